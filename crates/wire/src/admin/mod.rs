@@ -1,0 +1,32 @@
+//! Admin commands (Base 1.4 §5). Each builds its [`SubmissionEntry`] and is read from one; the opcode is the
+//! reader's business ([`crate::opcode::AdminOpcode`]), the data pointer that of the queue.
+
+mod abort;
+mod async_event;
+mod features;
+mod identify;
+mod log_page;
+#[cfg(test)]
+mod tests;
+
+pub use abort::{AbortCommand, AbortResponse};
+pub use async_event::{AsyncEvent, AsyncEventType, Notice};
+pub use features::{GetFeaturesCommand, Select, SetFeaturesCommand};
+pub use identify::{Cns, IdentifyCommand};
+pub use log_page::{GetLogPageCommand, LogPage};
+
+use crate::SubmissionEntry;
+use crate::opcode::AdminOpcode;
+
+/// Namespace identifier that names all namespaces.
+pub const NSID_ALL: u32 = 0xffff_ffff;
+
+/// Keep Alive has no fields.
+pub fn keep_alive() -> SubmissionEntry {
+    SubmissionEntry::new(AdminOpcode::KeepAlive.code(), 0)
+}
+
+/// Asynchronous Event Request has no fields; its answer is an [`AsyncEvent`].
+pub fn async_event_request() -> SubmissionEntry {
+    SubmissionEntry::new(AdminOpcode::AsyncEventRequest.code(), 0)
+}

@@ -1,0 +1,114 @@
+//! Lists of identifiers: active and changed namespaces, controllers (Base 1.4 §4.9, §4.10).
+
+use super::DATA_LEN;
+
+/// Namespace identifiers in rising order, up to 1,024: CNS 02h, 07h and 10h, and the changed namespace list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceList {
+    nsids: [u32; Self::CAPACITY],
+    len: usize,
+}
+
+impl NamespaceList {
+    /// The most identifiers.
+    pub const CAPACITY: usize = 1024;
+
+    /// The first 1,024 of these identifiers up to the first 0.
+    pub fn new(nsids: impl IntoIterator<Item = u32>) -> Self {
+        let mut this = Self { nsids: [0; Self::CAPACITY], len: 0 };
+        for (place, nsid) in this.nsids.iter_mut().zip(nsids.into_iter().take_while(|&nsid| nsid != 0)) {
+            *place = nsid;
+            this.len += 1;
+        }
+        this
+    }
+
+    /// The identifiers.
+    pub fn nsids(&self) -> &[u32] {
+        &self.nsids[..self.len]
+    }
+
+    /// The data.
+    pub fn encode(&self) -> [u8; DATA_LEN] {
+        let mut bytes = [0; DATA_LEN];
+        crate::Field::put(&self.nsids, &mut bytes);
+        bytes
+    }
+
+    /// Reads the data; the first 0 ends the list.
+    pub fn decode(bytes: &[u8; DATA_LEN]) -> Self {
+        Self::new(<[u32; Self::CAPACITY] as crate::Field>::take(bytes))
+    }
+}
+
+/// Controller identifiers in rising order, up to 2,047: CNS 12h and 13h.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerList {
+    cntlids: [u16; Self::CAPACITY],
+    len: usize,
+}
+
+impl ControllerList {
+    /// The most identifiers.
+    pub const CAPACITY: usize = 2047;
+
+    /// The first 2,047 of these identifiers.
+    pub fn new(cntlids: impl IntoIterator<Item = u16>) -> Self {
+        let mut this = Self { cntlids: [0; Self::CAPACITY], len: 0 };
+        for (place, cntlid) in this.cntlids.iter_mut().zip(cntlids) {
+            *place = cntlid;
+            this.len += 1;
+        }
+        this
+    }
+
+    /// The identifiers.
+    pub fn cntlids(&self) -> &[u16] {
+        &self.cntlids[..self.len]
+    }
+
+    /// The data: their number, then they.
+    pub fn encode(&self) -> [u8; DATA_LEN] {
+        let mut bytes = [0; DATA_LEN];
+        let (number, list) = bytes.split_at_mut(2);
+        crate::Field::put(&(self.len as u16), number);
+        crate::Field::put(&self.cntlids, list);
+        bytes
+    }
+
+    /// Reads the data; a number beyond the capacity is cut down to it.
+    pub fn decode(bytes: &[u8; DATA_LEN]) -> Self {
+        let (number, list) = bytes.split_at(2);
+        let number = usize::from(<u16 as crate::Field>::take(number));
+        Self::new(<[u16; Self::CAPACITY] as crate::Field>::take(list).into_iter().take(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_list_ends_with_the_first_zero() {
+        let list = NamespaceList::new([1, 0x0403_0201]);
+        let bytes = list.encode();
+        assert_eq!(bytes[..12], [1, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0]);
+        assert_eq!(NamespaceList::decode(&bytes), list);
+        assert_eq!(list.nsids(), [1, 0x0403_0201]);
+    }
+
+    #[test]
+    fn a_full_namespace_list_has_1024_entries() {
+        let list = NamespaceList::new(1..=5000);
+        assert_eq!(list.nsids().len(), 1024);
+        assert_eq!(NamespaceList::decode(&list.encode()), list);
+    }
+
+    #[test]
+    fn a_controller_list_begins_with_its_number() {
+        let list = ControllerList::new([0x0201, 0x0403]);
+        assert_eq!(list.encode()[..8], [2, 0, 1, 2, 3, 4, 0, 0]);
+        assert_eq!(ControllerList::decode(&list.encode()), list);
+        assert_eq!(ControllerList::decode(&[0xff; DATA_LEN]).cntlids().len(), 2047);
+    }
+}

@@ -1,0 +1,344 @@
+//! Tables instead of code: `layout!` turns a list of offsets into a structure that encodes and decodes itself,
+//! `bits!` does the same for the bit fields of one word, `codes!` for a list of code points.
+//!
+//! Invariant, checked by the compiler: fields lie inside the structure, in rising order, without overlap.
+//! Bytes and bits that no field names are written as zero and ignored when read.
+
+/// A value of fixed length at a place in a structure; multi-byte integers are little endian.
+pub trait Field: Sized {
+    /// Length in bytes.
+    const LEN: usize;
+
+    /// Reads the value from exactly [`Self::LEN`] bytes.
+    fn take(bytes: &[u8]) -> Self;
+
+    /// Writes the value into exactly [`Self::LEN`] bytes.
+    fn put(&self, bytes: &mut [u8]);
+}
+
+macro_rules! integer_fields {
+    ($($integer:ty),*) => { $(
+        impl Field for $integer {
+            const LEN: usize = size_of::<$integer>();
+
+            #[inline]
+            fn take(bytes: &[u8]) -> Self {
+                let mut le = [0; size_of::<$integer>()];
+                le.copy_from_slice(bytes);
+                <$integer>::from_le_bytes(le)
+            }
+
+            #[inline]
+            fn put(&self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_le_bytes());
+            }
+        }
+    )* };
+}
+
+integer_fields!(u8, u16, u32, u64, u128);
+
+impl<T: Field, const N: usize> Field for [T; N] {
+    const LEN: usize = T::LEN * N;
+
+    #[inline]
+    fn take(bytes: &[u8]) -> Self {
+        core::array::from_fn(|index| T::take(&bytes[index * T::LEN..(index + 1) * T::LEN]))
+    }
+
+    #[inline]
+    fn put(&self, bytes: &mut [u8]) {
+        for (value, place) in self.iter().zip(bytes.chunks_exact_mut(T::LEN)) {
+            value.put(place);
+        }
+    }
+}
+
+/// Refuses at compile time a table whose `(offset, length)` pairs overlap, fall back or leave the structure.
+pub(crate) const fn assert_layout(fields: &[(usize, usize)], len: usize) {
+    let mut end = 0;
+    let mut index = 0;
+    while index < fields.len() {
+        assert!(fields[index].0 >= end, "fields overlap or are out of order");
+        end = fields[index].0 + fields[index].1;
+        index += 1;
+    }
+    assert!(end <= len, "a field leaves the structure");
+}
+
+macro_rules! layout {
+    ($(#[$meta:meta])* pub struct $name:ident[$len:expr] { $($fields:tt)* }) => {
+        layout! { @bare $(#[$meta])* pub struct $name[$len] { $($fields)* } }
+
+        /// Every byte zero.
+        impl Default for $name {
+            fn default() -> Self {
+                Self::decode(&[0; $len])
+            }
+        }
+    };
+    // Without `Default`, for a structure that is not empty when all of its bytes are zero.
+    (
+        @bare
+        $(#[$meta:meta])*
+        pub struct $name:ident[$len:expr] {
+            $( $(#[$field_meta:meta])* $at:literal => $field:ident: $ty:ty, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $( $(#[$field_meta])* pub $field: $ty, )*
+        }
+
+        const _: () = $crate::layout::assert_layout(
+            &[$( ($at, <$ty as $crate::layout::Field>::LEN) ),*],
+            $len,
+        );
+
+        impl $name {
+            /// Length in bytes.
+            pub const LEN: usize = $len;
+
+            /// The bytes of the structure; what no field names is zero.
+            #[inline]
+            pub fn encode(&self) -> [u8; $len] {
+                let mut bytes = [0; $len];
+                $crate::layout::Field::put(self, &mut bytes);
+                bytes
+            }
+
+            /// Reads the structure; bytes that no field names are ignored.
+            #[inline]
+            pub fn decode(bytes: &[u8; $len]) -> Self {
+                $crate::layout::Field::take(bytes)
+            }
+
+            /// Reads the structure from the front of `bytes`; `None` if they are too few.
+            #[inline]
+            pub fn decode_prefix(bytes: &[u8]) -> Option<Self> {
+                bytes.first_chunk().map(Self::decode)
+            }
+        }
+
+        impl $crate::layout::Field for $name {
+            const LEN: usize = $len;
+
+            #[inline]
+            fn take(bytes: &[u8]) -> Self {
+                Self {
+                    $( $field: $crate::layout::Field::take(
+                        &bytes[$at..$at + <$ty as $crate::layout::Field>::LEN],
+                    ), )*
+                }
+            }
+
+            #[inline]
+            fn put(&self, bytes: &mut [u8]) {
+                $( $crate::layout::Field::put(
+                    &self.$field,
+                    &mut bytes[$at..$at + <$ty as $crate::layout::Field>::LEN],
+                ); )*
+            }
+        }
+    };
+}
+
+/// A value held in some bits of a word.
+pub trait BitValue: Copy {
+    /// From the bits, shifted down.
+    fn from_bits(bits: u64) -> Self;
+    /// To bits, not yet shifted up.
+    fn into_bits(self) -> u64;
+}
+
+impl BitValue for bool {
+    #[inline]
+    fn from_bits(bits: u64) -> Self {
+        bits != 0
+    }
+
+    #[inline]
+    fn into_bits(self) -> u64 {
+        u64::from(self)
+    }
+}
+
+macro_rules! integer_bit_values {
+    ($($integer:ty),*) => { $(
+        impl BitValue for $integer {
+            #[inline]
+            fn from_bits(bits: u64) -> Self {
+                bits as $integer
+            }
+
+            #[inline]
+            fn into_bits(self) -> u64 {
+                self as u64
+            }
+        }
+    )* };
+}
+
+integer_bit_values!(u8, u16, u32, u64);
+
+/// The mask of the bits `high` to `low`, shifted down to bit 0.
+pub(crate) const fn mask(high: u32, low: u32) -> u64 {
+    u64::MAX >> (63 - (high - low))
+}
+
+macro_rules! bits {
+    ($(#[$meta:meta])* pub struct $name:ident($repr:ty) { $($fields:tt)* }) => {
+        bits! { @word $(#[$meta])* pub struct $name($repr) { $($fields)* } }
+
+        impl $crate::layout::Field for $name {
+            const LEN: usize = size_of::<$repr>();
+
+            #[inline]
+            fn take(bytes: &[u8]) -> Self {
+                Self(<$repr as $crate::layout::Field>::take(bytes))
+            }
+
+            #[inline]
+            fn put(&self, bytes: &mut [u8]) {
+                $crate::layout::Field::put(&self.0, bytes);
+            }
+        }
+    };
+    // The word alone, for a type that lies on the wire in a way of its own.
+    (
+        @word
+        $(#[$meta:meta])*
+        pub struct $name:ident($repr:ty) {
+            $( $(#[$field_meta:meta])* $field:ident / $with:ident: $ty:ty = [$high:literal : $low:literal], )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        pub struct $name(pub $repr);
+
+        const _: () = { $( assert!($high >= $low && $high < <$repr>::BITS); )* };
+
+        impl $name {
+            $(
+                $(#[$field_meta])*
+                #[inline]
+                pub fn $field(self) -> $ty {
+                    let bits = (u64::from(self.0) >> $low) & $crate::layout::mask($high, $low);
+                    <$ty as $crate::layout::BitValue>::from_bits(bits)
+                }
+
+                #[doc = concat!("This value with `", stringify!($field), "` replaced; bits that do not fit are cut off.")]
+                #[inline]
+                #[must_use]
+                pub fn $with(self, value: $ty) -> Self {
+                    let mask = $crate::layout::mask($high, $low);
+                    let bits = (<$ty as $crate::layout::BitValue>::into_bits(value) & mask) << $low;
+                    Self(((u64::from(self.0) & !(mask << $low)) | bits) as $repr)
+                }
+            )*
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.debug_struct(stringify!($name))
+                    .field("raw", &format_args!("{:#x}", self.0))
+                    $( .field(stringify!($field), &self.$field()) )*
+                    .finish()
+            }
+        }
+    };
+}
+
+macro_rules! codes {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident: $repr:ty {
+            $( $(#[$code_meta:meta])* $code:ident = $value:literal, $text:literal; )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr($repr)]
+        pub enum $name {
+            $( $(#[$code_meta])* #[doc = $text] $code = $value, )*
+        }
+
+        impl $name {
+            /// Every known code, in the order of the table.
+            pub const ALL: &'static [Self] = &[$( Self::$code ),*];
+
+            /// The code of this number, if it is a known one.
+            #[inline]
+            pub const fn decode(code: $repr) -> Option<Self> {
+                match code {
+                    $( $value => Some(Self::$code), )*
+                    _ => None,
+                }
+            }
+
+            /// The number on the wire.
+            #[inline]
+            pub const fn code(self) -> $repr {
+                self as $repr
+            }
+
+            /// The name in words.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $( Self::$code => $text, )*
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    layout! {
+        /// A structure with holes.
+        pub struct Holed[12] {
+            /// First.
+            1 => first: u16,
+            /// Second.
+            4 => second: [u8; 3],
+            /// Third.
+            8 => third: u32,
+        }
+    }
+
+    bits! {
+        /// A word with holes.
+        pub struct Word(u32) {
+            /// Low.
+            low / with_low: u8 = [3:0],
+            /// One bit.
+            flag / with_flag: bool = [9:9],
+            /// High.
+            high / with_high: u16 = [31:20],
+        }
+    }
+
+    #[test]
+    fn fields_lie_where_the_table_says() {
+        let holed = Holed { first: 0x0201, second: [3, 4, 5], third: 0x0908_0706 };
+        let bytes = [0, 1, 2, 0, 3, 4, 5, 0, 6, 7, 8, 9];
+        assert_eq!(holed.encode(), bytes);
+        assert_eq!(Holed::decode(&bytes), holed);
+        assert_eq!(Holed::decode_prefix(&bytes[..Holed::LEN - 1]), None);
+    }
+
+    #[test]
+    fn bits_lie_where_the_table_says_and_cut_off_what_does_not_fit() {
+        let word = Word(0).with_low(0xfa).with_flag(true).with_high(0xfabc);
+        assert_eq!(word.0, 0xabc0_020a);
+        assert_eq!((word.low(), word.flag(), word.high()), (0xa, true, 0xabc));
+        assert_eq!(word.with_flag(false).0, 0xabc0_000a);
+    }
+}

@@ -1,0 +1,20 @@
+//! The data that Get Log Page returns (Base 1.4 §5.14.1; discovery: Fabrics 1.1 §5.3).
+//!
+//! The changed namespace list (04h) is a [`crate::identify::NamespaceList`].
+
+mod discovery;
+mod effects;
+mod error;
+mod firmware;
+mod smart;
+#[cfg(test)]
+mod tests;
+
+pub use discovery::{
+    AddressFamily, DiscoveryEntry, DiscoveryFlags, DiscoveryHeader, SecureChannel, SubsystemType, Transport,
+    TransportRequirements,
+};
+pub use effects::{CommandEffects, CommandEffectsLog};
+pub use error::ErrorEntry;
+pub use firmware::{ActiveFirmware, FirmwareSlots};
+pub use smart::{CriticalWarning, Smart};

@@ -1,0 +1,115 @@
+//! Opcodes of the admin, NVM and Fabrics command sets (Base 1.4 §5, §6; Fabrics 1.1 §3).
+
+codes! {
+    /// Opcodes of the admin queue.
+    pub enum AdminOpcode: u8 {
+        DeleteIoSubmissionQueue = 0x00, "Delete I/O Submission Queue";
+        CreateIoSubmissionQueue = 0x01, "Create I/O Submission Queue";
+        GetLogPage = 0x02, "Get Log Page";
+        DeleteIoCompletionQueue = 0x04, "Delete I/O Completion Queue";
+        CreateIoCompletionQueue = 0x05, "Create I/O Completion Queue";
+        Identify = 0x06, "Identify";
+        Abort = 0x08, "Abort";
+        SetFeatures = 0x09, "Set Features";
+        GetFeatures = 0x0a, "Get Features";
+        AsyncEventRequest = 0x0c, "Asynchronous Event Request";
+        NamespaceManagement = 0x0d, "Namespace Management";
+        FirmwareCommit = 0x10, "Firmware Commit";
+        FirmwareImageDownload = 0x11, "Firmware Image Download";
+        DeviceSelfTest = 0x14, "Device Self-test";
+        NamespaceAttachment = 0x15, "Namespace Attachment";
+        KeepAlive = 0x18, "Keep Alive";
+        DirectiveSend = 0x19, "Directive Send";
+        DirectiveReceive = 0x1a, "Directive Receive";
+        Fabrics = 0x7f, "Fabrics";
+        FormatNvm = 0x80, "Format NVM";
+        SecuritySend = 0x81, "Security Send";
+        SecurityReceive = 0x82, "Security Receive";
+        Sanitize = 0x84, "Sanitize";
+        GetLbaStatus = 0x86, "Get LBA Status";
+    }
+}
+
+codes! {
+    /// Opcodes of an I/O queue of the NVM command set.
+    pub enum IoOpcode: u8 {
+        Flush = 0x00, "Flush";
+        Write = 0x01, "Write";
+        Read = 0x02, "Read";
+        WriteUncorrectable = 0x04, "Write Uncorrectable";
+        Compare = 0x05, "Compare";
+        WriteZeroes = 0x08, "Write Zeroes";
+        DatasetManagement = 0x09, "Dataset Management";
+        Verify = 0x0c, "Verify";
+        ReservationRegister = 0x0d, "Reservation Register";
+        ReservationReport = 0x0e, "Reservation Report";
+        ReservationAcquire = 0x11, "Reservation Acquire";
+        ReservationRelease = 0x15, "Reservation Release";
+        Copy = 0x19, "Copy";
+        Fabrics = 0x7f, "Fabrics";
+    }
+}
+
+codes! {
+    /// FCTYPE of a Fabrics command (Fabrics 1.1 figure 18).
+    pub enum FabricsType: u8 {
+        PropertySet = 0x00, "Property Set";
+        Connect = 0x01, "Connect";
+        PropertyGet = 0x04, "Property Get";
+        AuthenticationSend = 0x05, "Authentication Send";
+        AuthenticationReceive = 0x06, "Authentication Receive";
+        Disconnect = 0x08, "Disconnect";
+    }
+}
+
+/// Which way a command moves data: bits 1:0 of its opcode, or of FCTYPE for Fabrics commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DataDirection {
+    /// 00b: no data.
+    None,
+    /// 01b: the host sends.
+    HostToController,
+    /// 10b: the controller sends.
+    ControllerToHost,
+    /// 11b: both; nothing that Isolane speaks does this.
+    Bidirectional,
+}
+
+impl DataDirection {
+    /// The direction of a command with this opcode and, if it is a Fabrics command, this FCTYPE.
+    #[inline]
+    pub const fn of(opcode: u8, fctype: u8) -> Self {
+        let code = if opcode == AdminOpcode::Fabrics.code() { fctype } else { opcode };
+        match code % 4 {
+            0 => Self::None,
+            1 => Self::HostToController,
+            2 => Self::ControllerToHost,
+            _ => Self::Bidirectional,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_found_by_their_numbers() {
+        for &opcode in AdminOpcode::ALL {
+            assert_eq!(AdminOpcode::decode(opcode.code()), Some(opcode));
+        }
+        for &opcode in IoOpcode::ALL {
+            assert_eq!(IoOpcode::decode(opcode.code()), Some(opcode));
+        }
+        assert_eq!(FabricsType::decode(0x02), None);
+    }
+
+    #[test]
+    fn the_lowest_bits_tell_the_direction_of_data() {
+        assert_eq!(DataDirection::of(IoOpcode::Flush.code(), 0), DataDirection::None);
+        assert_eq!(DataDirection::of(IoOpcode::Write.code(), 2), DataDirection::HostToController);
+        assert_eq!(DataDirection::of(AdminOpcode::Identify.code(), 1), DataDirection::ControllerToHost);
+        assert_eq!(DataDirection::of(0x7f, FabricsType::Connect.code()), DataDirection::HostToController);
+        assert_eq!(DataDirection::of(0x7f, FabricsType::PropertyGet.code()), DataDirection::None);
+    }
+}

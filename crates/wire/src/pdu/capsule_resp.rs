@@ -1,0 +1,33 @@
+//! CapsuleResp: the result of a command (TCP 1.0 §3.6.2.7).
+
+use super::{CommonHeader, HeaderBytes, HeaderFault, PduFlags, PduType, field, whole};
+use crate::{CompletionEntry, Direction, Framing};
+
+/// Response capsule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CapsuleResp {
+    /// The result.
+    pub entry: CompletionEntry,
+}
+
+impl CapsuleResp {
+    /// Length of the header in bytes.
+    pub const LEN: usize = 24;
+    /// Offset of the completion queue entry.
+    pub const ENTRY: usize = 8;
+
+    /// Header and header digest: the whole PDU.
+    #[inline]
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes {
+        let mut bytes = HeaderBytes::new(PduType::CapsuleResp, PduFlags(0), 0, framing);
+        bytes.put(Self::ENTRY, self.entry);
+        bytes.finish(false, framing)
+    }
+
+    /// Reads and checks the header.
+    #[inline]
+    pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
+        CommonHeader::decode(whole(bytes)?)?.check(Direction::ControllerToHost, framing)?;
+        Ok(Self { entry: field(bytes, Self::ENTRY) })
+    }
+}

@@ -1,0 +1,211 @@
+//! The first 8 bytes of every PDU (TCP 1.0 §3.6.2.1).
+
+use super::HeaderFault;
+use crate::{Direction, Field, Framing};
+
+codes! {
+    /// PDU-Type.
+    pub enum PduType: u8 {
+        IcReq = 0x00, "ICReq";
+        IcResp = 0x01, "ICResp";
+        H2cTermReq = 0x02, "H2CTermReq";
+        C2hTermReq = 0x03, "C2HTermReq";
+        CapsuleCmd = 0x04, "CapsuleCmd";
+        CapsuleResp = 0x05, "CapsuleResp";
+        H2cData = 0x06, "H2CData";
+        C2hData = 0x07, "C2HData";
+        R2t = 0x09, "R2T";
+    }
+}
+
+impl PduType {
+    /// Who sends it.
+    pub const fn direction(self) -> Direction {
+        match self {
+            Self::IcReq | Self::H2cTermReq | Self::CapsuleCmd | Self::H2cData => Direction::HostToController,
+            _ => Direction::ControllerToHost,
+        }
+    }
+
+    /// The one legal header length of this type in bytes.
+    #[inline]
+    pub const fn hlen(self) -> usize {
+        match self {
+            Self::IcReq | Self::IcResp => 128,
+            Self::CapsuleCmd => 72,
+            _ => 24,
+        }
+    }
+
+    /// Do the negotiated digests apply? Never to the first and last PDUs of a connection.
+    #[inline]
+    pub const fn has_digests(self) -> bool {
+        !matches!(self, Self::IcReq | Self::IcResp | Self::H2cTermReq | Self::C2hTermReq)
+    }
+
+    /// May data stand behind the header? (Of a TermReq, the bytes of the offending header are not counted.)
+    #[inline]
+    pub const fn may_have_data(self) -> bool {
+        matches!(self, Self::CapsuleCmd | Self::H2cData | Self::C2hData)
+    }
+
+    /// Must data stand behind the header?
+    const fn must_have_data(self) -> bool {
+        matches!(self, Self::H2cData | Self::C2hData)
+    }
+
+    const fn is_term_req(self) -> bool {
+        matches!(self, Self::H2cTermReq | Self::C2hTermReq)
+    }
+}
+
+bits! {
+    /// FLAGS; which of them a PDU has depends on its type.
+    pub struct PduFlags(u8) {
+        /// HDGSTF: a header digest follows the header.
+        hdgst / with_hdgst: bool = [0:0],
+        /// DDGSTF: a data digest follows the data.
+        ddgst / with_ddgst: bool = [1:1],
+        /// LAST_PDU: this is the last data of the transfer.
+        last / with_last: bool = [2:2],
+        /// SUCCESS: this data ends the command as well; no response capsule follows.
+        success / with_success: bool = [3:3],
+    }
+}
+
+/// PDU common header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CommonHeader {
+    /// PDU-Type.
+    pub pdu_type: PduType,
+    /// FLAGS.
+    pub flags: PduFlags,
+    /// HLEN: length of the header in bytes, without its digest.
+    pub hlen: u8,
+    /// PDO: where data starts, from the start of the PDU in bytes; meaningless without data.
+    pub pdo: u8,
+    /// PLEN: length of the whole PDU in bytes.
+    pub plen: u32,
+}
+
+impl CommonHeader {
+    /// Length in bytes.
+    pub const LEN: usize = 8;
+    /// Offset of PDU-Type.
+    pub const TYPE: usize = 0;
+    /// Offset of FLAGS.
+    pub const FLAGS: usize = 1;
+    /// Offset of HLEN.
+    pub const HLEN: usize = 2;
+    /// Offset of PDO.
+    pub const PDO: usize = 3;
+    /// Offset of PLEN.
+    pub const PLEN: usize = 4;
+
+    /// The longest PDU of a TermReq (TCP 1.0 §3.5: outside of 24 to 152 bytes it is ignored).
+    pub const TERM_REQ_PLEN_MAX: u32 = 152;
+
+    /// The bytes of the header.
+    #[inline]
+    pub fn encode(&self) -> [u8; 8] {
+        let mut bytes = [self.pdu_type.code(), self.flags.0, self.hlen, self.pdo, 0, 0, 0, 0];
+        self.plen.put(&mut bytes[Self::PLEN..]);
+        bytes
+    }
+
+    /// Reads the fields; the only thing refused here is a type that does not exist.
+    #[inline]
+    pub fn decode(bytes: &[u8; 8]) -> Result<Self, HeaderFault> {
+        Ok(Self {
+            pdu_type: PduType::decode(bytes[Self::TYPE]).ok_or(HeaderFault::invalid(Self::TYPE))?,
+            flags: PduFlags(bytes[Self::FLAGS]),
+            hlen: bytes[Self::HLEN],
+            pdo: bytes[Self::PDO],
+            plen: u32::take(&bytes[Self::PLEN..]),
+        })
+    }
+
+    /// Checks every field against its type, the sender and the framing, in wire order: the fault names the
+    /// lowest wrong one. After this HLEN is that of the type, and the data lies inside the PDU.
+    #[inline]
+    pub fn check(&self, from: Direction, framing: &Framing) -> Result<(), HeaderFault> {
+        let checks = [
+            (self.pdu_type.direction() == from, Self::TYPE),
+            (self.are_flags_right(framing), Self::FLAGS),
+            (usize::from(self.hlen) == self.pdu_type.hlen(), Self::HLEN),
+            (self.is_pdo_right(framing), Self::PDO),
+            (self.is_plen_right(framing), Self::PLEN),
+        ];
+        match checks.iter().find(|(is_right, _)| !is_right) {
+            Some(&(_, offset)) => Err(HeaderFault::invalid(offset)),
+            None => Ok(()),
+        }
+    }
+
+    /// Does data follow this header?
+    #[inline]
+    pub fn has_data(&self, framing: &Framing) -> bool {
+        self.pdu_type.may_have_data() && u64::from(self.plen) > self.bare_len(framing)
+    }
+
+    /// Bytes of data in this PDU. Only after [`Self::check`].
+    #[inline]
+    pub fn data_len(&self, framing: &Framing) -> u32 {
+        if !self.has_data(framing) {
+            return 0;
+        }
+        self.plen.saturating_sub(u32::from(self.pdo) + framing.data_digest_len() as u32)
+    }
+
+    /// Bytes of header, header digest and pad: all that comes before the data, or the end of the PDU if there is
+    /// none. (For a TermReq: its header.) Only after [`Self::check`].
+    #[inline]
+    pub fn prefix_len(&self, framing: &Framing) -> usize {
+        if self.has_data(framing) { usize::from(self.pdo) } else { self.bare_len(framing) as usize }
+    }
+
+    /// Does a header digest follow this header?
+    #[inline]
+    pub fn has_header_digest(&self, framing: &Framing) -> bool {
+        framing.header_digest && self.pdu_type.has_digests()
+    }
+
+    /// Length of the PDU without pad and data.
+    #[inline]
+    fn bare_len(&self, framing: &Framing) -> u64 {
+        let digest_len = if self.has_header_digest(framing) { Framing::DIGEST_LEN } else { 0 };
+        (self.pdu_type.hlen() + digest_len) as u64
+    }
+
+    /// TCP 1.0 §3.3.1: the digest flags say what was negotiated, DDGSTF only where there is data. Reserved
+    /// flags are ignored. SUCCESS belongs to the last data of a command.
+    fn are_flags_right(&self, framing: &Framing) -> bool {
+        if !self.pdu_type.has_digests() {
+            return true;
+        }
+        let is_ddgst_right = !self.has_data(framing) || self.flags.ddgst() == framing.data_digest;
+        let is_success_right =
+            self.pdu_type != PduType::C2hData || !self.flags.success() || self.flags.last();
+        self.flags.hdgst() == framing.header_digest && is_ddgst_right && is_success_right
+    }
+
+    /// PDO is a multiple of the alignment behind header and header digest (TCP 1.0 §3.6.2.1); reserved without data.
+    fn is_pdo_right(&self, framing: &Framing) -> bool {
+        if !self.pdu_type.must_have_data() && !self.has_data(framing) {
+            return true;
+        }
+        let pdo = usize::from(self.pdo);
+        pdo as u64 >= self.bare_len(framing) && pdo.is_multiple_of(framing.alignment_bytes())
+    }
+
+    fn is_plen_right(&self, framing: &Framing) -> bool {
+        let plen = u64::from(self.plen);
+        if self.pdu_type.is_term_req() {
+            return (24..=Self::TERM_REQ_PLEN_MAX).contains(&self.plen);
+        }
+        if self.pdu_type.must_have_data() || self.has_data(framing) {
+            return plen > u64::from(self.pdo) + framing.data_digest_len() as u64;
+        }
+        plen == self.bare_len(framing)
+    }
+}

@@ -1,0 +1,85 @@
+//! An encoded header, ready to be sent.
+
+use core::ops::Deref;
+
+use super::{CommonHeader, PduFlags, PduType};
+use crate::{Field, Framing, digest};
+
+/// Header, header digest and pad of one PDU as they go on the wire: everything before its data.
+#[derive(Clone, Copy)]
+pub struct HeaderBytes {
+    bytes: [u8; Self::CAPACITY],
+    len: u8,
+}
+
+impl HeaderBytes {
+    /// The longest content: a TermReq with 128 bytes of the offending header.
+    pub const CAPACITY: usize = 152;
+
+    /// A header with its first 8 bytes written. `flags` gets the digest flags that the framing demands.
+    #[inline]
+    pub(super) fn new(pdu_type: PduType, flags: PduFlags, data_len: u32, framing: &Framing) -> Self {
+        let hlen = pdu_type.hlen();
+        let has_data = data_len != 0;
+        let header = CommonHeader {
+            pdu_type,
+            flags: flags.with_hdgst(framing.header_digest).with_ddgst(framing.data_digest && has_data),
+            hlen: hlen as u8,
+            pdo: if has_data { framing.data_offset(hlen) as u8 } else { 0 },
+            plen: framing.plen(hlen, data_len).min(u64::from(u32::MAX)) as u32,
+        };
+        let mut this = Self { bytes: [0; Self::CAPACITY], len: hlen as u8 };
+        this.put(0, header.encode());
+        this
+    }
+
+    #[inline]
+    pub(super) fn put<T: Field>(&mut self, at: usize, value: T) {
+        value.put(&mut self.bytes[at..at + T::LEN]);
+    }
+
+    /// Appends the header digest and, in front of data, the pad.
+    #[inline]
+    pub(super) fn finish(mut self, has_data: bool, framing: &Framing) -> Self {
+        let hlen = usize::from(self.len);
+        if framing.header_digest {
+            let digest = digest::crc32c(&self.bytes[..hlen]);
+            self.put(hlen, digest);
+        }
+        let end = if has_data { framing.data_offset(hlen) } else { hlen + framing.header_digest_len() };
+        self.len = end as u8;
+        self
+    }
+
+    /// Appends bytes behind the header, as many as fit.
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        let start = usize::from(self.len);
+        let len = bytes.len().min(Self::CAPACITY - start);
+        self.bytes[start..start + len].copy_from_slice(&bytes[..len]);
+        self.len = (start + len) as u8;
+        self.put(CommonHeader::PLEN, u32::from(self.len));
+    }
+}
+
+impl Deref for HeaderBytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl core::fmt::Debug for HeaderBytes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:02x?}", &**self)
+    }
+}
+
+impl PartialEq for HeaderBytes {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for HeaderBytes {}

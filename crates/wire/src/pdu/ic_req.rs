@@ -1,0 +1,77 @@
+//! ICReq: the first PDU of a connection, from the host (TCP 1.0 §3.6.2.2).
+
+use super::{HeaderBytes, HeaderFault, PduFlags, PduType, field};
+use crate::Framing;
+
+bits! {
+    /// DGST: the digests a side asks for (ICReq) or has chosen (ICResp).
+    pub struct Digests(u8) {
+        /// HDGST_ENABLE.
+        header / with_header: bool = [0:0],
+        /// DDGST_ENABLE.
+        data / with_data: bool = [1:1],
+    }
+}
+
+/// Initialize connection request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct IcReq {
+    /// HPDA: alignment of the data that the controller sends, in dwords, 0's based, 0 to 31.
+    pub hpda: u8,
+    /// The digests the host would like.
+    pub digests: Digests,
+    /// MAXR2T: R2Ts that may be outstanding for one command, 0's based.
+    pub maxr2t: u32,
+}
+
+impl IcReq {
+    /// Length of the header and of the PDU in bytes.
+    pub const LEN: usize = 128;
+    /// Offset of the PDU format version; 0 is the only one.
+    pub const PFV: usize = 8;
+    /// Offset of HPDA.
+    pub const HPDA: usize = 10;
+    /// Offset of DGST.
+    pub const DGST: usize = 11;
+    /// Offset of MAXR2T.
+    pub const MAXR2T: usize = 12;
+
+    /// The whole PDU.
+    pub fn encode(&self) -> HeaderBytes {
+        let mut bytes = HeaderBytes::new(PduType::IcReq, PduFlags(0), 0, &Framing::default());
+        bytes.put(Self::HPDA, self.hpda);
+        bytes.put(Self::DGST, self.digests);
+        bytes.put(Self::MAXR2T, self.maxr2t);
+        bytes
+    }
+
+    /// Reads the fields behind a checked common header. TCP 1.0 §3.1: an unknown format is an unsupported
+    /// parameter, an alignment above 31 an invalid field.
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
+        let this = Self {
+            hpda: bytes[Self::HPDA],
+            digests: field::<Digests>(bytes, Self::DGST).known(),
+            maxr2t: field(bytes, Self::MAXR2T),
+        };
+        check_format(bytes, this.hpda)?;
+        Ok(this)
+    }
+}
+
+impl Digests {
+    /// Only the bits that have a meaning; the others are reserved and ignored.
+    pub(super) fn known(self) -> Self {
+        Self(0).with_header(self.header()).with_data(self.data())
+    }
+}
+
+/// What ICReq and ICResp have in common: format 0 and an alignment that exists.
+pub(super) fn check_format(bytes: &[u8; IcReq::LEN], pda: u8) -> Result<(), HeaderFault> {
+    if field::<u16>(bytes, IcReq::PFV) != 0 {
+        return Err(HeaderFault::unsupported(IcReq::PFV));
+    }
+    if pda > Framing::PDA_MAX {
+        return Err(HeaderFault::invalid(IcReq::HPDA));
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The PDUs of NVMe/TCP (TCP 1.0 §3.6), one file each.
+//!
+//! A receiver reads 8 bytes, [`CommonHeader::decode`]s and [`CommonHeader::check`]s them, reads the rest of the
+//! header (HLEN) and the header digest, compares that, and only then decodes the whole header as a [`HostPdu`] or
+//! [`ControllerPdu`]. A sender encodes a PDU to [`HeaderBytes`]: header, header digest and pad, ready to be
+//! followed by its data and [`crate::digest`].
+//!
+//! Not here: order, tags, ranges and limits; those need the state of a queue and belong to the machines.
+
+mod c2h_data;
+mod capsule_cmd;
+mod capsule_resp;
+mod common;
+mod fault;
+mod h2c_data;
+mod header_bytes;
+mod ic_req;
+mod ic_resp;
+mod r2t;
+mod term_req;
+#[cfg(test)]
+mod tests;
+
+pub use c2h_data::C2hData;
+pub use capsule_cmd::CapsuleCmd;
+pub use capsule_resp::CapsuleResp;
+pub use common::{CommonHeader, PduFlags, PduType};
+pub use fault::{FatalErrorStatus, HeaderFault};
+pub use h2c_data::H2cData;
+pub use header_bytes::HeaderBytes;
+pub use ic_req::{Digests, IcReq};
+pub use ic_resp::IcResp;
+pub use r2t::R2t;
+pub use term_req::TermReq;
+
+use crate::{Direction, Framing};
+
+/// The longest header of any PDU with its header digest and pad: also the most bytes a receiver must keep.
+pub const HEADER_LEN_MAX: usize = 128;
+
+/// A PDU that a host sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPdu {
+    /// Initialize connection request.
+    IcReq(IcReq),
+    /// The host ends the connection.
+    TermReq(TermReq),
+    /// A command, perhaps with data.
+    CapsuleCmd(CapsuleCmd),
+    /// Data of a command.
+    H2cData(H2cData),
+}
+
+impl HostPdu {
+    /// Decodes the HLEN bytes of a header (more may follow) that a host sent.
+    pub fn decode(bytes: &[u8], framing: &Framing) -> Result<Self, HeaderFault> {
+        let header = checked(bytes, Direction::HostToController, framing)?;
+        match header.pdu_type {
+            PduType::IcReq => IcReq::decode(whole(bytes)?).map(Self::IcReq),
+            PduType::H2cTermReq => TermReq::decode(bytes).map(Self::TermReq),
+            PduType::CapsuleCmd => CapsuleCmd::decode(whole(bytes)?, framing).map(Self::CapsuleCmd),
+            PduType::H2cData => H2cData::decode(whole(bytes)?, framing).map(Self::H2cData),
+            _ => Err(HeaderFault::invalid(CommonHeader::TYPE)),
+        }
+    }
+}
+
+/// A PDU that a controller sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControllerPdu {
+    /// Initialize connection response.
+    IcResp(IcResp),
+    /// The controller ends the connection.
+    TermReq(TermReq),
+    /// The result of a command.
+    CapsuleResp(CapsuleResp),
+    /// Data of a command.
+    C2hData(C2hData),
+    /// The controller is ready for data of a command.
+    R2t(R2t),
+}
+
+impl ControllerPdu {
+    /// Decodes the HLEN bytes of a header (more may follow) that a controller sent.
+    pub fn decode(bytes: &[u8], framing: &Framing) -> Result<Self, HeaderFault> {
+        let header = checked(bytes, Direction::ControllerToHost, framing)?;
+        match header.pdu_type {
+            PduType::IcResp => IcResp::decode(whole(bytes)?).map(Self::IcResp),
+            PduType::C2hTermReq => TermReq::decode(bytes).map(Self::TermReq),
+            PduType::CapsuleResp => CapsuleResp::decode(whole(bytes)?, framing).map(Self::CapsuleResp),
+            PduType::C2hData => C2hData::decode(whole(bytes)?, framing).map(Self::C2hData),
+            PduType::R2t => R2t::decode(whole(bytes)?, framing).map(Self::R2t),
+            _ => Err(HeaderFault::invalid(CommonHeader::TYPE)),
+        }
+    }
+}
+
+fn checked(bytes: &[u8], from: Direction, framing: &Framing) -> Result<CommonHeader, HeaderFault> {
+    let header = CommonHeader::decode(whole(bytes)?)?;
+    header.check(from, framing)?;
+    Ok(header)
+}
+
+/// The first `LEN` bytes; too few are the fault of HLEN.
+fn whole<const LEN: usize>(bytes: &[u8]) -> Result<&[u8; LEN], HeaderFault> {
+    bytes.first_chunk().ok_or(HeaderFault::invalid(CommonHeader::HLEN))
+}
+
+/// Reads the field at `at` of a header.
+#[inline]
+fn field<T: crate::Field>(bytes: &[u8], at: usize) -> T {
+    T::take(&bytes[at..at + T::LEN])
+}

@@ -1,0 +1,57 @@
+//! R2T: the controller is ready for a part of a command's data (TCP 1.0 §3.6.2.10).
+
+use super::{CommonHeader, HeaderBytes, HeaderFault, PduFlags, PduType, field, whole};
+use crate::{Direction, Framing};
+
+/// Ready to transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct R2t {
+    /// CCCID: the command whose data is wanted.
+    pub cccid: u16,
+    /// TTAG: the tag that the H2CData PDUs must carry.
+    pub ttag: u16,
+    /// R2TO: start of the wanted part, from the start of the command's data in bytes.
+    pub r2to: u32,
+    /// R2TL: length of the wanted part in bytes; never 0.
+    pub r2tl: u32,
+}
+
+impl R2t {
+    /// Length of the header in bytes.
+    pub const LEN: usize = 24;
+    /// Offset of CCCID.
+    pub const CCCID: usize = 8;
+    /// Offset of TTAG.
+    pub const TTAG: usize = 10;
+    /// Offset of R2TO.
+    pub const R2TO: usize = 12;
+    /// Offset of R2TL.
+    pub const R2TL: usize = 16;
+
+    /// Header and header digest: the whole PDU.
+    #[inline]
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes {
+        let mut bytes = HeaderBytes::new(PduType::R2t, PduFlags(0), 0, framing);
+        bytes.put(Self::CCCID, self.cccid);
+        bytes.put(Self::TTAG, self.ttag);
+        bytes.put(Self::R2TO, self.r2to);
+        bytes.put(Self::R2TL, self.r2tl);
+        bytes.finish(false, framing)
+    }
+
+    /// Reads and checks the header.
+    #[inline]
+    pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
+        CommonHeader::decode(whole(bytes)?)?.check(Direction::ControllerToHost, framing)?;
+        let this = Self {
+            cccid: field(bytes, Self::CCCID),
+            ttag: field(bytes, Self::TTAG),
+            r2to: field(bytes, Self::R2TO),
+            r2tl: field(bytes, Self::R2TL),
+        };
+        if this.r2tl == 0 {
+            return Err(HeaderFault::invalid(Self::R2TL));
+        }
+        Ok(this)
+    }
+}

@@ -1,0 +1,113 @@
+//! ASCII strings of fixed length, padded with spaces (Base 1.4 §1.5: serial number, model, addresses).
+
+use core::fmt;
+
+use crate::Field;
+
+/// An ASCII string of up to `N` bytes, left justified and padded with spaces.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ascii<const N: usize>([u8; N]);
+
+impl<const N: usize> Ascii<N> {
+    /// The empty string: spaces only.
+    pub const EMPTY: Self = Self([b' '; N]);
+
+    /// The padded string; `None` if it is longer than `N` or has a byte outside of printable ASCII.
+    pub fn new(text: &str) -> Option<Self> {
+        let is_printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
+        (text.len() <= N && is_printable).then(|| {
+            let mut bytes = [b' '; N];
+            bytes[..text.len()].copy_from_slice(text.as_bytes());
+            Self(bytes)
+        })
+    }
+
+    /// Like [`Self::new`], but what is not printable becomes `_` and what is too long is cut off.
+    pub fn lossy(text: &str) -> Self {
+        let mut bytes = [b' '; N];
+        for (place, byte) in bytes.iter_mut().zip(text.bytes()) {
+            *place = if (0x20..=0x7e).contains(&byte) { byte } else { b'_' };
+        }
+        Self(bytes)
+    }
+
+    /// The bytes on the wire.
+    pub fn as_bytes(&self) -> &[u8; N] {
+        &self.0
+    }
+
+    /// The string up to the first NUL and without the padding; `None` if a peer sent what is not ASCII.
+    pub fn as_str(&self) -> Option<&str> {
+        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(N);
+        let text = core::str::from_utf8(&self.0[..end]).ok()?;
+        text.is_ascii().then(|| text.trim_end_matches(' '))
+    }
+}
+
+impl<const N: usize> Default for Ascii<N> {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl<const N: usize> Field for Ascii<N> {
+    const LEN: usize = N;
+
+    fn take(bytes: &[u8]) -> Self {
+        Self(Field::take(bytes))
+    }
+
+    fn put(&self, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.0);
+    }
+}
+
+/// The text, with `?` for every byte that is not printable ASCII.
+impl<const N: usize> fmt::Display for Ascii<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.0.iter().rposition(|&byte| byte != b' ' && byte != 0).map_or(0, |last| last + 1);
+        for &byte in &self.0[..end] {
+            let shown = if (0x20..=0x7e).contains(&byte) { byte as char } else { '?' };
+            fmt::Write::write_char(f, shown)?;
+        }
+        Ok(())
+    }
+}
+
+impl<const N: usize> fmt::Debug for Ascii<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn short_strings_are_padded_with_spaces() {
+        let text = Ascii::<6>::new("abc").unwrap();
+        assert_eq!(text.as_bytes(), b"abc   ");
+        assert_eq!(text.as_str(), Some("abc"));
+    }
+
+    #[test]
+    fn long_and_foreign_strings_are_refused_or_replaced() {
+        assert_eq!(Ascii::<3>::new("abcd"), None);
+        assert_eq!(Ascii::<9>::new("ü"), None);
+        assert_eq!(Ascii::<3>::lossy("a\nbc").as_bytes(), b"a_b");
+    }
+
+    #[test]
+    fn a_peer_s_garbage_is_shown_without_harm() {
+        let text = Ascii::<4>::take(&[0xff, b'a', 0x1b, b' ']);
+        assert_eq!(text.as_str(), None);
+        assert_eq!(text.to_string(), "?a?");
+    }
+
+    #[test]
+    fn nul_padding_is_understood_too() {
+        assert_eq!(Ascii::<5>::take(b"ab\0\0\0").as_str(), Some("ab"));
+    }
+}
