@@ -1,0 +1,192 @@
+//! Where pages come from: slabs of 2 MiB, aligned to their size, so that a page's address alone leads to its
+//! slab and its counter, and so that a slab can become one huge page.
+//!
+//! This is the slow path, under one lock: a running core lives from its [`Pool`](crate::Pool). It is not a
+//! general allocator. Invariant: a slab is given back to the system when all of its pages are free and
+//! another slab still has some.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::PAGE_SIZE;
+
+/// Counts pages that a pool lent and that ended somewhere else than in that pool.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    pub(crate) returned: AtomicUsize,
+}
+
+/// What is known about one page.
+pub(crate) struct Frame {
+    /// Owners of the page while it is out; index of the next free page while it is free.
+    pub(crate) count: AtomicU32,
+    /// The pool whose bound the page counts against, or null.
+    pub(crate) lender: AtomicPtr<Meter>,
+}
+
+#[repr(C)]
+struct Slab {
+    frames: [Frame; PAGES_PER_SLAB],
+    free_head: u32,
+    free_count: u32,
+    /// Place in [`Arena::partial`] while `free_count` is not 0.
+    position: usize,
+}
+
+const SLAB_SIZE: usize = 2 << 20;
+const HEADER_PAGES: usize = 2;
+const PAGES_PER_SLAB: usize = SLAB_SIZE / PAGE_SIZE - HEADER_PAGES;
+const SLAB_LAYOUT: Layout = match Layout::from_size_align(SLAB_SIZE, SLAB_SIZE) {
+    Ok(layout) => layout,
+    Err(_) => panic!("the slab size is a power of two"),
+};
+const _: () = assert!(size_of::<Slab>() <= HEADER_PAGES * PAGE_SIZE);
+
+/// Slabs that have free pages. All fields of a slab but its frames are guarded by this lock.
+struct Arena {
+    partial: Vec<NonNull<Slab>>,
+}
+
+// SAFETY: the pointers are to slabs that the arena owns; they are followed only under its lock.
+unsafe impl Send for Arena {}
+
+static ARENA: Mutex<Arena> = Mutex::new(Arena { partial: Vec::new() });
+
+/// Takes a page: zeroed, with a count of one and no lender.
+pub(crate) fn take() -> NonNull<u8> {
+    let page = lock().take();
+    // SAFETY: the page is 4 KiB inside a live slab, and free pages are referred to by nobody.
+    unsafe { ptr::write_bytes(page.as_ptr(), 0, PAGE_SIZE) };
+    let frame = frame(page);
+    frame.lender.store(ptr::null_mut(), Ordering::Relaxed);
+    frame.count.store(1, Ordering::Relaxed);
+    page
+}
+
+/// Gives a page back.
+///
+/// # Safety
+/// `page` came from [`take`] and its last owner just let go of it.
+pub(crate) unsafe fn give(page: NonNull<u8>) {
+    // SAFETY: the caller's promise is the one that is asked for.
+    unsafe { lock().give(page) }
+}
+
+/// The frame of a page that is out.
+pub(crate) fn frame<'a>(page: NonNull<u8>) -> &'a Frame {
+    let (slab, index) = locate(page);
+    // SAFETY: a page that is out keeps its slab alive; frames are only ever used through shared references.
+    unsafe { &*ptr::addr_of!((*slab.as_ptr()).frames).cast::<Frame>().add(index) }
+}
+
+fn lock() -> MutexGuard<'static, Arena> {
+    ARENA.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn locate(page: NonNull<u8>) -> (NonNull<Slab>, usize) {
+    let offset = page.addr().get() % SLAB_SIZE;
+    // SAFETY: every page lies `offset` bytes inside its slab, which is aligned to its size.
+    let slab = unsafe { page.sub(offset) };
+    (slab.cast(), offset / PAGE_SIZE - HEADER_PAGES)
+}
+
+fn page_of(slab: NonNull<Slab>, index: usize) -> NonNull<u8> {
+    // SAFETY: indices are below PAGES_PER_SLAB, so the page lies inside the slab's allocation.
+    unsafe { slab.cast::<u8>().add((HEADER_PAGES + index) * PAGE_SIZE) }
+}
+
+impl Arena {
+    fn take(&mut self) -> NonNull<u8> {
+        let slab = match self.partial.last() {
+            Some(slab) => *slab,
+            None => self.grow(),
+        };
+        // SAFETY: slabs in `partial` are alive and their bookkeeping is ours while the lock is held.
+        unsafe {
+            let slab_ptr = slab.as_ptr();
+            let index = (*slab_ptr).free_head as usize;
+            let page = page_of(slab, index);
+            (*slab_ptr).free_head = frame(page).count.load(Ordering::Relaxed);
+            (*slab_ptr).free_count -= 1;
+            if (*slab_ptr).free_count == 0 {
+                self.partial.pop();
+            }
+            page
+        }
+    }
+
+    /// # Safety
+    /// As [`give`].
+    unsafe fn give(&mut self, page: NonNull<u8>) {
+        let (slab, index) = locate(page);
+        // SAFETY: the page was out until now, so its slab is alive; its bookkeeping is ours under the lock.
+        unsafe {
+            let slab_ptr = slab.as_ptr();
+            frame(page).count.store((*slab_ptr).free_head, Ordering::Relaxed);
+            (*slab_ptr).free_head = index as u32;
+            (*slab_ptr).free_count += 1;
+            if (*slab_ptr).free_count == 1 {
+                self.list(slab);
+            } else if (*slab_ptr).free_count as usize == PAGES_PER_SLAB && self.partial.len() > 1 {
+                self.shrink(slab);
+            }
+        }
+    }
+
+    fn grow(&mut self) -> NonNull<Slab> {
+        // SAFETY: the layout is not empty.
+        let Some(slab) = NonNull::new(unsafe { alloc(SLAB_LAYOUT) }.cast::<Slab>()) else {
+            handle_alloc_error(SLAB_LAYOUT);
+        };
+        let frames = std::array::from_fn(|index| Frame {
+            count: AtomicU32::new(index as u32 + 1),
+            lender: AtomicPtr::new(ptr::null_mut()),
+        });
+        let header = Slab { frames, free_head: 0, free_count: PAGES_PER_SLAB as u32, position: 0 };
+        // SAFETY: the allocation is large and aligned enough, and nobody else knows it.
+        unsafe { slab.write(header) };
+        self.list(slab);
+        slab
+    }
+
+    fn list(&mut self, slab: NonNull<Slab>) {
+        // SAFETY: the slab is alive and its bookkeeping is ours.
+        unsafe { (*slab.as_ptr()).position = self.partial.len() };
+        self.partial.push(slab);
+    }
+
+    fn shrink(&mut self, slab: NonNull<Slab>) {
+        // SAFETY: the slab is alive and listed; none of its pages is out, so nobody else refers to it.
+        unsafe {
+            let position = (*slab.as_ptr()).position;
+            self.partial.swap_remove(position);
+            if let Some(moved) = self.partial.get(position) {
+                (*moved.as_ptr()).position = position;
+            }
+            dealloc(slab.as_ptr().cast(), SLAB_LAYOUT);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Page;
+
+    #[test]
+    fn pages_of_several_slabs_come_and_go_in_any_order() {
+        let mut pages: Vec<_> = (0..2000).map(|_| Page::zeroed()).collect();
+        for (index, page) in pages.iter_mut().enumerate() {
+            page.bytes_mut().unwrap()[..8].copy_from_slice(&(index as u64).to_le_bytes());
+        }
+        let (odd, even): (Vec<_>, Vec<_>) =
+            pages.into_iter().enumerate().partition(|(index, _)| index % 2 == 1);
+        drop(odd);
+        let again: Vec<_> = (0..1000).map(|_| Page::zeroed()).collect();
+        assert!(again.iter().all(|page| page.bytes().iter().all(|&byte| byte == 0)));
+        for (index, page) in even {
+            assert_eq!(page.bytes()[..8], (index as u64).to_le_bytes());
+        }
+    }
+}

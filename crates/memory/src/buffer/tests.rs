@@ -1,0 +1,88 @@
+//! What a buffer promises.
+
+use super::*;
+
+fn paged(len: usize) -> Buffer {
+    Buffer::from_pages((0..pages_for(len)).map(|_| Page::zeroed()).collect(), len)
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|index| (index * 7 + index / 251) as u8).collect()
+}
+
+#[test]
+fn bytes_placed_anywhere_come_out_where_they_went_in() {
+    for mut buffer in [paged(10_000), Buffer::contiguous(10_000)] {
+        let bytes = pattern(10_000);
+        for range in [4000..9000, 0..4000, 9000..10_000] {
+            buffer.place(range.start, &bytes[range]);
+        }
+        assert_eq!(buffer.to_vec(), bytes);
+        assert_eq!(buffer.share(4090, 4200).to_vec(), bytes[4090..8290]);
+        let mut copied = vec![0; 5000];
+        buffer.copy_to(3000, &mut copied);
+        assert_eq!(copied, bytes[3000..8000]);
+        assert_eq!(buffer.into_payload().to_vec(), bytes);
+    }
+}
+
+#[test]
+fn pieces_cover_a_range_and_nothing_else() {
+    let mut buffer = paged(9000);
+    let lens = |slices: SlicesMut<'_>| slices.map(|slice| slice.len()).collect::<Vec<_>>();
+    assert_eq!(lens(buffer.slices_mut(100, 8000)), [3996, 4004]);
+    assert_eq!(lens(buffer.slices_mut(4096, 4096)), [4096]);
+    assert_eq!(lens(buffer.slices_mut(9000, 0)), [0; 0]);
+    assert_eq!(buffer.raw_parts(100, 8000).map(|(_, len)| len).collect::<Vec<_>>(), [3996, 4004]);
+    assert_eq!(Buffer::contiguous(5).slices_mut(2, 0).count(), 0);
+}
+
+#[test]
+fn a_buffer_cannot_be_written_while_it_is_shared() {
+    for mut buffer in [paged(4096), Buffer::contiguous(4096)] {
+        let share = buffer.share(10, 20);
+        assert!(!buffer.is_exclusive());
+        assert!(buffer.as_mut_slice().is_none());
+        drop(share);
+        assert!(buffer.is_exclusive());
+        assert!(buffer.as_mut_slice().is_some());
+    }
+}
+
+#[test]
+#[should_panic(expected = "outside of a buffer of 4096 bytes")]
+fn a_range_outside_is_the_callers_bug() {
+    paged(4096).place(4095, &[1, 2]);
+}
+
+#[test]
+fn addresses_stay_where_they_are_when_the_buffer_moves() {
+    let buffer = paged(4096);
+    let before: Vec<_> = buffer.raw_parts(0, 4096).collect();
+    let moved = Box::new(buffer);
+    assert_eq!(moved.raw_parts(0, 4096).collect::<Vec<_>>(), before);
+}
+
+#[test]
+fn a_buffer_is_split_and_joined_without_moving_a_byte() {
+    for mut buffer in [paged(12_288), Buffer::contiguous(12_288)] {
+        let address = buffer.raw_parts(8192, 1).next();
+        let mut tail = buffer.split_off(8192);
+        tail.place(0, &[9; 4096]);
+        assert_eq!((buffer.len(), tail.raw_parts(0, 1).next()), (8192, address));
+        assert!(buffer.is_exclusive() && tail.is_exclusive());
+        buffer.join(tail).unwrap();
+        assert_eq!(buffer.to_vec()[8191..8193], [0, 9]);
+        assert!(buffer.join(Buffer::contiguous(512)).is_err());
+    }
+}
+
+#[test]
+fn lent_memory_is_written_in_place_and_not_freed() {
+    let mut memory = vec![0u8; 100];
+    // SAFETY: `memory` outlives the buffer and is not touched meanwhile.
+    let mut buffer = unsafe { Buffer::lend(NonNull::new(memory.as_mut_ptr()).unwrap(), 100) };
+    buffer.place(50, &[5; 50]);
+    drop(buffer);
+    assert_eq!(memory[49..51], [0, 5]);
+}

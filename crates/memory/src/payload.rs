@@ -1,0 +1,250 @@
+//! What is sent: a gather list of counted references. Cloning and slicing copy no payload byte.
+//!
+//! Invariant: the bytes it refers to do not change while it lives.
+
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::PAGE_SIZE;
+use crate::block::Block;
+use crate::page::{Page, PageList};
+
+/// Bytes to send, gathered from pages, blocks and constants.
+#[derive(Clone, Default)]
+pub struct Payload {
+    segments: SmallVec<[Segment; 1]>,
+    len: usize,
+}
+
+#[derive(Clone)]
+enum Segment {
+    Page { page: Page, start: u16, len: u16 },
+    Block { block: Arc<Block>, start: u32, len: u32 },
+    Static(&'static [u8]),
+}
+
+impl Segment {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Segment::Page { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
+            Segment::Block { block, start, len } => &block.bytes()[*start as usize..][..*len as usize],
+            Segment::Static(bytes) => bytes,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Segment::Page { len, .. } => usize::from(*len),
+            Segment::Block { len, .. } => *len as usize,
+            Segment::Static(bytes) => bytes.len(),
+        }
+    }
+
+    /// The same memory, fewer bytes of it.
+    fn part(&self, from: usize, count: usize) -> Segment {
+        match self {
+            Segment::Page { page, start, .. } => {
+                Segment::Page { page: page.clone(), start: start + from as u16, len: count as u16 }
+            }
+            Segment::Block { block, start, .. } => {
+                Segment::Block { block: Arc::clone(block), start: start + from as u32, len: count as u32 }
+            }
+            Segment::Static(bytes) => Segment::Static(&bytes[from..from + count]),
+        }
+    }
+}
+
+impl Payload {
+    /// `len` zeroes, from constant memory that no counter guards.
+    pub fn zeroes(len: usize) -> Payload {
+        let mut payload = Payload::default();
+        payload.push_zeroes(len);
+        payload
+    }
+
+    /// Nothing yet, with room for `segments` pieces.
+    pub fn with_capacity(segments: usize) -> Payload {
+        Payload { segments: SmallVec::with_capacity(segments), len: 0 }
+    }
+
+    pub(crate) fn from_pages(pages: PageList, len: usize) -> Payload {
+        let mut payload = Payload::with_capacity(pages.len());
+        for page in pages {
+            let part = (len - payload.len).min(PAGE_SIZE);
+            payload.push_page(page, 0, part);
+        }
+        payload
+    }
+
+    pub(crate) fn from_block(block: Arc<Block>, start: usize, len: usize) -> Payload {
+        assert!(start + len <= u32::MAX as usize, "a payload refers to blocks below 4 GiB only");
+        let segment = Segment::Block { block, start: start as u32, len: len as u32 };
+        Payload { segments: SmallVec::from_iter((len > 0).then_some(segment)), len }
+    }
+
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends `len` bytes of a page from `start`.
+    ///
+    /// # Panics
+    /// If the range is outside of the page.
+    pub fn push_page(&mut self, page: Page, start: usize, len: usize) {
+        assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
+        self.push(Segment::Page { page, start: start as u16, len: len as u16 });
+    }
+
+    /// Appends constant bytes.
+    pub fn push_static(&mut self, bytes: &'static [u8]) {
+        self.push(Segment::Static(bytes));
+    }
+
+    /// Appends `len` zeroes.
+    pub fn push_zeroes(&mut self, len: usize) {
+        let mut left = len;
+        while left > 0 {
+            let part = left.min(ZEROES.len());
+            self.push_static(&ZEROES[..part]);
+            left -= part;
+        }
+    }
+
+    /// Appends another payload.
+    pub fn append(&mut self, mut other: Payload) {
+        self.len += other.len;
+        self.segments.append(&mut other.segments);
+    }
+
+    fn push(&mut self, segment: Segment) {
+        let len = segment.len();
+        if len > 0 {
+            self.len += len;
+            self.segments.push(segment);
+        }
+    }
+
+    /// References to a range.
+    ///
+    /// # Panics
+    /// If the range is outside of the payload.
+    pub fn slice(&self, offset: usize, len: usize) -> Payload {
+        let mut part = Payload::default();
+        for (segment, from, count) in self.pieces(offset, len) {
+            part.push(segment.part(from, count));
+        }
+        part
+    }
+
+    /// The pieces of a range, in order.
+    ///
+    /// # Panics
+    /// If the range is outside of the payload.
+    pub fn slices(&self, offset: usize, len: usize) -> impl Iterator<Item = &[u8]> {
+        self.pieces(offset, len).map(|(segment, from, count)| &segment.bytes()[from..from + count])
+    }
+
+    /// All bytes, copied.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len);
+        self.slices(0, self.len).for_each(|slice| bytes.extend_from_slice(slice));
+        bytes
+    }
+
+    /// The pages among what it refers to; the rest is let go of.
+    pub fn into_pages(self) -> impl Iterator<Item = Page> {
+        self.segments.into_iter().filter_map(|segment| match segment {
+            Segment::Page { page, .. } => Some(page),
+            Segment::Block { .. } | Segment::Static(_) => None,
+        })
+    }
+
+    fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = (&Segment, usize, usize)> {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(is_inside, "{len} bytes from {offset} are outside of a payload of {} bytes", self.len);
+        let (mut skip, mut left) = (offset, len);
+        self.segments.iter().filter_map(move |segment| {
+            let from = skip.min(segment.len());
+            skip -= from;
+            let count = left.min(segment.len() - from);
+            left -= count;
+            (count > 0).then_some((segment, from, count))
+        })
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Payload {
+        let len = bytes.len();
+        Payload::from_block(Block::from_vec(bytes), 0, len)
+    }
+}
+
+impl From<Page> for Payload {
+    fn from(page: Page) -> Payload {
+        let segment = Segment::Page { page, start: 0, len: PAGE_SIZE as u16 };
+        Payload { segments: SmallVec::from_buf([segment]), len: PAGE_SIZE }
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes in {} segments)", self.len, self.segments.len())
+    }
+}
+
+static ZEROES: [u8; 16 * PAGE_SIZE] = [0; 16 * PAGE_SIZE];
+const _: () = assert!(PAGE_SIZE <= u16::MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample() -> (Payload, Vec<u8>) {
+        let mut page = Page::zeroed();
+        page.bytes_mut().unwrap().fill(3);
+        let mut payload = Payload::from(vec![1; 100]);
+        payload.push_page(page, 96, 4000);
+        payload.push_static(b"static");
+        payload.append(Payload::zeroes(70_000));
+        let bytes = [vec![1; 100], vec![3; 4000], b"static".to_vec(), vec![0; 70_000]].concat();
+        (payload, bytes)
+    }
+
+    #[test]
+    fn a_gather_list_reads_as_its_parts_in_order() {
+        let (payload, bytes) = sample();
+        assert_eq!(payload.len(), bytes.len());
+        assert_eq!(payload.to_vec(), bytes);
+        assert!(Payload::from(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn a_segment_stays_small() {
+        assert!(size_of::<Segment>() <= 24);
+    }
+
+    proptest! {
+        #[test]
+        fn any_slice_of_any_slice_is_the_same_bytes(a in 0usize..74_000, b in 0usize..74_000, c in 0usize..74_000) {
+            let (payload, bytes) = sample();
+            let start = a.min(bytes.len());
+            let len = b.min(bytes.len() - start);
+            let part = payload.slice(start, len);
+            prop_assert_eq!(part.to_vec(), &bytes[start..start + len]);
+            let from = c.min(len);
+            let rest: Vec<u8> = part.slices(from, len - from).flatten().copied().collect();
+            prop_assert_eq!(rest, &bytes[start + from..start + len]);
+        }
+    }
+}

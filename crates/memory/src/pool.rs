@@ -1,0 +1,193 @@
+//! The bounded supply of pages of one core: what was received into comes back here and is received into again.
+//!
+//! A pool is owned by one thread and is not a cache of zeroes: contents of its buffers are whatever was there.
+//! Invariants: at most `pages_max` pages are out as buffers (or as payload made of them) at any time, wherever they
+//! end; a page that is recycled is reused without an allocation.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use crate::PAGE_SIZE;
+use crate::arena::Meter;
+use crate::buffer::{Buffer, Store};
+use crate::page::{Page, PageList};
+use crate::payload::Payload;
+
+/// Bounded page pool of one reactor.
+#[derive(Debug)]
+pub struct Pool {
+    free: Vec<Page>,
+    /// Emptied page lists that had outgrown their inline place.
+    lists: Vec<PageList>,
+    /// Pages out, as far as this core knows; `meter` counts those that ended elsewhere.
+    lent: usize,
+    pages_max: usize,
+    meter: &'static Meter,
+}
+
+impl Pool {
+    /// A pool that lends at most `pages_max` pages of 4 KiB at a time. Pages are made when first needed.
+    pub fn new(pages_max: usize) -> Pool {
+        let free = Vec::with_capacity(pages_max.min(FREE_RESERVED));
+        Pool { free, lists: Vec::with_capacity(LISTS_MAX), lent: 0, pages_max, meter: take_meter() }
+    }
+
+    /// A buffer of `len` bytes in pages; `None` when the bound is reached. Its contents are old bytes.
+    pub fn buffer(&mut self, len: usize) -> Option<Buffer> {
+        let count = pages_for(len);
+        if count > self.free_pages_known() && count > self.free_pages() {
+            return None;
+        }
+        let mut pages = self.list(count);
+        for _ in 0..count {
+            let page = self.free.pop().unwrap_or_else(Page::zeroed);
+            page.lend(self.meter);
+            pages.push(page);
+        }
+        self.lent += count;
+        Some(Buffer::from_pages(pages, len))
+    }
+
+    /// Pages that may still be lent.
+    pub fn free_pages(&mut self) -> usize {
+        self.lent -= self.meter.returned.swap(0, Ordering::Relaxed);
+        self.free_pages_known()
+    }
+
+    /// The bound this pool was made with.
+    pub fn pages_max(&self) -> usize {
+        self.pages_max
+    }
+
+    /// A writable page that does not count against the bound: for a volume that keeps it.
+    pub fn page(&mut self) -> Page {
+        self.free.pop().unwrap_or_else(Page::zeroed)
+    }
+
+    /// Takes a buffer back.
+    pub fn recycle_buffer(&mut self, buffer: Buffer) {
+        if let Store::Pages(mut pages) = buffer.store {
+            pages.drain(..).for_each(|page| self.recycle_page(page));
+            self.recycle_list(pages);
+        }
+    }
+
+    /// Takes a page back, whoever lent it. A page that others still hold is only let go of.
+    pub fn recycle_page(&mut self, page: Page) {
+        if !page.is_unique() {
+            return;
+        }
+        self.forget(&page);
+        if self.free.len() < self.pages_max {
+            self.free.push(page);
+        }
+    }
+
+    /// Takes a payload's pages back.
+    pub fn recycle_payload(&mut self, payload: Payload) {
+        payload.into_pages().for_each(|page| self.recycle_page(page));
+    }
+
+    /// Takes an emptied page list back, so that the next large buffer needs no allocation.
+    pub fn recycle_list(&mut self, mut list: PageList) {
+        if list.spilled() && self.lists.len() < LISTS_MAX {
+            list.clear();
+            self.lists.push(list);
+        }
+    }
+
+    /// The page stays with someone else (a memory volume) for good: it no longer counts against the bound.
+    pub fn forget(&mut self, page: &Page) {
+        if page.settle(self.meter) {
+            self.lent -= 1;
+        }
+    }
+
+    fn free_pages_known(&self) -> usize {
+        self.pages_max - self.lent
+    }
+
+    fn list(&mut self, count: usize) -> PageList {
+        if count <= 1 {
+            return PageList::new();
+        }
+        self.lists.pop().unwrap_or_else(|| PageList::with_capacity(count))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.free_pages() == self.pages_max {
+            spare_meters().push(self.meter);
+        }
+    }
+}
+
+/// Pages that `len` bytes need.
+pub const fn pages_for(len: usize) -> usize {
+    len.div_ceil(PAGE_SIZE)
+}
+
+/// Meters live for ever, because pages may outlive their pool; those that no page refers to are used again.
+fn take_meter() -> &'static Meter {
+    spare_meters().pop().unwrap_or_else(|| Box::leak(Box::default()))
+}
+
+fn spare_meters() -> std::sync::MutexGuard<'static, Vec<&'static Meter>> {
+    static SPARE: Mutex<Vec<&'static Meter>> = Mutex::new(Vec::new());
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const FREE_RESERVED: usize = 4096;
+const LISTS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_lends_up_to_its_bound_and_again_after_a_return() {
+        let mut pool = Pool::new(3);
+        let first = pool.buffer(8192).unwrap();
+        assert!(pool.buffer(4097).is_none());
+        let second = pool.buffer(1).unwrap();
+        assert!(pool.buffer(1).is_none());
+        pool.recycle_buffer(first);
+        assert_eq!(pool.free_pages(), 2);
+        pool.recycle_payload(second.into_payload());
+        assert_eq!(pool.free_pages(), 3);
+    }
+
+    #[test]
+    fn pages_that_end_elsewhere_come_back_to_the_bound() {
+        let mut pool = Pool::new(4);
+        let mut other = Pool::new(4);
+        drop(pool.buffer(4096).unwrap());
+        other.recycle_buffer(pool.buffer(4096).unwrap());
+        let kept = pool.buffer(4096).unwrap().into_pages().unwrap();
+        pool.forget(&kept[0]);
+        assert_eq!(pool.free_pages(), 4);
+        assert_eq!(other.free_pages(), 4);
+    }
+
+    #[test]
+    fn a_payload_that_was_cloned_is_counted_until_its_last_reference_ends() {
+        let mut pool = Pool::new(1);
+        let payload = pool.buffer(4096).unwrap().into_payload();
+        let clone = payload.clone();
+        pool.recycle_payload(payload);
+        assert!(pool.buffer(1).is_none());
+        drop(clone);
+        assert!(pool.buffer(1).is_some());
+    }
+
+    #[test]
+    fn the_same_page_is_used_again() {
+        let mut pool = Pool::new(1);
+        let buffer = pool.buffer(4096).unwrap();
+        let address = buffer.raw_parts(0, 1).next();
+        pool.recycle_buffer(buffer);
+        assert_eq!(pool.buffer(512).unwrap().raw_parts(0, 1).next(), address);
+    }
+}
