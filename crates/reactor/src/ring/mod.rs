@@ -1,0 +1,128 @@
+//! Sleep, readiness and files by io_uring.
+//!
+//! A cold lane has one poll request in the ring; it comes back with the lane's first bytes and is made again when the lane
+//! cools. While the reactor spins, looking costs no system call: the completion queue and the kernel's "work for you" flag lie
+//! in shared memory.
+
+mod probe;
+mod raw;
+
+pub(crate) use probe::open;
+
+use crate::file::Checked;
+use crate::key::{Key, Kind};
+use crate::poller::{Occurrence, Wait};
+use crate::waker::silence;
+use raw::{Completion, RawRing};
+use rustix::event::PollFlags;
+use rustix::fd::BorrowedFd;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct Ring {
+    raw: RawRing,
+    is_doorbell_armed: bool,
+    /// Operations beyond what the ring carries at once.
+    later: VecDeque<(u64, Arc<File>, Checked)>,
+}
+
+impl Ring {
+    fn new(raw: RawRing) -> Ring {
+        Ring { raw, is_doorbell_armed: false, later: VecDeque::new() }
+    }
+
+    pub fn arm_read(&mut self, socket: BorrowedFd<'_>, key: Key) {
+        self.raw.poll(socket, PollFlags::IN | PollFlags::RDHUP, key);
+    }
+
+    pub fn arm_write(&mut self, socket: BorrowedFd<'_>, key: Key) {
+        self.raw.poll(socket, PollFlags::OUT, key);
+    }
+
+    /// Takes a poll request back, lest it keep a closed socket open.
+    pub fn disarm(&mut self, key: Key) {
+        self.raw.cancel_poll(key);
+    }
+
+    pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: Checked) -> Result<(), Checked> {
+        match operation.operation().kind {
+            kind if !RawRing::can_do(kind) => return Err(operation),
+            _ if self.raw.files_in_flight() < FILES_MAX => self.raw.submit_file(token, file, operation),
+            _ => self.later.push_back((token, file.clone(), operation)),
+        }
+        Ok(())
+    }
+
+    pub fn collect(
+        &mut self,
+        wait: Wait,
+        doorbell: BorrowedFd<'_>,
+        occurrences: &mut Vec<Occurrence>,
+    ) -> io::Result<()> {
+        match wait {
+            Wait::No { .. } if self.raw.wants_enter() => self.raw.enter(None)?,
+            Wait::No { .. } => {}
+            Wait::For(timeout) => {
+                if !self.is_doorbell_armed {
+                    self.is_doorbell_armed = true;
+                    self.raw.poll(doorbell, PollFlags::IN, Key::new(Kind::Doorbell, 0));
+                }
+                self.raw.enter(Some(timeout))?;
+            }
+        }
+        for _ in 0..COMPLETIONS_MAX {
+            let Some(completion) = self.raw.next_completion() else { break };
+            self.translate(completion, doorbell, occurrences);
+        }
+        Ok(())
+    }
+
+    fn translate(
+        &mut self,
+        completion: Completion,
+        doorbell: BorrowedFd<'_>,
+        occurrences: &mut Vec<Occurrence>,
+    ) {
+        match completion {
+            Completion::File(finished) => {
+                occurrences.push(Occurrence::File(finished));
+                if let Some((token, file, operation)) = self.later.pop_front() {
+                    self.raw.submit_file(token, &file, operation);
+                }
+            }
+            Completion::Poll { key, ready } => match key.kind {
+                Kind::Read => {
+                    let is_hung_up = !(ready - PollFlags::IN).is_empty();
+                    occurrences.push(Occurrence::Readable { key, is_hung_up });
+                }
+                Kind::Write => occurrences.push(Occurrence::Writable { key }),
+                Kind::Listener => occurrences.push(Occurrence::Acceptable { index: key.index }),
+                _ => {
+                    self.is_doorbell_armed = false;
+                    silence(doorbell);
+                    occurrences.push(Occurrence::Doorbell);
+                }
+            },
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Accepted operations are carried out; the raw ring waits for those that it has.
+        while let Some((token, file, operation)) = self.later.pop_front() {
+            self.raw.submit_file(token, &file, operation);
+        }
+        if self.is_doorbell_armed {
+            self.disarm(Key::new(Kind::Doorbell, 0));
+        }
+    }
+}
+
+/// Bounds the work of one turn.
+const COMPLETIONS_MAX: usize = 256;
+/// File operations in the ring at once.
+const FILES_MAX: usize = 512;

@@ -1,0 +1,88 @@
+//! Sockets: non-blocking transfer and the options that matter to a lane. Nothing here waits.
+
+use rustix::fd::AsFd;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+use socket2::{SockRef, TcpKeepalive};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::time::Duration;
+
+/// Receives into `plan` in its order. `Ok(0)` is the end of the stream.
+///
+/// # Errors
+/// `WouldBlock` if the socket, which must be non-blocking, is empty.
+pub fn receive(socket: impl AsFd, plan: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    Ok(rustix::io::readv(socket, plan)?)
+}
+
+/// Sends `plan` in its order and never raises `SIGPIPE`.
+///
+/// # Errors
+/// `WouldBlock` if the socket is full.
+pub fn send(socket: impl AsFd, plan: &[IoSlice<'_>]) -> io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    Ok(rustix::net::sendmsg(socket, plan, &mut SendAncillaryBuffer::default(), flags)?)
+}
+
+/// Makes calls on the socket return instead of wait.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_nonblocking(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::io::ioctl_fionbio(socket, true)?)
+}
+
+/// Sends small segments at once (`TCP_NODELAY`).
+///
+/// # Errors
+/// The kernel's.
+pub fn set_nodelay(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_nodelay(true)
+}
+
+/// Sets the sizes of the kernel's buffers in bytes and so ends their automatic tuning.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_buffers(socket: &impl AsFd, receive_bytes: usize, send_bytes: usize) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    socket.set_recv_buffer_size(receive_bytes)?;
+    socket.set_send_buffer_size(send_bytes)
+}
+
+/// Sets the priority by which the network card may choose a queue set (`SO_PRIORITY`, H5).
+///
+/// # Errors
+/// The kernel's.
+pub fn set_priority(socket: &impl AsFd, priority: u32) -> io::Result<()> {
+    SockRef::from(socket).set_priority(priority)
+}
+
+/// Finds a dead peer of an idle connection: first probe after `idle`, then every `interval`, lost after `probes`.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_keepalive(socket: &impl AsFd, idle: Duration, interval: Duration, probes: u32) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive)
+}
+
+/// Finds a dead peer of a connection with unacknowledged bytes (`TCP_USER_TIMEOUT`).
+///
+/// # Errors
+/// The kernel's.
+pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
+}
+
+/// Chooses the congestion control algorithm by its name (V6).
+///
+/// # Errors
+/// The kernel's; `NotFound` if it has no such algorithm.
+pub fn set_congestion_control(socket: &impl AsFd, name: &str) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_congestion(name.as_bytes())
+}
+
+/// The core that the connection's packets were last processed on (`SO_INCOMING_CPU`, S6), if known.
+pub fn incoming_cpu(socket: &impl AsFd) -> Option<usize> {
+    SockRef::from(socket).cpu_affinity().ok().filter(|&core| core < crate::core::CORES_MAX)
+}

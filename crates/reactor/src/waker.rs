@@ -1,0 +1,85 @@
+//! Wakes a reactor from other threads.
+//!
+//! One atomic word says what the reactor does. A waker swaps in `NOTIFIED`; only when the reactor slept does it pay for a
+//! system call. The reactor goes to sleep by exchanging `RUNNING` for `ASLEEP`, which fails if a notification came first.
+//! So a notification is never lost: whatever was written before [`Waker::wake`] is visible to the turn that reports it.
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Makes a reactor report [`Event::Woken`](crate::Event::Woken) soon. Costs one atomic exchange while the reactor runs, and
+/// one system call when it sleeps.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Shared {
+    state: AtomicU32,
+    doorbell: OwnedFd,
+}
+
+impl Waker {
+    /// Wakes the reactor. Calls before its next turn count as one.
+    pub fn wake(&self) {
+        if self.shared.state.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP {
+            // The only failure of a non-blocking eventfd is a full counter, and then the doorbell rings already.
+            let _ = rustix::io::write(&self.shared.doorbell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The reactor's end.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    shared: Arc<Shared>,
+}
+
+impl Sleeper {
+    pub(crate) fn new() -> io::Result<Sleeper> {
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Sleeper { shared: Arc::new(Shared { state: AtomicU32::new(RUNNING), doorbell }) })
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        Waker { shared: self.shared.clone() }
+    }
+
+    /// What becomes readable when a waker finds the reactor asleep.
+    pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
+        self.shared.doorbell.as_fd()
+    }
+
+    /// Announces sleep. If false somebody called meanwhile, and the reactor must not sleep.
+    pub(crate) fn try_sleep(&self) -> bool {
+        let state = &self.shared.state;
+        state.compare_exchange(RUNNING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Takes back the announcement after the sleep. A notification that came meanwhile stays to be taken.
+    pub(crate) fn awake(&self) {
+        let _ = self.shared.state.compare_exchange(ASLEEP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Whether somebody called since the last take.
+    pub(crate) fn take_notification(&self) -> bool {
+        let state = &self.shared.state;
+        state.load(Ordering::Relaxed) == NOTIFIED && state.swap(RUNNING, Ordering::AcqRel) == NOTIFIED
+    }
+}
+
+/// Silences a doorbell that rang.
+pub(crate) fn silence(doorbell: BorrowedFd<'_>) {
+    let mut count = [0u8; 8];
+    // Nothing to read means that it is silent.
+    let _ = rustix::io::read(doorbell, &mut count[..]);
+}
+
+const RUNNING: u32 = 0;
+const ASLEEP: u32 = 1;
+const NOTIFIED: u32 = 2;

@@ -1,0 +1,160 @@
+//! Stories of files.
+
+mod common;
+
+use common::*;
+use isolane_memory::{Buffer, Pool};
+use isolane_reactor::file::{Finished, Kind, Operation};
+use isolane_reactor::{Event, Reactor};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+
+fn file(len: u64) -> Arc<File> {
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(len).expect("its length");
+    Arc::new(file)
+}
+
+fn carry_out(reactor: &mut Reactor, file: &Arc<File>, operation: Operation) -> Finished {
+    reactor.submit_file(42, file, operation);
+    assert_eq!(reactor.files_in_flight(), 1);
+    let finished = turn_until(reactor, |_, event| match event {
+        Event::File(finished) => Some(finished),
+        _ => None,
+    });
+    assert_eq!((finished.token, reactor.files_in_flight()), (42, 0));
+    finished
+}
+
+fn patterned(len: usize, seed: u8) -> Buffer {
+    let mut buffer = Buffer::contiguous(len);
+    let bytes: Vec<u8> = (0..len).map(|index| (index / 512) as u8 ^ seed).collect();
+    buffer.place(0, &bytes);
+    buffer
+}
+
+#[test]
+fn what_is_written_is_read_back_in_contiguous_memory_and_in_pages() {
+    with_each(|config| {
+        let mut reactor = reactor(&config);
+        let file = file(0);
+        let written = patterned(64 << 10, 0x5a);
+        let bytes = written.to_vec();
+        for durable in [false, true] {
+            let finished = carry_out(
+                &mut reactor,
+                &file,
+                Operation::write(4096, written.clone_for_test(), 0, 64 << 10, durable),
+            );
+            assert_eq!(finished.result.expect("written"), 64 << 10);
+        }
+        assert_eq!(carry_out(&mut reactor, &file, Operation::sync()).result.expect("synced"), 0);
+        let mut pool = Pool::new(64);
+        for buffer in [Buffer::contiguous(64 << 10), pool.buffer(64 << 10).expect("pages")] {
+            let finished =
+                carry_out(&mut reactor, &file, Operation::read(4096 + 512, buffer, 1024, 32 << 10));
+            assert_eq!(finished.result.expect("read"), 32 << 10);
+            let buffer = finished.operation.buffer.expect("the buffer");
+            assert_eq!(buffer.to_vec()[1024..][..32 << 10], bytes[512..][..32 << 10]);
+        }
+    });
+}
+
+#[test]
+fn a_range_is_punched_or_zeroed_and_the_size_stays() {
+    with_each(|config| {
+        let mut reactor = reactor(&config);
+        let file = file(0);
+        file.write_all_at(&[0xff; 64 << 10], 0).expect("written");
+        let before = file.metadata().expect("metadata").blocks();
+        for (kind, offset) in [(Kind::PunchHole, 0), (Kind::ZeroRange, 32 << 10)] {
+            let finished = carry_out(&mut reactor, &file, Operation::range(kind, offset, 16 << 10));
+            match finished.result {
+                Ok(count) => assert_eq!(count, 0),
+                // Not every file system can.
+                Err(error) => {
+                    assert_eq!(error.kind(), std::io::ErrorKind::Unsupported, "{error}");
+                    continue;
+                }
+            }
+            let mut bytes = vec![1; 16 << 10];
+            file.read_exact_at(&mut bytes, offset).expect("read");
+            assert!(bytes.iter().all(|&byte| byte == 0));
+            assert!(kind == Kind::ZeroRange || file.metadata().expect("metadata").blocks() < before);
+        }
+        assert_eq!(file.metadata().expect("metadata").len(), 64 << 10);
+    });
+}
+
+#[test]
+fn errors_and_short_transfers_come_back_with_the_buffer() {
+    with_each(|config| {
+        let mut reactor = reactor(&config);
+        let file = file(1000);
+        let finished =
+            carry_out(&mut reactor, &file, Operation::read(512, Buffer::contiguous(4096), 0, 4096));
+        assert_eq!(finished.result.expect("short"), 488);
+        let read_only = Arc::new(File::open("/proc/self/exe").expect("open"));
+        let finished =
+            carry_out(&mut reactor, &read_only, Operation::write(0, Buffer::contiguous(512), 0, 512, false));
+        assert!(finished.result.is_err() && finished.operation.buffer.is_some());
+        let finished = carry_out(&mut reactor, &file, Operation::range(Kind::DeviceZero, 0, 512));
+        assert_eq!(finished.result.expect_err("no device").raw_os_error(), Some(25));
+        let finished = carry_out(&mut reactor, &file, Operation::range(Kind::PunchHole, 0, 0));
+        assert_eq!(finished.result.expect("nothing to do"), 0);
+        let finished = carry_out(&mut reactor, &file, Operation::read(0, Buffer::contiguous(512), 512, 512));
+        assert_eq!(finished.result.expect_err("outside").kind(), std::io::ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn more_operations_than_the_kernel_takes_at_once_all_end() {
+    with_each(|config| {
+        let mut reactor = reactor(&config);
+        let file = file(2000 * 512);
+        for index in 0..2000u64 {
+            let buffer = patterned(512, index as u8);
+            reactor.submit_file(index, &file, Operation::write(index * 512, buffer, 0, 512, false));
+        }
+        let mut seen = vec![false; 2000];
+        turn_until(&mut reactor, |_, event| {
+            let Event::File(finished) = event else { return None };
+            assert_eq!(finished.result.expect("written"), 512);
+            assert!(!std::mem::replace(&mut seen[finished.token as usize], true));
+            seen.iter().all(|&seen| seen).then_some(())
+        });
+        let mut bytes = vec![0; 2000 * 512];
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        assert!(bytes.chunks(512).enumerate().all(|(index, block)| block == [index as u8; 512]));
+    });
+}
+
+#[test]
+fn a_dropped_reactor_has_carried_out_what_it_accepted() {
+    with_each(|config| {
+        let file = file(0);
+        let mut reactor = reactor(&config);
+        for index in 0..1000u64 {
+            reactor.submit_file(
+                index,
+                &file,
+                Operation::write(index * 4096, patterned(4096, 0), 0, 4096, false),
+            );
+        }
+        drop(reactor);
+        assert_eq!(file.metadata().expect("metadata").len(), 1000 * 4096);
+    });
+}
+
+trait CloneForTest {
+    fn clone_for_test(&self) -> Buffer;
+}
+
+impl CloneForTest for Buffer {
+    fn clone_for_test(&self) -> Buffer {
+        let mut copy = Buffer::contiguous(self.len());
+        copy.place(0, &self.to_vec());
+        copy
+    }
+}
