@@ -1,0 +1,344 @@
+//! A file volume without its file: which operation comes next for a request, and what its result means.
+//!
+//! It makes no system call, so it runs on real files and on simulated disks alike. One operation at a time is in
+//! flight for a request. Invariants: see [`file`](super).
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use isolane_memory::{Buffer, Pool};
+use isolane_reactor::file::{Kind, Operation};
+
+use super::abilities::Abilities;
+use super::claims::{Access, Claim, Claims};
+use super::health::{self, Health};
+use super::task::{SyncTurn, Task, Work};
+use super::zeroing::{Method, Zeroing};
+use crate::{BlockRange, Geometry, Identity, Request, Step, Volume, VolumeError};
+
+/// The state machine of a file volume.
+#[derive(Debug)]
+pub struct FileMachine {
+    name: String,
+    geometry: Geometry,
+    identity: Identity,
+    abilities: Abilities,
+    /// Direct I/O: addresses, offsets and lengths are multiples of the block size.
+    is_direct: bool,
+    claims: Arc<Claims>,
+    health: Health,
+    is_syncing: Arc<AtomicBool>,
+}
+
+impl FileMachine {
+    /// A machine for a file. Without a volatile cache in its geometry, every write is durable when it completes.
+    pub fn new(
+        name: String,
+        geometry: Geometry,
+        identity: Identity,
+        abilities: Abilities,
+        is_direct: bool,
+    ) -> FileMachine {
+        let (claims, is_syncing) = (Claims::new(), Arc::default());
+        FileMachine {
+            name,
+            geometry,
+            identity,
+            abilities,
+            is_direct,
+            claims,
+            health: Health::default(),
+            is_syncing,
+        }
+    }
+
+    /// The file was found to end before the volume does: nothing is written any more.
+    pub fn note_shrunk(&self) {
+        self.health.note_shrunk(&self.name);
+    }
+
+    fn start_read(&self, lba: u64, blocks: u64, pool: &mut Pool) -> Step {
+        let (offset, len) = self.offset(lba, blocks);
+        if len == 0 {
+            return Step::done();
+        }
+        let Some(_claim) = self.claims.claim(offset, len, Access::Read) else {
+            return Step::Later(Request::Read { lba, blocks });
+        };
+        match pool.buffer(len as usize) {
+            None => Step::Later(Request::Read { lba, blocks }),
+            Some(buffer) => {
+                Step::File(Operation::read(offset, buffer, 0, len as usize), Task(Work::Read { _claim }))
+            }
+        }
+    }
+
+    fn start_write(&self, lba: u64, blocks: u64, data: Buffer, fua: bool, pool: &mut Pool) -> Step {
+        let (offset, len) = self.offset(lba, blocks);
+        if len == 0 {
+            return Step::done();
+        }
+        let Some(claim) = self.claims.claim(offset, len, Access::Write) else {
+            return Step::Later(Request::Write { lba, blocks, data, fua });
+        };
+        let data = match self.align(data, pool) {
+            Ok(data) => data,
+            Err(data) => return Step::Later(Request::Write { lba, blocks, data, fua }),
+        };
+        let is_durable = self.is_durable(fua);
+        let operation = Operation::write(offset, data, 0, len as usize, is_durable && self.is_direct);
+        Step::File(operation, Task(Work::Write { claim, is_durable }))
+    }
+
+    /// Data at addresses that direct I/O takes. Handed back when there is no memory to copy it to.
+    fn align(&self, data: Buffer, pool: &mut Pool) -> Result<Buffer, Buffer> {
+        if !self.is_direct || data.is_aligned(self.geometry.block_size as usize) {
+            return Ok(data);
+        }
+        let Some(mut copy) = pool.buffer(data.len()) else {
+            return Err(data);
+        };
+        let mut offset = 0;
+        for slice in data.slices(0, data.len()) {
+            copy.place(offset, slice);
+            offset += slice.len();
+        }
+        Ok(copy)
+    }
+
+    fn resume_read(&self, work: Work, done: usize, mut operation: Operation, pool: &mut Pool) -> Step {
+        if done as u64 == operation.len {
+            let data = operation.buffer.take();
+            return Step::Done(Ok(data.map(Buffer::into_payload).unwrap_or_default()));
+        }
+        // A short read is an end of file, unless more follows.
+        match self.usable(done) {
+            0 => {
+                let error = self.health.note_shrunk(&self.name);
+                give_up(error, operation, pool)
+            }
+            done => Step::File(advance(operation, done), Task(work)),
+        }
+    }
+
+    fn resume_write(
+        &self,
+        (claim, is_durable): (Claim, bool),
+        done: usize,
+        operation: Operation,
+        pool: &mut Pool,
+    ) -> Step {
+        if done as u64 != operation.len {
+            return match self.usable(done) {
+                0 => {
+                    let len = operation.len + operation.buffer_offset as u64;
+                    let error = VolumeError::ShortWrite { done: operation.buffer_offset as u64, len };
+                    give_up(error, operation, pool)
+                }
+                done => Step::File(advance(operation, done), Task(Work::Write { claim, is_durable })),
+            };
+        }
+        drop(claim);
+        recycle(operation, pool);
+        match is_durable {
+            false => Step::done(),
+            // RWF_DSYNC has synced the data of a direct write already.
+            true if self.is_direct => self.promise(),
+            true => self.sync(),
+        }
+    }
+
+    /// Does the next piece of a zeroing request.
+    fn zero(&self, mut zeroing: Zeroing, pool: &mut Pool) -> Step {
+        while let Some(piece) = zeroing.next(&self.abilities) {
+            if piece.method == Method::Skip {
+                zeroing.advance(piece.len);
+                continue;
+            }
+            let Some(claim) = self.claims.claim(piece.offset, piece.len, Access::Write) else {
+                return Step::Later(zeroing.into_request());
+            };
+            let operation = match piece.method {
+                Method::Range(kind) => Operation::range(kind, piece.offset, piece.len),
+                Method::Write | Method::Skip => match zeroes(piece.len as usize, pool) {
+                    Some(zeroes) => Operation::write(piece.offset, zeroes, 0, piece.len as usize, false),
+                    None => return Step::Later(zeroing.into_request()),
+                },
+            };
+            return Step::File(operation, Task(Work::Zero { zeroing, claim }));
+        }
+        if zeroing.is_durable { self.sync() } else { Step::done() }
+    }
+
+    fn resume_zero(&self, mut zeroing: Zeroing, done: usize, operation: Operation, pool: &mut Pool) -> Step {
+        if matches!(operation.kind, Kind::Write { .. }) {
+            let whole = done - done % self.geometry.block_size as usize;
+            if whole == 0 {
+                let error = VolumeError::ShortWrite { done: 0, len: operation.len };
+                return give_up(error, operation, pool);
+            }
+            zeroing.advance(whole as u64);
+        } else {
+            zeroing.advance(operation.len);
+        }
+        recycle(operation, pool);
+        self.zero(zeroing, pool)
+    }
+
+    /// Makes durable what completed before, on all cores.
+    fn sync(&self) -> Step {
+        if let Err(error) = self.health.check() {
+            return Step::failed(error);
+        }
+        if self.geometry.read_only {
+            return Step::done();
+        }
+        if self.is_direct {
+            return Step::File(Operation::sync(), Task(Work::Sync { _turn: None }));
+        }
+        match SyncTurn::take(&self.is_syncing) {
+            None => Step::Later(Request::Flush),
+            turn => Step::File(Operation::sync(), Task(Work::Sync { _turn: turn })),
+        }
+    }
+
+    /// A sync succeeded. But another core's may have failed meanwhile, and taken the error that was meant for this one.
+    fn promise(&self) -> Step {
+        self.health.check().map_or_else(Step::failed, |()| Step::done())
+    }
+
+    /// What an error of the kernel means for a request.
+    fn refuse(&self, work: Work, raw_os_error: i32, operation: Operation, pool: &mut Pool) -> Step {
+        if health::is_interrupted(raw_os_error) {
+            return Step::File(operation, Task(work));
+        }
+        let error = match work {
+            Work::Zero { zeroing, claim }
+                if health::is_unsupported(raw_os_error) && operation.buffer.is_none() =>
+            {
+                drop(claim);
+                self.abilities.strike(operation.kind);
+                log::info!("{}: {:?} is not supported; doing without it", self.name, operation.kind);
+                return self.zero(zeroing, pool);
+            }
+            Work::Read { .. } => health::read_error(raw_os_error),
+            Work::Sync { .. } => self.health.note_sync_failure(&self.name, raw_os_error),
+            Work::Write { .. } if is_sync_failure(operation.kind, raw_os_error) => {
+                self.health.note_sync_failure(&self.name, raw_os_error)
+            }
+            Work::Write { .. } | Work::Zero { .. } => health::write_error(raw_os_error),
+        };
+        give_up(error, operation, pool)
+    }
+
+    fn is_durable(&self, fua: bool) -> bool {
+        fua || !self.geometry.volatile_cache
+    }
+
+    /// How much of a short transfer counts: direct I/O goes on at whole blocks only.
+    fn usable(&self, done: usize) -> usize {
+        if self.is_direct { done - done % self.geometry.block_size as usize } else { done }
+    }
+
+    /// Offset and length in bytes of blocks that exist.
+    fn offset(&self, lba: u64, blocks: u64) -> (u64, u64) {
+        let block_size = u64::from(self.geometry.block_size);
+        (lba * block_size, blocks * block_size)
+    }
+}
+
+impl Volume for FileMachine {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn start(&self, request: Request, pool: &mut Pool) -> Step {
+        let is_read = matches!(request, Request::Read { .. });
+        let checked =
+            self.geometry.check(&request).and_then(|()| if is_read { Ok(()) } else { self.health.check() });
+        if let Err(error) = checked {
+            if let Request::Write { data, .. } = request {
+                pool.recycle_buffer(data);
+            }
+            return Step::failed(error);
+        }
+        let block_size = self.geometry.block_size;
+        match request {
+            Request::Read { lba, blocks } => self.start_read(lba, blocks, pool),
+            Request::Write { lba, blocks, data, fua } => self.start_write(lba, blocks, data, fua, pool),
+            Request::Flush => self.sync(),
+            Request::WriteZeroes { lba, blocks, fua, deallocate } => {
+                let range = BlockRange { lba, blocks };
+                self.zero(Zeroing::write_zeroes(range, block_size, deallocate, self.is_durable(fua)), pool)
+            }
+            Request::Deallocate { ranges, fua } => {
+                let is_zeroed = self.geometry.zeroes_after_deallocate;
+                self.zero(Zeroing::deallocate(&ranges, block_size, is_zeroed, self.is_durable(fua)), pool)
+            }
+        }
+    }
+
+    fn resume(&self, task: Task, result: io::Result<usize>, operation: Operation, pool: &mut Pool) -> Step {
+        let done = match result {
+            Ok(done) => done,
+            Err(error) => {
+                let raw_os_error = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
+                return self.refuse(task.0, raw_os_error, operation, pool);
+            }
+        };
+        match task.0 {
+            work @ Work::Read { .. } => self.resume_read(work, done, operation, pool),
+            Work::Write { claim, is_durable } => {
+                self.resume_write((claim, is_durable), done, operation, pool)
+            }
+            Work::Zero { zeroing, claim } => {
+                drop(claim);
+                self.resume_zero(zeroing, done, operation, pool)
+            }
+            Work::Sync { .. } => self.promise(),
+        }
+    }
+}
+
+/// Whether a write failed in the part that makes it durable, as far as one can tell: then the cache below may have lost
+/// what other writes left there.
+fn is_sync_failure(kind: Kind, raw_os_error: i32) -> bool {
+    kind == Kind::Write { durable: true } && !health::is_out_of_space(raw_os_error)
+}
+
+/// The rest of an operation whose first bytes are done.
+fn advance(mut operation: Operation, done: usize) -> Operation {
+    operation.offset += done as u64;
+    operation.buffer_offset += done;
+    operation.len -= done as u64;
+    operation
+}
+
+fn give_up(error: VolumeError, operation: Operation, pool: &mut Pool) -> Step {
+    recycle(operation, pool);
+    Step::failed(error)
+}
+
+fn recycle(operation: Operation, pool: &mut Pool) {
+    if let Some(buffer) = operation.buffer {
+        pool.recycle_buffer(buffer);
+    }
+}
+
+fn zeroes(len: usize, pool: &mut Pool) -> Option<Buffer> {
+    let mut buffer = pool.buffer(len)?;
+    buffer.slices_mut(0, len).for_each(|slice| slice.fill(0));
+    Some(buffer)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! What a memory volume promises.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Outcome, open, spec};
+
+fn volume(text: &str) -> Arc<dyn Volume> {
+    open(&spec::parse(text).unwrap()).unwrap()
+}
+
+fn finish(volume: &dyn Volume, request: Request, pool: &mut Pool) -> Outcome {
+    match volume.start(request, pool) {
+        Step::Done(outcome) => outcome,
+        step => panic!("memory answers at once, not with {step:?}"),
+    }
+}
+
+fn read(volume: &dyn Volume, lba: u64, blocks: u64, pool: &mut Pool) -> Vec<u8> {
+    finish(volume, Request::Read { lba, blocks }, pool).unwrap().to_vec()
+}
+
+fn write(volume: &dyn Volume, lba: u64, bytes: &[u8], pool: &mut Pool) {
+    let mut data = pool.buffer(bytes.len()).unwrap();
+    data.place(0, bytes);
+    let blocks = bytes.len() as u64 / u64::from(volume.geometry().block_size);
+    finish(volume, Request::Write { lba, blocks, data, fua: false }, pool).unwrap();
+}
+
+#[test]
+fn an_untouched_volume_reads_as_zeroes() {
+    let mut pool = Pool::new(16);
+    assert_eq!(read(&*volume("mem:1G"), 12_345, 9, &mut pool), vec![0; 9 * 512]);
+}
+
+#[test]
+fn a_read_keeps_the_bytes_it_started_with() {
+    let (volume, mut pool) = (volume("mem:1M"), Pool::new(16));
+    write(&*volume, 0, &[1; 4096], &mut pool);
+    let before = finish(&*volume, Request::Read { lba: 0, blocks: 8 }, &mut pool).unwrap();
+    write(&*volume, 0, &[2; 4096], &mut pool);
+    write(&*volume, 1, &[3; 512], &mut pool);
+    assert_eq!(before.to_vec(), [1; 4096]);
+    assert_eq!(read(&*volume, 0, 8, &mut pool), [vec![2; 512], vec![3; 512], vec![2; 3072]].concat());
+}
+
+#[test]
+fn rewriting_needs_no_more_pages_than_were_there() {
+    let (volume, mut pool) = (volume("mem:1M"), Pool::new(8));
+    for round in 0..100 {
+        write(&*volume, 0, &[round; 16_384], &mut pool);
+        write(&*volume, 3, &[round; 512], &mut pool);
+        let seen = finish(&*volume, Request::Read { lba: 0, blocks: 32 }, &mut pool).unwrap();
+        pool.recycle_payload(seen);
+    }
+    assert_eq!(pool.free_pages(), 8);
+}
+
+#[test]
+fn a_large_deallocation_takes_many_turns_and_loses_no_range() {
+    let (volume, mut pool) = (volume("mem:1G"), Pool::new(8));
+    let lbas = [0, 1_000_000, 2_097_151];
+    lbas.iter().for_each(|lba| write(&*volume, *lba, &[1; 512], &mut pool));
+    let ranges = smallvec![BlockRange { lba: 0, blocks: 10 }, BlockRange { lba: 10, blocks: 2_097_142 }];
+    let mut request = Request::Deallocate { ranges, fua: false };
+    let mut turns = 1;
+    while let Step::Later(rest) = volume.start(request, &mut pool) {
+        (request, turns) = (rest, turns + 1);
+    }
+    assert_eq!(turns, 16);
+    assert!(lbas.iter().all(|lba| read(&*volume, *lba, 1, &mut pool) == [0; 512]));
+}
+
+#[test]
+fn what_is_outside_or_forbidden_is_refused_and_the_memory_comes_back() {
+    let (volume, mut pool) = (volume("mem:1M,ro"), Pool::new(8));
+    let data = pool.buffer(512).unwrap();
+    let write = Request::Write { lba: 0, blocks: 1, data, fua: false };
+    assert_eq!(finish(&*volume, write, &mut pool).unwrap_err(), crate::VolumeError::ReadOnly);
+    assert_eq!(pool.free_pages(), 8);
+    for (lba, blocks) in [(2048, 1), (2047, 2), (u64::MAX, 1), (1, u64::MAX)] {
+        assert!(finish(&*volume, Request::Read { lba, blocks }, &mut pool).is_err());
+    }
+}
+
+#[test]
+fn a_block_is_never_seen_half_written_by_another_core() {
+    let volume = volume("mem:64k");
+    let threads: Vec<_> = (0..4u64)
+        .map(|id| {
+            let volume = Arc::clone(&volume);
+            std::thread::spawn(move || {
+                let mut pool = Pool::new(16);
+                for round in 0..3000u64 {
+                    let lba = (round * 7 + id) % 24;
+                    if id % 2 == 0 {
+                        let blocks = 1 + (round as usize) % 8;
+                        write(&*volume, lba, &vec![round as u8; 512 * blocks], &mut pool);
+                    } else {
+                        let bytes = read(&*volume, lba, 8, &mut pool);
+                        assert!(bytes.chunks(512).all(|block| block.iter().all(|&byte| byte == block[0])));
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[derive(Clone, Debug)]
+enum Deed {
+    Write { lba: u64, blocks: u64, byte: u8, is_contiguous: bool },
+    Zero { lba: u64, blocks: u64 },
+    Deallocate { ranges: Vec<(u64, u64)> },
+}
+
+fn deed(volume_blocks: u64) -> impl Strategy<Value = Deed> {
+    let range = (0..volume_blocks).prop_flat_map(move |lba| (Just(lba), 0..=(volume_blocks - lba)));
+    let write = (range.clone(), any::<u8>(), any::<bool>());
+    prop_oneof![
+        write.prop_map(|((lba, blocks), byte, is_contiguous)| Deed::Write {
+            lba,
+            blocks,
+            byte,
+            is_contiguous
+        }),
+        range.clone().prop_map(|(lba, blocks)| Deed::Zero { lba, blocks }),
+        prop::collection::vec(range, 0..3).prop_map(|ranges| Deed::Deallocate { ranges }),
+    ]
+}
+
+fn apply(volume: &dyn Volume, model: &mut [u8], deed: Deed, pool: &mut Pool) {
+    let block_size = volume.geometry().block_size as usize;
+    let bytes = |lba: u64, blocks: u64| lba as usize * block_size..(lba + blocks) as usize * block_size;
+    let request = match deed {
+        Deed::Write { lba, blocks, byte, is_contiguous } => {
+            let len = blocks as usize * block_size;
+            let mut data = if is_contiguous { Buffer::contiguous(len) } else { pool.buffer(len).unwrap() };
+            data.place(0, &vec![byte; len]);
+            model[bytes(lba, blocks)].fill(byte);
+            Request::Write { lba, blocks, data, fua: true }
+        }
+        Deed::Zero { lba, blocks } => {
+            model[bytes(lba, blocks)].fill(0);
+            Request::WriteZeroes { lba, blocks, fua: false, deallocate: true }
+        }
+        Deed::Deallocate { ranges } => {
+            ranges.iter().for_each(|(lba, blocks)| model[bytes(*lba, *blocks)].fill(0));
+            let ranges = ranges.into_iter().map(|(lba, blocks)| BlockRange { lba, blocks }).collect();
+            Request::Deallocate { ranges, fua: false }
+        }
+    };
+    finish(volume, request, pool).unwrap();
+}
+
+proptest! {
+    #[test]
+    fn any_requests_leave_what_a_plain_array_would_hold(
+        is_small in any::<bool>(),
+        deeds in prop::collection::vec(deed(50), 1..20),
+    ) {
+        let volume = volume(if is_small { "mem:25k" } else { "mem:200k,block-size=4096" });
+        let mut model = vec![0; volume.geometry().bytes() as usize];
+        let mut pool = Pool::new(64);
+        for deed in deeds {
+            apply(&*volume, &mut model, deed, &mut pool);
+        }
+        prop_assert_eq!(read(&*volume, 0, 50, &mut pool), model);
+        prop_assert_eq!(pool.free_pages(), 64);
+    }
+}
