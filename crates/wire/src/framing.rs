@@ -59,10 +59,12 @@ impl Framing {
         (self.pda as usize + 1) * 4
     }
 
-    /// Where data starts in a PDU with a header of `hlen` bytes: the PDO.
+    /// Where data starts in a PDU with a header of `hlen` bytes (a multiple of 4): the PDO.
     #[inline]
     pub const fn data_offset(&self, hlen: usize) -> usize {
-        (hlen + self.header_digest_len()).next_multiple_of(self.alignment_bytes())
+        let end = hlen + self.header_digest_len();
+        // Headers are whole dwords; most connections ask for no more.
+        if self.pda == 0 { end } else { end.next_multiple_of(self.alignment_bytes()) }
     }
 
     /// The PLEN of a PDU with a header of `hlen` bytes and `data_len` bytes of data.

@@ -1,6 +1,6 @@
 //! The lengths that the specifications give, checked when the crate is compiled.
 
-use crate::{CompletionEntry, SubmissionEntry, fabrics, feature, identify, io, log, pdu};
+use crate::{CompletionEntry, Framing, SubmissionEntry, fabrics, feature, identify, io, log, pdu};
 
 const _: () = {
     assert!(SubmissionEntry::LEN == 64 && CompletionEntry::LEN == 16);
@@ -9,8 +9,7 @@ const _: () = {
     assert!(pdu::CapsuleResp::LEN == pdu::CommonHeader::LEN + CompletionEntry::LEN);
     assert!(pdu::H2cData::LEN == 24 && pdu::C2hData::LEN == 24 && pdu::R2t::LEN == 24);
     assert!(pdu::TermReq::LEN == 24 && pdu::TermReq::PLEN_MAX == 152);
-    assert!(pdu::HeaderBytes::CAPACITY >= pdu::TermReq::PLEN_MAX);
-    assert!(pdu::HeaderBytes::CAPACITY >= pdu::HEADER_LEN_MAX);
+    assert!(longest_prefix() == pdu::PREFIX_LEN_MAX);
     assert!(fabrics::ConnectData::LEN == 1024 && feature::HostBehaviorSupport::LEN == 512);
     assert!(identify::Controller::LEN == 4096 && identify::Namespace::LEN == 4096);
     assert!(identify::NvmController::LEN == 4096 && identify::NvmNamespace::LEN == 4096);
@@ -20,3 +19,20 @@ const _: () = {
     assert!(log::DiscoveryHeader::LEN == 1024 && log::DiscoveryEntry::LEN == 1024);
     assert!(io::Range::LEN == 16);
 };
+
+/// The longest prefix of all PDUs with data under all alignments.
+const fn longest_prefix() -> usize {
+    let mut longest = 0;
+    let mut pda = 0;
+    while pda <= Framing::PDA_MAX {
+        let framing = Framing { header_digest: true, data_digest: true, pda };
+        longest = longer(longest, framing.data_offset(pdu::CapsuleCmd::LEN));
+        longest = longer(longest, framing.data_offset(pdu::C2hData::LEN));
+        pda += 1;
+    }
+    longest
+}
+
+const fn longer(a: usize, b: usize) -> usize {
+    if a > b { a } else { b }
+}

@@ -2,8 +2,8 @@
 //! same again; no bytes whatsoever make a decoder panic.
 
 use isolane_wire::pdu::{
-    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, ControllerPdu, Digests, H2cData, HeaderBytes,
-    HeaderFault, HostPdu, IcReq, IcResp, R2t, TermReq,
+    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu,
+    IcReq, IcResp, R2t, TermReq,
 };
 use isolane_wire::{Direction, Framing, SubmissionEntry, admin, fabrics, feature, identify, io, log};
 use proptest::prelude::*;
@@ -56,22 +56,22 @@ fn entries() -> impl Strategy<Value = SubmissionEntry> {
     })
 }
 
-fn encode_host(pdu: &HostPdu, framing: &Framing) -> HeaderBytes {
+fn encode_host(pdu: &HostPdu, framing: &Framing) -> Vec<u8> {
     match pdu {
-        HostPdu::IcReq(pdu) => pdu.encode(),
-        HostPdu::TermReq(pdu) => pdu.encode(),
-        HostPdu::CapsuleCmd(pdu) => pdu.encode(framing),
-        HostPdu::H2cData(pdu) => pdu.encode(framing),
+        HostPdu::IcReq(pdu) => pdu.encode().to_vec(),
+        HostPdu::TermReq(pdu) => pdu.encode().to_vec(),
+        HostPdu::CapsuleCmd(pdu) => pdu.encode(framing).to_vec(),
+        HostPdu::H2cData(pdu) => pdu.encode(framing).to_vec(),
     }
 }
 
-fn encode_controller(pdu: &ControllerPdu, framing: &Framing) -> HeaderBytes {
+fn encode_controller(pdu: &ControllerPdu, framing: &Framing) -> Vec<u8> {
     match pdu {
-        ControllerPdu::IcResp(pdu) => pdu.encode(),
-        ControllerPdu::TermReq(pdu) => pdu.encode(),
-        ControllerPdu::CapsuleResp(pdu) => pdu.encode(framing),
-        ControllerPdu::C2hData(pdu) => pdu.encode(framing),
-        ControllerPdu::R2t(pdu) => pdu.encode(framing),
+        ControllerPdu::IcResp(pdu) => pdu.encode().to_vec(),
+        ControllerPdu::TermReq(pdu) => pdu.encode().to_vec(),
+        ControllerPdu::CapsuleResp(pdu) => pdu.encode(framing).to_vec(),
+        ControllerPdu::C2hData(pdu) => pdu.encode(framing).to_vec(),
+        ControllerPdu::R2t(pdu) => pdu.encode(framing).to_vec(),
     }
 }
 
@@ -115,7 +115,7 @@ proptest! {
         framing in framings(),
         changes in proptest::collection::vec((0..24_usize, any::<u8>()), 1..4),
     ) {
-        let mut bytes = encode_host(&pdu, &framing).to_vec();
+        let mut bytes = encode_host(&pdu, &framing);
         changes.iter().for_each(|&(at, byte)| bytes[at] = byte);
         if let Ok(decoded) = HostPdu::decode(&bytes, &framing) {
             let again = encode_host(&decoded, &framing);

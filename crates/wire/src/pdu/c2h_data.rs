@@ -1,6 +1,9 @@
 //! C2HData: data of a command from the controller (TCP 1.0 §3.6.2.9).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, PduFlags, PduType, field, h2c_data::check_datal, whole};
+use super::{
+    CommonHeader, HeaderBytes, HeaderFault, PREFIX_LEN_MAX, PduFlags, PduType, field, h2c_data::check_datal,
+    whole,
+};
 use crate::{Direction, Framing};
 
 /// Controller to host data.
@@ -30,7 +33,7 @@ impl C2hData {
 
     /// Header, header digest and pad.
     #[inline]
-    pub fn encode(&self, framing: &Framing) -> HeaderBytes {
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes<PREFIX_LEN_MAX> {
         let flags = PduFlags(0).with_last(self.last).with_success(self.success);
         let mut bytes = HeaderBytes::new(PduType::C2hData, flags, self.datal, framing);
         bytes.put(Self::CCCID, self.cccid);
@@ -44,14 +47,21 @@ impl C2hData {
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         let header = CommonHeader::decode(whole(bytes)?)?;
         header.check(Direction::ControllerToHost, framing)?;
+        Self::decode_checked(bytes, header.data_len(framing))
+    }
+
+    /// Reads and checks what stands behind a common header that was checked and tells of `data_len` bytes of data.
+    #[inline]
+    pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
+        let flags: PduFlags = field(bytes, CommonHeader::FLAGS);
         let this = Self {
             cccid: field(bytes, Self::CCCID),
             datao: field(bytes, Self::DATAO),
             datal: field(bytes, Self::DATAL),
-            last: header.flags.last(),
-            success: header.flags.success(),
+            last: flags.last(),
+            success: flags.success(),
         };
-        check_datal(&header, this.datal, framing)?;
+        check_datal(this.datal, data_len)?;
         Ok(this)
     }
 }

@@ -1,6 +1,6 @@
 //! CapsuleCmd: a command, perhaps with its data (TCP 1.0 §3.6.2.6).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, PduFlags, PduType, field, whole};
+use super::{CommonHeader, HeaderBytes, HeaderFault, PREFIX_LEN_MAX, PduFlags, PduType, field, whole};
 use crate::{Direction, Framing, SubmissionEntry};
 
 /// Command capsule.
@@ -20,7 +20,7 @@ impl CapsuleCmd {
 
     /// Header, header digest and pad.
     #[inline]
-    pub fn encode(&self, framing: &Framing) -> HeaderBytes {
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes<PREFIX_LEN_MAX> {
         let mut bytes = HeaderBytes::new(PduType::CapsuleCmd, PduFlags(0), self.data_len, framing);
         bytes.put(Self::ENTRY, self.entry);
         bytes.finish(self.data_len != 0, framing)
@@ -31,6 +31,12 @@ impl CapsuleCmd {
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         let header = CommonHeader::decode(whole(bytes)?)?;
         header.check(Direction::HostToController, framing)?;
-        Ok(Self { entry: field(bytes, Self::ENTRY), data_len: header.data_len(framing) })
+        Ok(Self::decode_checked(bytes, header.data_len(framing)))
+    }
+
+    /// Reads what stands behind a common header that was checked and tells of `data_len` bytes of data.
+    #[inline]
+    pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Self {
+        Self { entry: field(bytes, Self::ENTRY), data_len }
     }
 }

@@ -18,7 +18,7 @@ impl CapsuleResp {
 
     /// Header and header digest: the whole PDU.
     #[inline]
-    pub fn encode(&self, framing: &Framing) -> HeaderBytes {
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes<{ Self::LEN + Framing::DIGEST_LEN }> {
         let mut bytes = HeaderBytes::new(PduType::CapsuleResp, PduFlags(0), 0, framing);
         bytes.put(Self::ENTRY, self.entry);
         bytes.finish(false, framing)
@@ -28,6 +28,12 @@ impl CapsuleResp {
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         CommonHeader::decode(whole(bytes)?)?.check(Direction::ControllerToHost, framing)?;
-        Ok(Self { entry: field(bytes, Self::ENTRY) })
+        Ok(Self::decode_checked(bytes))
+    }
+
+    /// Reads what stands behind a common header that was checked.
+    #[inline]
+    pub fn decode_checked(bytes: &[u8; Self::LEN]) -> Self {
+        Self { entry: field(bytes, Self::ENTRY) }
     }
 }

@@ -1,6 +1,6 @@
 //! H2CData: data of a command from the host, as an R2T asked for it (TCP 1.0 §3.6.2.8).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, PduFlags, PduType, field, whole};
+use super::{CommonHeader, HeaderBytes, HeaderFault, PREFIX_LEN_MAX, PduFlags, PduType, field, whole};
 use crate::{Direction, Framing};
 
 /// Host to controller data.
@@ -32,7 +32,7 @@ impl H2cData {
 
     /// Header, header digest and pad.
     #[inline]
-    pub fn encode(&self, framing: &Framing) -> HeaderBytes {
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes<PREFIX_LEN_MAX> {
         let flags = PduFlags(0).with_last(self.last);
         let mut bytes = HeaderBytes::new(PduType::H2cData, flags, self.datal, framing);
         bytes.put(Self::CCCID, self.cccid);
@@ -47,24 +47,32 @@ impl H2cData {
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         let header = CommonHeader::decode(whole(bytes)?)?;
         header.check(Direction::HostToController, framing)?;
+        Self::decode_checked(bytes, header.data_len(framing))
+    }
+
+    /// Reads and checks what stands behind a common header that was checked and tells of `data_len` bytes of data.
+    #[inline]
+    pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
+        let flags: PduFlags = field(bytes, CommonHeader::FLAGS);
         let this = Self {
             cccid: field(bytes, Self::CCCID),
             ttag: field(bytes, Self::TTAG),
             datao: field(bytes, Self::DATAO),
             datal: field(bytes, Self::DATAL),
-            last: header.flags.last(),
+            last: flags.last(),
         };
-        check_datal(&header, this.datal, framing)?;
+        check_datal(this.datal, data_len)?;
         Ok(this)
     }
 }
 
 /// PLEN and DATAL have to agree (PLEN is the lower field, so it is the one to blame), and there has to be data.
-pub(super) fn check_datal(header: &CommonHeader, datal: u32, framing: &Framing) -> Result<(), HeaderFault> {
+#[inline]
+pub(super) fn check_datal(datal: u32, data_len: u32) -> Result<(), HeaderFault> {
     if datal == 0 {
         return Err(HeaderFault::invalid(H2cData::DATAL));
     }
-    if header.data_len(framing) != datal {
+    if datal != data_len {
         return Err(HeaderFault::invalid(CommonHeader::PLEN));
     }
     Ok(())

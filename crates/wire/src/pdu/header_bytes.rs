@@ -5,17 +5,15 @@ use core::ops::Deref;
 use super::{CommonHeader, PduFlags, PduType};
 use crate::{Field, Framing, digest};
 
-/// Header, header digest and pad of one PDU as they go on the wire: everything before its data.
+/// Header, header digest and pad of one PDU as they go on the wire: everything before its data. Its capacity is
+/// what its kind of PDU can need.
 #[derive(Clone, Copy)]
-pub struct HeaderBytes {
-    bytes: [u8; Self::CAPACITY],
+pub struct HeaderBytes<const CAPACITY: usize> {
+    bytes: [u8; CAPACITY],
     len: u8,
 }
 
-impl HeaderBytes {
-    /// The longest content: a TermReq with 128 bytes of the offending header.
-    pub const CAPACITY: usize = 152;
-
+impl<const CAPACITY: usize> HeaderBytes<CAPACITY> {
     /// A header with its first 8 bytes written. `flags` gets the digest flags that the framing demands.
     #[inline]
     pub(super) fn new(pdu_type: PduType, flags: PduFlags, data_len: u32, framing: &Framing) -> Self {
@@ -28,7 +26,7 @@ impl HeaderBytes {
             pdo: if has_data { framing.data_offset(hlen) as u8 } else { 0 },
             plen: framing.plen(hlen, data_len).min(u64::from(u32::MAX)) as u32,
         };
-        let mut this = Self { bytes: [0; Self::CAPACITY], len: hlen as u8 };
+        let mut this = Self { bytes: [0; CAPACITY], len: hlen as u8 };
         this.put(0, header.encode());
         this
     }
@@ -54,14 +52,14 @@ impl HeaderBytes {
     /// Appends bytes behind the header, as many as fit.
     pub(super) fn append(&mut self, bytes: &[u8]) {
         let start = usize::from(self.len);
-        let len = bytes.len().min(Self::CAPACITY - start);
+        let len = bytes.len().min(CAPACITY - start);
         self.bytes[start..start + len].copy_from_slice(&bytes[..len]);
         self.len = (start + len) as u8;
         self.put(CommonHeader::PLEN, u32::from(self.len));
     }
 }
 
-impl Deref for HeaderBytes {
+impl<const CAPACITY: usize> Deref for HeaderBytes<CAPACITY> {
     type Target = [u8];
 
     #[inline]
@@ -70,16 +68,16 @@ impl Deref for HeaderBytes {
     }
 }
 
-impl core::fmt::Debug for HeaderBytes {
+impl<const CAPACITY: usize> core::fmt::Debug for HeaderBytes<CAPACITY> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:02x?}", &**self)
     }
 }
 
-impl PartialEq for HeaderBytes {
+impl<const CAPACITY: usize> PartialEq for HeaderBytes<CAPACITY> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl Eq for HeaderBytes {}
+impl<const CAPACITY: usize> Eq for HeaderBytes<CAPACITY> {}

@@ -37,7 +37,7 @@ impl IcReq {
     pub const MAXR2T: usize = 12;
 
     /// The whole PDU.
-    pub fn encode(&self) -> HeaderBytes {
+    pub fn encode(&self) -> HeaderBytes<{ Self::LEN }> {
         let mut bytes = HeaderBytes::new(PduType::IcReq, PduFlags(0), 0, &Framing::default());
         bytes.put(Self::HPDA, self.hpda);
         bytes.put(Self::DGST, self.digests);

@@ -27,7 +27,7 @@ impl IcResp {
     pub const MAXH2CDATA_MIN: u32 = 4096;
 
     /// The whole PDU.
-    pub fn encode(&self) -> HeaderBytes {
+    pub fn encode(&self) -> HeaderBytes<{ Self::LEN }> {
         let mut bytes = HeaderBytes::new(PduType::IcResp, PduFlags(0), 0, &Framing::default());
         bytes.put(Self::CPDA, self.cpda);
         bytes.put(Self::DGST, self.digests);

@@ -35,8 +35,9 @@ pub use term_req::TermReq;
 
 use crate::{Direction, Framing};
 
-/// The longest header of any PDU with its header digest and pad: also the most bytes a receiver must keep.
-pub const HEADER_LEN_MAX: usize = 128;
+/// The most bytes in front of the data of a PDU: a CapsuleCmd with header digest (76 bytes) whose data is aligned to
+/// 72 bytes. (Alignments need not be powers of two; 128 bytes is not the worst one.)
+pub const PREFIX_LEN_MAX: usize = 144;
 
 /// A PDU that a host sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,7 +30,7 @@ impl R2t {
 
     /// Header and header digest: the whole PDU.
     #[inline]
-    pub fn encode(&self, framing: &Framing) -> HeaderBytes {
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes<{ Self::LEN + Framing::DIGEST_LEN }> {
         let mut bytes = HeaderBytes::new(PduType::R2t, PduFlags(0), 0, framing);
         bytes.put(Self::CCCID, self.cccid);
         bytes.put(Self::TTAG, self.ttag);
@@ -43,6 +43,12 @@ impl R2t {
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         CommonHeader::decode(whole(bytes)?)?.check(Direction::ControllerToHost, framing)?;
+        Self::decode_checked(bytes)
+    }
+
+    /// Reads and checks what stands behind a common header that was checked.
+    #[inline]
+    pub fn decode_checked(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
         let this = Self {
             cccid: field(bytes, Self::CCCID),
             ttag: field(bytes, Self::TTAG),

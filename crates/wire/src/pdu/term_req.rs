@@ -46,7 +46,7 @@ impl TermReq {
     }
 
     /// The whole PDU; digests never apply.
-    pub fn encode(&self) -> HeaderBytes {
+    pub fn encode(&self) -> HeaderBytes<{ Self::PLEN_MAX }> {
         let pdu_type = match self.from {
             Direction::HostToController => PduType::H2cTermReq,
             Direction::ControllerToHost => PduType::C2hTermReq,

@@ -262,6 +262,16 @@ fn the_common_header_tells_where_the_data_is() {
     assert_eq!((header.prefix_len(&framing), header.data_len(&framing)), (28, 0));
 }
 
+/// CPDA 16 is an alignment of 68 bytes: the data of a command starts at 136, behind 128.
+#[test]
+fn an_alignment_need_not_be_a_power_of_two() {
+    let framing = framing(true, true, 16);
+    let pdu = CapsuleCmd { entry: entry(), data_len: 4 };
+    let bytes = pdu.encode(&framing);
+    assert_eq!((bytes.len(), bytes[3]), (136, 136));
+    assert_eq!(HostPdu::decode(&bytes, &framing), Ok(HostPdu::CapsuleCmd(pdu)));
+}
+
 #[test]
 fn lengths_at_the_end_of_32_bits_do_not_wrap() {
     let framing = framing(true, true, 31);
