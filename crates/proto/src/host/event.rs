@@ -1,0 +1,94 @@
+//! What a host's queue tells its driver, and what the driver submits.
+
+use isolane_memory::Buffer;
+use isolane_wire::CompletionEntry;
+use isolane_wire::pdu::{IcResp, TermReq};
+
+use crate::queue::FatalError;
+
+/// The data of a command. The buffer is with the queue until the command is completed or abandoned.
+#[derive(Debug, Default)]
+pub enum Data {
+    /// None.
+    #[default]
+    None,
+    /// Data from the controller, as many bytes as the buffer has.
+    Read(Buffer),
+    /// Data for the controller.
+    Write(Buffer),
+}
+
+impl Data {
+    /// The buffer.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Data::None => None,
+            Data::Read(buffer) | Data::Write(buffer) => Some(buffer),
+        }
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Data::None => 0,
+            Data::Read(buffer) | Data::Write(buffer) => buffer.len(),
+        }
+    }
+}
+
+/// What happened on a connection, in the order of the wire.
+#[derive(Debug)]
+pub enum Event {
+    /// ICResp was accepted: Connect may be submitted.
+    Connected(IcResp),
+    /// A command ended.
+    Completed {
+        /// What the submitter called it.
+        tag: u64,
+        /// The result; made up from the SUCCESS flag where that stands for the response.
+        entry: CompletionEntry,
+        /// The memory given with the command.
+        buffer: Option<Buffer>,
+        /// False if a data digest was wrong: what was read is not what the controller sent.
+        intact: bool,
+    },
+    /// The controller gave up and said why. Nothing more will come.
+    Terminated(TermReq),
+    /// The controller broke the rules or its deadline.
+    Fatal(FatalError),
+}
+
+/// Why a command was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// As many commands are in flight as the queue holds.
+    #[error("the queue is full")]
+    Full,
+    /// The connection is not initialised yet: wait for [`Event::Connected`].
+    #[error("the connection is not initialised yet")]
+    NotConnected,
+    /// The connection has ended.
+    #[error("the connection has ended")]
+    Ended,
+}
+
+/// A command that was not taken, and its data.
+#[derive(Debug, thiserror::Error)]
+#[error("{refusal}")]
+pub struct Rejected {
+    /// Why.
+    pub refusal: Refusal,
+    /// What was to be transferred.
+    pub data: Data,
+}
+
+/// A command that will never be completed because its connection has ended.
+#[derive(Debug)]
+pub struct Abandoned {
+    /// What the submitter called it.
+    pub tag: u64,
+    /// The memory given with the command.
+    pub buffer: Option<Buffer>,
+    /// Whether any byte of it was given to the kernel: if not, the controller cannot have seen it.
+    pub sent: bool,
+}

@@ -1,0 +1,47 @@
+//! What a host asks for and how long it waits.
+
+use std::time::Duration;
+
+use isolane_wire::Framing;
+
+/// The wishes and bounds of one connection.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Ask for header digests.
+    pub header_digest: bool,
+    /// Ask for data digests.
+    pub data_digest: bool,
+    /// Alignment of data towards this host in dwords, 0's based. Old targets want 0.
+    pub hpda: u8,
+    /// R2Ts that may be outstanding for one command, 0's based, at most 3. Old targets want 0.
+    pub maxr2t: u32,
+    /// From the connection to ICResp.
+    pub handshake: Duration,
+    /// A transfer or a half-received PDU may rest for so long, twice that at the most.
+    pub stall: Duration,
+    /// After a fatal error, the target's time to read our TermReq (TCP 1.0 §3.5: at most 30 s).
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            header_digest: false,
+            data_digest: false,
+            hpda: 0,
+            maxr2t: 0,
+            handshake: Duration::from_secs(10),
+            stall: Duration::from_secs(30),
+            drain: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Options {
+    /// The same options made legal.
+    pub(super) fn legal(mut self) -> Options {
+        self.hpda = self.hpda.min(Framing::PDA_MAX);
+        self.maxr2t = self.maxr2t.min(super::commands::R2TS_MAX as u32 - 1);
+        self
+    }
+}

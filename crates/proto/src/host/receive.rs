@@ -1,0 +1,144 @@
+//! The receiving half: from bytes to events.
+//!
+//! Invariant: the body that arrives belongs to what [`Receiving`] says, and that was decided from a header
+//! that was checked whole.
+
+use std::time::Instant;
+
+use isolane_memory::Buffer;
+use isolane_wire::pdu::{PduType, TermReq};
+
+use super::Queue;
+use super::commands::Commands;
+use super::event::Event;
+use crate::queue::{FatalError, Fault, Header, Phase, ReceivePlan};
+
+/// Whose bytes come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receiving {
+    /// A header.
+    Header,
+    /// Data of a command.
+    C2hData {
+        cid: u16,
+        /// The data ends the command as well.
+        success: bool,
+    },
+}
+
+/// What came of one step.
+pub(super) enum Step {
+    /// An event.
+    Event(Event),
+    /// Nothing to tell, but there may be more to do.
+    Again,
+    /// More bytes must arrive.
+    Starved,
+}
+
+impl Queue {
+    /// Where the next bytes of the connection go: the buffer of the read that is arriving, then `overflow`.
+    ///
+    /// Pass the same overflow to the [`Queue::poll_event`]s that follow. It may be shared with other
+    /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
+    pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
+        self.receiver.plan(destination(&mut self.commands, self.receiving), overflow)
+    }
+
+    /// The first `n` bytes of the last plan have been filled.
+    pub fn handle_received(&mut self, n: usize) {
+        let destination = destination(&mut self.commands, self.receiving);
+        self.receiver.handle_received(n, destination.as_deref());
+        if !self.phase.is_alive() {
+            self.receiver.discard();
+        }
+    }
+
+    /// The next event. `None`: everything received was understood, read on.
+    pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
+        loop {
+            if let Some(event) = self.event.take().or_else(|| self.finish_lingering()) {
+                return Some(event);
+            }
+            if !self.phase.is_alive() {
+                return None;
+            }
+            match self.receive(overflow) {
+                Ok(Step::Event(event)) => return Some(event),
+                Ok(Step::Again) => {}
+                Ok(Step::Starved) => return None,
+                Err(error) => self.fail(error, now),
+            }
+        }
+    }
+
+    /// Keeps what is unread in `overflow`, because others shall have their turn. Until [`Queue::poll_event`] has
+    /// used it up (pass any overflow), the receive plan is empty.
+    pub fn defer_input(&mut self, overflow: &[u8]) {
+        self.receiver.defer(overflow);
+    }
+
+    /// Whether input was deferred and not used up: do not read from the connection, poll events instead.
+    pub fn has_deferred_input(&self) -> bool {
+        self.receiver.is_deferred()
+    }
+
+    fn receive(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
+        match self.receiving {
+            Receiving::Header => self.receive_header(overflow),
+            Receiving::C2hData { cid, success } => Ok(self.receive_data(overflow, cid, success)),
+        }
+    }
+
+    fn receive_header(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
+        let Some(header) = self.receiver.receive_header(overflow)? else { return Ok(Step::Starved) };
+        self.check_sequence(&header)?;
+        let step = self.handle_pdu(&header)?;
+        self.receiver.clear_header();
+        Ok(step)
+    }
+
+    /// ICResp comes first and once (TCP 1.0 §3.1).
+    fn check_sequence(&self, header: &Header) -> Result<(), FatalError> {
+        let is_first = self.phase == Phase::Handshake;
+        let is_initialisation = header.pdu_type == PduType::IcResp;
+        if is_first == is_initialisation || header.pdu_type == PduType::C2hTermReq {
+            return Ok(());
+        }
+        Err(FatalError::sequence(Fault::Sequence(header.pdu_type.code())))
+    }
+
+    fn handle_pdu(&mut self, header: &Header) -> Result<Step, FatalError> {
+        match header.pdu_type {
+            PduType::IcResp => self.handle_ic_resp().map(Step::Event),
+            PduType::CapsuleResp => self.handle_response(),
+            PduType::C2hData => self.handle_c2h_data(header),
+            PduType::R2t => self.handle_r2t(),
+            _ => self.handle_term_req(),
+        }
+    }
+
+    fn handle_term_req(&mut self) -> Result<Step, FatalError> {
+        let request =
+            TermReq::decode(self.receiver.header()).map_err(|_| FatalError::silent(Fault::TermReq))?;
+        self.phase = Phase::Closed;
+        Ok(Step::Event(Event::Terminated(request)))
+    }
+
+    fn receive_data(&mut self, overflow: &[u8], cid: u16, success: bool) -> Step {
+        let destination = destination(&mut self.commands, self.receiving);
+        if !self.receiver.receive_body(overflow, destination) {
+            return Step::Starved;
+        }
+        self.receiving = Receiving::Header;
+        self.finish_c2h_data(cid, success)
+    }
+}
+
+/// The memory that the running data goes to.
+fn destination(commands: &mut Commands, receiving: Receiving) -> Option<&mut Buffer> {
+    match receiving {
+        Receiving::C2hData { cid, .. } => commands.destination(cid),
+        Receiving::Header => None,
+    }
+}

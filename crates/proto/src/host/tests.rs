@@ -1,0 +1,380 @@
+//! One small story for every kind of bad target.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use isolane_memory::Buffer;
+use isolane_wire::digest::crc32c;
+use isolane_wire::pdu::{C2hData, CapsuleResp, FatalErrorStatus as Fes, R2t};
+use isolane_wire::{CompletionEntry, Status, SubmissionEntry};
+use proptest::prelude::*;
+
+use super::*;
+use crate::pair::{fill, take};
+
+/// A host, and a target that answers whatever it likes.
+struct BadTarget {
+    host: Queue,
+    framing: Framing,
+    now: Instant,
+    stream: VecDeque<u8>,
+    overflow: Vec<u8>,
+    events: Vec<Event>,
+}
+
+impl BadTarget {
+    fn new(options: Options) -> BadTarget {
+        let now = Instant::now();
+        let mut target = BadTarget {
+            host: Queue::new(options, now),
+            framing: Framing::default(),
+            now,
+            stream: VecDeque::new(),
+            overflow: vec![0; 65536],
+            events: Vec::new(),
+        };
+        target.output();
+        target
+    }
+
+    /// Initialised and connected without flow control.
+    fn connected(data_digest: bool) -> BadTarget {
+        let mut target = BadTarget::new(Options { data_digest, maxr2t: 1, ..Options::default() });
+        let digests = Digests::default().with_data(data_digest);
+        target.say(&IcResp { cpda: 0, digests, maxh2cdata: 4096 }.encode());
+        target.framing = Framing { header_digest: false, data_digest, pda: 0 };
+        target.host.set_connected(8, true);
+        target.events.clear();
+        target
+    }
+
+    /// With a read of 1,024 bytes in flight.
+    fn reading() -> (BadTarget, u16) {
+        let mut target = BadTarget::connected(false);
+        let read = SubmissionEntry::new(0x02, 1);
+        let cid = target.host.submit(read, Data::Read(Buffer::contiguous(1024)), 1).expect("there is room");
+        target.output();
+        (target, cid)
+    }
+
+    /// With a write of 16,384 bytes in flight, which is too long for its capsule.
+    fn writing() -> (BadTarget, u16) {
+        let mut target = BadTarget::connected(false);
+        let write = SubmissionEntry::new(0x01, 1);
+        let cid =
+            target.host.submit(write, Data::Write(Buffer::contiguous(16384)), 1).expect("there is room");
+        target.output();
+        (target, cid)
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.stream.extend(bytes);
+        while !self.stream.is_empty() {
+            let n = fill(&mut self.host.receive_plan(&mut self.overflow), usize::MAX, &mut self.stream);
+            self.host.handle_received(n);
+            self.poll();
+        }
+    }
+
+    fn poll(&mut self) {
+        while let Some(event) = self.host.poll_event(&self.overflow, self.now) {
+            self.events.push(event);
+        }
+    }
+
+    fn data(&mut self, data: C2hData) {
+        let mut bytes = data.encode(&self.framing).to_vec();
+        bytes.extend(vec![7; data.datal as usize]);
+        self.say(&bytes);
+    }
+
+    fn r2t(&mut self, cccid: u16, r2to: u32, r2tl: u32) {
+        self.say(&R2t { cccid, ttag: 3, r2to, r2tl }.encode(&Framing::default()));
+    }
+
+    fn respond(&mut self, cid: u16, status: Status) {
+        let entry = CompletionEntry { cid, status, ..CompletionEntry::default() };
+        self.say(&CapsuleResp { entry }.encode(&self.framing));
+    }
+
+    fn output(&mut self) -> Vec<u8> {
+        let mut stream = VecDeque::new();
+        let n = take(&self.host.transmit_plan(), usize::MAX, &mut stream);
+        self.host.handle_transmitted(n);
+        stream.into()
+    }
+
+    /// The host gave up with this status and said so.
+    fn gives_up_with(mut self, fes: Fes, fei: u32) {
+        let Some(Event::Fatal(error)) = self.events.pop() else { panic!("{:?}", self.events) };
+        assert_eq!(error.status, Some(HeaderFault { fes, fei }), "{error}");
+        let said = TermReq::decode(&self.output()).expect("a termination request");
+        assert_eq!((said.from, said.status(), said.fei), (Direction::HostToController, Some(fes), fei));
+        assert!(self.host.is_finished_sending() && !self.host.is_closed());
+    }
+}
+
+fn part(cccid: u16, datao: u32, datal: u32) -> C2hData {
+    C2hData { cccid, datao, datal, last: false, success: false }
+}
+
+#[test]
+fn a_response_before_icresp_is_out_of_sequence() {
+    let mut target = BadTarget::new(Options::default());
+    target.respond(0, Status::SUCCESS);
+    target.gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn digests_that_were_not_asked_for_are_refused() {
+    let mut target = BadTarget::new(Options::default());
+    target.say(&IcResp { cpda: 0, digests: Digests::default().with_data(true), maxh2cdata: 4096 }.encode());
+    target.gives_up_with(Fes::InvalidHeaderField, 11);
+}
+
+#[test]
+fn a_maxh2cdata_below_its_least_value_is_refused() {
+    let mut target = BadTarget::new(Options::default());
+    target.say(&IcResp { cpda: 0, digests: Digests::default(), maxh2cdata: 4092 }.encode());
+    target.gives_up_with(Fes::InvalidHeaderField, 12);
+}
+
+#[test]
+fn a_target_that_never_answers_icreq_runs_out_of_time() {
+    let mut target = BadTarget::new(Options::default());
+    let deadline = target.host.poll_timeout().expect("there is one");
+    target.host.handle_timeout(deadline);
+    target.poll();
+    let [Event::Fatal(error)] = &target.events[..] else { panic!("{:?}", target.events) };
+    assert_eq!((error.fault, target.host.is_closed()), (Fault::HandshakeTimeout, true));
+}
+
+#[test]
+fn data_for_a_command_that_reads_nothing_is_refused() {
+    let (mut target, cid) = BadTarget::reading();
+    target.data(part(cid ^ 1, 0, 512));
+    target.gives_up_with(Fes::InvalidHeaderField, 8);
+    let (mut target, cid) = BadTarget::writing();
+    target.data(part(cid, 0, 512));
+    target.gives_up_with(Fes::InvalidHeaderField, 8);
+}
+
+#[test]
+fn data_with_a_gap_or_twice_is_out_of_sequence() {
+    let (mut target, cid) = BadTarget::reading();
+    target.data(part(cid, 512, 512));
+    target.gives_up_with(Fes::PduSequenceError, 0);
+    let (mut target, cid) = BadTarget::reading();
+    target.data(part(cid, 0, 512));
+    target.data(part(cid, 0, 512));
+    target.gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn data_behind_the_last_is_out_of_sequence() {
+    let (mut target, cid) = BadTarget::reading();
+    target.data(C2hData { last: true, ..part(cid, 0, 512) });
+    target.data(part(cid, 512, 512));
+    target.gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn data_behind_the_end_of_the_buffer_is_out_of_range() {
+    let (mut target, cid) = BadTarget::reading();
+    target.data(part(cid, 0, 1028));
+    target.gives_up_with(Fes::DataTransferOutOfRange, 0);
+    let (mut target, cid) = BadTarget::reading();
+    target.data(part(cid, u32::MAX, 512));
+    target.gives_up_with(Fes::DataTransferOutOfRange, 0);
+}
+
+#[test]
+fn a_success_without_all_of_the_data_is_not_believed() {
+    let (mut target, cid) = BadTarget::reading();
+    target.data(part(cid, 0, 512));
+    target.respond(cid, Status::SUCCESS);
+    target.gives_up_with(Fes::PduSequenceError, 0);
+    let (mut target, cid) = BadTarget::reading();
+    target.data(C2hData { last: true, success: true, ..part(cid, 0, 512) });
+    target.gives_up_with(Fes::PduSequenceError, 0);
+    let (mut target, cid) = BadTarget::writing();
+    target.r2t(cid, 0, 4096);
+    target.output();
+    target.respond(cid, Status::SUCCESS);
+    target.gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn a_failure_without_data_is_a_failure() {
+    let (mut target, cid) = BadTarget::reading();
+    target.respond(cid, Status::INTERNAL_ERROR);
+    let [Event::Completed { tag: 1, entry, buffer: Some(_), .. }] = &target.events[..] else {
+        panic!("{:?}", target.events)
+    };
+    assert_eq!(entry.status, Status::INTERNAL_ERROR);
+}
+
+#[test]
+fn the_success_flag_needs_disabled_flow_control() {
+    let (mut target, cid) = BadTarget::reading();
+    target.host.set_connected(8, false);
+    target.data(C2hData { last: true, success: true, ..part(cid, 0, 1024) });
+    target.gives_up_with(Fes::InvalidHeaderField, 1);
+}
+
+#[test]
+fn a_second_response_is_for_nobody() {
+    let (mut target, cid) = BadTarget::reading();
+    target.respond(cid, Status::INTERNAL_ERROR);
+    target.respond(cid, Status::INTERNAL_ERROR);
+    target.gives_up_with(Fes::InvalidHeaderField, 20);
+}
+
+#[test]
+fn a_late_response_does_not_hit_the_next_command_in_its_place() {
+    let (mut target, cid) = BadTarget::reading();
+    target.respond(cid, Status::INTERNAL_ERROR);
+    let next = target.host.submit(SubmissionEntry::new(0, 1), Data::None, 2).expect("there is room");
+    target.output();
+    assert_ne!(next, cid);
+    target.respond(cid, Status::SUCCESS);
+    target.gives_up_with(Fes::InvalidHeaderField, 20);
+}
+
+#[test]
+fn an_r2t_for_a_command_that_writes_nothing_that_way_is_refused() {
+    let (mut target, cid) = BadTarget::reading();
+    target.r2t(cid, 0, 512);
+    target.gives_up_with(Fes::InvalidHeaderField, 8);
+    let mut target = BadTarget::connected(false);
+    let write = SubmissionEntry::new(0x01, 1);
+    let cid = target.host.submit(write, Data::Write(Buffer::contiguous(512)), 1).expect("there is room");
+    target.output();
+    target.r2t(cid, 0, 512);
+    target.gives_up_with(Fes::InvalidHeaderField, 8);
+}
+
+#[test]
+fn an_r2t_outside_of_the_command_is_out_of_range() {
+    for (r2to, r2tl) in [(0, 16388), (16384, 4), (u32::MAX, 4)] {
+        let (mut target, cid) = BadTarget::writing();
+        target.r2t(cid, r2to, r2tl);
+        target.gives_up_with(Fes::DataTransferOutOfRange, 0);
+    }
+}
+
+#[test]
+fn an_r2t_that_does_not_continue_is_out_of_sequence() {
+    let (mut target, cid) = BadTarget::writing();
+    target.r2t(cid, 4096, 4096);
+    target.gives_up_with(Fes::PduSequenceError, 0);
+    let (mut target, cid) = BadTarget::writing();
+    target.r2t(cid, 0, 4096);
+    target.output();
+    target.r2t(cid, 0, 4096);
+    target.gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn an_r2t_of_no_length_is_refused() {
+    let (mut target, cid) = BadTarget::writing();
+    let mut bytes = R2t { cccid: cid, ttag: 0, r2to: 0, r2tl: 4 }.encode(&Framing::default()).to_vec();
+    bytes[16] = 0;
+    target.say(&bytes);
+    target.gives_up_with(Fes::InvalidHeaderField, 16);
+}
+
+#[test]
+fn more_r2ts_than_maxr2t_exceed_the_limit() {
+    let (mut target, cid) = BadTarget::writing();
+    target.r2t(cid, 0, 4096);
+    target.r2t(cid, 4096, 4096);
+    assert!(target.events.is_empty(), "two were allowed");
+    target.r2t(cid, 8192, 4096);
+    let Some(Event::Fatal(error)) = target.events.pop() else { panic!("a third was not") };
+    assert_eq!(error.status, Some(HeaderFault::limit_exceeded()));
+}
+
+#[test]
+fn a_wrong_data_digest_is_told_with_the_completion() {
+    let mut target = BadTarget::connected(true);
+    let read = SubmissionEntry::new(0x02, 1);
+    let cid = target.host.submit(read, Data::Read(Buffer::contiguous(512)), 1).expect("there is room");
+    target.output();
+    target.data(C2hData { last: true, success: true, ..part(cid, 0, 512) });
+    target.say(&(!crc32c(&[7; 512])).to_le_bytes());
+    let [Event::Completed { intact, .. }] = &target.events[..] else { panic!("{:?}", target.events) };
+    assert!(!intact);
+}
+
+#[test]
+fn an_early_failure_gives_the_buffer_back_when_the_output_lets_go_of_it() {
+    let (mut target, cid) = BadTarget::writing();
+    target.r2t(cid, 0, 16384);
+    target.respond(cid, Status::INTERNAL_ERROR);
+    assert!(target.events.is_empty() && target.host.has_lingering());
+    target.host.handle_transmitted(100);
+    target.poll();
+    assert!(target.events.is_empty(), "most of it is still ours to send");
+    target.output();
+    target.poll();
+    let [Event::Completed { buffer: Some(buffer), .. }] = &target.events[..] else {
+        panic!("{:?}", target.events)
+    };
+    assert!(buffer.is_exclusive() && !target.host.has_lingering());
+}
+
+#[test]
+fn a_success_before_the_data_was_sent_is_not_believed() {
+    let (mut target, cid) = BadTarget::writing();
+    target.r2t(cid, 0, 16384);
+    target.respond(cid, Status::SUCCESS);
+    let Some(Event::Fatal(error)) = target.events.pop() else { panic!("it was believed") };
+    assert_eq!(error.fault, Fault::ShortTransfer { cid });
+}
+
+#[test]
+fn a_target_that_gives_up_is_believed() {
+    let (mut target, _) = BadTarget::reading();
+    target.say(&TermReq::new(Direction::ControllerToHost, HeaderFault::limit_exceeded(), &[]).encode());
+    assert!(matches!(target.events[..], [Event::Terminated(_)]) && target.host.is_closed());
+    assert_eq!(target.host.abandon_all().len(), 1);
+}
+
+#[test]
+fn a_queue_may_move_to_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Queue>();
+    is_send::<crate::target::Queue>();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_whatever_make_it_panic(
+        data_digest: bool,
+        changes in prop::collection::vec((0usize..4000, any::<u8>()), 0..6),
+        tail in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let mut target = BadTarget::connected(data_digest);
+        let mut bytes = Vec::new();
+        for tag in 0..3 {
+            let read = SubmissionEntry::new(0x02, 1);
+            let cid = target.host.submit(read, Data::Read(Buffer::contiguous(512)), tag).expect("there is room");
+            bytes.extend_from_slice(&part(cid, 0, 512).encode(&target.framing));
+            bytes.extend([7; 512]);
+            bytes.extend(data_digest.then(|| crc32c(&[7; 512]).to_le_bytes()).into_iter().flatten());
+            let entry = CompletionEntry { cid, ..CompletionEntry::default() };
+            bytes.extend_from_slice(&CapsuleResp { entry }.encode(&target.framing));
+        }
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        target.output();
+        target.say(&bytes);
+        target.say(&tail);
+        target.host.abandon_all();
+    }
+}

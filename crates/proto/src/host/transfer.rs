@@ -1,0 +1,108 @@
+//! Data of commands: C2HData for reads, R2T and H2CData for writes (TCP 1.0 §3.3.2).
+//!
+//! Invariant: what the target sends or asks for lies inside the command's data and continues where the last
+//! PDU ended, so every byte is transferred once.
+
+use isolane_wire::CompletionEntry;
+use isolane_wire::pdu::{C2hData, H2cData, HeaderFault, R2t};
+
+use super::Queue;
+use super::commands::Command;
+use super::event::Data;
+use super::receive::{Receiving, Step};
+use crate::queue::{FatalError, Fault, Header};
+
+impl Queue {
+    /// C2HData: the next part of a read, into its buffer.
+    pub(super) fn handle_c2h_data(&mut self, header: &Header) -> Result<Step, FatalError> {
+        let data = self.receiver.decode(C2hData::decode)?;
+        let cid = data.cccid;
+        let unknown = FatalError::new(Fault::UnknownTransfer { cid }, HeaderFault::invalid(C2hData::CCCID));
+        let is_flow_control_disabled = self.is_flow_control_disabled;
+        let command = self.commands.find(cid).filter(|command| matches!(command.data, Data::Read(_)));
+        let command = command.ok_or(unknown)?;
+        let end = u64::from(data.datao) + u64::from(data.datal);
+        if end > command.data.len() as u64 {
+            return Err(FatalError::new(Fault::DataRange { cid }, HeaderFault::out_of_range()));
+        }
+        if data.datao as usize != command.transferred || command.is_last_seen {
+            return Err(FatalError::sequence(Fault::DataOrder { cid }));
+        }
+        if data.success && end < command.data.len() as u64 {
+            return Err(FatalError::sequence(Fault::ShortTransfer { cid }));
+        }
+        if data.success && !is_flow_control_disabled {
+            return Err(FatalError::new(Fault::SuccessFlag { cid }, HeaderFault::invalid(FLAGS)));
+        }
+        command.transferred = end as usize;
+        command.is_last_seen = data.last;
+        self.receiver.start_body(header, data.datao as usize);
+        self.receiving = Receiving::C2hData { cid, success: data.success };
+        Ok(Step::Again)
+    }
+
+    /// The data of a C2HData PDU is in its place.
+    pub(super) fn finish_c2h_data(&mut self, cid: u16, success: bool) -> Step {
+        let is_intact = self.receiver.is_intact();
+        if let Some(command) = self.commands.find(cid) {
+            command.is_intact &= is_intact;
+        }
+        if !success {
+            return Step::Again;
+        }
+        Step::Event(self.finish(CompletionEntry { cid, ..CompletionEntry::default() }))
+    }
+
+    /// R2T: answered at once with all the data it asks for.
+    pub(super) fn handle_r2t(&mut self) -> Result<Step, FatalError> {
+        let r2t = self.receiver.decode(R2t::decode)?;
+        let cid = r2t.cccid;
+        let unknown = FatalError::new(Fault::UnknownTransfer { cid }, HeaderFault::invalid(R2t::CCCID));
+        let command = self.commands.find(cid).filter(|command| command.is_by_r2t).ok_or(unknown)?;
+        let end = u64::from(r2t.r2to) + u64::from(r2t.r2tl);
+        if end > command.data.len() as u64 {
+            return Err(FatalError::new(Fault::R2tRange { cid }, HeaderFault::out_of_range()));
+        }
+        if r2t.r2to as usize != command.transferred {
+            return Err(FatalError::sequence(Fault::DataOrder { cid }));
+        }
+        let sent_bytes = self.output.sent_bytes();
+        command.r2t_ends.retain(|end| *end > sent_bytes);
+        if command.r2t_ends.len() > self.options.maxr2t as usize {
+            return Err(FatalError::new(Fault::R2tLimit { cid }, HeaderFault::limit_exceeded()));
+        }
+        command.transferred = end as usize;
+        self.send_data(r2t);
+        Ok(Step::Again)
+    }
+
+    /// Queues the data an R2T asked for, no PDU above MAXH2CDATA.
+    fn send_data(&mut self, r2t: R2t) {
+        let Some(Command { data: Data::Write(buffer), output_end, r2t_ends, .. }) =
+            self.commands.find(r2t.cccid)
+        else {
+            return;
+        };
+        let mut left = r2t.r2tl as usize;
+        let mut datao = r2t.r2to as usize;
+        while left > 0 {
+            let datal = left.min(self.h2c_data_bytes_max);
+            left -= datal;
+            let data = H2cData {
+                cccid: r2t.cccid,
+                ttag: r2t.ttag,
+                datao: datao as u32,
+                datal: datal as u32,
+                last: left == 0,
+            };
+            self.output.push(&data.encode(&self.outbound));
+            self.output.push_data(buffer.share(datao, datal), self.outbound.data_digest);
+            datao += datal;
+        }
+        *output_end = self.output.queued_bytes();
+        r2t_ends.push(*output_end);
+    }
+}
+
+/// Offset of FLAGS in a header.
+const FLAGS: usize = isolane_wire::pdu::CommonHeader::FLAGS;

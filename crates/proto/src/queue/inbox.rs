@@ -1,0 +1,133 @@
+//! Bytes that have arrived and were not understood yet: the scratch of a cut header, and where in the
+//! overflow the machine has got to.
+//!
+//! It does not know what a PDU is. Invariant: unread bytes are either all in the driver's overflow or, after
+//! [`Inbox::defer`], all in `kept`.
+
+use std::ops::Range;
+
+/// The longest header with its digest (ICReq: 128), and room for a TermReq (152).
+pub(crate) const HEADER_MAX: usize = 160;
+
+/// The unread input of one connection.
+pub(crate) struct Inbox {
+    header: [u8; HEADER_MAX],
+    header_len: usize,
+    unread: Range<usize>,
+    kept: Vec<u8>,
+    received_bytes: u64,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Inbox {
+        Inbox { header: [0; HEADER_MAX], header_len: 0, unread: 0..0, kept: Vec::new(), received_bytes: 0 }
+    }
+
+    /// `n` bytes arrived, of which the last `in_overflow` lie at the start of the overflow.
+    pub(crate) fn received(&mut self, n: usize, in_overflow: usize) {
+        debug_assert!(self.unread.is_empty(), "bytes received before the last ones were consumed");
+        self.received_bytes += n as u64;
+        self.unread = 0..in_overflow;
+    }
+
+    /// Bytes ever received.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// The unread bytes.
+    #[inline]
+    pub(crate) fn unread<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
+        let source = if self.kept.is_empty() { overflow } else { &self.kept };
+        &source[self.unread.clone()]
+    }
+
+    /// Marks the first `n` unread bytes as read.
+    #[inline]
+    pub(crate) fn consume(&mut self, n: usize) {
+        self.unread.start += n;
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+            self.kept = Vec::new();
+        }
+    }
+
+    /// Collects header bytes until there are `want`; false when more must arrive.
+    #[inline]
+    pub(crate) fn gather(&mut self, overflow: &[u8], want: usize) -> bool {
+        let missing = want.saturating_sub(self.header_len);
+        let source = if self.kept.is_empty() { overflow } else { &self.kept };
+        let available = &source[self.unread.clone()];
+        let n = missing.min(available.len());
+        self.header[self.header_len..][..n].copy_from_slice(&available[..n]);
+        self.header_len += n;
+        if n > 0 {
+            self.consume(n);
+        }
+        n == missing
+    }
+
+    /// The collected header bytes.
+    pub(crate) fn header(&self) -> &[u8] {
+        &self.header[..self.header_len]
+    }
+
+    /// The header was acted on: the next one may be collected.
+    pub(crate) fn clear_header(&mut self) {
+        self.header_len = 0;
+    }
+
+    /// Whether a header is cut in the middle.
+    pub(crate) fn is_mid_header(&self) -> bool {
+        self.header_len > 0
+    }
+
+    /// Takes the unread bytes out of the overflow, which the driver wants for another connection.
+    pub(crate) fn defer(&mut self, overflow: &[u8]) {
+        if self.kept.is_empty() && !self.unread.is_empty() {
+            self.kept = overflow[self.unread.clone()].to_vec();
+            self.unread = 0..self.kept.len();
+        }
+    }
+
+    /// Whether bytes are kept from an earlier overflow.
+    pub(crate) fn is_deferred(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Forgets everything unread: nothing of it matters any more.
+    pub(crate) fn discard(&mut self) {
+        self.unread = 0..0;
+        self.kept = Vec::new();
+        self.header_len = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_collected_from_several_receives() {
+        let mut inbox = Inbox::new();
+        inbox.received(3, 3);
+        assert!(!inbox.gather(b"abc", 5));
+        assert!(inbox.unread(b"abc").is_empty() && inbox.is_mid_header());
+        inbox.received(4, 4);
+        assert!(inbox.gather(b"defg", 5));
+        assert_eq!((inbox.header(), inbox.unread(b"defg")), (&b"abcde"[..], &b"fg"[..]));
+    }
+
+    #[test]
+    fn deferred_bytes_do_not_need_the_overflow_any_more() {
+        let mut inbox = Inbox::new();
+        inbox.received(4, 4);
+        inbox.consume(1);
+        inbox.defer(b"abcd");
+        inbox.defer(b"other bytes");
+        assert!(inbox.is_deferred());
+        assert_eq!(inbox.unread(b""), b"bcd");
+        inbox.consume(3);
+        assert!(!inbox.is_deferred());
+    }
+}

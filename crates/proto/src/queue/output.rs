@@ -1,0 +1,229 @@
+//! What waits to be sent: headers in one run of bytes, payload as counted references between them.
+//!
+//! It does not know what a PDU is. Invariant: `headers[headers_sent..]` is exactly the concatenation of the
+//! unsent header parts of `items`, so neighbouring headers leave as one slice.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use arrayvec::ArrayVec;
+use isolane_memory::Payload;
+use isolane_wire::digest::crc32c_slices;
+
+use super::plan::{TRANSMIT_SLICES_MAX, TransmitPlan};
+
+/// A queue of bytes to send.
+#[derive(Default)]
+pub(crate) struct Output {
+    headers: Vec<u8>,
+    headers_sent: usize,
+    items: VecDeque<Item>,
+    /// Bytes of the front item's payload that are gone.
+    payload_sent: usize,
+    pending_bytes: usize,
+    queued_bytes: u64,
+}
+
+/// A run of header bytes and the payload behind it.
+struct Item {
+    header_len: usize,
+    payload: Payload,
+}
+
+impl Output {
+    /// Appends header bytes; those behind other header bytes join their run.
+    #[inline]
+    pub(crate) fn push(&mut self, header: &[u8]) {
+        self.headers.extend_from_slice(header);
+        self.count(header.len());
+        match self.items.back_mut() {
+            Some(item) if item.payload.is_empty() => item.header_len += header.len(),
+            _ => self.items.push_back(Item { header_len: header.len(), payload: Payload::default() }),
+        }
+    }
+
+    #[inline]
+    fn push_payload(&mut self, payload: Payload) {
+        self.count(payload.len());
+        match self.items.back_mut() {
+            Some(item) if item.payload.is_empty() => item.payload = payload,
+            _ => self.items.push_back(Item { header_len: 0, payload }),
+        }
+    }
+
+    /// Appends the data of a PDU, and its digest where that was negotiated.
+    #[inline]
+    pub(crate) fn push_data(&mut self, payload: Payload, is_digested: bool) {
+        let digest = is_digested.then(|| crc32c_slices(payload.slices(0, payload.len())));
+        self.push_payload(payload);
+        if let Some(digest) = digest {
+            self.push(&digest.to_le_bytes());
+        }
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending_bytes == 0
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending_bytes
+    }
+
+    /// Bytes ever queued: the position of what is queued next.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// Bytes ever sent.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.queued_bytes - self.pending_bytes as u64
+    }
+
+    /// Drops everything that waits: the connection has ended.
+    pub(crate) fn clear(&mut self) {
+        self.queued_bytes = self.sent_bytes();
+        self.pending_bytes = 0;
+        self.payload_sent = 0;
+        self.items.clear();
+        self.headers.clear();
+        self.headers_sent = 0;
+    }
+
+    /// The next bytes as a gather list.
+    pub(crate) fn plan(&self) -> TransmitPlan<'_> {
+        let mut slices = ArrayVec::new();
+        let mut header_at = self.headers_sent;
+        let mut skip = self.payload_sent;
+        for item in &self.items {
+            if item.header_len > 0 && !push_slice(&mut slices, &self.headers[header_at..][..item.header_len])
+            {
+                break;
+            }
+            header_at += item.header_len;
+            if !item.payload.slices(skip, item.payload.len() - skip).all(|s| push_slice(&mut slices, s)) {
+                break;
+            }
+            skip = 0;
+        }
+        TransmitPlan { slices }
+    }
+
+    /// Drops `n` bytes that the kernel has taken and hands payload that is wholly gone to `release`.
+    pub(crate) fn advance(&mut self, n: usize, mut release: impl FnMut(Payload)) {
+        assert!(n <= self.pending_bytes, "more bytes reported as sent than were planned");
+        self.pending_bytes -= n;
+        let mut left = n;
+        while let Some(item) = self.items.front_mut() {
+            let header = left.min(item.header_len);
+            item.header_len -= header;
+            self.headers_sent += header;
+            left -= header;
+            let payload = left.min(item.payload.len() - self.payload_sent);
+            self.payload_sent += payload;
+            left -= payload;
+            if item.header_len > 0 || self.payload_sent < item.payload.len() {
+                break;
+            }
+            self.payload_sent = 0;
+            if let Some(item) = self.items.pop_front()
+                && !item.payload.is_empty()
+            {
+                release(item.payload);
+            }
+        }
+        self.compact();
+    }
+
+    fn count(&mut self, len: usize) {
+        self.pending_bytes += len;
+        self.queued_bytes += len as u64;
+    }
+
+    /// Gives the sent headers' space back: at once when nothing is left, else when it is worth a move.
+    fn compact(&mut self) {
+        if self.headers_sent == self.headers.len() {
+            self.headers.clear();
+            self.headers_sent = 0;
+        } else if self.headers_sent >= COMPACT_BYTES {
+            self.headers.drain(..self.headers_sent);
+            self.headers_sent = 0;
+        }
+    }
+}
+
+/// Adds a slice; false when the plan is full.
+fn push_slice<'a>(slices: &mut ArrayVec<IoSlice<'a>, TRANSMIT_SLICES_MAX>, slice: &'a [u8]) -> bool {
+    slices.try_push(IoSlice::new(slice)).is_ok()
+}
+
+/// Sent header bytes are moved out of the way once there are so many.
+const COMPACT_BYTES: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(output: &Output) -> Vec<u8> {
+        output.plan().iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    #[test]
+    fn what_is_pushed_leaves_in_order_whatever_the_kernel_takes() {
+        for step in [1, 2, 3, 5, 7, 100] {
+            let mut output = Output::default();
+            output.push(b"ab");
+            output.push(b"cd");
+            output.push_data(Payload::from(b"PAYLOAD".to_vec()), false);
+            output.push_data(Payload::from(b"more".to_vec()), false);
+            output.push(b"ef");
+            let mut all: Vec<u8> = Vec::new();
+            while !output.is_empty() {
+                let n = step.min(output.pending_bytes());
+                all.extend(&sent(&output)[..n]);
+                output.advance(n, drop);
+            }
+            assert_eq!(all, b"abcdPAYLOADmoreef");
+            assert_eq!((output.queued_bytes(), output.sent_bytes(), output.headers.len()), (17, 17, 0));
+        }
+    }
+
+    #[test]
+    fn payload_is_let_go_of_when_its_last_byte_is_gone() {
+        let mut output = Output::default();
+        output.push(b"header");
+        output.push_data(Payload::from(b"data".to_vec()), false);
+        let mut released = 0;
+        output.advance(9, |_| released += 1);
+        assert_eq!(released, 0);
+        output.advance(1, |payload| released += payload.len());
+        assert_eq!(released, 4);
+    }
+
+    #[test]
+    fn a_plan_is_never_longer_than_one_call_takes() {
+        let mut output = Output::default();
+        for _ in 0..200 {
+            output.push(b"h");
+            output.push_data(Payload::from(b"p".to_vec()), false);
+        }
+        assert_eq!(output.plan().len(), TRANSMIT_SLICES_MAX);
+        output.advance(256, drop);
+        assert_eq!(output.plan().len(), 144);
+    }
+
+    #[test]
+    fn the_space_of_sent_headers_is_used_again() {
+        let mut output = Output::default();
+        for _ in 0..10_000 {
+            output.push(&[1; 24]);
+            output.push(&[2; 24]);
+            output.advance(24 + 23, drop);
+            output.push(&[3; 1]);
+            output.advance(1, drop);
+            output.advance(1, drop);
+        }
+        assert!(output.headers.capacity() < 4 * COMPACT_BYTES);
+    }
+}

@@ -1,0 +1,213 @@
+//! One association: a host, its controller, its queues.
+//!
+//! What it is: all state that a controller keeps for one host. What it is not: a table of them (`Subsystem`).
+//! Invariant: a queue stays in the table until its I/O has ended, and an association until its last queue left.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use isolane_wire::{Nqn, Status};
+
+use super::event::AsyncEvents;
+use super::feature::Features;
+use super::keep_alive::{KeepAlive, Watch};
+use super::log::ErrorLog;
+use super::namespace::Profile;
+use super::property::Registers;
+use super::{
+    AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControllerStatus, Event, IoCounters,
+    IoTotals,
+};
+use crate::completion::Completion;
+
+/// Who a host is: name and identifier of its Connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Host {
+    pub(super) nqn: Nqn,
+    pub(super) hostid: [u8; 16],
+}
+
+/// The controller that serves one host.
+#[derive(Debug)]
+pub(super) struct Association {
+    pub(super) id: AssociationId,
+    pub(super) host: Host,
+    pub(super) connection: ConnectionInfo,
+    pub(super) status: Arc<ControllerStatus>,
+    pub(super) registers: Registers,
+    pub(super) keep_alive: KeepAlive,
+    pub(super) events: AsyncEvents,
+    pub(super) features: Features,
+    pub(super) errors: ErrorLog,
+    /// Namespaces that changed since the host read log page 04h.
+    pub(super) changed_namespaces: BTreeSet<u32>,
+    /// Its connections are being closed; it waits for its last I/O.
+    pub(super) is_ending: bool,
+    queues: BTreeMap<u16, Queue>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    counters: Arc<IoCounters>,
+    is_connected: bool,
+}
+
+impl Association {
+    /// A disabled controller with a connected admin queue.
+    pub(super) fn new(
+        id: AssociationId,
+        host: Host,
+        connection: ConnectionInfo,
+        profile: &Profile,
+        kato_ms: u32,
+        now: Instant,
+    ) -> Association {
+        let mut association = Association {
+            id,
+            host,
+            connection,
+            status: Arc::new(ControllerStatus::new(profile.has_volatile_cache())),
+            registers: Registers::new(id.is_discovery),
+            keep_alive: KeepAlive::new(kato_ms, id.is_discovery, now),
+            events: AsyncEvents::new(profile.events_offered()),
+            features: Features::new(profile),
+            errors: ErrorLog::default(),
+            changed_namespaces: BTreeSet::new(),
+            is_ending: false,
+            queues: BTreeMap::new(),
+        };
+        association.add_queue(0);
+        association
+    }
+
+    /// What the admin queue counts; nothing as long as no I/O goes through it.
+    pub(super) fn admin_counters(&self) -> Arc<IoCounters> {
+        self.queues.get(&0).map(|queue| queue.counters.clone()).unwrap_or_default()
+    }
+
+    /// Makes a queue known; the caller has checked that there is none of this QID.
+    pub(super) fn add_queue(&mut self, qid: u16) -> Arc<IoCounters> {
+        let counters = Arc::new(IoCounters::default());
+        self.queues.insert(qid, Queue { counters: counters.clone(), is_connected: true });
+        counters
+    }
+
+    /// Whether the QID is taken, by a connected queue or by one whose I/O has not ended.
+    pub(super) fn has_queue(&self, qid: u16) -> bool {
+        self.queues.contains_key(&qid)
+    }
+
+    /// Whether any I/O queue exists or still has I/O in flight.
+    pub(super) fn has_io_queues(&self) -> bool {
+        self.queues.keys().any(|&qid| qid != 0)
+    }
+
+    /// Whether all I/O of all queues has ended.
+    pub(super) fn is_drained(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// The connection of a queue is gone.
+    pub(super) fn disconnect_queue(&mut self, qid: u16) {
+        if let Some(queue) = self.queues.get_mut(&qid) {
+            queue.is_connected = false;
+        }
+    }
+
+    /// The I/O of a disconnected queue has ended; what it counted.
+    pub(super) fn remove_queue(&mut self, qid: u16) -> IoTotals {
+        match self.queues.get(&qid) {
+            Some(queue) if !queue.is_connected => {}
+            _ => return IoTotals::default(),
+        }
+        let totals = self.queues.remove(&qid).map(|queue| queue.counters.totals());
+        if !self.has_io_queues() && self.registers.handle_io_queues_gone() {
+            self.reset();
+        }
+        totals.unwrap_or_default()
+    }
+
+    /// What the queues that are there have counted.
+    pub(super) fn totals(&self) -> IoTotals {
+        let mut totals = IoTotals::default();
+        for queue in self.queues.values() {
+            totals += queue.counters.totals();
+        }
+        totals
+    }
+
+    /// What the keep-alive timer has to know.
+    pub(super) fn watch(&self) -> Watch {
+        if self.registers.is_ready() { Watch::Ready } else { Watch::NotReady }
+    }
+
+    /// Tells the cores whether I/O is taken.
+    pub(super) fn publish_ready(&self) {
+        self.status.set_ready(self.registers.is_ready() && !self.is_ending);
+    }
+
+    /// When its keep-alive timer is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.is_ending { None } else { self.keep_alive.deadline(self.watch()) }
+    }
+
+    /// Ends the association if its host has been silent for too long.
+    pub(super) fn handle_timeout(&mut self, now: Instant, events: &mut VecDeque<Event>) {
+        let (watch, status) = (self.watch(), &self.status);
+        if !self.is_ending && self.keep_alive.is_expired(watch, now, || status.take_traffic()) {
+            self.registers.fail();
+            self.end(CloseReason::KeepAliveExpired, events);
+        }
+    }
+
+    /// All of its connections have to go.
+    pub(super) fn end(&mut self, reason: CloseReason, events: &mut VecDeque<Event>) {
+        if self.is_ending {
+            return;
+        }
+        self.is_ending = true;
+        self.events.release_all();
+        self.publish_ready();
+        events.push_back(Event::Close { id: self.id, reason });
+    }
+
+    /// Answers held Async Event Requests with what waits.
+    pub(super) fn poll_events(&mut self, events: &mut VecDeque<Event>) {
+        while let Some((cid, completion)) = self.events.poll() {
+            events.push_back(Event::AsyncEvent { id: self.id, cid, completion });
+        }
+    }
+
+    /// Held Async Event Requests end with a reset.
+    pub(super) fn abort_async_events(&mut self, events: &mut VecDeque<Event>) {
+        let completion = Completion::failed(Status::ABORTED_SQ_DELETION);
+        for cid in self.events.release_all() {
+            events.push_back(Event::AsyncEvent { id: self.id, cid, completion });
+        }
+    }
+
+    /// The state after a Controller Level Reset (Base 1.4 §7.3.2). KATO and identity stay.
+    pub(super) fn reset(&mut self) {
+        self.features = self.features.at_reset();
+        self.status.set_write_cache(self.features.has_volatile_cache);
+        self.events = AsyncEvents::new(self.features.events_offered);
+        self.changed_namespaces.clear();
+    }
+
+    /// Whether an admin command may be executed: fabrics commands only before CC.EN (Fabrics 1.1 §3.1).
+    pub(super) fn check_ready(&self) -> Result<(), Status> {
+        if self.registers.is_enabled() { Ok(()) } else { Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr(true)) }
+    }
+
+    /// For `info` and log lines.
+    pub(super) fn info(&self) -> AssociationInfo {
+        AssociationInfo {
+            id: self.id,
+            host_nqn: self.host.nqn,
+            connection: self.connection,
+            queues: self.queues.values().filter(|queue| queue.is_connected).count(),
+            kato_ms: self.keep_alive.kato_ms(),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What a port serves: one NVM subsystem, its namespaces, its limits.
+//!
+//! What it is: plain values, checked once when a [`Port`](super::Port) is made. What it is not: a command line
+//! or a file; those live above. Invariant: what [`PortConfig::check`] accepts, every Identify page can express.
+
+use std::net::SocketAddr;
+
+use isolane_wire::Nqn;
+use thiserror::Error;
+
+/// Everything a port needs to know at start.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// The NVM subsystem that is served; the discovery subsystem is added to it.
+    pub subsystem: SubsystemConfig,
+    /// Addresses for the discovery log; empty: the local address of the connection that asks.
+    pub advertise: Vec<SocketAddr>,
+    /// Associations held at once, discovery included; one more is answered with Controller Busy.
+    pub associations_max: usize,
+    /// First generation counter of the discovery log. It must never run backwards, so a target that keeps no
+    /// state gives the seconds since the epoch at its start.
+    pub generation_start: u64,
+}
+
+/// The NVM subsystem (NVMe Base 1.4 §1.6.29).
+#[derive(Clone, Debug)]
+pub struct SubsystemConfig {
+    /// Name that hosts connect to.
+    pub nqn: Nqn,
+    /// Serial number, at most 20 printable ASCII characters.
+    pub serial: String,
+    /// Model number, at most 40 printable ASCII characters.
+    pub model: String,
+    /// Firmware revision, at most 8 printable ASCII characters.
+    pub firmware: String,
+    /// Namespaces that exist at start, in any order.
+    pub namespaces: Vec<NamespaceConfig>,
+    /// Hosts that may connect; `None`: all.
+    pub allowed_hosts: Option<Vec<Nqn>>,
+    /// I/O queues of one association.
+    pub io_queues_max: u16,
+    /// Entries of one I/O queue (one of them always stays empty); told as CAP.MQES.
+    pub queue_entries_max: u16,
+    /// In-capsule data of an I/O queue, in bytes, a multiple of 16; told as IOCCSZ.
+    pub in_capsule_bytes_max: u32,
+    /// Data of one command, in bytes, a power of two of at least 8 KiB (MDTS 0 would mean no limit); told as MDTS.
+    pub transfer_bytes_max: u32,
+}
+
+/// One namespace as the control path sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    /// Namespace identifier, from 1 to [`NSID_MAX`].
+    pub nsid: u32,
+    /// What a command is checked against.
+    pub geometry: Geometry,
+    /// UUID of the namespace; all zero: none.
+    pub uuid: [u8; 16],
+    /// Namespace globally unique identifier; all zero: none.
+    pub nguid: [u8; 16],
+    /// Whether completed writes may be lost with the power unless flushed.
+    pub volatile_cache: bool,
+    /// Whether Deallocate gives space back.
+    pub deallocate: bool,
+    /// Whether deallocated blocks read as zeroes, always (DLFEAT 001b).
+    pub zeroes_after_deallocate: bool,
+    /// Blocks below which deallocation gives nothing back (0: not known).
+    pub deallocate_blocks_preferred: u32,
+}
+
+/// What an I/O command is checked against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Log2 of the bytes of a logical block: 9 to 12.
+    pub block_shift: u8,
+    /// Logical blocks.
+    pub blocks: u64,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+impl Geometry {
+    /// Bytes of a logical block.
+    pub fn block_bytes(&self) -> u32 {
+        1 << self.block_shift
+    }
+}
+
+/// Highest namespace identifier (NN of Identify Controller).
+pub const NSID_MAX: u32 = 1024;
+/// Entries of an admin submission queue (ASQSZ of the discovery log).
+pub const ADMIN_ENTRIES_MAX: u16 = 128;
+/// In-capsule data that admin and fabrics commands may always carry (TCP §3.3.1).
+pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
+
+impl Default for SubsystemConfig {
+    fn default() -> SubsystemConfig {
+        SubsystemConfig {
+            nqn: Nqn::discovery(),
+            serial: String::new(),
+            model: "Isolane".into(),
+            firmware: env!("CARGO_PKG_VERSION").into(),
+            namespaces: Vec::new(),
+            allowed_hosts: None,
+            io_queues_max: 64,
+            queue_entries_max: 256,
+            in_capsule_bytes_max: 16 * 1024,
+            transfer_bytes_max: 1 << 20,
+        }
+    }
+}
+
+/// Why a configuration cannot be served; always the caller's mistake.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// A name that stands for something else.
+    #[error("{} is the name of the discovery service: give the subsystem a name of its own", Nqn::DISCOVERY)]
+    DiscoveryNqn,
+    /// Text that the field of Identify cannot hold.
+    #[error("the {field} {text:?} is not at most {bytes_max} printable ASCII characters: shorten it")]
+    Text {
+        /// Which field.
+        field: &'static str,
+        /// What was given.
+        text: String,
+        /// Room in the field.
+        bytes_max: usize,
+    },
+    /// A namespace identifier outside of 1 to [`NSID_MAX`].
+    #[error("namespace id {0} is not between 1 and {NSID_MAX}: choose another")]
+    Nsid(u32),
+    /// One identifier twice.
+    #[error("namespace id {0} is given twice: choose another for one of them")]
+    NsidTwice(u32),
+    /// A namespace that does not exist.
+    #[error("there is no namespace {0}: name one that exists")]
+    NoNamespace(u32),
+    /// A block size that is not offered.
+    #[error("namespace {nsid} has blocks of 2^{shift} bytes: use 512 or 4096 bytes")]
+    BlockSize {
+        /// Which namespace.
+        nsid: u32,
+        /// Log2 of the size.
+        shift: u8,
+    },
+    /// A namespace without blocks.
+    #[error("namespace {0} has no blocks: give it a size of at least one block")]
+    Empty(u32),
+    /// A limit outside of what the protocol can express.
+    #[error("{field} is {value}: it must be {rule}")]
+    Limit {
+        /// Which limit.
+        field: &'static str,
+        /// What was given.
+        value: u64,
+        /// What would do.
+        rule: &'static str,
+    },
+}
+
+impl PortConfig {
+    /// Refuses what Identify, CAP or Connect could not tell truthfully.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.subsystem.check()?;
+        limit("associations_max", self.associations_max as u64, 1..=0xf000, "between 1 and 61440")
+    }
+}
+
+impl SubsystemConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.nqn.is_discovery() {
+            return Err(ConfigError::DiscoveryNqn);
+        }
+        text("serial number", &self.serial, 20)?;
+        text("model number", &self.model, 40)?;
+        text("firmware revision", &self.firmware, 8)?;
+        self.check_limits()?;
+        let mut seen = std::collections::BTreeSet::new();
+        for namespace in &self.namespaces {
+            namespace.check()?;
+            if !seen.insert(namespace.nsid) {
+                return Err(ConfigError::NsidTwice(namespace.nsid));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        limit("io_queues_max", self.io_queues_max.into(), 1..=0xfffe, "between 1 and 65534")?;
+        limit("queue_entries_max", self.queue_entries_max.into(), 2..=0xffff, "between 2 and 65535")?;
+        let in_capsule = u64::from(self.in_capsule_bytes_max);
+        limit("in_capsule_bytes_max", in_capsule, 0..=1 << 20, "at most 1 MiB")?;
+        if in_capsule % 16 != 0 {
+            return Err(refused("in_capsule_bytes_max", in_capsule, "a multiple of 16"));
+        }
+        let transfer = u64::from(self.transfer_bytes_max);
+        limit("transfer_bytes_max", transfer, 8192..=1 << 28, "between 8 KiB and 256 MiB")?;
+        if !transfer.is_power_of_two() {
+            return Err(refused("transfer_bytes_max", transfer, "a power of two"));
+        }
+        Ok(())
+    }
+
+    /// MDTS: log2 of the largest transfer in units of the smallest memory page, 4 KiB (Base 1.4 Figure 247).
+    pub(super) fn mdts(&self) -> u8 {
+        (self.transfer_bytes_max / 4096).ilog2() as u8
+    }
+}
+
+impl NamespaceConfig {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if !(1..=NSID_MAX).contains(&self.nsid) {
+            return Err(ConfigError::Nsid(self.nsid));
+        }
+        if ![9, 12].contains(&self.geometry.block_shift) {
+            return Err(ConfigError::BlockSize { nsid: self.nsid, shift: self.geometry.block_shift });
+        }
+        if self.geometry.blocks == 0 {
+            return Err(ConfigError::Empty(self.nsid));
+        }
+        Ok(())
+    }
+}
+
+fn text(field: &'static str, text: &str, bytes_max: usize) -> Result<(), ConfigError> {
+    let is_printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
+    if is_printable && text.len() <= bytes_max {
+        return Ok(());
+    }
+    Err(ConfigError::Text { field, text: text.into(), bytes_max })
+}
+
+fn limit(
+    field: &'static str,
+    value: u64,
+    range: std::ops::RangeInclusive<u64>,
+    rule: &'static str,
+) -> Result<(), ConfigError> {
+    if range.contains(&value) { Ok(()) } else { Err(refused(field, value, rule)) }
+}
+
+fn refused(field: &'static str, value: u64, rule: &'static str) -> ConfigError {
+    ConfigError::Limit { field, value, rule }
+}

@@ -1,0 +1,169 @@
+//! Fabrics Connect: admits a connection as the admin queue of a new controller or as one of its I/O queues.
+//!
+//! What it is: every reason to refuse, checked in one order, each with the offending field (Fabrics 1.1 §3.3).
+//! What it is not: authentication; a host is who it says it is. Invariants: a CNTLID names one association at a
+//! time and is not given again soon; a QID of a controller is one connection.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use isolane_wire::fabrics::{
+    CNTLID_DYNAMIC, CNTLID_MAX, ConnectCommand, ConnectData, ConnectRejection, ConnectResponse,
+};
+use isolane_wire::{Nqn, Status, SubmissionEntry};
+
+use super::association::{Association, Host};
+use super::namespace::Kind;
+use super::table::Subsystem;
+use super::{ADMIN_ENTRIES_MAX, AssociationId, Connected, ConnectionInfo, Refusal};
+use crate::completion::Completion;
+
+/// A Connect, decoded; its names are text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connect {
+    pub(super) command: ConnectCommand,
+    pub(super) cntlid: u16,
+    pub(super) subnqn: Nqn,
+    pub(super) host: Host,
+}
+
+/// Decodes the command and its data, in the order of the specification: format, then the fields as they lie.
+pub(super) fn parse(entry: &SubmissionEntry, data: &[u8]) -> Result<Connect, Refusal> {
+    let command = ConnectCommand::parse(entry);
+    if command.recfmt != 0 {
+        return Err(refused(Status::CONNECT_INCOMPATIBLE_FORMAT));
+    }
+    let data: &[u8; ConnectData::LEN] =
+        data.try_into().map_err(|_| refused(Status::DATA_SGL_LENGTH_INVALID))?;
+    let data = ConnectData::decode(data);
+    let subnqn = data.subnqn.parse().map_err(|_| bad_data(ConnectData::SUBNQN))?;
+    let hostnqn = data.hostnqn.parse().map_err(|_| bad_data(ConnectData::HOSTNQN))?;
+    let host = Host { nqn: hostnqn, hostid: data.hostid };
+    Ok(Connect { command, cntlid: data.cntlid, subnqn, host })
+}
+
+/// A Connect whose SUBNQN nobody here has.
+pub(super) fn unknown_subsystem() -> Refusal {
+    bad_data(ConnectData::SUBNQN)
+}
+
+impl Subsystem {
+    /// Admits a queue or tells why not. `is_full`: the port holds as many associations as it may.
+    pub(super) fn connect(
+        &mut self,
+        connect: &Connect,
+        from: ConnectionInfo,
+        is_full: bool,
+        now: Instant,
+    ) -> Result<Connected, Refusal> {
+        if !self.profile.is_allowed(&connect.host.nqn) {
+            return Err(refused(Status::CONNECT_INVALID_HOST));
+        }
+        match connect.command.qid {
+            0 => self.connect_admin(connect, from, is_full, now),
+            _ => self.connect_io(connect),
+        }
+    }
+
+    fn connect_admin(
+        &mut self,
+        connect: &Connect,
+        from: ConnectionInfo,
+        is_full: bool,
+        now: Instant,
+    ) -> Result<Connected, Refusal> {
+        // Dynamic controllers only: the host must not ask for a certain one (Fabrics 1.1 §3.3).
+        if connect.cntlid != CNTLID_DYNAMIC {
+            return Err(bad_data(ConnectData::CNTLID));
+        }
+        check_sqsize(connect, ADMIN_ENTRIES_MAX)?;
+        if self.associations.values().any(|old| old.is_ending && old.host == connect.host) {
+            return Err(Refusal::Wait);
+        }
+        let cntlid = self.allocate_cntlid().filter(|_| !is_full).ok_or_else(busy)?;
+        let id = AssociationId {
+            cntlid,
+            is_discovery: self.profile.kind == Kind::Discovery,
+            serial: self.next_serial(),
+        };
+        let kato_ms = connect.command.kato_ms;
+        let association = Association::new(id, connect.host, from, &self.profile, kato_ms, now);
+        let connected = connected(&association, connect, association.admin_counters());
+        self.associations.insert(cntlid, association);
+        Ok(connected)
+    }
+
+    fn connect_io(&mut self, connect: &Connect) -> Result<Connected, Refusal> {
+        let association = self.associations.get_mut(&connect.cntlid).ok_or(bad_data(ConnectData::CNTLID))?;
+        if association.host.nqn != connect.host.nqn {
+            return Err(bad_data(ConnectData::HOSTNQN));
+        }
+        if association.host.hostid != connect.host.hostid {
+            return Err(bad_data(ConnectData::HOSTID));
+        }
+        if association.is_ending {
+            return Err(busy());
+        }
+        let qid = connect.command.qid;
+        if qid > association.features.queues_granted() {
+            return Err(bad_command(ConnectCommand::QID));
+        }
+        check_sqsize(connect, self.profile.config.queue_entries_max)?;
+        if !association.registers.is_ready() || association.has_queue(qid) {
+            return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
+        }
+        let counters = association.add_queue(qid);
+        Ok(connected(association, connect, counters))
+    }
+
+    /// The next CNTLID that is free, counting on from the last so that none comes back soon.
+    fn allocate_cntlid(&mut self) -> Option<u16> {
+        for _ in 0..=CNTLID_MAX {
+            let cntlid = self.next_cntlid;
+            self.next_cntlid = if cntlid >= CNTLID_MAX { 1 } else { cntlid + 1 };
+            if !self.associations.contains_key(&cntlid) {
+                return Some(cntlid);
+            }
+        }
+        None
+    }
+}
+
+fn connected(association: &Association, connect: &Connect, counters: Arc<super::IoCounters>) -> Connected {
+    let response = ConnectResponse(0).with_cntlid(association.id.cntlid);
+    Connected {
+        id: association.id,
+        qid: connect.command.qid,
+        sqsize: connect.command.sqsize,
+        flow_control_disabled: connect.command.attributes.disable_sq_flow_control(),
+        host_nqn: association.host.nqn,
+        status: association.status.clone(),
+        counters,
+        completion: Completion::result(response.0),
+    }
+}
+
+/// SQSIZE is 0's based, and a queue has at least two entries (Fabrics 1.1 §3.3).
+fn check_sqsize(connect: &Connect, entries_max: u16) -> Result<(), Refusal> {
+    if (1..entries_max).contains(&connect.command.sqsize) {
+        return Ok(());
+    }
+    Err(bad_command(ConnectCommand::SQSIZE))
+}
+
+fn refused(status: Status) -> Refusal {
+    Refusal::Rejected(Completion::failed(status.with_dnr(true)))
+}
+
+/// Trying again later may succeed, so without DNR.
+fn busy() -> Refusal {
+    Refusal::Rejected(Completion::failed(Status::CONNECT_CONTROLLER_BUSY))
+}
+
+fn bad_command(offset: u16) -> Refusal {
+    Refusal::Rejected(ConnectRejection::Command(offset).completion().into())
+}
+
+fn bad_data(offset: u16) -> Refusal {
+    Refusal::Rejected(ConnectRejection::Data(offset).completion().into())
+}

@@ -1,0 +1,221 @@
+//! Identify: what a controller and its namespaces are (Base 1.4 §5.15).
+//!
+//! What it is: the one place where capabilities are told; docs/capabilities.md says why each is what it is.
+//! What it is not: their enforcement. Invariant: nothing is claimed here that the target does not keep.
+
+use isolane_wire::admin::{Cns, IdentifyCommand};
+use isolane_wire::identify::{
+    Cmic, Controller, ControllerType, Ctratt, Descriptor, DescriptorList, Dlfeat, Flbas,
+    IndependentNamespace, LbaFormat, LogPageAttributes, Namespace, NamespaceAttributes, NamespaceList,
+    NamespaceStatus, Nmic, Nsfeat, NvmController, NvmNamespace, Oaes, Ofcs, Oncs, SglSupport, VolatileCache,
+    firmware_updates,
+};
+use isolane_wire::{Ascii, NqnField, Status, SubmissionEntry};
+
+use super::admin::{Site, refused};
+use super::association::Association;
+use super::namespace::{Kind, Profile};
+use super::{ADMIN_ENTRIES_MAX, Action, NSID_MAX, NamespaceConfig, event, keep_alive, log, property};
+use crate::completion::Completion;
+
+/// WCTEMP and default over temperature threshold. There is no sensor, but since revision 1.2 a value is required,
+/// and this one is recommended.
+pub(super) const WARNING_TEMPERATURE_KELVIN: u16 = 0x0157;
+/// Aborts at a time, 0's based (ACL): each is answered at once, so the recommended value holds.
+const ACL: u8 = 3;
+/// Admin and I/O queue entries: 64 and 16 bytes, required and largest.
+const SQES: u8 = 0x66;
+const CQES: u8 = 0x44;
+/// The NVM command set.
+const CSI_NVM: u8 = 0;
+
+/// Identify.
+pub(super) fn execute(
+    association: &Association,
+    site: &Site,
+    entry: &SubmissionEntry,
+) -> Result<Action, Status> {
+    let command = IdentifyCommand::parse(entry);
+    let cns = Cns::decode(command.cns).ok_or(refused(Status::INVALID_FIELD))?;
+    let data = match (cns, site.profile.kind) {
+        (Cns::Controller, _) => controller(association, site.profile).encode(),
+        (_, Kind::Discovery) => return Err(refused(Status::INVALID_FIELD)),
+        (_, Kind::Nvm) => nvm(cns, site.profile, &command)?,
+    };
+    Ok(Action::CompleteWithData(data.to_vec(), Completion::success()))
+}
+
+fn nvm(cns: Cns, profile: &Profile, command: &IdentifyCommand) -> Result<[u8; 4096], Status> {
+    let nsid = command.nsid;
+    Ok(match cns {
+        Cns::Namespace => namespace_or_zeroes(profile, nsid, |found| namespace(found).encode())?,
+        Cns::ActiveNamespaces => active_namespaces(profile, nsid)?.encode(),
+        Cns::NamespaceDescriptors => descriptors(active(profile, nsid)?),
+        Cns::IndependentNamespace => namespace_or_zeroes(profile, nsid, |found| independent(found).encode())?,
+        Cns::CommandSetNamespace => {
+            check_command_set(command)?;
+            namespace_or_zeroes(profile, nsid, |_| NvmNamespace::default().encode())?
+        }
+        // No limit beyond those of the commands themselves.
+        Cns::CommandSetController => {
+            check_command_set(command)?;
+            NvmController::default().encode()
+        }
+        Cns::CommandSetActiveNamespaces => {
+            check_command_set(command)?;
+            active_namespaces(profile, nsid)?.encode()
+        }
+        _ => return Err(refused(Status::INVALID_FIELD)),
+    })
+}
+
+fn check_command_set(command: &IdentifyCommand) -> Result<(), Status> {
+    if command.csi == CSI_NVM { Ok(()) } else { Err(refused(Status::INVALID_FIELD)) }
+}
+
+/// Identifiers above `nsid` in rising order; FFFFFFFEh and FFFFFFFFh cannot be followed (Base 1.4 §5.15.2.3).
+fn active_namespaces(profile: &Profile, nsid: u32) -> Result<NamespaceList, Status> {
+    let first = nsid.checked_add(1).filter(|&first| first != u32::MAX);
+    let first = first.ok_or(refused(Status::INVALID_NAMESPACE))?;
+    Ok(NamespaceList::new(profile.namespaces.range(first..).map(|(&nsid, _)| nsid)))
+}
+
+fn active(profile: &Profile, nsid: u32) -> Result<&NamespaceConfig, Status> {
+    profile.namespaces.get(&nsid).ok_or(refused(Status::INVALID_NAMESPACE))
+}
+
+/// An identifier that is valid but not active has a structure of zeroes; any other is an error (Base 1.4 §5.15.2.1).
+fn namespace_or_zeroes(
+    profile: &Profile,
+    nsid: u32,
+    encode: impl FnOnce(&NamespaceConfig) -> [u8; 4096],
+) -> Result<[u8; 4096], Status> {
+    match profile.namespaces.get(&nsid) {
+        Some(found) => Ok(encode(found)),
+        None if (1..=NSID_MAX).contains(&nsid) => Ok([0; 4096]),
+        None => Err(refused(Status::INVALID_NAMESPACE)),
+    }
+}
+
+fn controller(association: &Association, profile: &Profile) -> Controller {
+    let config = &profile.config;
+    let common = Controller {
+        sn: Ascii::lossy(&config.serial),
+        mn: Ascii::lossy(&config.model),
+        fr: Ascii::lossy(&config.firmware),
+        mdts: config.mdts(),
+        cntlid: association.id.cntlid,
+        ver: property::VERSION,
+        oaes: oaes(association),
+        ctratt: Ctratt(0).with_host_id_128(true).with_tbkas(true),
+        aerl: event::HELD_MAX as u8 - 1,
+        elpe: log::ERRORS_MAX as u8 - 1,
+        kas: keep_alive::KAS,
+        sgls: SglSupport(0).with_support(1).with_offset(true).with_transport(true),
+        subnqn: NqnField::from(&config.nqn),
+        ..Controller::default()
+    };
+    match profile.kind {
+        Kind::Nvm => io_controller(common, profile),
+        Kind::Discovery => discovery_controller(common),
+    }
+}
+
+fn oaes(association: &Association) -> Oaes {
+    let offered = association.features.events_offered;
+    Oaes(0)
+        .with_namespace_attribute(offered.namespace_attribute())
+        .with_discovery_log(offered.discovery_log())
+}
+
+fn discovery_controller(common: Controller) -> Controller {
+    Controller {
+        cntrltype: ControllerType::Discovery.code(),
+        lpa: LogPageAttributes(0).with_extended_data(true),
+        maxcmd: ADMIN_ENTRIES_MAX,
+        ..common
+    }
+}
+
+fn io_controller(common: Controller, profile: &Profile) -> Controller {
+    let config = &profile.config;
+    Controller {
+        cntrltype: ControllerType::Io.code(),
+        cmic: Cmic(0).with_controllers(true),
+        acl: ACL,
+        frmw: firmware_updates(1, true),
+        lpa: LogPageAttributes(0).with_command_effects(true).with_extended_data(true),
+        wctemp_kelvin: WARNING_TEMPERATURE_KELVIN,
+        cctemp_kelvin: WARNING_TEMPERATURE_KELVIN,
+        sqes: SQES,
+        cqes: CQES,
+        maxcmd: config.queue_entries_max,
+        nn: NSID_MAX,
+        oncs: Oncs(0).with_dataset_management(true).with_write_zeroes(true),
+        vwc: VolatileCache(0)
+            .with_present(profile.has_volatile_cache())
+            .with_flush_all(VolatileCache::FLUSH_ALL_REFUSED),
+        ioccsz: (64 + config.in_capsule_bytes_max) / 16,
+        iorcsz: 1,
+        icdoff: 0,
+        msdbd: 1,
+        ofcs: Ofcs(0).with_disconnect(true),
+        ..common
+    }
+}
+
+fn namespace(found: &NamespaceConfig) -> Namespace {
+    let geometry = &found.geometry;
+    let bytes = u128::from(geometry.blocks) << geometry.block_shift;
+    let page_blocks = 4096 >> geometry.block_shift;
+    let granularity = zeroes_based(found.deallocate_blocks_preferred.max(page_blocks));
+    let mut namespace = Namespace {
+        nsze: geometry.blocks,
+        ncap: geometry.blocks,
+        nuse: geometry.blocks,
+        nsfeat: Nsfeat(0).with_optimal_performance(true),
+        flbas: Flbas(0),
+        nmic: Nmic(0).with_shared(true),
+        dlfeat: dlfeat(found),
+        nvmcap_bytes: bytes,
+        npwg: zeroes_based(page_blocks),
+        npwa: zeroes_based(page_blocks),
+        npdg: granularity,
+        npda: granularity,
+        nows: zeroes_based(page_blocks),
+        nsattr: NamespaceAttributes(0).with_write_protected(geometry.read_only),
+        nguid: found.nguid,
+        ..Namespace::default()
+    };
+    namespace.lbaf[0] = LbaFormat(0).with_lbads(geometry.block_shift);
+    namespace
+}
+
+fn dlfeat(found: &NamespaceConfig) -> Dlfeat {
+    let reads = if found.zeroes_after_deallocate { Dlfeat::READ_ZEROES } else { Dlfeat::READ_UNKNOWN };
+    Dlfeat(0).with_read(reads).with_write_zeroes_deallocate(found.deallocate)
+}
+
+fn zeroes_based(blocks: u32) -> u16 {
+    u16::try_from(blocks.saturating_sub(1)).unwrap_or(u16::MAX)
+}
+
+fn independent(found: &NamespaceConfig) -> IndependentNamespace {
+    IndependentNamespace {
+        nmic: Nmic(0).with_shared(true),
+        nsattr: NamespaceAttributes(0).with_write_protected(found.geometry.read_only),
+        nstat: NamespaceStatus(0).with_ready(true),
+        ..IndependentNamespace::default()
+    }
+}
+
+fn descriptors(found: &NamespaceConfig) -> [u8; 4096] {
+    let mut list = Vec::with_capacity(2);
+    if found.nguid != [0; 16] {
+        list.push(Descriptor::Nguid(found.nguid));
+    }
+    if found.uuid != [0; 16] {
+        list.push(Descriptor::Uuid(found.uuid));
+    }
+    DescriptorList::encode(&list)
+}

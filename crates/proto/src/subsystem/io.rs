@@ -1,0 +1,341 @@
+//! I/O commands, decoded and checked against the namespace that they name.
+//!
+//! What it is: pure functions of an entry and a geometry. What it is not: it knows no controller and no volume.
+//! Invariant: a command that comes out of [`parse_io`] lies inside its namespace, may be done to it, and moves
+//! exactly the bytes that the host described.
+
+use isolane_wire::io::{DatasetManagementCommand, Range, ReadCommand, WriteCommand, WriteZeroesCommand};
+use isolane_wire::opcode::IoOpcode;
+use isolane_wire::{Status, SubmissionEntry};
+
+use super::Geometry;
+
+/// A checked I/O command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoCommand {
+    /// Return blocks.
+    Read {
+        /// First block.
+        lba: u64,
+        /// How many, at least 1.
+        blocks: u32,
+        /// What is returned must be durable: where a volatile cache is told, flush first.
+        fua: bool,
+    },
+    /// Store blocks.
+    Write {
+        /// First block.
+        lba: u64,
+        /// How many, at least 1.
+        blocks: u32,
+        /// Durable before the completion.
+        fua: bool,
+    },
+    /// Make every completed write durable.
+    Flush,
+    /// Blocks that read as zeroes from now on.
+    WriteZeroes {
+        /// First block.
+        lba: u64,
+        /// How many, at least 1.
+        blocks: u32,
+        /// Durable before the completion.
+        fua: bool,
+        /// Whether the space may be given back.
+        deallocate: bool,
+    },
+    /// Give back the space of ranges; [`parse_ranges`] reads them once the data is there.
+    Deallocate {
+        /// How many ranges follow as data, 16 bytes each: 1 to 256.
+        ranges: u16,
+    },
+    /// Hints that are not used (Dataset Management without Deallocate): complete with success.
+    Hint,
+}
+
+/// One range of a Deallocate, inside the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRange {
+    /// First block.
+    pub lba: u64,
+    /// How many; 0 is a range that does nothing.
+    pub blocks: u32,
+}
+
+/// Decodes and checks an I/O command. `data_bytes` is what the host's SGL describes, 0 without one;
+/// `transfer_bytes_max` the bound told as MDTS.
+pub fn parse_io(
+    entry: &SubmissionEntry,
+    geometry: &Geometry,
+    data_bytes: u32,
+    transfer_bytes_max: u32,
+) -> Result<IoCommand, Status> {
+    let opcode = IoOpcode::decode(entry.opcode).ok_or(refused(Status::INVALID_OPCODE))?;
+    // Fused operations are not offered (FUSES 0).
+    if entry.flags.fuse() != 0 {
+        return Err(refused(Status::INVALID_FIELD));
+    }
+    let parser = Parser { geometry, data_bytes, transfer_bytes_max };
+    match opcode {
+        IoOpcode::Read => parser.read(&ReadCommand::parse(entry)),
+        IoOpcode::Write => parser.write(&WriteCommand::parse(entry)),
+        IoOpcode::Flush => parser.flush(),
+        IoOpcode::WriteZeroes => parser.write_zeroes(&WriteZeroesCommand::parse(entry)),
+        IoOpcode::DatasetManagement => parser.dataset_management(&DatasetManagementCommand::parse(entry)),
+        _ => Err(refused(Status::INVALID_OPCODE)),
+    }
+}
+
+/// The first `ranges` ranges of a Deallocate's data, each checked; the host may have sent more bytes than these.
+pub fn parse_ranges(data: &[u8], ranges: u16, geometry: &Geometry) -> Result<Vec<BlockRange>, Status> {
+    let data =
+        data.get(..usize::from(ranges) * Range::LEN).ok_or(refused(Status::DATA_SGL_LENGTH_INVALID))?;
+    Range::decode_all(data)
+        .map(|range| {
+            check_range(geometry, range.slba, range.blocks.into())?;
+            Ok(BlockRange { lba: range.slba, blocks: range.blocks })
+        })
+        .collect()
+}
+
+/// Data of the most ranges that one command can have.
+const RANGES_BYTES_MAX: u32 = (DatasetManagementCommand::RANGES_MAX * Range::LEN) as u32;
+
+struct Parser<'a> {
+    geometry: &'a Geometry,
+    data_bytes: u32,
+    transfer_bytes_max: u32,
+}
+
+impl Parser<'_> {
+    #[inline]
+    fn read(&self, command: &ReadCommand) -> Result<IoCommand, Status> {
+        self.check_transfer(command.blocks())?;
+        check_range(self.geometry, command.slba, command.blocks().into())?;
+        Ok(IoCommand::Read { lba: command.slba, blocks: command.blocks(), fua: command.fua })
+    }
+
+    #[inline]
+    fn write(&self, command: &WriteCommand) -> Result<IoCommand, Status> {
+        // Directives are not offered (OACS bit 5 clear).
+        if command.dtype != 0 {
+            return Err(refused(Status::INVALID_FIELD));
+        }
+        self.check_transfer(command.blocks())?;
+        check_range(self.geometry, command.slba, command.blocks().into())?;
+        self.check_writable()?;
+        Ok(IoCommand::Write { lba: command.slba, blocks: command.blocks(), fua: command.fua })
+    }
+
+    fn flush(&self) -> Result<IoCommand, Status> {
+        self.check_data_bytes(0)?;
+        Ok(IoCommand::Flush)
+    }
+
+    /// MDTS does not bound it: it moves no data.
+    fn write_zeroes(&self, command: &WriteZeroesCommand) -> Result<IoCommand, Status> {
+        self.check_data_bytes(0)?;
+        check_range(self.geometry, command.slba, command.blocks().into())?;
+        self.check_writable()?;
+        let WriteZeroesCommand { slba, fua, deallocate, .. } = *command;
+        Ok(IoCommand::WriteZeroes { lba: slba, blocks: command.blocks(), fua, deallocate })
+    }
+
+    /// Hosts such as Linux describe room for 256 ranges whatever NR says, so more data than ranges is legal here.
+    fn dataset_management(&self, command: &DatasetManagementCommand) -> Result<IoCommand, Status> {
+        if !(command.data_len()..=RANGES_BYTES_MAX).contains(&self.data_bytes) {
+            return Err(refused(Status::DATA_SGL_LENGTH_INVALID));
+        }
+        if !command.deallocate {
+            return Ok(IoCommand::Hint);
+        }
+        self.check_writable()?;
+        Ok(IoCommand::Deallocate { ranges: command.ranges() as u16 })
+    }
+
+    fn check_transfer(&self, blocks: u32) -> Result<(), Status> {
+        let bytes = u64::from(blocks) << self.geometry.block_shift;
+        if bytes > u64::from(self.transfer_bytes_max) {
+            return Err(refused(Status::INVALID_FIELD));
+        }
+        self.check_data_bytes(bytes)
+    }
+
+    /// The host described as many bytes as the command moves: less would lose data, more would be a claim on
+    /// memory that nothing fills (SGLS bit 18 is clear).
+    fn check_data_bytes(&self, bytes: u64) -> Result<(), Status> {
+        if u64::from(self.data_bytes) == bytes {
+            Ok(())
+        } else {
+            Err(refused(Status::DATA_SGL_LENGTH_INVALID))
+        }
+    }
+
+    fn check_writable(&self) -> Result<(), Status> {
+        if self.geometry.read_only { Err(refused(Status::NAMESPACE_WRITE_PROTECTED)) } else { Ok(()) }
+    }
+}
+
+/// Both numbers are the peer's: their sum may not fit in 64 bits.
+#[inline]
+fn check_range(geometry: &Geometry, lba: u64, blocks: u64) -> Result<(), Status> {
+    match lba.checked_add(blocks) {
+        Some(end) if end <= geometry.blocks => Ok(()),
+        _ => Err(refused(Status::LBA_OUT_OF_RANGE)),
+    }
+}
+
+fn refused(status: Status) -> Status {
+    status.with_dnr(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry { block_shift: 9, blocks: 4096, read_only: false };
+    const MDTS: u32 = 1 << 20;
+
+    fn parse(entry: SubmissionEntry, data_bytes: u32) -> Result<IoCommand, Status> {
+        parse_io(&entry, &GEOMETRY, data_bytes, MDTS)
+    }
+
+    fn read(slba: u64, nlb: u16) -> SubmissionEntry {
+        ReadCommand { nsid: 1, slba, nlb, ..ReadCommand::default() }.entry()
+    }
+
+    fn write(slba: u64, nlb: u16) -> WriteCommand {
+        WriteCommand { nsid: 1, slba, nlb, ..WriteCommand::default() }
+    }
+
+    #[test]
+    fn reads_and_writes_inside_of_the_namespace_are_taken() {
+        assert_eq!(parse(read(8, 7), 4096), Ok(IoCommand::Read { lba: 8, blocks: 8, fua: false }));
+        let fua = WriteCommand { fua: true, ..write(0, 0) };
+        assert_eq!(parse(fua.entry(), 512), Ok(IoCommand::Write { lba: 0, blocks: 1, fua: true }));
+    }
+
+    #[test]
+    fn the_last_block_is_inside_and_the_next_is_not() {
+        assert!(parse(read(4095, 0), 512).is_ok());
+        assert_eq!(parse(read(4095, 1), 1024), Err(refused(Status::LBA_OUT_OF_RANGE)));
+        assert_eq!(parse(read(4096, 0), 512), Err(refused(Status::LBA_OUT_OF_RANGE)));
+    }
+
+    #[test]
+    fn a_start_near_the_end_of_64_bits_does_not_wrap_around() {
+        for slba in [u64::MAX, u64::MAX - 1, u64::MAX - 7] {
+            assert_eq!(parse(read(slba, 7), 4096), Err(refused(Status::LBA_OUT_OF_RANGE)));
+            assert_eq!(parse(write(slba, 7).entry(), 4096), Err(refused(Status::LBA_OUT_OF_RANGE)));
+        }
+    }
+
+    #[test]
+    fn a_transfer_of_mdts_is_taken_and_one_block_more_is_not() {
+        let geometry = Geometry { blocks: 1 << 20, ..GEOMETRY };
+        let largest = parse_io(&read(0, 2047), &geometry, MDTS, MDTS);
+        assert_eq!(largest, Ok(IoCommand::Read { lba: 0, blocks: 2048, fua: false }));
+        let larger = parse_io(&read(0, 2048), &geometry, MDTS + 512, MDTS);
+        assert_eq!(larger, Err(refused(Status::INVALID_FIELD)));
+    }
+
+    #[test]
+    fn the_largest_nlb_of_4_kib_blocks_does_not_overflow() {
+        let geometry = Geometry { block_shift: 12, blocks: u64::MAX, read_only: false };
+        let result = parse_io(&read(0, 0xffff), &geometry, 0, u32::MAX);
+        assert_eq!(result, Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+    }
+
+    #[test]
+    fn the_sgl_must_describe_exactly_the_blocks() {
+        for data_bytes in [0, 511, 513, 1024] {
+            assert_eq!(parse(read(0, 0), data_bytes), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+            assert_eq!(parse(write(0, 0).entry(), data_bytes), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+        }
+    }
+
+    #[test]
+    fn data_for_a_command_that_moves_none_is_refused() {
+        let flush = isolane_wire::io::flush(1);
+        assert_eq!(parse(flush, 0), Ok(IoCommand::Flush));
+        assert_eq!(parse(flush, 512), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+        let zeroes = WriteZeroesCommand { nsid: 1, ..WriteZeroesCommand::default() };
+        assert_eq!(parse(zeroes.entry(), 512), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+    }
+
+    #[test]
+    fn a_read_only_namespace_takes_reads_and_flushes_only() {
+        let geometry = Geometry { read_only: true, ..GEOMETRY };
+        let protected = Err(refused(Status::NAMESPACE_WRITE_PROTECTED));
+        assert!(parse_io(&read(0, 0), &geometry, 512, MDTS).is_ok());
+        assert!(parse_io(&isolane_wire::io::flush(1), &geometry, 0, MDTS).is_ok());
+        assert_eq!(parse_io(&write(0, 0).entry(), &geometry, 512, MDTS), protected);
+        let zeroes = WriteZeroesCommand { nsid: 1, ..WriteZeroesCommand::default() };
+        assert_eq!(parse_io(&zeroes.entry(), &geometry, 0, MDTS), protected);
+        let deallocate = DatasetManagementCommand { deallocate: true, ..DatasetManagementCommand::default() };
+        assert_eq!(parse_io(&deallocate.entry(), &geometry, 16, MDTS), protected);
+    }
+
+    #[test]
+    fn write_zeroes_may_be_larger_than_mdts_and_keeps_its_flags() {
+        let geometry = Geometry { blocks: 1 << 20, ..GEOMETRY };
+        let command = WriteZeroesCommand {
+            slba: 1,
+            nlb: 0xffff,
+            deallocate: true,
+            fua: true,
+            ..WriteZeroesCommand::default()
+        };
+        let parsed = parse_io(&command.entry(), &geometry, 0, MDTS);
+        let expected = IoCommand::WriteZeroes { lba: 1, blocks: 65536, fua: true, deallocate: true };
+        assert_eq!(parsed, Ok(expected));
+    }
+
+    #[test]
+    fn deallocate_names_up_to_256_ranges_and_each_is_checked() {
+        let command =
+            DatasetManagementCommand { nr: 255, deallocate: true, ..DatasetManagementCommand::default() };
+        assert_eq!(parse(command.entry(), 4096), Ok(IoCommand::Deallocate { ranges: 256 }));
+        assert_eq!(parse(command.entry(), 4080), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+
+        let mut data = Range { attributes: 0, blocks: 8, slba: 4088 }.encode().to_vec();
+        data.extend(Range { attributes: 0, blocks: 0, slba: 4096 }.encode());
+        let ranges = parse_ranges(&data, 2, &GEOMETRY).unwrap();
+        assert_eq!(ranges, [BlockRange { lba: 4088, blocks: 8 }, BlockRange { lba: 4096, blocks: 0 }]);
+        data.extend(Range { attributes: 0, blocks: u32::MAX, slba: u64::MAX }.encode());
+        assert_eq!(parse_ranges(&data, 3, &GEOMETRY), Err(refused(Status::LBA_OUT_OF_RANGE)));
+        assert_eq!(
+            parse_ranges(&data, 2, &GEOMETRY),
+            Ok(ranges),
+            "what lies behind the ranges does not matter"
+        );
+        assert_eq!(parse_ranges(&data, 4, &GEOMETRY), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+    }
+
+    #[test]
+    fn a_linux_host_describes_room_for_256_ranges_and_uses_one() {
+        let command =
+            DatasetManagementCommand { nr: 0, deallocate: true, ..DatasetManagementCommand::default() };
+        assert_eq!(parse(command.entry(), 4096), Ok(IoCommand::Deallocate { ranges: 1 }));
+        assert_eq!(parse(command.entry(), 4112), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+    }
+
+    #[test]
+    fn hints_without_deallocate_are_accepted_and_unused() {
+        let command = DatasetManagementCommand { integral_read: true, ..DatasetManagementCommand::default() };
+        assert_eq!(parse(command.entry(), 16), Ok(IoCommand::Hint));
+    }
+
+    #[test]
+    fn what_is_not_offered_is_refused() {
+        for opcode in [IoOpcode::Compare, IoOpcode::Copy, IoOpcode::ReservationRegister] {
+            let entry = SubmissionEntry::new(opcode.code(), 1);
+            assert_eq!(parse(entry, 0), Err(refused(Status::INVALID_OPCODE)));
+        }
+        assert_eq!(parse(SubmissionEntry::new(0xc0, 1), 0), Err(refused(Status::INVALID_OPCODE)));
+        let fused = SubmissionEntry { flags: read(0, 0).flags.with_fuse(1), ..read(0, 0) };
+        assert_eq!(parse(fused, 512), Err(refused(Status::INVALID_FIELD)));
+        let directive = WriteCommand { dtype: 1, ..write(0, 0) };
+        assert_eq!(parse(directive.entry(), 512), Err(refused(Status::INVALID_FIELD)));
+    }
+}

@@ -1,0 +1,139 @@
+//! The keep-alive timer of one association (Base 1.4 §7.12, TCP §3.4).
+//!
+//! What it is: when the host was last heard, and for how long it may be silent. Traffic on any queue counts
+//! (TBKAS), so the timer is looked at once per timeout and not once per command: a silent host is found within
+//! two timeouts. What it is not: a clock. Invariant: every association has a timer, except that of a ready I/O
+//! controller whose host asked for none (KATO 0).
+
+use std::time::{Duration, Instant};
+
+/// Granularity of KATO in units of 100 ms (KAS): 1 s.
+pub(super) const KAS: u16 = 10;
+/// How long a controller that is not ready, or a discovery controller without KATO, waits for its host; the
+/// default KATO of transports that require keep alive (Base 1.4 §5.21.1.15).
+const DEFAULT: Duration = Duration::from_millis(120_000);
+
+/// Keep-alive timer.
+#[derive(Debug)]
+pub(super) struct KeepAlive {
+    kato: Duration,
+    since: Instant,
+    is_discovery: bool,
+}
+
+/// What the timer has to know of the controller's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// CSTS.RDY is 1 and no shutdown was asked for: KATO holds.
+    Ready,
+    /// Not enabled yet, shut down, or failed: KATO is stopped, but nothing waits for ever.
+    NotReady,
+}
+
+impl KeepAlive {
+    /// A timer that starts now; `kato_ms` as the host asked.
+    pub(super) fn new(kato_ms: u32, is_discovery: bool, now: Instant) -> KeepAlive {
+        KeepAlive { kato: rounded(kato_ms), since: now, is_discovery }
+    }
+
+    /// KATO in milliseconds, rounded up to the granularity.
+    pub(super) fn kato_ms(&self) -> u32 {
+        u32::try_from(self.kato.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    /// Feature 0Fh is set.
+    pub(super) fn set_kato(&mut self, kato_ms: u32, now: Instant) {
+        self.kato = rounded(kato_ms);
+        self.since = now;
+    }
+
+    /// The host was heard.
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.since = now;
+    }
+
+    /// When the timer has to be looked at.
+    pub(super) fn deadline(&self, watch: Watch) -> Option<Instant> {
+        self.window(watch).map(|window| self.since + window)
+    }
+
+    /// The time has come: whether the host has been silent. Traffic starts the timer anew.
+    pub(super) fn is_expired(
+        &mut self,
+        watch: Watch,
+        now: Instant,
+        had_traffic: impl FnOnce() -> bool,
+    ) -> bool {
+        if self.deadline(watch).is_none_or(|deadline| now < deadline) {
+            return false;
+        }
+        if had_traffic() {
+            self.since = now;
+            return false;
+        }
+        true
+    }
+
+    fn window(&self, watch: Watch) -> Option<Duration> {
+        match watch {
+            Watch::NotReady => Some(self.kato.max(DEFAULT)),
+            Watch::Ready if !self.kato.is_zero() => Some(self.kato),
+            Watch::Ready => self.is_discovery.then_some(DEFAULT),
+        }
+    }
+}
+
+/// KATO is rounded up to the granularity (Base 1.4 §5.21.1.15).
+fn rounded(kato_ms: u32) -> Duration {
+    let granularity_ms = u64::from(KAS) * 100;
+    Duration::from_millis(u64::from(kato_ms).div_ceil(granularity_ms) * granularity_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn kato_is_rounded_up_to_the_granularity() {
+        let now = Instant::now();
+        assert_eq!(KeepAlive::new(1, false, now).kato_ms(), 1000);
+        assert_eq!(KeepAlive::new(5000, false, now).kato_ms(), 5000);
+        assert_eq!(KeepAlive::new(5001, false, now).kato_ms(), 6000);
+        assert_eq!(KeepAlive::new(u32::MAX, false, now).kato_ms(), u32::MAX);
+    }
+
+    #[test]
+    fn a_silent_host_is_found_after_its_timeout_and_not_before() {
+        let now = Instant::now();
+        let mut timer = KeepAlive::new(5000, false, now);
+        assert!(!timer.is_expired(Watch::Ready, now + 4 * S, || false));
+        assert!(timer.is_expired(Watch::Ready, now + 5 * S, || false));
+    }
+
+    #[test]
+    fn traffic_starts_the_timer_anew() {
+        let now = Instant::now();
+        let mut timer = KeepAlive::new(5000, false, now);
+        assert!(!timer.is_expired(Watch::Ready, now + 5 * S, || true));
+        assert_eq!(timer.deadline(Watch::Ready), Some(now + 10 * S));
+        timer.restart(now + 7 * S);
+        assert_eq!(timer.deadline(Watch::Ready), Some(now + 12 * S));
+    }
+
+    #[test]
+    fn kato_zero_stops_the_timer_of_an_io_controller_only() {
+        let now = Instant::now();
+        assert_eq!(KeepAlive::new(0, false, now).deadline(Watch::Ready), None);
+        assert_eq!(KeepAlive::new(0, true, now).deadline(Watch::Ready), Some(now + 120 * S));
+    }
+
+    #[test]
+    fn a_controller_that_is_never_enabled_does_not_wait_for_ever() {
+        let now = Instant::now();
+        assert_eq!(KeepAlive::new(0, false, now).deadline(Watch::NotReady), Some(now + 120 * S));
+        assert_eq!(KeepAlive::new(5000, false, now).deadline(Watch::NotReady), Some(now + 120 * S));
+        assert_eq!(KeepAlive::new(600_000, false, now).deadline(Watch::NotReady), Some(now + 600 * S));
+    }
+}

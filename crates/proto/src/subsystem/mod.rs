@@ -1,0 +1,183 @@
+//! The control path of a target: subsystems, their controllers, and every command that is not I/O.
+//!
+//! What it is: one [`Port`] holds the NVM subsystem and the discovery subsystem with all of their associations.
+//! Commands go in with [`Port::connect`] and [`Port::handle_command`], which answer at once; what happens beyond
+//! the one connection that asked comes out of [`Port::poll_event`]. What it is not: it owns no connection, no
+//! permit, no volume and no clock, and no I/O command passes through it; [`parse_io`] checks those without it.
+//!
+//! How a driver uses it:
+//!
+//! 1. The first command of a connection must be Fabrics Connect; anything else is answered
+//!    `Status::COMMAND_SEQUENCE_ERROR`. Its 1,024 bytes go into [`Port::connect`].
+//! 2. Every command of the admin queue, and fabrics commands of I/O queues, go into [`Port::handle_command`] with
+//!    their data. [`data_expected`] says beforehand how much data a command moves; what the host offers must equal it.
+//! 3. After every call, [`Port::poll_event`] is drained, and its events are acted on before the returned action.
+//! 4. When a connection is gone: [`Port::handle_disconnected`] at once, [`Port::handle_drained`] when no I/O of
+//!    it is in flight any more. Until then its controller keeps its place, so that no late write can land
+//!    behind the back of a successor.
+//! 5. [`Port::poll_timeout`] and [`Port::handle_timeout`] run the keep-alive timers.
+//!
+//! Invariant: a CNTLID leaves the table only when every queue of its association has been drained.
+
+mod admin;
+mod association;
+mod config;
+mod connect;
+mod discovery;
+mod event;
+mod feature;
+mod identify;
+mod io;
+mod keep_alive;
+mod log;
+mod namespace;
+mod port;
+mod property;
+mod shared;
+mod table;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use isolane_wire::Nqn;
+
+use crate::completion::Completion;
+
+pub use config::{
+    ADMIN_ENTRIES_MAX, ADMIN_IN_CAPSULE_BYTES, ConfigError, Geometry, NSID_MAX, NamespaceConfig, PortConfig,
+    SubsystemConfig,
+};
+pub use io::{BlockRange, IoCommand, parse_io, parse_ranges};
+pub use port::Port;
+pub use shared::{ControllerStatus, IoCounters, IoTotals};
+pub use transfer::{DataExpected, data_expected};
+
+/// One association between a host and a controller; never the same again, although its CNTLID may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AssociationId {
+    /// Controller ID within its subsystem.
+    pub cntlid: u16,
+    /// Whether it is a discovery controller.
+    pub is_discovery: bool,
+    /// Counts the associations of this port.
+    pub serial: u64,
+}
+
+/// Where a connection comes from and where it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionInfo {
+    /// The address that the host reached; the discovery log names it.
+    pub local: SocketAddr,
+    /// The host's address.
+    pub remote: SocketAddr,
+}
+
+/// A queue that has been connected.
+#[derive(Clone, Debug)]
+pub struct Connected {
+    /// Its association.
+    pub id: AssociationId,
+    /// Queue identifier; 0 is the admin queue.
+    pub qid: u16,
+    /// Submission queue size as the host gave it, 0's based.
+    pub sqsize: u16,
+    /// Whether the host does without submission queue flow control (SQHD is then not meant).
+    pub flow_control_disabled: bool,
+    /// Name of the host, for log lines.
+    pub host_nqn: Nqn,
+    /// What the I/O path must know of the controller.
+    pub status: Arc<ControllerStatus>,
+    /// What this queue counts for the SMART log.
+    pub counters: Arc<IoCounters>,
+    /// The answer to the Connect.
+    pub completion: Completion,
+}
+
+/// Why a Connect was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Answer with this, then close the connection when the answer has been sent.
+    Rejected(Completion),
+    /// An earlier association of the same host still has I/O in flight. Keep the command and try it again after
+    /// an [`Event::Ended`]; answer [`Status::CONNECT_CONTROLLER_BUSY`](isolane_wire::Status::CONNECT_CONTROLLER_BUSY) after a while.
+    Wait,
+}
+
+/// What to do with a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Answer.
+    Complete(Completion),
+    /// Send the data, then answer. Its length is what [`data_expected`] told.
+    CompleteWithData(Vec<u8>, Completion),
+    /// Keep the permit; an [`Event::AsyncEvent`] with its CID ends it.
+    HoldAsyncEvent,
+    /// Flush every volume, then answer with this; with the volume's status if a flush fails.
+    Flush(Completion),
+    /// Answer, send it, close this connection.
+    Disconnect(Completion),
+}
+
+/// What the rest of the target has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Complete the held Async Event Request of this CID on the admin queue.
+    AsyncEvent {
+        /// Whose admin queue.
+        id: AssociationId,
+        /// Which request.
+        cid: u16,
+        /// Its answer.
+        completion: Completion,
+    },
+    /// CC.EN became 0: close the I/O connections, keep the admin connection. RDY drops once all are drained.
+    CloseIoQueues {
+        /// Whose.
+        id: AssociationId,
+    },
+    /// CC.SHN was set: when no I/O of the association is in flight, flush every volume and call
+    /// [`Port::handle_flushed`]. Connections stay open.
+    Shutdown {
+        /// Whose.
+        id: AssociationId,
+    },
+    /// Close every connection of the association at once and cancel what has not reached a volume.
+    Close {
+        /// Whose.
+        id: AssociationId,
+        /// Why, for the log line.
+        reason: CloseReason,
+    },
+    /// The association is gone, all of its I/O has ended.
+    Ended {
+        /// Which.
+        id: AssociationId,
+    },
+}
+
+/// Why an association was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// Its admin connection is gone.
+    AdminQueueLost,
+    /// Nothing was heard of the host for longer than the keep-alive timeout.
+    KeepAliveExpired,
+}
+
+/// One live association, for `info` and log lines.
+#[derive(Clone, Debug)]
+pub struct AssociationInfo {
+    /// Which.
+    pub id: AssociationId,
+    /// The host's name.
+    pub host_nqn: Nqn,
+    /// Where its admin connection comes from.
+    pub connection: ConnectionInfo,
+    /// Connected queues, the admin queue included.
+    pub queues: usize,
+    /// Keep-alive timeout in milliseconds; 0: none.
+    pub kato_ms: u32,
+}

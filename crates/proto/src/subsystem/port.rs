@@ -1,0 +1,176 @@
+//! The subsystems behind one set of listeners, and the only door to them.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use isolane_wire::opcode::AdminOpcode;
+use isolane_wire::{Status, SubmissionEntry};
+
+use super::admin::{self, Command, Site};
+use super::event::Notice;
+use super::namespace::Profile;
+use super::table::Subsystem;
+use super::{
+    Action, AssociationId, AssociationInfo, ConfigError, Connected, ConnectionInfo, Event, IoTotals,
+    NamespaceConfig, PortConfig, Refusal, connect,
+};
+use crate::completion::Completion;
+
+/// The NVM subsystem and the discovery subsystem of a target, with all associations.
+#[derive(Debug)]
+pub struct Port {
+    pub(super) nvm: Subsystem,
+    discovery: Subsystem,
+    advertise: Vec<SocketAddr>,
+    associations_max: usize,
+    generation: u64,
+    started: Option<Instant>,
+    events: VecDeque<Event>,
+}
+
+impl Port {
+    /// A port without associations.
+    pub fn new(config: PortConfig) -> Result<Port, ConfigError> {
+        config.check()?;
+        let PortConfig { subsystem, advertise, associations_max, generation_start } = config;
+        Ok(Port {
+            discovery: Subsystem::new(Profile::discovery(&subsystem)),
+            nvm: Subsystem::new(Profile::nvm(subsystem)),
+            advertise,
+            associations_max,
+            generation: generation_start,
+            started: None,
+            events: VecDeque::new(),
+        })
+    }
+
+    /// A Fabrics Connect arrived on a connection that has none yet (Fabrics 1.1 §3.3). `data` is empty if the
+    /// host described another length than [`data_expected`](super::data_expected).
+    pub fn connect(
+        &mut self,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        from: ConnectionInfo,
+        now: Instant,
+    ) -> Result<Connected, Refusal> {
+        self.started.get_or_insert(now);
+        let connect = connect::parse(entry, data)?;
+        let is_full =
+            self.nvm.associations.len() + self.discovery.associations.len() >= self.associations_max;
+        let subsystem = match connect.subnqn {
+            nqn if nqn.is_discovery() => &mut self.discovery,
+            nqn if nqn == self.nvm.profile.config.nqn => &mut self.nvm,
+            _ => return Err(connect::unknown_subsystem()),
+        };
+        subsystem.connect(&connect, from, is_full, now)
+    }
+
+    /// Any command of the admin queue, or a fabrics command of an I/O queue. `data_bytes` is what its SGL
+    /// describes in either direction. No command that is executed here takes data from the host, so what it
+    /// sends along has been discarded.
+    pub fn handle_command(
+        &mut self,
+        id: AssociationId,
+        qid: u16,
+        entry: &SubmissionEntry,
+        data_bytes: u32,
+        now: Instant,
+    ) -> Action {
+        let wants_totals = entry.opcode == AdminOpcode::GetLogPage.code();
+        let totals = if wants_totals { self.nvm.totals() } else { IoTotals::default() };
+        let uptime = self.started.map(|started| now.saturating_duration_since(started)).unwrap_or_default();
+        let (associations, profile) = if id.is_discovery {
+            (&mut self.discovery.associations, &self.discovery.profile)
+        } else {
+            (&mut self.nvm.associations, &self.nvm.profile)
+        };
+        let association = associations.get_mut(&id.cntlid).filter(|found| found.id == id && !found.is_ending);
+        let Some(association) = association else {
+            return Action::Complete(Completion::failed(Status::ABORTED_SQ_DELETION));
+        };
+        let served = &self.nvm.profile;
+        let site =
+            Site { profile, served, advertise: &self.advertise, generation: self.generation, totals, uptime };
+        let command = Command { qid, entry, data_bytes, now };
+        admin::execute(association, &site, &command, &mut self.events)
+    }
+
+    /// A connection is gone or has failed. The loss of an admin queue ends its association.
+    pub fn handle_disconnected(&mut self, id: AssociationId, qid: u16) {
+        let (subsystem, events) = self.subsystem(id);
+        subsystem.handle_disconnected(id, qid, events);
+    }
+
+    /// No command of a disconnected queue is at a volume any more.
+    pub fn handle_drained(&mut self, id: AssociationId, qid: u16) {
+        let (subsystem, events) = self.subsystem(id);
+        subsystem.handle_drained(id, qid, events);
+    }
+
+    /// The flush that an [`Event::Shutdown`] asked for has ended; `is_durable`: without an error.
+    pub fn handle_flushed(&mut self, id: AssociationId, is_durable: bool) {
+        self.subsystem(id).0.handle_flushed(id, is_durable);
+    }
+
+    /// What else is to be done; `None`: nothing more.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Port::handle_timeout`] is due; `None`: no timer runs.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.nvm.poll_timeout().into_iter().chain(self.discovery.poll_timeout()).min()
+    }
+
+    /// Ends the associations whose host has been silent for too long.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.nvm.handle_timeout(now, &mut self.events);
+        self.discovery.handle_timeout(now, &mut self.events);
+    }
+
+    /// Adds a namespace, tells every host.
+    pub fn add_namespace(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
+        let nsid = namespace.nsid;
+        self.nvm.profile.add(namespace)?;
+        self.on_namespace(nsid);
+        Ok(())
+    }
+
+    /// Takes a namespace away, tells every host. I/O to it must already be refused.
+    pub fn remove_namespace(&mut self, nsid: u32) -> Result<(), ConfigError> {
+        self.nvm.profile.remove(nsid)?;
+        self.on_namespace(nsid);
+        Ok(())
+    }
+
+    /// Changes the geometry of a namespace, tells every host.
+    pub fn change_namespace(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
+        let nsid = namespace.nsid;
+        self.nvm.profile.change(namespace)?;
+        self.on_namespace(nsid);
+        Ok(())
+    }
+
+    /// Tells discovery hosts of other addresses (Fabrics 1.1 §5.3); the generation rises.
+    pub fn set_advertised(&mut self, advertise: Vec<SocketAddr>) {
+        self.advertise = advertise;
+        self.generation = self.generation.wrapping_add(1);
+        self.discovery.raise(Notice::DiscoveryChanged, None, &mut self.events);
+    }
+
+    /// Every association that holds a CNTLID.
+    pub fn associations(&self) -> Vec<AssociationInfo> {
+        let all = self.nvm.associations.values().chain(self.discovery.associations.values());
+        all.map(|association| association.info()).collect()
+    }
+
+    fn on_namespace(&mut self, nsid: u32) {
+        self.nvm.raise(Notice::NamespaceChanged, Some(nsid), &mut self.events);
+    }
+
+    fn subsystem(&mut self, id: AssociationId) -> (&mut Subsystem, &mut VecDeque<Event>) {
+        let subsystem = if id.is_discovery { &mut self.discovery } else { &mut self.nvm };
+        (subsystem, &mut self.events)
+    }
+}

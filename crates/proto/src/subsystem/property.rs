@@ -1,0 +1,181 @@
+//! Controller properties: CAP, VS, CC, CSTS (Base 1.4 §3.1, Fabrics 1.1 §3.4 and §3.5).
+//!
+//! What it is: the states of enabling, resetting and shutting down, driven by CC and told by CSTS.
+//! What it is not: it closes nothing and flushes nothing; it says that someone must.
+//! Invariant: SHST says "complete" only after a flush without an error, and RDY drops only without I/O queues.
+
+use isolane_wire::Status;
+use isolane_wire::fabrics::{PropertyGetCommand, PropertySetCommand, PropertySize};
+use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
+
+use super::ADMIN_ENTRIES_MAX;
+use super::namespace::{Kind, Profile};
+
+/// Version that every controller claims: 1.4.
+pub(super) const VERSION: Vs = Vs::V1_4;
+
+/// Longest time to become ready or to stop, in units of 500 ms (CAP.TO): a reset waits for I/O in flight.
+const READY_TIMEOUT: u8 = 60;
+
+/// The registers of one controller.
+#[derive(Debug)]
+pub(super) struct Registers {
+    cc: Cc,
+    phase: Phase,
+    is_discovery: bool,
+}
+
+/// Where a controller is between enabled and shut down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// CC.EN is 0.
+    Disabled,
+    /// Commands are taken.
+    Ready,
+    /// CC.SHN is set; I/O ends and caches are flushed.
+    ShuttingDown,
+    /// All is flushed.
+    ShutDown,
+    /// CC.EN became 0, but I/O queues are still there.
+    Resetting,
+    /// CC asked for what is not supported, or the last flush failed.
+    Failed,
+}
+
+/// What a write to CC sets in motion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transition {
+    /// Nothing more than the new value.
+    None,
+    /// The I/O queues have to go.
+    CloseIoQueues,
+    /// The controller is disabled already.
+    Reset,
+    /// I/O has to end, caches have to be flushed.
+    Shutdown,
+}
+
+impl Registers {
+    /// A disabled controller.
+    pub(super) fn new(is_discovery: bool) -> Registers {
+        Registers { cc: Cc(0), phase: Phase::Disabled, is_discovery }
+    }
+
+    /// Whether I/O is taken and KATO runs.
+    pub(super) fn is_ready(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+
+    /// Whether admin commands are taken.
+    pub(super) fn is_enabled(&self) -> bool {
+        matches!(self.phase, Phase::Ready | Phase::ShuttingDown | Phase::ShutDown)
+    }
+
+    /// CSTS as the host reads it.
+    pub(super) fn csts(&self) -> Csts {
+        let csts = Csts(0);
+        match self.phase {
+            Phase::Disabled => csts,
+            Phase::Ready | Phase::Resetting => csts.with_rdy(true),
+            Phase::ShuttingDown => csts.with_rdy(true).with_shst(Csts::SHST_OCCURRING),
+            Phase::ShutDown => csts.with_rdy(true).with_shst(Csts::SHST_COMPLETE),
+            Phase::Failed => csts.with_cfs(true),
+        }
+    }
+
+    /// Property Get. The size has to be that of the property (Fabrics 1.1 §3.4).
+    pub(super) fn property(&self, command: &PropertyGetCommand, cap: Cap) -> Result<u64, Status> {
+        let (size, value) = match command.offset {
+            offset::CAP => (PropertySize::Bytes8, cap.0),
+            offset::VS => (PropertySize::Bytes4, VERSION.0.into()),
+            offset::CC => (PropertySize::Bytes4, self.cc.0.into()),
+            offset::CSTS => (PropertySize::Bytes4, self.csts().0.into()),
+            _ => return Err(Status::INVALID_FIELD.with_dnr(true)),
+        };
+        if command.size == size { Ok(value) } else { Err(Status::INVALID_FIELD.with_dnr(true)) }
+    }
+
+    /// Property Set: only CC can be written.
+    pub(super) fn set_property(
+        &mut self,
+        command: &PropertySetCommand,
+        has_io_queues: bool,
+    ) -> Result<Transition, Status> {
+        if command.offset != offset::CC || command.size != PropertySize::Bytes4 {
+            return Err(Status::INVALID_FIELD.with_dnr(true));
+        }
+        let cc = Cc(command.value as u32);
+        if self.phase == Phase::Resetting && cc.en() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        }
+        self.cc = cc;
+        Ok(self.on_cc(has_io_queues))
+    }
+
+    fn on_cc(&mut self, has_io_queues: bool) -> Transition {
+        let is_shutdown = self.cc.shn() != Cc::SHN_NONE;
+        match (self.phase, self.cc.en()) {
+            (Phase::Disabled, true) => {
+                self.phase = if self.is_supported() { Phase::Ready } else { Phase::Failed };
+                if self.phase == Phase::Ready && is_shutdown { self.shut_down() } else { Transition::None }
+            }
+            (Phase::Disabled | Phase::Resetting, _) => Transition::None,
+            (_, false) if has_io_queues => {
+                self.phase = Phase::Resetting;
+                Transition::CloseIoQueues
+            }
+            (_, false) => {
+                self.phase = Phase::Disabled;
+                Transition::Reset
+            }
+            (Phase::Ready, true) if is_shutdown => self.shut_down(),
+            (_, true) => Transition::None,
+        }
+    }
+
+    fn shut_down(&mut self) -> Transition {
+        self.phase = Phase::ShuttingDown;
+        Transition::Shutdown
+    }
+
+    /// The command set, page size, arbitration and entry sizes that CC selects (Base 1.4 §3.1.5). A discovery
+    /// controller has no I/O queues, and hosts give it the sizes of one or none.
+    fn is_supported(&self) -> bool {
+        let sizes = (self.cc.iosqes(), self.cc.iocqes());
+        let has_sizes = self.is_discovery || sizes == (Cc::IOSQES_64, Cc::IOCQES_16);
+        has_sizes && self.cc.css() == 0 && self.cc.mps() == 0 && self.cc.ams() == 0
+    }
+
+    /// The last I/O queue is gone; whether that ended a reset.
+    pub(super) fn handle_io_queues_gone(&mut self) -> bool {
+        let has_ended = self.phase == Phase::Resetting;
+        if has_ended {
+            self.phase = Phase::Disabled;
+        }
+        has_ended
+    }
+
+    /// The flush of a shutdown has ended.
+    pub(super) fn handle_flushed(&mut self, is_durable: bool) {
+        if self.phase == Phase::ShuttingDown {
+            self.phase = if is_durable { Phase::ShutDown } else { Phase::Failed };
+        }
+    }
+
+    /// Nothing works any more (CSTS.CFS).
+    pub(super) fn fail(&mut self) {
+        self.phase = Phase::Failed;
+    }
+}
+
+/// CAP (Base 1.4 §3.1.1): contiguous queues, the NVM command set, pages of 4 KiB, round robin only.
+pub(super) fn cap(profile: &Profile) -> Cap {
+    let entries_max = match profile.kind {
+        Kind::Nvm => profile.config.queue_entries_max,
+        Kind::Discovery => ADMIN_ENTRIES_MAX,
+    };
+    Cap(0).with_mqes(entries_max - 1).with_cqr(true).with_to(READY_TIMEOUT).with_css(CSS_NVM)
+}
+
+/// CAP.CSS: bit 0, the NVM command set.
+const CSS_NVM: u8 = 1;

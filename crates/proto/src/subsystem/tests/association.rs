@@ -1,0 +1,202 @@
+//! The life of an association: keep alive, loss of connections, fencing, Disconnect.
+
+use super::*;
+use isolane_wire::admin::keep_alive;
+use isolane_wire::fabrics::{ConnectRejection, DisconnectCommand};
+
+#[test]
+fn a_silent_host_loses_its_association() {
+    let mut world = World::new();
+    let connected = world.connect(&MockConnect::admin()).unwrap();
+    let id = connected.id;
+    world.set_cc(id, Cc::enabled());
+    world.wait(5 * S);
+    assert_eq!(world.events(), [], "Connect and Property Set were traffic");
+    assert_eq!(world.port.poll_timeout(), Some(world.now + 5 * S));
+    world.wait(5 * S);
+    assert_eq!(world.events(), [Event::Close { id, reason: CloseReason::KeepAliveExpired }]);
+    assert!(!connected.status.is_ready());
+    let action = world.execute(id, keep_alive(), 0);
+    assert_eq!(completion(action).status, Status::ABORTED_SQ_DELETION, "too late");
+
+    world.drop_queue(id, 0);
+    assert_eq!(world.events(), [Event::Ended { id }]);
+    assert_eq!(world.port.poll_timeout(), None);
+}
+
+#[test]
+fn keep_alive_and_traffic_on_any_queue_keep_the_association() {
+    let mut world = World::new();
+    let id = world.ready();
+    let io = world.io_queue(id, 1).unwrap();
+    for _ in 0..10 {
+        world.wait(4 * S);
+        assert_eq!(world.complete(id, keep_alive()), Completion::success());
+    }
+    for _ in 0..10 {
+        world.wait(4 * S);
+        io.status.record_traffic();
+    }
+    assert_eq!(world.events(), []);
+}
+
+#[test]
+fn kato_can_be_changed_and_is_told_as_it_is_kept() {
+    let mut world = World::new();
+    let id = world.ready();
+    assert_eq!(world.feature(id, FeatureId::KeepAliveTimer), Completion::result(5000));
+    world.set_feature(id, FeatureId::KeepAliveTimer, 30_001);
+    assert_eq!(world.feature(id, FeatureId::KeepAliveTimer), Completion::result(31_000));
+    assert_eq!(world.port.poll_timeout(), Some(world.now + 31 * S));
+}
+
+#[test]
+fn keep_alive_stops_with_the_shutdown() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.set_cc(id, Cc::enabled().with_shn(Cc::SHN_NORMAL));
+    world.events();
+    world.wait(100 * S);
+    assert_eq!(world.events(), []);
+}
+
+#[test]
+fn a_connection_that_never_enables_its_controller_does_not_stay_for_ever() {
+    let mut world = World::new();
+    let id = world.admin();
+    world.wait(120 * S);
+    assert_eq!(world.events(), [Event::Close { id, reason: CloseReason::KeepAliveExpired }]);
+}
+
+#[test]
+fn loss_of_the_admin_connection_ends_the_association_after_its_last_io() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.io_queue(id, 1).unwrap();
+    world.port.handle_disconnected(id, 0);
+    world.port.handle_drained(id, 0);
+    assert_eq!(world.events(), [Event::Close { id, reason: CloseReason::AdminQueueLost }]);
+    world.port.handle_disconnected(id, 1);
+    assert_eq!(world.events(), []);
+    world.port.handle_drained(id, 1);
+    assert_eq!(world.events(), [Event::Ended { id }]);
+    assert!(world.port.associations().is_empty());
+}
+
+#[test]
+fn the_same_host_waits_until_writes_of_its_old_path_have_ended() {
+    let mut world = World::new();
+    let old = world.ready();
+    world.io_queue(old, 1).unwrap();
+    world.drop_queue(old, 0);
+    assert_eq!(world.connect(&MockConnect::admin()).err(), Some(Refusal::Wait));
+    let mut other = MockConnect::admin();
+    other.data.hostid = [9; 16];
+    assert!(world.connect(&other).is_ok(), "another host need not wait");
+
+    world.drop_queue(old, 1);
+    let new = world.connect(&MockConnect::admin()).unwrap().id;
+    assert_ne!(new.cntlid, old.cntlid);
+}
+
+#[test]
+fn an_old_cntlid_is_unknown_only_when_all_of_its_io_has_ended() {
+    let mut world = World::new();
+    let old = world.ready();
+    world.io_queue(old, 1).unwrap();
+    world.drop_queue(old, 0);
+    assert_eq!(rejected(world.io_queue(old, 2)), Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
+    world.drop_queue(old, 1);
+    assert_eq!(rejected(world.io_queue(old, 2)), ConnectRejection::Data(16).completion().into());
+}
+
+#[test]
+fn a_queue_that_is_still_connected_cannot_be_drained() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.io_queue(id, 1).unwrap();
+    world.port.handle_drained(id, 1);
+    assert_eq!(world.port.associations()[0].queues, 2);
+}
+
+#[test]
+fn reports_of_an_association_that_is_gone_touch_no_other() {
+    let mut world = World::new();
+    let gone = world.ready();
+    world.drop_queue(gone, 0);
+    let id = world.ready();
+    world.events();
+    let impostor = AssociationId { cntlid: id.cntlid, ..gone };
+    world.drop_queue(impostor, 0);
+    world.port.handle_flushed(impostor, false);
+    assert_eq!(world.events(), []);
+    assert!(world.csts(id).rdy());
+}
+
+#[test]
+fn hosts_do_not_disturb_each_other() {
+    let mut world = World::new();
+    let (one, two) = (world.ready(), world.ready());
+    world.io_queue(one, 1).unwrap();
+    world.io_queue(two, 1).unwrap();
+    world.set_cc(one, Cc(0));
+    world.drop_queue(one, 1);
+    assert!(!world.csts(one).rdy());
+    assert!(world.csts(two).rdy());
+}
+
+#[test]
+fn disconnect_deletes_an_io_queue_and_nothing_else() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.io_queue(id, 1).unwrap();
+    let entry = DisconnectCommand::default().entry();
+    let action = world.port.handle_command(id, 1, &entry, 0, world.now);
+    assert_eq!(action, Action::Disconnect(Completion::success()));
+    world.drop_queue(id, 1);
+    assert!(world.io_queue(id, 1).is_ok());
+
+    assert_eq!(world.complete(id, entry), refused(Status::INVALID_QUEUE_TYPE));
+    let unknown = DisconnectCommand { recfmt: 1 }.entry();
+    let action = world.port.handle_command(id, 1, &unknown, 0, world.now);
+    assert_eq!(completion(action), refused(Status::CONNECT_INCOMPATIBLE_FORMAT));
+}
+
+#[test]
+fn an_io_queue_takes_no_other_command_of_the_control_path() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.io_queue(id, 1).unwrap();
+    let size = PropertySize::Bytes4;
+    for entry in [keep_alive(), PropertyGetCommand { size, offset: offset::CSTS }.entry()] {
+        let action = world.port.handle_command(id, 1, &entry, 0, world.now);
+        assert_eq!(completion(action), refused(Status::INVALID_OPCODE));
+    }
+}
+
+#[test]
+fn what_no_controller_knows_is_an_invalid_opcode_whatever_its_data() {
+    use isolane_wire::opcode::AdminOpcode;
+    let mut world = World::new();
+    let id = world.ready();
+    for opcode in [AdminOpcode::CreateIoSubmissionQueue, AdminOpcode::FormatNvm, AdminOpcode::SecuritySend] {
+        for data_bytes in [0, 4096] {
+            let action = world.execute(id, SubmissionEntry::new(opcode.code(), 1), data_bytes);
+            assert_eq!(completion(action), refused(Status::INVALID_OPCODE));
+        }
+    }
+    let authentication = SubmissionEntry::new(0x7f, 0x05);
+    assert_eq!(completion(world.execute(id, authentication, 64)), refused(Status::INVALID_OPCODE));
+    assert_eq!(world.complete(id, SubmissionEntry::new(0xff, 0)), refused(Status::INVALID_OPCODE));
+}
+
+#[test]
+fn data_for_a_command_that_expects_none_is_refused() {
+    let mut world = World::new();
+    let id = world.ready();
+    let size = PropertySize::Bytes4;
+    for entry in [keep_alive(), PropertyGetCommand { size, offset: offset::CSTS }.entry()] {
+        let action = world.execute(id, entry, 4096);
+        assert_eq!(completion(action), refused(Status::DATA_SGL_LENGTH_INVALID));
+    }
+}

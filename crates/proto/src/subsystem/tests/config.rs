@@ -1,0 +1,75 @@
+//! What cannot be served is refused at start, with the remedy.
+
+use super::*;
+
+#[track_caller]
+fn assert_refused(spoil: impl FnOnce(&mut PortConfig), text: &str) {
+    let mut config = config();
+    spoil(&mut config);
+    let error = Port::new(config).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn names_and_texts_have_their_limits() {
+    assert_refused(
+        |config| config.subsystem.nqn = Nqn::discovery(),
+        "nqn.2014-08.org.nvmexpress.discovery is the name of the discovery service: give the subsystem a name of \
+         its own",
+    );
+    assert_refused(
+        |config| config.subsystem.serial = "0123456789abcdef01234".into(),
+        "the serial number \"0123456789abcdef01234\" is not at most 20 printable ASCII characters: shorten it",
+    );
+    assert_refused(
+        |config| config.subsystem.firmware = "1.0\n".into(),
+        "the firmware revision \"1.0\\n\" is not at most 8 printable ASCII characters: shorten it",
+    );
+}
+
+#[test]
+fn namespaces_have_an_id_of_their_own_a_size_and_an_offered_block_size() {
+    let second = |config: &mut PortConfig, change: fn(&mut NamespaceConfig)| {
+        change(&mut config.subsystem.namespaces[1]);
+    };
+    for nsid in ["0", "1025"] {
+        let text = format!("namespace id {nsid} is not between 1 and 1024: choose another");
+        assert_refused(|config| config.subsystem.namespaces[1].nsid = nsid.parse().unwrap(), &text);
+    }
+    assert_refused(
+        |config| second(config, |namespace| namespace.nsid = 1),
+        "namespace id 1 is given twice: choose another for one of them",
+    );
+    assert_refused(
+        |config| second(config, |namespace| namespace.geometry.blocks = 0),
+        "namespace 3 has no blocks: give it a size of at least one block",
+    );
+    assert_refused(
+        |config| second(config, |namespace| namespace.geometry.block_shift = 10),
+        "namespace 3 has blocks of 2^10 bytes: use 512 or 4096 bytes",
+    );
+}
+
+#[test]
+fn limits_are_those_that_the_protocol_can_tell() {
+    assert_refused(
+        |config| config.subsystem.io_queues_max = 0,
+        "io_queues_max is 0: it must be between 1 and 65534",
+    );
+    assert_refused(
+        |config| config.subsystem.queue_entries_max = 1,
+        "queue_entries_max is 1: it must be between 2 and 65535",
+    );
+    assert_refused(
+        |config| config.subsystem.in_capsule_bytes_max = 24,
+        "in_capsule_bytes_max is 24: it must be a multiple of 16",
+    );
+    assert_refused(
+        |config| config.subsystem.transfer_bytes_max = 3 << 19,
+        "transfer_bytes_max is 1572864: it must be a power of two",
+    );
+    assert_refused(
+        |config| config.associations_max = 0,
+        "associations_max is 0: it must be between 1 and 61440",
+    );
+}

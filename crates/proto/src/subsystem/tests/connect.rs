@@ -1,0 +1,224 @@
+//! Connect: every reason to refuse, with the offending field.
+
+use isolane_wire::fabrics::{ConnectAttributes, ConnectRejection, ConnectResponse};
+
+use super::*;
+
+#[track_caller]
+fn assert_rejects(connect: &MockConnect, rejection: ConnectRejection) {
+    let mut world = World::new();
+    assert_eq!(rejected(world.connect(connect)), rejection.completion().into());
+    assert!(world.port.associations().is_empty(), "a refused Connect leaves nothing behind");
+}
+
+fn spoilt(spoil: impl FnOnce(&mut MockConnect)) -> MockConnect {
+    let mut connect = MockConnect::admin();
+    spoil(&mut connect);
+    connect
+}
+
+#[test]
+fn an_admin_queue_gets_a_controller_and_an_io_queue_joins_it() {
+    let mut world = World::new();
+    let connect = spoilt(|connect| {
+        connect.command.attributes = ConnectAttributes(0).with_disable_sq_flow_control(true);
+    });
+    let admin = world.connect(&connect).unwrap();
+    assert_eq!((admin.qid, admin.sqsize, admin.flow_control_disabled), (0, 31, true));
+    assert_eq!(ConnectResponse(admin.completion.dw0), ConnectResponse(0).with_cntlid(admin.id.cntlid));
+    assert!(!admin.status.is_ready());
+
+    world.set_cc(admin.id, Cc::enabled());
+    assert!(admin.status.is_ready());
+    let io = world.io_queue(admin.id, 1).unwrap();
+    assert_eq!((io.id, io.qid, io.sqsize, io.flow_control_disabled), (admin.id, 1, 127, false));
+    assert_eq!(world.port.associations()[0].queues, 2);
+}
+
+#[test]
+fn an_unknown_record_format_is_incompatible() {
+    let connect = spoilt(|connect| connect.command.recfmt = 1);
+    assert_eq!(rejected(World::new().connect(&connect)), refused(Status::CONNECT_INCOMPATIBLE_FORMAT));
+}
+
+#[test]
+fn data_of_another_length_is_refused_before_it_is_read() {
+    let connect = MockConnect::admin();
+    let data = [connect.data.encode().as_slice(), &[0; 4]].concat();
+    for data in [&data[..0], &data[..1023], &data] {
+        let mut world = World::new();
+        let result = world.port.connect(&connect.command.entry(), data, from(), world.now);
+        assert_eq!(rejected(result), refused(Status::DATA_SGL_LENGTH_INVALID));
+    }
+}
+
+#[test]
+fn a_subsystem_name_that_is_unknown_or_no_name_is_told_by_its_offset() {
+    let unknown = Nqn::new("nqn.2014-08.org.example:other").unwrap().into();
+    for subnqn in [unknown, NqnField([b'n'; 256]), NqnField([0; 256]), NqnField([0xff; 256])] {
+        let connect = spoilt(|connect| connect.data.subnqn = subnqn);
+        assert_rejects(&connect, ConnectRejection::Data(256));
+    }
+}
+
+#[test]
+fn a_host_name_without_a_nul_is_told_by_its_offset() {
+    for hostnqn in [NqnField([b'n'; 256]), NqnField([0; 256])] {
+        let connect = spoilt(|connect| connect.data.hostnqn = hostnqn);
+        assert_rejects(&connect, ConnectRejection::Data(512));
+    }
+}
+
+#[test]
+fn an_admin_queue_must_ask_for_any_controller() {
+    for cntlid in [0, 1, 0xfffe] {
+        let connect = spoilt(|connect| connect.data.cntlid = cntlid);
+        assert_rejects(&connect, ConnectRejection::Data(16));
+    }
+}
+
+#[test]
+fn an_admin_queue_has_2_to_128_entries() {
+    for sqsize in [0, 128, 0xffff] {
+        let connect = spoilt(|connect| connect.command.sqsize = sqsize);
+        assert_rejects(&connect, ConnectRejection::Command(44));
+    }
+    for sqsize in [1, 31, 127] {
+        let connect = spoilt(|connect| connect.command.sqsize = sqsize);
+        assert!(World::new().connect(&connect).is_ok());
+    }
+}
+
+#[test]
+fn an_io_queue_has_as_many_entries_as_cap_tells() {
+    let mut world = World::new();
+    let id = world.ready();
+    let mut connect = MockConnect::io(id, 1);
+    for sqsize in [0, 256] {
+        connect.command.sqsize = sqsize;
+        assert_eq!(rejected(world.connect(&connect)), ConnectRejection::Command(44).completion().into());
+    }
+    connect.command.sqsize = 255;
+    assert!(world.connect(&connect).is_ok());
+}
+
+#[test]
+fn a_host_that_is_not_allowed_is_refused() {
+    let mut config = config();
+    config.subsystem.allowed_hosts = Some(vec![Nqn::new("nqn.2014-08.org.example:friend").unwrap()]);
+    let mut world = World::with(config);
+    assert_eq!(rejected(world.connect(&MockConnect::admin())), refused(Status::CONNECT_INVALID_HOST));
+    assert!(world.connect(&MockConnect::discovery()).is_ok(), "discovery is open to all");
+}
+
+#[test]
+fn a_full_port_is_busy_and_may_be_tried_again() {
+    let mut world = World::with(PortConfig { associations_max: 1, ..config() });
+    let id = world.admin();
+    let busy = Completion::failed(Status::CONNECT_CONTROLLER_BUSY);
+    assert_eq!(rejected(world.connect(&MockConnect::admin())), busy);
+    world.drop_queue(id, 0);
+    assert!(world.connect(&MockConnect::admin()).is_ok());
+}
+
+#[test]
+fn an_io_queue_of_an_unknown_controller_is_told_by_cntlid() {
+    let mut world = World::new();
+    let id = world.ready();
+    for cntlid in [0, id.cntlid + 1, 0xfffe, 0xffff] {
+        let connect = MockConnect::io(AssociationId { cntlid, ..id }, 1);
+        assert_eq!(rejected(world.connect(&connect)), ConnectRejection::Data(16).completion().into());
+    }
+}
+
+#[test]
+fn an_io_queue_of_another_host_is_refused() {
+    let mut world = World::new();
+    let id = world.ready();
+    let mut stranger = MockConnect::io(id, 1);
+    stranger.data.hostid = [8; 16];
+    assert_eq!(rejected(world.connect(&stranger)), ConnectRejection::Data(0).completion().into());
+    stranger.data.hostnqn = Nqn::new("nqn.2014-08.org.example:stranger").unwrap().into();
+    assert_eq!(rejected(world.connect(&stranger)), ConnectRejection::Data(512).completion().into());
+}
+
+#[test]
+fn a_qid_beyond_what_was_granted_is_told_by_its_offset() {
+    let mut world = World::new();
+    let id = world.ready();
+    assert!(world.io_queue(id, 4).is_ok());
+    for qid in [5, 0xffff] {
+        assert_eq!(rejected(world.io_queue(id, qid)), ConnectRejection::Command(42).completion().into());
+    }
+    let other = world.ready();
+    world.set_feature(other, FeatureId::NumberOfQueues, 0);
+    assert!(world.io_queue(other, 1).is_ok());
+    assert_eq!(rejected(world.io_queue(other, 2)), ConnectRejection::Command(42).completion().into());
+}
+
+#[test]
+fn a_discovery_controller_has_no_io_queues() {
+    let mut world = World::new();
+    let id = world.discovery();
+    let mut connect = MockConnect::io(id, 1);
+    connect.data.subnqn = NqnField::from(Nqn::discovery());
+    assert_eq!(rejected(world.connect(&connect)), ConnectRejection::Command(42).completion().into());
+}
+
+#[test]
+fn a_qid_is_connected_once_until_its_io_has_ended() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.io_queue(id, 1).unwrap();
+    assert_eq!(rejected(world.io_queue(id, 1)), refused(Status::COMMAND_SEQUENCE_ERROR));
+    world.port.handle_disconnected(id, 1);
+    assert_eq!(rejected(world.io_queue(id, 1)), refused(Status::COMMAND_SEQUENCE_ERROR));
+    world.port.handle_drained(id, 1);
+    assert!(world.io_queue(id, 1).is_ok());
+}
+
+#[test]
+fn an_io_queue_of_a_controller_that_is_not_ready_comes_too_early() {
+    let mut world = World::new();
+    let id = world.admin();
+    assert_eq!(rejected(world.io_queue(id, 1)), refused(Status::COMMAND_SEQUENCE_ERROR));
+}
+
+#[test]
+fn a_connected_queue_cannot_be_connected_again() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.io_queue(id, 1).unwrap();
+    let again = MockConnect::admin().command.entry();
+    for qid in [0, 1] {
+        let action = world.port.handle_command(id, qid, &again, 1024, world.now);
+        assert_eq!(completion(action), refused(Status::COMMAND_SEQUENCE_ERROR));
+    }
+}
+
+#[test]
+fn a_cntlid_is_not_given_again_soon_and_never_a_reserved_one() {
+    let mut world = World::with(PortConfig { associations_max: 2, ..config() });
+    let keeper = world.admin();
+    assert_eq!(keeper.cntlid, 1);
+    world.port.nvm.next_cntlid = 0xffec;
+    let cntlids = [0xffec, 0xffed, 0xffee, 0xffef, 2, 3];
+    for expected in cntlids {
+        let id = world.admin();
+        assert_eq!(id.cntlid, expected, "counts on, and over what is in use");
+        world.drop_queue(id, 0);
+    }
+}
+
+#[test]
+fn a_thousand_refused_connects_leave_nothing_behind() {
+    let mut world = World::new();
+    let id = world.ready();
+    for _ in 0..1000 {
+        rejected(world.io_queue(id, 5));
+        rejected(world.connect(&spoilt(|connect| connect.data.cntlid = 1)));
+    }
+    assert_eq!(world.port.associations().len(), 1);
+    assert_eq!(world.port.associations()[0].queues, 1);
+    assert_eq!(world.events(), []);
+}

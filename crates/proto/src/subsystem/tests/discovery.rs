@@ -1,0 +1,139 @@
+//! The discovery log, as nvme-cli reads it: header, records in pieces, header again.
+
+use super::*;
+use isolane_wire::admin::{self, AsyncEvent, async_event_request};
+use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader};
+
+impl World {
+    fn header(&mut self, id: AssociationId) -> DiscoveryHeader {
+        DiscoveryHeader::decode_prefix(&self.log(id, LogPage::Discovery, 0, 1024).unwrap()).unwrap()
+    }
+
+    fn records(&mut self, id: AssociationId) -> Vec<DiscoveryEntry> {
+        let count = self.header(id).numrec;
+        let offsets = (1..=count).map(|record| record * 1024);
+        offsets
+            .map(|offset| {
+                let data = self.log(id, LogPage::Discovery, offset, 1024).unwrap();
+                DiscoveryEntry::decode_prefix(&data).unwrap()
+            })
+            .collect()
+    }
+}
+
+fn address(record: &DiscoveryEntry) -> (u8, String, String) {
+    let text = |text: Option<&str>| text.unwrap().to_owned();
+    (record.adrfam, text(record.traddr.as_str()), text(record.trsvcid.as_str()))
+}
+
+#[test]
+fn the_log_names_the_address_that_the_host_has_reached() {
+    let mut world = World::new();
+    let id = world.discovery();
+    let records = world.records(id);
+    assert_eq!(records.len(), 1);
+    let record = &records[0];
+    assert_eq!(address(record), (1, "192.0.2.1".into(), "4420".into()));
+    assert_eq!(record.subnqn.parse(), Ok(Nqn::new(SUBNQN).unwrap()));
+    assert_eq!((record.trtype, record.subtype, record.treq.0, record.sectype), (3, 2, 0b110, 0));
+    assert_eq!((record.portid, record.cntlid, record.asqsz), (1, 0xffff, 128));
+}
+
+#[test]
+fn ipv6_addresses_are_told_as_such_and_mapped_ones_as_ipv4() {
+    for (local, expected) in [
+        ("[2001:db8::1]:4420", (2, "2001:db8::1", "4420")),
+        ("[::ffff:192.0.2.7]:4421", (1, "192.0.2.7", "4421")),
+    ] {
+        let mut world = World::new();
+        let from = ConnectionInfo { local: local.parse().unwrap(), ..from() };
+        let connect = MockConnect::discovery();
+        let connected = world.port.connect(&connect.command.entry(), &connect.data.encode(), from, world.now);
+        let id = connected.unwrap().id;
+        world.set_cc(id, Cc::enabled());
+        let (adrfam, traddr, trsvcid) = address(&world.records(id)[0]);
+        assert_eq!((adrfam, traddr.as_str(), trsvcid.as_str()), expected);
+    }
+}
+
+#[test]
+fn advertised_addresses_come_instead_and_any_address_is_never_told() {
+    let advertise = vec!["198.51.100.1:4420".parse().unwrap(), "0.0.0.0:4500".parse().unwrap()];
+    let mut world = World::with(PortConfig { advertise, ..config() });
+    let id = world.discovery();
+    let told: Vec<_> = world.records(id).iter().map(address).collect();
+    let expected = [(1, "198.51.100.1".into(), "4420".into()), (1, "192.0.2.1".into(), "4500".into())];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn the_log_is_the_same_read_in_any_pieces() {
+    let advertise = (1..=9).map(|host| format!("198.51.100.{host}:4420").parse().unwrap()).collect();
+    let mut world = World::with(PortConfig { advertise, ..config() });
+    let id = world.discovery();
+    let whole = world.log(id, LogPage::Discovery, 0, 10 * 1024).unwrap();
+    for piece in [4, 16, 1024, 4096] {
+        let mut pieces = Vec::new();
+        for offset in (0..whole.len() as u64).step_by(piece) {
+            pieces.extend(world.log(id, LogPage::Discovery, offset, piece as u32).unwrap());
+        }
+        assert!(whole == pieces[..whole.len()], "pieces of {piece}");
+    }
+}
+
+#[test]
+fn offsets_behind_the_log_are_refused() {
+    let mut world = World::new();
+    let id = world.discovery();
+    assert_eq!(world.log(id, LogPage::Discovery, 2048, 1024), Ok(vec![0; 1024]));
+    for offset in [2052, 1 << 40, u64::MAX - 3] {
+        let result = world.log(id, LogPage::Discovery, offset, 1024);
+        assert_eq!(result, Err(Status::INVALID_FIELD.with_dnr(true)));
+    }
+}
+
+#[test]
+fn a_host_that_may_not_connect_finds_nothing() {
+    let mut config = config();
+    config.subsystem.allowed_hosts = Some(Vec::new());
+    let mut world = World::with(config);
+    let id = world.discovery();
+    assert_eq!(world.header(id).numrec, 0);
+}
+
+#[test]
+fn every_change_raises_the_generation_and_tells_the_hosts_that_wait() {
+    let mut world = World::new();
+    let id = world.discovery();
+    let io = world.ready();
+    for id in [id, io] {
+        world.execute(id, SubmissionEntry { cid: 3, ..async_event_request() }, 0);
+    }
+    assert_eq!(world.header(id).genctr, 100);
+    world.port.set_advertised(vec!["198.51.100.1:4420".parse().unwrap()]);
+    let event = AsyncEvent::notice(admin::Notice::DiscoveryLogPageChange, LogPage::Discovery);
+    let completion = Completion::result(event.0);
+    assert_eq!(world.events(), [Event::AsyncEvent { id, cid: 3, completion }]);
+    assert_eq!(world.header(id).genctr, 101);
+    assert_eq!(address(&world.records(id)[0]).1, "198.51.100.1");
+}
+
+#[test]
+fn a_discovery_host_without_kato_is_not_kept_for_ever() {
+    let mut world = World::new();
+    let id = world.discovery();
+    world.wait(119 * S);
+    world.header(id);
+    world.wait(119 * S);
+    assert_eq!(world.events(), []);
+    world.wait(121 * S);
+    assert_eq!(world.events(), [Event::Close { id, reason: CloseReason::KeepAliveExpired }]);
+}
+
+#[test]
+fn abort_is_not_a_command_of_a_discovery_controller() {
+    let mut world = World::new();
+    let id = world.discovery();
+    let abort = admin::AbortCommand { sqid: 0, cid: 1 }.entry();
+    assert_eq!(world.complete(id, abort), refused(Status::INVALID_OPCODE));
+}

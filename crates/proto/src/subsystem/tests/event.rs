@@ -1,0 +1,160 @@
+//! Async events and Abort.
+
+use super::*;
+use isolane_wire::admin::{self, AbortCommand, AsyncEvent, LogPage, async_event_request};
+use isolane_wire::feature::AsyncEventConfiguration;
+
+impl World {
+    fn hold(&mut self, id: AssociationId, cid: u16) -> Action {
+        self.execute(id, SubmissionEntry { cid, ..async_event_request() }, 0)
+    }
+
+    fn abort(&mut self, id: AssociationId, sqid: u16, cid: u16) -> Completion {
+        self.complete(id, AbortCommand { sqid, cid }.entry())
+    }
+}
+
+fn namespace_changed(id: AssociationId, cid: u16) -> Event {
+    let event = AsyncEvent::notice(admin::Notice::NamespaceAttributeChanged, LogPage::ChangedNamespaces);
+    Event::AsyncEvent { id, cid, completion: Completion::result(event.0) }
+}
+
+#[test]
+fn a_held_request_is_answered_when_a_namespace_comes_goes_or_changes() {
+    let mut world = World::new();
+    let id = world.ready();
+    let changes: [fn(&mut Port); 3] = [
+        |port| port.add_namespace(namespace(2)).unwrap(),
+        |port| port.change_namespace(namespace(2)).unwrap(),
+        |port| port.remove_namespace(2).unwrap(),
+    ];
+    for (cid, change) in (10..).zip(changes) {
+        assert_eq!(world.hold(id, cid), Action::HoldAsyncEvent);
+        change(&mut world.port);
+        assert_eq!(world.events(), [namespace_changed(id, cid)]);
+        world.log(id, LogPage::ChangedNamespaces, 0, 4096).unwrap();
+    }
+}
+
+#[test]
+fn a_change_that_nobody_could_be_told_waits_for_the_next_request() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.port.add_namespace(namespace(2)).unwrap();
+    assert_eq!(world.events(), []);
+    assert_eq!(world.hold(id, 1), Action::HoldAsyncEvent);
+    assert_eq!(world.events(), [namespace_changed(id, 1)]);
+}
+
+#[test]
+fn an_event_is_told_once_until_its_log_page_was_read_without_retaining_it() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.hold(id, 1);
+    world.hold(id, 2);
+    world.port.add_namespace(namespace(2)).unwrap();
+    world.port.remove_namespace(2).unwrap();
+    assert_eq!(world.events(), [namespace_changed(id, 1)]);
+
+    let retain =
+        GetLogPageCommand { rae: true, ..GetLogPageCommand::new(LogPage::ChangedNamespaces, 0, 4096) };
+    world.fetch(id, retain.entry()).unwrap();
+    world.port.add_namespace(namespace(2)).unwrap();
+    assert_eq!(world.events(), []);
+
+    world.log(id, LogPage::ChangedNamespaces, 0, 4096).unwrap();
+    world.port.remove_namespace(2).unwrap();
+    assert_eq!(world.events(), [namespace_changed(id, 2)]);
+}
+
+#[test]
+fn every_host_is_told_and_a_discovery_host_is_not() {
+    let mut world = World::new();
+    let ids = [world.ready(), world.ready(), world.discovery()];
+    for id in ids {
+        world.hold(id, 1);
+    }
+    world.port.add_namespace(namespace(2)).unwrap();
+    assert_eq!(world.events(), [namespace_changed(ids[0], 1), namespace_changed(ids[1], 1)]);
+}
+
+#[test]
+fn an_event_that_the_host_has_turned_off_is_not_told() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.port.add_namespace(namespace(2)).unwrap();
+    world.set_feature(id, FeatureId::AsyncEventConfiguration, 0);
+    world.hold(id, 1);
+    world.port.remove_namespace(2).unwrap();
+    assert_eq!(world.events(), []);
+    let on = AsyncEventConfiguration(0).with_namespace_attribute(true);
+    world.set_feature(id, FeatureId::AsyncEventConfiguration, on.0);
+    world.port.remove_namespace(1).unwrap();
+    assert_eq!(world.events(), [namespace_changed(id, 1)]);
+}
+
+#[test]
+fn more_requests_than_aerl_plus_one_are_refused() {
+    let mut world = World::new();
+    let id = world.ready();
+    for cid in 0..4 {
+        assert_eq!(world.hold(id, cid), Action::HoldAsyncEvent);
+    }
+    for cid in 4..100 {
+        assert_eq!(completion(world.hold(id, cid)), refused(Status::ASYNC_EVENT_LIMIT_EXCEEDED));
+    }
+    world.port.add_namespace(namespace(2)).unwrap();
+    assert_eq!(world.events(), [namespace_changed(id, 0)]);
+    assert_eq!(world.hold(id, 100), Action::HoldAsyncEvent, "there is room again");
+}
+
+#[test]
+fn abort_ends_a_held_request_and_leaves_all_else_alone() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.hold(id, 5);
+    assert_eq!(world.abort(id, 0, 5), Completion::result(0));
+    let aborted = Completion::failed(Status::ABORTED_BY_REQUEST);
+    assert_eq!(world.events(), [Event::AsyncEvent { id, cid: 5, completion: aborted }]);
+    for (sqid, cid) in [(0, 5), (1, 5), (0xffff, 0xffff)] {
+        assert_eq!(world.abort(id, sqid, cid), Completion::result(1), "not aborted");
+    }
+    assert_eq!(world.events(), []);
+}
+
+#[test]
+fn held_requests_end_with_a_reset_and_nothing_is_told_twice() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.hold(id, 1);
+    world.hold(id, 2);
+    world.set_cc(id, Cc(0));
+    let completion = Completion::failed(Status::ABORTED_SQ_DELETION);
+    assert_eq!(world.events(), [1, 2].map(|cid| Event::AsyncEvent { id, cid, completion }));
+    world.port.add_namespace(namespace(2)).unwrap();
+    assert_eq!(world.events(), []);
+}
+
+#[test]
+fn an_association_that_ends_is_told_nothing_more() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.io_queue(id, 1).unwrap();
+    world.hold(id, 1);
+    world.drop_queue(id, 0);
+    world.events();
+    world.port.add_namespace(namespace(2)).unwrap();
+    assert_eq!(world.events(), []);
+}
+
+#[test]
+fn changes_that_cannot_be_are_refused_and_not_told() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.hold(id, 1);
+    assert_eq!(world.port.add_namespace(namespace(1)), Err(ConfigError::NsidTwice(1)));
+    assert_eq!(world.port.remove_namespace(2), Err(ConfigError::NoNamespace(2)));
+    assert_eq!(world.port.change_namespace(namespace(2)), Err(ConfigError::NoNamespace(2)));
+    assert_eq!(world.port.add_namespace(namespace(NSID_MAX + 1)), Err(ConfigError::Nsid(NSID_MAX + 1)));
+    assert_eq!(world.events(), []);
+}

@@ -1,0 +1,212 @@
+//! Get Features and Set Features.
+
+use super::*;
+use isolane_wire::admin::NSID_ALL;
+use isolane_wire::feature::{AsyncEventConfiguration, ErrorRecovery, NumberOfQueues, TemperatureThreshold};
+
+const OFFERED: [FeatureId; 9] = [
+    FeatureId::Arbitration,
+    FeatureId::PowerManagement,
+    FeatureId::TemperatureThreshold,
+    FeatureId::ErrorRecovery,
+    FeatureId::VolatileWriteCache,
+    FeatureId::NumberOfQueues,
+    FeatureId::WriteAtomicity,
+    FeatureId::AsyncEventConfiguration,
+    FeatureId::KeepAliveTimer,
+];
+
+#[test]
+fn what_1_4_makes_mandatory_can_be_read_and_set_to_what_it_is() {
+    let mut world = World::new();
+    let id = world.ready();
+    for feature in OFFERED {
+        let value = world.feature(id, feature);
+        assert!(value.is_success(), "{feature}");
+        assert!(world.set_feature(id, feature, value.dw0).is_success(), "{feature}");
+        assert_eq!(world.feature(id, feature), value, "{feature}");
+    }
+}
+
+#[test]
+fn what_is_not_offered_is_an_invalid_field_whatever_data_it_has() {
+    let mut world = World::new();
+    let id = world.ready();
+    for feature in FeatureId::ALL.iter().filter(|feature| !OFFERED.contains(feature)) {
+        if *feature == FeatureId::HostIdentifier {
+            continue;
+        }
+        assert_eq!(world.feature(id, *feature), refused(Status::INVALID_FIELD), "{feature}");
+        let set = SetFeaturesCommand { fid: feature.code(), ..Default::default() }.entry();
+        for data_bytes in [0, 8, 512] {
+            assert_eq!(completion(world.execute(id, set, data_bytes)), refused(Status::INVALID_FIELD));
+        }
+    }
+    let unknown = GetFeaturesCommand { fid: 0xff, ..Default::default() };
+    assert_eq!(world.complete(id, unknown.entry()), refused(Status::INVALID_FIELD));
+}
+
+#[test]
+fn a_host_gets_as_many_queues_as_it_asks_for_within_the_limit() {
+    let asked = |count: u16| NumberOfQueues(0).with_submission(count - 1).with_completion(count - 1).0;
+    for (count, granted) in [(1, 1), (2, 2), (4, 4), (5, 4), (128, 4), (65535, 4)] {
+        let mut world = World::new();
+        let id = world.ready();
+        let expected = Completion::result(asked(granted));
+        assert_eq!(world.set_feature(id, FeatureId::NumberOfQueues, asked(count)), expected);
+        assert_eq!(world.feature(id, FeatureId::NumberOfQueues), expected);
+    }
+}
+
+#[test]
+fn the_number_of_queues_is_set_before_the_first_of_them_and_never_to_ffffh() {
+    let mut world = World::new();
+    let id = world.ready();
+    for cdw11 in [0xffff, 0xffff_0000, u32::MAX] {
+        let completion = world.set_feature(id, FeatureId::NumberOfQueues, cdw11);
+        assert_eq!(completion, refused(Status::INVALID_FIELD));
+    }
+    world.io_queue(id, 1).unwrap();
+    let late = world.set_feature(id, FeatureId::NumberOfQueues, 0);
+    assert_eq!(late, refused(Status::COMMAND_SEQUENCE_ERROR));
+}
+
+#[test]
+fn turning_the_write_cache_off_makes_writes_durable_and_flushes_what_was() {
+    let mut world = World::new();
+    let connected = world.connect(&MockConnect::admin()).unwrap();
+    let id = connected.id;
+    world.set_cc(id, Cc::enabled());
+    assert!(connected.status.is_write_cache_enabled());
+    assert_eq!(world.feature(id, FeatureId::VolatileWriteCache), Completion::result(1));
+
+    let off =
+        SetFeaturesCommand { fid: FeatureId::VolatileWriteCache.code(), cdw11: 0, ..Default::default() };
+    assert_eq!(world.execute(id, off.entry(), 0), Action::Flush(Completion::success()));
+    assert!(!connected.status.is_write_cache_enabled());
+    assert_eq!(world.feature(id, FeatureId::VolatileWriteCache), Completion::result(0));
+    assert_eq!(world.complete(id, off.entry()), Completion::success(), "off already");
+
+    world.set_feature(id, FeatureId::VolatileWriteCache, 1);
+    assert!(connected.status.is_write_cache_enabled());
+}
+
+#[test]
+fn one_host_turning_its_cache_off_leaves_that_of_another() {
+    let mut world = World::new();
+    let one = world.ready();
+    let two = world.connect(&MockConnect::admin()).unwrap();
+    let off = SetFeaturesCommand { fid: FeatureId::VolatileWriteCache.code(), ..Default::default() };
+    world.execute(one, off.entry(), 0);
+    assert!(two.status.is_write_cache_enabled());
+}
+
+#[test]
+fn without_a_volatile_cache_there_is_nothing_to_set() {
+    let mut config = config();
+    config.subsystem.namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
+    let mut world = World::with(config);
+    let connected = world.connect(&MockConnect::admin()).unwrap();
+    world.set_cc(connected.id, Cc::enabled());
+    assert!(!connected.status.is_write_cache_enabled());
+    let invalid = refused(Status::INVALID_FIELD);
+    assert_eq!(world.feature(connected.id, FeatureId::VolatileWriteCache), invalid);
+    assert_eq!(world.set_feature(connected.id, FeatureId::VolatileWriteCache, 1), invalid);
+}
+
+#[test]
+fn the_host_identifier_is_that_of_the_connect_and_cannot_be_set() {
+    let mut world = World::new();
+    let id = world.ready();
+    let fid = FeatureId::HostIdentifier.code();
+    let extended = GetFeaturesCommand { fid, cdw11: 1, ..Default::default() };
+    assert_eq!(world.fetch(id, extended.entry()), Ok(vec![7; 16]));
+    let short = GetFeaturesCommand { fid, cdw11: 0, ..Default::default() };
+    assert_eq!(world.fetch(id, short.entry()), Err(Status::INVALID_FIELD.with_dnr(true)));
+    let set = SetFeaturesCommand { fid, cdw11: 1, ..Default::default() };
+    let action = world.execute(id, set.entry(), 16);
+    assert_eq!(completion(action), refused(Status::COMMAND_SEQUENCE_ERROR));
+}
+
+#[test]
+fn there_is_one_temperature_and_one_power_state() {
+    let mut world = World::new();
+    let id = world.ready();
+    let feature = FeatureId::TemperatureThreshold;
+    assert_eq!(world.feature(id, feature), Completion::result(0x157));
+    let under = TemperatureThreshold(0).with_tmpth(300).with_thsel(1).with_tmpsel(0xf);
+    assert_eq!(world.set_feature(id, feature, under.0), Completion::success());
+    assert_eq!(world.feature(id, feature), Completion::result(0x157), "the other threshold");
+    for wrong in [under.with_tmpsel(1), under.with_thsel(2), under.with_tmpsel(8)] {
+        assert_eq!(world.set_feature(id, feature, wrong.0), refused(Status::INVALID_FIELD));
+    }
+    assert_eq!(world.set_feature(id, FeatureId::PowerManagement, 1), refused(Status::INVALID_FIELD));
+}
+
+#[test]
+fn the_deallocated_block_error_is_not_offered() {
+    let mut world = World::new();
+    let id = world.ready();
+    let value = ErrorRecovery(0).with_tler(10);
+    assert!(world.set_feature(id, FeatureId::ErrorRecovery, value.0).is_success());
+    let completion = world.set_feature(id, FeatureId::ErrorRecovery, value.with_dulbe(true).0);
+    assert_eq!(completion, refused(Status::INVALID_FIELD));
+    assert_eq!(world.feature(id, FeatureId::ErrorRecovery), Completion::result(value.0));
+}
+
+#[test]
+fn events_that_are_not_offered_cannot_be_asked_for() {
+    let mut world = World::new();
+    let id = world.ready();
+    let feature = FeatureId::AsyncEventConfiguration;
+    let linux = AsyncEventConfiguration(0).with_namespace_attribute(true);
+    assert!(world.set_feature(id, feature, linux.with_smart(0x1f).0).is_success());
+    for config in
+        [linux.with_discovery_log(true), linux.with_asymmetric_access(true), linux.with_telemetry(true)]
+    {
+        assert_eq!(world.set_feature(id, feature, config.0), refused(Status::INVALID_FIELD));
+    }
+}
+
+#[test]
+fn nothing_can_be_saved_selected_or_set_for_one_namespace() {
+    let mut world = World::new();
+    let id = world.ready();
+    let set = SetFeaturesCommand { fid: FeatureId::Arbitration.code(), ..Default::default() };
+    let saved = SetFeaturesCommand { save: true, ..set };
+    assert_eq!(world.complete(id, saved.entry()), refused(Status::FEATURE_NOT_SAVEABLE));
+    let of_one = SetFeaturesCommand { nsid: 1, ..set };
+    assert_eq!(world.complete(id, of_one.entry()), refused(Status::FEATURE_NOT_NAMESPACE_SPECIFIC));
+    let of_all = SetFeaturesCommand { nsid: NSID_ALL, ..set };
+    assert!(world.complete(id, of_all.entry()).is_success());
+    for sel in 1..=7 {
+        let select = GetFeaturesCommand { fid: set.fid, sel, ..Default::default() };
+        assert_eq!(world.complete(id, select.entry()), refused(Status::INVALID_FIELD));
+    }
+}
+
+#[test]
+fn a_reset_brings_the_defaults_back() {
+    let mut world = World::new();
+    let connected = world.connect(&MockConnect::admin()).unwrap();
+    let id = connected.id;
+    world.set_cc(id, Cc::enabled());
+    world.set_feature(id, FeatureId::NumberOfQueues, 0);
+    world.set_feature(id, FeatureId::Arbitration, 3);
+    connected.status.set_write_cache(false);
+    world.set_cc(id, Cc(0));
+    world.set_cc(id, Cc::enabled());
+    assert_eq!(world.feature(id, FeatureId::NumberOfQueues), Completion::result(0x0003_0003));
+    assert_eq!(world.feature(id, FeatureId::Arbitration), Completion::result(7));
+    assert!(connected.status.is_write_cache_enabled());
+}
+
+#[test]
+fn a_discovery_controller_has_keep_alive_and_events_only() {
+    let mut world = World::new();
+    let id = world.discovery();
+    for feature in OFFERED {
+        let is_offered = matches!(feature, FeatureId::KeepAliveTimer | FeatureId::AsyncEventConfiguration);
+        assert_eq!(world.feature(id, feature).is_success(), is_offered, "{feature}");
+    }
+}

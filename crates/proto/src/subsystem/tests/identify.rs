@@ -1,0 +1,188 @@
+//! Identify, as hosts ask for it.
+
+use super::*;
+use isolane_wire::admin::{Cns, IdentifyCommand, NSID_ALL};
+use isolane_wire::identify::{
+    Controller, ControllerType, Descriptor, DescriptorList, IndependentNamespace, Namespace, NamespaceList,
+};
+use isolane_wire::registers::Vs;
+
+impl World {
+    fn identify(&mut self, id: AssociationId, cns: Cns, nsid: u32) -> Result<[u8; 4096], Status> {
+        let data = self.fetch(id, IdentifyCommand::new(cns, nsid).entry())?;
+        Ok(data.try_into().unwrap())
+    }
+
+    fn controller(&mut self, id: AssociationId) -> Controller {
+        Controller::decode(&self.identify(id, Cns::Controller, 0).unwrap())
+    }
+
+    fn namespace(&mut self, id: AssociationId, nsid: u32) -> Namespace {
+        Namespace::decode(&self.identify(id, Cns::Namespace, nsid).unwrap())
+    }
+}
+
+#[test]
+fn an_io_controller_tells_what_a_1_4_host_over_fabrics_needs() {
+    let mut world = World::new();
+    let id = world.ready();
+    let controller = world.controller(id);
+    assert_eq!(controller.cntrltype, ControllerType::Io.code());
+    assert_eq!((controller.ver, controller.cntlid), (Vs::V1_4, id.cntlid));
+    assert_eq!(controller.sn.as_str(), Some("0123456789"));
+    assert_eq!(controller.subnqn.parse(), Ok(Nqn::new(SUBNQN).unwrap()));
+    assert_eq!((controller.sqes, controller.cqes, controller.maxcmd), (0x66, 0x44, 256));
+    assert_eq!((controller.kas, controller.ctratt.0), (10, 0x41), "TBKAS and 128-bit host identifiers");
+    assert_eq!(controller.sgls.0, 0x0030_0001);
+    assert_eq!((controller.ioccsz, controller.iorcsz, controller.icdoff, controller.msdbd), (1028, 1, 0, 1));
+    assert_eq!(controller.in_capsule_len(), 16 * 1024);
+    assert_eq!(controller.transfer_len_max(0), Some(1 << 20));
+    assert_eq!((controller.cmic.0, controller.fcatt.0, controller.ofcs.0), (2, 0, 1));
+    assert_eq!((controller.acl, controller.aerl, controller.elpe, controller.frmw), (3, 3, 63, 3));
+    assert_eq!((controller.lpa.0, controller.oaes.0, controller.oacs.0), (0b110, 0x100, 0));
+    assert_eq!((controller.oncs.0, controller.fuses, controller.awun, controller.awupf), (0xc, 0, 0, 0));
+    assert_ne!((controller.wctemp_kelvin, controller.cctemp_kelvin), (0, 0), "required since 1.2");
+    assert_eq!(controller.nn, NSID_MAX);
+}
+
+#[test]
+fn the_volatile_cache_is_told_only_if_a_namespace_has_one() {
+    let mut world = World::new();
+    let id = world.ready();
+    assert_eq!(world.controller(id).vwc.0, 0b101, "present; flush of all namespaces is refused");
+    let mut config = config();
+    for namespace in &mut config.subsystem.namespaces {
+        namespace.volatile_cache = false;
+    }
+    let mut world = World::with(config);
+    let id = world.ready();
+    assert_eq!(world.controller(id).vwc.0, 0b100);
+}
+
+#[test]
+fn mdts_follows_the_transfer_limit() {
+    for (bytes, mdts) in [(8192, 1), (1 << 20, 8), (1 << 28, 16)] {
+        let subsystem = SubsystemConfig { transfer_bytes_max: bytes, ..config().subsystem };
+        assert_eq!(subsystem.mdts(), mdts);
+    }
+}
+
+#[test]
+fn a_discovery_controller_is_one_and_has_nothing_else() {
+    let mut world = World::new();
+    let id = world.discovery();
+    let controller = world.controller(id);
+    assert_eq!(controller.cntrltype, ControllerType::Discovery.code());
+    assert!(controller.subnqn.parse().unwrap().is_discovery());
+    assert_eq!((controller.nn, controller.oncs.0, controller.ioccsz), (0, 0, 0));
+    assert_eq!((controller.lpa.0, controller.oaes.0, controller.kas), (0b100, 0x8000_0000, 10));
+    for cns in [Cns::Namespace, Cns::ActiveNamespaces, Cns::CommandSetController] {
+        assert_eq!(world.identify(id, cns, 0), Err(Status::INVALID_FIELD.with_dnr(true)));
+    }
+}
+
+#[test]
+fn a_namespace_tells_its_size_its_block_and_its_identity() {
+    let mut world = World::new();
+    let id = world.ready();
+    let namespace = world.namespace(id, 3);
+    assert_eq!((namespace.nsze, namespace.ncap, namespace.nuse), (2048, 2048, 2048));
+    assert_eq!((namespace.block_len(), namespace.nvmcap_bytes), (Some(512), 1 << 20));
+    assert_eq!((namespace.nguid, namespace.nmic.shared()), ([0x83; 16], true));
+    assert_eq!((namespace.dlfeat.read(), namespace.dlfeat.write_zeroes_deallocate()), (1, true));
+    assert_eq!((namespace.npwg, namespace.npwa, namespace.npdg, namespace.nows), (7, 7, 7, 7));
+    assert!(!namespace.nsattr.write_protected());
+}
+
+#[test]
+fn a_read_only_namespace_says_so_wherever_hosts_look() {
+    let mut world = World::new();
+    let mut changed = namespace(1);
+    changed.geometry.read_only = true;
+    world.port.change_namespace(changed).unwrap();
+    let id = world.ready();
+    assert!(world.namespace(id, 1).nsattr.write_protected());
+    let data = world.identify(id, Cns::IndependentNamespace, 1).unwrap();
+    assert!(IndependentNamespace::decode(&data).nsattr.write_protected());
+}
+
+#[test]
+fn an_inactive_namespace_is_zeroes_and_an_invalid_one_an_error() {
+    let mut world = World::new();
+    let id = world.ready();
+    for cns in [Cns::Namespace, Cns::CommandSetNamespace, Cns::IndependentNamespace] {
+        assert_eq!(world.identify(id, cns, 2), Ok([0; 4096]));
+        assert_eq!(world.identify(id, cns, NSID_MAX), Ok([0; 4096]));
+        for nsid in [0, NSID_MAX + 1, NSID_ALL - 1, NSID_ALL] {
+            assert_eq!(world.identify(id, cns, nsid), Err(Status::INVALID_NAMESPACE.with_dnr(true)));
+        }
+    }
+}
+
+#[test]
+fn the_active_list_begins_behind_the_nsid_that_is_given() {
+    let mut world = World::new();
+    let id = world.ready();
+    for (nsid, expected) in [(0, vec![1, 3]), (1, vec![3]), (2, vec![3]), (3, vec![]), (NSID_ALL - 2, vec![])]
+    {
+        for cns in [Cns::ActiveNamespaces, Cns::CommandSetActiveNamespaces] {
+            let list = NamespaceList::decode(&world.identify(id, cns, nsid).unwrap());
+            assert_eq!(list.nsids(), expected);
+        }
+    }
+    for nsid in [NSID_ALL - 1, NSID_ALL] {
+        let refused = Err(Status::INVALID_NAMESPACE.with_dnr(true));
+        assert_eq!(world.identify(id, Cns::ActiveNamespaces, nsid), refused);
+    }
+}
+
+#[test]
+fn a_full_subsystem_fits_into_one_active_list() {
+    let mut config = config();
+    config.subsystem.namespaces = (1..=NSID_MAX).map(namespace).collect();
+    let mut world = World::with(config);
+    let id = world.ready();
+    let list = NamespaceList::decode(&world.identify(id, Cns::ActiveNamespaces, 0).unwrap());
+    assert_eq!(list.nsids().len(), NSID_MAX as usize);
+}
+
+#[test]
+fn descriptors_name_nguid_and_uuid_of_an_active_namespace() {
+    let mut world = World::new();
+    let id = world.ready();
+    let data = world.identify(id, Cns::NamespaceDescriptors, 1).unwrap();
+    assert!(DescriptorList::decode(&data).eq([Descriptor::Nguid([0x81; 16]), Descriptor::Uuid([1; 16])]));
+    for nsid in [0, 2, NSID_ALL] {
+        let refused = Err(Status::INVALID_NAMESPACE.with_dnr(true));
+        assert_eq!(world.identify(id, Cns::NamespaceDescriptors, nsid), refused);
+    }
+}
+
+#[test]
+fn what_later_hosts_ask_for_is_answered_or_refused_without_retry() {
+    let mut world = World::new();
+    let id = world.ready();
+    assert_eq!(world.identify(id, Cns::CommandSetController, 0), Ok([0; 4096]), "no further limits");
+    assert_eq!(world.identify(id, Cns::CommandSetNamespace, 1), Ok([0; 4096]));
+    let invalid = Err(Status::INVALID_FIELD.with_dnr(true));
+    for cns in [Cns::CommandSetController, Cns::CommandSetNamespace, Cns::CommandSetActiveNamespaces] {
+        let zoned = IdentifyCommand { csi: 2, ..IdentifyCommand::new(cns, 1) };
+        assert_eq!(world.fetch(id, zoned.entry()).map(drop), invalid.map(drop));
+    }
+    for cns in [Cns::CommandSets, Cns::Controllers, Cns::AllocatedNamespaces, Cns::NvmSets, Cns::UuidList] {
+        assert_eq!(world.identify(id, cns, 0), invalid, "{cns}");
+    }
+    let unknown = IdentifyCommand { cns: 0xff, ..IdentifyCommand::default() };
+    assert_eq!(world.fetch(id, unknown.entry()).map(drop), invalid.map(drop));
+}
+
+#[test]
+fn an_sgl_of_another_length_than_4096_is_refused() {
+    let mut world = World::new();
+    let id = world.ready();
+    let entry = IdentifyCommand::new(Cns::Controller, 0).entry();
+    for data_bytes in [0, 4095, 8192, u32::MAX] {
+        let action = world.execute(id, entry, data_bytes);
+        assert_eq!(completion(action), refused(Status::DATA_SGL_LENGTH_INVALID));
+    }
+}

@@ -1,0 +1,213 @@
+//! Get Log Page: every page, every offset.
+
+use super::*;
+use isolane_wire::admin::{NSID_ALL, keep_alive};
+use isolane_wire::identify::NamespaceList;
+use isolane_wire::log::{CommandEffectsLog, ErrorEntry, FirmwareSlots, Smart};
+use isolane_wire::opcode::{AdminOpcode, IoOpcode};
+
+const PAGES: [(LogPage, u32); 5] = [
+    (LogPage::Error, 4096),
+    (LogPage::Smart, 512),
+    (LogPage::FirmwareSlot, 512),
+    (LogPage::ChangedNamespaces, 4096),
+    (LogPage::CommandEffects, 4096),
+];
+
+#[test]
+fn every_page_is_the_same_read_whole_or_in_pieces() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.complete(id, SubmissionEntry::new(0xff, 0));
+    for (page, len) in PAGES {
+        let whole = world.log(id, page, 0, len).unwrap();
+        let mut pieces = Vec::new();
+        for offset in (0..u64::from(len)).step_by(128) {
+            pieces.extend(world.log(id, page, offset, 128).unwrap());
+        }
+        assert!(whole == pieces, "{page}");
+    }
+}
+
+#[test]
+fn an_offset_at_the_end_gives_zeroes_and_behind_it_an_error() {
+    let mut world = World::new();
+    let id = world.ready();
+    let invalid = Err(Status::INVALID_FIELD.with_dnr(true));
+    for (page, len) in PAGES {
+        let len = u64::from(len);
+        assert_eq!(world.log(id, page, len, 64), Ok(vec![0; 64]));
+        for offset in [len + 4, 1 << 32, 1 << 63, u64::MAX - 3] {
+            assert_eq!(world.log(id, page, offset, 64), invalid, "{page} at {offset:#x}");
+        }
+    }
+}
+
+#[test]
+fn an_offset_that_is_no_multiple_of_4_is_refused() {
+    let mut world = World::new();
+    let id = world.ready();
+    for offset in [1, 2, 3, u64::MAX] {
+        assert_eq!(world.log(id, LogPage::Smart, offset, 4), Err(Status::INVALID_FIELD.with_dnr(true)));
+    }
+}
+
+#[test]
+fn a_length_behind_the_page_is_filled_with_zeroes() {
+    let mut world = World::new();
+    let id = world.ready();
+    let page = world.log(id, LogPage::FirmwareSlot, 0, 512).unwrap();
+    let more = world.log(id, LogPage::FirmwareSlot, 0, 4096).unwrap();
+    assert_eq!(more[..512], page);
+    assert!(more[512..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_length_beyond_mdts_is_refused() {
+    let mut world = World::new();
+    let id = world.ready();
+    assert_eq!(world.log(id, LogPage::Error, 0, 1 << 20).unwrap().len(), 1 << 20);
+    let larger = world.log(id, LogPage::Error, 0, (1 << 20) + 4);
+    assert_eq!(larger, Err(Status::INVALID_FIELD.with_dnr(true)));
+    let largest = GetLogPageCommand { lid: LogPage::Error.code(), numd: u32::MAX, ..Default::default() };
+    let action = world.execute(id, largest.entry(), u32::MAX);
+    assert_eq!(completion(action), refused(Status::DATA_SGL_LENGTH_INVALID), "16 GiB have no SGL");
+}
+
+#[test]
+fn an_offset_in_entries_is_not_offered() {
+    let mut world = World::new();
+    let id = world.ready();
+    let command = GetLogPageCommand { is_index: true, ..GetLogPageCommand::new(LogPage::Error, 1, 64) };
+    assert_eq!(world.fetch(id, command.entry()), Err(Status::INVALID_FIELD.with_dnr(true)));
+}
+
+#[test]
+fn pages_that_do_not_exist_are_refused() {
+    let mut world = World::new();
+    let id = world.ready();
+    let invalid = Err(Status::INVALID_LOG_PAGE.with_dnr(true));
+    for page in [LogPage::SupportedPages, LogPage::DeviceSelfTest, LogPage::TelemetryHost, LogPage::Discovery]
+    {
+        assert_eq!(world.log(id, page, 0, 512), invalid, "{page}");
+    }
+    let unknown = GetLogPageCommand { lid: 0xff, ..Default::default() };
+    assert_eq!(world.fetch(id, unknown.entry()), invalid);
+    let zoned = GetLogPageCommand { csi: 2, ..GetLogPageCommand::new(LogPage::CommandEffects, 0, 4096) };
+    assert_eq!(world.fetch(id, zoned.entry()), invalid);
+}
+
+#[test]
+fn a_discovery_controller_has_the_discovery_and_the_error_log_only() {
+    let mut world = World::new();
+    let id = world.discovery();
+    assert!(world.log(id, LogPage::Error, 0, 64).is_ok());
+    for page in [LogPage::Smart, LogPage::FirmwareSlot, LogPage::ChangedNamespaces, LogPage::CommandEffects] {
+        assert_eq!(world.log(id, page, 0, 512), Err(Status::INVALID_LOG_PAGE.with_dnr(true)));
+    }
+}
+
+#[test]
+fn the_error_log_has_the_newest_failure_first() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.complete(id, SubmissionEntry { cid: 7, ..SubmissionEntry::new(0xff, 5) });
+    world.execute(id, SubmissionEntry { cid: 8, ..keep_alive() }, 64);
+    let page = world.log(id, LogPage::Error, 0, 192).unwrap();
+    let [newest, older, none] = [0, 64, 128].map(|at| ErrorEntry::decode_prefix(&page[at..]).unwrap());
+    assert_eq!((newest.error_count, newest.cid, newest.sqid), (2, 8, 0));
+    assert_eq!(newest.status, Status::DATA_SGL_LENGTH_INVALID.with_dnr(true));
+    assert_eq!(page[12..14], [0x1e, 0x80], "0Fh and DNR above the phase tag");
+    assert_eq!((older.error_count, older.cid, older.nsid), (1, 7, 5));
+    assert_eq!(older.status, Status::INVALID_OPCODE.with_dnr(true));
+    assert_eq!(none, ErrorEntry::default());
+}
+
+#[test]
+fn the_error_log_keeps_64_and_counts_all() {
+    let mut world = World::new();
+    let id = world.ready();
+    for _ in 0..1000 {
+        world.complete(id, SubmissionEntry::new(0xff, 0));
+    }
+    let page = world.log(id, LogPage::Error, 0, 4096).unwrap();
+    let oldest = ErrorEntry::decode_prefix(&page[63 * 64..]).unwrap();
+    assert_eq!(oldest.error_count, 1000 - 63);
+    let smart = Smart::decode_prefix(&world.log(id, LogPage::Smart, 0, 512).unwrap()).unwrap();
+    assert_eq!(smart.error_log_entries, 1000);
+}
+
+#[test]
+fn smart_sums_up_what_all_queues_have_done_also_those_that_are_gone() {
+    let mut world = World::new();
+    let id = world.ready();
+    let one = world.io_queue(id, 1).unwrap();
+    one.counters.record_read(512_001);
+    world.drop_queue(id, 1);
+    let two = world.io_queue(id, 1).unwrap();
+    two.counters.record_read(4096);
+    two.counters.record_write(512);
+    world.wait(7200 * S);
+    let smart = Smart::decode_prefix(&world.log(id, LogPage::Smart, 0, 512).unwrap()).unwrap();
+    assert_eq!((smart.host_read_commands, smart.host_write_commands), (2, 1));
+    assert_eq!((smart.data_units_read, smart.data_units_written), (2, 1));
+    assert_eq!((smart.power_on_hours, smart.available_spare_percent, smart.critical_warning.0), (2, 100, 0));
+}
+
+#[test]
+fn smart_is_of_the_controller_and_not_of_a_namespace() {
+    let mut world = World::new();
+    let id = world.ready();
+    let command = GetLogPageCommand::new(LogPage::Smart, 0, 512);
+    for nsid in [0, NSID_ALL] {
+        assert!(world.fetch(id, GetLogPageCommand { nsid, ..command }.entry()).is_ok());
+    }
+    let one = GetLogPageCommand { nsid: 1, ..command };
+    assert_eq!(world.fetch(id, one.entry()), Err(Status::INVALID_FIELD.with_dnr(true)));
+}
+
+#[test]
+fn the_firmware_runs_from_slot_1() {
+    let mut world = World::new();
+    let id = world.ready();
+    let slots = FirmwareSlots::decode_prefix(&world.log(id, LogPage::FirmwareSlot, 0, 512).unwrap()).unwrap();
+    assert_eq!(slots.afi.active(), 1);
+    assert_eq!(slots.frs[0].as_str(), Some(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_effects_log_names_exactly_the_commands_that_are_executed() {
+    let mut world = World::new();
+    let id = world.ready();
+    let data = world.log(id, LogPage::CommandEffects, 0, 4096).unwrap();
+    let log = CommandEffectsLog::decode_prefix(&data).unwrap();
+    for opcode in 0..=0xff {
+        let is_told = log.admin[usize::from(opcode)].supported();
+        let is_fabrics = opcode == AdminOpcode::Fabrics.code();
+        let action = world.execute(id, SubmissionEntry::new(opcode, 0), 1);
+        let is_unknown = completion(action) == refused(Status::INVALID_OPCODE);
+        assert!(is_fabrics || is_told != is_unknown, "admin {opcode:#x}");
+
+        let geometry = Geometry { block_shift: 9, blocks: 8, read_only: false };
+        let is_unknown = parse_io(&SubmissionEntry::new(opcode, 1), &geometry, 1, 4096)
+            == Err(Status::INVALID_OPCODE.with_dnr(true));
+        assert_ne!(log.io[usize::from(opcode)].supported(), is_unknown, "I/O {opcode:#x}");
+    }
+    assert!(log.io[usize::from(IoOpcode::Write.code())].block_content());
+    assert!(!log.io[usize::from(IoOpcode::Read.code())].block_content());
+}
+
+#[test]
+fn the_changed_list_forgets_what_was_read_unless_it_is_to_be_retained() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.port.add_namespace(namespace(2)).unwrap();
+    world.port.remove_namespace(1).unwrap();
+    let retain =
+        GetLogPageCommand { rae: true, ..GetLogPageCommand::new(LogPage::ChangedNamespaces, 0, 4096) };
+    let read = GetLogPageCommand { rae: false, ..retain };
+    for (command, expected) in [(retain, &[1, 2][..]), (read, &[1, 2]), (read, &[])] {
+        let data = world.fetch(id, command.entry()).unwrap();
+        assert_eq!(NamespaceList::decode(&data.try_into().unwrap()).nsids(), expected);
+    }
+}

@@ -1,0 +1,68 @@
+//! What a command capsule says about its data (TCP 1.0 §3.3.2; Fabrics 1.1 §2.3).
+//!
+//! It looks at the opcode's direction bits and the SGL only: whether the length fits the command is the
+//! command's own business. Whatever is wrong here fails the command, not the connection.
+
+use isolane_wire::{Sgl, Status, SubmissionEntry};
+
+use super::event::{Place, Transfer};
+
+/// Classifies the data of a command whose capsule carries `in_capsule_len` bytes.
+pub(super) fn transfer(entry: &SubmissionEntry, in_capsule_len: u32) -> Transfer {
+    let direction = Direction::of(entry);
+    if direction == Direction::None {
+        return Transfer::None;
+    }
+    if !matches!(entry.flags.psdt(), PSDT_SGL_MPTR_BUFFER | PSDT_SGL_MPTR_SGL) {
+        return Transfer::Invalid(Status::INVALID_FIELD);
+    }
+    match (direction, &entry.sgl) {
+        (Direction::Both, _) => Transfer::Invalid(Status::INVALID_OPCODE),
+        (Direction::FromHost, Sgl::InCapsule { offset, len }) => in_capsule(*offset, *len, in_capsule_len),
+        (_, Sgl::Transport { .. }) if in_capsule_len > 0 => Transfer::Invalid(Status::INVALID_FIELD),
+        (_, Sgl::Transport { len: 0 }) => Transfer::None,
+        (Direction::FromHost, Sgl::Transport { len }) => {
+            Transfer::FromHost { len: *len, place: Place::Transport }
+        }
+        (Direction::ToHost, Sgl::Transport { len }) => Transfer::ToHost { len: *len },
+        _ => Transfer::Invalid(Status::SGL_TYPE_INVALID),
+    }
+}
+
+/// An in-capsule data block must be the whole of the capsule's data: ICDOFF is 0.
+fn in_capsule(offset: u64, len: u32, in_capsule_len: u32) -> Transfer {
+    if offset != 0 {
+        return Transfer::Invalid(Status::SGL_OFFSET_INVALID);
+    }
+    match len {
+        _ if len != in_capsule_len => Transfer::Invalid(Status::DATA_SGL_LENGTH_INVALID),
+        0 => Transfer::None,
+        _ => Transfer::FromHost { len, place: Place::InCapsule },
+    }
+}
+
+/// Bits 1:0 of an opcode, or of the command type of a fabrics command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    None,
+    FromHost,
+    ToHost,
+    Both,
+}
+
+impl Direction {
+    fn of(entry: &SubmissionEntry) -> Direction {
+        let code = if entry.opcode == FABRICS { entry.fctype() } else { entry.opcode };
+        match code & 0b11 {
+            0b00 => Direction::None,
+            0b01 => Direction::FromHost,
+            0b10 => Direction::ToHost,
+            _ => Direction::Both,
+        }
+    }
+}
+
+/// The opcode of all fabrics commands.
+const FABRICS: u8 = 0x7f;
+const PSDT_SGL_MPTR_BUFFER: u8 = 0b01;
+const PSDT_SGL_MPTR_SGL: u8 = 0b10;

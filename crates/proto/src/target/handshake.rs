@@ -1,0 +1,28 @@
+//! ICReq and ICResp (TCP 1.0 §3.1).
+
+use isolane_wire::Framing;
+use isolane_wire::pdu::{Digests, IcReq, IcResp};
+
+use super::Queue;
+use super::event::Event;
+use super::receive::Step;
+use super::slots::GRANTS_MAX;
+use crate::queue::{FatalError, Phase};
+
+impl Queue {
+    /// Answers ICReq and keeps to what was agreed from here on.
+    pub(super) fn handle_ic_req(&mut self) -> Result<Step, FatalError> {
+        let request = self.receiver.decode(|bytes, _| IcReq::decode(bytes))?;
+        let digests = Digests::default()
+            .with_header(request.digests.header() && self.limits.header_digest)
+            .with_data(request.digests.data() && self.limits.data_digest);
+        let framing = |pda| Framing { header_digest: digests.header(), data_digest: digests.data(), pda };
+        self.receiver.set_framing(framing(self.limits.cpda));
+        self.outbound = framing(request.hpda);
+        self.grants_max = GRANTS_MAX.min(request.maxr2t.saturating_add(1) as usize);
+        let response = IcResp { cpda: self.limits.cpda, digests, maxh2cdata: self.limits.h2c_data_bytes_max };
+        self.output.push(&response.encode());
+        self.phase = Phase::Open;
+        Ok(Step::Event(Event::Connected(request)))
+    }
+}

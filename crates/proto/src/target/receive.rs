@@ -1,0 +1,194 @@
+//! The receiving half: from bytes to events.
+//!
+//! Invariant: the body that arrives belongs to what [`Receiving`] says, and that was decided from a header
+//! that was checked whole.
+
+use std::time::Instant;
+
+use isolane_memory::Buffer;
+use isolane_wire::Status;
+use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType, TermReq};
+
+use super::Queue;
+use super::capsule::transfer;
+use super::event::{Event, Place, Transfer};
+use super::slots::{Refused, Slots};
+use crate::queue::{FatalError, Fault, Header, Phase, ReceivePlan};
+
+/// Whose bytes come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receiving {
+    /// A header.
+    Header,
+    /// In-capsule data for which the driver has not given memory yet.
+    Undecided { slot: u16 },
+    /// In-capsule data of a command.
+    InCapsule { slot: u16 },
+    /// Data that was asked for.
+    H2cData { slot: u16, ttag: u16, len: u32 },
+    /// Data that nobody wants.
+    Discard,
+}
+
+impl Queue {
+    /// Where the next bytes of the connection go: the destinations of the running payload, then `overflow`.
+    ///
+    /// Pass the same overflow to the [`Queue::poll_event`]s that follow. It may be shared with other
+    /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
+    pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
+        let destination = destination(&mut self.slots, self.receiving);
+        self.receiver.plan(destination, overflow)
+    }
+
+    /// The first `n` bytes of the last plan have been filled.
+    pub fn handle_received(&mut self, n: usize) {
+        let destination = destination(&mut self.slots, self.receiving);
+        self.receiver.handle_received(n, destination.as_deref());
+        if !self.phase.is_alive() {
+            self.receiver.discard();
+        }
+    }
+
+    /// The next event. `None`: everything received was understood, read on.
+    pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
+        loop {
+            if let Some(event) = self.event.take() {
+                return Some(event);
+            }
+            if !self.phase.is_alive() {
+                return None;
+            }
+            match self.receive(overflow) {
+                Ok(Step::Event(event)) => return Some(event),
+                Ok(Step::Again) => {}
+                Ok(Step::Starved) => return None,
+                Err(error) => self.fail(error, now),
+            }
+        }
+    }
+
+    /// Keeps what is unread in `overflow`, because no memory is free for the command that was just yielded, or
+    /// because others shall have their turn. Until [`Queue::poll_event`] has used it up (pass any overflow),
+    /// the receive plan is empty.
+    pub fn defer_input(&mut self, overflow: &[u8]) {
+        self.receiver.defer(overflow);
+    }
+
+    /// Whether input was deferred and not used up: do not read from the connection, poll events instead.
+    pub fn has_deferred_input(&self) -> bool {
+        self.receiver.is_deferred()
+    }
+
+    #[inline]
+    fn receive(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
+        if self.receiving == Receiving::Header {
+            self.receive_header(overflow)
+        } else {
+            Ok(self.receive_body(overflow))
+        }
+    }
+
+    #[inline]
+    fn receive_header(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
+        let Some(header) = self.receiver.receive_header(overflow)? else { return Ok(Step::Starved) };
+        self.check_sequence(&header)?;
+        let step = self.handle_pdu(&header)?;
+        self.receiver.clear_header();
+        Ok(step)
+    }
+
+    /// ICReq comes first and once (TCP 1.0 §3.1).
+    #[inline]
+    fn check_sequence(&self, header: &Header) -> Result<(), FatalError> {
+        let is_first = self.phase == Phase::Handshake;
+        let is_initialisation = header.pdu_type == PduType::IcReq;
+        if is_first == is_initialisation || header.pdu_type == PduType::H2cTermReq {
+            return Ok(());
+        }
+        Err(FatalError::sequence(Fault::Sequence(header.pdu_type.code())))
+    }
+
+    #[inline]
+    fn handle_pdu(&mut self, header: &Header) -> Result<Step, FatalError> {
+        match header.pdu_type {
+            PduType::IcReq => self.handle_ic_req(),
+            PduType::CapsuleCmd => self.handle_capsule(header),
+            PduType::H2cData => self.handle_h2c_data(header),
+            _ => self.handle_term_req(),
+        }
+    }
+
+    /// A new command. What is wrong with it is its own affair, unless the capsule or the queue is wrong.
+    #[inline]
+    fn handle_capsule(&mut self, header: &Header) -> Result<Step, FatalError> {
+        let data_len = header.shape.data_len;
+        if data_len > self.limits.in_capsule_bytes_max as usize {
+            return Err(FatalError::header(header.pdu_type.code(), HeaderFault::invalid(CommonHeader::PLEN)));
+        }
+        let entry = self.receiver.decode(CapsuleCmd::decode)?.entry;
+        self.start_body(header, Receiving::Discard, 0);
+        let permit = match self.slots.open(&entry) {
+            Ok(permit) => permit,
+            Err(Refused::CidConflict) => {
+                self.refuse(&entry, Status::COMMAND_ID_CONFLICT);
+                return Ok(Step::Again);
+            }
+            Err(Refused::Full) => return Err(FatalError::sequence(Fault::QueueOverrun(self.slots.limit()))),
+        };
+        let transfer = transfer(&entry, data_len as u32);
+        if matches!(transfer, Transfer::FromHost { place: Place::InCapsule, .. }) {
+            self.receiving = Receiving::Undecided { slot: permit.slot() };
+        }
+        Ok(Step::Event(Event::Command { permit, entry, transfer }))
+    }
+
+    fn handle_term_req(&mut self) -> Result<Step, FatalError> {
+        let request =
+            TermReq::decode(self.receiver.header()).map_err(|_| FatalError::silent(Fault::TermReq))?;
+        self.phase = Phase::Closed;
+        Ok(Step::Event(Event::Terminated(request)))
+    }
+
+    /// What follows this header goes to `receiving`.
+    pub(super) fn start_body(&mut self, header: &Header, receiving: Receiving, offset: usize) {
+        if header.shape.data_len > 0 {
+            self.receiver.start_body(header, offset);
+            self.receiving = receiving;
+        }
+    }
+
+    fn receive_body(&mut self, overflow: &[u8]) -> Step {
+        if let Receiving::Undecided { .. } = self.receiving {
+            self.receiving = Receiving::Discard;
+        }
+        let destination = destination(&mut self.slots, self.receiving);
+        if !self.receiver.receive_body(overflow, destination) {
+            return Step::Starved;
+        }
+        match std::mem::replace(&mut self.receiving, Receiving::Header) {
+            Receiving::InCapsule { slot } => self.finish_transfer(slot, self.receiver.is_intact()),
+            Receiving::H2cData { slot, ttag, len } => self.finish_h2c_data(slot, ttag, len),
+            _ => Step::Again,
+        }
+    }
+}
+
+/// The memory that the running data goes to.
+fn destination(slots: &mut Slots, receiving: Receiving) -> Option<&mut Buffer> {
+    match receiving {
+        Receiving::InCapsule { slot } | Receiving::H2cData { slot, .. } => {
+            slots.receiving(slot)?.buffer.as_mut()
+        }
+        _ => None,
+    }
+}
+
+/// What came of one step.
+pub(super) enum Step {
+    /// An event.
+    Event(Event),
+    /// Nothing to tell, but there may be more to do.
+    Again,
+    /// More bytes must arrive.
+    Starved,
+}

@@ -1,0 +1,493 @@
+//! One small story for every kind of bad host.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use isolane_memory::{Buffer, Pool};
+use isolane_wire::digest::crc32c;
+use isolane_wire::pdu::{CapsuleCmd, Digests, FatalErrorStatus as Fes, H2cData, IcReq, R2t, TermReq};
+use isolane_wire::pdu::{CapsuleResp, HeaderFault};
+use isolane_wire::{CompletionEntry, Direction, Framing, Sgl, Status, SubmissionEntry};
+use proptest::prelude::*;
+
+use super::*;
+use crate::Completion;
+use crate::pair::{fill, take};
+
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
+
+/// A target, and a host that sends whatever it likes.
+struct BadHost {
+    target: Queue,
+    framing: Framing,
+    now: Instant,
+    stream: VecDeque<u8>,
+    overflow: Vec<u8>,
+    events: Vec<Event>,
+    /// The target's driver gives memory for in-capsule data.
+    takes_in_capsule: bool,
+}
+
+impl BadHost {
+    /// Nothing was said yet.
+    fn new() -> BadHost {
+        let now = Instant::now();
+        let limits = Limits { h2c_data_bytes_max: 4096, r2t_bytes_max: 16384, ..Limits::default() };
+        BadHost {
+            target: Queue::new(limits, now),
+            framing: Framing::default(),
+            now,
+            stream: VecDeque::new(),
+            overflow: vec![0; 65536],
+            events: Vec::new(),
+            takes_in_capsule: false,
+        }
+    }
+
+    /// Initialised and connected with a queue of 4 entries.
+    fn connected(header_digest: bool, data_digest: bool) -> BadHost {
+        let mut host = BadHost::new();
+        let digests = Digests::default().with_header(header_digest).with_data(data_digest);
+        host.say(&IcReq { hpda: 0, digests, maxr2t: 0 }.encode());
+        host.framing = Framing { header_digest, data_digest, pda: 0 };
+        host.target.set_connected(1, 3, true);
+        host.events.clear();
+        host.output();
+        host
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.stream.extend(bytes);
+        while !self.stream.is_empty() {
+            let n = fill(&mut self.target.receive_plan(&mut self.overflow), usize::MAX, &mut self.stream);
+            self.target.handle_received(n);
+            while let Some(event) = self.target.poll_event(&self.overflow, self.now) {
+                self.on_event(event);
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Command {
+                permit, transfer: Transfer::FromHost { len, place: Place::InCapsule }, ..
+            } if self.takes_in_capsule => {
+                self.target.receive_into(permit, Buffer::contiguous(len as usize));
+            }
+            other => self.events.push(other),
+        }
+    }
+
+    fn command(&mut self, entry: SubmissionEntry, data: &[u8]) {
+        let capsule = CapsuleCmd { entry, data_len: data.len() as u32 };
+        let mut bytes = capsule.encode(&self.framing).to_vec();
+        bytes.extend(data);
+        if self.framing.data_digest && !data.is_empty() {
+            bytes.extend(crc32c(data).to_le_bytes());
+        }
+        self.say(&bytes);
+    }
+
+    fn data(&mut self, data: H2cData) {
+        let mut bytes = data.encode(&self.framing).to_vec();
+        bytes.extend(vec![7; data.datal as usize]);
+        self.say(&bytes);
+    }
+
+    /// A write of 8,192 bytes, for which the target has sent its R2T.
+    fn granted() -> (BadHost, R2t) {
+        let mut host = BadHost::connected(false, false);
+        host.command(transport(WRITE, 5, 8192), &[]);
+        let permit = host.permit();
+        host.target.request_data(permit, Buffer::contiguous(8192));
+        let output = host.output();
+        let r2t =
+            R2t::decode(output.first_chunk().expect("an R2T"), &Framing::default()).expect("a good one");
+        (host, r2t)
+    }
+
+    fn permit(&mut self) -> Permit {
+        match self.events.remove(0) {
+            Event::Command { permit, .. } | Event::Data { permit, .. } => permit,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn transfer(&mut self) -> Transfer {
+        let Event::Command { permit, transfer, .. } = self.events.remove(0) else { panic!("no command") };
+        self.target.complete(permit, Completion::failed(Status::INVALID_FIELD));
+        transfer
+    }
+
+    fn output(&mut self) -> Vec<u8> {
+        let mut stream = VecDeque::new();
+        let n = take(&self.target.transmit_plan(), usize::MAX, &mut stream);
+        self.target.handle_transmitted(n, &mut Pool::new(0));
+        stream.into()
+    }
+
+    /// The target gave up with this status and said so, and does not listen any more.
+    fn gives_up_with(mut self, fes: Fes, fei: u32) {
+        let Some(Event::Fatal(error)) = self.events.pop() else { panic!("{:?}", self.events) };
+        assert_eq!(error.status, Some(HeaderFault { fes, fei }), "{error}");
+        let request = TermReq::decode(&self.output()).expect("a termination request");
+        assert_eq!(
+            (request.from, request.status(), request.fei),
+            (Direction::ControllerToHost, Some(fes), fei)
+        );
+        assert!(!request.offender().is_empty());
+        assert!(self.target.is_finished_sending() && !self.target.is_closed());
+        self.events.drain(..).for_each(forfeit);
+        self.say(&[0x47; 100]);
+        assert!(self.events.is_empty(), "what comes afterwards is thrown away");
+        assert_eq!(self.target.poll_timeout(), Some(self.now + Limits::default().drain));
+        self.target.handle_timeout(self.now + Limits::default().drain);
+        assert!(self.target.is_closed());
+    }
+
+    /// The connection lives: another command is understood.
+    fn lives_on(mut self) {
+        self.events.drain(..).for_each(forfeit);
+        self.command(transport(READ, 0x7777, 512), &[]);
+        assert_eq!(self.permit_and_forget(), 0x7777);
+    }
+
+    fn permit_and_forget(&mut self) -> u16 {
+        let permit = self.permit();
+        let cid = permit.cid();
+        permit.forfeit();
+        cid
+    }
+}
+
+fn forfeit(event: Event) {
+    if let Event::Command { permit, .. } | Event::Data { permit, .. } = event {
+        permit.forfeit();
+    }
+}
+
+fn transport(opcode: u8, cid: u16, len: u32) -> SubmissionEntry {
+    SubmissionEntry { cid, sgl: Sgl::Transport { len }, ..SubmissionEntry::new(opcode, 1) }
+}
+
+fn in_capsule(cid: u16, offset: u64, len: u32) -> SubmissionEntry {
+    SubmissionEntry { cid, sgl: Sgl::InCapsule { offset, len }, ..SubmissionEntry::new(WRITE, 1) }
+}
+
+/// A host that initialises with an ICReq in which one byte is wrong.
+fn bad_ic_req(offset: usize, value: u8) -> BadHost {
+    let mut bytes = IcReq::default().encode().to_vec();
+    bytes[offset] = value;
+    let mut host = BadHost::new();
+    host.say(&bytes);
+    host
+}
+
+/// A connected host that sends a capsule in which one byte is wrong.
+fn bad_capsule(offset: usize, value: u8) -> BadHost {
+    let capsule = CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 };
+    let mut bytes = capsule.encode(&Framing::default()).to_vec();
+    bytes[offset] = value;
+    bytes.extend([0; 512]);
+    let mut host = BadHost::connected(false, false);
+    host.say(&bytes);
+    host
+}
+
+/// A host that answers its R2T wrongly.
+fn bad_data(change: impl FnOnce(&mut H2cData)) -> BadHost {
+    let (mut host, r2t) = BadHost::granted();
+    let mut data = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4096, last: false };
+    change(&mut data);
+    host.data(data);
+    host
+}
+
+#[test]
+fn a_web_browser_is_told_that_there_is_no_such_pdu() {
+    let mut host = BadHost::new();
+    host.say(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n");
+    host.gives_up_with(Fes::InvalidHeaderField, 0);
+}
+
+#[test]
+fn a_command_before_icreq_is_out_of_sequence() {
+    let mut host = BadHost::new();
+    host.command(transport(READ, 1, 512), &[]);
+    host.gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn a_second_icreq_is_out_of_sequence() {
+    let mut host = BadHost::connected(false, false);
+    host.say(&IcReq::default().encode());
+    host.gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn the_lowest_wrong_field_of_icreq_is_named() {
+    bad_ic_req(2, 127).gives_up_with(Fes::InvalidHeaderField, 2);
+    bad_ic_req(4, 127).gives_up_with(Fes::InvalidHeaderField, 4);
+    bad_ic_req(8, 1).gives_up_with(Fes::UnsupportedParameter, 8);
+    bad_ic_req(10, 32).gives_up_with(Fes::InvalidHeaderField, 10);
+}
+
+#[test]
+fn a_pdu_of_the_other_direction_is_refused() {
+    let mut host = BadHost::connected(false, false);
+    host.say(&CapsuleResp { entry: CompletionEntry::default() }.encode(&Framing::default()));
+    host.gives_up_with(Fes::InvalidHeaderField, 0);
+}
+
+#[test]
+fn the_lowest_wrong_field_of_a_capsule_is_named() {
+    bad_capsule(1, 0b01).gives_up_with(Fes::InvalidHeaderField, 1);
+    bad_capsule(1, 0b10).gives_up_with(Fes::InvalidHeaderField, 1);
+    bad_capsule(2, 71).gives_up_with(Fes::InvalidHeaderField, 2);
+    bad_capsule(3, 71).gives_up_with(Fes::InvalidHeaderField, 3);
+    bad_capsule(3, 74).gives_up_with(Fes::InvalidHeaderField, 3);
+    bad_capsule(6, 0xff).gives_up_with(Fes::InvalidHeaderField, 4);
+}
+
+#[test]
+fn a_wrong_header_digest_is_fatal_and_told() {
+    let mut host = BadHost::connected(true, false);
+    let mut bytes = CapsuleCmd { entry: transport(READ, 1, 512), data_len: 0 }.encode(&host.framing).to_vec();
+    bytes[72..76].copy_from_slice(&[1, 2, 3, 4]);
+    host.say(&bytes);
+    host.gives_up_with(Fes::HeaderDigestError, 0x0403_0201);
+}
+
+#[test]
+fn a_wrong_data_digest_fails_one_command_only() {
+    let mut host = BadHost::connected(true, true);
+    host.takes_in_capsule = true;
+    host.say(&CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 }.encode(&host.framing.clone()));
+    host.say(&[0; 516]);
+    let Some(Event::Data { permit, intact, .. }) = host.events.pop() else { panic!("the data is there") };
+    assert!(!intact);
+    host.target.complete(permit, Completion::failed(Status::TRANSIENT_TRANSPORT_ERROR));
+    host.lives_on();
+}
+
+#[test]
+fn data_that_nobody_wants_is_skipped_and_its_digest_does_not_matter() {
+    let mut host = BadHost::connected(true, true);
+    host.say(&CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 }.encode(&host.framing.clone()));
+    let permit = host.permit();
+    host.target.complete(permit, Completion::failed(Status::INVALID_FIELD));
+    host.say(&[0; 516]);
+    assert!(host.events.is_empty());
+    host.lives_on();
+}
+
+#[test]
+fn a_capsule_with_too_much_data_is_refused_by_its_length() {
+    let mut host = BadHost::connected(false, false);
+    let capsule = CapsuleCmd { entry: in_capsule(1, 0, 16388), data_len: 16388 };
+    host.say(&capsule.encode(&Framing::default()));
+    host.gives_up_with(Fes::InvalidHeaderField, 4);
+}
+
+#[test]
+fn data_for_an_unknown_tag_is_refused_by_its_tag() {
+    bad_data(|data| data.ttag ^= 1).gives_up_with(Fes::InvalidHeaderField, 10);
+    bad_data(|data| data.ttag ^= 1 << 14).gives_up_with(Fes::InvalidHeaderField, 10);
+    bad_data(|data| data.ttag = 0xffff).gives_up_with(Fes::InvalidHeaderField, 10);
+}
+
+#[test]
+fn data_for_a_command_that_expects_none_is_refused() {
+    let mut host = BadHost::connected(false, false);
+    host.command(transport(READ, 3, 512), &[]);
+    host.data(H2cData { cccid: 3, ttag: 0, datao: 0, datal: 512, last: true });
+    host.gives_up_with(Fes::InvalidHeaderField, 10);
+}
+
+#[test]
+fn data_before_connect_is_refused() {
+    let mut host = BadHost::new();
+    host.say(&IcReq::default().encode());
+    host.output();
+    host.data(H2cData { cccid: 0, ttag: 0, datao: 0, datal: 512, last: true });
+    host.gives_up_with(Fes::InvalidHeaderField, 10);
+}
+
+#[test]
+fn data_for_another_command_than_the_tag_names_is_refused() {
+    bad_data(|data| data.cccid += 1).gives_up_with(Fes::InvalidHeaderField, 8);
+}
+
+#[test]
+fn data_that_does_not_continue_is_out_of_sequence() {
+    bad_data(|data| data.datao = 4).gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn data_outside_of_the_r2t_is_out_of_range() {
+    bad_data(|data| data.datao = 8192).gives_up_with(Fes::DataTransferOutOfRange, 0);
+    bad_data(|data| data.datao = 6000).gives_up_with(Fes::DataTransferOutOfRange, 0);
+    bad_data(|data| data.datao = u32::MAX).gives_up_with(Fes::DataTransferOutOfRange, 0);
+}
+
+#[test]
+fn more_data_than_maxh2cdata_exceeds_the_limit() {
+    bad_data(|data| data.datal = 4100).gives_up_with(Fes::LimitExceeded, 0);
+}
+
+#[test]
+fn last_must_mark_the_last_data_and_no_other() {
+    bad_data(|data| data.last = true).gives_up_with(Fes::PduSequenceError, 0);
+    let (mut host, r2t) = BadHost::granted();
+    let first = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4096, last: false };
+    host.data(first);
+    host.data(H2cData { datao: 4096, ..first });
+    host.gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn data_behind_the_end_of_the_transfer_is_refused() {
+    let (mut host, r2t) = BadHost::granted();
+    let first = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4096, last: false };
+    host.data(first);
+    host.data(H2cData { datao: 4096, last: true, ..first });
+    assert!(matches!(host.events[..], [Event::Data { intact: true, .. }]));
+    host.data(H2cData { datao: 4096, last: true, ..first });
+    host.gives_up_with(Fes::InvalidHeaderField, 10);
+}
+
+#[test]
+fn data_whose_lengths_disagree_is_refused() {
+    let (mut host, r2t) = BadHost::granted();
+    let data = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4096, last: false };
+    let mut bytes = data.encode(&Framing::default()).to_vec();
+    bytes[16..20].copy_from_slice(&4095u32.to_le_bytes());
+    host.say(&bytes);
+    host.gives_up_with(Fes::InvalidHeaderField, 4);
+}
+
+#[test]
+fn a_cid_that_is_in_flight_fails_the_second_command() {
+    let mut host = BadHost::connected(false, false);
+    host.command(transport(READ, 9, 512), &[]);
+    host.command(transport(READ, 9, 512), &[]);
+    let output = host.output();
+    let response = CapsuleResp::decode(output.first_chunk().expect("a response"), &Framing::default());
+    let entry = response.expect("a good one").entry;
+    assert_eq!((entry.cid, entry.status), (9, Status::COMMAND_ID_CONFLICT));
+    assert_eq!(host.target.in_flight(), 1);
+    host.lives_on();
+}
+
+#[test]
+fn more_commands_than_entries_are_out_of_sequence() {
+    let mut host = BadHost::connected(false, false);
+    (0..5).for_each(|cid| host.command(transport(READ, cid, 512), &[]));
+    host.gives_up_with(Fes::PduSequenceError, 0);
+}
+
+#[test]
+fn a_wrong_sgl_fails_its_command_only() {
+    let keyed = SubmissionEntry { cid: 1, sgl: Sgl::Other([0x40; 16]), ..SubmissionEntry::new(WRITE, 1) };
+    let prp = SubmissionEntry { flags: Default::default(), ..transport(READ, 1, 512) };
+    let for_read = SubmissionEntry { opcode: READ, ..in_capsule(1, 0, 512) };
+    let cases = [
+        (keyed, 0, Status::SGL_TYPE_INVALID),
+        (for_read, 512, Status::SGL_TYPE_INVALID),
+        (in_capsule(1, 0, 1024), 512, Status::DATA_SGL_LENGTH_INVALID),
+        (in_capsule(1, 0, 512), 0, Status::DATA_SGL_LENGTH_INVALID),
+        (in_capsule(1, 8, 512), 512, Status::SGL_OFFSET_INVALID),
+        (transport(WRITE, 1, 512), 512, Status::INVALID_FIELD),
+        (prp, 0, Status::INVALID_FIELD),
+    ];
+    for (entry, data_len, status) in cases {
+        let mut host = BadHost::connected(false, false);
+        host.command(entry, &vec![1; data_len]);
+        assert_eq!(host.transfer(), Transfer::Invalid(status), "{entry:?}");
+        host.lives_on();
+    }
+}
+
+#[test]
+fn data_in_the_capsule_of_a_command_without_any_is_skipped() {
+    let mut host = BadHost::connected(false, false);
+    host.command(SubmissionEntry { cid: 1, ..SubmissionEntry::new(0x00, 1) }, &[1; 512]);
+    assert_eq!(host.transfer(), Transfer::None);
+    host.lives_on();
+}
+
+#[test]
+fn a_host_that_gives_up_is_believed() {
+    let mut host = BadHost::connected(true, true);
+    let request = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[1, 2, 3]);
+    host.say(&request.encode());
+    assert!(matches!(&host.events[..], [Event::Terminated(told)] if *told == request));
+    assert!(host.target.is_closed() && !host.target.wants_transmit());
+}
+
+#[test]
+fn a_termination_request_of_impossible_length_is_not_answered() {
+    for plen in [23u32, 153] {
+        let mut host = BadHost::connected(false, false);
+        let request = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[]);
+        let mut bytes = request.encode().to_vec();
+        bytes[4..8].copy_from_slice(&plen.to_le_bytes());
+        host.say(&bytes);
+        let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
+        assert_eq!((error.fault, error.status), (Fault::TermReq, None));
+        assert!(host.target.is_closed() && !host.target.wants_transmit());
+    }
+}
+
+#[test]
+fn a_command_that_is_answered_after_the_end_is_not_sent() {
+    let mut host = BadHost::connected(false, false);
+    host.command(transport(READ, 1, 512), &[]);
+    let permit = host.permit();
+    host.say(&[0xff; 8]);
+    host.output();
+    host.target.complete(permit, Completion::success());
+    assert!(!host.target.wants_transmit());
+    assert_eq!(host.target.in_flight(), 0);
+}
+
+#[test]
+fn a_half_received_pdu_has_a_deadline() {
+    let mut host = BadHost::connected(false, false);
+    host.say(&[0x04, 0, 72]);
+    let deadline = host.target.poll_timeout().expect("the rest is owed");
+    host.target.handle_timeout(deadline);
+    host.target.handle_timeout(deadline + Duration::from_secs(60));
+    host.say(&[0]);
+    let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
+    assert_eq!(error.fault, Fault::Stalled);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_whatever_make_it_panic(
+        digests: (bool, bool),
+        changes in prop::collection::vec((0usize..4000, any::<u8>()), 0..6),
+        tail in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let mut host = BadHost::connected(digests.0, digests.1);
+        host.takes_in_capsule = true;
+        let mut bytes = Vec::new();
+        for cid in 0..3 {
+            let capsule = CapsuleCmd { entry: in_capsule(cid, 0, 1024), data_len: 1024 };
+            bytes.extend_from_slice(&capsule.encode(&host.framing));
+            bytes.extend([cid as u8; 1024]);
+            bytes.extend(crc32c(&[cid as u8; 1024]).to_le_bytes());
+        }
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        host.say(&bytes);
+        host.say(&tail);
+        host.events.drain(..).for_each(forfeit);
+    }
+}
