@@ -1,0 +1,147 @@
+//! What a target is asked to serve, and why it could not start.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use isolane_proto::subsystem::ConfigError;
+use isolane_proto::target::Limits;
+use isolane_reactor::{Config as ReactorConfig, IoChoice, Mode, ReactorError};
+use isolane_volume::Volume;
+use isolane_wire::Nqn;
+
+/// What a target serves and how. Start from [`TargetConfig::new`] and change what should differ.
+#[derive(Clone)]
+pub struct TargetConfig {
+    /// Name of the NVM subsystem.
+    pub nqn: Nqn,
+    /// Serial number of the subsystem, at most 20 printable ASCII characters.
+    pub serial: String,
+    /// The namespaces: id (from 1) and volume.
+    pub volumes: Vec<(u32, Arc<dyn Volume>)>,
+    /// Addresses to listen on; port 0 picks a free one.
+    pub listen: Vec<SocketAddr>,
+    /// The addresses that the discovery log names; empty: the one that the asking host connected to.
+    pub advertise: Vec<SocketAddr>,
+    /// The only hosts that may connect, by NQN; `None` admits every host.
+    pub allowed_hosts: Option<Vec<Nqn>>,
+    /// One reactor is pinned to each of these cores; empty means one reactor that is not pinned.
+    pub cores: Vec<usize>,
+    /// What reactors do when there is nothing to do.
+    pub mode: Mode,
+    /// How long [`Mode::Adaptive`] spins after work.
+    pub spin: Duration,
+    /// The interface of the kernel that carries sleep, readiness and files.
+    pub io: IoChoice,
+    /// The most I/O queues of one controller.
+    pub io_queues: u16,
+    /// The most entries of one queue.
+    pub queue_depth: u16,
+    /// The most connections at once, over all cores.
+    pub connections_max: usize,
+    /// A host has so long from its connection to a successful Connect.
+    pub handshake: Duration,
+    /// A transfer may stand still for so long, twice that at the most.
+    pub stall: Duration,
+    /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024 are taken.
+    pub pool_pages_max: usize,
+}
+
+impl TargetConfig {
+    /// A target with this name that serves nothing yet, listening nowhere.
+    pub fn new(nqn: Nqn) -> TargetConfig {
+        TargetConfig {
+            nqn,
+            serial: String::from("ISOLANE"),
+            volumes: Vec::new(),
+            listen: Vec::new(),
+            advertise: Vec::new(),
+            allowed_hosts: None,
+            cores: Vec::new(),
+            mode: Mode::Adaptive,
+            spin: ReactorConfig::SPIN,
+            io: IoChoice::Auto,
+            io_queues: 64,
+            queue_depth: 256,
+            connections_max: 4096,
+            handshake: Limits::default().handshake,
+            stall: Limits::default().stall,
+            pool_pages_max: 32 * 1024,
+        }
+    }
+
+    /// The bounds of each connection.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            in_capsule_bytes_max: IN_CAPSULE_BYTES_MAX,
+            handshake: self.handshake,
+            stall: self.stall,
+            ..Limits::default()
+        }
+    }
+}
+
+/// Why a target could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}; {}", remedy(error))]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// A reactor could not be set up.
+    #[error(transparent)]
+    Reactor(#[from] ReactorError),
+    /// A thread could not be started.
+    #[error("cannot start the thread of a reactor: {0}; raise the limit of processes (ulimit -u)")]
+    Thread(io::Error),
+    /// A reactor could not begin to accept connections.
+    #[error("cannot begin to serve: {0}; raise the limit of open files (ulimit -n)")]
+    Begin(io::Error),
+    /// Two namespaces would be the same to every host.
+    #[error("{first} and {second} have the same identity; give one of them its own with uuid=")]
+    SameIdentity {
+        /// Name of one volume.
+        first: String,
+        /// Name of the other.
+        second: String,
+    },
+    /// The configuration cannot be served.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+impl TargetConfig {
+    /// # Errors
+    /// When hosts could not tell two namespaces apart: they would take them for two paths to one.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        for (at, (_, volume)) in self.volumes.iter().enumerate() {
+            let twin = self.volumes[..at].iter().find(|(_, other)| other.identity() == volume.identity());
+            if let Some((_, other)) = twin {
+                let (first, second) = (other.name().to_owned(), volume.name().to_owned());
+                return Err(StartError::SameIdentity { first, second });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "stop the program that uses it, or choose another port with --listen",
+        io::ErrorKind::PermissionDenied => {
+            "choose a port from 1024, or give the program CAP_NET_BIND_SERVICE"
+        }
+        io::ErrorKind::AddrNotAvailable => "choose an address of this machine (ip address shows them)",
+        _ => "choose another address with --listen",
+    }
+}
+
+/// Most data of one command (MDTS).
+pub(crate) const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// Most in-capsule data of an I/O command (IOCCSZ 1028).
+pub(crate) const IN_CAPSULE_BYTES_MAX: u32 = 16 * 1024;

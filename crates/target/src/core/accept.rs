@@ -1,0 +1,114 @@
+//! Connections come in on the first core and go to the core that has the fewest (S3: for life).
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use isolane_proto::subsystem::ConnectionInfo;
+use isolane_reactor::{ListenerToken, Token, socket};
+
+use super::Driver;
+use super::lane::Lane;
+use crate::shared::Message;
+use crate::table::Key;
+
+/// The listeners of a core, and how many connections it has given to each core.
+pub(super) struct Listeners {
+    tokens: Vec<ListenerToken>,
+    given: Vec<u64>,
+}
+
+impl Listeners {
+    pub(super) fn new(cores: usize) -> Listeners {
+        Listeners { tokens: Vec::new(), given: vec![0; cores] }
+    }
+}
+
+impl Driver {
+    /// Accepts connections for all cores.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn listen(&mut self, listeners: Vec<TcpListener>) -> std::io::Result<()> {
+        for listener in listeners {
+            let token = self.core.reactor.listen(listener)?;
+            self.listeners.tokens.push(token);
+        }
+        Ok(())
+    }
+
+    pub(super) fn stop_listening(&mut self) {
+        for token in self.listeners.tokens.drain(..) {
+            self.core.reactor.stop_listening(token);
+        }
+    }
+
+    /// A connection came in.
+    pub(super) fn handle_accepted(&mut self, socket: TcpStream, peer: SocketAddr) {
+        let open: u64 = (0..self.listeners.given.len()).map(|core| self.load(core)).sum();
+        if open >= self.core.shared.connections_max as u64 {
+            log::warn!("{peer}: refused: {open} connections are open, which is the limit");
+            return;
+        }
+        let core = self.least_loaded_core();
+        self.listeners.given[core] += 1;
+        if core == self.core.index {
+            self.adopt(socket, peer);
+        } else {
+            self.core.shared.post(core, Message::Adopt { socket, peer });
+        }
+    }
+
+    /// The connection is this core's own from now on.
+    pub(super) fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
+        self.core.counters.connections_total.add(1);
+        if self.stop.is_some() || !self.core.memory.has_room_for_lanes(self.lanes.len() + 1) {
+            log::warn!("{peer}: refused: there is no memory for another connection on its core");
+            return;
+        }
+        match self.prepare(socket) {
+            Ok((token, local)) => {
+                self.insert(token, ConnectionInfo { local, remote: peer });
+                self.core.counters.connections_open.add(1);
+                log::debug!("{peer}: accepted by core {}", self.core.index);
+            }
+            Err(error) => log::warn!("{peer}: cannot be served: {error}"),
+        }
+    }
+
+    fn prepare(&mut self, socket: TcpStream) -> std::io::Result<(Token, SocketAddr)> {
+        let local = socket.local_addr()?;
+        socket::set_nodelay(&socket)?;
+        socket::set_user_timeout(&socket, UNACKNOWLEDGED)?;
+        socket::set_keepalive(&socket, PROBE_AFTER, PROBE_INTERVAL, PROBES)?;
+        Ok((self.core.reactor.add(socket)?, local))
+    }
+
+    fn insert(&mut self, token: Token, connection: ConnectionInfo) -> Key {
+        let limits = self.limits.clone();
+        let now = self.core.now;
+        let key = self.lanes.insert_with(|key| Lane::new(key, token, connection, limits, now));
+        if self.by_token.len() <= token.index() {
+            self.by_token.resize(token.index() + 1, None);
+        }
+        self.by_token[token.index()] = Some((token, key));
+        key
+    }
+
+    /// Connections that a core has, those on their way to it included.
+    fn load(&self, core: usize) -> u64 {
+        let counters = &self.core.shared.counters[core];
+        let on_the_way = self.listeners.given[core].saturating_sub(counters.connections_total.value());
+        counters.connections_open.value() + on_the_way
+    }
+
+    fn least_loaded_core(&self) -> usize {
+        (0..self.listeners.given.len()).min_by_key(|core| self.load(*core)).unwrap_or(self.core.index)
+    }
+}
+
+/// Bytes that a host has not acknowledged for so long end its connection.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// A host that has been silent for so long is asked, at this interval and so often, whether it is there.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;

@@ -1,0 +1,207 @@
+//! The end of a lane, and of all lanes of a core.
+//!
+//! A lane ends in three steps that need not follow at once: the port hears that it is lost and what has not
+//! reached a volume is cancelled ([`Core::disconnect`]); the socket is closed ([`Core::close`]); the last of its
+//! commands leaves its volume, the port hears that it is drained, and it goes ([`Driver::reap`]).
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use isolane_proto::queue::FatalError;
+
+use super::flush::Then;
+use super::job::FileWork;
+use super::lane::{Lane, Phase};
+use super::waiting::Waiting;
+use super::{Core, CoreReport, Driver};
+use crate::table::Key;
+
+/// How far a core is on its way to its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stop {
+    deadline: Instant,
+    /// All lanes are gone, and the other cores know.
+    is_drained: bool,
+    /// Nothing is left to do.
+    is_over: bool,
+    flushes_failed: usize,
+}
+
+impl Core {
+    /// The host broke the protocol, or a deadline.
+    pub(super) fn on_fatal(&mut self, lane: &mut Lane, error: &FatalError) {
+        self.counters.fatal_errors.add(1);
+        log::warn!("{}: the connection ends: {error}", lane.peer());
+        if lane.queue.is_closed() {
+            self.close(lane, "of that error");
+        } else {
+            self.leave(lane, "of that error");
+        }
+    }
+
+    /// Says what is queued, then waits for the host to close.
+    pub(super) fn leave(&mut self, lane: &mut Lane, reason: &str) {
+        self.leave_until(lane, reason, self.now + LEAVE_WAIT);
+    }
+
+    fn leave_until(&mut self, lane: &mut Lane, reason: &str, until: Instant) {
+        if !lane.is_open() {
+            return;
+        }
+        log::debug!("{}: ending, because {reason}", lane.peer());
+        lane.phase = Phase::Leaving { until, is_write_shut: false };
+        if let (true, Some(token)) = (lane.is_paused, lane.token) {
+            lane.is_paused = false;
+            self.reactor.resume(token);
+        }
+        self.disconnect(lane);
+        self.mark_dirty(lane);
+    }
+
+    /// Closes the socket.
+    pub(super) fn close(&mut self, lane: &mut Lane, reason: &str) {
+        if lane.phase == Phase::Closed {
+            return;
+        }
+        log::info!("{}: closed, because {reason}", lane.peer());
+        lane.phase = Phase::Closed;
+        self.disconnect(lane);
+        lane.queue.handle_eof();
+        for buffer in lane.queue.take_buffers() {
+            self.memory.pool.recycle_buffer(buffer);
+        }
+        if let Some(token) = lane.token.take() {
+            drop(self.reactor.remove(token));
+        }
+        self.counters.connections_open.subtract(1);
+        self.ended.push(lane.key);
+    }
+
+    /// The connection is lost to its association. What has not reached a volume is cancelled.
+    fn disconnect(&mut self, lane: &mut Lane) {
+        if std::mem::replace(&mut lane.is_disconnected, true) {
+            return;
+        }
+        self.cancel_waiting(lane);
+        let connecting = lane.connecting.take().map(|connecting| connecting.permit);
+        let stalled = lane.stalled.take().map(|stalled| stalled.permit);
+        for permit in lane.held.drain(..).chain(connecting).chain(stalled) {
+            lane.queue.abandon(permit);
+        }
+        if let Some(association) = &lane.association {
+            self.shared.disconnect(association.id, association.qid);
+            self.ended.push(lane.key);
+        }
+    }
+}
+
+impl Driver {
+    /// Finishes with lanes that have ended and whose commands have all left their volumes.
+    pub(super) fn reap(&mut self) {
+        while let Some(key) = self.core.ended.pop() {
+            let Some(lane) = self.lanes.get_mut(key) else { continue };
+            if lane.active > 0 || !lane.is_disconnected {
+                continue;
+            }
+            if let Some(association) = lane.association.take() {
+                self.core.shared.control(|port| port.handle_drained(association.id, association.qid));
+            }
+            if lane.phase == Phase::Closed {
+                self.lanes.remove(key);
+            }
+        }
+    }
+
+    /// Finish what is in flight, and end.
+    pub(super) fn begin_stop(&mut self, deadline: Instant) {
+        self.stop.get_or_insert(Stop { deadline, is_drained: false, is_over: false, flushes_failed: 0 });
+        self.core.is_stopping = true;
+        self.stop_listening();
+        for key in self.lanes.keys().collect::<Vec<_>>() {
+            if let Some(lane) = self.lanes.get_mut(key)
+                && let Some(token) = lane.token.filter(|_| lane.is_open())
+            {
+                lane.is_paused = true;
+                self.core.reactor.pause(token);
+            }
+        }
+    }
+
+    /// Ends lanes that have nothing in flight any more, and the core when none is left.
+    pub(super) fn see_to_stop(&mut self) {
+        let Some(stop) = self.stop else { return };
+        let is_late = self.core.now >= stop.deadline;
+        for key in self.lanes.keys().collect::<Vec<_>>() {
+            let Some(lane) = self.lanes.get_mut(key) else { continue };
+            if is_late {
+                self.core.close(lane, "the target stops");
+            } else if lane.is_open() && lane.active == 0 {
+                let until = stop.deadline.min(self.core.now + STOP_LEAVE_WAIT);
+                self.core.leave_until(lane, "the target stops", until);
+            }
+        }
+        let is_drained = self.lanes.is_empty() || is_late;
+        if is_drained && !stop.is_drained {
+            self.announce_drained(stop);
+        }
+    }
+
+    /// The core that is drained last flushes the volumes; the others are done.
+    fn announce_drained(&mut self, stop: Stop) {
+        let shared = &self.core.shared;
+        let before = shared.cores_drained.fetch_add(1, Ordering::AcqRel);
+        let is_last = before + 1 == shared.counters.len();
+        self.stop = Some(Stop { is_drained: true, is_over: !is_last, ..stop });
+        if is_last {
+            self.core.start_flush(Then::Stop);
+        }
+    }
+
+    /// The last flush has ended.
+    pub(super) fn handle_final_flush(&mut self, flushes_failed: usize) {
+        if let Some(stop) = &mut self.stop {
+            *stop = Stop { is_over: true, flushes_failed, ..*stop };
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.is_over)
+    }
+
+    /// Lets go of everything.
+    pub(super) fn finish(mut self) -> CoreReport {
+        let commands_cut = self.lanes.iter().map(|lane| lane.active as usize).sum();
+        for key in self.lanes.keys().collect::<Vec<_>>() {
+            if let Some(mut lane) = self.lanes.remove(key) {
+                self.core.close(&mut lane, "the target stops");
+            }
+        }
+        self.core.forfeit_all();
+        let flushes_failed = self.stop.map_or(0, |stop| stop.flushes_failed);
+        CoreReport { commands_cut, flushes_failed, is_failed: false }
+    }
+}
+
+impl Core {
+    /// Gives up the permits of queues that no longer exist.
+    fn forfeit_all(&mut self) {
+        for waiting in self.waiting.drain(..) {
+            match waiting {
+                Waiting::Data { permit, .. } => permit.forfeit(),
+                Waiting::Start { job, .. } => job.permit.forfeit(),
+                Waiting::Flush { .. } => {}
+            }
+        }
+        for key in self.files.keys().collect::<Vec<Key>>() {
+            if let Some(FileWork::Command { job, .. }) = self.files.remove(key) {
+                job.permit.forfeit();
+            }
+        }
+        self.forfeit_flushes();
+    }
+}
+
+/// How long a host may take to read our last words and close (TCP 1.0 §3.5: at most 30 s).
+const LEAVE_WAIT: Duration = Duration::from_secs(5);
+/// The same when the target stops.
+const STOP_LEAVE_WAIT: Duration = Duration::from_millis(500);

@@ -1,0 +1,146 @@
+//! Which way a command goes, and the commands of the control path: all of the admin queue, and fabrics commands.
+//!
+//! It decides nothing about them: the port does, behind its lock.
+
+use isolane_memory::{Buffer, Payload};
+use isolane_proto::Completion;
+use isolane_proto::subsystem::{Action, AssociationId, data_expected};
+use isolane_proto::target::{Permit, Place, Transfer};
+use isolane_wire::opcode::{FabricsType, IoOpcode};
+use isolane_wire::{Status, SubmissionEntry};
+
+use super::Core;
+use super::lane::Lane;
+
+impl Core {
+    /// A command arrived, its data (if it has any) not yet.
+    pub(super) fn on_command(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        entry: SubmissionEntry,
+        transfer: Transfer,
+    ) {
+        if let Transfer::Invalid(status) = transfer {
+            return self.fail(lane, permit, status);
+        }
+        match &lane.association {
+            Some(association) if association.qid != 0 && !is_fabrics(&entry) => {
+                self.on_io_command(lane, permit, entry, transfer);
+            }
+            None if lane.connecting.is_some() || !is_fabrics(&entry) => {
+                self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR);
+            }
+            _ => self.on_control_command(lane, permit, entry, transfer),
+        }
+    }
+
+    /// All data of a command has arrived.
+    pub(super) fn on_data(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        entry: SubmissionEntry,
+        buffer: Buffer,
+        is_intact: bool,
+    ) {
+        if !is_intact {
+            self.counters.digest_errors.add(1);
+            log::warn!("{}: the data digest of command {:#06x} is wrong", lane.peer(), entry.cid);
+            self.memory.pool.recycle_buffer(buffer);
+            return self.fail(lane, permit, Status::TRANSIENT_TRANSPORT_ERROR);
+        }
+        match &lane.association {
+            Some(association) if association.qid != 0 && !is_fabrics(&entry) => {
+                self.on_io_data(lane, permit, entry, buffer);
+            }
+            // Only the data of a Connect is ever asked for.
+            Some(_) => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
+            None => self.begin_connect(lane, permit, entry, buffer.to_vec()),
+        }
+    }
+
+    /// Answers a command with a status alone.
+    pub(super) fn fail(&mut self, lane: &mut Lane, permit: Permit, status: Status) {
+        self.complete(lane, permit, Completion::failed(status));
+    }
+
+    /// Answers a command without data.
+    pub(super) fn complete(&mut self, lane: &mut Lane, permit: Permit, completion: Completion) {
+        lane.release_reserve(&permit);
+        if !lane.is_open() {
+            return lane.queue.abandon(permit);
+        }
+        lane.queue.complete(permit, completion);
+        self.mark_dirty(lane);
+    }
+
+    /// A command of the control path. Only Connect brings data that is wanted; that of others is skipped.
+    fn on_control_command(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        entry: SubmissionEntry,
+        transfer: Transfer,
+    ) {
+        self.counters.admin_commands.add(1);
+        let len = data_len(transfer);
+        if let Some(association) = &lane.association {
+            association.status.record_traffic();
+            let (id, qid, now) = (association.id, association.qid, self.now);
+            let action = self.shared.control(|port| port.handle_command(id, qid, &entry, len, now));
+            return self.answer(lane, id, permit, action);
+        }
+        match transfer {
+            Transfer::FromHost { len, place } if is_connect(&entry) && data_expected(&entry).is(len) => {
+                take_connect_data(lane, permit, len, place);
+            }
+            _ if is_connect(&entry) => self.begin_connect(lane, permit, entry, Vec::new()),
+            _ => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
+        }
+    }
+
+    fn answer(&mut self, lane: &mut Lane, id: AssociationId, permit: Permit, action: Action) {
+        match action {
+            Action::Complete(completion) => self.complete(lane, permit, completion),
+            Action::CompleteWithData(data, completion) => {
+                lane.queue.complete_with_data(permit, Payload::from(data), completion);
+                self.mark_dirty(lane);
+            }
+            Action::HoldAsyncEvent => lane.held.push(permit),
+            Action::Flush(completion) => {
+                lane.begin(false);
+                self.plan_answer(id, lane.key, permit, completion);
+            }
+            Action::Disconnect(completion) => {
+                self.complete(lane, permit, completion);
+                self.leave(lane, "the host disconnected it");
+            }
+        }
+    }
+}
+
+/// The data of a Connect is small and of known length: it does not come out of the pool.
+fn take_connect_data(lane: &mut Lane, permit: Permit, len: u32, place: Place) {
+    let buffer = Buffer::contiguous(len as usize);
+    match place {
+        Place::InCapsule => lane.queue.receive_into(permit, buffer),
+        Place::Transport => lane.queue.request_data(permit, buffer),
+    }
+}
+
+/// Bytes that the host's SGL describes.
+pub(super) fn data_len(transfer: Transfer) -> u32 {
+    match transfer {
+        Transfer::FromHost { len, .. } | Transfer::ToHost { len } => len,
+        Transfer::None | Transfer::Invalid(_) => 0,
+    }
+}
+
+fn is_connect(entry: &SubmissionEntry) -> bool {
+    is_fabrics(entry) && entry.fctype() == FabricsType::Connect.code()
+}
+
+fn is_fabrics(entry: &SubmissionEntry) -> bool {
+    entry.opcode == IoOpcode::Fabrics.code()
+}

@@ -1,0 +1,192 @@
+//! Fabrics Connect, and the fence before it.
+//!
+//! A host that connects anew may have left writes in the sockets of its older connections. A write of the old
+//! path that lands after the new association has begun would corrupt data. So before the Connect of an admin
+//! queue goes to the port, every core reads what has already arrived on older connections of that host, up to
+//! their end or until nothing is there; and the port admits it only when no write of an association that has ended is
+//! at a volume. Both waits are bounded.
+
+use std::time::{Duration, Instant};
+
+use isolane_proto::Completion;
+use isolane_proto::subsystem::Refusal;
+use isolane_proto::target::Permit;
+use isolane_wire::fabrics::{ConnectCommand, ConnectData};
+use isolane_wire::{Nqn, Status, SubmissionEntry};
+
+use super::lane::{Association, Connecting, Lane};
+use super::receive::Progress;
+use super::{Core, Driver};
+use crate::shared::{Address, Message};
+use crate::table::Key;
+
+/// Reading what has arrived from one host, for the Connects on `reply_to`.
+pub(super) struct HostReading {
+    host_nqn: Nqn,
+    /// What is still to be read from, and how many receives may be spent on each.
+    lanes: Vec<(Key, u32)>,
+    reply_to: Vec<Address>,
+    until: Instant,
+    has_begun: bool,
+}
+
+impl Core {
+    /// The data of a Connect is complete.
+    pub(super) fn begin_connect(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        entry: SubmissionEntry,
+        data: Vec<u8>,
+    ) {
+        if lane.connecting.is_some() {
+            return self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR);
+        }
+        let cores = self.ask_cores_to_read(&entry, &data, lane.key);
+        let until = self.now + CONNECT_WAIT;
+        lane.connecting = Some(Connecting { permit, entry, data, cores_left: cores, until });
+        if cores == 0 {
+            self.try_connect(lane);
+        }
+    }
+
+    /// A core has read what it had from this host.
+    pub(super) fn on_host_read(&mut self, lane: &mut Lane) {
+        if let Some(connecting) = &mut lane.connecting {
+            connecting.cores_left = connecting.cores_left.saturating_sub(1);
+            self.try_connect(lane);
+        }
+    }
+
+    /// Gives the Connect to the port, if nothing is to be waited for.
+    pub(super) fn try_connect(&mut self, lane: &mut Lane) {
+        let Some(connecting) = lane.connecting.take_if(|connecting| connecting.cores_left == 0) else {
+            return;
+        };
+        let address = Address { core: self.index, lane: lane.key };
+        let (entry, data) = (&connecting.entry, &connecting.data[..]);
+        match self.shared.connect(entry, data, lane.connection, (address, &lane.busy), self.now) {
+            Ok(connected) => {
+                log::info!(
+                    "{}: connected queue {} of controller {} for {}",
+                    lane.peer(),
+                    connected.qid,
+                    connected.id.cntlid,
+                    connected.host_nqn
+                );
+                lane.queue.set_connected(connected.qid, connected.sqsize, connected.flow_control_disabled);
+                lane.association = Some(Association {
+                    id: connected.id,
+                    qid: connected.qid,
+                    host_nqn: connected.host_nqn,
+                    status: connected.status,
+                    counters: connected.counters,
+                });
+                self.complete(lane, connecting.permit, connected.completion);
+            }
+            Err(Refusal::Wait) => lane.connecting = Some(connecting),
+            Err(Refusal::Rejected(completion)) => self.refuse(lane, connecting.permit, completion),
+        }
+    }
+
+    /// The Connect has waited for too long.
+    pub(super) fn check_connect_deadline(&mut self, lane: &mut Lane) {
+        let now = self.now;
+        if let Some(connecting) = lane.connecting.take_if(|connecting| now >= connecting.until) {
+            let busy = Completion::failed(Status::CONNECT_CONTROLLER_BUSY);
+            self.refuse(lane, connecting.permit, busy);
+        }
+    }
+
+    fn refuse(&mut self, lane: &mut Lane, permit: Permit, completion: Completion) {
+        log::warn!("{}: its Connect was refused: {}", lane.peer(), completion.status);
+        self.complete(lane, permit, completion);
+        self.leave(lane, "its Connect was refused");
+    }
+
+    /// Asks every core with connections of the host to read them; returns how many will answer.
+    fn ask_cores_to_read(&self, entry: &SubmissionEntry, data: &[u8], lane: Key) -> usize {
+        let Some(host_nqn) = host_of_admin_connect(entry, data) else { return 0 };
+        let cores = self.shared.cores_of_host(&host_nqn);
+        let reply_to = Address { core: self.index, lane };
+        for core in &cores {
+            self.shared.post(*core, Message::ReadHost { host_nqn, reply_to });
+        }
+        cores.len()
+    }
+}
+
+impl Driver {
+    /// Another core, or this one, wants to know that nothing of this host is left unread.
+    pub(super) fn begin_reading_host(&mut self, host_nqn: &Nqn, reply_to: Address) {
+        let mut open = self.readings.iter_mut().filter(|reading| !reading.has_begun);
+        if let Some(reading) = open.find(|reading| reading.host_nqn == *host_nqn) {
+            return reading.reply_to.push(reply_to);
+        }
+        let is_of_host = |lane: &Lane| lane.association.as_ref().is_some_and(|it| it.host_nqn == *host_nqn);
+        let keys = self.lanes.keys().filter(|key| self.lanes.get(*key).is_some_and(is_of_host));
+        let lanes = keys.map(|key| (key, RECEIVES_MAX)).collect();
+        self.readings.push(HostReading {
+            host_nqn: *host_nqn,
+            lanes,
+            reply_to: vec![reply_to],
+            until: self.core.now + READ_WAIT,
+            has_begun: false,
+        });
+    }
+
+    /// Goes on reading for the Connects that wait, a bounded number of receives a turn.
+    pub(super) fn read_hosts(&mut self) {
+        let mut readings = std::mem::take(&mut self.readings);
+        readings.retain_mut(|reading| {
+            reading.has_begun = true;
+            reading.lanes.retain_mut(|(key, left)| !self.is_settled(*key, left));
+            let is_done = reading.lanes.is_empty() || self.core.now >= reading.until;
+            if is_done {
+                for Address { core, lane } in &reading.reply_to {
+                    self.core.shared.post(*core, Message::HostRead { lane: *lane });
+                }
+            }
+            !is_done
+        });
+        self.readings = readings;
+    }
+
+    /// Whether nothing is left unread on a lane, and everything read has reached its volume. There, later writes to the same
+    /// blocks come after it.
+    fn is_settled(&mut self, key: Key, receives_left: &mut u32) -> bool {
+        self.read_until_empty(key, receives_left);
+        *receives_left == 0 && !self.core.has_unstarted(key)
+    }
+
+    /// Reads from a lane until nothing is there, or so much that all is read which was there at the start.
+    fn read_until_empty(&mut self, key: Key, receives_left: &mut u32) {
+        for _ in 0..RECEIVES_PER_TURN.min(*receives_left) {
+            match self.receive(key) {
+                Progress::Empty | Progress::Ended => {
+                    *receives_left = 0;
+                    return;
+                }
+                Progress::More => *receives_left = receives_left.saturating_sub(1),
+                Progress::Paused => return,
+            }
+        }
+    }
+}
+
+/// Whose Connect this is, if it is one of an admin queue. What is malformed is left to the port to refuse.
+fn host_of_admin_connect(entry: &SubmissionEntry, data: &[u8]) -> Option<Nqn> {
+    if ConnectCommand::parse(entry).qid != 0 {
+        return None;
+    }
+    ConnectData::decode_prefix(data)?.hostnqn.parse().ok()
+}
+
+/// A Connect waits no longer than this for older associations of its host.
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// A core reads no longer than this for a Connect.
+const READ_WAIT: Duration = Duration::from_secs(2);
+/// Receives on one lane for a Connect; each takes up to 128 KiB and more, so no socket's buffer holds as much.
+const RECEIVES_MAX: u32 = 256;
+/// Receives on one lane and turn for a Connect.
+const RECEIVES_PER_TURN: u32 = 16;

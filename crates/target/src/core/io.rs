@@ -1,0 +1,154 @@
+//! I/O commands: checked, given memory for their data, turned into requests to a volume.
+//!
+//! What a command may do is decided by [`parse_io`]; what becomes of the request, by [`job`](super::job).
+
+use isolane_memory::Buffer;
+use isolane_proto::Completion;
+use isolane_proto::subsystem::{IoCommand, parse_io, parse_ranges};
+use isolane_proto::target::{Permit, Place, Transfer};
+use isolane_volume::{BlockRange, Request};
+use isolane_wire::{Status, SubmissionEntry};
+
+use super::Core;
+use super::command::data_len;
+use super::job::Job;
+use super::lane::{Association, Lane, Stalled};
+use super::waiting::Waiting;
+use crate::config::TRANSFER_BYTES_MAX;
+
+impl Core {
+    /// An I/O command arrived, its data not yet.
+    pub(super) fn on_io_command(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        entry: SubmissionEntry,
+        transfer: Transfer,
+    ) {
+        let (position, command) = match self.check(lane, &entry, data_len(transfer)) {
+            Ok(checked) => checked,
+            Err(status) => return self.fail(lane, permit, status),
+        };
+        if let Transfer::FromHost { len, place } = transfer
+            && let IoCommand::Write { .. } | IoCommand::Deallocate { .. } = command
+        {
+            return self.take_data(lane, permit, len as usize, place);
+        }
+        let request = match command {
+            IoCommand::Read { lba, blocks, fua } => {
+                return self.read(lane, permit, position, lba, u64::from(blocks), fua);
+            }
+            IoCommand::Flush => Request::Flush,
+            IoCommand::WriteZeroes { lba, blocks, fua, deallocate } => {
+                let (blocks, fua) = (u64::from(blocks), fua || must_be_durable(lane));
+                Request::WriteZeroes { lba, blocks, fua, deallocate }
+            }
+            IoCommand::Hint => return self.complete(lane, permit, Completion::success()),
+            IoCommand::Write { .. } | IoCommand::Deallocate { .. } => {
+                return self.fail(lane, permit, Status::DATA_SGL_LENGTH_INVALID);
+            }
+        };
+        self.begin(lane, permit, position, request);
+    }
+
+    /// All data of an I/O command has arrived.
+    pub(super) fn on_io_data(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        entry: SubmissionEntry,
+        buffer: Buffer,
+    ) {
+        let (position, command) = match self.check(lane, &entry, buffer.len() as u32) {
+            Ok(checked) => checked,
+            Err(status) => return self.refuse_data(lane, permit, buffer, status),
+        };
+        let is_durable = must_be_durable(lane);
+        let request = match command {
+            IoCommand::Write { lba, blocks, fua } => {
+                Request::Write { lba, blocks: u64::from(blocks), data: buffer, fua: fua || is_durable }
+            }
+            IoCommand::Deallocate { ranges } => {
+                match self.deallocate_request(position, buffer, ranges, is_durable) {
+                    Ok(request) => request,
+                    Err(status) => return self.fail(lane, permit, status),
+                }
+            }
+            _ => return self.refuse_data(lane, permit, buffer, Status::INTERNAL_ERROR),
+        };
+        self.begin(lane, permit, position, request);
+    }
+
+    /// Gives a request to its volume.
+    fn begin(&mut self, lane: &mut Lane, permit: Permit, position: usize, request: Request) {
+        let job = Job::new(permit, position, self.shared.namespaces.at(position), &request, self.now);
+        self.start(lane, job, request);
+    }
+
+    /// A read with FUA returns nothing that a power cut could still take back: the cache is flushed before it.
+    fn read(&mut self, lane: &mut Lane, permit: Permit, position: usize, lba: u64, blocks: u64, fua: bool) {
+        let namespace = self.shared.namespaces.at(position);
+        let read = Request::Read { lba, blocks };
+        let mut job = Job::new(permit, position, namespace, &read, self.now);
+        if fua && namespace.volume.geometry().volatile_cache {
+            job.then = Some(read);
+            return self.start(lane, job, Request::Flush);
+        }
+        self.start(lane, job, read);
+    }
+
+    /// Namespace and meaning of a command, if it may be done now.
+    fn check(&self, lane: &Lane, entry: &SubmissionEntry, len: u32) -> Result<(usize, IoCommand), Status> {
+        let Some(Association { status, .. }) = &lane.association else {
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        };
+        status.record_traffic();
+        if !status.is_ready() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        }
+        let namespaces = &self.shared.namespaces;
+        let position = namespaces.find(entry.nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr(true))?;
+        let command = parse_io(entry, &namespaces.at(position).geometry, len, TRANSFER_BYTES_MAX)?;
+        Ok((position, command))
+    }
+
+    /// Finds memory for a command's data and takes it, or lets the command wait.
+    fn take_data(&mut self, lane: &mut Lane, permit: Permit, len: usize, place: Place) {
+        match place {
+            Place::InCapsule => match self.memory.in_capsule_buffer(lane, &permit, len) {
+                Some(buffer) => lane.queue.receive_into(permit, buffer),
+                None => {
+                    self.counters.deferred_commands.add(1);
+                    log::trace!("{}: not read from until there is memory", lane.peer());
+                    lane.stalled = Some(Stalled { permit, len });
+                }
+            },
+            Place::Transport => self.enter(lane, Waiting::Data { lane: lane.key, permit, len }),
+        }
+    }
+
+    fn refuse_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer, status: Status) {
+        self.memory.pool.recycle_buffer(buffer);
+        self.fail(lane, permit, status);
+    }
+
+    fn deallocate_request(
+        &mut self,
+        position: usize,
+        buffer: Buffer,
+        count: u16,
+        fua: bool,
+    ) -> Result<Request, Status> {
+        let geometry = &self.shared.namespaces.at(position).geometry;
+        let ranges = parse_ranges(&buffer.to_vec(), count, geometry);
+        self.memory.pool.recycle_buffer(buffer);
+        let ranges = ranges?.into_iter();
+        let ranges = ranges.map(|range| BlockRange { lba: range.lba, blocks: u64::from(range.blocks) });
+        Ok(Request::Deallocate { ranges: ranges.filter(|range| range.blocks > 0).collect(), fua })
+    }
+}
+
+/// Whether nothing may be left in a volatile cache: the host has disabled it.
+fn must_be_durable(lane: &Lane) -> bool {
+    lane.association.as_ref().is_some_and(|association| !association.status.is_write_cache_enabled())
+}

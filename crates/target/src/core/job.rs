@@ -1,0 +1,262 @@
+//! Jobs: commands at a volume, from their start to their answer.
+//!
+//! Invariant: a job is finished exactly once; its permit is answered then, or given up if its lane has ended
+//! meanwhile.
+
+use std::time::{Duration, Instant};
+
+use isolane_memory::Payload;
+use isolane_proto::Completion;
+use isolane_proto::target::Permit;
+use isolane_reactor::file::{Finished, Operation as FileOperation};
+use isolane_volume::{Outcome, Request, Step, Task, Volume, VolumeError};
+
+use super::lane::{Association, Lane};
+use super::waiting::Waiting;
+use super::{Core, Driver};
+use crate::counters::Operation;
+use crate::namespace::Namespace;
+use crate::status;
+use crate::table::Key;
+
+/// A command that has been given to a volume.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub permit: Permit,
+    /// Position of its namespace.
+    pub position: usize,
+    pub operation: Operation,
+    pub len: usize,
+    pub started: Instant,
+    /// Its volume reads from a file, into memory of the pool.
+    pub reads_into_pool: bool,
+    /// Memory that it has claimed for that, in bytes.
+    pub claimed: usize,
+    /// What is to be done after the first request, if that succeeds.
+    pub then: Option<Request>,
+    /// It may leave something in a volatile cache.
+    pub is_volatile: bool,
+    /// Counted among the lane's commands at volumes.
+    pub is_counted: bool,
+}
+
+impl Job {
+    /// The job of answering a command by this request.
+    pub(super) fn new(
+        permit: Permit,
+        position: usize,
+        namespace: &Namespace,
+        request: &Request,
+        started: Instant,
+    ) -> Job {
+        let in_bytes = |blocks: u64| (blocks as usize) << namespace.geometry.block_shift;
+        let (operation, len, is_durable) = match request {
+            Request::Read { blocks, .. } => (Operation::Read, in_bytes(*blocks), true),
+            Request::Write { data, fua, .. } => (Operation::Write, data.len(), *fua),
+            Request::Flush => (Operation::Flush, 0, true),
+            Request::WriteZeroes { blocks, fua, .. } => (Operation::WriteZeroes, in_bytes(*blocks), *fua),
+            Request::Deallocate { fua, .. } => (Operation::Deallocate, 0, *fua),
+        };
+        let is_volatile = !is_durable && namespace.volume.geometry().volatile_cache;
+        Job {
+            permit,
+            position,
+            operation,
+            len,
+            started,
+            reads_into_pool: namespace.volume.file().is_some(),
+            claimed: 0,
+            then: None,
+            is_volatile,
+            is_counted: false,
+        }
+    }
+
+    /// Memory that a request will take from the pool: that for the data it reads.
+    pub(super) fn bytes_to_take(&self, request: &Request) -> usize {
+        if self.reads_into_pool && matches!(request, Request::Read { .. }) { self.len } else { 0 }
+    }
+}
+
+/// What the reactor carries out an operation for.
+#[derive(Debug)]
+pub(super) enum FileWork {
+    /// A command of a lane.
+    Command { lane: Key, job: Job, task: Task },
+    /// One volume's part of a flush of all.
+    Flush { group: Key, position: usize, task: Task },
+}
+
+impl Core {
+    /// Gives a request to its volume.
+    pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
+        job.claimed = job.bytes_to_take(&request);
+        if job.claimed > 0 {
+            count(lane, &mut job);
+            return self.enter(lane, Waiting::Start { lane: lane.key, job, request });
+        }
+        if let Some(waiting) = self.attempt(lane, job, request) {
+            self.wait(waiting);
+        }
+    }
+
+    /// Gives a request to its volume; says what to wait for if not now.
+    pub(super) fn attempt(&mut self, lane: &mut Lane, job: Job, request: Request) -> Option<Waiting> {
+        let volume = &self.shared.namespaces.at(job.position).volume;
+        let step = volume.start(request, &mut self.memory.pool);
+        self.proceed(lane, job, step)
+    }
+
+    /// What a volume wants next.
+    fn proceed(&mut self, lane: &mut Lane, mut job: Job, step: Step) -> Option<Waiting> {
+        match step {
+            Step::Done(outcome) => {
+                self.finish(lane, job, outcome);
+                None
+            }
+            Step::File(operation, task) => {
+                count(lane, &mut job);
+                let position = job.position;
+                let token = self.files.insert(FileWork::Command { lane: lane.key, job, task });
+                self.submit(position, token, operation);
+                None
+            }
+            Step::Later(request) => {
+                count(lane, &mut job);
+                Some(Waiting::Start { lane: lane.key, job, request })
+            }
+        }
+    }
+
+    /// Answers the command.
+    fn finish(&mut self, lane: &mut Lane, mut job: Job, outcome: Outcome) {
+        if let (Ok(_), Some(next), true) = (&outcome, job.then.take(), lane.is_open()) {
+            return self.start(lane, job, next);
+        }
+        lane.claimed_bytes -= job.claimed;
+        let Job { permit, position, operation, len, started, is_counted, is_volatile, .. } = job;
+        let latency = self.now.saturating_duration_since(started);
+        let counted = outcome.as_ref().map(|_| len as u64).map_err(|_| ());
+        self.counters.record(position, operation, counted, latency);
+        if is_counted {
+            self.end(lane, is_volatile);
+        }
+        match outcome {
+            Ok(payload) => self.succeed(lane, permit, operation, len, payload),
+            Err(error) => {
+                let (now, volume) = (self.now, &*self.shared.namespaces.at(position).volume);
+                self.volume_log.note(position, volume, operation, &error, now);
+                self.fail(lane, permit, status::of_volume_error(&error, operation));
+            }
+        }
+    }
+
+    fn succeed(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        operation: Operation,
+        len: usize,
+        payload: Payload,
+    ) {
+        let Some(Association { counters, .. }) = lane.association.as_ref().filter(|_| lane.is_open()) else {
+            self.memory.pool.recycle_payload(payload);
+            return self.complete(lane, permit, Completion::success());
+        };
+        match operation {
+            Operation::Read => {
+                counters.record_read(len as u64);
+                lane.queue.complete_with_data(permit, payload, Completion::success());
+                self.mark_dirty(lane);
+            }
+            Operation::Write => {
+                counters.record_write(len as u64);
+                self.complete(lane, permit, Completion::success());
+            }
+            _ => self.complete(lane, permit, Completion::success()),
+        }
+    }
+
+    /// A command is no longer at a volume.
+    pub(super) fn end(&mut self, lane: &mut Lane, is_volatile: bool) {
+        lane.end(is_volatile);
+        if lane.active == 0 && !lane.is_open() {
+            self.ended.push(lane.key);
+        }
+    }
+
+    /// The reactor carries out an operation on a volume's file; `token` brings it back.
+    pub(super) fn submit(&mut self, position: usize, token: Key, operation: FileOperation) {
+        let volume = &self.shared.namespaces.at(position).volume;
+        match volume.file() {
+            Some(file) => self.reactor.submit_file(token.to_u64(), file, operation),
+            None => unreachable!("a volume without a file asked for a file operation"),
+        }
+    }
+
+    /// An operation for a command of `lane` is done.
+    fn resume_job(&mut self, lane: &mut Lane, job: Job, task: Task, finished: Finished) {
+        let Finished { result, operation, .. } = finished;
+        let volume = &self.shared.namespaces.at(job.position).volume;
+        let step = volume.resume(task, result, operation, &mut self.memory.pool);
+        if let Some(waiting) = self.proceed(lane, job, step) {
+            self.wait(waiting);
+        }
+    }
+}
+
+impl Driver {
+    /// The reactor has carried out a file operation.
+    pub(super) fn handle_file(&mut self, finished: Finished) {
+        match self.core.files.remove(Key::from_u64(finished.token)) {
+            Some(FileWork::Command { lane: key, job, task }) => match self.lanes.get_mut(key) {
+                Some(lane) => self.core.resume_job(lane, job, task, finished),
+                None => unreachable!("a lane went before its last command"),
+            },
+            Some(FileWork::Flush { group, position, task }) => {
+                self.core.resume_flush(group, position, task, finished);
+            }
+            None => log::error!("the reactor finished a file operation that nobody started"),
+        }
+    }
+}
+
+/// From now on the command counts among those at volumes.
+fn count(lane: &mut Lane, job: &mut Job) {
+    if !job.is_counted {
+        job.is_counted = true;
+        lane.begin(job.is_volatile);
+    }
+}
+
+/// Log lines about failing volumes: one a second for each, however many commands fail.
+pub(super) struct VolumeLog {
+    last: Vec<Option<Instant>>,
+}
+
+impl VolumeLog {
+    pub(super) fn new(namespaces: usize) -> VolumeLog {
+        VolumeLog { last: vec![None; namespaces] }
+    }
+
+    /// Notes that a command failed. What the host did wrong is not the log's business.
+    pub(super) fn note(
+        &mut self,
+        position: usize,
+        volume: &dyn Volume,
+        operation: Operation,
+        error: &VolumeError,
+        now: Instant,
+    ) {
+        if matches!(error, VolumeError::OutOfRange { .. } | VolumeError::ReadOnly) {
+            return;
+        }
+        let last = &mut self.last[position];
+        if last.is_none_or(|last| now.saturating_duration_since(last) >= LOG_INTERVAL) {
+            *last = Some(now);
+            log::error!("{}: {} failed: {error}", volume.name(), operation.name());
+        }
+    }
+}
+
+const LOG_INTERVAL: Duration = Duration::from_secs(1);

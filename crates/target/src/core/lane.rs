@@ -1,0 +1,162 @@
+//! One connection and what its core knows of it. It does nothing by itself: the core's other files act on it.
+//!
+//! Invariant: a lane stays in its core's table until no command of it is at a volume, also when its socket is
+//! long closed; only then has the port heard that its queue is drained.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use isolane_proto::subsystem::{AssociationId, ConnectionInfo, ControllerStatus, IoCounters};
+use isolane_proto::target::{Limits, Permit, Queue};
+use isolane_reactor::Token;
+use isolane_wire::{Nqn, SubmissionEntry};
+
+use super::waiting::Waiting;
+use crate::shared::Busy;
+use crate::table::Key;
+
+/// One connection.
+pub(crate) struct Lane {
+    /// Its own place in the table.
+    pub key: Key,
+    /// The socket; none once it is closed.
+    pub token: Option<Token>,
+    pub connection: ConnectionInfo,
+    pub queue: Queue,
+    pub phase: Phase,
+    /// What the connection belongs to, once Connect has succeeded.
+    pub association: Option<Association>,
+    /// A Connect that is not answered yet.
+    pub connecting: Option<Connecting>,
+    /// Async Event Requests that are held.
+    pub held: Vec<Permit>,
+    /// A command whose in-capsule data has no memory yet. Nothing is read until it has.
+    pub stalled: Option<Stalled>,
+    /// The command, by its slot, that uses the memory reserved for this lane.
+    pub reserve_slot: Option<u16>,
+    /// Commands that would exceed the lane's share of memory.
+    pub beyond_share: VecDeque<Waiting>,
+    /// Memory promised to commands that wait for it, or taken by reads under way, in bytes.
+    pub claimed_bytes: usize,
+    /// Bytes moved when the deadlines were last looked at, and since when there are so many.
+    pub moved_bytes: u64,
+    pub moved_at: Instant,
+    /// Commands at volumes, or waiting for one.
+    pub active: u32,
+    /// Those among them that may leave something in a volatile cache.
+    pub volatile: u32,
+    /// The same numbers, for other cores.
+    pub busy: Arc<Busy>,
+    /// In the list of lanes that are to be sent from in this turn.
+    pub is_dirty: bool,
+    /// Not read from until there is room: memory, or space for output.
+    pub is_paused: bool,
+    /// The port has heard that the connection is lost.
+    pub is_disconnected: bool,
+}
+
+/// The end of a lane comes in steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Commands are taken.
+    Open,
+    /// What is queued is sent, then writing is shut down, and what still comes is thrown away until the host
+    /// closes. Closing with unread data in the socket would destroy what was sent last (TCP 1.0 §3.5).
+    Leaving {
+        /// By then it is closed in any case.
+        until: Instant,
+        is_write_shut: bool,
+    },
+    /// The socket is closed; commands may still be at volumes.
+    Closed,
+}
+
+/// What a connected lane belongs to.
+pub(crate) struct Association {
+    pub id: AssociationId,
+    pub qid: u16,
+    pub host_nqn: Nqn,
+    pub status: Arc<ControllerStatus>,
+    pub counters: Arc<IoCounters>,
+}
+
+/// A Connect that waits until older connections of its host have been read and drained.
+pub(crate) struct Connecting {
+    pub permit: Permit,
+    pub entry: SubmissionEntry,
+    pub data: Vec<u8>,
+    /// Cores that have not yet read what has arrived from the host.
+    pub cores_left: usize,
+    pub until: Instant,
+}
+
+/// A command with in-capsule data.
+pub(crate) struct Stalled {
+    pub permit: Permit,
+    pub len: usize,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        key: Key,
+        token: Token,
+        connection: ConnectionInfo,
+        limits: Limits,
+        now: Instant,
+    ) -> Lane {
+        Lane {
+            key,
+            token: Some(token),
+            connection,
+            queue: Queue::new(limits, now),
+            phase: Phase::Open,
+            association: None,
+            connecting: None,
+            held: Vec::new(),
+            stalled: None,
+            reserve_slot: None,
+            beyond_share: VecDeque::new(),
+            claimed_bytes: 0,
+            moved_bytes: 0,
+            moved_at: now,
+            active: 0,
+            volatile: 0,
+            busy: Arc::default(),
+            is_dirty: false,
+            is_paused: false,
+            is_disconnected: false,
+        }
+    }
+
+    /// The other end, for log lines.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.connection.remote
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// One more command is at a volume.
+    pub(crate) fn begin(&mut self, is_volatile: bool) {
+        self.active += 1;
+        self.volatile += u32::from(is_volatile);
+        self.busy.set(self.active, self.volatile);
+    }
+
+    /// One command less is at a volume.
+    pub(crate) fn end(&mut self, is_volatile: bool) {
+        self.active -= 1;
+        self.volatile -= u32::from(is_volatile);
+        self.busy.set(self.active, self.volatile);
+    }
+
+    /// Takes a command back that is answered or given up, so that the lane's own memory is free again.
+    pub(crate) fn release_reserve(&mut self, permit: &Permit) {
+        if self.reserve_slot == Some(permit.slot()) {
+            self.reserve_slot = None;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Who may take pages of the core's pool.
+//!
+//! Every lane has room for one command's in-capsule data kept free for it, so that no lane can be starved by
+//! others, and a lane that is read from can always go on. Everything else (data that is asked for, data read
+//! from files) comes out of what is left, in the order of asking.
+
+use isolane_memory::{Buffer, Pool, pages_for};
+use isolane_proto::target::Permit;
+
+use super::lane::Lane;
+use crate::config::{IN_CAPSULE_BYTES_MAX, TRANSFER_BYTES_MAX};
+
+/// The pool, and how much of it is not kept for anybody.
+pub(crate) struct Memory {
+    pub pool: Pool,
+    /// Pages that may be taken by anybody in this turn.
+    spare_pages: usize,
+    /// How many commands wait for memory, by size: later ones of the same size must not overtake them.
+    waiters: [usize; 2],
+}
+
+/// Small and large commands do not wait for each other: a part of the pool serves small ones only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Small,
+    Large,
+}
+
+impl Size {
+    pub(crate) fn of(len: usize) -> Size {
+        if len <= SMALL_BYTES_MAX { Size::Small } else { Size::Large }
+    }
+}
+
+impl Memory {
+    pub(crate) fn new(pool: Pool) -> Memory {
+        let mut memory = Memory { pool, spare_pages: 0, waiters: [0; 2] };
+        memory.measure(0);
+        memory
+    }
+
+    /// Looks at the pool anew; called once a turn.
+    pub(crate) fn measure(&mut self, lanes: usize) {
+        self.spare_pages = self.pool.free_pages().saturating_sub(lanes * RESERVE_PAGES);
+    }
+
+    /// Whether memory for one more lane can be kept.
+    pub(crate) fn has_room_for_lanes(&self, lanes: usize) -> bool {
+        lanes * RESERVE_PAGES <= self.pool.pages_max() / 2
+    }
+
+    /// A command begins to wait for so many bytes, if any.
+    pub(crate) fn begin_wait(&mut self, len: usize) {
+        self.waiters[Size::of(len) as usize] += usize::from(len > 0);
+    }
+
+    /// A command that waited for so many bytes is tried again, or given up.
+    pub(crate) fn end_wait(&mut self, len: usize) {
+        self.waiters[Size::of(len) as usize] -= usize::from(len > 0);
+    }
+
+    /// Counts `len` bytes as taken, if they may be. Whoever waits has the first right.
+    pub(crate) fn claim(&mut self, len: usize) -> bool {
+        len == 0 || self.waiters[Size::of(len) as usize] == 0 && self.claim_for_waiting(len)
+    }
+
+    /// The same for a command whose turn it is among those that wait.
+    pub(crate) fn claim_for_waiting(&mut self, len: usize) -> bool {
+        let kept = if Size::of(len) == Size::Large { self.pool.pages_max() / SMALL_SHARE } else { 0 };
+        let is_free = pages_for(len) + kept <= self.spare_pages;
+        if is_free {
+            self.spare_pages -= pages_for(len);
+        }
+        is_free
+    }
+
+    /// Whether commands wait for memory.
+    pub(crate) fn is_short(&self) -> bool {
+        self.waiters != [0; 2]
+    }
+
+    /// Memory for in-capsule data: out of what is spare, else out of what is kept for the lane.
+    pub(crate) fn in_capsule_buffer(
+        &mut self,
+        lane: &mut Lane,
+        permit: &Permit,
+        len: usize,
+    ) -> Option<Buffer> {
+        let is_spare = self.claim_for_waiting(len);
+        if !is_spare && (lane.reserve_slot.is_some() || pages_for(len) > RESERVE_PAGES) {
+            return None;
+        }
+        let buffer = self.pool.buffer(len)?;
+        if !is_spare {
+            lane.reserve_slot = Some(permit.slot());
+        }
+        Some(buffer)
+    }
+}
+
+/// Pages kept for each lane: the in-capsule data of one command.
+pub(crate) const RESERVE_PAGES: usize = pages_for(IN_CAPSULE_BYTES_MAX as usize);
+/// Commands up to this size are small.
+const SMALL_BYTES_MAX: usize = 64 * 1024;
+/// One part in so many of the pool is for small commands only.
+const SMALL_SHARE: usize = 8;
+/// The least memory of a core: half of it is never kept for lanes, and the largest transfer fits into that half even
+/// without the part for small commands.
+pub(crate) const POOL_PAGES_MIN: usize = 4 * pages_for(TRANSFER_BYTES_MAX as usize);

@@ -1,0 +1,251 @@
+//! One core of the target: its reactor, its memory, its lanes. The turn of the reactor is [`Driver::turn`].
+//!
+//! ```text
+//! receive from every ready lane → act on every whole PDU → volumes complete at once or later → ONE send per lane
+//! ```
+//!
+//! [`Driver`] owns the lanes and knows which of them an event is for; [`Core`] owns everything else and acts on
+//! one lane at a time. The files beside this one are its verbs:
+//!
+//! | file | what it does |
+//! |---|---|
+//! | [`accept`] | takes connections in and spreads them over the cores |
+//! | [`receive`] | from bytes to events of the protocol's machine |
+//! | [`command`] | which way a command goes; commands of the control path |
+//! | [`connect`] | Fabrics Connect, after what its host sent before has been read |
+//! | [`io`] | I/O commands: what they ask of which volume |
+//! | [`job`] | from a volume's start of a request to the answer |
+//! | [`waiting`] | commands that want memory, or blocks that another command works on |
+//! | [`memory`] | who may take pages |
+//! | [`share`] | how many of them one lane may keep |
+//! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
+//! | [`send`] | one vectored send per lane and turn |
+//! | [`close`] | the end of a lane |
+//! | [`mail`] | what other cores say |
+//! | [`timer`] | deadlines and keep-alive timers |
+//!
+//! Invariant: no lane of this core is touched by another thread, and nothing here waits but the reactor's turn.
+
+mod accept;
+mod close;
+mod command;
+mod connect;
+mod flush;
+mod io;
+mod job;
+mod lane;
+mod mail;
+mod memory;
+mod receive;
+mod send;
+mod share;
+mod timer;
+mod waiting;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use isolane_memory::Pool;
+use isolane_proto::target::Limits;
+use isolane_reactor::mailbox::Receiver;
+use isolane_reactor::{Event, Reactor, Token};
+
+use self::connect::HostReading;
+use self::flush::{FlushGroup, Flushed, Planned};
+use self::job::{FileWork, VolumeLog};
+use self::lane::Lane;
+use self::memory::Memory;
+use self::waiting::Waiting;
+use crate::counters::CoreCounters;
+use crate::shared::{Message, Shared};
+use crate::table::{Key, Table};
+
+/// Everything of one core but its lanes.
+pub(crate) struct Core {
+    index: usize,
+    shared: Arc<Shared>,
+    counters: Arc<CoreCounters>,
+    reactor: Reactor,
+    memory: Memory,
+    now: Instant,
+    /// Operations that the reactor carries out, by the number it knows them by.
+    files: Table<FileWork>,
+    waiting: VecDeque<Waiting>,
+    /// Lanes with commands beyond their share of memory.
+    limited: Vec<Key>,
+    /// Lanes with something to send in this turn.
+    dirty: Vec<Key>,
+    /// Lanes that are not read from for want of memory.
+    stalled: VecDeque<Key>,
+    /// No more commands are taken.
+    is_stopping: bool,
+    /// Lanes to look at because they may have ended.
+    ended: Vec<Key>,
+    flushes: Table<FlushGroup>,
+    flushed: Vec<Flushed>,
+    planned: Vec<Planned>,
+    volume_log: VolumeLog,
+}
+
+/// One core with its lanes.
+pub(crate) struct Driver {
+    core: Core,
+    lanes: Table<Lane>,
+    /// The lane of every socket, by the index of its token.
+    by_token: Vec<Option<(Token, Key)>>,
+    overflow: Vec<u8>,
+    limits: Limits,
+    events: Vec<Event>,
+    mailbox: Receiver<Message>,
+    readings: Vec<HostReading>,
+    listeners: accept::Listeners,
+    next_tick: Instant,
+    stop: Option<close::Stop>,
+}
+
+/// How a core ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CoreReport {
+    /// Commands still at volumes.
+    pub commands_cut: usize,
+    /// Volumes that could not be flushed.
+    pub flushes_failed: usize,
+    /// The core's reactor broke.
+    pub is_failed: bool,
+}
+
+/// What a core is made of.
+pub(crate) struct Parts {
+    pub index: usize,
+    pub shared: Arc<Shared>,
+    pub reactor: Reactor,
+    pub mailbox: Receiver<Message>,
+    pub pool_pages_max: usize,
+    pub limits: Limits,
+}
+
+impl Driver {
+    pub(crate) fn new(parts: Parts) -> Driver {
+        let now = Instant::now();
+        let core = Core {
+            index: parts.index,
+            counters: Arc::clone(&parts.shared.counters[parts.index]),
+            memory: Memory::new(Pool::new(parts.pool_pages_max.max(memory::POOL_PAGES_MIN))),
+            volume_log: VolumeLog::new(parts.shared.namespaces.len()),
+            shared: parts.shared,
+            reactor: parts.reactor,
+            now,
+            files: Table::default(),
+            waiting: VecDeque::new(),
+            limited: Vec::new(),
+            dirty: Vec::new(),
+            stalled: VecDeque::new(),
+            is_stopping: false,
+            ended: Vec::new(),
+            flushes: Table::default(),
+            flushed: Vec::new(),
+            planned: Vec::new(),
+        };
+        Driver {
+            listeners: accept::Listeners::new(core.shared.counters.len()),
+            core,
+            lanes: Table::default(),
+            by_token: Vec::new(),
+            overflow: vec![0; OVERFLOW_BYTES],
+            limits: parts.limits,
+            events: Vec::new(),
+            mailbox: parts.mailbox,
+            readings: Vec::new(),
+            next_tick: now + TICK,
+            stop: None,
+        }
+    }
+
+    /// Turns until the target stops.
+    pub(crate) fn run(mut self) -> CoreReport {
+        while !self.is_over() {
+            if let Err(error) = self.turn() {
+                log::error!("core {}: the reactor failed: {error}; this core stops", self.core.index);
+                self.core.shared.cores_drained.fetch_add(1, Ordering::AcqRel);
+                return CoreReport { is_failed: true, ..self.finish() };
+            }
+        }
+        self.finish()
+    }
+
+    /// One turn of the reactor.
+    fn turn(&mut self) -> std::io::Result<()> {
+        let mut events = std::mem::take(&mut self.events);
+        let turned = self.core.reactor.turn(self.deadline(), &mut events);
+        self.core.now = Instant::now();
+        self.core.memory.measure(self.lanes.len());
+        for event in events.drain(..) {
+            self.handle_event(event);
+        }
+        self.events = events;
+        self.retry_waiting();
+        self.admit_limited();
+        self.resume_stalled();
+        self.read_hosts();
+        self.see_to_flushes();
+        self.tick_if_due();
+        self.send_dirty();
+        self.see_to_stop();
+        self.reap();
+        turned
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::Readable(token) => {
+                if let Some(key) = self.lane_of(token) {
+                    self.receive(key);
+                }
+            }
+            Event::Writable(token) => {
+                if let Some(key) = self.lane_of(token)
+                    && let Some(lane) = self.lanes.get_mut(key)
+                {
+                    self.core.mark_dirty(lane);
+                }
+            }
+            Event::File(finished) => self.handle_file(finished),
+            Event::Accepted { socket, peer, .. } => self.handle_accepted(socket, peer),
+            Event::Woken => self.read_mailbox(),
+        }
+    }
+
+    fn lane_of(&self, token: Token) -> Option<Key> {
+        let (known, key) = (*self.by_token.get(token.index())?)?;
+        (known == token).then_some(key)
+    }
+
+    /// When the next turn must begin, even if nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        let now = self.core.now;
+        if !self.core.dirty.is_empty() || !self.readings.is_empty() || !self.core.ended.is_empty() {
+            return Some(now);
+        }
+        if !self.core.waiting.is_empty() {
+            return Some(now + RETRY);
+        }
+        if !self.core.limited.is_empty() {
+            return Some(now + WATCH);
+        }
+        if !self.core.stalled.is_empty() || !self.core.planned.is_empty() || self.stop.is_some() {
+            return Some(now + WATCH);
+        }
+        (!self.lanes.is_empty()).then_some(self.next_tick)
+    }
+}
+
+/// What is read behind the known destinations in one receive.
+const OVERFLOW_BYTES: usize = 128 * 1024;
+/// How often deadlines of lanes and keep-alive timers are looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// How soon commands that wait for other cores' commands are tried again.
+const RETRY: Duration = Duration::from_micros(100);
+/// How soon slower conditions are looked at again.
+const WATCH: Duration = Duration::from_millis(1);

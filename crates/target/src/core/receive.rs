@@ -1,0 +1,193 @@
+//! From bytes to events: one `readv` straight to where the bytes belong, then every whole PDU is acted on.
+
+use isolane_proto::target::Event;
+use isolane_reactor::Received;
+
+use super::lane::{Lane, Phase};
+use super::{Core, Driver};
+use crate::table::Key;
+
+/// What a receive came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// There may be more.
+    More,
+    /// Nothing there now.
+    Empty,
+    /// There is no room for more at the moment.
+    Paused,
+    /// The lane has ended.
+    Ended,
+}
+
+impl Driver {
+    /// Receives once from a lane and acts on what came.
+    pub(super) fn receive(&mut self, key: Key) -> Progress {
+        let (core, overflow) = (&mut self.core, &mut self.overflow[..]);
+        let Some(lane) = self.lanes.get_mut(key) else { return Progress::Ended };
+        match lane.phase {
+            Phase::Open if lane.is_paused => Progress::Paused,
+            Phase::Open => core.receive(lane, overflow),
+            Phase::Leaving { .. } => core.discard(lane, overflow),
+            Phase::Closed => Progress::Ended,
+        }
+    }
+}
+
+impl Core {
+    fn receive(&mut self, lane: &mut Lane, overflow: &mut [u8]) -> Progress {
+        let Some(token) = lane.token else { return Progress::Ended };
+        if is_full(lane) {
+            return self.pause(lane);
+        }
+        let received = self.reactor.receive(token, &mut lane.queue.receive_plan(overflow));
+        match received {
+            Ok(Received::Bytes(count)) => {
+                self.counters.received_bytes.add(count as u64);
+                lane.queue.handle_received(count);
+                self.act(lane, overflow)
+            }
+            Ok(Received::Nothing) => Progress::Empty,
+            Ok(Received::End) => {
+                lane.queue.handle_eof();
+                self.close(lane, "the host closed it");
+                Progress::Ended
+            }
+            Err(error) => {
+                lane.queue.handle_eof();
+                log::info!("{}: receiving failed: {error}", lane.peer());
+                self.close(lane, "the connection is broken");
+                Progress::Ended
+            }
+        }
+    }
+
+    /// Acts on everything that was received and not acted on.
+    pub(super) fn act(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
+        while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
+            let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
+            self.handle_queue_event(lane, event);
+        }
+        if !lane.is_open() {
+            return Progress::Ended;
+        }
+        self.mark_dirty(lane);
+        if lane.stalled.is_some() || is_full(lane) {
+            lane.queue.defer_input(overflow);
+            return self.pause(lane);
+        }
+        Progress::More
+    }
+
+    fn handle_queue_event(&mut self, lane: &mut Lane, event: Event) {
+        match event {
+            Event::Command { permit, entry, transfer } => self.on_command(lane, permit, entry, transfer),
+            Event::Data { permit, entry, buffer, intact } => {
+                self.on_data(lane, permit, entry, buffer, intact);
+            }
+            Event::Connected(request) => log::debug!("{}: initialised with {request:?}", lane.peer()),
+            Event::Terminated(request) => {
+                log::warn!("{}: the host ended the connection with {request:?}", lane.peer());
+                self.close(lane, "the host reported an error of ours");
+            }
+            Event::Fatal(error) => self.on_fatal(lane, &error),
+        }
+    }
+
+    /// Throws away what still comes on a lane that is on its way out.
+    fn discard(&mut self, lane: &mut Lane, overflow: &mut [u8]) -> Progress {
+        let Some(token) = lane.token else { return Progress::Ended };
+        match self.reactor.receive(token, &mut [std::io::IoSliceMut::new(overflow)]) {
+            Ok(Received::Bytes(_)) => Progress::More,
+            Ok(Received::Nothing) => Progress::Empty,
+            Ok(Received::End) | Err(_) => {
+                self.close(lane, "the host closed it");
+                Progress::Ended
+            }
+        }
+    }
+
+    /// Reads no more from a lane until there is room.
+    fn pause(&mut self, lane: &mut Lane) -> Progress {
+        if let (false, Some(token)) = (lane.is_paused, lane.token) {
+            lane.is_paused = true;
+            self.reactor.pause(token);
+            // Who waits for output to leave is resumed by the send that makes room.
+            if lane.stalled.is_some() {
+                self.stalled.push_back(lane.key);
+            }
+        }
+        Progress::Paused
+    }
+}
+
+impl Driver {
+    /// Looks at every lane that waits for memory, in the order they began to.
+    pub(super) fn resume_stalled(&mut self) {
+        if self.core.is_stopping {
+            return;
+        }
+        for _ in 0..self.core.stalled.len() {
+            let Some(key) = self.core.stalled.pop_front() else { break };
+            if let Some(lane) = self.lanes.get_mut(key)
+                && lane.is_paused
+                && !self.core.resume(lane)
+            {
+                self.core.stalled.push_back(key);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// The host has taken some of the output that a paused lane waits for.
+    pub(super) fn resume_after_send(&mut self, lane: &mut Lane) {
+        if lane.is_paused && lane.stalled.is_none() && !self.is_stopping {
+            self.resume(lane);
+        }
+    }
+
+    /// Goes on with a paused lane if there is room; false if there is not.
+    fn resume(&mut self, lane: &mut Lane) -> bool {
+        if !lane.is_open() {
+            lane.is_paused = false;
+            return true;
+        }
+        if lane.queue.transmit_pending_bytes() > output_bytes_max(lane) / 2 {
+            return false;
+        }
+        if let Some(stalled) = lane.stalled.take() {
+            let Some(buffer) = self.memory.in_capsule_buffer(lane, &stalled.permit, stalled.len) else {
+                lane.stalled = Some(stalled);
+                return false;
+            };
+            lane.queue.receive_into(stalled.permit, buffer);
+        }
+        lane.is_paused = false;
+        if self.act(lane, &[]) != Progress::Paused
+            && let Some(token) = lane.token
+        {
+            self.reactor.resume(token);
+        }
+        true
+    }
+}
+
+/// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has no more answers.
+fn is_full(lane: &Lane) -> bool {
+    lane.queue.transmit_pending_bytes() > output_bytes_max(lane) && !lane.queue.is_closed()
+}
+
+/// One receive can bring thousands of commands whose answers are of any size. What admin commands return is memory of its
+/// own; what I/O commands return is held in any case, but pages that were overwritten meanwhile live on.
+fn output_bytes_max(lane: &Lane) -> usize {
+    match &lane.association {
+        Some(association) if association.qid != 0 => OUTPUT_BYTES_MAX,
+        _ => CONTROL_OUTPUT_BYTES_MAX,
+    }
+}
+
+/// An I/O queue is not read from while more output than this waits for its host.
+const OUTPUT_BYTES_MAX: usize = 8 << 20;
+/// The same for an admin queue, and before Connect.
+const CONTROL_OUTPUT_BYTES_MAX: usize = 64 << 10;

@@ -1,0 +1,50 @@
+//! Deadlines: looked at four times a second, so that they cost nothing per command.
+
+use super::lane::{Lane, Phase};
+use super::{Core, Driver, TICK};
+
+impl Driver {
+    /// Looks at every deadline, if it is time.
+    pub(super) fn tick_if_due(&mut self) {
+        if self.core.now < self.next_tick {
+            return;
+        }
+        self.next_tick = self.core.now + TICK;
+        for key in self.lanes.keys().collect::<Vec<_>>() {
+            if let Some(lane) = self.lanes.get_mut(key) {
+                self.core.check_deadlines(lane);
+            }
+        }
+        self.core.check_keep_alive();
+    }
+}
+
+impl Core {
+    fn check_deadlines(&mut self, lane: &mut Lane) {
+        match lane.phase {
+            Phase::Open => {
+                self.check_connect_deadline(lane);
+                self.check_idle_memory(lane);
+                let is_due = lane.queue.poll_timeout().is_some_and(|deadline| self.now >= deadline);
+                // A stalled lane waits for our memory, not for its host.
+                if is_due && lane.stalled.is_none() {
+                    lane.queue.handle_timeout(self.now);
+                    self.act(lane, &[]);
+                }
+            }
+            Phase::Leaving { until, .. } if self.now >= until => {
+                self.close(lane, "the host did not close in time");
+            }
+            Phase::Leaving { .. } | Phase::Closed => {}
+        }
+    }
+
+    fn check_keep_alive(&mut self) {
+        let now = self.now;
+        self.shared.control(|port| {
+            if port.poll_timeout().is_some_and(|deadline| now >= deadline) {
+                port.handle_timeout(now);
+            }
+        });
+    }
+}

@@ -1,0 +1,154 @@
+//! Commands that cannot go on now: no memory is left, or another command works on the same blocks.
+//!
+//! First come, first served: a command that waits for memory keeps later ones from taking it. Invariant: one
+//! turn tries a bounded number of them again.
+
+use std::collections::VecDeque;
+
+use isolane_proto::target::Permit;
+use isolane_volume::Request;
+
+use super::job::Job;
+use super::lane::Lane;
+use super::memory::Size;
+use super::{Core, Driver};
+use crate::table::Key;
+
+/// Something that waits.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// A command needs memory before its data can be asked for.
+    Data { lane: Key, permit: Permit, len: usize },
+    /// A command is to be given to its volume.
+    Start { lane: Key, job: Job, request: Request },
+    /// A volume is to be flushed.
+    Flush { group: Key, position: usize },
+}
+
+impl Waiting {
+    /// Memory that it needs before it can go on.
+    pub(super) fn bytes_to_take(&self) -> usize {
+        match self {
+            Waiting::Data { len, .. } => *len,
+            Waiting::Start { job, request, .. } => job.bytes_to_take(request),
+            Waiting::Flush { .. } => 0,
+        }
+    }
+
+    fn lane(&self) -> Option<Key> {
+        match self {
+            Waiting::Data { lane, .. } | Waiting::Start { lane, .. } => Some(*lane),
+            Waiting::Flush { .. } => None,
+        }
+    }
+}
+
+impl Core {
+    /// Tries it again in a later turn.
+    pub(super) fn wait(&mut self, waiting: Waiting) {
+        self.counters.deferred_commands.add(1);
+        self.memory.begin_wait(waiting.bytes_to_take());
+        self.waiting.push_back(waiting);
+    }
+
+    /// Whether a command of a lane, with all of its data, has not reached its volume yet.
+    pub(super) fn has_unstarted(&self, lane: Key) -> bool {
+        let is_unstarted =
+            |waiting: &Waiting| matches!(waiting, Waiting::Start { lane: it, .. } if *it == lane);
+        self.waiting.iter().any(is_unstarted)
+    }
+
+    /// Gives up everything that waits for a lane which has ended: it will not be started any more.
+    pub(super) fn cancel_waiting(&mut self, lane: &mut Lane) {
+        for waiting in std::mem::take(&mut lane.beyond_share) {
+            self.cancel(lane, waiting, false);
+        }
+        if !self.waiting.iter().any(|waiting| waiting.lane() == Some(lane.key)) {
+            return;
+        }
+        let all = std::mem::take(&mut self.waiting);
+        let (ended, others): (VecDeque<_>, VecDeque<_>) =
+            all.into_iter().partition(|waiting| waiting.lane() == Some(lane.key));
+        self.waiting = others;
+        for waiting in ended {
+            self.memory.end_wait(waiting.bytes_to_take());
+            self.cancel(lane, waiting, true);
+        }
+    }
+
+    fn cancel(&mut self, lane: &mut Lane, waiting: Waiting, has_claimed: bool) {
+        lane.claimed_bytes -= if has_claimed { waiting.bytes_to_take() } else { 0 };
+        match waiting {
+            Waiting::Data { permit, .. } => lane.queue.abandon(permit),
+            Waiting::Start { job, request, .. } => {
+                if let Request::Write { data, .. } = request {
+                    self.memory.pool.recycle_buffer(data);
+                }
+                self.end(lane, job.is_volatile);
+                lane.queue.abandon(job.permit);
+            }
+            Waiting::Flush { .. } => {}
+        }
+    }
+
+    /// Goes on with a command for which there is memory; gives it back if it must wait nevertheless.
+    pub(super) fn go_on(&mut self, lane: &mut Lane, waiting: Waiting) -> Option<Waiting> {
+        match waiting {
+            Waiting::Data { lane: key, permit, len } => {
+                let Some(buffer) = self.memory.pool.buffer(len) else {
+                    return Some(Waiting::Data { lane: key, permit, len });
+                };
+                lane.claimed_bytes -= len;
+                lane.queue.request_data(permit, buffer);
+                self.mark_dirty(lane);
+                None
+            }
+            Waiting::Start { job, request, .. } => self.attempt(lane, job, request),
+            Waiting::Flush { .. } => self.retry_flush(waiting),
+        }
+    }
+
+    fn retry_flush(&mut self, waiting: Waiting) -> Option<Waiting> {
+        match waiting {
+            Waiting::Flush { group, position } => self.attempt_flush(group, position),
+            other => Some(other),
+        }
+    }
+}
+
+impl Driver {
+    /// Tries the first of those that wait again; those that still cannot go on keep their order.
+    pub(super) fn retry_waiting(&mut self) {
+        let mut kept = VecDeque::new();
+        let mut is_short = [false; 2];
+        for _ in 0..self.core.waiting.len().min(RETRIES_PER_TURN) {
+            let Some(waiting) = self.core.waiting.pop_front() else { break };
+            let len = waiting.bytes_to_take();
+            let is_short = &mut is_short[Size::of(len) as usize];
+            self.core.memory.end_wait(len);
+            let still = if len > 0 && *is_short { Some(waiting) } else { self.retry(waiting) };
+            if let Some(waiting) = still {
+                *is_short |= len > 0;
+                self.core.memory.begin_wait(waiting.bytes_to_take());
+                kept.push_back(waiting);
+            }
+        }
+        while let Some(waiting) = kept.pop_back() {
+            self.core.waiting.push_front(waiting);
+        }
+    }
+
+    /// Goes on with it; gives it back if it must wait longer.
+    fn retry(&mut self, waiting: Waiting) -> Option<Waiting> {
+        let Some(key) = waiting.lane() else { return self.core.retry_flush(waiting) };
+        let Some(lane) = self.lanes.get_mut(key) else { unreachable!("{GONE}") };
+        if !self.core.memory.claim_for_waiting(waiting.bytes_to_take()) {
+            return Some(waiting);
+        }
+        self.core.go_on(lane, waiting)
+    }
+}
+
+const GONE: &str = "a lane went before its last command";
+/// How many of those that wait one turn looks at.
+const RETRIES_PER_TURN: usize = 64;

@@ -1,0 +1,41 @@
+//! The NVMe/TCP target: protocol, reactors and volumes put together.
+//!
+//! [`Target::start`] listens, starts one reactor thread per core and serves the given volumes as namespaces of one
+//! NVM subsystem, beside a discovery subsystem. A connection belongs to one core for life; its commands meet no
+//! lock but the volume's own. The control path (connecting, admin commands, keep-alive) is one lock around the
+//! subsystem's state.
+//!
+//! ```no_run
+//! use isolane_target::{Target, TargetConfig};
+//! use isolane_volume::{open, spec};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut config = TargetConfig::new("nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349".parse()?);
+//! config.volumes.push((1, open(&spec::parse("mem:1G")?)?));
+//! config.listen.push("127.0.0.1:0".parse()?);
+//! let target = Target::start(config)?;
+//! println!("listening on {}", target.local_addrs()[0]);
+//! target.shutdown(Target::SHUTDOWN);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it is not: it parses no command line, opens no volume and knows no byte of the protocol.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod core;
+mod counters;
+mod namespace;
+mod shared;
+mod status;
+mod table;
+mod target;
+
+pub use config::{StartError, TargetConfig};
+pub use counters::{Counters, Latency, NamespaceCounters, Operation, OperationCounters};
+pub use target::{ShutdownReport, Target};
+
+pub use isolane_proto::subsystem::AssociationInfo;
+pub use isolane_reactor::{IoChoice, Mode};

@@ -1,0 +1,79 @@
+//! The namespaces as the data path sees them: an id leads to a volume and what commands to it are checked against.
+//!
+//! Immutable while the target runs, so every core reads it without a lock.
+
+use std::sync::Arc;
+
+use isolane_proto::subsystem::{Geometry, NamespaceConfig};
+use isolane_volume::Volume;
+
+/// One namespace.
+pub(crate) struct Namespace {
+    pub nsid: u32,
+    pub geometry: Geometry,
+    pub volume: Arc<dyn Volume>,
+}
+
+impl Namespace {
+    pub(crate) fn new(nsid: u32, volume: Arc<dyn Volume>) -> Namespace {
+        let geometry = volume.geometry();
+        let geometry = Geometry {
+            block_shift: geometry.block_size.trailing_zeros() as u8,
+            blocks: geometry.blocks,
+            read_only: geometry.read_only,
+        };
+        Namespace { nsid, geometry, volume }
+    }
+
+    /// As the control path describes it to hosts.
+    pub(crate) fn describe(&self) -> NamespaceConfig {
+        let (geometry, identity) = (self.volume.geometry(), self.volume.identity());
+        NamespaceConfig {
+            nsid: self.nsid,
+            geometry: self.geometry,
+            uuid: *identity.uuid.as_bytes(),
+            nguid: identity.nguid(),
+            volatile_cache: geometry.volatile_cache,
+            deallocate: geometry.deallocate,
+            zeroes_after_deallocate: geometry.zeroes_after_deallocate,
+            deallocate_blocks_preferred: 0,
+        }
+    }
+}
+
+/// All namespaces in the order of their ids.
+pub(crate) struct Namespaces {
+    list: Vec<Namespace>,
+    /// Position in `list` plus one by namespace id; 0 where there is none.
+    positions: Vec<u16>,
+}
+
+impl Namespaces {
+    pub(crate) fn new(mut list: Vec<Namespace>) -> Namespaces {
+        list.sort_by_key(|namespace| namespace.nsid);
+        let highest = list.last().map_or(0, |namespace| namespace.nsid as usize);
+        let mut positions = vec![0; highest + 1];
+        for (position, namespace) in list.iter().enumerate() {
+            positions[namespace.nsid as usize] = position as u16 + 1;
+        }
+        Namespaces { list, positions }
+    }
+
+    /// Where the namespace of this id is in the list.
+    pub(crate) fn find(&self, nsid: u32) -> Option<usize> {
+        let position = *self.positions.get(nsid as usize)?;
+        usize::from(position).checked_sub(1)
+    }
+
+    pub(crate) fn at(&self, position: usize) -> &Namespace {
+        &self.list[position]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> {
+        self.list.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+}

@@ -1,0 +1,234 @@
+//! What the cores of one target share: the control path behind its lock, and each other's mailboxes.
+//!
+//! It is not on the data path: an I/O command takes nothing from here but the immutable list of namespaces.
+//! Invariants: whatever the [`Port`] wants done beyond the caller's own connection is posted to the core that
+//! owns the connection, under the same lock that made it happen; and no core ever waits for another.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use isolane_proto::Completion;
+use isolane_proto::subsystem::{AssociationId, CloseReason, Connected, ConnectionInfo, Event, Port, Refusal};
+use isolane_reactor::mailbox::Sender;
+use isolane_wire::{Nqn, SubmissionEntry};
+use parking_lot::Mutex;
+
+use crate::counters::CoreCounters;
+use crate::namespace::Namespaces;
+use crate::table::Key;
+
+/// A lane, as another core names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub core: usize,
+    pub lane: Key,
+}
+
+/// What cores tell each other.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// This connection is yours.
+    Adopt { socket: std::net::TcpStream, peer: SocketAddr },
+    /// Close this lane: its association, or its controller's I/O, has ended.
+    Close { lane: Key, reason: &'static str },
+    /// Answer the held Async Event Request of this CID.
+    AsyncEvent { lane: Key, cid: u16, completion: Completion },
+    /// CC.SHN was set: when none of `busy` is, flush all volumes and tell the port.
+    Shutdown { id: AssociationId, busy: Vec<Arc<Busy>> },
+    /// Read what has arrived on all connections of this host, then answer with [`Message::HostRead`].
+    ReadHost { host_nqn: Nqn, reply_to: Address },
+    /// One core has read what a [`Message::ReadHost`] asked for.
+    HostRead { lane: Key },
+    /// An association has ended; the Connect of this lane may now be admitted.
+    RetryConnect { lane: Key },
+    /// Finish what is in flight, close everything, flush; by then at the latest.
+    Stop { deadline: Instant },
+}
+
+/// How many commands of one lane are at volumes. Written by the owning core alone.
+#[derive(Debug, Default)]
+pub(crate) struct Busy {
+    commands: AtomicU32,
+    /// Those among them that may leave something in a volatile cache.
+    volatile: AtomicU32,
+}
+
+impl Busy {
+    pub(crate) fn set(&self, commands: u32, volatile: u32) {
+        self.volatile.store(volatile, Ordering::Release);
+        self.commands.store(commands, Ordering::Release);
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.commands.load(Ordering::Acquire) == 0
+    }
+
+    /// No command is at a volume that may leave something in a volatile cache.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.volatile.load(Ordering::Acquire) == 0
+    }
+}
+
+/// What the cores of one target share.
+pub(crate) struct Shared {
+    pub namespaces: Namespaces,
+    pub counters: Vec<Arc<CoreCounters>>,
+    pub mailboxes: Vec<Sender<Message>>,
+    pub connections_max: usize,
+    /// Cores whose lanes are all closed after [`Message::Stop`].
+    pub cores_drained: AtomicUsize,
+    control: Mutex<Control>,
+}
+
+/// The port, and which lanes its associations have.
+struct Control {
+    port: Port,
+    lanes: HashMap<AssociationId, Vec<LaneEntry>>,
+    /// Lanes whose Connect waits for an association to end.
+    waiting: Vec<Address>,
+}
+
+struct LaneEntry {
+    qid: u16,
+    host_nqn: Nqn,
+    address: Address,
+    busy: Arc<Busy>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        port: Port,
+        namespaces: Namespaces,
+        counters: Vec<Arc<CoreCounters>>,
+        mailboxes: Vec<Sender<Message>>,
+        connections_max: usize,
+    ) -> Shared {
+        let control = Control { port, lanes: HashMap::new(), waiting: Vec::new() };
+        let (control, cores_drained) = (Mutex::new(control), AtomicUsize::new(0));
+        Shared { namespaces, counters, mailboxes, connections_max, cores_drained, control }
+    }
+
+    /// Leaves a message with a core. A core that has stopped needs none.
+    pub(crate) fn post(&self, core: usize, message: Message) {
+        if self.mailboxes[core].send(message).is_err() {
+            log::debug!("core {core} has stopped and took no message");
+        }
+    }
+
+    /// Calls the port and delivers whatever it wants done elsewhere.
+    pub(crate) fn control<R>(&self, call: impl FnOnce(&mut Port) -> R) -> R {
+        let mut control = self.control.lock();
+        let result = call(&mut control.port);
+        self.deliver_events(&mut control);
+        result
+    }
+
+    /// Asks the port to admit a connection, and enters it into the list of lanes if it is.
+    pub(crate) fn connect(
+        &self,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        from: ConnectionInfo,
+        lane: (Address, &Arc<Busy>),
+        now: Instant,
+    ) -> Result<Connected, Refusal> {
+        let (address, busy) = lane;
+        let mut control = self.control.lock();
+        let result = control.port.connect(entry, data, from, now);
+        match &result {
+            Ok(connected) => {
+                let (qid, host_nqn) = (connected.qid, connected.host_nqn);
+                let entry = LaneEntry { qid, host_nqn, address, busy: Arc::clone(busy) };
+                control.lanes.entry(connected.id).or_default().push(entry);
+            }
+            Err(Refusal::Wait) => control.waiting.push(address),
+            Err(Refusal::Rejected(_)) => {}
+        }
+        self.deliver_events(&mut control);
+        result
+    }
+
+    /// A connection of an association is gone.
+    pub(crate) fn disconnect(&self, id: AssociationId, qid: u16) {
+        let mut control = self.control.lock();
+        if let Some(lanes) = control.lanes.get_mut(&id) {
+            lanes.retain(|lane| lane.qid != qid);
+        }
+        control.port.handle_disconnected(id, qid);
+        self.deliver_events(&mut control);
+    }
+
+    /// The loads of all lanes of an association.
+    pub(crate) fn busy_of(&self, id: AssociationId) -> Vec<Arc<Busy>> {
+        self.control.lock().lanes_of(id).map(|lane| Arc::clone(&lane.busy)).collect()
+    }
+
+    /// The cores that own connections of this host, each once.
+    pub(crate) fn cores_of_host(&self, host_nqn: &Nqn) -> Vec<usize> {
+        let control = self.control.lock();
+        let lanes = control.lanes.values().flatten().filter(|lane| lane.host_nqn == *host_nqn);
+        let mut cores: Vec<usize> = lanes.map(|lane| lane.address.core).collect();
+        cores.sort_unstable();
+        cores.dedup();
+        cores
+    }
+
+    fn deliver_events(&self, control: &mut Control) {
+        while let Some(event) = control.port.poll_event() {
+            self.deliver(control, event);
+        }
+    }
+
+    fn deliver(&self, control: &mut Control, event: Event) {
+        match event {
+            Event::AsyncEvent { id, cid, completion } => {
+                for lane in control.lanes_of(id).filter(|lane| lane.qid == 0) {
+                    let message = Message::AsyncEvent { lane: lane.address.lane, cid, completion };
+                    self.post(lane.address.core, message);
+                }
+            }
+            Event::CloseIoQueues { id } => {
+                let lanes = control.lanes_of(id).filter(|lane| lane.qid != 0);
+                lanes.for_each(|lane| self.post_close(lane, "the host disabled the controller"));
+            }
+            Event::Close { id, reason } => {
+                control.lanes_of(id).for_each(|lane| self.post_close(lane, reason_text(reason)));
+            }
+            Event::Shutdown { id } => self.post_shutdown(control, id),
+            Event::Ended { id } => {
+                control.lanes.remove(&id);
+                for address in control.waiting.drain(..) {
+                    self.post(address.core, Message::RetryConnect { lane: address.lane });
+                }
+            }
+        }
+    }
+
+    fn post_close(&self, lane: &LaneEntry, reason: &'static str) {
+        self.post(lane.address.core, Message::Close { lane: lane.address.lane, reason });
+    }
+
+    /// The core of the admin queue sees to the flush.
+    fn post_shutdown(&self, control: &Control, id: AssociationId) {
+        let busy = control.lanes_of(id).map(|lane| Arc::clone(&lane.busy)).collect();
+        if let Some(admin) = control.lanes_of(id).find(|lane| lane.qid == 0) {
+            self.post(admin.address.core, Message::Shutdown { id, busy });
+        }
+    }
+}
+
+impl Control {
+    fn lanes_of(&self, id: AssociationId) -> impl Iterator<Item = &LaneEntry> {
+        self.lanes.get(&id).into_iter().flatten()
+    }
+}
+
+fn reason_text(reason: CloseReason) -> &'static str {
+    match reason {
+        CloseReason::AdminQueueLost => "the association's admin connection is gone",
+        CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
+    }
+}

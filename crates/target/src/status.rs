@@ -1,0 +1,70 @@
+//! From a volume's error to the NVMe status that the host sees. This is the only place where that is decided.
+//!
+//! | volume error | culprit | status | retry |
+//! |---|---|---|---|
+//! | `OutOfRange` | host | 0/80h LBA Out of Range | no |
+//! | `ReadOnly` | host | 1/82h Attempted Write to Read Only Range | no |
+//! | `WrongLength` | this program | 0/06h Internal Error | no |
+//! | `NoSpace` (ENOSPC, EDQUOT, EFBIG) | system | 0/81h Capacity Exceeded | no: Linux hosts report "no space" |
+//! | `ReadFailed` (EIO) | storage | 2/81h Unrecovered Read Error | yes |
+//! | `WriteFailed` (EIO), `ShortWrite` | storage | 2/80h Write Fault | yes |
+//! | `Shrunk` | whoever truncated the file | 2/81h reading, 2/80h writing | no |
+//! | `SyncFailed` (sticky) | storage | 2/80h Write Fault | no: the same command fails until the volume is reopened |
+
+use isolane_volume::VolumeError;
+use isolane_wire::Status;
+
+use crate::counters::Operation;
+
+/// The status for a command that `error` ended.
+pub(crate) fn of_volume_error(error: &VolumeError, operation: Operation) -> Status {
+    let status = match error {
+        VolumeError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
+        VolumeError::ReadOnly => Status::IO_WRITE_TO_READ_ONLY_RANGE,
+        VolumeError::WrongLength { .. } => Status::INTERNAL_ERROR,
+        VolumeError::NoSpace { .. } => Status::CAPACITY_EXCEEDED,
+        VolumeError::Shrunk if operation == Operation::Read => Status::UNRECOVERED_READ_ERROR,
+        VolumeError::ReadFailed { .. } => Status::UNRECOVERED_READ_ERROR,
+        VolumeError::Shrunk
+        | VolumeError::WriteFailed { .. }
+        | VolumeError::ShortWrite { .. }
+        | VolumeError::SyncFailed { .. } => Status::WRITE_FAULT,
+    };
+    status.with_dnr(!is_worth_a_retry(error))
+}
+
+fn is_worth_a_retry(error: &VolumeError) -> bool {
+    matches!(
+        error,
+        VolumeError::ReadFailed { .. } | VolumeError::WriteFailed { .. } | VolumeError::ShortWrite { .. }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EIO: i32 = 5;
+
+    #[test]
+    fn every_error_has_the_status_of_the_table() {
+        use Operation::{Flush, Read, Write};
+        let range = VolumeError::OutOfRange { lba: 1, blocks: 2, volume_blocks: 1 };
+        let table = [
+            (range, Read, Status::LBA_OUT_OF_RANGE, true),
+            (VolumeError::ReadOnly, Write, Status::IO_WRITE_TO_READ_ONLY_RANGE, true),
+            (VolumeError::WrongLength { given: 1, blocks: 1 }, Write, Status::INTERNAL_ERROR, true),
+            (VolumeError::NoSpace { raw_os_error: 28 }, Write, Status::CAPACITY_EXCEEDED, true),
+            (VolumeError::ReadFailed { raw_os_error: EIO }, Read, Status::UNRECOVERED_READ_ERROR, false),
+            (VolumeError::WriteFailed { raw_os_error: EIO }, Write, Status::WRITE_FAULT, false),
+            (VolumeError::ShortWrite { done: 1, len: 2 }, Write, Status::WRITE_FAULT, false),
+            (VolumeError::Shrunk, Read, Status::UNRECOVERED_READ_ERROR, true),
+            (VolumeError::Shrunk, Write, Status::WRITE_FAULT, true),
+            (VolumeError::SyncFailed { raw_os_error: EIO }, Flush, Status::WRITE_FAULT, true),
+        ];
+        for (error, operation, status, do_not_retry) in table {
+            let answer = of_volume_error(&error, operation);
+            assert_eq!((answer.kind(), answer.dnr()), (status, do_not_retry), "{error}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A table of slots with generations: how a core names its lanes and its commands.
+//!
+//! A [`Key`] that outlived its entry finds nothing, even when the slot holds another entry by then; so a late
+//! message or completion can never reach the wrong connection.
+
+/// Names an entry of a [`Table`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    slot: u32,
+    generation: u32,
+}
+
+impl Key {
+    /// As one number, for tokens that other crates carry.
+    pub(crate) fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// Back from [`Key::to_u64`].
+    pub(crate) fn from_u64(raw: u64) -> Key {
+        Key { slot: raw as u32, generation: (raw >> 32) as u32 }
+    }
+}
+
+/// Entries in reused slots.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    entry: Option<T>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Table<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn insert(&mut self, entry: T) -> Key {
+        self.insert_with(|_| entry)
+    }
+
+    /// Inserts an entry that knows its own key.
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, entry: None });
+            (self.slots.len() - 1) as u32
+        });
+        let place = &mut self.slots[slot as usize];
+        let key = Key { slot, generation: place.generation };
+        place.entry = Some(make(key));
+        key
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        let slot = self.slots.get(key.slot as usize)?;
+        (slot.generation == key.generation).then_some(slot.entry.as_ref()).flatten()
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let slot = self.slots.get_mut(key.slot as usize)?;
+        (slot.generation == key.generation).then_some(slot.entry.as_mut()).flatten()
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        let slot = self.slots.get_mut(key.slot as usize).filter(|slot| slot.generation == key.generation)?;
+        let entry = slot.entry.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.slot);
+        Some(entry)
+    }
+
+    /// The keys of all entries.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        let occupied = self.slots.iter().enumerate().filter(|(_, slot)| slot.entry.is_some());
+        occupied.map(|(index, slot)| Key { slot: index as u32, generation: slot.generation })
+    }
+
+    /// All entries.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + '_ {
+        self.slots.iter().filter_map(|slot| slot.entry.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_outlived_its_entry_finds_nothing() {
+        let mut table = Table::default();
+        let old = table.insert("old");
+        assert_eq!(table.remove(old), Some("old"));
+        let new = table.insert("new");
+        assert!(table.get(old).is_none() && table.get_mut(old).is_none());
+        assert_eq!(table.remove(old), None);
+        assert_eq!((table.get(new), table.len()), (Some(&"new"), 1));
+    }
+
+    #[test]
+    fn a_key_survives_the_way_through_a_token() {
+        let mut table = Table::default();
+        let first = table.insert(0);
+        table.remove(first);
+        let key = table.insert(1);
+        assert_eq!(Key::from_u64(key.to_u64()), key);
+        assert_eq!(table.keys().collect::<Vec<_>>(), [key]);
+    }
+}

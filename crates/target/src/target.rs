@@ -1,0 +1,282 @@
+//! The target as its owner sees it: started from a configuration, watched, stopped.
+//!
+//! It starts one thread per core and then only counts and stops: all work is done in [`core`](crate::core).
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
+use isolane_proto::target::Limits;
+use isolane_reactor::core::raise_descriptor_limit;
+use isolane_reactor::mailbox::{self, Receiver as Mailbox};
+use isolane_reactor::{Config as ReactorConfig, Reactor, ReactorError, Waker};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::config::{IN_CAPSULE_BYTES_MAX, StartError, TRANSFER_BYTES_MAX, TargetConfig};
+use crate::core::{CoreReport, Driver, Parts};
+use crate::counters::{CoreCounters, Counters, NamespaceCounters};
+use crate::namespace::{Namespace, Namespaces};
+use crate::shared::{Message, Shared};
+
+/// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN`].
+pub struct Target {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<CoreReport>>,
+    local_addrs: Vec<SocketAddr>,
+    io_description: String,
+}
+
+/// How a target ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShutdownReport {
+    /// Commands that were still at volumes when the time was over.
+    pub commands_cut: usize,
+    /// Volumes whose last flush failed.
+    pub flushes_failed: usize,
+    /// Cores that failed instead of stopping.
+    pub cores_failed: usize,
+}
+
+impl ShutdownReport {
+    /// # Errors
+    /// The report itself, if not everything ended as it should.
+    pub fn into_result(self) -> Result<(), ShutdownReport> {
+        if self == ShutdownReport::default() { Ok(()) } else { Err(self) }
+    }
+
+    fn add(&mut self, core: CoreReport) {
+        self.commands_cut += core.commands_cut;
+        self.flushes_failed += core.flushes_failed;
+        self.cores_failed += usize::from(core.is_failed);
+    }
+}
+
+impl std::error::Error for ShutdownReport {}
+
+impl fmt::Display for ShutdownReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ShutdownReport { commands_cut, flushes_failed, cores_failed } = self;
+        write!(
+            f,
+            "{commands_cut} commands were cut off by the deadline, {flushes_failed} volumes could not be flushed, \
+             {cores_failed} cores failed"
+        )
+    }
+}
+
+impl Target {
+    /// How long commands in flight get to finish by default.
+    pub const SHUTDOWN: Duration = Duration::from_secs(5);
+
+    /// Starts to serve.
+    ///
+    /// # Errors
+    /// When an address, a core or the kernel's interfaces cannot be had as asked for.
+    pub fn start(config: TargetConfig) -> Result<Target, StartError> {
+        config.check()?;
+        if let Err(error) = raise_descriptor_limit() {
+            log::warn!("cannot raise the limit of descriptors: {error}; many connections may be refused");
+        }
+        let listeners =
+            config.listen.iter().map(|address| listen(*address)).collect::<Result<Vec<_>, _>>()?;
+        let local_addrs = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        let namespaces =
+            config.volumes.iter().map(|(nsid, volume)| Namespace::new(*nsid, Arc::clone(volume)));
+        let namespaces: Vec<_> = namespaces.collect();
+        let port = Port::new(port_config(&config, &namespaces))?;
+        let namespaces = Namespaces::new(namespaces);
+        let cores = spawn_cores(&config)?;
+        let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
+        let (shared, mailboxes) = introduce(&config, port, namespaces, &cores);
+        let mut target = Target { shared, threads: Vec::new(), local_addrs, io_description };
+        let mut listeners = Some(listeners);
+        for (core, mailbox) in cores.into_iter().zip(mailboxes) {
+            // The first core accepts for all.
+            target.begin(core, mailbox, listeners.take().unwrap_or_default())?;
+        }
+        Ok(target)
+    }
+
+    /// The addresses that are listened on, in the order they were given, with the ports that were picked.
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.local_addrs.clone()
+    }
+
+    /// Which interface of the kernel carries sleep, readiness and files, and why.
+    pub fn io_description(&self) -> &str {
+        &self.io_description
+    }
+
+    /// What has been done so far.
+    pub fn counters(&self) -> Counters {
+        let namespaces = self.shared.namespaces.iter();
+        let namespaces = namespaces.map(|it| NamespaceCounters { nsid: it.nsid, ..Default::default() });
+        let mut sum = Counters { namespaces: namespaces.collect(), ..Counters::default() };
+        self.shared.counters.iter().for_each(|core| core.add_to(&mut sum));
+        sum
+    }
+
+    /// Who is connected.
+    pub fn associations(&self) -> Vec<AssociationInfo> {
+        self.shared.control(|port| port.associations())
+    }
+
+    /// Stops: no connection is accepted any more, commands in flight get `within` to finish (not async events, and not
+    /// transfers that are half received), connections are closed, volumes flushed.
+    pub fn shutdown(mut self, within: Duration) -> ShutdownReport {
+        self.stop(within)
+    }
+
+    /// Lets a core begin. If it cannot, dropping the target stops those that have begun.
+    fn begin(
+        &mut self,
+        core: Spawned,
+        mailbox: Mailbox<Message>,
+        listeners: Vec<TcpListener>,
+    ) -> Result<(), StartError> {
+        let (begun, has_begun) = mpsc::channel();
+        let setup = Setup { shared: Arc::clone(&self.shared), mailbox, listeners, begun };
+        let gone = || StartError::Begin(std::io::ErrorKind::Other.into());
+        core.setup.send(setup).map_err(|_| gone())?;
+        has_begun.recv().map_err(|_| gone())?.map_err(StartError::Begin)?;
+        self.threads.push(core.thread);
+        Ok(())
+    }
+
+    fn stop(&mut self, within: Duration) -> ShutdownReport {
+        let deadline = Instant::now() + within;
+        if !self.threads.is_empty() {
+            (0..self.threads.len()).for_each(|core| self.shared.post(core, Message::Stop { deadline }));
+        }
+        let mut report = ShutdownReport::default();
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(core) => report.add(core),
+                Err(_) => report.cores_failed += 1,
+            }
+        }
+        report
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.stop(Target::SHUTDOWN);
+    }
+}
+
+/// A thread that has its reactor and waits for the rest.
+struct Spawned {
+    thread: JoinHandle<CoreReport>,
+    waker: Waker,
+    io_description: String,
+    setup: Sender<Setup>,
+}
+
+/// What a thread needs to begin.
+struct Setup {
+    shared: Arc<Shared>,
+    mailbox: Mailbox<Message>,
+    listeners: Vec<TcpListener>,
+    /// Tells whether it could begin.
+    begun: Sender<std::io::Result<()>>,
+}
+
+fn spawn_cores(config: &TargetConfig) -> Result<Vec<Spawned>, StartError> {
+    let cores: Vec<Option<usize>> = match config.cores.as_slice() {
+        [] => vec![None],
+        cores => cores.iter().copied().map(Some).collect(),
+    };
+    let spawned = cores.into_iter().enumerate().map(|(index, core)| spawn_core(index, core, config));
+    spawned.collect()
+}
+
+fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Result<Spawned, StartError> {
+    let reactor = ReactorConfig { io: config.io, mode: config.mode, spin: config.spin, core };
+    let bounds = (config.pool_pages_max, config.limits());
+    let (ready, made) = mpsc::channel();
+    let (setup, later) = mpsc::channel();
+    let thread = thread::Builder::new()
+        .name(format!("isolane-core-{index}"))
+        .spawn(move || run_core(index, reactor, bounds, &ready, &later))
+        .map_err(StartError::Thread)?;
+    let made = made.recv().map_err(|_| StartError::Thread(std::io::ErrorKind::Other.into()))?;
+    let (waker, io_description) = made?;
+    Ok(Spawned { thread, waker, io_description, setup })
+}
+
+fn run_core(
+    index: usize,
+    config: ReactorConfig,
+    (pool_pages_max, limits): (usize, Limits),
+    ready: &Sender<Result<(Waker, String), ReactorError>>,
+    later: &Receiver<Setup>,
+) -> CoreReport {
+    let reactor = match Reactor::new(config) {
+        Ok(reactor) => reactor,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return CoreReport::default();
+        }
+    };
+    let _ = ready.send(Ok((reactor.waker(), reactor.io_description().to_owned())));
+    // No setup comes when another core could not be started.
+    let Ok(Setup { shared, mailbox, listeners, begun }) = later.recv() else { return CoreReport::default() };
+    let mut driver = Driver::new(Parts { index, shared, reactor, mailbox, pool_pages_max, limits });
+    let listening = driver.listen(listeners);
+    let is_listening = listening.is_ok();
+    let _ = begun.send(listening);
+    if is_listening { driver.run() } else { CoreReport::default() }
+}
+
+/// Makes what the cores share, with a mailbox for each.
+fn introduce(
+    config: &TargetConfig,
+    port: Port,
+    namespaces: Namespaces,
+    cores: &[Spawned],
+) -> (Arc<Shared>, Vec<Mailbox<Message>>) {
+    let counters = cores.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len()))).collect();
+    let (senders, mailboxes) = cores.iter().map(|core| mailbox::unbounded(core.waker.clone())).unzip();
+    (Arc::new(Shared::new(port, namespaces, counters, senders, config.connections_max)), mailboxes)
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let open = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(TcpListener::from(socket))
+    };
+    open().map_err(|error| StartError::Listen { address, error })
+}
+
+fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
+    PortConfig {
+        subsystem: SubsystemConfig {
+            nqn: config.nqn,
+            serial: config.serial.clone(),
+            namespaces: namespaces.iter().map(Namespace::describe).collect(),
+            allowed_hosts: config.allowed_hosts.clone(),
+            io_queues_max: config.io_queues,
+            queue_entries_max: config.queue_depth,
+            in_capsule_bytes_max: IN_CAPSULE_BYTES_MAX,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            ..SubsystemConfig::default()
+        },
+        advertise: config.advertise.clone(),
+        associations_max: config.connections_max.clamp(1, 0xf000),
+        generation_start: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    }
+}
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;

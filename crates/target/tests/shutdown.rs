@@ -1,0 +1,100 @@
+//! The end of a target: what is in flight is finished, what is half received is not waited for.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use isolane_target::Target;
+use isolane_wire::pdu::{ControllerPdu, H2cData};
+use isolane_wire::{Sgl, Status, SubmissionEntry, admin};
+
+#[test]
+fn a_target_with_idle_hosts_stops_at_once() {
+    let (target, address) = start(config(&["mem:1M"]));
+    let mut admin = MockHost::admin(address);
+    admin.send(admin::async_event_request(), &[]);
+    let mut queue = admin.io_queue(1, 31);
+    let begun = Instant::now();
+    let waiting = std::thread::spawn(move || {
+        admin.expect_end();
+        queue.expect_end();
+    });
+    target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+    waiting.join().unwrap();
+}
+
+#[test]
+fn hosts_that_do_not_close_delay_the_end_a_little_only() {
+    let (target, address) = start(config(&["mem:1M"]));
+    let admin = MockHost::admin(address);
+    let begun = Instant::now();
+    target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+    drop(admin);
+}
+
+#[test]
+fn a_half_received_transfer_is_not_waited_for_and_changes_nothing() {
+    let (volume, mut config) = (volume("mem:1M"), config(&[]));
+    config.volumes.push((1, volume.clone()));
+    let (target, address) = start(config.clone());
+    let (_admin, mut queue) = pair(address, 31);
+    queue.send(SubmissionEntry { sgl: Sgl::Transport { len: 65536 }, ..write_entry(0, 128) }, &[]);
+    let ControllerPdu::R2t(r2t) = queue.answer().pdu else { panic!("no R2T") };
+    let header = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: r2t.r2tl, last: true };
+    queue.send_bytes(&header.encode(&queue.outbound));
+    queue.send_bytes(&[5; 40_000]);
+    let begun = Instant::now();
+    target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+
+    let (_target, address) = start(config);
+    let (_admin, mut queue) = pair(address, 31);
+    assert_eq!(queue.fetch(read_entry(0, 128), 65536).1, vec![0; 65536]);
+}
+
+#[test]
+fn every_acknowledged_write_is_there_after_a_restart_in_the_middle_of_many() {
+    let (volume, mut config) = (volume("mem:1M"), config(&[]));
+    config.volumes.push((1, volume));
+    let (target, address) = start(config.clone());
+    let admin = MockHost::admin(address);
+    let mut queue = admin.io_queue(1, 127);
+    let writer = std::thread::spawn(move || {
+        let mut acknowledged = 0u64;
+        loop {
+            let data = [block_byte(acknowledged); 512];
+            queue.send(in_capsule(write_entry(acknowledged % 2048, 1), &data), &data);
+            match queue.try_answer().map(|answer| answer.pdu) {
+                Some(ControllerPdu::CapsuleResp(response)) if response.entry.status == Status::SUCCESS => {
+                    acknowledged += 1;
+                }
+                Some(other) => panic!("unexpected {other:?}"),
+                None => return acknowledged,
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+    let acknowledged = writer.join().unwrap().min(2048);
+    drop(admin);
+    let (_target, address) = start(config);
+    let (_admin, mut queue) = pair(address, 31);
+    for lba in 0..acknowledged {
+        assert_eq!(queue.fetch(read_entry(lba, 1), 512).1, vec![block_byte(lba); 512], "block {lba}");
+    }
+}
+
+/// The same for numbers that differ by the number of blocks.
+fn block_byte(number: u64) -> u8 {
+    (number % 256) as u8 ^ 0x5a
+}
+
+#[test]
+fn nobody_can_connect_to_a_stopped_target() {
+    let (target, address) = start(config(&["mem:1M"]));
+    drop(target);
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
