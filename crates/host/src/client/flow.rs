@@ -1,0 +1,142 @@
+//! The way of a request: admitted, queued behind its lane, sent part by part, answered, finished.
+//!
+//! No bytes move here. Invariant: a part is in exactly one place: in a backlog, in flight, behind a fence, or done.
+
+use std::sync::Arc;
+
+use isolane_wire::Status;
+
+use super::lane::Answer;
+use super::link::Link;
+use super::task::{Part, Task};
+use super::{Client, command};
+use crate::error::RequestError;
+use crate::request::{Completion, Request};
+
+/// Parts of a task that follow each other, from `next` to before `end`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    task: u32,
+    next: u32,
+    end: u32,
+}
+
+impl Client {
+    pub(super) fn admit(&mut self, lane: usize, request: Request, tag: u64) -> Result<u32, Completion> {
+        if let Err(error) = self.check_room(lane) {
+            return Err(Completion { tag, result: Err(error), buffer: request.into_buffer() });
+        }
+        let task = Task::new(tag, lane, request, &self.shape)?;
+        Ok(self.tasks.insert(task))
+    }
+
+    fn check_room(&self, lane: usize) -> Result<(), RequestError> {
+        if let Link::Closed(error) = &self.link {
+            return Err(RequestError::Lost(Arc::clone(error)));
+        }
+        let (lanes, outstanding) = (self.backlogs.len(), self.tasks.len());
+        if lane >= lanes {
+            return Err(RequestError::Lane { lane, lanes });
+        }
+        match outstanding < self.plan.options.requests_max {
+            true => Ok(()),
+            false => Err(RequestError::TooMany(outstanding)),
+        }
+    }
+
+    /// Puts a task's parts into its lane's backlog, unless it has to wait for writes of unknown fate.
+    pub(super) fn enqueue(&mut self, index: u32) {
+        let Some(task) = self.tasks.get(index) else { return };
+        if self.replay.holds_back(task) {
+            self.replay.hold(index);
+            return;
+        }
+        let lane = task.lane;
+        self.backlogs[lane].push_back(Run { task: index, next: 0, end: task.parts });
+        self.pump(lane);
+    }
+
+    /// Makes commands of waiting parts while the lane has room.
+    pub(super) fn pump(&mut self, lane: usize) {
+        while let Link::Up(up) = &mut self.link {
+            if up.lanes[lane].room() == 0 {
+                break;
+            }
+            let Some(run) = self.backlogs[lane].front_mut() else { break };
+            let part = Part { task: run.task, part: run.next };
+            run.next += 1;
+            if run.next == run.end {
+                self.backlogs[lane].pop_front();
+            }
+            self.issue(lane, part);
+        }
+    }
+
+    fn issue(&mut self, lane: usize, part: Part) {
+        let (Link::Up(up), Some(task)) = (&mut self.link, self.tasks.get_mut(part.task)) else { return };
+        if task.failure.is_some() {
+            task.left -= 1;
+            return self.finish_if_done(part.task);
+        }
+        let (entry, data) = command::command_of(task, part.part, self.namespace.nsid);
+        task.in_flight += 1;
+        task.seen_in_flight = None;
+        if let Err(data) = up.lanes[lane].submit(entry, data, part.mark()) {
+            task.in_flight -= 1;
+            task.return_piece(part.part, data.into_buffer());
+            self.backlogs[lane].push_front(Run::one(part));
+        }
+    }
+
+    pub(super) fn on_answer(&mut self, answer: Answer) {
+        let part = Part::of_mark(answer.mark);
+        let Some(task) = self.tasks.get_mut(part.task) else { return };
+        task.in_flight -= 1;
+        task.seen_in_flight = None;
+        task.return_piece(part.part, answer.buffer);
+        match judge(answer.entry.status, answer.is_intact) {
+            Judgement::Good => task.left -= 1,
+            Judgement::Damaged(_) if task.repeats < REPEATS_MAX && task.failure.is_none() => {
+                task.repeats += 1;
+                self.backlogs[task.lane].push_front(Run::one(part));
+            }
+            Judgement::Damaged(error) | Judgement::Bad(error) => {
+                task.fail(error);
+                task.left -= 1;
+            }
+        }
+        self.finish_if_done(part.task);
+    }
+
+    pub(super) fn finish_if_done(&mut self, index: u32) {
+        if self.tasks.get(index).is_some_and(|task| task.left == 0 && task.in_flight == 0) {
+            self.finished.extend(self.tasks.remove(index).map(Task::finish));
+        }
+    }
+}
+
+impl Run {
+    pub(super) fn one(part: Part) -> Run {
+        Run { task: part.task, next: part.part, end: part.part + 1 }
+    }
+}
+
+/// What an answer means for its part.
+enum Judgement {
+    Good,
+    /// Damaged on the way: not applied, so it may be repeated.
+    Damaged(RequestError),
+    Bad(RequestError),
+}
+
+fn judge(status: Status, is_intact: bool) -> Judgement {
+    match status {
+        status if status.is_success() && is_intact => Judgement::Good,
+        status if status.is_success() => Judgement::Damaged(RequestError::Damaged),
+        status if status.is(Status::TRANSIENT_TRANSPORT_ERROR) => Judgement::Damaged(RequestError::Damaged),
+        status => Judgement::Bad(RequestError::Status(status)),
+    }
+}
+
+/// Times that a damaged part is repeated.
+const REPEATS_MAX: u8 = 3;

@@ -1,0 +1,193 @@
+//! One connection in use: a socket of the reactor and the queue on it.
+//!
+//! It moves bytes and says what came of them; what a command was for is the client's business. Invariant: after a [`Loss`]
+//! the lane is only good for [`Lane::abandon`].
+
+use std::io;
+use std::time::Instant;
+
+use isolane_memory::Buffer;
+use isolane_proto::host::{Abandoned, Data, Event, Queue};
+use isolane_reactor::{Reactor, Received, Token};
+use isolane_wire::{CompletionEntry, SubmissionEntry};
+
+use super::farewell;
+use crate::setup::Connection;
+
+/// A command's end, with its mark.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub mark: u64,
+    pub entry: CompletionEntry,
+    pub buffer: Option<Buffer>,
+    /// Whether the data digest was right.
+    pub is_intact: bool,
+}
+
+/// Why a connection is no more.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Loss {
+    #[error("the target closed the connection")]
+    Closed,
+    #[error("the connection broke: {0}")]
+    Socket(String),
+    #[error("{0}")]
+    Misbehaved(String),
+    #[error("a command was not answered in time")]
+    CommandTimeout,
+    #[error("Keep Alive was not answered in time")]
+    KeepAliveTimeout,
+}
+
+/// One connection in use.
+pub(crate) struct Lane {
+    token: Token,
+    queue: Queue,
+    is_stuck: bool,
+}
+
+impl Lane {
+    /// Takes a connection into the reactor.
+    pub(crate) fn adopt(connection: Connection, reactor: &mut Reactor) -> io::Result<Lane> {
+        let token = reactor.add(connection.stream)?;
+        Ok(Lane { token, queue: connection.queue, is_stuck: false })
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Commands in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    /// Commands that fit now.
+    pub(crate) fn room(&self) -> usize {
+        self.queue.room()
+    }
+
+    /// Queues a command; it is sent by the next [`Lane::transmit`]. Gives the data back if the queue takes no command.
+    pub(crate) fn submit(&mut self, entry: SubmissionEntry, data: Data, mark: u64) -> Result<(), Data> {
+        self.queue.submit(entry, data, mark).map(drop).map_err(|rejected| rejected.data)
+    }
+
+    /// Sends what is queued: everything in one call where the socket takes it. Appends commands that had failed already and
+    /// end only now that their data has been sent.
+    pub(crate) fn transmit(
+        &mut self,
+        reactor: &mut Reactor,
+        now: Instant,
+        answers: &mut Vec<Answer>,
+    ) -> Result<(), Loss> {
+        self.send(reactor)?;
+        match self.queue.has_lingering() {
+            true => self.take_events(&[], now, answers),
+            false => Ok(()),
+        }
+    }
+
+    fn send(&mut self, reactor: &mut Reactor) -> Result<(), Loss> {
+        while !self.is_stuck && self.queue.wants_transmit() {
+            let plan = self.queue.transmit_plan();
+            let offered: usize = plan.iter().map(|slice| slice.len()).sum();
+            let taken = reactor.send(self.token, &plan).map_err(broken)?;
+            drop(plan);
+            self.queue.handle_transmitted(taken);
+            self.is_stuck = taken < offered;
+        }
+        Ok(())
+    }
+
+    /// The socket takes bytes again.
+    pub(crate) fn on_writable(&mut self) {
+        self.is_stuck = false;
+    }
+
+    /// Receives what is there, a bounded amount, and appends the commands that ended.
+    pub(crate) fn receive(
+        &mut self,
+        reactor: &mut Reactor,
+        overflow: &mut [u8],
+        now: Instant,
+        answers: &mut Vec<Answer>,
+    ) -> Result<(), Loss> {
+        for _ in 0..RECEIVES_PER_TURN {
+            let mut plan = self.queue.receive_plan(overflow);
+            let room: usize = plan.iter().map(|slice| slice.len()).sum();
+            let received = reactor.receive(self.token, &mut plan).map_err(broken)?;
+            drop(plan);
+            let count = match received {
+                Received::Bytes(count) => count,
+                Received::Nothing => return Ok(()),
+                Received::End => return Err(Loss::Closed),
+            };
+            self.queue.handle_received(count);
+            self.take_events(overflow, now, answers)?;
+            if count < room {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_events(&mut self, overflow: &[u8], now: Instant, answers: &mut Vec<Answer>) -> Result<(), Loss> {
+        while let Some(event) = self.queue.poll_event(overflow, now) {
+            match event {
+                Event::Completed { tag, entry, buffer, intact } => {
+                    answers.push(Answer { mark: tag, entry, buffer, is_intact: intact });
+                }
+                event => return Err(Loss::Misbehaved(describe(&event))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the queue the time if it waits for it.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, answers: &mut Vec<Answer>) -> Result<(), Loss> {
+        if self.queue.poll_timeout().is_none_or(|deadline| now < deadline) {
+            return Ok(());
+        }
+        self.queue.handle_timeout(now);
+        self.take_events(&[], now, answers)
+    }
+
+    /// Ends the connection so that what its send buffer holds does not arrive later, and hands back every command that
+    /// was not answered.
+    pub(crate) fn abandon(mut self, reactor: &mut Reactor) -> Vec<Abandoned> {
+        let said_all = self.send(reactor).is_ok();
+        match reactor.remove(self.token) {
+            Some(socket) if said_all && self.queue.is_finished_sending() => farewell::part_in_peace(socket),
+            Some(socket) => farewell::reset(&socket),
+            None => {}
+        }
+        self.queue.abandon_all()
+    }
+
+    /// Takes the connection out of the reactor for a last exchange.
+    pub(crate) fn into_parts(self, reactor: &mut Reactor) -> Option<(rustix::fd::OwnedFd, Queue)> {
+        Some((reactor.remove(self.token)?, self.queue))
+    }
+}
+
+/// An event that ends a connection, in words.
+pub(crate) fn describe(event: &Event) -> String {
+    match event {
+        Event::Fatal(error) => error.to_string(),
+        Event::Terminated(request) => {
+            format!("it ended the connection with {:?} at {:#x}", request.fes, request.fei)
+        }
+        Event::Connected(_) => "it repeated the handshake".to_owned(),
+        Event::Completed { .. } => "it answered a command that was not expected now".to_owned(),
+    }
+}
+
+fn broken(error: io::Error) -> Loss {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Loss::Closed,
+        _ => Loss::Socket(error.to_string()),
+    }
+}
+
+/// Receives in one turn at most, so that no lane starves the others.
+const RECEIVES_PER_TURN: usize = 4;

@@ -1,0 +1,342 @@
+//! The association: up, down and being made anew, or given up.
+//!
+//! Losing one connection loses the association: all of its connections are reset. What was in flight goes to `replay`,
+//! which says what is repeated. A new association is made on a thread of its own, with pauses that grow.
+//! Invariant: a link that is down either has an attempt under way or a time for the next one.
+
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use isolane_proto::host::Abandoned;
+use isolane_reactor::{Reactor, Token};
+
+use super::flow::Run;
+use super::keeper::Keeper;
+use super::lane::{Answer, Lane, Loss};
+use super::task::{Part, Task};
+use super::{Client, shape_of};
+use crate::error::{ConnectError, RequestError};
+use crate::fence::{FENCES_MAX, OldAssociation, Verdict};
+use crate::info::Info;
+use crate::options::Reconnect;
+use crate::setup::{self, Association, Connection};
+
+/// How long the target may take to shut its controller down.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The association's state.
+pub(super) enum Link {
+    Up(Box<Up>),
+    Down(Outage),
+    Closed(Arc<ConnectError>),
+}
+
+/// The connections of a living association.
+pub(super) struct Up {
+    pub keeper: Keeper,
+    pub lanes: Vec<Lane>,
+    /// By the index of a token.
+    places: Vec<Option<Place>>,
+    raised: Instant,
+    /// The outage that it ended.
+    before: Outage,
+}
+
+/// Which connection it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Admin,
+    Lane(usize),
+}
+
+/// The time without an association, short-lived ones included.
+#[derive(Clone, Copy)]
+pub(super) struct Outage {
+    since: Instant,
+    /// Attempts made.
+    attempt: u32,
+    /// When the next attempt is due; none while one is under way.
+    next: Option<Instant>,
+}
+
+/// What other threads tell the client.
+pub(crate) enum Message {
+    /// An attempt to connect ended.
+    Connected(Result<Box<Association>, ConnectError>),
+    /// What became of a lost association.
+    Fenced(u64, Verdict),
+}
+
+impl Link {
+    /// Before the first association.
+    pub(super) fn starting() -> Link {
+        Link::Down(Outage { since: Instant::now(), attempt: 0, next: None })
+    }
+}
+
+impl Outage {
+    /// How long until the next attempt.
+    pub(super) fn wait(&self, now: Instant) -> Duration {
+        self.next.map_or(Duration::MAX, |next| next.saturating_duration_since(now))
+    }
+}
+
+impl Up {
+    fn adopt(
+        association: Association,
+        nsid: u32,
+        keep_alive: Duration,
+        before: Outage,
+        reactor: &mut Reactor,
+    ) -> io::Result<Up> {
+        let Association { admin, lanes, async_events_max, .. } = association;
+        let admin = Lane::adopt(admin, reactor)?;
+        let raised = Instant::now();
+        let keeper = Keeper::new(admin, nsid, keep_alive, async_events_max, raised);
+        let lanes_up = Vec::with_capacity(lanes.len());
+        let mut up = Up { keeper, lanes: lanes_up, places: Vec::new(), raised, before };
+        up.note(up.keeper.lane.token(), Place::Admin);
+        for connection in lanes {
+            match Lane::adopt(connection, reactor) {
+                Ok(lane) => up.add(lane),
+                Err(error) => {
+                    up.dismiss(reactor);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(up)
+    }
+
+    fn add(&mut self, lane: Lane) {
+        self.note(lane.token(), Place::Lane(self.lanes.len()));
+        self.lanes.push(lane);
+    }
+
+    /// Resets all connections; what was in flight on the lanes comes back.
+    fn dismiss(self, reactor: &mut Reactor) -> Vec<Abandoned> {
+        let abandoned = self.lanes.into_iter().flat_map(|lane| lane.abandon(reactor)).collect();
+        self.keeper.lane.abandon(reactor);
+        abandoned
+    }
+
+    /// The outage that its loss begins. If it lived for less than the longest pause, it goes on with the one before: a target
+    /// that drops every association must not be stormed, nor tried for ever.
+    fn outage(&self, reconnect: &Reconnect, now: Instant) -> Outage {
+        if now >= self.raised + reconnect.delay_max {
+            return Outage { since: now, attempt: 0, next: Some(now) };
+        }
+        Outage { next: Some(now + reconnect.pause(self.before.attempt)), ..self.before }
+    }
+
+    fn note(&mut self, token: Token, place: Place) {
+        let len = self.places.len().max(token.index() + 1);
+        self.places.resize(len, None);
+        self.places[token.index()] = Some(place);
+    }
+
+    /// Which connection a token names; none if it is one of an association that is gone.
+    pub(super) fn place(&self, token: Token) -> Option<Place> {
+        let place = (*self.places.get(token.index())?)?;
+        let lane = match place {
+            Place::Admin => &self.keeper.lane,
+            Place::Lane(index) => &self.lanes[index],
+        };
+        (lane.token() == token).then_some(place)
+    }
+
+    pub(super) fn at_mut(&mut self, place: Place) -> &mut Lane {
+        match place {
+            Place::Admin => &mut self.keeper.lane,
+            Place::Lane(index) => &mut self.lanes[index],
+        }
+    }
+
+    pub(super) fn lane_mut(&mut self, token: Token) -> Option<&mut Lane> {
+        self.place(token).map(|place| self.at_mut(place))
+    }
+}
+
+impl Client {
+    /// Starts to use an association; a client that has given up lets it go.
+    pub(super) fn raise(&mut self, association: Association) -> Result<(), ConnectError> {
+        let Link::Down(before) = self.link else { return Ok(()) };
+        self.check_volume(&association.info)?;
+        let info = association.info.clone();
+        let keep_alive = self.plan.options.keep_alive;
+        let up = Up::adopt(association, self.namespace.nsid, keep_alive, before, &mut self.reactor)
+            .map_err(|source| ConnectError::System { what: "a socket", source: Arc::new(source) })?;
+        self.replay.on_association(info.address, info.controller.cntlid, self.plan.options.reconnect.writes);
+        self.link = Link::Up(Box::new(up));
+        self.info = info;
+        self.now = Instant::now();
+        self.housekeeping = self.now;
+        self.settle_replay();
+        (0..self.backlogs.len()).for_each(|lane| self.pump(lane));
+        Ok(())
+    }
+
+    /// Takes over what the target now tells of the volume, which must be the one that it was.
+    fn check_volume(&mut self, info: &Info) -> Result<(), ConnectError> {
+        let namespace = info.choose(Some(self.namespace.nsid))?;
+        if let Some(difference) = namespace.difference(&self.namespace) {
+            return Err(ConnectError::VolumeChanged(difference));
+        }
+        self.shape = shape_of(namespace, info)?;
+        self.namespace = namespace.clone();
+        Ok(())
+    }
+
+    pub(super) fn on_message(&mut self, message: Message) {
+        match message {
+            // A client that has given up takes none any more.
+            Message::Connected(_) if !matches!(self.link, Link::Down(_)) => {}
+            // The client has given up meanwhile.
+            Message::Connected(_) if matches!(self.link, Link::Closed(_)) => {}
+            Message::Connected(Ok(association)) => {
+                if let Err(error) = self.raise(*association) {
+                    self.on_failed_attempt(error);
+                } else {
+                    log::info!("{}: connected again", self.info.address);
+                }
+            }
+            Message::Connected(Err(error)) => self.on_failed_attempt(error),
+            Message::Fenced(id, verdict) => {
+                self.replay.on_verdict(id, verdict);
+                self.settle_replay();
+            }
+        }
+    }
+
+    pub(super) fn on_admin_answer(&mut self, answer: Answer) -> Result<(), Loss> {
+        let Link::Up(up) = &mut self.link else { return Ok(()) };
+        let Some(data) = up.keeper.on_answer(answer)? else { return Ok(()) };
+        match setup::namespace_blocks(&data) {
+            Some(blocks) if blocks >= self.namespace.blocks => {
+                log::info!("namespace {} has {blocks} blocks now", self.namespace.nsid);
+                self.namespace.blocks = blocks;
+                self.shape.capacity_blocks = blocks;
+                Ok(())
+            }
+            _ => Err(Loss::Misbehaved("the namespace went away or shrank".to_owned())),
+        }
+    }
+
+    /// The association is lost: resets its connections, sorts what was in flight, and starts to make a new one.
+    pub(super) fn lose(&mut self, loss: &Loss) {
+        let Link::Up(up) = &self.link else { return };
+        let outage = up.outage(&self.plan.options.reconnect, self.now);
+        let Link::Up(up) = std::mem::replace(&mut self.link, Link::Down(outage)) else { return };
+        let in_flight: usize = up.lanes.iter().map(Lane::in_flight).sum();
+        log::warn!("{}: {loss}; {in_flight} commands in flight", self.info.address);
+        up.dismiss(&mut self.reactor).into_iter().for_each(|abandoned| self.on_abandoned(abandoned));
+        self.replay.raise_fence(self.old_association(), &self.plan, &self.sender);
+        self.settle_replay();
+        self.housekeeping = self.now;
+        if self.plan.options.reconnect.give_up_after.is_some_and(|after| self.now >= outage.since + after) {
+            self.fail_all(self.misbehaved(loss));
+        }
+    }
+
+    fn old_association(&self) -> OldAssociation {
+        OldAssociation {
+            address: self.info.address,
+            nqn: self.info.nqn,
+            cntlid: self.info.controller.cntlid,
+            died: Instant::now(),
+            keep_alive: self.plan.options.keep_alive,
+            is_keep_alive_traffic_based: self.info.controller.is_keep_alive_traffic_based,
+            command_quiesce_time: self.info.controller.command_quiesce_time,
+        }
+    }
+
+    fn on_abandoned(&mut self, abandoned: Abandoned) {
+        let part = Part::of_mark(abandoned.tag);
+        let Some(task) = self.tasks.get_mut(part.task) else { return };
+        task.in_flight -= 1;
+        task.return_piece(part.part, abandoned.buffer);
+        if abandoned.sent && task.operation.changes_blocks() {
+            self.replay.note_uncertain(part, task);
+        } else {
+            self.backlogs[task.lane].push_front(Run::one(part));
+        }
+    }
+
+    /// Starts an attempt to connect if one is due.
+    pub(super) fn try_to_connect(&mut self) {
+        let Link::Down(outage) = &mut self.link else { return };
+        let is_due = outage.next.is_some_and(|next| self.now >= next);
+        if !is_due || self.replay.fences() >= FENCES_MAX {
+            return;
+        }
+        outage.next = None;
+        outage.attempt += 1;
+        let (plan, sender) = (Arc::clone(&self.plan), self.sender.clone());
+        let attempt = move || {
+            let outcome = setup::associate(&plan).map(Box::new);
+            // A client that is gone needs no association: it is closed again.
+            let _ = sender.send(Message::Connected(outcome));
+        };
+        let thread = std::thread::Builder::new().name("isolane-connect".to_owned()).spawn(attempt);
+        if let Err(error) = thread {
+            self.on_failed_attempt(ConnectError::System { what: "a thread", source: Arc::new(error) });
+        }
+    }
+
+    fn on_failed_attempt(&mut self, error: ConnectError) {
+        let Link::Down(outage) = &mut self.link else { return };
+        let reconnect = &self.plan.options.reconnect;
+        let is_over = reconnect.give_up_after.is_some_and(|after| self.now >= outage.since + after);
+        if is_over || !error.is_transient() {
+            log::error!("{}: no new connection: {error}", self.info.address);
+            return self.fail_all(error);
+        }
+        let pause = reconnect.pause(outage.attempt);
+        outage.next = Some(self.now + pause);
+        self.housekeeping = self.now;
+        log::info!(
+            "{}: attempt {} to connect: {error}; next in {pause:?}",
+            self.info.address,
+            outage.attempt
+        );
+    }
+
+    /// There will be no association any more: every request fails.
+    pub(super) fn fail_all(&mut self, error: ConnectError) {
+        let error = Arc::new(error);
+        self.replay.give_up(&mut self.tasks);
+        self.backlogs.iter_mut().for_each(|backlog| backlog.clear());
+        self.link = Link::Closed(Arc::clone(&error));
+        self.finished
+            .extend(self.tasks.drain().map(|task| abort(task, RequestError::Lost(Arc::clone(&error)))));
+    }
+
+    /// Ends the association in order: I/O connections first, then CC.SHN over the admin queue.
+    pub(super) fn part(&mut self) {
+        let closed = Link::Closed(Arc::new(ConnectError::Unsupported("the client was closed".to_owned())));
+        let Link::Up(up) = std::mem::replace(&mut self.link, closed) else { return };
+        let Up { keeper, lanes, .. } = *up;
+        lanes.into_iter().for_each(|lane| drop(lane.into_parts(&mut self.reactor)));
+        let Some((socket, queue)) = keeper.lane.into_parts(&mut self.reactor) else { return };
+        let resumed = Connection::resume(TcpStream::from(socket), queue, SHUTDOWN_PATIENCE);
+        let ended = resumed
+            .map_err(|error| error.to_string())
+            .and_then(|connection| setup::shutdown(connection).map_err(|error| error.to_string()));
+        if let Err(error) = ended {
+            log::info!("{}: the controller was not shut down in order: {error}", self.info.address);
+        }
+    }
+
+    fn misbehaved(&self, loss: &Loss) -> ConnectError {
+        ConnectError::Lost { address: self.info.address, why: loss.to_string() }
+    }
+}
+
+/// Ends a task whatever its parts are.
+fn abort(mut task: Task, error: RequestError) -> crate::request::Completion {
+    task.fail(error);
+    (task.left, task.in_flight) = (0, 0);
+    task.finish()
+}

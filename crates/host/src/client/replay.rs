@@ -1,0 +1,165 @@
+//! What is repeated after a loss, and what waits for what: the rule of [`fence`](crate::fence), applied to tasks.
+//!
+//! Parts of writes whose fate is unknown wait behind the fence of their association; new writes that overlap one of them
+//! wait, too. Not here: when an association is known dead. Invariant: no command that changes a block is sent while a
+//! write of a lost association may still change that block.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use isolane_reactor::mailbox;
+
+use super::flow::Run;
+use super::task::{Part, Task};
+use super::tasks::Tasks;
+use super::{Client, Message};
+use crate::error::RequestError;
+use crate::fence::{Fence, OldAssociation, Verdict};
+use crate::options::WriteReplay;
+use crate::request::BlockRange;
+use crate::setup::Plan;
+
+/// Writes of unknown fate, and what waits for them.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    raised: Vec<Raised>,
+    fence_next: u64,
+    /// What the association that is being lost leaves behind.
+    uncertain: Vec<Part>,
+    ranges: Vec<BlockRange>,
+    /// Blocks that are never going to be safe, until the writes held back for them have failed.
+    lost: Vec<BlockRange>,
+    /// New writes that overlap.
+    held: Vec<u32>,
+    /// What a verdict let go of, until the client has taken it.
+    settled: Vec<(Part, Fate)>,
+}
+
+/// A fence and the parts behind it.
+#[derive(Debug)]
+struct Raised {
+    id: u64,
+    fence: Fence,
+    parts: Vec<Part>,
+}
+
+/// What becomes of a part behind a fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Repeat,
+    Fail,
+}
+
+impl Replay {
+    /// Lost associations that are not known dead.
+    pub(super) fn fences(&self) -> usize {
+        self.raised.len()
+    }
+
+    /// Whether a task must wait.
+    pub(super) fn holds_back(&self, task: &Task) -> bool {
+        self.raised.iter().flat_map(|raised| &raised.fence.ranges).any(|range| task.touches(range))
+    }
+
+    pub(super) fn hold(&mut self, task: u32) {
+        self.held.push(task);
+    }
+
+    /// A part of a write was sent and not answered.
+    pub(super) fn note_uncertain(&mut self, part: Part, task: &Task) {
+        self.uncertain.push(part);
+        self.ranges.extend(task.part_changes(part.part));
+    }
+
+    /// All connections of the association are reset: from now on it is watched, if it left anything behind.
+    pub(super) fn raise_fence(
+        &mut self,
+        old: OldAssociation,
+        plan: &Arc<Plan>,
+        sender: &mailbox::Sender<Message>,
+    ) {
+        let mut parts = std::mem::take(&mut self.uncertain);
+        if parts.is_empty() {
+            return;
+        }
+        if plan.options.reconnect.writes == WriteReplay::Never {
+            self.settled.extend(parts.drain(..).map(|part| (part, Fate::Fail)));
+        }
+        self.fence_next += 1;
+        let (id, ranges) = (self.fence_next, std::mem::take(&mut self.ranges));
+        log::info!("{} writes wait until controller {} is known dead", parts.len(), old.cntlid);
+        self.raised.push(Raised { id, fence: Fence::watch(id, old, ranges, plan, sender), parts });
+    }
+
+    /// A new association: it may prove old ones dead.
+    pub(super) fn on_association(&mut self, address: SocketAddr, cntlid: u16, writes: WriteReplay) {
+        let proven = self.raised.iter().filter(|raised| raised.fence.is_proven_by(address, cntlid, writes));
+        let proven: Vec<u64> = proven.map(|raised| raised.id).collect();
+        proven.into_iter().for_each(|id| self.on_verdict(id, Verdict::NumberReused));
+    }
+
+    /// A fence falls.
+    pub(super) fn on_verdict(&mut self, id: u64, verdict: Verdict) {
+        let Some(at) = self.raised.iter().position(|raised| raised.id == id) else { return };
+        let Raised { fence, parts, .. } = self.raised.swap_remove(at);
+        log::info!("controller {}: {verdict:?}; {} writes behind it", fence.old.cntlid, parts.len());
+        let fate = if verdict == Verdict::Unknown { Fate::Fail } else { Fate::Repeat };
+        self.settled.extend(parts.into_iter().map(|part| (part, fate)));
+        if fate == Fate::Fail {
+            self.lost.extend(&fence.ranges);
+        }
+    }
+
+    /// No association will come: the fates stay unknown.
+    pub(super) fn give_up(&mut self, tasks: &mut Tasks) {
+        let behind = self.raised.drain(..).flat_map(|raised| raised.parts);
+        for part in behind.chain(self.uncertain.drain(..)) {
+            tasks.get_mut(part.task).into_iter().for_each(|task| task.fail(RequestError::Uncertain));
+        }
+        self.held.clear();
+        self.ranges.clear();
+        self.settled.clear();
+    }
+
+    /// Whether a task overlaps a write whose fate will never be known.
+    fn is_lost(&self, task: &Task) -> bool {
+        self.lost.iter().any(|range| task.touches(range))
+    }
+}
+
+impl Client {
+    /// Carries out what fallen fences let go of.
+    pub(super) fn settle_replay(&mut self) {
+        for (part, fate) in std::mem::take(&mut self.replay.settled) {
+            let Some(task) = self.tasks.get_mut(part.task) else { continue };
+            match fate {
+                Fate::Repeat => {
+                    let lane = task.lane;
+                    self.backlogs[lane].push_back(Run::one(part));
+                    self.pump(lane);
+                }
+                Fate::Fail => {
+                    task.fail(RequestError::Uncertain);
+                    task.left -= 1;
+                    self.finish_if_done(part.task);
+                }
+            }
+        }
+        for held in std::mem::take(&mut self.replay.held) {
+            self.release(held);
+        }
+        self.replay.lost.clear();
+    }
+
+    /// A held write goes, goes on waiting, or fails.
+    fn release(&mut self, held: u32) {
+        let Some(task) = self.tasks.get_mut(held) else { return };
+        if self.replay.is_lost(task) {
+            task.fail(RequestError::HeldBack);
+            task.left = 0;
+            self.finish_if_done(held);
+        } else {
+            self.enqueue(held);
+        }
+    }
+}

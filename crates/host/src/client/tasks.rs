@@ -1,0 +1,82 @@
+//! The tasks of a client.
+//!
+//! A table whose free places are used again, so that it grows to the most requests ever outstanding and no further.
+
+use super::task::Task;
+
+/// The tasks of a client: a table whose free places are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    places: Vec<Option<Task>>,
+    free: Vec<u32>,
+}
+
+impl Tasks {
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub(crate) fn insert(&mut self, task: Task) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.places[index as usize] = Some(task);
+                index
+            }
+            None => {
+                self.places.push(Some(task));
+                (self.places.len() - 1) as u32
+            }
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Task> {
+        self.places.get_mut(index as usize)?.as_mut()
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&Task> {
+        self.places.get(index as usize)?.as_ref()
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Option<Task> {
+        let task = self.places.get_mut(index as usize)?.take();
+        self.free.extend(task.is_some().then_some(index));
+        task
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Task> {
+        self.places.iter_mut().flatten()
+    }
+
+    /// Takes every task out.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Task> {
+        self.free.clear();
+        std::mem::take(&mut self.places).into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isolane_memory::Buffer;
+
+    use super::super::task::Shape;
+    use super::*;
+    use crate::request::Request;
+
+    const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1000, part_blocks: 8 };
+
+    fn read(lba: u64) -> Task {
+        Task::new(7, 0, Request::Read { lba, buffer: Buffer::contiguous(512) }, &SHAPE).unwrap()
+    }
+
+    #[test]
+    fn places_are_used_again() {
+        let mut tasks = Tasks::default();
+        let first = tasks.insert(read(0));
+        let second = tasks.insert(read(1));
+        assert_ne!(first, second);
+        assert!(tasks.remove(first).is_some());
+        assert!(tasks.remove(first).is_none());
+        assert_eq!(tasks.insert(read(2)), first);
+        assert_eq!((tasks.len(), tasks.iter_mut().count()), (2, 2));
+    }
+}

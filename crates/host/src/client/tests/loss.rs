@@ -1,0 +1,200 @@
+//! Losing the association: what is repeated, what waits, what fails.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::error::{ConnectError, RequestError};
+use crate::mock::Misdeed;
+use crate::options::WriteReplay;
+
+fn with_writes(writes: WriteReplay) -> Options {
+    let options = options();
+    Options { reconnect: Reconnect { writes, ..options.reconnect.clone() }, ..options }
+}
+
+#[test]
+fn reads_and_flushes_are_repeated_on_a_new_association() {
+    let (target, mut client) = pair();
+    assert!(run(&mut client, write(0, 4096, 8)).result.is_ok());
+    for request in [read(0, 4096), Request::Flush] {
+        target.set_misdeed(0, Misdeed::Close);
+        let completion = run(&mut client, request);
+        assert!(completion.result.is_ok(), "{completion:?}");
+        assert!(completion.buffer.is_none_or(|buffer| buffer.to_vec() == vec![8; 4096]));
+    }
+}
+
+#[test]
+fn a_lost_write_is_repeated_once_the_target_says_that_its_controller_is_gone() {
+    let (target, mut client) = pair();
+    target.set_misdeed(0, Misdeed::ApplyAndClose);
+    let completion = run(&mut client, write(0, 4096, 8));
+    assert!(completion.result.is_ok(), "{completion:?}");
+    assert_eq!(target.shared.landed.lock().clone(), [(0, 8), (0, 8)]);
+}
+
+#[test]
+fn a_target_that_knows_no_flow_control_bit_is_asked_as_well() {
+    let target = Target::start(Script { knows_flow_control: false, ..Script::default() });
+    let mut client = connect(&target, Options { keep_alive: Duration::ZERO, ..options() });
+    target.set_misdeed(0, Misdeed::ApplyAndClose);
+    assert!(run(&mut client, write(0, 4096, 8)).result.is_ok());
+}
+
+#[test]
+fn a_lost_write_above_mdts_is_repeated_in_its_lost_parts_only() {
+    let target = Target::start(Script { mdts: 1, ..Script::default() });
+    let mut client = connect(&target, Options { depth: 2, ..options() });
+    target.set_misdeed(5, Misdeed::Close);
+    let completion = run(&mut client, write(0, 20 * 8192, 8));
+    assert!(completion.result.is_ok(), "{completion:?}");
+    assert_eq!(completion.buffer.unwrap().len(), 20 * 8192);
+    assert_eq!(target.blocks(0, 320), vec![8; 20 * 8192]);
+    let landed = target.shared.landed.lock().len();
+    assert!((20..=22).contains(&landed), "{landed} parts landed");
+}
+
+#[test]
+fn a_write_that_lands_late_never_overtakes_a_newer_one() {
+    // The old path's write of 1 lands after 300 ms. The newer write of 2 must not be under it.
+    let target = Target::start(Script::default());
+    let mut client = connect(&target, with_writes(WriteReplay::Never));
+    target.set_misdeed(0, Misdeed::LandLate(Duration::from_millis(300)));
+    let lost = run(&mut client, write(0, 4096, 1));
+    assert!(matches!(lost.result, Err(RequestError::Uncertain)), "{lost:?}");
+    client.submit(0, write(4, 4096, 2), 2);
+    client.submit(0, write(100, 4096, 3), 3);
+    client.submit(0, read(100, 512), 4);
+    let completions = wait_for(&mut client, 3);
+    assert!(completions.iter().all(|completion| completion.result.is_ok()));
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(target.shared.landed.lock().clone(), [(100, 3), (0, 1), (4, 2)]);
+    assert_eq!(target.blocks(4, 1), [2; 512]);
+}
+
+#[test]
+fn a_repeated_write_waits_for_the_old_path_and_other_blocks_do_not() {
+    let (target, mut client) = pair();
+    target.set_misdeed(0, Misdeed::LandLate(Duration::from_millis(300)));
+    client.submit(0, write(0, 4096, 1), 1);
+    idle(&mut client, Duration::from_millis(50));
+    client.submit(0, write(200, 512, 9), 2);
+    let first = wait_for(&mut client, 1).remove(0);
+    assert_eq!(first.tag, 2);
+    let second = wait_for(&mut client, 1).remove(0);
+    assert!(second.result.is_ok());
+    assert_eq!(target.shared.landed.lock().clone(), [(200, 9), (0, 1), (0, 1)]);
+}
+
+#[test]
+fn the_keep_alive_timeout_is_proof_enough_where_the_controller_lives_on() {
+    let target = Target::start(Script { keeps_controllers: true, ..Script::default() });
+    let mut client = connect(&target, Options { keep_alive: Duration::from_millis(200), ..options() });
+    target.set_misdeed(0, Misdeed::Close);
+    let start = Instant::now();
+    let completion = run(&mut client, write(0, 4096, 1));
+    assert!(completion.result.is_ok(), "{completion:?}");
+    // Two intervals and the margin.
+    assert!(start.elapsed() >= Duration::from_millis(1400), "{:?}", start.elapsed());
+}
+
+#[test]
+fn the_same_number_for_the_new_controller_is_proof_enough() {
+    let target = Target::start(Script { keeps_controllers: true, reuses_numbers: true, ..Script::default() });
+    let mut client = connect(&target, options());
+    target.set_misdeed(0, Misdeed::Close);
+    let start = Instant::now();
+    assert!(run(&mut client, write(0, 4096, 1)).result.is_ok());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[test]
+fn the_target_s_word_does_not_count_where_one_address_leads_to_several_servers() {
+    let target = Target::start(Script::default());
+    let options =
+        Options { keep_alive: Duration::from_millis(200), ..with_writes(WriteReplay::AfterTimeout) };
+    let mut client = connect(&target, options);
+    target.set_misdeed(0, Misdeed::Close);
+    let start = Instant::now();
+    assert!(run(&mut client, write(0, 4096, 1)).result.is_ok());
+    assert!(start.elapsed() >= Duration::from_millis(1400), "{:?}", start.elapsed());
+}
+
+#[test]
+fn without_any_proof_both_writes_fail_when_reconnecting_would_give_up() {
+    let target = Target::start(Script { keeps_controllers: true, ..Script::default() });
+    let reconnect = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
+    let mut client = connect(&target, Options { keep_alive: Duration::ZERO, reconnect, ..options() });
+    target.set_misdeed(0, Misdeed::Close);
+    client.submit(0, write(0, 4096, 1), 1);
+    idle(&mut client, Duration::from_millis(50));
+    client.submit(0, write(7, 512, 2), 2);
+    client.submit(0, write(8, 512, 3), 3);
+    let completions = wait_for(&mut client, 3);
+    assert!(matches!(completions[0].result, Err(RequestError::Uncertain)), "{completions:?}");
+    assert!(matches!(completions[1].result, Err(RequestError::HeldBack)), "{completions:?}");
+    assert!(completions[2].result.is_ok(), "{completions:?}");
+    assert!(completions.iter().all(|completion| completion.buffer.is_some()));
+}
+
+#[test]
+fn requests_wait_while_the_target_is_away() {
+    let (target, mut client) = pair();
+    target.shared.is_refusing.store(true, Ordering::SeqCst);
+    target.drop_connections();
+    idle(&mut client, Duration::from_millis(50));
+    assert!(!client.is_up());
+    client.submit(0, read(0, 4096), 1);
+    assert!(idle(&mut client, Duration::from_millis(100)).is_empty());
+    target.shared.is_refusing.store(false, Ordering::SeqCst);
+    assert!(wait_for(&mut client, 1)[0].result.is_ok());
+    assert!(client.is_up());
+}
+
+#[test]
+fn a_target_that_stays_away_fails_everything_in_the_end() {
+    let target = Target::start(Script::default());
+    let reconnect = Reconnect { give_up_after: Some(Duration::from_millis(200)), ..options().reconnect };
+    let mut client = connect(&target, Options { reconnect, ..options() });
+    target.shared.is_refusing.store(true, Ordering::SeqCst);
+    target.drop_connections();
+    client.submit(0, write(0, 4096, 1), 1);
+    client.submit(0, read(0, 4096), 2);
+    let completions = wait_for(&mut client, 2);
+    assert!(completions.iter().all(|completion| completion.result.is_err() && completion.buffer.is_some()));
+}
+
+#[test]
+fn another_volume_at_the_same_place_is_not_taken_for_the_old_one() {
+    let (target, mut client) = pair();
+    target.shared.script.lock().uuid = 99;
+    target.set_misdeed(0, Misdeed::Close);
+    let completion = run(&mut client, read(0, 4096));
+    let Err(RequestError::Lost(why)) = completion.result else { panic!("{completion:?}") };
+    assert!(matches!(*why, ConnectError::VolumeChanged(_)), "{why}");
+}
+
+#[test]
+fn a_loss_in_the_middle_of_everything_loses_nothing() {
+    let target = Target::start(Script { mdts: 1, ..Script::default() });
+    let mut client = connect(&target, Options { lanes: 2, depth: 8, ..options() });
+    for tag in 0..100 {
+        client.submit(tag as usize % 2, write(tag * 80, 80 * 512, tag as u8 + 1), tag);
+    }
+    let mut completions = Vec::new();
+    let mut losses = 0;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while completions.len() < 100 {
+        client.turn(&mut completions, Wait::Until(Instant::now() + Duration::from_millis(5)));
+        assert!(Instant::now() < deadline, "{} of 100", completions.len());
+        if losses < 5 && completions.len() > losses * 15 && client.is_up() {
+            target.drop_connections();
+            losses += 1;
+        }
+    }
+    assert!(completions.iter().all(|completion| completion.result.is_ok()), "{completions:?}");
+    for tag in 0..100 {
+        assert_eq!(target.blocks(tag * 80, 80), vec![tag as u8 + 1; 80 * 512]);
+    }
+    assert!(losses > 2);
+}

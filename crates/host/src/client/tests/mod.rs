@@ -1,0 +1,84 @@
+//! Stories of a client and a mock target.
+
+mod io;
+mod loss;
+mod misdeeds;
+mod setup;
+
+use std::time::{Duration, Instant};
+
+use isolane_memory::Buffer;
+
+use super::{Client, Wait};
+use crate::mock::{Script, Target};
+use crate::options::{Mode, Options, Reconnect};
+use crate::request::{Completion, Request};
+
+/// Options whose times fit a test.
+fn options() -> Options {
+    Options {
+        mode: Mode::Sleep,
+        depth: 32,
+        keep_alive: Duration::from_secs(2),
+        connect_timeout: Duration::from_secs(5),
+        command_timeout: Duration::from_secs(5),
+        reconnect: Reconnect {
+            give_up_after: Some(Duration::from_secs(10)),
+            delay_min: Duration::from_millis(5),
+            delay_max: Duration::from_millis(50),
+            ..Reconnect::default()
+        },
+        ..Options::default()
+    }
+}
+
+fn connect(target: &Target, options: Options) -> Client {
+    Client::connect(&target.uri(), options).unwrap()
+}
+
+fn pair() -> (Target, Client) {
+    let target = Target::start(Script::default());
+    let client = connect(&target, options());
+    (target, client)
+}
+
+fn buffer(bytes: usize, fill: u8) -> Buffer {
+    let mut buffer = Buffer::contiguous(bytes);
+    buffer.as_mut_slice().unwrap().fill(fill);
+    buffer
+}
+
+fn read(lba: u64, bytes: usize) -> Request {
+    Request::Read { lba, buffer: Buffer::contiguous(bytes) }
+}
+
+fn write(lba: u64, bytes: usize, fill: u8) -> Request {
+    Request::Write { lba, buffer: buffer(bytes, fill), fua: false }
+}
+
+/// Turns until `count` completions are there, in the order of their tags.
+fn wait_for(client: &mut Client, count: usize) -> Vec<Completion> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut completions = Vec::new();
+    while completions.len() < count {
+        client.turn(&mut completions, Wait::Until(deadline));
+        assert!(Instant::now() < deadline, "{} of {count} completions in 20 s", completions.len());
+    }
+    completions.sort_by_key(|completion| completion.tag);
+    completions
+}
+
+fn run(client: &mut Client, request: Request) -> Completion {
+    client.submit(0, request, 0);
+    wait_for(client, 1).remove(0)
+}
+
+/// Turns without expecting anything.
+fn idle(client: &mut Client, time: Duration) -> Vec<Completion> {
+    let deadline = Instant::now() + time;
+    let mut completions = Vec::new();
+    while Instant::now() < deadline {
+        client.turn(&mut completions, Wait::Until(deadline));
+    }
+    completions
+}

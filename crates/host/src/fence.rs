@@ -1,0 +1,195 @@
+//! When an old association is known dead, so that what it may still do needs no more fear.
+//!
+//! A write whose connection broke after its first byte was given to the kernel may be on the volume, may not be, and may
+//! still get there: bytes wait in the send buffer of a dead socket, in the target's receive buffer, in its back end.
+//! Repeating such a write, or letting a later write to the same blocks go first, is safe only when the old association can
+//! do nothing any more. The loss of the connection does not prove that, and neither does a FIN or an RST from the target:
+//! its back end may still be at work.
+//!
+//! # The rule
+//!
+//! When a connection breaks, all connections of the association are reset, which throws away what their send buffers hold
+//! (one on which the target broke the protocol has half a second to hear why).
+//! From then on the old association is **known dead** as soon as one of these holds:
+//!
+//! 1. *The target says that its controller is gone.* An I/O-queue Connect on a fresh connection to the same address, which
+//!    names the old controller id and our host NQN and id, is refused with Connect Invalid Parameters (1/82h) that points
+//!    at CNTLID. It asks for a queue id that no controller has, so that it joins none. Targets let go of a controller only
+//!    after its commands have ended: ours, the Linux kernel's and SPDK's do.
+//! 2. *The target gave its id to the new association.* Ids are unique among living controllers. Again only if the new
+//!    association is at the same address.
+//! 3. *The keep-alive timeout has passed.* The target must have ended the association after KATO without a command, twice
+//!    that if it only looks at intervals, three times if traffic counts as keep alive (TBKAS), and its commands
+//!    after its Command Quiesce Time more; to which this side adds a margin of its own. Never if keep alive is off.
+//!
+//! 1 and 2 presume that one server stands behind one address. Where that is not so, `WriteReplay::AfterTimeout` leaves 3.
+//!
+//! Until then writes of unknown fate are held back, and so is every new write that overlaps one of them. Afterwards they are
+//! repeated. If the rule can never be met (no keep alive, and the controller lives on), both fail when reconnecting gives up.
+//! Reads, Identify and Flush are repeated at once; so are writes of which no byte had been given to the kernel.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use isolane_reactor::mailbox;
+
+use crate::client::Message;
+use crate::options::WriteReplay;
+use crate::request::BlockRange;
+use crate::setup::{self, Plan};
+
+/// What is added to the target's own time: clocks differ, and segments linger in the network.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// Pauses between questions to the target.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Lost associations that are watched at the same time.
+pub(crate) const FENCES_MAX: usize = 16;
+
+/// An association that was given up.
+#[derive(Clone, Debug)]
+pub(crate) struct OldAssociation {
+    pub address: SocketAddr,
+    pub nqn: isolane_wire::Nqn,
+    pub cntlid: u16,
+    /// When all of its connections had been reset.
+    pub died: Instant,
+    pub keep_alive: Duration,
+    pub is_keep_alive_traffic_based: bool,
+    pub command_quiesce_time: Duration,
+}
+
+impl OldAssociation {
+    /// When rule 3 holds; none if never.
+    pub(crate) fn expiry(&self) -> Option<Instant> {
+        let intervals = if self.is_keep_alive_traffic_based { 3 } else { 2 };
+        let wait = self.keep_alive * intervals + self.command_quiesce_time + MARGIN;
+        (!self.keep_alive.is_zero()).then(|| self.died + wait)
+    }
+}
+
+/// Why an association is known dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Rule 1.
+    ControllerGone,
+    /// Rule 2.
+    NumberReused,
+    /// Rule 3.
+    TimeoutPassed,
+    /// It cannot be known in the time that reconnecting may take.
+    Unknown,
+}
+
+/// What one question told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Probe {
+    /// There is no such controller.
+    Gone,
+    /// Anything else, also no answer.
+    Unclear,
+}
+
+/// A lost association, and the blocks that it may still change.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    pub old: OldAssociation,
+    pub ranges: Vec<BlockRange>,
+    is_cancelled: Arc<AtomicBool>,
+}
+
+impl Fence {
+    /// Sets the fence up and starts to ask the target; the verdict comes to the client's mailbox.
+    pub(crate) fn watch(
+        id: u64,
+        old: OldAssociation,
+        ranges: Vec<BlockRange>,
+        plan: &Arc<Plan>,
+        mailbox: &mailbox::Sender<Message>,
+    ) -> Fence {
+        let is_cancelled = Arc::<AtomicBool>::default();
+        let (watched, plan, mailbox) = (old.clone(), Arc::clone(plan), mailbox.clone());
+        let cancelled = Arc::clone(&is_cancelled);
+        let watch = move || {
+            let verdict = wait_for_death(&watched, &plan, &cancelled);
+            // A client that is gone needs no verdict.
+            let _ = mailbox.send(Message::Fenced(id, verdict));
+        };
+        if let Err(error) = std::thread::Builder::new().name("isolane-fence".to_owned()).spawn(watch) {
+            log::error!("no thread to watch a lost association: {error}; its writes stay held back");
+        }
+        Fence { old, ranges, is_cancelled }
+    }
+
+    /// Whether a new association proves the old one dead: rule 2.
+    pub(crate) fn is_proven_by(&self, address: SocketAddr, cntlid: u16, replay: WriteReplay) -> bool {
+        replay != WriteReplay::AfterTimeout && self.old.address == address && self.old.cntlid == cntlid
+    }
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+fn wait_for_death(old: &OldAssociation, plan: &Plan, is_cancelled: &AtomicBool) -> Verdict {
+    let give_up = plan.options.reconnect.give_up_after.and_then(|after| old.died.checked_add(after));
+    let mut pause = PAUSE_MIN;
+    while !is_cancelled.load(Ordering::Relaxed) {
+        let may_ask = plan.options.reconnect.writes != WriteReplay::AfterTimeout;
+        if may_ask && setup::probe(plan, old) == Probe::Gone {
+            return Verdict::ControllerGone;
+        }
+        let now = Instant::now();
+        if old.expiry().is_some_and(|expiry| now >= expiry) {
+            return Verdict::TimeoutPassed;
+        }
+        if old.expiry().is_none() && give_up.is_some_and(|end| now >= end) {
+            break;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    Verdict::Unknown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn old(keep_alive_s: u64, is_keep_alive_traffic_based: bool) -> OldAssociation {
+        OldAssociation {
+            address: "127.0.0.1:4420".parse().unwrap(),
+            nqn: isolane_wire::Nqn::discovery(),
+            cntlid: 5,
+            died: Instant::now(),
+            keep_alive: Duration::from_secs(keep_alive_s),
+            is_keep_alive_traffic_based,
+            command_quiesce_time: Duration::from_millis(300),
+        }
+    }
+
+    #[test]
+    fn the_timeout_counts_two_intervals_or_three_and_the_quiesce_time() {
+        let waits = |old: OldAssociation| old.expiry().map(|expiry| expiry - old.died);
+        assert_eq!(waits(old(5, false)), Some(Duration::from_millis(10_000 + 300 + 1000)));
+        assert_eq!(waits(old(5, true)), Some(Duration::from_millis(15_000 + 300 + 1000)));
+        assert_eq!(waits(old(0, true)), None);
+    }
+
+    #[test]
+    fn the_same_number_at_the_same_address_is_a_proof_and_nothing_less_is() {
+        let old = old(5, false);
+        let (here, there) = (old.address, "127.0.0.2:4420".parse().unwrap());
+        let fence = Fence { old, ranges: Vec::new(), is_cancelled: Arc::default() };
+        assert!(fence.is_proven_by(here, 5, WriteReplay::WhenGone));
+        assert!(!fence.is_proven_by(here, 6, WriteReplay::WhenGone));
+        assert!(!fence.is_proven_by(there, 5, WriteReplay::WhenGone));
+        assert!(!fence.is_proven_by(here, 5, WriteReplay::AfterTimeout));
+    }
+}

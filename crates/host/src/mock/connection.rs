@@ -1,0 +1,304 @@
+//! One connection of the mock: bytes in and out of a target queue, and the I/O commands.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use isolane_memory::{Buffer, Payload, Pool};
+use isolane_proto::Completion;
+use isolane_proto::target::{Event, Limits, Permit, Place, Queue, Transfer};
+use isolane_wire::io::{DatasetManagementCommand, ReadCommand, WriteCommand, WriteZeroesCommand};
+use isolane_wire::opcode::IoOpcode;
+use isolane_wire::pdu::{C2hData, CapsuleResp, R2t};
+use isolane_wire::{CompletionEntry, Framing, Status, SubmissionEntry};
+
+use super::controller::Controller;
+use super::{Misdeed, Shared};
+
+/// Serves until either side closes.
+pub(super) fn serve(stream: TcpStream, shared: &Arc<Shared>) {
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    let script = shared.script.lock().clone();
+    let limits = Limits {
+        in_capsule_bytes_max: script.in_capsule_bytes,
+        header_digest: script.has_digests,
+        data_digest: script.has_digests,
+        // Small, so that a write needs several of each.
+        h2c_data_bytes_max: 8192,
+        r2t_bytes_max: 16_384,
+        ..Limits::default()
+    };
+    let generation = shared.generation.load(Ordering::SeqCst);
+    let controller = Controller::new(Arc::clone(shared));
+    let queue = Queue::new(limits, Instant::now());
+    let mut connection = Connection {
+        stream,
+        queue,
+        shared,
+        generation,
+        controller,
+        pool: Pool::new(64),
+        is_open: true,
+        framing: Framing::default(),
+    };
+    connection.run();
+    connection.controller.leave(generation);
+}
+
+struct Connection<'a> {
+    stream: TcpStream,
+    queue: Queue,
+    shared: &'a Arc<Shared>,
+    generation: u64,
+    controller: Controller,
+    pool: Pool,
+    is_open: bool,
+    framing: Framing,
+}
+
+impl Connection<'_> {
+    fn run(&mut self) {
+        let mut overflow = vec![0; 65_536];
+        while self.is_open && self.shared.generation.load(Ordering::SeqCst) == self.generation {
+            self.transmit();
+            let mut plan = self.queue.receive_plan(&mut overflow);
+            let received = self.stream.read_vectored(&mut plan);
+            drop(plan);
+            match received {
+                Ok(0) => break,
+                Ok(count) => self.queue.handle_received(count),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(_) => break,
+            }
+            while let Some(event) = self.queue.poll_event(&overflow, Instant::now()) {
+                self.on_event(event);
+            }
+        }
+        self.queue.handle_eof();
+    }
+
+    fn transmit(&mut self) {
+        while self.is_open && self.queue.wants_transmit() {
+            let sent = self.stream.write_vectored(&self.queue.transmit_plan());
+            match sent {
+                Ok(count) => self.queue.handle_transmitted(count, &mut self.pool),
+                Err(_) => self.is_open = false,
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Connected(request) => {
+                let has_digests = self.shared.script.lock().has_digests;
+                self.framing.header_digest = request.digests.header() && has_digests;
+                self.framing.data_digest = request.digests.data() && has_digests;
+            }
+            Event::Command { permit, entry, transfer } => self.on_command(permit, entry, transfer),
+            Event::Data { permit, entry, buffer, .. } if self.controller.is_io() => {
+                self.on_write(permit, &entry, &buffer)
+            }
+            Event::Data { permit, entry, buffer, .. } => {
+                self.controller.on_connect(&mut self.queue, permit, &entry, &buffer.to_vec());
+            }
+            Event::Terminated(_) => {
+                self.shared.terminations.fetch_add(1, Ordering::SeqCst);
+                self.is_open = false;
+            }
+            Event::Fatal(_) => self.is_open = false,
+        }
+    }
+
+    fn on_command(&mut self, permit: Permit, entry: SubmissionEntry, transfer: Transfer) {
+        if let Transfer::FromHost { len, place } = transfer {
+            let buffer = Buffer::contiguous(len as usize);
+            if self.controller.is_io() && self.due() == Some(Misdeed::R2tBeyond) {
+                let r2t = R2t { cccid: entry.cid, ttag: 1, r2to: len - 512, r2tl: 4096 };
+                self.send_raw(permit, &r2t.encode(&self.framing), &[]);
+            } else if place == Place::InCapsule {
+                self.queue.receive_into(permit, buffer);
+            } else {
+                self.queue.request_data(permit, buffer);
+            }
+        } else if self.controller.is_io() {
+            self.on_io(permit, &entry);
+        } else {
+            self.controller.on_admin(&mut self.queue, permit, &entry);
+        }
+    }
+
+    fn on_io(&mut self, permit: Permit, entry: &SubmissionEntry) {
+        let blocks =
+            if entry.opcode == IoOpcode::Flush.code() { 0 } else { ReadCommand::parse(entry).blocks() };
+        self.shared.commands.lock().push((entry.opcode, blocks));
+        match self.next_misdeed() {
+            Some(misdeed) => self.misbehave(permit, entry, misdeed),
+            None => self.obey(permit, entry),
+        }
+    }
+
+    fn obey(&mut self, permit: Permit, entry: &SubmissionEntry) {
+        match IoOpcode::decode(entry.opcode) {
+            Some(IoOpcode::Read) => {
+                let data = self.read(entry);
+                self.queue.complete_with_data(permit, Payload::from(data), Completion::success());
+            }
+            Some(IoOpcode::WriteZeroes) => {
+                let command = WriteZeroesCommand::parse(entry);
+                self.land(command.slba, &vec![0; command.blocks() as usize * self.block_bytes()]);
+                self.queue.complete(permit, Completion::success());
+            }
+            Some(IoOpcode::Flush) => self.queue.complete(permit, Completion::success()),
+            _ => self.queue.complete(permit, Completion::failed(Status::INVALID_OPCODE)),
+        }
+    }
+
+    fn on_write(&mut self, permit: Permit, entry: &SubmissionEntry, buffer: &Buffer) {
+        if entry.opcode == IoOpcode::DatasetManagement.code() {
+            let ranges = DatasetManagementCommand::parse(entry).ranges();
+            self.shared.commands.lock().push((entry.opcode, ranges as u32));
+            return self.queue.complete(permit, Completion::success());
+        }
+        let command = WriteCommand::parse(entry);
+        self.shared.commands.lock().push((entry.opcode, command.blocks()));
+        match self.next_misdeed() {
+            Some(Misdeed::ApplyAndClose) => {
+                self.land(command.slba, &buffer.to_vec());
+                self.misbehave(permit, entry, Misdeed::Close);
+            }
+            Some(Misdeed::LandLate(delay)) => {
+                self.land_late(command.slba, buffer.to_vec(), delay);
+                self.misbehave(permit, entry, Misdeed::Close);
+            }
+            Some(misdeed) => self.misbehave(permit, entry, misdeed),
+            None => {
+                self.land(command.slba, &buffer.to_vec());
+                self.queue.complete(permit, Completion::success());
+            }
+        }
+    }
+
+    /// The misdeed, if it is due now; it stays due.
+    fn due(&self) -> Option<Misdeed> {
+        match self.shared.script.lock().misdeed {
+            Some((0, misdeed)) => Some(misdeed),
+            _ => None,
+        }
+    }
+
+    /// Counts a command; the misdeed, if its time has come.
+    fn next_misdeed(&self) -> Option<Misdeed> {
+        let mut script = self.shared.script.lock();
+        match script.misdeed {
+            Some((0, misdeed)) => {
+                script.misdeed = None;
+                Some(misdeed)
+            }
+            Some((after, misdeed)) => {
+                script.misdeed = Some((after - 1, misdeed));
+                None
+            }
+            None => None,
+        }
+    }
+
+    fn misbehave(&mut self, permit: Permit, entry: &SubmissionEntry, misdeed: Misdeed) {
+        let cid = entry.cid;
+        let len = entry.sgl.len().unwrap_or(0);
+        let data = |cccid, datao, datal| C2hData { cccid, datao, datal, last: true, success: true };
+        let response = CapsuleResp { entry: CompletionEntry { cid, ..CompletionEntry::default() } };
+        match misdeed {
+            Misdeed::Close | Misdeed::ApplyAndClose | Misdeed::LandLate(_) => {
+                permit.forfeit();
+                self.is_open = false;
+                self.shared.generation.fetch_add(1, Ordering::SeqCst);
+            }
+            Misdeed::Silence | Misdeed::R2tBeyond => permit.forfeit(),
+            Misdeed::UnknownCommand => {
+                self.send_raw(
+                    permit,
+                    &data(cid ^ 0x55, 0, len).encode(&self.framing),
+                    &vec![0; len as usize],
+                );
+            }
+            Misdeed::DataBeyond => {
+                self.send_raw(permit, &data(cid, 512, len).encode(&self.framing), &vec![0; len as usize]);
+            }
+            Misdeed::EarlySuccess => self.send_raw(permit, &response.encode(&self.framing), &[]),
+            Misdeed::DataDigest => {
+                let mut bytes = self.read(entry);
+                bytes.extend_from_slice(&[1, 2, 3, 4]);
+                self.send_raw(permit, &data(cid, 0, len).encode(&self.framing), &bytes);
+            }
+            Misdeed::HeaderDigest => {
+                let mut header = response.encode(&self.framing).to_vec();
+                *header.last_mut().unwrap() ^= 1;
+                self.send_raw(permit, &header, &[]);
+            }
+            Misdeed::RefuseDigest => {
+                self.queue.complete(permit, Completion::failed(Status::TRANSIENT_TRANSPORT_ERROR));
+            }
+            Misdeed::Garbage => self.send_raw(permit, &[0xff; 200], &[]),
+            Misdeed::Terminate => {
+                // H2CTermReq's mirror image by hand: type 03h, HLEN 24, PLEN 24, FES 02h.
+                let mut request = vec![3, 0, 24, 0, 24, 0, 0, 0, 2, 0];
+                request.resize(24, 0);
+                self.send_raw(permit, &request, &[]);
+            }
+            Misdeed::CloseMidway => {
+                self.send_raw(permit, &data(cid, 0, len).encode(&self.framing), &vec![9; len as usize / 2]);
+                self.is_open = false;
+                self.shared.generation.fetch_add(1, Ordering::SeqCst);
+            }
+            Misdeed::Grow => {
+                self.shared.script.lock().blocks *= 2;
+                let bytes = self.shared.disk.lock().len();
+                self.shared.disk.lock().resize(bytes * 2, 0);
+                self.obey(permit, entry);
+            }
+        }
+    }
+
+    fn send_raw(&mut self, permit: Permit, header: &[u8], data: &[u8]) {
+        permit.forfeit();
+        self.transmit();
+        let sent = self.stream.write_all(header).and_then(|()| self.stream.write_all(data));
+        self.is_open &= sent.is_ok();
+    }
+
+    fn read(&self, entry: &SubmissionEntry) -> Vec<u8> {
+        let command = ReadCommand::parse(entry);
+        let start = command.slba as usize * self.block_bytes();
+        self.shared.disk.lock()[start..start + command.blocks() as usize * self.block_bytes()].to_vec()
+    }
+
+    fn land(&self, lba: u64, bytes: &[u8]) {
+        land(self.shared, lba, bytes);
+    }
+
+    /// The old path's write: it lands when everybody believes the connection to be gone.
+    fn land_late(&self, lba: u64, bytes: Vec<u8>, delay: Duration) {
+        let shared = Arc::clone(self.shared);
+        let cntlid = self.controller.cntlid();
+        shared.script.lock().keeps_controllers = true;
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            land(&shared, lba, &bytes);
+            shared.script.lock().keeps_controllers = false;
+            shared.controllers.lock().remove(&cntlid);
+        });
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.shared.script.lock().block_bytes as usize
+    }
+}
+
+fn land(shared: &Shared, lba: u64, bytes: &[u8]) {
+    let start = lba as usize * shared.script.lock().block_bytes as usize;
+    shared.disk.lock()[start..start + bytes.len()].copy_from_slice(bytes);
+    shared.landed.lock().push((lba, bytes[0]));
+}

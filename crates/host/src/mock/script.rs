@@ -1,0 +1,87 @@
+//! What the mock target is like.
+
+use std::time::Duration;
+
+/// Its properties, and the one thing that goes wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    pub block_bytes: u32,
+    pub blocks: u64,
+    /// 2^mdts pages of 4 KiB; 0: no limit.
+    pub mdts: u8,
+    pub in_capsule_bytes: u32,
+    pub mqes: u16,
+    pub lanes_max: u16,
+    /// Without: Connect with CATTR bit 2 is refused.
+    pub knows_flow_control: bool,
+    /// Without: confirms nothing in SQHD.
+    pub confirms_flow_control: bool,
+    /// Controllers whose connections are gone stay.
+    pub keeps_controllers: bool,
+    /// The next controller gets the number of the last.
+    pub reuses_numbers: bool,
+    pub uuid: u128,
+    pub nsids: Vec<u32>,
+    /// Answers no Keep Alive.
+    pub ignores_keep_alive: bool,
+    pub has_digests: bool,
+    /// The misdeed happens after so many I/O commands.
+    pub misdeed: Option<(u32, Misdeed)>,
+}
+
+/// One way to be wrong, done once, at an I/O command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misdeed {
+    /// Closes all connections instead of answering; a write is not applied.
+    Close,
+    /// Applies a write, then closes all connections.
+    ApplyAndClose,
+    /// Closes all connections; a write lands so much later, and only then the controller is gone.
+    LandLate(Duration),
+    /// Never answers.
+    Silence,
+    /// Data for a command that does not exist.
+    UnknownCommand,
+    /// Data beyond the command's.
+    DataBeyond,
+    /// Asks for data beyond the command's.
+    R2tBeyond,
+    /// Success before the data.
+    EarlySuccess,
+    /// The data digest of a read is wrong.
+    DataDigest,
+    /// The header digest of a response is wrong.
+    HeaderDigest,
+    /// Says that a write's data digest was wrong.
+    RefuseDigest,
+    /// Sends what is no PDU.
+    Garbage,
+    /// Ends the connection with a termination request.
+    Terminate,
+    /// Closes in the middle of a read's data.
+    CloseMidway,
+    /// Tells that the namespace has twice the blocks.
+    Grow,
+}
+
+impl Default for Script {
+    fn default() -> Script {
+        Script {
+            block_bytes: 512,
+            blocks: 8192,
+            mdts: 4,
+            in_capsule_bytes: 4096,
+            mqes: 127,
+            lanes_max: 8,
+            knows_flow_control: true,
+            confirms_flow_control: true,
+            keeps_controllers: false,
+            reuses_numbers: false,
+            uuid: 7,
+            nsids: vec![1],
+            ignores_keep_alive: false,
+            has_digests: true,
+            misdeed: None,
+        }
+    }
+}

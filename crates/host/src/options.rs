@@ -1,0 +1,140 @@
+//! What the caller chooses: how many lanes, how deep, with digests or without, and how long to try.
+//!
+//! Options are wishes. What both sides agreed on is in [`Negotiated`](crate::Negotiated). Every field has a default that
+//! works; a wish that the target cannot meet is an error with the limit, never silently less.
+
+use std::time::Duration;
+
+pub use isolane_reactor::{IoChoice, Mode};
+use isolane_wire::Nqn;
+use uuid::Uuid;
+
+use crate::identity;
+
+/// How to connect and how to behave afterwards.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of this host; targets allow hosts by it.
+    pub host_nqn: Nqn,
+    /// Identity of this machine.
+    pub host_id: Uuid,
+    /// I/O connections.
+    pub lanes: usize,
+    /// Commands in flight on a lane; the target's queue must have one entry more.
+    pub depth: u16,
+    /// CRC32C over every header.
+    pub header_digest: bool,
+    /// CRC32C over all data.
+    pub data_digest: bool,
+    /// How a turn waits.
+    pub mode: Mode,
+    /// How long an adaptive turn spins before it sleeps.
+    pub spin: Duration,
+    /// What a sleeping turn sleeps in.
+    pub io: IoChoice,
+    /// Keep-alive timeout told to the target, in whole milliseconds; zero: none.
+    pub keep_alive: Duration,
+    /// How long one attempt to connect may take, all handshakes included.
+    pub connect_timeout: Duration,
+    /// A command without a response for this long means that the connection is dead.
+    pub command_timeout: Duration,
+    /// The most data of one command, in bytes; the target's MDTS may lower it. A power of two, 4 KiB at least.
+    pub transfer_bytes_max: usize,
+    /// Requests that may be outstanding in the client, over all lanes.
+    pub requests_max: usize,
+    /// What happens when the connection breaks.
+    pub reconnect: Reconnect,
+}
+
+/// What happens when the connection breaks.
+#[derive(Clone, Debug)]
+pub struct Reconnect {
+    /// How long to keep trying; none: for ever; zero: not at all.
+    pub give_up_after: Option<Duration>,
+    /// Pause before the second attempt; the first is at once. It doubles with each.
+    pub delay_min: Duration,
+    /// The longest pause.
+    pub delay_max: Duration,
+    /// What happens to writes that the target may or may not have got.
+    pub writes: WriteReplay,
+}
+
+/// What happens to writes whose fate is unknown after a connection broke. See [`fence`](crate::fence) for the rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteReplay {
+    /// Repeated as soon as the old association is known dead: the target says that its controller is gone, or the
+    /// keep-alive timeout has passed.
+    WhenGone,
+    /// Repeated only after the keep-alive timeout: where one address leads to several servers, the answer of one says
+    /// nothing about the other.
+    AfterTimeout,
+    /// Never repeated: they fail, and the caller decides.
+    Never,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            host_nqn: identity::host_nqn(),
+            host_id: identity::host_id(),
+            lanes: 1,
+            depth: 64,
+            header_digest: false,
+            data_digest: false,
+            mode: Mode::Adaptive,
+            spin: Duration::from_micros(50),
+            io: IoChoice::Auto,
+            keep_alive: Duration::from_secs(15),
+            connect_timeout: Duration::from_secs(10),
+            command_timeout: Duration::from_secs(30),
+            transfer_bytes_max: 1 << 20,
+            requests_max: 4096,
+            reconnect: Reconnect::default(),
+        }
+    }
+}
+
+impl Default for Reconnect {
+    fn default() -> Reconnect {
+        Reconnect {
+            give_up_after: Some(Duration::from_secs(600)),
+            delay_min: Duration::from_millis(50),
+            delay_max: Duration::from_secs(5),
+            writes: WriteReplay::WhenGone,
+        }
+    }
+}
+
+impl Reconnect {
+    /// No second attempt: the first loss ends the client.
+    pub fn never() -> Reconnect {
+        Reconnect { give_up_after: Some(Duration::ZERO), ..Reconnect::default() }
+    }
+
+    /// The pause before attempt number `attempt`, counted from 0, with up to a quarter taken off at random so that many
+    /// hosts of one target do not come back in step.
+    pub(crate) fn pause(&self, attempt: u32) -> Duration {
+        if attempt == 0 {
+            return Duration::ZERO;
+        }
+        let doubled = self.delay_min.saturating_mul(1 << (attempt - 1).min(20));
+        doubled.min(self.delay_max).mul_f64(1.0 - fastrand::f64() / 4.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_start_at_nothing_and_grow_up_to_the_longest() {
+        let reconnect = Reconnect::default();
+        assert_eq!(reconnect.pause(0), Duration::ZERO);
+        assert!(reconnect.pause(1) <= reconnect.delay_min);
+        assert!(reconnect.pause(2) > reconnect.delay_min);
+        for attempt in [20, 1000, u32::MAX] {
+            assert!(reconnect.pause(attempt) <= reconnect.delay_max);
+            assert!(reconnect.pause(attempt) >= reconnect.delay_max.mul_f64(0.7));
+        }
+    }
+}

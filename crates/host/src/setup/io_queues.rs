@@ -1,0 +1,147 @@
+//! Fabrics Connect: of every queue of an association, and as a question about an old one.
+//!
+//! Submission queue flow control is asked to be off (CATTR bit 2): a target that knows no such bit gets a second Connect
+//! without it. Invariant: a connection that comes out of here is a connected queue.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use isolane_memory::Buffer;
+use isolane_proto::host::Data;
+use isolane_wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData, ConnectRejection};
+use isolane_wire::{CompletionEntry, Nqn, Status};
+
+use super::connection::{Connection, Reply};
+use super::{Admin, Plan};
+use crate::error::{ConnectError, Step};
+use crate::fence::{OldAssociation, Probe};
+use crate::options::Options;
+
+/// How long a question about an old association may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// No controller has a queue of this id, so a question changes nothing: if the controller is there, the id is refused.
+const QID_PROBE: u16 = 0xfffe;
+
+/// SQHD of a Connect whose queue has no flow control (Base 2.0 §6.3, Connect response).
+const SQHD_FLOW_CONTROL_DISABLED: u16 = 0xffff;
+
+/// The queue that a Connect asks for.
+#[derive(Clone)]
+pub(crate) struct QueueSpec {
+    pub step: Step,
+    pub nqn: Nqn,
+    pub qid: u16,
+    pub entries: u16,
+    pub cntlid: u16,
+    pub kato_ms: u32,
+}
+
+/// Connects every lane's queue.
+pub(crate) fn connect(
+    admin: &Admin,
+    nqn: &Nqn,
+    options: &Options,
+    depth: u16,
+    deadline: Instant,
+) -> Result<Vec<Connection>, ConnectError> {
+    (1..=options.lanes)
+        .map(|qid| {
+            let spec = QueueSpec {
+                step: Step::ConnectIo,
+                nqn: *nqn,
+                qid: u16::try_from(qid).unwrap_or(u16::MAX),
+                entries: depth + 1,
+                cntlid: admin.cntlid,
+                kato_ms: 0,
+            };
+            let (mut connection, _) = connect_queue(admin.connection.address(), &spec, options, deadline)?;
+            connection.queue.set_in_capsule_max(admin.in_capsule_bytes_max() as usize);
+            Ok(connection)
+        })
+        .collect()
+}
+
+/// Opens a connection and makes it a queue.
+pub(crate) fn connect_queue(
+    address: SocketAddr,
+    spec: &QueueSpec,
+    options: &Options,
+    deadline: Instant,
+) -> Result<(Connection, CompletionEntry), ConnectError> {
+    let (connection, entry) = try_connect(address, spec, options, deadline, true)?;
+    if entry.status.is_success() {
+        return Ok((connection, entry));
+    }
+    if !is_about_attributes(&entry) {
+        return Err(connection.refused(spec.step, &entry));
+    }
+    let (connection, entry) = try_connect(address, spec, options, deadline, false)?;
+    match entry.status.is_success() {
+        true => Ok((connection, entry)),
+        false => Err(connection.refused(spec.step, &entry)),
+    }
+}
+
+/// Asks the target whether an old association's controller is still there: rule 1 of [`crate::fence`].
+pub(crate) fn probe(plan: &Plan, old: &OldAssociation) -> Probe {
+    let spec = QueueSpec {
+        step: Step::ConnectIo,
+        nqn: old.nqn,
+        qid: QID_PROBE,
+        entries: 2,
+        cntlid: old.cntlid,
+        kato_ms: 0,
+    };
+    let deadline = Instant::now() + PROBE_TIMEOUT;
+    // Without the wish for no flow control: a target that knows no such bit would refuse that first.
+    match try_connect(old.address, &spec, &plan.options, deadline, false) {
+        Ok((_, entry))
+            if ConnectRejection::parse(&entry) == Some(ConnectRejection::Data(ConnectData::CNTLID)) =>
+        {
+            Probe::Gone
+        }
+        Ok(_) | Err(_) => Probe::Unclear,
+    }
+}
+
+fn try_connect(
+    address: SocketAddr,
+    spec: &QueueSpec,
+    options: &Options,
+    deadline: Instant,
+    wants_no_flow_control: bool,
+) -> Result<(Connection, CompletionEntry), ConnectError> {
+    let mut connection = Connection::open(address, options, deadline)?;
+    let command = ConnectCommand {
+        qid: spec.qid,
+        sqsize: spec.entries - 1,
+        attributes: ConnectAttributes(0).with_disable_sq_flow_control(wants_no_flow_control),
+        kato_ms: spec.kato_ms,
+        ..ConnectCommand::default()
+    };
+    let Reply { entry, .. } = connection.call(spec.step, command.entry(), connect_data(spec, options))?;
+    connection.is_flow_control_disabled = wants_no_flow_control && entry.sqhd == SQHD_FLOW_CONTROL_DISABLED;
+    // SQHD is not kept by this side in any case, so a SUCCESS flag takes nothing away: there are targets that send it
+    // without having confirmed in SQHD that flow control is off.
+    connection.queue.set_connected(u32::from(spec.entries), wants_no_flow_control);
+    Ok((connection, entry))
+}
+
+fn connect_data(spec: &QueueSpec, options: &Options) -> Data {
+    let data = ConnectData {
+        hostid: *options.host_id.as_bytes(),
+        cntlid: spec.cntlid,
+        subnqn: spec.nqn.into(),
+        hostnqn: options.host_nqn.into(),
+    };
+    let mut buffer = Buffer::contiguous(ConnectData::LEN);
+    buffer.place(0, &data.encode());
+    Data::Write(buffer)
+}
+
+/// Whether a refusal may come from the request to turn flow control off.
+fn is_about_attributes(entry: &CompletionEntry) -> bool {
+    ConnectRejection::parse(entry) == Some(ConnectRejection::Command(ConnectCommand::CATTR))
+        || entry.status.is(Status::INVALID_FIELD)
+}

@@ -1,0 +1,258 @@
+//! Where a volume is: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`.
+//!
+//! A URI names a place and nothing else: what the two sides agree on (digests, queues, keep alive) belongs to
+//! [`Options`](crate::Options). An omitted NQN means "the only subsystem that discovery finds", an omitted namespace id
+//! "the only namespace". Invariant: a [`Uri`] that exists is well formed, and `to_string` gives back what parses to the
+//! same value.
+
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+use isolane_wire::Nqn;
+
+/// The scheme that every URI starts with.
+const SCHEME: &str = "nvme+tcp://";
+
+/// The port that IANA assigned to NVMe over Fabrics; where none is given.
+pub const PORT_DEFAULT: u16 = 4420;
+
+/// The place of a subsystem or of one of its namespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uri {
+    /// Name or address of the target, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// The subsystem; none: the only one that discovery finds.
+    pub nqn: Option<Nqn>,
+    /// The namespace; none: the only one.
+    pub nsid: Option<u32>,
+}
+
+/// Why a text is not a [`Uri`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UriError {
+    /// Another scheme, or none.
+    #[error("{0:?} is not a volume URI: write nvme+tcp://HOST[:4420]/NQN[?nsid=N]")]
+    Scheme(String),
+    /// Nothing between the scheme and the path.
+    #[error("{0:?} names no host: write nvme+tcp://HOST[:4420]/NQN[?nsid=N]")]
+    NoHost(String),
+    /// A bracket that opens and does not close, or an IPv6 address without brackets.
+    #[error("{0:?} is not a host: write an IPv6 address in brackets, as in [::1]:4420")]
+    Brackets(String),
+    /// Something behind the colon that is no port.
+    #[error("{0:?} is not a port: give a number from 1 to 65535")]
+    Port(String),
+    /// A path that is not an NVMe qualified name.
+    #[error("{nqn:?} is not an NQN: {why}; it looks like nqn.2014-08.org.nvmexpress:uuid:…")]
+    Nqn {
+        /// The text in the place of the name.
+        nqn: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A `%` that two hexadecimal digits do not follow.
+    #[error("{0:?} has a broken % escape: write % itself as %25")]
+    Escape(String),
+    /// A namespace id of zero, FFFFFFFFh or no number at all.
+    #[error("nsid={0:?} is not a namespace id: give a number from 1 to 4294967294")]
+    Nsid(String),
+    /// A parameter that is not known.
+    #[error("{0:?} is not a parameter of a volume URI: only nsid=N is")]
+    Parameter(String),
+}
+
+impl Uri {
+    /// The authority part, `HOST:PORT`, with brackets about an IPv6 address.
+    pub fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl FromStr for Uri {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Uri, UriError> {
+        let rest = text.strip_prefix(SCHEME).ok_or_else(|| UriError::Scheme(text.to_owned()))?;
+        let (rest, query) = split_at_first(rest, '?');
+        let (authority, path) = split_at_first(rest, '/');
+        let (host, port) = parse_authority(authority)?;
+        if host.is_empty() {
+            return Err(UriError::NoHost(text.to_owned()));
+        }
+        Ok(Uri { host, port, nqn: parse_nqn(path.unwrap_or(""))?, nsid: parse_query(query)? })
+    }
+}
+
+impl Display for Uri {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{SCHEME}{}", self.authority())?;
+        if let Some(nqn) = &self.nqn {
+            write!(formatter, "/{}", escape(nqn.as_str()))?;
+        }
+        match self.nsid {
+            Some(nsid) => write!(formatter, "?nsid={nsid}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn split_at_first(text: &str, separator: char) -> (&str, Option<&str>) {
+    match text.split_once(separator) {
+        Some((head, tail)) => (head, Some(tail)),
+        None => (text, None),
+    }
+}
+
+fn parse_authority(authority: &str) -> Result<(String, u16), UriError> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => parse_brackets(authority, rest)?,
+        None => split_at_first(authority, ':'),
+    };
+    if !authority.starts_with('[') && port.is_some_and(|port| port.contains(':')) {
+        return Err(UriError::Brackets(authority.to_owned()));
+    }
+    Ok((host.to_owned(), parse_port(port)?))
+}
+
+fn parse_brackets<'a>(authority: &str, rest: &'a str) -> Result<(&'a str, Option<&'a str>), UriError> {
+    let wrong = || UriError::Brackets(authority.to_owned());
+    let (host, tail) = rest.split_once(']').ok_or_else(wrong)?;
+    match tail {
+        "" => Ok((host, None)),
+        _ => Ok((host, Some(tail.strip_prefix(':').ok_or_else(wrong)?))),
+    }
+}
+
+fn parse_port(port: Option<&str>) -> Result<u16, UriError> {
+    let Some(port) = port else { return Ok(PORT_DEFAULT) };
+    match port.parse() {
+        Ok(0) | Err(_) => Err(UriError::Port(port.to_owned())),
+        Ok(port) => Ok(port),
+    }
+}
+
+fn parse_nqn(path: &str) -> Result<Option<Nqn>, UriError> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let name = unescape(path)?;
+    match name.parse::<Nqn>() {
+        Ok(nqn) => Ok(Some(nqn)),
+        Err(why) => Err(UriError::Nqn { nqn: name, why: why.to_string() }),
+    }
+}
+
+fn parse_query(query: Option<&str>) -> Result<Option<u32>, UriError> {
+    let mut nsid = None;
+    for parameter in query.unwrap_or("").split('&').filter(|parameter| !parameter.is_empty()) {
+        let value =
+            parameter.strip_prefix("nsid=").ok_or_else(|| UriError::Parameter(parameter.to_owned()))?;
+        nsid = Some(parse_nsid(value)?);
+    }
+    Ok(nsid)
+}
+
+/// Base Specification: 0 and FFFFFFFFh name no single namespace.
+fn parse_nsid(value: &str) -> Result<u32, UriError> {
+    match value.parse() {
+        Ok(0) | Ok(u32::MAX) | Err(_) => Err(UriError::Nsid(value.to_owned())),
+        Ok(nsid) => Ok(nsid),
+    }
+}
+
+fn unescape(text: &str) -> Result<String, UriError> {
+    let broken = || UriError::Escape(text.to_owned());
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => hex(rest.next())
+                .zip(hex(rest.next()))
+                .map(|(high, low)| high << 4 | low)
+                .ok_or_else(broken)?,
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| broken())
+}
+
+fn hex(digit: Option<u8>) -> Option<u8> {
+    Some((digit? as char).to_digit(16)? as u8)
+}
+
+/// Escapes what would end the path early or not be printed.
+fn escape(text: &str) -> String {
+    text.chars().fold(String::new(), |mut escaped, letter| {
+        match letter {
+            '%' | '?' | '#' | ' ' => escaped.push_str(&format!("%{:02X}", u32::from(letter))),
+            letter => escaped.push(letter),
+        }
+        escaped
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+
+    fn parse(text: &str) -> Result<Uri, UriError> {
+        text.parse()
+    }
+
+    #[test]
+    fn a_full_uri_names_host_port_subsystem_and_namespace() {
+        let uri = parse(&format!("nvme+tcp://store.example:4421/{NQN}?nsid=7")).unwrap();
+        assert_eq!((uri.host.as_str(), uri.port, uri.nsid), ("store.example", 4421, Some(7)));
+        assert_eq!(uri.nqn.unwrap().as_str(), NQN);
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_default() {
+        for text in ["nvme+tcp://10.0.0.1", "nvme+tcp://10.0.0.1/"] {
+            let uri = parse(text).unwrap();
+            assert_eq!((uri.host.as_str(), uri.port, uri.nqn, uri.nsid), ("10.0.0.1", 4420, None, None));
+        }
+    }
+
+    #[test]
+    fn ipv6_stands_in_brackets_with_and_without_a_port() {
+        assert_eq!(parse("nvme+tcp://[::1]").unwrap().authority(), "[::1]:4420");
+        assert_eq!(parse("nvme+tcp://[fe80::2]:9").unwrap().authority(), "[fe80::2]:9");
+        assert!(matches!(parse("nvme+tcp://::1/"), Err(UriError::Brackets(_))));
+        assert!(matches!(parse("nvme+tcp://[::1"), Err(UriError::Brackets(_))));
+        assert!(matches!(parse("nvme+tcp://[::1]4420"), Err(UriError::Brackets(_))));
+    }
+
+    #[test]
+    fn printing_and_parsing_are_inverse() {
+        for text in [
+            format!("nvme+tcp://h:1/{NQN}?nsid=3"),
+            format!("nvme+tcp://[::1]:4420/{NQN}"),
+            "nvme+tcp://h:4420".to_owned(),
+            "nvme+tcp://h:4420/nqn.2020-01.org.example:100%25%3Fyes".to_owned(),
+        ] {
+            assert_eq!(parse(&text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn every_mistake_has_its_own_error() {
+        assert!(matches!(parse("/dev/sda"), Err(UriError::Scheme(_))));
+        assert!(matches!(parse("nvme+tcp:///nqn"), Err(UriError::NoHost(_))));
+        assert!(matches!(parse("nvme+tcp://h:0/"), Err(UriError::Port(_))));
+        assert!(matches!(parse("nvme+tcp://h:65536/"), Err(UriError::Port(_))));
+        assert!(matches!(parse("nvme+tcp://h/%zz"), Err(UriError::Escape(_))));
+        assert!(matches!(parse("nvme+tcp://h/?nsid=0"), Err(UriError::Nsid(_))));
+        assert!(matches!(parse("nvme+tcp://h/?nsid=4294967295"), Err(UriError::Nsid(_))));
+        assert!(matches!(parse("nvme+tcp://h/?size=1"), Err(UriError::Parameter(_))));
+        let long = format!("nvme+tcp://h/nqn.2014-08.org.nvmexpress:{}", "x".repeat(300));
+        assert!(matches!(parse(&long), Err(UriError::Nqn { .. })));
+    }
+}
