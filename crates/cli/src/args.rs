@@ -1,0 +1,79 @@
+//! The one definition of the command line, from which help, manual pages and completions are made.
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Fast storage over plain TCP, in user space.
+#[derive(Debug, Parser)]
+#[command(name = "isolane", version, about, long_about = LONG_ABOUT, propagate_version = true)]
+pub struct Cli {
+    /// What to log on stderr
+    #[arg(long, global = true, value_enum, default_value_t = LogLevel::Info)]
+    pub log_level: LogLevel,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands. Each is described where its arguments are.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Serve(Box<crate::serve::Args>),
+    Discover(crate::discover::Args),
+    Info(crate::info::Args),
+    Copy(crate::copy::Args),
+    Bench(crate::bench::Args),
+    Man(crate::man::Args),
+    Completions(crate::completions::Args),
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// Nothing
+    Off,
+    /// What was lost or refused
+    Error,
+    /// And what looks wrong
+    Warn,
+    /// And what connects, disconnects and changes state
+    Info,
+    /// And every decision of the control path
+    Debug,
+    /// Everything
+    Trace,
+}
+
+/// Sends log lines of `level` and above to stderr.
+pub fn start_logging(level: LogLevel) {
+    let filter = match level {
+        LogLevel::Off => log::LevelFilter::Off,
+        LogLevel::Error => log::LevelFilter::Error,
+        LogLevel::Warn => log::LevelFilter::Warn,
+        LogLevel::Info => log::LevelFilter::Info,
+        LogLevel::Debug => log::LevelFilter::Debug,
+        LogLevel::Trace => log::LevelFilter::Trace,
+    };
+    env_logger::Builder::new().filter_level(filter).format_target(false).init();
+}
+
+const LONG_ABOUT: &str = "\
+Fast storage over plain TCP, in user space: an NVMe/TCP target and host in one program.
+No kernel module, no root, no huge pages, no special network card.
+
+  isolane serve disk.img,size=10G        export a disk image
+  isolane info nvme+tcp://127.0.0.1      see what is there
+  isolane bench nvme+tcp://127.0.0.1     measure it
+
+A volume is named by a URI: nvme+tcp://HOST[:4420]/NQN[?nsid=N]. IPv6 addresses stand in brackets. Without
+an NQN the only subsystem that discovery finds is meant, without nsid the only namespace.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

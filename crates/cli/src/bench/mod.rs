@@ -1,0 +1,212 @@
+//! `isolane bench`: measure a volume, or check it with patterns.
+//!
+//! Arguments and their checks are here; [`plan`] says what is done next, [`driver`] does it, [`ledger`] and
+//! [`pattern`] judge what comes back, [`report`] sums it up.
+
+mod driver;
+mod ledger;
+mod pattern;
+mod plan;
+mod report;
+mod verifier;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use isolane_host::Client;
+
+use crate::failure::{Context, Failure};
+use crate::output;
+use crate::remote::{self, HostArgs, ModeArg};
+use crate::units::{parse_bytes, parse_time};
+
+use driver::Driver;
+use plan::{Kind, Plan};
+use report::{Report, Workload};
+
+/// Measure a volume, or check it with patterns
+///
+/// Keeps `--depth` operations in flight on each of `--lanes` connections for `--time`, all from one thread, and
+/// prints operations and MiB (1,048,576 bytes) a second and the distribution of latencies in microseconds.
+///
+/// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw and --verify need a volume without data worth
+/// keeping.
+///
+/// With `--verify` every block that is written carries its address and a sequence number, and is checked whenever
+/// it is read; at the end everything that was written is read back. A write that was never acknowledged (because
+/// the target went away) may read as old or new; anything else is an error and the exit status is 1.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N]
+    #[arg(value_name = "URI")]
+    uri: String,
+    /// Kind of operations
+    #[arg(long, value_enum, default_value_t = Rw::Randread)]
+    rw: Rw,
+    /// Share of reads in randrw, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
+    mix: u8,
+    /// Bytes of one operation
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_bytes)]
+    bs: u64,
+    /// Operations in flight on each lane; at most the queue's entries - 1
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    depth: u16,
+    /// Lanes; each is one connection
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    lanes: u16,
+    /// What the host does while it waits
+    #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
+    mode: ModeArg,
+    /// How long to measure
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    time: Duration,
+    /// Use only this much of the volume, from its start
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    size: Option<u64>,
+    /// Write patterns and check them
+    #[arg(long)]
+    verify: bool,
+    /// Make every write durable before it completes (FUA)
+    #[arg(long)]
+    fua: bool,
+    /// Pin the thread to this core
+    #[arg(long, value_name = "CORE")]
+    core: Option<usize>,
+    /// Seed of the random offsets; the same seed gives the same sequence
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Also write the figures as JSON into this file, - for stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// Kind of operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Rw {
+    /// Reads at rising addresses
+    Read,
+    /// Writes at rising addresses
+    Write,
+    /// Reads at random addresses
+    Randread,
+    /// Writes at random addresses
+    Randwrite,
+    /// Reads and writes at random addresses
+    Randrw,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(core) = args.core {
+        isolane_reactor::core::pin(core).context(format!("cannot pin the thread to core {core}"))?;
+    }
+    let mut client = open(args)?;
+    let plan = plan(args, &client)?;
+    let mut driver = Driver::new(&mut client, plan, args.verify, args.fua)?;
+    driver.prepare()?;
+    driver.measure(args.time, live_line(args))?;
+    let (tally, elapsed, verdict) = driver.finish()?;
+    let report = tally.report(elapsed, &verdict, workload(args));
+    show(args, &report)?;
+    verdict.into_result()?;
+    match report.errors {
+        0 => Ok(()),
+        count => Err(Failure::new(format!("{count} operations failed"), driver_error(&tally))),
+    }
+}
+
+fn driver_error(tally: &report::Tally) -> String {
+    tally.first_error().unwrap_or("no reason was given").to_owned()
+}
+
+fn open(args: &Args) -> Result<Client, Failure> {
+    let uri = remote::parse_uri(&args.uri)?;
+    let mut options = args.host.options()?;
+    options.lanes = usize::from(args.lanes);
+    options.depth = args.depth;
+    options.mode = args.mode.mode();
+    options.requests_max = options.requests_max.max(usize::from(args.lanes) * usize::from(args.depth));
+    remote::connect(&uri, options)
+}
+
+/// Checks sizes before anything is read or written.
+fn plan(args: &Args, client: &Client) -> Result<Plan, Failure> {
+    let namespace = client.namespace();
+    let block_bytes = u64::from(namespace.block_bytes);
+    let what = || format!("--bs of {} bytes cannot be used", args.bs);
+    if args.bs == 0 || !args.bs.is_multiple_of(block_bytes) {
+        return Err(Failure::new(what(), format!("the volume has blocks of {block_bytes} bytes"))
+            .remedy(format!("choose a multiple of {block_bytes}")));
+    }
+    if args.bs > 1 << 30 {
+        return Err(Failure::new(what(), "it is more than 1 GiB").remedy("choose less"));
+    }
+    let capacity = namespace.blocks * block_bytes;
+    let region = args.size.unwrap_or(capacity).min(capacity);
+    if region < args.bs {
+        return Err(Failure::new(what(), format!("only {region} bytes of the volume are used")));
+    }
+    let kind = match args.rw {
+        Rw::Read => Kind { random: false, reads_percent: 100 },
+        Rw::Write => Kind { random: false, reads_percent: 0 },
+        Rw::Randread => Kind { random: true, reads_percent: 100 },
+        Rw::Randwrite => Kind { random: true, reads_percent: 0 },
+        Rw::Randrw => Kind { random: true, reads_percent: args.mix },
+    };
+    if namespace.is_read_only && (args.verify || kind.reads_percent < 100) {
+        return Err(
+            Failure::new("cannot write to the volume", "it is read only").remedy("use --rw read or randread")
+        );
+    }
+    if args.verify && region / args.bs > u64::from(u32::MAX) {
+        return Err(Failure::new(
+            "cannot verify so large a region",
+            format!("{} operations cover it", region / args.bs),
+        )
+        .remedy("limit it with --size"));
+    }
+    Ok(Plan::new(
+        kind,
+        region / args.bs,
+        args.bs,
+        block_bytes,
+        u32::from(args.depth),
+        usize::from(args.lanes),
+        args.seed,
+    ))
+}
+
+fn live_line(args: &Args) -> bool {
+    std::io::stderr().is_terminal() && args.time > Duration::from_secs(1)
+}
+
+fn workload(args: &Args) -> Workload {
+    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+        value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    };
+    Workload {
+        uri: args.uri.clone(),
+        rw: name(&|| args.rw.to_possible_value()),
+        block_bytes: args.bs,
+        depth: u32::from(args.depth),
+        lanes: u32::from(args.lanes),
+        mode: name(&|| args.mode.to_possible_value()),
+    }
+}
+
+fn show(args: &Args, report: &Report) -> Result<(), Failure> {
+    match &args.json {
+        Some(path) if path.as_os_str() == "-" => output::write_stdout(&output::to_json(report)?),
+        Some(path) => {
+            let json = output::to_json(report)?;
+            std::fs::write(path, json).context(format!("cannot write {}", path.display()))?;
+            output::write_stdout(report.to_text().as_bytes())
+        }
+        None => output::write_stdout(report.to_text().as_bytes()),
+    }
+}

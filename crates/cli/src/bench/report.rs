@@ -1,0 +1,228 @@
+//! What a run of `bench` measured: counts, rates and the distribution of latencies.
+//!
+//! Latencies are recorded in nanoseconds into an HDR histogram with three significant digits and shown in
+//! microseconds. The JSON's top level is a contract: `iops`, `mib_per_s` and `latency_us` stay as they are.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::verifier::Verdict;
+use crate::failure::{Context, Failure};
+
+/// Longest latency that is told apart from longer ones, in nanoseconds.
+const LATENCY_NS_MAX: u64 = 600_000_000_000;
+
+/// Counts and latencies of one run.
+pub struct Tally {
+    histogram: Histogram<u64>,
+    bytes: u64,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+/// What a run is summed up to.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Completed operations a second.
+    pub iops: f64,
+    /// Payload, in units of 1,048,576 bytes a second.
+    pub mib_per_s: f64,
+    /// Latencies in microseconds.
+    pub latency_us: LatencyUs,
+    /// Operations that ended with an error.
+    pub errors: u64,
+    /// Blocks that were read and judged, with `--verify`.
+    pub verified_blocks: u64,
+    /// Blocks that read back wrong, with `--verify`.
+    pub verify_errors: u64,
+    /// Completed operations.
+    pub operations: u64,
+    /// How long was measured, in seconds.
+    pub seconds: f64,
+    /// How it was asked for.
+    pub workload: Workload,
+}
+
+/// The settings of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Workload {
+    /// The volume.
+    pub uri: String,
+    /// Kind of operations.
+    pub rw: String,
+    /// Bytes of one operation.
+    pub block_bytes: u64,
+    /// Operations in flight on each lane.
+    pub depth: u32,
+    /// Connections.
+    pub lanes: u32,
+    /// How the host waits.
+    pub mode: String,
+}
+
+/// The distribution of latencies, in microseconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct LatencyUs {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p99_9: f64,
+    /// 99.99th percentile.
+    pub p99_99: f64,
+    /// Largest seen.
+    pub max: f64,
+}
+
+impl Tally {
+    /// Nothing counted yet.
+    pub fn new() -> Result<Self, Failure> {
+        let histogram =
+            Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).context("cannot set up the histogram")?;
+        Ok(Tally { histogram, bytes: 0, errors: 0, first_error: None })
+    }
+
+    /// One operation of `bytes` bytes that succeeded after `latency`.
+    pub fn completed(&mut self, latency: Duration, bytes: u64) {
+        let latency_ns = latency.as_nanos().clamp(1, u128::from(LATENCY_NS_MAX)) as u64;
+        self.histogram.saturating_record(latency_ns);
+        self.bytes += bytes;
+    }
+
+    /// One operation that failed.
+    pub fn failed(&mut self, why: &dyn std::fmt::Display) {
+        self.errors += 1;
+        self.first_error.get_or_insert_with(|| why.to_string());
+    }
+
+    /// Why the first failed operation failed.
+    pub fn first_error(&self) -> Option<&str> {
+        self.first_error.as_deref()
+    }
+
+    /// Operations that succeeded so far.
+    pub fn operations(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Bytes moved so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Operations that failed so far.
+    pub fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// The sum of the run.
+    pub fn report(&self, elapsed: Duration, verdict: &Verdict, workload: Workload) -> Report {
+        let seconds = elapsed.as_secs_f64().max(f64::EPSILON);
+        Report {
+            iops: self.operations() as f64 / seconds,
+            mib_per_s: self.bytes as f64 / f64::from(1 << 20) / seconds,
+            latency_us: LatencyUs::of(&self.histogram),
+            errors: self.errors,
+            verified_blocks: verdict.blocks_checked(),
+            verify_errors: verdict.errors(),
+            operations: self.operations(),
+            seconds,
+            workload,
+        }
+    }
+}
+
+impl LatencyUs {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+        LatencyUs {
+            mean: histogram.mean() / 1000.0,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            p99_99: at(0.9999),
+            max: histogram.max() as f64 / 1000.0,
+        }
+    }
+}
+
+impl Report {
+    /// The table that a person reads.
+    pub fn to_text(&self) -> String {
+        let LatencyUs { mean, p50, p90, p99, p99_9, p99_99, max } = self.latency_us;
+        let mut text = format!(
+            "{} {} B x depth {} x {} lane(s), {} mode, {:.1} s\n\
+             IOPS       {:>12.0}\nMiB/s      {:>12.1}\nlatency us    mean {mean:.1}   p50 {p50:.1}   p90 {p90:.1}   \
+             p99 {p99:.1}   p99.9 {p99_9:.1}   p99.99 {p99_99:.1}   max {max:.1}\n",
+            self.workload.rw,
+            self.workload.block_bytes,
+            self.workload.depth,
+            self.workload.lanes,
+            self.workload.mode,
+            self.seconds,
+            self.iops,
+            self.mib_per_s,
+        );
+        if self.verified_blocks > 0 {
+            text.push_str(&format!(
+                "verified   {:>12} blocks, {} wrong\n",
+                self.verified_blocks, self.verify_errors
+            ));
+        }
+        if self.errors > 0 {
+            text.push_str(&format!("errors     {:>12}\n", self.errors));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut tally = Tally::new().unwrap();
+        for us in 1..=100 {
+            tally.completed(Duration::from_micros(us), 4096);
+        }
+        let workload = Workload {
+            uri: "nvme+tcp://127.0.0.1/x".into(),
+            rw: "randread".into(),
+            block_bytes: 4096,
+            depth: 1,
+            lanes: 1,
+            mode: "poll".into(),
+        };
+        tally.report(Duration::from_secs(2), &Verdict::default(), workload)
+    }
+
+    #[test]
+    fn rates_are_counts_over_time() {
+        assert_eq!(report().iops, 50.0);
+        assert_eq!(report().mib_per_s, 100.0 * 4096.0 / 1048576.0 / 2.0);
+    }
+
+    #[test]
+    fn percentiles_are_within_a_thousandth() {
+        let latency = report().latency_us;
+        assert!((latency.p50 / 50.0 - 1.0).abs() < 0.002, "{latency:?}");
+        assert!((latency.max / 100.0 - 1.0).abs() < 0.002, "{latency:?}");
+    }
+
+    #[test]
+    fn the_json_has_the_promised_top_level() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert!(json["iops"].is_number() && json["mib_per_s"].is_number());
+        for name in ["mean", "p50", "p90", "p99", "p99_9", "p99_99", "max"] {
+            assert!(json["latency_us"][name].is_number(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What SRC and DST may be, and what is known of a destination before anything is written.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use isolane_host::{Client, Options, Uri};
+
+use crate::failure::Failure;
+use crate::remote;
+
+/// One side of a copy.
+pub enum Side {
+    /// `-`: standard input or output.
+    Pipe,
+    /// A file or block device.
+    File(PathBuf),
+    /// A volume.
+    Volume(Box<Uri>),
+}
+
+/// What a destination is like.
+pub struct SideInfo {
+    /// Writes must be whole blocks of so many bytes.
+    pub block_bytes: Option<u64>,
+    /// No more than so many bytes fit.
+    pub capacity: Option<u64>,
+    /// The connection, if it is a volume.
+    pub client: Option<Client>,
+}
+
+impl Side {
+    /// Tells URIs from paths.
+    pub fn parse(text: &str) -> Result<Side, Failure> {
+        if text == "-" {
+            return Ok(Side::Pipe);
+        }
+        if text.contains("://") {
+            return Ok(Side::Volume(Box::new(remote::parse_uri(text)?)));
+        }
+        Ok(Side::File(PathBuf::from(text)))
+    }
+
+    /// Whether both name the same thing, as far as can be seen from here.
+    pub fn is_same(&self, other: &Side) -> bool {
+        match (self, other) {
+            (Side::File(a), Side::File(b)) => match (fs::canonicalize(a), fs::canonicalize(b)) {
+                (Ok(a), Ok(b)) => a == b,
+                _ => false,
+            },
+            (Side::Volume(a), Side::Volume(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// What is known of this side as a destination; connects to a volume.
+    pub fn inspect(&self, options: Options) -> Result<SideInfo, Failure> {
+        match self {
+            Side::Pipe => Ok(SideInfo { block_bytes: None, capacity: None, client: None }),
+            Side::File(path) => inspect_file(path),
+            Side::Volume(uri) => inspect_volume(uri, options),
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Side::Pipe => f.write_str("-"),
+            Side::File(path) => write!(f, "{}", path.display()),
+            Side::Volume(uri) => write!(f, "{uri}"),
+        }
+    }
+}
+
+/// Whether a path is a block device.
+pub fn is_block_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+fn inspect_file(path: &Path) -> Result<SideInfo, Failure> {
+    let mut capacity = None;
+    if is_block_device(path) {
+        let what = || format!("cannot find the size of {}", path.display());
+        let mut device = File::open(path).map_err(|why| Failure::new(what(), why))?;
+        capacity = Some(device.seek(SeekFrom::End(0)).map_err(|why| Failure::new(what(), why))?);
+    }
+    Ok(SideInfo { block_bytes: None, capacity, client: None })
+}
+
+fn inspect_volume(uri: &Uri, options: Options) -> Result<SideInfo, Failure> {
+    let client = remote::connect(uri, options)?;
+    let namespace = client.namespace();
+    if namespace.is_read_only {
+        return Err(
+            Failure::new(format!("cannot write to {uri}"), "it is read only").remedy("serve it without `ro`")
+        );
+    }
+    let block_bytes = u64::from(namespace.block_bytes);
+    Ok(SideInfo {
+        block_bytes: Some(block_bytes),
+        capacity: Some(namespace.blocks * block_bytes),
+        client: Some(client),
+    })
+}

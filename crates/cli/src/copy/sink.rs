@@ -1,0 +1,247 @@
+//! Where a copy writes to: pieces in rising order, durable at the end.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use isolane_host::{BlockRange, Client, Completion, Request, Wait};
+use rustix::fs::{FallocateFlags, fallocate};
+
+use super::side::{Side, SideInfo, is_block_device};
+use super::source::{Piece, WINDOW, is_zero};
+use crate::failure::{Context, Failure};
+
+/// The smallest hole that is left in a file.
+const HOLE_BYTES: usize = 4096;
+
+/// Zeroes to write where there is no cheaper way.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Where a copy writes to.
+pub enum Sink {
+    /// Standard output.
+    Pipe,
+    /// A file or block device.
+    File(FileSink),
+    /// A volume.
+    Volume(Box<VolumeSink>),
+}
+
+impl Sink {
+    /// Opens one side for writing; an existing regular file is emptied.
+    pub fn open(side: &Side, info: SideInfo, length: Option<u64>) -> Result<Sink, Failure> {
+        match (side, info.client) {
+            (Side::File(path), _) => FileSink::open(path, info.capacity, length).map(Sink::File),
+            (Side::Volume(_), Some(client)) => Ok(Sink::Volume(Box::new(VolumeSink::new(client)))),
+            _ => Ok(Sink::Pipe),
+        }
+    }
+
+    /// Writes the next piece.
+    pub fn put(&mut self, piece: Piece) -> Result<(), Failure> {
+        match self {
+            Sink::Pipe => put_stdout(&piece).context("cannot write to standard output"),
+            Sink::File(file) => file.put(&piece).context(format!("cannot write {}", file.path.display())),
+            Sink::Volume(volume) => volume.put(piece),
+        }
+    }
+
+    /// Makes all of it durable.
+    pub fn finish(self, length: u64) -> Result<(), Failure> {
+        match self {
+            Sink::Pipe => io::stdout().flush().context("cannot write to standard output"),
+            Sink::File(file) => {
+                let what = format!("cannot make {} durable", file.path.display());
+                file.finish(length).context(what)
+            }
+            Sink::Volume(volume) => volume.finish(),
+        }
+    }
+}
+
+fn put_stdout(piece: &Piece) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match piece {
+        Piece::Data(buffer) => stdout.write_all(buffer.as_slice().unwrap_or_default()),
+        Piece::Zeroes(length) => for_zeroes(*length, |zeroes| stdout.write_all(zeroes)),
+    }
+}
+
+fn for_zeroes(mut length: u64, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    while length > 0 {
+        let now = length.min(ZEROES.len() as u64);
+        write(&ZEROES[..now as usize])?;
+        length -= now;
+    }
+    Ok(())
+}
+
+/// A regular file, in which zeroes become holes, or a block device, on which they are written.
+pub struct FileSink {
+    file: File,
+    path: PathBuf,
+    offset: u64,
+    capacity: Option<u64>,
+    is_device: bool,
+}
+
+impl FileSink {
+    fn open(path: &Path, capacity: Option<u64>, length: Option<u64>) -> Result<FileSink, Failure> {
+        let what = || format!("cannot open {} for writing", path.display());
+        let is_device = is_block_device(path);
+        let mut options = OpenOptions::new();
+        options.write(true).create(!is_device).truncate(!is_device);
+        let file = options.open(path).map_err(|why| Failure::new(what(), why))?;
+        if let (false, Some(length)) = (is_device, length) {
+            file.set_len(length).map_err(|why| Failure::new(what(), why))?;
+        }
+        Ok(FileSink { file, path: path.to_owned(), offset: 0, capacity, is_device })
+    }
+
+    fn put(&mut self, piece: &Piece) -> io::Result<()> {
+        let end = self.offset + piece.length();
+        if self.capacity.is_some_and(|capacity| end > capacity) {
+            return Err(io::Error::other("the device is too small for the source"));
+        }
+        match piece {
+            Piece::Data(buffer) => self.put_data(buffer.as_slice().unwrap_or_default())?,
+            Piece::Zeroes(length) if self.is_device => self.put_zeroes(*length)?,
+            Piece::Zeroes(_) => {}
+        }
+        self.offset = end;
+        Ok(())
+    }
+
+    /// Writes all but the holes.
+    fn put_data(&self, bytes: &[u8]) -> io::Result<()> {
+        if self.is_device {
+            return self.file.write_all_at(bytes, self.offset);
+        }
+        let mut offset = self.offset;
+        for run in bytes.chunks(HOLE_BYTES).collect::<Vec<_>>().chunk_by(|a, b| is_zero(a) == is_zero(b)) {
+            let length: usize = run.iter().map(|chunk| chunk.len()).sum();
+            if !is_zero(run[0]) {
+                let start = (offset - self.offset) as usize;
+                self.file.write_all_at(&bytes[start..start + length], offset)?;
+            }
+            offset += length as u64;
+        }
+        Ok(())
+    }
+
+    fn put_zeroes(&self, length: u64) -> io::Result<()> {
+        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        if fallocate(&self.file, flags, self.offset, length).is_ok() {
+            return Ok(());
+        }
+        let mut offset = self.offset;
+        for_zeroes(length, |zeroes| {
+            self.file.write_all_at(zeroes, offset)?;
+            offset += zeroes.len() as u64;
+            Ok(())
+        })
+    }
+
+    fn finish(self, length: u64) -> io::Result<()> {
+        if self.is_device {
+            return self.file.sync_all();
+        }
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(length)?;
+            self.file.sync_all()?;
+            sync_directory(&self.path)?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a new file is durable once its directory is.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
+}
+
+/// A volume, with a window of writes in flight.
+pub struct VolumeSink {
+    client: Client,
+    block_bytes: u64,
+    blocks: u64,
+    lba: u64,
+    in_flight: usize,
+    completions: Vec<Completion>,
+}
+
+impl VolumeSink {
+    fn new(client: Client) -> VolumeSink {
+        let namespace = client.namespace();
+        let (block_bytes, blocks) = (u64::from(namespace.block_bytes), namespace.blocks);
+        VolumeSink { client, block_bytes, blocks, lba: 0, in_flight: 0, completions: Vec::new() }
+    }
+
+    fn put(&mut self, piece: Piece) -> Result<(), Failure> {
+        let length = piece.length();
+        let blocks = length / self.block_bytes;
+        self.check(length, blocks)?;
+        while self.in_flight >= WINDOW {
+            self.turn()?;
+        }
+        let request = match piece {
+            Piece::Data(buffer) => Request::Write { lba: self.lba, buffer, fua: false },
+            Piece::Zeroes(_) => Request::WriteZeroes {
+                range: BlockRange { lba: self.lba, blocks },
+                fua: false,
+                deallocate: true,
+            },
+        };
+        self.submit(request);
+        self.lba += blocks;
+        Ok(())
+    }
+
+    /// A pipe's length is not known before: its end may be no whole block, or beyond the volume.
+    fn check(&self, length: u64, blocks: u64) -> Result<(), Failure> {
+        let what = "cannot write to the volume";
+        if !length.is_multiple_of(self.block_bytes) {
+            return Err(Failure::new(
+                what,
+                format!("the source does not end with a whole block of {} bytes", self.block_bytes),
+            )
+            .remedy("pad it; all whole blocks before the last were written"));
+        }
+        if self.lba + blocks > self.blocks {
+            return Err(Failure::new(what, format!("the source is larger than its {} blocks", self.blocks))
+                .remedy("choose a larger volume; this one is full of the beginning of the source"));
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, request: Request) {
+        self.client.submit(0, request, 0);
+        self.in_flight += 1;
+    }
+
+    fn turn(&mut self) -> Result<(), Failure> {
+        self.client.turn(&mut self.completions, Wait::Forever);
+        for completion in self.completions.drain(..) {
+            self.in_flight -= 1;
+            completion.result.context("cannot write to the volume")?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        self.drain()?;
+        self.submit(Request::Flush);
+        self.drain()?;
+        self.client.close();
+        Ok(())
+    }
+
+    fn drain(&mut self) -> Result<(), Failure> {
+        while self.in_flight > 0 {
+            self.turn()?;
+        }
+        Ok(())
+    }
+}

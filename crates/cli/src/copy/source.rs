@@ -1,0 +1,243 @@
+//! Where a copy reads from: pieces in rising order, holes as zeroes.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use isolane_host::{Client, Completion, Options, Request, Wait};
+use isolane_memory::Buffer;
+use rustix::fs::{SeekFrom as HoleSeek, seek};
+use rustix::io::Errno;
+
+use super::side::Side;
+use crate::failure::{Context, Failure};
+use crate::remote;
+
+/// Bytes of one piece of data, at most.
+pub const PIECE_BYTES: u64 = 256 << 10;
+
+/// Pieces in flight towards a volume.
+pub const WINDOW: usize = 32;
+
+/// Holes begin and end at multiples of this, so that no piece splits a logical block.
+const HOLE_ALIGNMENT: u64 = 4096;
+
+/// The next part of a stream.
+pub enum Piece {
+    /// These bytes.
+    Data(Buffer),
+    /// So many zeroes.
+    Zeroes(u64),
+}
+
+impl Piece {
+    /// Bytes of the stream.
+    pub fn length(&self) -> u64 {
+        match self {
+            Piece::Data(buffer) => buffer.len() as u64,
+            Piece::Zeroes(length) => *length,
+        }
+    }
+
+    /// A piece of data, or zeroes where there is nothing else in it.
+    fn of(buffer: Buffer) -> Piece {
+        let is_zero = buffer.as_slice().is_some_and(is_zero);
+        if is_zero { Piece::Zeroes(buffer.len() as u64) } else { Piece::Data(buffer) }
+    }
+}
+
+/// Whether all bytes are zero.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    let (words, tail) = bytes.as_chunks::<16>();
+    tail.iter().all(|&byte| byte == 0) && words.iter().all(|word| u128::from_ne_bytes(*word) == 0)
+}
+
+/// Where a copy reads from.
+pub enum Source {
+    /// A pipe of unknown length.
+    Pipe(PipeSource),
+    /// A file or block device.
+    File(FileSource),
+    /// A volume.
+    Volume(Box<VolumeSource>),
+}
+
+impl Source {
+    /// Opens one side for reading.
+    pub fn open(side: &Side, options: Options) -> Result<Source, Failure> {
+        match side {
+            Side::Pipe => Ok(Source::Pipe(PipeSource { left: u64::MAX })),
+            Side::File(path) => FileSource::open(path).map(Source::File),
+            Side::Volume(uri) => {
+                Ok(Source::Volume(Box::new(VolumeSource::new(remote::connect(uri, options)?))))
+            }
+        }
+    }
+
+    /// Bytes of the whole stream, if that is known.
+    pub fn length(&self) -> Option<u64> {
+        match self {
+            Source::Pipe(_) => None,
+            Source::File(file) => Some(file.length),
+            Source::Volume(volume) => Some(volume.length),
+        }
+    }
+
+    /// Reads no more than the first `bytes`.
+    pub fn limit(&mut self, bytes: u64) {
+        match self {
+            Source::Pipe(pipe) => pipe.left = bytes,
+            Source::File(file) => file.length = file.length.min(bytes),
+            Source::Volume(volume) => volume.length = volume.length.min(bytes),
+        }
+    }
+
+    /// The next piece; none at the end.
+    pub fn next(&mut self) -> Result<Option<Piece>, Failure> {
+        match self {
+            Source::Pipe(pipe) => pipe.next().context("cannot read standard input"),
+            Source::File(file) => file.next(),
+            Source::Volume(volume) => volume.next(),
+        }
+    }
+}
+
+/// Standard input.
+pub struct PipeSource {
+    left: u64,
+}
+
+impl PipeSource {
+    fn next(&mut self) -> io::Result<Option<Piece>> {
+        let mut bytes = Vec::new();
+        let wanted = PIECE_BYTES.min(self.left);
+        io::stdin().lock().take(wanted).read_to_end(&mut bytes)?;
+        self.left -= bytes.len() as u64;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let mut buffer = Buffer::contiguous(bytes.len());
+        buffer.place(0, &bytes);
+        Ok(Some(Piece::of(buffer)))
+    }
+}
+
+/// A file or block device, with its holes where it can tell them.
+pub struct FileSource {
+    file: File,
+    name: String,
+    offset: u64,
+    length: u64,
+    data_until: u64,
+}
+
+impl FileSource {
+    fn open(path: &Path) -> Result<FileSource, Failure> {
+        let what = || format!("cannot open {}", path.display());
+        let mut file = File::open(path).map_err(|why| Failure::new(what(), why))?;
+        if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            return Err(Failure::new(what(), "it is a directory").remedy("name a file"));
+        }
+        let length = file.seek(SeekFrom::End(0)).map_err(|why| Failure::new(what(), why))?;
+        Ok(FileSource { file, name: path.display().to_string(), offset: 0, length, data_until: 0 })
+    }
+
+    fn next(&mut self) -> Result<Option<Piece>, Failure> {
+        if self.offset >= self.length {
+            return Ok(None);
+        }
+        if self.offset >= self.data_until {
+            let hole = self.find_data().context(format!("cannot look for holes in {}", self.name))?;
+            if hole > 0 {
+                self.offset += hole;
+                return Ok(Some(Piece::Zeroes(hole)));
+            }
+        }
+        let length = PIECE_BYTES.min(self.data_until - self.offset);
+        let mut buffer = Buffer::contiguous(length as usize);
+        let bytes = buffer.as_mut_slice().unwrap_or_default();
+        self.file.read_exact_at(bytes, self.offset).map_err(|why| self.read_failure(why))?;
+        self.offset += length;
+        Ok(Some(Piece::of(buffer)))
+    }
+
+    /// Bytes of hole at the current offset; finds the end of the data otherwise.
+    fn find_data(&mut self) -> io::Result<u64> {
+        let data = match seek(&self.file, HoleSeek::Data(self.offset)) {
+            Ok(data) => (data - data % HOLE_ALIGNMENT).clamp(self.offset, self.length),
+            Err(Errno::NXIO) => self.length,
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY) => {
+                self.data_until = self.length;
+                return Ok(0);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if data == self.offset {
+            let hole = seek(&self.file, HoleSeek::Hole(data))?;
+            self.data_until = hole.next_multiple_of(HOLE_ALIGNMENT).min(self.length);
+        }
+        Ok(data - self.offset)
+    }
+
+    fn read_failure(&self, why: io::Error) -> Failure {
+        let what = format!("cannot read {} at offset {}", self.name, self.offset);
+        match why.kind() {
+            ErrorKind::UnexpectedEof => Failure::new(what, "the file became shorter while it was copied"),
+            _ => Failure::new(what, why),
+        }
+    }
+}
+
+/// A volume, read ahead by a window of pieces that are handed out in order.
+pub struct VolumeSource {
+    client: Client,
+    length: u64,
+    block_bytes: u64,
+    asked: u64,
+    window: VecDeque<Option<Buffer>>,
+    first_tag: u64,
+    completions: Vec<Completion>,
+}
+
+impl VolumeSource {
+    fn new(client: Client) -> VolumeSource {
+        let block_bytes = u64::from(client.namespace().block_bytes);
+        let length = client.namespace().blocks * block_bytes;
+        let (window, completions) = (VecDeque::new(), Vec::new());
+        VolumeSource { client, length, block_bytes, asked: 0, window, first_tag: 0, completions }
+    }
+
+    fn next(&mut self) -> Result<Option<Piece>, Failure> {
+        while self.window.len() < WINDOW && self.asked < self.length {
+            self.ask();
+        }
+        while matches!(self.window.front(), Some(None)) {
+            self.client.turn(&mut self.completions, Wait::Forever);
+            self.collect()?;
+        }
+        self.first_tag += 1;
+        Ok(self.window.pop_front().flatten().map(Piece::of))
+    }
+
+    fn ask(&mut self) {
+        let length = PIECE_BYTES.min(self.length - self.asked);
+        let request =
+            Request::Read { lba: self.asked / self.block_bytes, buffer: Buffer::contiguous(length as usize) };
+        let tag = self.first_tag + self.window.len() as u64;
+        self.client.submit(0, request, tag);
+        self.window.push_back(None);
+        self.asked += length;
+    }
+
+    fn collect(&mut self) -> Result<(), Failure> {
+        for completion in self.completions.drain(..) {
+            completion.result.context("cannot read the volume")?;
+            if let Some(place) = self.window.get_mut((completion.tag - self.first_tag) as usize) {
+                *place = completion.buffer;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! `isolane discover`: the subsystems that a target offers.
+
+use isolane_host::DiscoveredSubsystem;
+use serde_json::json;
+
+use crate::failure::{Context, Failure};
+use crate::output;
+use crate::remote::{self, HostArgs};
+
+/// List the subsystems that a target offers
+///
+/// Asks the discovery controller at HOST[:4420] and prints one line for each entry of its log. An NQN in the URI
+/// is ignored.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The target: nvme+tcp://HOST[:4420]
+    #[arg(value_name = "URI")]
+    uri: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let uri = remote::parse_uri(&args.uri)?;
+    let options = args.host.options()?;
+    let entries =
+        isolane_host::discover(&uri, &options).context(format!("cannot discover {}", uri.authority()))?;
+    output::show(&to_json(&entries), args.json, || to_text(&entries))
+}
+
+fn to_text(entries: &[DiscoveredSubsystem]) -> String {
+    if entries.is_empty() {
+        return "nothing is offered to this host\n".into();
+    }
+    entries.iter().map(|entry| format!("{}\n", line(entry))).collect()
+}
+
+fn line(entry: &DiscoveredSubsystem) -> String {
+    let kind = subtype(entry);
+    format!("{kind:<9} {:<4} {} port {} {}", entry.transport, entry.address, entry.port, entry.nqn)
+}
+
+fn subtype(entry: &DiscoveredSubsystem) -> &'static str {
+    if entry.is_nvm { "nvm" } else { "discovery" }
+}
+
+fn to_json(entries: &[DiscoveredSubsystem]) -> serde_json::Value {
+    let entry = |entry: &DiscoveredSubsystem| {
+        json!({
+            "subtype": subtype(entry),
+            "trtype": entry.transport,
+            "traddr": entry.address,
+            "trsvcid": entry.port,
+            "portid": entry.port_id,
+            "subnqn": entry.nqn.as_str(),
+        })
+    };
+    json!({ "records": entries.iter().map(entry).collect::<Vec<_>>() })
+}

@@ -1,0 +1,45 @@
+//! The `isolane` command: one file per subcommand, no protocol logic.
+//!
+//! `main` parses, dispatches, and turns a [`failure::Failure`] into one line on stderr and exit status 1.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod completions;
+mod copy;
+mod discover;
+mod failure;
+mod info;
+mod man;
+mod output;
+mod remote;
+mod serve;
+mod signals;
+mod units;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    args::start_logging(cli.log_level);
+    let outcome = match cli.command {
+        Command::Serve(args) => serve::run(*args),
+        Command::Discover(args) => discover::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Copy(args) => copy::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("isolane: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

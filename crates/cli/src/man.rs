@@ -1,0 +1,70 @@
+//! `isolane man`: the manual pages, made from the definition of the command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+use crate::failure::{Context, Failure};
+
+/// Write the manual pages
+///
+/// Without a directory the page of `isolane` itself goes to stdout; with one, a page for the program and for
+/// each subcommand is written there, as `isolane.1`, `isolane-serve.1` and so on.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Write every page into this directory
+    #[arg(value_name = "DIRECTORY")]
+    directory: Option<PathBuf>,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    match &args.directory {
+        None => clap_mangen::Man::new(Cli::command())
+            .render(&mut std::io::stdout())
+            .context("cannot print the manual page"),
+        Some(directory) => write_pages(directory),
+    }
+}
+
+fn write_pages(directory: &Path) -> Result<(), Failure> {
+    let what = || format!("cannot write manual pages into {}", directory.display());
+    std::fs::create_dir_all(directory).map_err(|why| Failure::new(what(), why))?;
+    clap_mangen::generate_to(Cli::command(), directory).map_err(|why| Failure::new(what(), why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn every_subcommand_has_a_page() {
+        let directory = tempfile::tempdir().unwrap();
+        write_pages(directory.path()).unwrap();
+        for command in Cli::command().get_subcommands() {
+            let page = directory.path().join(format!("isolane-{}.1", command.get_name()));
+            assert!(page.exists(), "{}", page.display());
+        }
+    }
+
+    #[test]
+    fn the_pages_in_docs_are_those_of_this_program() {
+        let made = tempfile::tempdir().unwrap();
+        write_pages(made.path()).unwrap();
+        let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
+        assert_eq!(names(made.path()), names(&kept));
+        for name in names(&kept) {
+            let read = |directory: &Path| std::fs::read_to_string(directory.join(&name)).unwrap();
+            assert!(read(made.path()) == read(&kept), "{name} is out of date: run `isolane man docs/man`");
+        }
+    }
+}

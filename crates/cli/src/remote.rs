@@ -1,0 +1,134 @@
+//! How every subcommand that uses a volume connects to it: the options they share.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use isolane_host::{Client, IoChoice, Mode, Options, Reconnect, Uri, WriteReplay};
+use uuid::Uuid;
+
+use crate::failure::{Context, Failure};
+use crate::units::parse_time;
+
+/// Who we are to the target, and how we talk to it.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub struct HostArgs {
+    /// Name of this host (default: the machine's, as in /etc/nvme/hostnqn)
+    #[arg(long, value_name = "NQN")]
+    pub host_nqn: Option<String>,
+    /// Identity of this host (default: the machine's, as in /etc/nvme/hostid)
+    #[arg(long, value_name = "UUID")]
+    pub host_id: Option<Uuid>,
+    /// Protect every header with a CRC32C
+    #[arg(short = 'g', long)]
+    pub hdr_digest: bool,
+    /// Protect all data with a CRC32C
+    #[arg(short = 'G', long)]
+    pub data_digest: bool,
+    /// Keep-alive timeout; 0 for none
+    #[arg(short = 'k', long, value_name = "TIME", default_value = "15s", value_parser = parse_time)]
+    pub keep_alive: Duration,
+    /// How long to try to reconnect after a connection was lost; 0 for not at all
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
+    pub reconnect: Duration,
+    /// What to do with writes whose fate a lost connection left open
+    #[arg(long, value_enum, default_value_t = ReplayArg::WhenGone)]
+    pub replay: ReplayArg,
+    /// Which interface of the kernel the host sleeps in
+    #[arg(long, value_enum, default_value_t = IoArg::Auto)]
+    pub io: IoArg,
+}
+
+/// Which interface of the kernel carries sleep, readiness and files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IoArg {
+    /// io_uring where it is usable, else epoll
+    Auto,
+    /// io_uring, or an error
+    Uring,
+    /// epoll
+    Epoll,
+}
+
+/// What a core does when there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ModeArg {
+    /// Spin for ever: least latency, one core always busy
+    Poll,
+    /// Spin a little after work, then sleep
+    Adaptive,
+    /// Sleep at once
+    Sleep,
+}
+
+/// What happens to writes whose fate is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReplayArg {
+    /// Repeat them once the target says that the old association is gone
+    WhenGone,
+    /// Repeat them only after the keep-alive timeout
+    AfterTimeout,
+    /// Fail them
+    Never,
+}
+
+impl IoArg {
+    /// The reactor's word for it.
+    pub fn choice(self) -> IoChoice {
+        match self {
+            IoArg::Auto => IoChoice::Auto,
+            IoArg::Uring => IoChoice::Uring,
+            IoArg::Epoll => IoChoice::Epoll,
+        }
+    }
+}
+
+impl ModeArg {
+    /// The reactor's word for it.
+    pub fn mode(self) -> Mode {
+        match self {
+            ModeArg::Poll => Mode::Poll,
+            ModeArg::Adaptive => Mode::Adaptive,
+            ModeArg::Sleep => Mode::Sleep,
+        }
+    }
+}
+
+impl HostArgs {
+    /// The library's options, all else at its defaults.
+    pub fn options(&self) -> Result<Options, Failure> {
+        let mut options = Options {
+            header_digest: self.hdr_digest,
+            data_digest: self.data_digest,
+            keep_alive: self.keep_alive,
+            io: self.io.choice(),
+            ..Options::default()
+        };
+        if let Some(nqn) = &self.host_nqn {
+            options.host_nqn = nqn.parse().context(format!("`{nqn}` is not a host NQN"))?;
+        }
+        if let Some(host_id) = self.host_id {
+            options.host_id = host_id;
+        }
+        options.reconnect = Reconnect {
+            give_up_after: Some(self.reconnect),
+            writes: match self.replay {
+                ReplayArg::WhenGone => WriteReplay::WhenGone,
+                ReplayArg::AfterTimeout => WriteReplay::AfterTimeout,
+                ReplayArg::Never => WriteReplay::Never,
+            },
+            ..Reconnect::default()
+        };
+        Ok(options)
+    }
+}
+
+/// Parses a volume URI.
+pub fn parse_uri(text: &str) -> Result<Uri, Failure> {
+    text.parse().context("cannot use the volume")
+}
+
+/// Connects to a volume.
+pub fn connect(uri: &Uri, options: Options) -> Result<Client, Failure> {
+    Client::connect(uri, options).context(format!("cannot connect to {uri}"))
+}

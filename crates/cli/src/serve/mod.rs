@@ -1,0 +1,223 @@
+//! `isolane serve`: files, block devices and memory as NVMe/TCP namespaces.
+//!
+//! Opens the volumes, starts the target, says what to paste, and waits for signals. The target runs in its own
+//! threads; this one only sleeps.
+
+mod announce;
+mod counters;
+mod nqn;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use isolane_target::{Target, TargetConfig};
+use isolane_volume::Volume;
+use isolane_volume::spec::VolumeSpec;
+
+use crate::failure::{Context, Failure};
+use crate::output;
+use crate::remote::{IoArg, ModeArg};
+use crate::signals::{self, Wish, Wishes};
+
+/// How long a shutdown waits for commands in flight.
+const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Serve files, block devices or memory as NVMe/TCP namespaces
+///
+/// Each VOLUME becomes the next namespace, from 1 on:
+///
+///   mem:1G      memory, gone when the program ends
+///   null:1T     reads as zeroes, drops writes
+///   PATH        a regular file or a block device
+///
+/// Options follow after commas, as in disk.img,size=10G,block-size=4096:
+///
+///   size=10G              create a sparse file of that size if there is none
+///   block-size=512|4096   bytes of a logical block; 512 unless told
+///   ro                    read only
+///   nsid=N                the namespace id
+///   uuid=U                the identity, instead of the volume's own
+///   write-through         every write is durable: no volatile cache
+///   buffered              through the page cache, never O_DIRECT
+///
+/// Without any VOLUME, mem:1G is served. For each listener `listening on
+/// ADDR:PORT` is printed once it accepts connections.
+///
+/// SIGINT and SIGTERM end the target in order: commands in flight are
+/// finished (for at most 5 s), everything is made durable. A second signal
+/// ends it at once. SIGUSR1 prints counters on stderr.
+///
+/// There is neither authentication nor encryption yet: whoever reaches the
+/// port reads and writes the volumes. Names of hosts, as --allow-host checks
+/// them, can be forged.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// What to serve
+    #[arg(value_name = "VOLUME")]
+    volumes: Vec<String>,
+    /// Listen here; port 0 picks a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4420")]
+    listen: Vec<SocketAddr>,
+    /// Name this address in the discovery log instead of the one a host connected to
+    #[arg(long, value_name = "ADDR:PORT")]
+    advertise: Vec<SocketAddr>,
+    /// Name of the subsystem (default: one of this machine's own)
+    #[arg(long, value_name = "NQN")]
+    nqn: Option<String>,
+    /// Admit only hosts of this name
+    #[arg(long, value_name = "NQN")]
+    allow_host: Vec<String>,
+    /// Run one reactor on each of these cores (default: every core this process may use)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cores: Vec<usize>,
+    /// What a reactor does when there is nothing to do
+    #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
+    mode: ModeArg,
+    /// Which interface of the kernel carries files, readiness and sleep
+    #[arg(long, value_enum, default_value_t = IoArg::Auto)]
+    io: IoArg,
+    /// The most I/O queues of one host
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    io_queues: u16,
+    /// The most entries of one queue
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(2..=4096))]
+    queue_depth: u16,
+    /// Print the counters as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let mut wishes = Wishes::listen()?;
+    let config = configure(&args)?;
+    let nqn = config.nqn;
+    let target = Target::start(config).context("cannot start the target")?;
+    let addresses = target.local_addrs();
+    for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
+        log::warn!(
+            "{address} is reachable from other machines, and there is neither authentication nor encryption"
+        );
+    }
+    output::write_stdout(announce::lines(&addresses, nqn.as_str()).as_bytes())?;
+    while wishes.wait() == Wish::ShowCounters {
+        eprint!("{}", counters::show(&target.counters(), args.json)?);
+    }
+    signals::end_at_next_signal()?;
+    stop(target)
+}
+
+fn stop(target: Target) -> Result<(), Failure> {
+    log::info!("finishing what is in flight; a second signal ends at once");
+    let report = target.shutdown(SHUTDOWN_TIME_MAX);
+    report.into_result().context("the shutdown was not clean")
+}
+
+fn configure(args: &Args) -> Result<TargetConfig, Failure> {
+    let nqn = match &args.nqn {
+        Some(nqn) => nqn.parse().context(format!("`{nqn}` is not an NQN"))?,
+        None => nqn::of_this_machine()?,
+    };
+    let mut config = TargetConfig::new(nqn);
+    config.volumes = open_volumes(&args.volumes)?;
+    config.listen = args.listen.clone();
+    config.advertise = args.advertise.clone();
+    config.allowed_hosts = allowed_hosts(&args.allow_host)?;
+    config.cores = cores(&args.cores)?;
+    config.mode = args.mode.mode();
+    config.io = args.io.choice();
+    config.io_queues = args.io_queues;
+    config.queue_depth = args.queue_depth;
+    if args.advertise.iter().any(|address| is_unspecified(address.ip())) {
+        return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
+            .remedy("name an address that hosts can reach"));
+    }
+    Ok(config)
+}
+
+fn is_unspecified(address: IpAddr) -> bool {
+    address.is_unspecified()
+}
+
+/// A namespace id and its volume.
+type Numbered = (u32, Arc<dyn Volume>);
+
+fn open_volumes(texts: &[String]) -> Result<Vec<Numbered>, Failure> {
+    let default = [String::from("mem:1G")];
+    let texts = if texts.is_empty() { &default[..] } else { texts };
+    let specs = texts
+        .iter()
+        .map(|text| text.parse::<VolumeSpec>().context("cannot serve"))
+        .collect::<Result<Vec<_>, _>>()?;
+    let nsids = number(&specs)?;
+    let open = |(spec, nsid): (&VolumeSpec, u32)| {
+        let volume = isolane_volume::open(spec).context(format!("cannot serve {}", spec.name()))?;
+        Ok((nsid, volume))
+    };
+    specs.iter().zip(nsids).map(open).collect()
+}
+
+/// Namespace ids: the one that was asked for, else the next that is free.
+fn number(specs: &[VolumeSpec]) -> Result<Vec<u32>, Failure> {
+    let asked: Vec<u32> = specs.iter().filter_map(|spec| spec.nsid).collect();
+    if let Some(twice) = asked.iter().enumerate().find(|(at, nsid)| asked[..*at].contains(nsid)) {
+        return Err(Failure::new(format!("namespace id {} is given twice", twice.1), "ids are unique")
+            .remedy("give every volume its own nsid"));
+    }
+    let mut free = (1..).filter(|nsid| !asked.contains(nsid));
+    Ok(specs.iter().map(|spec| spec.nsid.or_else(|| free.next()).unwrap_or(u32::MAX)).collect())
+}
+
+fn allowed_hosts(texts: &[String]) -> Result<Option<Vec<isolane_wire::Nqn>>, Failure> {
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    let parse = |text: &String| text.parse().context(format!("`{text}` is not a host NQN"));
+    texts.iter().map(parse).collect::<Result<_, _>>().map(Some)
+}
+
+fn cores(asked: &[usize]) -> Result<Vec<usize>, Failure> {
+    let usable = isolane_reactor::core::usable().context("cannot find out which cores may be used")?;
+    if asked.is_empty() {
+        return Ok(usable);
+    }
+    for (at, core) in asked.iter().enumerate() {
+        if !usable.contains(core) {
+            return Err(Failure::new(format!("cannot use core {core}"), "this process may not run there")
+                .remedy(format!("choose from {usable:?}")));
+        }
+        if asked[..at].contains(core) {
+            return Err(Failure::new(format!("core {core} is given twice"), "one reactor runs on a core"));
+        }
+    }
+    Ok(asked.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specs(texts: &[&str]) -> Vec<VolumeSpec> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn volumes_are_numbered_from_one_around_the_ids_that_were_asked_for() {
+        let specs = specs(&["mem:1M", "mem:1M,nsid=2", "mem:1M", "mem:1M,nsid=9"]);
+        assert_eq!(number(&specs).unwrap(), [1, 2, 3, 9]);
+    }
+
+    #[test]
+    fn an_id_given_twice_is_refused() {
+        let failure = number(&specs(&["mem:1M,nsid=2", "mem:1M,nsid=2"])).unwrap_err();
+        assert!(failure.to_string().contains("namespace id 2"), "{failure}");
+    }
+
+    #[test]
+    fn a_core_that_is_not_there_is_named() {
+        let failure = cores(&[100_000]).unwrap_err();
+        assert!(failure.to_string().contains("core 100000"), "{failure}");
+    }
+}

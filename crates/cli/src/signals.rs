@@ -1,0 +1,49 @@
+//! Signals, turned into words that a loop can wait for.
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use crate::failure::{Context, Failure};
+
+/// What somebody asked for by a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// SIGINT or SIGTERM.
+    Stop,
+    /// SIGUSR1.
+    ShowCounters,
+}
+
+/// The signals of this process, from now on.
+pub struct Wishes(Signals);
+
+impl Wishes {
+    /// Takes the signals over from their default actions.
+    pub fn listen() -> Result<Self, Failure> {
+        Signals::new([SIGINT, SIGTERM, SIGUSR1]).map(Wishes).context("cannot listen for signals")
+    }
+
+    /// Sleeps until somebody wishes something.
+    pub fn wait(&mut self) -> Wish {
+        loop {
+            match self.0.forever().next() {
+                Some(SIGUSR1) => return Wish::ShowCounters,
+                Some(_) => return Wish::Stop,
+                None => continue,
+            }
+        }
+    }
+}
+
+/// Makes the next SIGINT or SIGTERM end the process at once.
+pub fn end_at_next_signal() -> Result<(), Failure> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(
+            signal,
+            128 + signal,
+            std::sync::Arc::new(true.into()),
+        )
+        .context("cannot listen for signals")?;
+    }
+    Ok(())
+}

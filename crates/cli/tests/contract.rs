@@ -1,0 +1,281 @@
+//! The command line's contract, tried on the program itself: what it prints, how it fails, what it leaves behind.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+/// A running `isolane serve`, ended with the test.
+struct Server {
+    child: Child,
+    uri: String,
+    printed: Vec<String>,
+}
+
+impl Server {
+    /// Serves on a free port and reads what is printed until the lines to paste are complete.
+    fn start(arguments: &[&str]) -> Server {
+        let mut child = program()
+            .args(["serve", "--listen", "127.0.0.1:0", "--mode", "sleep", "--log-level", "warn"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut printed = Vec::new();
+        for line in lines {
+            let is_last = line.trim_start().starts_with("isolane bench");
+            printed.push(line);
+            if is_last {
+                break;
+            }
+        }
+        let address = printed[0].strip_prefix("listening on ").expect("the first line names the listener");
+        let uri = format!("nvme+tcp://{address}");
+        Server { child, uri, printed }
+    }
+
+    fn volume(&self, nsid: u32) -> String {
+        format!("{}?nsid={nsid}", self.uri)
+    }
+
+    /// Sends a signal and waits for the end.
+    fn stop(mut self) -> bool {
+        kill(&self.child, "TERM");
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_isolane"))
+}
+
+fn kill(child: &Child, signal: &str) {
+    let status =
+        Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+fn run(arguments: &[&str]) -> Output {
+    program().args(arguments).output().unwrap()
+}
+
+fn succeed(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs what must fail, and gives its one line on stderr.
+fn fail(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(!output.status.success(), "{arguments:?} succeeded");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 31 + at / 4096) as u8).collect()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn serve_prints_what_to_paste_and_ends_cleanly_on_sigterm() {
+    let server = Server::start(&[]);
+    let text = server.printed.join("\n");
+    assert!(text.contains("sudo modprobe nvme-tcp") && text.contains("sudo nvme connect -t tcp"), "{text}");
+    assert!(
+        text.contains("isolane info nvme+tcp://") && text.contains("isolane bench nvme+tcp://"),
+        "{text}"
+    );
+    assert!(server.stop());
+}
+
+#[test]
+fn info_tells_the_namespaces_that_were_asked_for() {
+    let server = Server::start(&["mem:1M", "null:1T,block-size=4096,nsid=7,ro"]);
+    let info: serde_json::Value = serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
+    let namespaces = info["namespaces"].as_array().unwrap();
+    assert_eq!(namespaces[0]["bytes"], 1 << 20);
+    assert_eq!(
+        (namespaces[1]["nsid"].as_u64(), namespaces[1]["block_bytes"].as_u64()),
+        (Some(7), Some(4096))
+    );
+    assert_eq!(
+        (namespaces[0]["read_only"].as_bool(), namespaces[1]["read_only"].as_bool()),
+        (Some(false), Some(true))
+    );
+    assert!(succeed(&["info", &server.uri]).contains("namespace    7: 1.0 TiB"));
+}
+
+#[test]
+fn discover_names_the_address_that_was_asked() {
+    let server = Server::start(&["mem:1M"]);
+    let found: serde_json::Value =
+        serde_json::from_str(&succeed(&["discover", &server.uri, "--json"])).unwrap();
+    let record = &found["records"][0];
+    assert_eq!(record["subtype"], "nvm");
+    assert_eq!(record["traddr"], "127.0.0.1");
+    assert!(server.uri.ends_with(record["trsvcid"].as_str().unwrap()));
+}
+
+#[test]
+fn several_namespaces_are_listed_when_none_was_named() {
+    let server = Server::start(&["mem:1M", "mem:1M"]);
+    let error = fail(&["bench", &server.uri, "--time", "100ms"]);
+    assert!(error.contains("nsid=1") && error.contains("nsid=2"), "{error}");
+}
+
+#[test]
+fn a_file_goes_to_a_volume_and_comes_back_with_its_holes() {
+    let server = Server::start(&["mem:8M"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
+    let file = fs::File::create(&there).unwrap();
+    file.set_len(8 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &pattern(300_000), 1 << 20).unwrap();
+    succeed(&["bench", &server.uri, "--rw", "write", "--bs", "64k", "--time", "200ms"]);
+    succeed(&["copy", text(&there), &server.uri, "--verify"]);
+    succeed(&["copy", &server.uri, text(&back), "--verify"]);
+    assert!(fs::read(&there).unwrap() == fs::read(&back).unwrap());
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&back).unwrap());
+    assert!(blocks * 512 < 2 << 20, "{blocks} blocks of 512 B are allocated for 300 kB of data");
+}
+
+#[test]
+fn a_pipe_is_copied_both_ways() {
+    let server = Server::start(&["mem:1M"]);
+    let bytes = pattern(1 << 20);
+    let mut child =
+        program().args(["copy", "-", &server.uri, "--verify"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(run(&["copy", &server.uri, "-"]).stdout == bytes);
+}
+
+#[test]
+fn sizes_are_checked_before_anything_is_written() {
+    let server = Server::start(&["mem:1M"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (odd, large) = (folder.path().join("odd"), folder.path().join("large"));
+    fs::write(&odd, pattern(1000)).unwrap();
+    fs::write(&large, pattern(2 << 20)).unwrap();
+    let error = fail(&["copy", text(&odd), &server.uri]);
+    assert!(error.contains("whole blocks of 512") && error.contains("truncate"), "{error}");
+    let error = fail(&["copy", text(&large), &server.uri]);
+    assert!(error.contains("destination holds 1048576"), "{error}");
+    let volume = run(&["copy", &server.uri, "-"]).stdout;
+    assert!(volume.iter().all(|&byte| byte == 0), "something was written");
+}
+
+#[test]
+fn a_read_only_volume_refuses_writers_before_they_start() {
+    let server = Server::start(&["mem:1M,ro"]);
+    assert!(fail(&["bench", &server.uri, "--rw", "randwrite"]).contains("read only"));
+    assert!(fail(&["copy", "/dev/null", &server.uri]).contains("read only"));
+}
+
+#[test]
+fn bench_writes_the_promised_json_and_verifies() {
+    let server = Server::start(&["mem:4M"]);
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("figures.json");
+    let arguments = [
+        "--rw",
+        "randrw",
+        "--verify",
+        "--time",
+        "300ms",
+        "--lanes",
+        "2",
+        "--depth",
+        "8",
+        "--json",
+        text(&json),
+    ];
+    succeed(&[&["bench", &server.uri][..], &arguments].concat());
+    let figures: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    assert!(figures["iops"].as_f64().unwrap() > 0.0 && figures["mib_per_s"].as_f64().unwrap() > 0.0);
+    for name in ["mean", "p50", "p90", "p99", "p99_9", "p99_99", "max"] {
+        assert!(figures["latency_us"][name].as_f64().unwrap() > 0.0, "{name}");
+    }
+    assert!(figures["verified_blocks"].as_u64().unwrap() > 0);
+    assert_eq!(figures["verify_errors"], 0);
+}
+
+#[test]
+fn verifying_a_volume_that_drops_writes_fails() {
+    let server = Server::start(&["null:4M"]);
+    let error = fail(&["bench", &server.uri, "--rw", "randwrite", "--verify", "--time", "100ms"]);
+    assert!(error.contains("blocks are wrong") && error.contains("holds no pattern"), "{error}");
+}
+
+#[test]
+fn a_depth_that_the_queue_cannot_hold_is_refused_with_the_limit() {
+    let server = Server::start(&["mem:1M", "--queue-depth", "16"]);
+    let error = fail(&["bench", &server.uri, "--depth", "16", "--time", "100ms"]);
+    assert!(error.contains("at most 15"), "{error}");
+}
+
+#[test]
+fn a_host_that_is_not_allowed_is_refused() {
+    let server = Server::start(&["mem:1M", "--allow-host", "nqn.2014-08.org.example:friend"]);
+    let nqn = server.printed.iter().find_map(|line| line.split("nvme+tcp://").nth(1)).unwrap();
+    let uri = format!("nvme+tcp://{nqn}");
+    succeed(&["info", &uri, "--host-nqn", "nqn.2014-08.org.example:friend"]);
+    let error = fail(&["info", &uri, "--host-nqn", "nqn.2014-08.org.example:stranger"]);
+    assert!(error.contains("allow"), "{error}");
+}
+
+#[test]
+fn a_file_volume_keeps_its_content_and_identity_over_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let volume = format!("{},size=4M", text(&folder.path().join("disk.img")));
+    let input = folder.path().join("input");
+    fs::write(&input, pattern(4 << 20)).unwrap();
+    let identity = |server: &Server| {
+        let info: serde_json::Value =
+            serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
+        info["namespaces"][0]["uuid"].as_str().unwrap().to_owned()
+    };
+    let server = Server::start(&[&volume]);
+    succeed(&["copy", text(&input), &server.volume(1)]);
+    let before = identity(&server);
+    assert!(server.stop());
+    let server = Server::start(&[&volume]);
+    assert_eq!(identity(&server), before);
+    assert!(run(&["copy", &server.uri, "-"]).stdout == fs::read(&input).unwrap());
+}
+
+#[test]
+fn two_targets_cannot_serve_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let volume = format!("{},size=1M", text(&folder.path().join("disk.img")));
+    let _server = Server::start(&[&volume]);
+    let error = fail(&["serve", "--listen", "127.0.0.1:0", &volume]);
+    assert!(error.contains("disk.img"), "{error}");
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    for (arguments, remedy) in [
+        (&["info", "http://127.0.0.1"][..], "nvme+tcp://HOST"),
+        (&["info", "nvme+tcp://127.0.0.1:1"][..], "is a target listening there"),
+        (&["serve", "mem:lots"][..], "as in mem:1G"),
+        (&["serve", "/no/such/file"][..], "size="),
+        (&["serve", "--cores", "4096"][..], "choose from"),
+        (&["copy", "/no/such/file", "/tmp/x"][..], "No such file"),
+    ] {
+        let error = fail(arguments);
+        assert!(error.starts_with("isolane: ") && error.contains(remedy), "{arguments:?}: {error}");
+    }
+}
