@@ -39,12 +39,14 @@ impl Buffer {
         Buffer { store: Store::Block(Block::zeroed(len)), len }
     }
 
-    /// `len` bytes in the given pages, in order.
+    /// `len` bytes in the given pages, in order. Pages beyond that are let go of: who takes the pages of a buffer gets
+    /// those of its bytes and no more.
     ///
     /// # Panics
     /// If the pages cannot hold `len` bytes.
-    pub fn from_pages(pages: PageList, len: usize) -> Buffer {
+    pub fn from_pages(mut pages: PageList, len: usize) -> Buffer {
         assert!(pages_for(len) <= pages.len(), "{} pages cannot hold {len} bytes", pages.len());
+        pages.truncate(pages_for(len));
         Buffer { store: Store::Pages(pages), len }
     }
 

@@ -4,7 +4,7 @@
 //! It is not a map that grows. Invariant: who holds an entry's lock is alone with that entry; a reader takes
 //! its own counted reference under the lock, so a page that is swapped out lives until its last reader ends.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::hint::spin_loop;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -25,14 +25,13 @@ unsafe impl Send for PageTable {}
 unsafe impl Sync for PageTable {}
 
 impl PageTable {
-    /// A table of `len` entries without pages. Costs 8 bytes an entry, and those only once touched.
-    pub fn new(len: usize) -> PageTable {
-        let layout = layout(len);
+    /// A table of `len` entries without pages. Costs 8 bytes an entry, and those only once touched. `None` if the system
+    /// does not even give the addresses.
+    pub fn new(len: usize) -> Option<PageTable> {
+        let layout = layout(len)?;
         // SAFETY: the layout is not empty; zeroed memory is a valid array of null `AtomicPtr`s.
-        let Some(entries) = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<Entry>()) else {
-            handle_alloc_error(layout);
-        };
-        PageTable { entries, len }
+        let entries = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<Entry>())?;
+        Some(PageTable { entries, len })
     }
 
     /// Number of entries.
@@ -85,8 +84,10 @@ impl Drop for PageTable {
         for index in 0..self.len {
             self.take(index);
         }
-        // SAFETY: allocated in `new` with this layout; nobody refers to it any more.
-        unsafe { dealloc(self.entries.as_ptr().cast(), layout(self.len)) };
+        if let Some(layout) = layout(self.len) {
+            // SAFETY: allocated in `new` with this layout; nobody refers to it any more.
+            unsafe { dealloc(self.entries.as_ptr().cast(), layout) };
+        }
     }
 }
 
@@ -142,11 +143,9 @@ impl Lock for Entry {
     }
 }
 
-fn layout(len: usize) -> Layout {
-    match Layout::array::<Entry>(len.max(1)) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a table of {len} pages cannot exist: it is larger than the address space"),
-    }
+/// `None` for a table that is larger than the address space.
+fn layout(len: usize) -> Option<Layout> {
+    Layout::array::<Entry>(len.max(1)).ok()
 }
 
 const LOCKED: usize = 1;
@@ -165,8 +164,14 @@ mod tests {
     }
 
     #[test]
+    fn a_table_that_no_machine_can_hold_is_refused() {
+        assert!(PageTable::new(usize::MAX / 4).is_none());
+        assert!(PageTable::new(1 << 59).is_none());
+    }
+
+    #[test]
     fn a_swap_returns_what_was_there_and_readers_keep_theirs() {
-        let table = PageTable::new(8);
+        let table = PageTable::new(8).unwrap();
         assert!(table.page(3).is_none());
         assert!(table.swap(3, Some(page_of(1))).is_none());
         let reader = table.page(3).unwrap();
@@ -178,7 +183,7 @@ mod tests {
 
     #[test]
     fn readers_never_see_half_of_a_page_while_writers_swap() {
-        let table = Arc::new(PageTable::new(1));
+        let table = Arc::new(PageTable::new(1).unwrap());
         let threads: Vec<_> = (0..4u8)
             .map(|id| {
                 let table = Arc::clone(&table);
@@ -199,7 +204,7 @@ mod tests {
 
     #[test]
     fn changes_in_place_are_alone_with_their_page() {
-        let table = Arc::new(PageTable::new(1));
+        let table = Arc::new(PageTable::new(1).unwrap());
         table.swap(0, Some(Page::zeroed()));
         let threads: Vec<_> = (0..4)
             .map(|_| {

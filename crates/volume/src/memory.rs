@@ -21,10 +21,10 @@ pub struct MemoryVolume {
 }
 
 impl MemoryVolume {
-    /// A volume of zeroes. Memory is taken as it is written.
-    pub fn new(name: String, geometry: Geometry, identity: Identity) -> MemoryVolume {
-        let pages = PageTable::new(geometry.bytes().div_ceil(PAGE_SIZE as u64) as usize);
-        MemoryVolume { geometry, identity, name, pages }
+    /// A volume of zeroes. Memory is taken as it is written; `None` if the system refuses even the table of pages.
+    pub fn new(name: String, geometry: Geometry, identity: Identity) -> Option<MemoryVolume> {
+        let pages = PageTable::new(geometry.bytes().div_ceil(PAGE_SIZE as u64) as usize)?;
+        Some(MemoryVolume { geometry, identity, name, pages })
     }
 
     fn run(&self, request: Request, pool: &mut Pool) -> Step {

@@ -37,15 +37,15 @@ impl Volume for NullVolume {
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         let checked = self.geometry.check(&request);
-        let len = match request {
-            Request::Read { blocks, .. } => blocks as usize * self.geometry.block_size as usize,
+        let blocks = match request {
+            Request::Read { blocks, .. } => blocks,
             Request::Write { data, .. } => {
                 pool.recycle_buffer(data);
                 0
             }
             Request::Flush | Request::WriteZeroes { .. } | Request::Deallocate { .. } => 0,
         };
-        Step::Done(checked.map(|()| Payload::zeroes(len)))
+        Step::Done(checked.map(|()| Payload::zeroes(blocks as usize * self.geometry.block_size as usize)))
     }
 
     fn resume(&self, _: Task, _: io::Result<usize>, _: Operation, _: &mut Pool) -> Step {
@@ -55,7 +55,7 @@ impl Volume for NullVolume {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Request, Step, open, spec};
+    use crate::{Request, Step, VolumeError, open, spec};
     use isolane_memory::{Buffer, Pool};
 
     #[test]
@@ -71,5 +71,7 @@ mod tests {
             panic!()
         };
         assert_eq!(read.to_vec(), vec![0; 81920]);
+        let outside = volume.start(Request::Read { lba: 0, blocks: u64::MAX }, &mut pool);
+        assert!(matches!(outside, Step::Done(Err(VolumeError::OutOfRange { .. }))));
     }
 }

@@ -1,4 +1,4 @@
-//! The pieces of a range of a [`Buffer`](crate::Buffer)(crate::Buffer), in order, none of them empty.
+//! The pieces of a range of a [`Buffer`](crate::Buffer), in order, none of them empty.
 
 use std::ptr::NonNull;
 
@@ -17,7 +17,7 @@ pub(super) fn next_piece(skip: &mut usize, left: &mut usize) -> Option<(usize, u
     Some((start, len))
 }
 
-/// Iterator over the writable pieces of a [`Buffer`](crate::Buffer)(crate::Buffer).
+/// Iterator over the writable pieces of a [`Buffer`](crate::Buffer).
 #[derive(Debug)]
 pub enum SlicesMut<'a> {
     #[doc(hidden)]
@@ -43,7 +43,7 @@ impl<'a> Iterator for SlicesMut<'a> {
     }
 }
 
-/// Iterator over the pieces of a [`Buffer`](crate::Buffer)(crate::Buffer).
+/// Iterator over the pieces of a [`Buffer`](crate::Buffer).
 #[derive(Clone, Debug)]
 pub enum Slices<'a> {
     #[doc(hidden)]
@@ -66,7 +66,7 @@ impl<'a> Iterator for Slices<'a> {
     }
 }
 
-/// Iterator over the addresses of the pieces of a [`Buffer`](crate::Buffer)(crate::Buffer).
+/// Iterator over the addresses of the pieces of a [`Buffer`](crate::Buffer).
 #[derive(Clone, Debug)]
 pub enum RawParts<'a> {
     #[doc(hidden)]

@@ -78,6 +78,12 @@ fn a_buffer_is_split_and_joined_without_moving_a_byte() {
 }
 
 #[test]
+fn a_buffer_has_the_pages_of_its_bytes_and_no_more() {
+    let pages = (0..3).map(|_| Page::zeroed()).collect();
+    assert_eq!(Buffer::from_pages(pages, 4097).into_pages().unwrap().len(), 2);
+}
+
+#[test]
 fn lent_memory_is_written_in_place_and_not_freed() {
     let mut memory = vec![0u8; 100];
     // SAFETY: `memory` outlives the buffer and is not touched meanwhile.

@@ -3,15 +3,17 @@
 //!
 //! Not a queue: who does not get its claim tries again in a later turn. Each slot stands for every 4 KiB piece whose
 //! number is the slot's modulo the number of slots; so distant pieces may exclude each other, needlessly but harmlessly.
-//! Invariant: a slot is held by one writer, or by any number of readers.
+//! Invariants: a slot is held by one writer, or by any number of readers; readers that keep coming do not keep a
+//! writer out for ever.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What is claimed of one file.
 #[derive(Debug)]
 pub(crate) struct Claims {
-    /// Readers, or [`WRITER`].
+    /// How many readers, and perhaps [`WANTED`]; or [`WRITER`].
     slots: Box<[AtomicU32]>,
 }
 
@@ -43,6 +45,7 @@ impl Claims {
         for taken in 0..count {
             if !self.take(first + taken, access) {
                 self.release(first, taken, access);
+                self.want(first + taken..first + count, access);
                 return None;
             }
         }
@@ -50,13 +53,25 @@ impl Claims {
     }
 
     fn take(&self, piece: u64, access: Access) -> bool {
-        let slot = self.slot(piece);
-        match access {
-            Access::Write => slot.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok(),
-            Access::Read => {
-                let one_more = |readers: u32| (readers < WRITER - 1).then(|| readers + 1);
-                slot.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).is_ok()
-            }
+        let taken = |state: u32| match (access, state & !WANTED) {
+            (Access::Write, 0) => Some(WRITER),
+            (Access::Write, _) | (Access::Read, WRITER | READERS_MAX) => None,
+            // The others leave, then it is the writer's turn. It may have gone away, so the first who comes then may go in.
+            (Access::Read, 1..) if state & WANTED != 0 => None,
+            (Access::Read, readers) => Some(readers + 1),
+        };
+        self.slot(piece).fetch_update(Ordering::Acquire, Ordering::Relaxed, taken).is_ok()
+    }
+
+    /// A writer did not get these pieces: from now on their readers only get fewer.
+    fn want(&self, pieces: Range<u64>, access: Access) {
+        if access == Access::Read {
+            return;
+        }
+        let wanted = |state: u32| (1..=READERS_MAX).contains(&state).then_some(state | WANTED);
+        for piece in pieces {
+            // A slot without readers needs no mark.
+            let _ = self.slot(piece).fetch_update(Ordering::Relaxed, Ordering::Relaxed, wanted);
         }
     }
 
@@ -82,7 +97,10 @@ impl Drop for Claim {
 
 const SLOTS: u64 = 1 << 16;
 const PIECE_BYTES: u64 = 4096;
-const WRITER: u32 = u32::MAX;
+const WRITER: u32 = 1 << 31;
+/// A writer waits for the readers of the slot to leave.
+const WANTED: u32 = 1 << 30;
+const READERS_MAX: u32 = WANTED - 1;
 
 #[cfg(test)]
 mod tests {
@@ -102,6 +120,27 @@ mod tests {
         assert!(claims.claim(8192, 512, Access::Write).is_some());
         drop(writer);
         assert!(claims.claim(0, 1 << 40, Access::Write).is_some());
+    }
+
+    #[test]
+    fn readers_that_keep_coming_do_not_keep_a_writer_out() {
+        let claims = Claims::new();
+        let [first, second] = [0, 1].map(|_| claims.claim(0, 4096, Access::Read).unwrap());
+        assert!(claims.claim(0, 8192, Access::Write).is_none());
+        assert!(claims.claim(0, 512, Access::Read).is_none(), "a writer waits");
+        drop(first);
+        assert!(claims.claim(0, 512, Access::Read).is_none(), "a writer still waits");
+        drop(second);
+        assert!(claims.claim(0, 8192, Access::Write).is_some());
+    }
+
+    #[test]
+    fn a_writer_that_went_away_keeps_no_reader_out() {
+        let claims = Claims::new();
+        let reader = claims.claim(0, 4096, Access::Read).unwrap();
+        assert!(claims.claim(0, 4096, Access::Write).is_none());
+        drop(reader);
+        let _readers = [0, 1].map(|_| claims.claim(0, 4096, Access::Read).unwrap());
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl FileVolume {
             | Request::WriteZeroes { fua, .. }
             | Request::Deallocate { fua, .. } => *fua,
         };
+        let is_promise = is_promise || !self.geometry().volatile_cache;
         if self.is_device
             || !(is_promise || self.unchecked.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECK_EVERY))
         {
