@@ -30,7 +30,7 @@ pub use options::Options;
 
 use self::commands::Commands;
 use self::receive::Receiving;
-use crate::queue::{FatalError, Fault, Output, Phase, Progress, Receiver, TransmitPlan};
+use crate::queue::{Debts, FatalError, Fault, Output, Phase, Progress, Receiver, TransmitPlan};
 
 /// The host's end of one connection.
 pub struct Queue {
@@ -53,6 +53,9 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// The most commands in flight that a queue here keeps track of, however large the target's is.
+    pub const DEPTH_MAX: usize = commands::COMMANDS_MAX;
+
     /// A connection that was just made: ICReq is queued.
     pub fn new(options: Options, now: Instant) -> Queue {
         let options = options.legal();
@@ -132,7 +135,7 @@ impl Queue {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Handshake => Some(self.handshake_deadline),
-            Phase::Open => self.is_owed_something().then(|| self.progress.deadline()),
+            Phase::Open => (!self.debts().are_settled()).then(|| self.progress.deadline()),
             Phase::Draining(until) => Some(until),
             Phase::Closed => None,
         }
@@ -145,7 +148,8 @@ impl Queue {
                 self.fail(FatalError::silent(Fault::HandshakeTimeout), now);
             }
             Phase::Open => {
-                if self.is_stalled(now) {
+                let debts = self.debts();
+                if self.progress.is_stalled(now, &debts) {
                     self.fail(FatalError::silent(Fault::Stalled), now);
                 }
             }
@@ -179,13 +183,11 @@ impl Queue {
         self.commands.abandon(self.output.sent_bytes())
     }
 
-    fn is_owed_something(&self) -> bool {
-        !self.output.is_empty() || self.receiver.is_mid_pdu()
-    }
-
-    fn is_stalled(&mut self, now: Instant) -> bool {
-        let bytes = self.receiver.received_bytes() + self.output.queued_bytes() + self.output.sent_bytes();
-        self.is_owed_something() && self.progress.is_stalled(now, bytes)
+    /// What the target owes us; that a command is answered at all is not the transport's business.
+    fn debts(&self) -> Debts {
+        let moved_bytes =
+            self.receiver.received_bytes() + self.output.queued_bytes() + self.output.sent_bytes();
+        Debts { moved_bytes, pdus: self.receiver.pdus(), output: self.output.bytes(), ..Debts::default() }
     }
 
     /// Keeps to what ICResp agreed to.

@@ -20,5 +20,5 @@ pub use plan::{RECEIVE_SLICES_MAX, ReceivePlan, TRANSMIT_SLICES_MAX, TransmitPla
 pub(crate) use header::Header;
 pub(crate) use output::Output;
 pub(crate) use phase::Phase;
-pub(crate) use progress::Progress;
+pub(crate) use progress::{Debt, Debts, Progress};
 pub(crate) use receiver::Receiver;

@@ -11,6 +11,7 @@ use isolane_memory::Payload;
 use isolane_wire::digest::crc32c_slices;
 
 use super::plan::{TRANSMIT_SLICES_MAX, TransmitPlan};
+use super::progress::Debt;
 
 /// A queue of bytes to send.
 #[derive(Default)]
@@ -71,6 +72,11 @@ impl Output {
         self.pending_bytes
     }
 
+    /// Those among them that are memory of our own, not references.
+    pub(crate) fn pending_header_bytes(&self) -> usize {
+        self.headers.len() - self.headers_sent
+    }
+
     /// Bytes ever queued: the position of what is queued next.
     pub(crate) fn queued_bytes(&self) -> u64 {
         self.queued_bytes
@@ -79,6 +85,11 @@ impl Output {
     /// Bytes ever sent.
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.queued_bytes - self.pending_bytes as u64
+    }
+
+    /// What the peer has to take, and what it has taken.
+    pub(crate) fn bytes(&self) -> Debt {
+        Debt { incurred: self.queued_bytes, settled: self.sent_bytes() }
     }
 
     /// Drops everything that waits: the connection has ended.
@@ -187,6 +198,18 @@ mod tests {
             assert_eq!(all, b"abcdPAYLOADmoreef");
             assert_eq!((output.queued_bytes(), output.sent_bytes(), output.headers.len()), (17, 17, 0));
         }
+    }
+
+    #[test]
+    fn headers_that_wait_are_told_apart_from_payload() {
+        let mut output = Output::default();
+        output.push(b"header");
+        output.push_data(Payload::from(b"data".to_vec()), true);
+        assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (6 + 4 + 4, 6 + 4));
+        output.advance(8, drop);
+        assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (2 + 4, 4));
+        output.advance(6, drop);
+        assert_eq!(output.pending_header_bytes(), 0);
     }
 
     #[test]

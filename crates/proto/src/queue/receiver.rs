@@ -14,6 +14,7 @@ use super::fault::FatalError;
 use super::header::Header;
 use super::inbox::Inbox;
 use super::plan::ReceivePlan;
+use super::progress::Debt;
 
 /// The receiving half of a connection.
 pub(crate) struct Receiver {
@@ -23,6 +24,8 @@ pub(crate) struct Receiver {
     body: Body,
     /// Bytes of the running plan that go straight to their destination.
     planned_direct: usize,
+    /// PDUs received whole.
+    pdus: u64,
 }
 
 impl Receiver {
@@ -34,6 +37,7 @@ impl Receiver {
             inbox: Inbox::new(),
             body: Body::new(),
             planned_direct: 0,
+            pdus: 0,
         }
     }
 
@@ -124,6 +128,7 @@ impl Receiver {
     /// The collected header was acted on.
     pub(crate) fn clear_header(&mut self) {
         self.inbox.clear_header();
+        self.pdus += u64::from(self.body.is_whole());
     }
 
     /// What follows the header begins; its data belongs at `offset` of its destination.
@@ -135,6 +140,7 @@ impl Receiver {
     pub(crate) fn receive_body(&mut self, overflow: &[u8], destination: Option<&mut Buffer>) -> bool {
         let taken = self.body.take(self.inbox.unread(overflow), destination);
         self.inbox.consume(taken);
+        self.pdus += u64::from(self.body.is_whole());
         self.body.is_whole()
     }
 
@@ -148,9 +154,10 @@ impl Receiver {
         self.body.is_intact()
     }
 
-    /// Whether the peer owes the rest of a PDU.
-    pub(crate) fn is_mid_pdu(&self) -> bool {
-        self.inbox.is_mid_header() || !self.body.is_whole()
+    /// What the peer has begun to send, and what of it has come.
+    pub(crate) fn pdus(&self) -> Debt {
+        let is_mid_pdu = self.inbox.is_mid_header() || !self.body.is_whole();
+        Debt { incurred: self.pdus + u64::from(is_mid_pdu), settled: self.pdus }
     }
 
     /// Bytes ever received.

@@ -23,6 +23,8 @@ pub(super) struct Registers {
     cc: Cc,
     phase: Phase,
     is_discovery: bool,
+    /// Flushes asked for that have not ended.
+    flushes: u32,
 }
 
 /// Where a controller is between enabled and shut down.
@@ -58,7 +60,7 @@ pub(super) enum Transition {
 impl Registers {
     /// A disabled controller.
     pub(super) fn new(is_discovery: bool) -> Registers {
-        Registers { cc: Cc(0), phase: Phase::Disabled, is_discovery }
+        Registers { cc: Cc(0), phase: Phase::Disabled, is_discovery, flushes: 0 }
     }
 
     /// Whether I/O is taken and KATO runs.
@@ -135,6 +137,7 @@ impl Registers {
 
     fn shut_down(&mut self) -> Transition {
         self.phase = Phase::ShuttingDown;
+        self.flushes += 1;
         Transition::Shutdown
     }
 
@@ -155,9 +158,10 @@ impl Registers {
         has_ended
     }
 
-    /// The flush of a shutdown has ended.
+    /// The flush of a shutdown has ended. That of a shutdown before a reset says nothing about the one after it.
     pub(super) fn handle_flushed(&mut self, is_durable: bool) {
-        if self.phase == Phase::ShuttingDown {
+        self.flushes = self.flushes.saturating_sub(1);
+        if self.phase == Phase::ShuttingDown && self.flushes == 0 {
             self.phase = if is_durable { Phase::ShutDown } else { Phase::Failed };
         }
     }

@@ -23,7 +23,8 @@ pub struct Limits {
     pub commands_before_connect_max: usize,
     /// From accept to a successful Connect.
     pub handshake: Duration,
-    /// A transfer or a half-received PDU may rest for so long, twice that at the most.
+    /// A transfer, a half-received PDU or queued output may rest for so long, twice that at the most, and take four
+    /// times that in all.
     pub stall: Duration,
     /// After a fatal error, the host's time to read our TermReq and close (TCP 1.0 §3.5: at most 30 s).
     pub drain: Duration,

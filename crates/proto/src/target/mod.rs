@@ -25,7 +25,7 @@ mod tests;
 mod transfer;
 mod transmit;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
 use isolane_wire::{Direction, Framing};
@@ -36,7 +36,7 @@ pub use permit::Permit;
 
 use self::receive::Receiving;
 use self::slots::Slots;
-use crate::queue::{FatalError, Fault, Output, Phase, Progress, Receiver};
+use crate::queue::{Debts, FatalError, Fault, Output, Phase, Progress, Receiver};
 
 /// The target's end of one connection.
 pub struct Queue {
@@ -133,7 +133,7 @@ impl Queue {
             Phase::Draining(until) => Some(until),
             Phase::Closed => None,
             _ if !self.is_connected => Some(self.handshake_deadline),
-            _ => self.is_owed_something().then(|| self.progress.deadline()),
+            _ => (!self.debts().are_settled()).then(|| self.progress.deadline()),
         }
     }
 
@@ -148,13 +148,17 @@ impl Queue {
                 }
             }
             _ => {
-                let bytes =
-                    self.receiver.received_bytes() + self.output.queued_bytes() + self.output.sent_bytes();
-                if self.is_owed_something() && self.progress.is_stalled(now, bytes) {
+                let debts = self.debts();
+                if self.progress.is_stalled(now, &debts) {
                     self.fail(FatalError::silent(Fault::Stalled), now);
                 }
             }
         }
+    }
+
+    /// The host could not go on for so long, because there was no memory for its data: that time does not count against it.
+    pub fn excuse(&mut self, wait: Duration) {
+        self.progress.excuse(wait);
     }
 
     /// The host closed its side. Nothing more can be received; close.
@@ -179,9 +183,16 @@ impl Queue {
         self.slots.take_buffers()
     }
 
-    /// Whether the host owes bytes, or must take some.
-    fn is_owed_something(&self) -> bool {
-        !self.output.is_empty() || self.receiver.is_mid_pdu() || self.slots.has_receiving()
+    /// What the host owes us, or must take.
+    fn debts(&self) -> Debts {
+        Debts {
+            moved_bytes: self.receiver.received_bytes()
+                + self.output.queued_bytes()
+                + self.output.sent_bytes(),
+            pdus: self.receiver.pdus(),
+            output: self.output.bytes(),
+            transfers: self.slots.transfers(),
+        }
     }
 
     /// The connection ends because of `error`: tell it if the specification wants that.

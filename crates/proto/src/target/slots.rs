@@ -8,6 +8,7 @@ use isolane_memory::Buffer;
 use isolane_wire::SubmissionEntry;
 
 use super::permit::Permit;
+use crate::queue::Debt;
 
 /// The most R2Ts outstanding for one command, whatever the host allows.
 pub(super) const GRANTS_MAX: usize = 4;
@@ -27,6 +28,8 @@ pub(super) struct Slots {
     receiving: usize,
     /// Length of these buffers.
     receiving_bytes: usize,
+    /// Transfers ever begun.
+    transfers: u64,
 }
 
 /// One command.
@@ -38,6 +41,8 @@ pub(super) struct Slot {
     pub(super) entry: SubmissionEntry,
     /// Write data; present while it arrives.
     pub(super) buffer: Option<Buffer>,
+    /// The number of its transfer, counted from 1.
+    transfer: u64,
     /// Data digests so far were right.
     pub(super) is_intact: bool,
     /// Bytes that R2Ts asked for, and bytes that arrived.
@@ -78,6 +83,7 @@ impl Slots {
             occupied: 0,
             receiving: 0,
             receiving_bytes: 0,
+            transfers: 0,
         };
         slots.set_limit(limit);
         slots
@@ -104,9 +110,15 @@ impl Slots {
         self.limit
     }
 
-    /// Whether any command waits for data.
-    pub(super) fn has_receiving(&self) -> bool {
-        self.receiving > 0
+    /// The transfers that were begun, and up to which of them all are complete.
+    pub(super) fn transfers(&self) -> Debt {
+        let incurred = self.transfers;
+        if self.receiving == 0 {
+            return Debt { incurred, settled: incurred };
+        }
+        let open = self.slots.iter().filter(|slot| slot.is_occupied && slot.buffer.is_some());
+        let oldest = open.map(|slot| slot.transfer).min();
+        Debt { incurred, settled: oldest.map_or(incurred, |oldest| oldest - 1) }
     }
 
     /// Length of the buffers that data is to arrive in.
@@ -157,9 +169,11 @@ impl Slots {
         self.check(&permit);
         self.receiving += 1;
         self.receiving_bytes += buffer.len();
+        self.transfers += 1;
         let slot = &mut self.slots[usize::from(permit.slot)];
         permit.forfeit();
         slot.buffer = Some(buffer);
+        slot.transfer = self.transfers;
         slot.is_intact = true;
         slot.granted = 0;
         slot.received = 0;
@@ -237,6 +251,7 @@ impl Slots {
             is_occupied: false,
             entry: *entry,
             buffer: None,
+            transfer: 0,
             is_intact: true,
             granted: 0,
             received: 0,

@@ -464,6 +464,35 @@ fn a_half_received_pdu_has_a_deadline() {
     assert_eq!(error.fault, Fault::Stalled);
 }
 
+#[test]
+fn other_commands_do_not_hide_a_transfer_that_rests() {
+    let (mut host, _) = BadHost::granted();
+    for cid in 100..140 {
+        host.now += Duration::from_secs(5);
+        host.command(transport(READ, cid, 512), &[]);
+        if !host.target.is_closed() {
+            let permit = host.permit();
+            host.target.complete(permit, Completion::success());
+            host.output();
+            host.target.handle_timeout(host.now);
+        }
+    }
+    let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
+    assert_eq!(error.fault, Fault::Stalled);
+}
+
+#[test]
+fn a_wait_for_our_memory_is_not_held_against_the_host() {
+    let (mut host, _) = BadHost::granted();
+    let deadline = host.target.poll_timeout().expect("data is owed");
+    host.target.handle_timeout(deadline);
+    host.target.excuse(Duration::from_secs(600));
+    host.target.handle_timeout(deadline + Duration::from_secs(600));
+    assert!(!host.target.is_closed());
+    host.target.handle_timeout(deadline + Duration::from_secs(630));
+    assert!(host.target.is_closed());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -73,6 +73,11 @@ impl Queue {
         self.output.pending_bytes()
     }
 
+    /// Those among them that no payload lends: headers and responses, which are memory of the queue's own.
+    pub fn transmit_pending_header_bytes(&self) -> usize {
+        self.output.pending_header_bytes()
+    }
+
     /// Answers a command that got no permit.
     pub(super) fn refuse(&mut self, entry: &SubmissionEntry, status: Status) {
         self.queue_response(entry.cid, Completion::failed(status));

@@ -169,6 +169,24 @@ fn a_flush_that_ends_after_a_reset_changes_nothing() {
 }
 
 #[test]
+fn the_flush_of_a_shutdown_before_a_reset_does_not_end_the_one_after_it() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.set_cc(id, shutdown());
+    world.set_cc(id, Cc(0));
+    world.set_cc(id, Cc::enabled());
+    world.set_cc(id, shutdown());
+    world.port.handle_flushed(id, true);
+    assert_eq!(
+        world.csts(id).shst(),
+        Csts::SHST_OCCURRING,
+        "what was written between them may not be durable"
+    );
+    world.port.handle_flushed(id, true);
+    assert_eq!(world.csts(id).shst(), Csts::SHST_COMPLETE);
+}
+
+#[test]
 fn enabling_and_shutting_down_in_one_write_does_both() {
     let mut world = World::new();
     let id = world.admin();
