@@ -38,10 +38,12 @@ pub(crate) enum Message {
     AsyncEvent { lane: Key, cid: u16, completion: Completion },
     /// CC.SHN was set: when none of `busy` is, flush all volumes and tell the port.
     Shutdown { id: AssociationId, busy: Vec<Arc<Busy>> },
+    /// There is nothing to do: by dropping this, a core says that it sees what the port changed before.
+    See(Arc<()>),
     /// Read what has arrived on all connections of this host, then answer with [`Message::HostRead`].
     ReadHost { host_nqn: Nqn, reply_to: Address },
-    /// One core has read what a [`Message::ReadHost`] asked for.
-    HostRead { lane: Key },
+    /// One core has read what a [`Message::ReadHost`] asked for; or not all of it in time.
+    HostRead { lane: Key, is_settled: bool },
     /// An association has ended; the Connect of this lane may now be admitted.
     RetryConnect { lane: Key },
     /// Finish what is in flight, close everything, flush; by then at the latest.
@@ -116,6 +118,11 @@ impl Shared {
         if self.mailboxes[core].send(message).is_err() {
             log::debug!("core {core} has stopped and took no message");
         }
+    }
+
+    /// Leaves a message with every core.
+    pub(crate) fn post_to_all(&self, message: impl Fn() -> Message) {
+        (0..self.mailboxes.len()).for_each(|core| self.post(core, message()));
     }
 
     /// Calls the port and delivers whatever it wants done elsewhere.

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::filter::{Filter, Verdict};
@@ -131,6 +133,25 @@ fn what_a_host_has_sent_on_older_connections_is_done_before_it_is_admitted_anew(
     assert_eq!(queue.write(write_entry(0, 8), &new).0.status, Status::SUCCESS);
     std::thread::sleep(Duration::from_millis(300));
     assert!(queue.fetch(read_entry(0, 8), 4096).1 == new, "a write of the old association landed");
+}
+
+#[test]
+fn a_host_is_not_admitted_anew_while_an_older_write_of_it_cannot_reach_its_volume() {
+    let is_blocked = Arc::new(AtomicBool::new(true));
+    let is_held = Arc::clone(&is_blocked);
+    let blocked = Filter::over("mem:1M", move |request| match request {
+        Request::Write { .. } if is_held.load(Ordering::Relaxed) => Verdict::Later(request),
+        _ => Verdict::Pass(request),
+    });
+    let (_target, address) = start(TargetConfig { volumes: vec![(1, blocked)], ..two_cores(&[]) });
+    let admin = MockHost::admin(address);
+    let mut old = admin.io_queue(1, 31);
+    old.send(in_capsule(write_entry(0, 8), &[0xee; 4096]), &[0xee; 4096]);
+    let mut refused = MockHost::initialised(address, IcReq::default());
+    assert_eq!(refused.connect(0, 0xffff, NQN, HOST, 31).status, Status::CONNECT_CONTROLLER_BUSY);
+    is_blocked.store(false, Ordering::Relaxed);
+    let mut admitted = MockHost::initialised(address, IcReq::default());
+    assert_eq!(admitted.connect(0, 0xffff, NQN, HOST, 31).status, Status::SUCCESS);
 }
 
 #[test]

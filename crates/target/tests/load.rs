@@ -4,6 +4,7 @@ mod common;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::filter::{Filter, Verdict};
 use common::*;
@@ -128,6 +129,44 @@ fn many_hosts_that_let_memory_lie_lose_it_to_those_who_wait() {
     let mut good = admin.io_queue(9, 31);
     assert_eq!(good.push(write_entry(0, 2048), &pattern(1, 1 << 20)).status, Status::SUCCESS);
     assert!(target.counters().connections_open < 10, "none of the idle ones was closed");
+}
+
+#[test]
+fn writes_that_hold_memory_are_not_held_up_by_those_who_wait_for_it() {
+    let attempts = AtomicU32::new(0);
+    let slow = Filter::over("mem:64M", move |request| match request {
+        Request::Write { blocks: 2048, .. } if attempts.fetch_add(1, Ordering::Relaxed) < 20 => {
+            Verdict::Later(request)
+        }
+        _ => Verdict::Pass(request),
+    });
+    let (target, address) =
+        start(TargetConfig { pool_pages_max: 1024, volumes: vec![(1, slow)], ..config(&[]) });
+    let admin = MockHost::admin(address);
+    let transport = |slba, blocks: u32| SubmissionEntry {
+        sgl: Sgl::Transport { len: blocks * 512 },
+        ..write_entry(slba, blocks)
+    };
+    let mut holders: Vec<_> = (1..=3).map(|qid| admin.io_queue(qid, 31)).collect();
+    let granted = holders.iter_mut().map(|queue| {
+        queue.send(transport(0, 2048), &[]);
+        let ControllerPdu::R2t(r2t) = queue.answer().pdu else { panic!("no R2T") };
+        r2t
+    });
+    let granted: Vec<_> = granted.collect();
+    let mut others: Vec<_> = (4..=8).map(|qid| admin.io_queue(qid, 31)).collect();
+    others.iter_mut().for_each(|queue| (0..15).for_each(|at| _ = queue.send(transport(at * 136, 136), &[])));
+    eventually("the others wait for memory", || target.counters().deferred_commands > 64);
+
+    let begun = Instant::now();
+    for (queue, r2t) in holders.iter_mut().zip(granted) {
+        queue.send_granted(&r2t, &pattern(1, 1 << 20));
+    }
+    for queue in &mut holders {
+        let ControllerPdu::CapsuleResp(response) = queue.answer().pdu else { panic!("no response") };
+        assert_eq!(response.entry.status, Status::SUCCESS);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(3), "they waited for {:?}", begun.elapsed());
 }
 
 #[test]

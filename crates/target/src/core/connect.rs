@@ -4,7 +4,7 @@
 //! path that lands after the new association has begun would corrupt data. So before the Connect of an admin
 //! queue goes to the port, every core reads what has already arrived on older connections of that host, up to
 //! their end or until nothing is there; and the port admits it only when no write of an association that has ended is
-//! at a volume. Both waits are bounded.
+//! at a volume. Both waits are bounded: a Connect that has waited for too long is refused as busy.
 
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,11 @@ impl Core {
         }
     }
 
-    /// A core has read what it had from this host.
-    pub(super) fn on_host_read(&mut self, lane: &mut Lane) {
+    /// A core has read what it had from this host, or could not in time.
+    pub(super) fn on_host_read(&mut self, lane: &mut Lane, is_settled: bool) {
+        if let Some(connecting) = lane.connecting.take_if(|_| !is_settled) {
+            return self.refuse_as_busy(lane, connecting.permit);
+        }
         if let Some(connecting) = &mut lane.connecting {
             connecting.cores_left = connecting.cores_left.saturating_sub(1);
             self.try_connect(lane);
@@ -93,9 +96,12 @@ impl Core {
     pub(super) fn check_connect_deadline(&mut self, lane: &mut Lane) {
         let now = self.now;
         if let Some(connecting) = lane.connecting.take_if(|connecting| now >= connecting.until) {
-            let busy = Completion::failed(Status::CONNECT_CONTROLLER_BUSY);
-            self.refuse(lane, connecting.permit, busy);
+            self.refuse_as_busy(lane, connecting.permit);
         }
+    }
+
+    fn refuse_as_busy(&mut self, lane: &mut Lane, permit: Permit) {
+        self.refuse(lane, permit, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
     }
 
     fn refuse(&mut self, lane: &mut Lane, permit: Permit, completion: Completion) {
@@ -141,10 +147,11 @@ impl Driver {
         readings.retain_mut(|reading| {
             reading.has_begun = true;
             reading.lanes.retain_mut(|(key, left)| !self.is_settled(*key, left));
-            let is_done = reading.lanes.is_empty() || self.core.now >= reading.until;
+            let is_settled = reading.lanes.is_empty();
+            let is_done = is_settled || self.core.now >= reading.until;
             if is_done {
                 for Address { core, lane } in &reading.reply_to {
-                    self.core.shared.post(*core, Message::HostRead { lane: *lane });
+                    self.core.shared.post(*core, Message::HostRead { lane: *lane, is_settled });
                 }
             }
             !is_done
@@ -152,11 +159,11 @@ impl Driver {
         self.readings = readings;
     }
 
-    /// Whether nothing is left unread on a lane, and everything read has reached its volume. There, later writes to the same
-    /// blocks come after it.
+    /// Whether nothing is left unread on a lane, and every change that was read has reached its volume. There, later writes to
+    /// the same blocks come after it.
     fn is_settled(&mut self, key: Key, receives_left: &mut u32) -> bool {
         self.read_until_empty(key, receives_left);
-        *receives_left == 0 && !self.core.has_unstarted(key)
+        *receives_left == 0 && !self.core.has_unstarted_change(key)
     }
 
     /// Reads from a lane until nothing is there, or so much that all is read which was there at the start.

@@ -4,7 +4,6 @@
 //! Invariant: a flush begins only when the writes it must cover have been completed.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use isolane_proto::Completion;
 use isolane_proto::subsystem::AssociationId;
@@ -17,7 +16,7 @@ use super::job::FileWork;
 use super::waiting::Waiting;
 use super::{Core, Driver};
 use crate::counters::Operation;
-use crate::shared::Busy;
+use crate::shared::{Busy, Message};
 use crate::status;
 use crate::table::Key;
 
@@ -52,25 +51,27 @@ pub(super) struct Flushed {
 /// A flush of all volumes that has to wait for commands which are at volumes now.
 pub(super) struct Planned {
     busy: Vec<Arc<Busy>>,
-    /// Not earlier: by then every core has seen that the cache is disabled.
-    earliest: Instant,
+    /// Shared with a message to every core. When ours is the only reference, every core has seen what the port changed, and
+    /// has counted among `busy` what it began before.
+    unseen: Arc<()>,
     then: Then,
 }
 
 impl Planned {
-    fn is_due(&self, now: Instant) -> bool {
-        match self.then {
-            Then::ShutDown(_) | Then::Stop => self.busy.iter().all(|busy| busy.is_idle()),
-            Then::Answer { .. } => now >= self.earliest && self.busy.iter().all(|busy| busy.is_durable()),
-        }
+    fn is_due(&mut self) -> bool {
+        let is_seen = Arc::get_mut(&mut self.unseen).is_some();
+        is_seen
+            && self.busy.iter().all(|busy| match self.then {
+                Then::ShutDown(_) | Then::Stop => busy.is_idle(),
+                Then::Answer { .. } => busy.is_durable(),
+            })
     }
 }
 
 impl Core {
     /// The controller shuts down: flushes as soon as no command of its association is at a volume.
     pub(super) fn plan_shutdown(&mut self, id: AssociationId, busy: Vec<Arc<Busy>>) {
-        let then = Then::ShutDown(id);
-        self.planned.push(Planned { busy, earliest: self.now, then });
+        self.plan(busy, Then::ShutDown(id));
     }
 
     /// The volatile cache was disabled: flushes as soon as nothing that was started before can leave anything in it,
@@ -82,9 +83,13 @@ impl Core {
         permit: Permit,
         completion: Completion,
     ) {
-        let then = Then::Answer { lane, permit, completion };
-        let (busy, earliest) = (self.shared.busy_of(id), self.now + EVERY_CORE_SEES);
-        self.planned.push(Planned { busy, earliest, then });
+        self.plan(self.shared.busy_of(id), Then::Answer { lane, permit, completion });
+    }
+
+    fn plan(&mut self, busy: Vec<Arc<Busy>>, then: Then) {
+        let unseen = Arc::new(());
+        self.shared.post_to_all(|| Message::See(Arc::clone(&unseen)));
+        self.planned.push(Planned { busy, unseen, then });
     }
 
     /// Flushes every volume.
@@ -156,7 +161,7 @@ impl Driver {
     pub(super) fn see_to_flushes(&mut self) {
         let core = &mut self.core;
         for at in (0..core.planned.len()).rev() {
-            if core.planned[at].is_due(core.now) {
+            if core.planned[at].is_due() {
                 let planned = core.planned.swap_remove(at);
                 core.start_flush(planned.then);
             }
@@ -201,6 +206,3 @@ impl Core {
         groups.chain(planned).chain(flushed).for_each(Then::forfeit);
     }
 }
-
-/// The longest that a core's turn takes until it looks at what other cores have changed.
-const EVERY_CORE_SEES: Duration = Duration::from_millis(10);

@@ -120,7 +120,7 @@ impl Core {
                 None => {
                     self.counters.deferred_commands.add(1);
                     log::trace!("{}: not read from until there is memory", lane.peer());
-                    lane.stalled = Some(Stalled { permit, len });
+                    lane.stalled = Some(Stalled { permit, len, since: self.now });
                 }
             },
             Place::Transport => self.enter(lane, Waiting::Data { lane: lane.key, permit, len }),

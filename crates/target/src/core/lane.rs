@@ -96,6 +96,8 @@ pub(crate) struct Connecting {
 pub(crate) struct Stalled {
     pub permit: Permit,
     pub len: usize,
+    /// It has waited for memory since then.
+    pub since: Instant,
 }
 
 impl Lane {

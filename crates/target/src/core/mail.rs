@@ -24,9 +24,12 @@ impl Driver {
             Message::Adopt { socket, peer } => self.adopt(socket, peer),
             Message::Close { lane, reason } => self.on_lane(lane, |core, lane| core.close(lane, reason)),
             Message::AsyncEvent { lane, cid, completion } => self.answer_event(lane, cid, completion),
+            Message::See(unseen) => drop(unseen),
             Message::Shutdown { id, busy } => self.core.plan_shutdown(id, busy),
             Message::ReadHost { host_nqn, reply_to } => self.begin_reading_host(&host_nqn, reply_to),
-            Message::HostRead { lane } => self.on_lane(lane, |core, lane| core.on_host_read(lane)),
+            Message::HostRead { lane, is_settled } => {
+                self.on_lane(lane, |core, lane| core.on_host_read(lane, is_settled));
+            }
             Message::RetryConnect { lane } => self.on_lane(lane, |core, lane| core.try_connect(lane)),
             Message::Stop { deadline } => self.begin_stop(deadline),
         }

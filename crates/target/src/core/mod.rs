@@ -231,10 +231,11 @@ impl Driver {
         if !self.core.waiting.is_empty() {
             return Some(now + RETRY);
         }
-        if !self.core.limited.is_empty() {
-            return Some(now + WATCH);
-        }
-        if !self.core.stalled.is_empty() || !self.core.planned.is_empty() || self.stop.is_some() {
+        let is_watching = !self.core.limited.is_empty()
+            || !self.core.stalled.is_empty()
+            || !self.core.planned.is_empty()
+            || self.stop.is_some();
+        if is_watching {
             return Some(now + WATCH);
         }
         (!self.lanes.is_empty()).then_some(self.next_tick)

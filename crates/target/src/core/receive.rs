@@ -153,7 +153,7 @@ impl Core {
             lane.is_paused = false;
             return true;
         }
-        if lane.queue.transmit_pending_bytes() > output_bytes_max(lane) / 2 {
+        if is_filled(lane, 2) {
             return false;
         }
         if let Some(stalled) = lane.stalled.take() {
@@ -161,6 +161,7 @@ impl Core {
                 lane.stalled = Some(stalled);
                 return false;
             };
+            lane.queue.excuse(self.now.saturating_duration_since(stalled.since));
             lane.queue.receive_into(stalled.permit, buffer);
         }
         lane.is_paused = false;
@@ -175,7 +176,13 @@ impl Core {
 
 /// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has no more answers.
 fn is_full(lane: &Lane) -> bool {
-    lane.queue.transmit_pending_bytes() > output_bytes_max(lane) && !lane.queue.is_closed()
+    is_filled(lane, 1) && !lane.queue.is_closed()
+}
+
+/// Whether more than one part in `parts` of the room for output is taken.
+fn is_filled(lane: &Lane, parts: usize) -> bool {
+    lane.queue.transmit_pending_bytes() > output_bytes_max(lane) / parts
+        || lane.queue.transmit_pending_header_bytes() > CONTROL_OUTPUT_BYTES_MAX / parts
 }
 
 /// One receive can bring thousands of commands whose answers are of any size. What admin commands return is memory of its
@@ -189,5 +196,5 @@ fn output_bytes_max(lane: &Lane) -> usize {
 
 /// An I/O queue is not read from while more output than this waits for its host.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
-/// The same for an admin queue, and before Connect.
+/// The same for an admin queue, and before Connect; and for responses without data on every queue.
 const CONTROL_OUTPUT_BYTES_MAX: usize = 64 << 10;

@@ -1,7 +1,8 @@
 //! Commands that cannot go on now: no memory is left, or another command works on the same blocks.
 //!
-//! First come, first served: a command that waits for memory keeps later ones from taking it. Invariant: one
-//! turn tries a bounded number of them again.
+//! First come, first served: a command that waits for memory keeps later ones from taking it. Invariants: one turn
+//! tries a bounded number of them again; a command that waits for memory keeps none from its turn that needs none, which
+//! may hold just the memory that is waited for.
 
 use std::collections::VecDeque;
 
@@ -51,11 +52,14 @@ impl Core {
         self.waiting.push_back(waiting);
     }
 
-    /// Whether a command of a lane, with all of its data, has not reached its volume yet.
-    pub(super) fn has_unstarted(&self, lane: Key) -> bool {
-        let is_unstarted =
-            |waiting: &Waiting| matches!(waiting, Waiting::Start { lane: it, .. } if *it == lane);
-        self.waiting.iter().any(is_unstarted)
+    /// Whether a command of a lane that changes blocks has all of its data and has not reached its volume yet.
+    pub(super) fn has_unstarted_change(&self, lane: Key) -> bool {
+        self.waiting.iter().any(|waiting| match waiting {
+            Waiting::Start { lane: it, request, .. } => {
+                *it == lane && !matches!(request, Request::Read { .. } | Request::Flush)
+            }
+            Waiting::Data { .. } | Waiting::Flush { .. } => false,
+        })
     }
 
     /// Gives up everything that waits for a lane which has ended: it will not be started any more.
@@ -121,13 +125,21 @@ impl Driver {
     pub(super) fn retry_waiting(&mut self) {
         let mut kept = VecDeque::new();
         let mut is_short = [false; 2];
-        for _ in 0..self.core.waiting.len().min(RETRIES_PER_TURN) {
+        let mut retries_left = RETRIES_PER_TURN;
+        for _ in 0..self.core.waiting.len() {
+            if retries_left == 0 {
+                break;
+            }
             let Some(waiting) = self.core.waiting.pop_front() else { break };
             let len = waiting.bytes_to_take();
             let is_short = &mut is_short[Size::of(len) as usize];
+            if len > 0 && *is_short {
+                kept.push_back(waiting);
+                continue;
+            }
+            retries_left -= 1;
             self.core.memory.end_wait(len);
-            let still = if len > 0 && *is_short { Some(waiting) } else { self.retry(waiting) };
-            if let Some(waiting) = still {
+            if let Some(waiting) = self.retry(waiting) {
                 *is_short |= len > 0;
                 self.core.memory.begin_wait(waiting.bytes_to_take());
                 kept.push_back(waiting);
@@ -150,5 +162,5 @@ impl Driver {
 }
 
 const GONE: &str = "a lane went before its last command";
-/// How many of those that wait one turn looks at.
+/// How many of those that wait one turn tries.
 const RETRIES_PER_TURN: usize = 64;
