@@ -112,7 +112,8 @@ impl Fence {
         mailbox: &mailbox::Sender<Message>,
     ) -> Fence {
         let is_cancelled = Arc::<AtomicBool>::default();
-        let (watched, plan, mailbox) = (old.clone(), Arc::clone(plan), mailbox.clone());
+        let (unwatched, mailbox) = (mailbox, mailbox.clone());
+        let (watched, plan) = (old.clone(), Arc::clone(plan));
         let cancelled = Arc::clone(&is_cancelled);
         let watch = move || {
             let verdict = wait_for_death(&watched, &plan, &cancelled);
@@ -120,7 +121,8 @@ impl Fence {
             let _ = mailbox.send(Message::Fenced(id, verdict));
         };
         if let Err(error) = std::thread::Builder::new().name("isolane-fence".to_owned()).spawn(watch) {
-            log::error!("no thread to watch a lost association: {error}; its writes stay held back");
+            log::error!("no thread to watch a lost association: {error}; its writes fail");
+            let _ = unwatched.send(Message::Fenced(id, Verdict::Unknown));
         }
         Fence { old, ranges, is_cancelled }
     }

@@ -17,9 +17,11 @@ type Outcome = Result<(), RequestError>;
 /// Lets `work` read into `memory`. `work` returns only when the buffer is back or dropped.
 pub(crate) fn lend_mut(memory: &mut [u8], work: impl FnOnce(Buffer) -> Outcome) -> Outcome {
     let guard = Abort;
-    // SAFETY: `memory` is borrowed exclusively until this function returns. `work` returns only when the buffer is
-    // given back or dropped (see `blocking`), and a panic in it ends the process instead of unwinding past the loan.
-    let buffer = unsafe { Buffer::lend(NonNull::from(&mut *memory).cast(), memory.len()) };
+    let len = memory.len();
+    // SAFETY: `memory` is borrowed exclusively, and not looked at any more, until this function returns. `work` returns
+    // only when the buffer is given back or dropped (see `blocking`), and a panic in it ends the process instead of
+    // unwinding past the loan.
+    let buffer = unsafe { Buffer::lend(NonNull::from(memory).cast(), len) };
     let result = work(buffer);
     std::mem::forget(guard);
     result

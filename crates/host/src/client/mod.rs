@@ -331,6 +331,9 @@ fn shape_of(namespace: &NamespaceInfo, info: &Info) -> Result<Shape, ConnectErro
     if !namespace.block_bytes.is_power_of_two() || !(512..=65_536).contains(&namespace.block_bytes) {
         return unsupported("has blocks that are not 512 bytes to 64 KiB long");
     }
+    if namespace.len_bytes() > i64::MAX as u64 {
+        return unsupported("has more bytes than a file can have");
+    }
     let part_blocks = info.negotiated.transfer_bytes_max / namespace.block_bytes as usize;
     Ok(Shape {
         block_bytes: namespace.block_bytes,
