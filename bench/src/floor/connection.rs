@@ -1,0 +1,49 @@
+//! A non-blocking socket: one `readv` a turn, whole batches out.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+
+use rustix::net::sockopt::set_socket_send_buffer_size;
+
+/// Iovecs of one system call, the kernel's limit.
+pub const IOVECS_MAX: usize = 1024;
+
+/// A connected socket that never blocks and never delays a segment.
+pub struct Connection {
+    stream: TcpStream,
+}
+
+impl Connection {
+    /// Takes over a connected stream. A bounded send buffer keeps what is under way in the caches; 0 leaves it to
+    /// the kernel, which lets it grow to megabytes.
+    pub fn new(stream: TcpStream, send_buffer_bytes: usize) -> io::Result<Connection> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        if send_buffer_bytes > 0 {
+            set_socket_send_buffer_size(&stream, send_buffer_bytes)?;
+        }
+        Ok(Connection { stream })
+    }
+
+    /// One `readv`: the bytes that came, 0 when there are none, an error when the peer is gone.
+    pub fn receive(&mut self, places: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self.stream.read_vectored(places) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+            result => result,
+        }
+    }
+
+    /// One `writev` of the whole batch, and more only while the socket is full.
+    pub fn send(&mut self, mut batch: &mut [IoSlice<'_>]) -> io::Result<()> {
+        while !batch.is_empty() {
+            let window = batch.len().min(IOVECS_MAX);
+            match self.stream.write_vectored(&batch[..window]) {
+                Ok(sent) => IoSlice::advance_slices(&mut batch, sent),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! One measurement: two pinned threads, connections over loopback, a report.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::connection::Connection;
+use super::host::{Outcome, drive};
+use super::target::serve;
+use super::work::Work;
+use crate::core::pin;
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Shape of the traffic
+    #[arg(long, default_value = "read4k")]
+    pub work: Work,
+    /// Operations under way on each connection
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depth: u16,
+    /// Number of connections
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub connections: u16,
+    /// Seconds to measure, after a tenth of that to warm up
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Send buffer of every socket in bytes; 0 leaves it to the kernel
+    #[arg(long, default_value_t = 512 << 10)]
+    pub send_buffer: usize,
+    /// Core of the serving thread
+    #[arg(long, default_value_t = 0)]
+    pub target_core: usize,
+    /// Core of the asking thread
+    #[arg(long, default_value_t = 1)]
+    pub host_core: usize,
+}
+
+/// What was measured, in the shape of `isolane bench --json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Shape of the traffic.
+    pub work: Work,
+    /// Operations under way on each connection.
+    pub depth: u16,
+    /// Number of connections.
+    pub connections: u16,
+    /// Operations a second.
+    pub iops: f64,
+    /// Payload a second.
+    pub mib_per_s: f64,
+    /// Round trips.
+    pub latency_us: Latency,
+}
+
+/// Round trips in microseconds; the percentiles are measured at depth 1 only.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latency {
+    /// By Little's law: operations under way divided by the rate.
+    pub mean: f64,
+    /// Median.
+    pub p50: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+    /// 99.9th percentile.
+    pub p99_9: Option<f64>,
+}
+
+/// Runs one measurement.
+pub fn run(options: &Options) -> io::Result<Report> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    let (work, depth, target_core) = (options.work, options.depth as usize, options.target_core);
+    let (count, send_buffer) = (options.connections, options.send_buffer);
+    let target = thread::spawn(move || {
+        pin(target_core)?;
+        let accept = |_| Connection::new(listener.accept()?.0, send_buffer);
+        let accepted = (0..count).map(accept).collect::<io::Result<_>>()?;
+        serve(accepted, work, depth)
+    });
+    pin(options.host_core)?;
+    let connect = |_| Connection::new(TcpStream::connect(address)?, send_buffer);
+    let connected = (0..count).map(connect).collect::<io::Result<_>>()?;
+    let measured = Duration::from_secs_f64(options.seconds);
+    let outcome = drive(connected, work, depth, measured / 10, measured)?;
+    target.join().expect("the target thread does not panic")?;
+    Ok(report(options, &outcome))
+}
+
+fn report(options: &Options, outcome: &Outcome) -> Report {
+    let iops = outcome.operations as f64 / outcome.elapsed.as_secs_f64();
+    let under_way = f64::from(options.depth) * f64::from(options.connections);
+    let quantile = |q| {
+        let taken = &outcome.round_trips_ns;
+        (!taken.is_empty()).then(|| taken.value_at_quantile(q) as f64 / 1e3)
+    };
+    Report {
+        work: options.work,
+        depth: options.depth,
+        connections: options.connections,
+        iops,
+        mib_per_s: iops * options.work.block_bytes() as f64 / f64::from(1 << 20),
+        latency_us: Latency {
+            mean: under_way * 1e6 / iops,
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+            p99_9: quantile(0.999),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shape_of_traffic_flows_over_one_and_over_several_connections() {
+        for work in [Work::Read4k, Work::Write4k, Work::Read128k, Work::Write128k] {
+            for (depth, connections) in [(1, 1), (7, 1), (3, 4)] {
+                let seconds = 0.02;
+                let (send_buffer, target_core, host_core) = (0, 0, 1);
+                let options =
+                    Options { work, depth, connections, seconds, send_buffer, target_core, host_core };
+                let report = run(&options).unwrap();
+                assert!(report.iops > 0.0, "{work:?} at depth {depth} over {connections} connections");
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Inputs to start from: one of every PDU, command and structure, and whole dialogues.
+
+use isolane_wire::pdu::{
+    C2hData, CapsuleCmd, CapsuleResp, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu, IcReq, IcResp,
+    R2t, TermReq,
+};
+use isolane_wire::{
+    Ascii, CompletionEntry, Direction, Framing, Nqn, Sgl, Status, SubmissionEntry, admin, digest::crc32c,
+    fabrics, identify as identities, io, log,
+};
+
+use crate::decoders::{encode_controller, encode_host};
+
+const PLAIN: Framing = Framing { header_digest: false, data_digest: false, pda: 0 };
+const FULL: Framing = Framing { header_digest: true, data_digest: true, pda: 3 };
+
+pub(crate) fn host_pdus() -> Vec<Vec<u8>> {
+    let read = io::ReadCommand { nsid: 1, slba: 0x0102_0304, nlb: 7, ..Default::default() }.entry();
+    let pdus = [
+        HostPdu::IcReq(IcReq { hpda: 3, digests: Digests(3), maxr2t: 2 }),
+        HostPdu::TermReq(TermReq::new(Direction::HostToController, HeaderFault::invalid(4), &[7; 24])),
+        HostPdu::CapsuleCmd(CapsuleCmd { entry: read, data_len: 0 }),
+        HostPdu::CapsuleCmd(CapsuleCmd { entry: read, data_len: 4096 }),
+        HostPdu::H2cData(H2cData { cccid: 1, ttag: 2, datao: 4096, datal: 8192, last: true }),
+    ];
+    framed(|framing| pdus.iter().map(|pdu| encode_host(pdu, framing)).collect())
+}
+
+pub(crate) fn controller_pdus() -> Vec<Vec<u8>> {
+    let pdus = [
+        ControllerPdu::IcResp(IcResp { cpda: 3, digests: Digests(3), maxh2cdata: 1 << 20 }),
+        ControllerPdu::TermReq(TermReq::new(Direction::ControllerToHost, HeaderFault::sequence(), &[7; 128])),
+        ControllerPdu::CapsuleResp(CapsuleResp { entry: CompletionEntry { cid: 3, ..Default::default() } }),
+        ControllerPdu::C2hData(C2hData { cccid: 3, datao: 0, datal: 4096, last: true, success: true }),
+        ControllerPdu::R2t(R2t { cccid: 3, ttag: 4, r2to: 0, r2tl: 1 << 20 }),
+    ];
+    framed(|framing| pdus.iter().map(|pdu| encode_controller(pdu, framing)).collect())
+}
+
+/// Each header behind the byte that chooses its framing.
+fn framed(encode: impl Fn(&Framing) -> Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let choices = [(PLAIN, 0), (FULL, 3 | 3 << 2)];
+    let behind = |(framing, choice): (Framing, u8)| {
+        encode(&framing).into_iter().map(move |header| [vec![choice], header].concat())
+    };
+    choices.into_iter().flat_map(behind).collect()
+}
+
+pub(crate) fn commands() -> Vec<Vec<u8>> {
+    entries().iter().map(|entry| entry.encode().to_vec()).collect()
+}
+
+fn entries() -> Vec<SubmissionEntry> {
+    vec![
+        io::ReadCommand { nsid: 1, slba: 8, nlb: 7, ..Default::default() }.entry(),
+        io::WriteCommand { nsid: 1, slba: 8, nlb: 7, fua: true, ..Default::default() }.entry(),
+        io::WriteZeroesCommand { nsid: 1, slba: 8, nlb: 0xffff, deallocate: true, ..Default::default() }
+            .entry(),
+        io::DatasetManagementCommand { nsid: 1, nr: 1, deallocate: true, ..Default::default() }.entry(),
+        io::flush(1),
+        admin::IdentifyCommand::new(admin::Cns::Controller, 0).entry(),
+        admin::GetLogPageCommand::new(admin::LogPage::Discovery, 0, 4096).entry(),
+        admin::GetFeaturesCommand { fid: 7, ..Default::default() }.entry(),
+        admin::SetFeaturesCommand { fid: 7, cdw11: 0x0003_0003, ..Default::default() }.entry(),
+        admin::AbortCommand { sqid: 0, cid: 1 }.entry(),
+        admin::async_event_request(),
+        admin::keep_alive(),
+        fabrics::ConnectCommand { sqsize: 31, kato_ms: 30_000, ..Default::default() }.entry(),
+        fabrics::PropertyGetCommand { size: fabrics::PropertySize::Bytes8, offset: 0 }.entry(),
+        fabrics::PropertySetCommand { size: fabrics::PropertySize::Bytes4, offset: 0x14, value: 1 }.entry(),
+        fabrics::DisconnectCommand::default().entry(),
+    ]
+}
+
+pub(crate) fn completions() -> Vec<Vec<u8>> {
+    let rejection = fabrics::ConnectRejection::Data(fabrics::ConnectData::SUBNQN).completion();
+    let failure = CompletionEntry { cid: 1, status: Status::LBA_OUT_OF_RANGE, ..Default::default() };
+    [rejection, failure].iter().map(|entry| entry.encode().to_vec()).collect()
+}
+
+pub(crate) fn connect_data() -> Vec<Vec<u8>> {
+    let name = |text| Nqn::new(text).unwrap_or(Nqn::discovery()).into();
+    let (subnqn, hostnqn) = (name("nqn.2014-08.org.example:fuzz"), name("nqn.2014-08.org.example:host"));
+    vec![fabrics::ConnectData { hostid: [1; 16], cntlid: 0xffff, subnqn, hostnqn }.encode().to_vec()]
+}
+
+pub(crate) fn nqns() -> Vec<Vec<u8>> {
+    vec![Nqn::discovery().encode().to_vec(), vec![b'n'; 223]]
+}
+
+pub(crate) fn identify() -> Vec<Vec<u8>> {
+    let controller = identities::Controller { ioccsz: 1028, mdts: 8, nn: 3, ..Default::default() };
+    let mut namespace = identities::Namespace { nsze: 1 << 21, ncap: 1 << 21, ..Default::default() };
+    namespace.lbaf[0] = identities::LbaFormat(0).with_lbads(9);
+    let namespaces = identities::NamespaceList::new([1, 7]);
+    let controllers = identities::ControllerList::new([1, 2]);
+    [controller.encode(), namespace.encode(), namespaces.encode(), controllers.encode()]
+        .map(Vec::from)
+        .to_vec()
+}
+
+pub(crate) fn descriptors() -> Vec<Vec<u8>> {
+    use identities::Descriptor::{CommandSet, Eui64, Nguid, Uuid};
+    let list = [Uuid([1; 16]), Nguid([2; 16]), Eui64([3; 8]), CommandSet(0)];
+    vec![identities::DescriptorList::encode(&list)[..64].to_vec()]
+}
+
+pub(crate) fn log_pages() -> Vec<Vec<u8>> {
+    let header = log::DiscoveryHeader { genctr: 1, numrec: 1, recfmt: 0 };
+    let entry = log::DiscoveryEntry {
+        trtype: 3,
+        adrfam: 1,
+        trsvcid: Ascii::lossy("4420"),
+        traddr: Ascii::lossy("127.0.0.1"),
+        ..Default::default()
+    };
+    vec![header.encode().to_vec(), entry.encode().to_vec(), log::Smart::default().encode().to_vec()]
+}
+
+/// Geometry, length of data, command, ranges.
+pub(crate) fn io_commands() -> Vec<Vec<u8>> {
+    let range = io::Range { attributes: 0, blocks: 8, slba: 8 }.encode();
+    let input = |entry: &SubmissionEntry| {
+        let blocks = 1_u64 << 20;
+        let [shift, flags] = [[0_u8], [0_u8]];
+        let data_len = 4096_u32.to_le_bytes();
+        let count = 2_u16.to_le_bytes();
+        [&shift[..], &blocks.to_le_bytes(), &flags, &data_len, &entry.encode(), &count, &range, &range]
+            .concat()
+    };
+    entries().iter().map(input).collect()
+}
+
+/// Connect, enable, ask for everything, disconnect: see `machines` for what the bytes mean.
+pub(crate) fn port_dialogues() -> Vec<Vec<u8>> {
+    let connect = [0, 1, 100];
+    let enable = [8, 0, 1, 0, 0, 0, 0, 0];
+    let discovery = [0, 8 + 2, 0];
+    let queue = [2, 1, 1, 0];
+    let identify: Vec<u8> = (0..18).flat_map(|cns| [5, 0, 1, cns, 1, 0, 0]).collect();
+    let pages: Vec<u8> = (0..13).flat_map(|page| [6, 0, 1, page, 0, 0, 0, 5]).collect();
+    let features: Vec<u8> = (0..17).flat_map(|fid| [7, 0, 1, 0, fid, 0, 0, 0, 0, 0, 0]).collect();
+    let events = [10, 0, 1, 0, 1, 0, 10, 0, 1, 0, 2, 0, 15, 0, 9, 15, 3, 1];
+    let shutdown = [8, 0, 1, 0, 0, 0, 0, 4, 14, 0, 11, 0xff, 0x7f];
+    let end = [12, 0, 13, 1, 12, 0, 13, 1];
+    vec![
+        [&connect[..], &enable, &queue, &identify, &pages, &features, &events, &shutdown, &end].concat(),
+        [&discovery[..], &enable, &pages, &events, &end].concat(),
+        [&connect[..], &enable, &connect, &[0, 2, 5], &events, &[11, 0xff, 0xff], &end].concat(),
+    ]
+}
+
+/// A seed, and what a host sends from ICReq on.
+pub(crate) fn host_streams() -> Vec<Vec<u8>> {
+    [(PLAIN, 0), (Framing { pda: 0, ..FULL }, 3)]
+        .map(|(framing, digests)| host_stream(&framing, digests))
+        .to_vec()
+}
+
+fn host_stream(framing: &Framing, digests: u8) -> Vec<u8> {
+    let mut bytes = 77_u64.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&IcReq { hpda: 0, digests: Digests(digests), maxr2t: 0 }.encode());
+    let connect = fabrics::ConnectCommand { qid: 1, sqsize: 31, ..Default::default() }.entry();
+    for (cid, entry, len) in
+        [(0, connect, 1024), (1, SubmissionEntry::new(1, 1), 512), (2, SubmissionEntry::new(1, 1), 4096)]
+    {
+        let entry = SubmissionEntry { cid, sgl: Sgl::InCapsule { offset: 0, len }, ..entry };
+        bytes.extend_from_slice(&CapsuleCmd { entry, data_len: len }.encode(framing));
+        append_data(&mut bytes, len, framing);
+    }
+    for (cid, opcode, len) in [(3, 2, 4096), (4, 1, 8192), (6, 2, 512)] {
+        let entry = SubmissionEntry { cid, sgl: Sgl::Transport { len }, ..SubmissionEntry::new(opcode, 1) };
+        bytes.extend_from_slice(&CapsuleCmd { entry, data_len: 0 }.encode(framing));
+    }
+    bytes
+}
+
+/// The CIDs that a host's queue gives to its first commands are this one and those that follow it.
+const FIRST_CID: u16 = 0x1000;
+
+/// A seed, and what a target sends from ICResp on: answers to Read, Write, Flush, Read and Read.
+pub(crate) fn controller_streams() -> Vec<Vec<u8>> {
+    [(PLAIN, 0), (Framing { pda: 0, ..FULL }, 3)]
+        .map(|(framing, digests)| controller_stream(&framing, digests))
+        .to_vec()
+}
+
+fn controller_stream(framing: &Framing, digests: u8) -> Vec<u8> {
+    let mut bytes = u64::from(digests).to_le_bytes().to_vec();
+    bytes.extend_from_slice(&IcResp { cpda: 0, digests: Digests(digests), maxh2cdata: 1 << 20 }.encode());
+    for (cccid, datal) in [(0, 512), (3, 4096), (4, 9000)] {
+        let success = cccid == 0;
+        let pdu = C2hData { cccid: FIRST_CID + cccid, datao: 0, datal, last: true, success };
+        bytes.extend_from_slice(&pdu.encode(framing));
+        append_data(&mut bytes, datal, framing);
+    }
+    for cid in 1..5 {
+        let entry = CompletionEntry { cid: FIRST_CID + cid, ..Default::default() };
+        bytes.extend_from_slice(&CapsuleResp { entry }.encode(framing));
+    }
+    bytes
+}
+
+fn append_data(bytes: &mut Vec<u8>, len: u32, framing: &Framing) {
+    let start = bytes.len();
+    bytes.extend((0..len).map(|index| index as u8));
+    if framing.data_digest {
+        let digest = crc32c(&bytes[start..]);
+        bytes.extend(digest.to_le_bytes());
+    }
+}
+
+/// Negotiation and steps of a host.
+pub(crate) fn target_dialogues() -> Vec<Vec<u8>> {
+    let reads = [0, 1, 6, 1, 2, 4, 0, 3, 12];
+    let writes = [2, 4, 5, 4, 6, 9, 4, 8, 13, 5, 10, 12];
+    let answers: Vec<u8> = (0..40).flat_map(|step| [6 + step % 3, u8::from(step % 4 != 0)]).collect();
+    let broken = [9, 0, 1, 2, 11, 1, 0, 16, 4, 0];
+    let dialogue =
+        |start: [u8; 4]| [&start[..], &reads, &writes, &answers, &reads, &writes, &broken, &answers].concat();
+    NEGOTIATIONS.map(dialogue).to_vec()
+}
+
+/// Negotiation, what a host submits, and steps of a target.
+pub(crate) fn host_dialogues() -> Vec<Vec<u8>> {
+    let submissions = [0, 6, 3, 5, 1, 4, 4, 9, 2, 12, 5, 13];
+    let answers: Vec<u8> = (0..40).flat_map(|step| [6 + step % 3, step % 5, step % 2, step]).collect();
+    let broken = [9, 0, 0, 11, 0, 0, 0, 16, 4, 0];
+    let dialogue =
+        |start: [u8; 4]| [&start[..], &submissions, &answers, &submissions, &broken, &answers].concat();
+    NEGOTIATIONS.map(dialogue).to_vec()
+}
+
+/// Choices (digests, limits, cuts), HPDA, CPDA, MAXR2T.
+const NEGOTIATIONS: [[u8; 4]; 5] =
+    [[0, 0, 0, 0], [3, 0, 0, 0], [3 + 16, 3, 7, 2], [7 + 8, 31, 31, 5], [2 + 16, 0, 1, 1]];

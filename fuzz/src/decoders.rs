@@ -1,0 +1,149 @@
+//! Every decoder of `isolane-wire`: no bytes make it panic, and what it accepts its encoder writes so that it
+//! decodes to the same again.
+
+use isolane_wire::pdu::{CommonHeader, ControllerPdu, HostPdu};
+use isolane_wire::{
+    CompletionEntry, Direction, Framing, Nqn, SubmissionEntry, admin, digest as crc, fabrics, feature,
+    identify, io, log, opcode, registers,
+};
+
+use crate::input::Input;
+
+fn framing(input: &mut Input<'_>) -> Framing {
+    let choice = input.u8();
+    Framing { header_digest: choice & 1 != 0, data_digest: choice & 2 != 0, pda: (choice >> 2) % 32 }
+}
+
+pub(crate) fn host_pdu(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let framing = framing(&mut input);
+    let bytes = input.rest();
+    let Ok(pdu) = HostPdu::decode(bytes, &framing) else { return };
+    let again = encode_host(&pdu, &framing);
+    assert_eq!(HostPdu::decode(&again, &framing), Ok(pdu));
+    check_common_header(bytes, Direction::HostToController, &framing);
+}
+
+pub(crate) fn encode_host(pdu: &HostPdu, framing: &Framing) -> Vec<u8> {
+    match pdu {
+        HostPdu::IcReq(pdu) => pdu.encode().to_vec(),
+        HostPdu::TermReq(pdu) => pdu.encode().to_vec(),
+        HostPdu::CapsuleCmd(pdu) => pdu.encode(framing).to_vec(),
+        HostPdu::H2cData(pdu) => pdu.encode(framing).to_vec(),
+    }
+}
+
+pub(crate) fn controller_pdu(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let framing = framing(&mut input);
+    let bytes = input.rest();
+    let Ok(pdu) = ControllerPdu::decode(bytes, &framing) else { return };
+    let again = encode_controller(&pdu, &framing);
+    assert_eq!(ControllerPdu::decode(&again, &framing), Ok(pdu));
+    check_common_header(bytes, Direction::ControllerToHost, &framing);
+}
+
+pub(crate) fn encode_controller(pdu: &ControllerPdu, framing: &Framing) -> Vec<u8> {
+    match pdu {
+        ControllerPdu::IcResp(pdu) => pdu.encode().to_vec(),
+        ControllerPdu::TermReq(pdu) => pdu.encode().to_vec(),
+        ControllerPdu::CapsuleResp(pdu) => pdu.encode(framing).to_vec(),
+        ControllerPdu::C2hData(pdu) => pdu.encode(framing).to_vec(),
+        ControllerPdu::R2t(pdu) => pdu.encode(framing).to_vec(),
+    }
+}
+
+/// Of an accepted PDU, header, pad, data and digest have to add up to its length.
+fn check_common_header(bytes: &[u8], from: Direction, framing: &Framing) {
+    let header =
+        bytes.first_chunk().map(CommonHeader::decode).expect("it was long enough").expect("it decoded");
+    header.check(from, framing).expect("it was checked");
+    let has_data = header.has_data(framing);
+    let digest_len = if has_data { framing.data_digest_len() as u64 } else { 0 };
+    let sum = header.prefix_len(framing) as u64 + u64::from(header.data_len(framing)) + digest_len;
+    assert!(sum == u64::from(header.plen) || !header.pdu_type.has_digests());
+    assert_eq!(has_data, header.data_len(framing) > 0);
+    assert!(header.prefix_len(framing) <= 255);
+}
+
+pub(crate) fn command(bytes: &[u8]) {
+    let entry = SubmissionEntry::decode(&Input::new(bytes).array());
+    assert_eq!(SubmissionEntry::decode(&entry.encode()), entry);
+    macro_rules! check {
+        ($($command:ty),*) => { $(
+            let command = <$command>::parse(&entry);
+            assert_eq!(<$command>::parse(&command.entry()), command);
+            let _ = format!("{command:?}");
+        )* };
+    }
+    check!(fabrics::ConnectCommand, fabrics::DisconnectCommand);
+    check!(fabrics::PropertyGetCommand, fabrics::PropertySetCommand);
+    check!(io::ReadCommand, io::WriteCommand, io::WriteZeroesCommand, io::DatasetManagementCommand);
+    check!(admin::IdentifyCommand, admin::GetLogPageCommand, admin::AbortCommand);
+    check!(admin::GetFeaturesCommand, admin::SetFeaturesCommand);
+    let _ = format!("{entry:?} {:?}", opcode::DataDirection::of(entry.opcode, entry.fctype()));
+    let _ = format!("{:?} {:?}", registers::Cc(entry.cdw10), registers::Cap(entry.cdw10_11()));
+    let _ = format!("{:?}", feature::AsyncEventConfiguration(entry.cdw11));
+}
+
+pub(crate) fn completion(bytes: &[u8]) {
+    let entry = CompletionEntry::decode(&Input::new(bytes).array());
+    assert_eq!(CompletionEntry::decode(&entry.encode()), entry);
+    let _ = format!("{entry:?} {} {:?}", entry.status, entry.status.io_name());
+    let _ = fabrics::ConnectRejection::parse(&entry).map(|rejection| rejection.field());
+    let _ = admin::AsyncEvent(entry.dw0).as_notice();
+}
+
+pub(crate) fn connect_data(bytes: &[u8]) {
+    let Some(data) = fabrics::ConnectData::decode_prefix(bytes) else { return };
+    assert_eq!(fabrics::ConnectData::decode(&data.encode()), data);
+    let _ = format!("{data:?}");
+}
+
+pub(crate) fn nqn(bytes: &[u8]) {
+    if let Ok(nqn) = Nqn::decode(&Input::new(bytes).array()) {
+        assert_eq!(Nqn::decode(&nqn.encode()), Ok(nqn));
+        assert_eq!(Nqn::new(nqn.as_str()), Ok(nqn));
+        assert!((1..=Nqn::LEN_MAX).contains(&nqn.as_str().len()));
+        let _ = nqn.has_standard_format();
+    }
+    let _ = String::from_utf8_lossy(bytes).parse::<Nqn>();
+}
+
+macro_rules! check_structures {
+    ($bytes:expr, $($structure:ty),*) => { $(
+        let structure = <$structure>::decode(&Input::new($bytes).array());
+        assert_eq!(<$structure>::decode(&structure.encode()), structure);
+        let _ = format!("{structure:?}");
+    )* };
+}
+
+pub(crate) fn identify(bytes: &[u8]) {
+    check_structures!(bytes, identify::Controller, identify::Namespace, identify::IndependentNamespace);
+    check_structures!(bytes, identify::NvmController, identify::NvmNamespace);
+    let controller = identify::Controller::decode(&Input::new(bytes).array());
+    let _ = (controller.in_capsule_len(), controller.transfer_len_max(controller.sqes % 16));
+    let _ = identify::Namespace::decode(&Input::new(bytes).array()).block_len();
+    let namespaces = identify::NamespaceList::decode(&Input::new(bytes).array());
+    assert_eq!(identify::NamespaceList::decode(&namespaces.encode()), namespaces);
+    let controllers = identify::ControllerList::decode(&Input::new(bytes).array());
+    assert_eq!(identify::ControllerList::decode(&controllers.encode()), controllers);
+}
+
+pub(crate) fn descriptors(bytes: &[u8]) {
+    let bytes = &bytes[..bytes.len().min(identify::DATA_LEN)];
+    let list: Vec<_> = identify::DescriptorList::decode(bytes).collect();
+    assert!(identify::DescriptorList::decode(&identify::DescriptorList::encode(&list)).eq(list));
+}
+
+pub(crate) fn log_page(bytes: &[u8]) {
+    check_structures!(bytes, log::ErrorEntry, log::Smart, log::FirmwareSlots, log::CommandEffectsLog);
+    check_structures!(bytes, log::DiscoveryHeader, log::DiscoveryEntry);
+    let _ = io::Range::decode_all(bytes).count();
+}
+
+pub(crate) fn digest(bytes: &[u8]) {
+    let cut = bytes.first().map_or(0, |&byte| usize::from(byte) % bytes.len());
+    let (front, back) = bytes.split_at(cut);
+    assert_eq!(crc::crc32c_slices([front, back]), crc::crc32c(bytes));
+}

@@ -1,0 +1,29 @@
+# Named checks for shell suites, sourced both inside guests and outside.
+#
+# A check prints `ok NAME` or `not ok NAME`, then what the command said if it failed.
+# It decides nothing about the run: whoever reads the lines counts them.
+
+check_log=$(mktemp "${TMPDIR:-/tmp}/check.XXXXXX")
+
+check() { # NAME COMMAND...: run the command, report it, show the end of its output if it failed
+	local name=$1 begun=$SECONDS status; shift
+	if "$@" > "$check_log" 2>&1; then
+		echo "ok $name ($((SECONDS - begun)) s)"
+	else
+		status=$?
+		echo "not ok $name (status $status, $((SECONDS - begun)) s)"
+		tail -n 40 "$check_log" | sed 's/^/    /'
+		on_check_failed
+		return 1
+	fi
+}
+
+on_check_failed() { :; }   # a suite may say more about its surroundings here
+
+wait_for() { # SECONDS COMMAND...: until the command succeeds
+	local until=$((SECONDS + $1)); shift
+	until "$@" > /dev/null 2>&1; do
+		[ $SECONDS -lt $until ] || return 1
+		sleep 0.1
+	done
+}

@@ -1,0 +1,12 @@
+#!/bin/bash
+# floor.sh - the measuring programs work: every shape of the floor, and one short pair.  It
+# asserts no figure; a machine that runs tests is no machine to measure on.
+set -eu
+programs=$(dirname "${ISOLANE:-$(dirname "$0")/../target/release/isolane}")
+for work in read4k write4k read128k write128k; do
+	for depth in 1 16; do
+		echo "$work depth $depth: $("$programs/floor" --work $work --depth $depth --seconds 0.3)"
+	done
+done
+"$programs/floor" --work write128k --depth 4 --connections 3 --seconds 0.3 --json
+"$programs/paired" --samples 1 --seconds 0.5 r4k-qd1 w4k-qd32

@@ -1,0 +1,34 @@
+#!/bin/bash
+# restart.sh ADDR PORT NQN KILLS - the target is killed and started again under fio: the kernel's host
+# reconnects, replays, and the verify passes.  The driver answers `kill`.
+ADDR=$1 PORT=$2 NQN=$3
+. /inside/lib.sh
+[ -z "${STANDIN-}" ] || { . /inside/kernel-target.sh; ask() { kernel_target_restart "$NQN"; }; }
+modprobe nvme-tcp
+# io_uring submits with NOWAIT, and shows the caller an EAGAIN of requests that wait for a path.
+engine=libaio
+kills=$4
+
+fio_until_told() { # every pass uses fresh random offsets and data, and compares all of them
+	while :; do
+		verify 4k 16 4m --verify_backlog=64 || return 1
+		[ -e /tmp/stop ] && return 0
+	done
+}
+kills_under_load() {
+	local i
+	fio_until_told > /tmp/fio.log 2>&1 &
+	for i in $(seq "$kills"); do
+		sleep "$((RANDOM % 3)).$((RANDOM % 10))"
+		ask kill || return 1
+		echo "kill $i answered after $SECONDS s"
+	done
+	touch /tmp/stop
+	wait $! || { tail -n 20 /tmp/fio.log; return 1; }
+}
+
+check "attach for restarts" attach || exit 1
+check "$kills kills of the target under fio" kills_under_load
+check "verify after the restarts" verify 64k 8 8m
+check "detach after restarts" detach
+exit 0

@@ -1,0 +1,35 @@
+#!/bin/bash
+# interop.sh [--long] [KERNEL/SUITE...] - Isolane and the Linux kernel in guests, both ways.
+#
+# Suites: meet (first commands), verify (fio), filesystem, restart (kill -9 under fio),
+# nvmet (our host, the kernel's target), power (a target on a disk that loses its cache).
+# Without arguments all of them on both kernels, one lane of guests per kernel.  By default
+# fio runs pairwise combinations; --long runs the full product.  The closing line is
+# `N passed, N failed`; logs are kept in $LOGS.
+set -u
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/suites.sh"
+
+long=
+[ "${1-}" = --long ] && { long=1; shift; }
+wanted=("$@")
+[ ${#wanted[@]} -gt 0 ] || wanted=(6.12/meet 6.12/verify 6.12/filesystem 6.12/restart 6.12/power
+	6.1/meet 6.1/verify 6.1/filesystem 6.1/restart 6.1/nvmet 6.12/nvmet)
+
+lane() { # KERNEL: its suites, one after the other, each in a shell of its own
+	local suite
+	for suite in "${wanted[@]}"; do
+		[ "${suite%/*}" = "$1" ] || continue
+		(
+			work=$work/${suite/\//-} check_log=$work/${suite/\//-}.check
+			mkdir -p "$work"; trap finish EXIT
+			kernel=$1; "suite_${suite#*/}"
+		) 2>&1 | tee "$logs/${suite/\//-}.results" | sed -u "s,^,[$suite] ,"
+	done
+}
+
+for kernel in 6.12 6.1; do "$tests/kernel/guest.sh" -B -k "$kernel" || exit 1; done
+rm -f "$logs"/*.results
+lane 6.12 & lane 6.1 &
+wait
+tally "$logs"/*.results

@@ -1,0 +1,98 @@
+# Sourced by the suites that run outside of a guest: a work folder, targets that end with
+# the suite, guests with a time bound, and the tally of named checks.
+#
+# Everything listens on loopback on free ports.  What this file starts, it ends.
+
+. "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
+tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+isolane=${ISOLANE:-$tests/../target/release/isolane}
+durable=${DURABLE:-$tests/../target/release/durable}
+logs=${LOGS:-$(mktemp -d "${TMPDIR:-/tmp}/isolane-logs.XXXXXX")}
+work=$(mktemp -d "${TMPDIR:-/tmp}/isolane-suite.XXXXXX")
+mkdir -p "$logs"
+nqn=nqn.2014-08.org.nvmexpress:uuid:15015015-0000-4000-8000-000000000001
+declare -A target_pid=() target_arguments=()
+
+end_targets() { # what this shell still has running
+	local name
+	exec 2> /dev/null    # bash would tell of each job that was killed
+	for name in "${!target_pid[@]}"; do kill -9 "${target_pid[$name]}"; done
+	wait
+}
+finish() {
+	end_targets
+	rm -rf "$work" "$check_log"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM HUP
+
+free_port() {
+	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+start_target() { # NAME PORT OPTION...: returns when it listens
+	local name=$1 port=$2; shift 2
+	target_arguments[$name]="$port $*"
+	: > "$logs/target-$name.out"
+	"$isolane" serve "$@" --listen "127.0.0.1:$port" --advertise "10.0.2.2:$port" --nqn "$nqn" \
+		< /dev/null > "$logs/target-$name.out" 2>> "$logs/target-$name.log" &
+	target_pid[$name]=$!
+	wait_for 30 listens_or_ended "$name" && grep -q '^listening on ' "$logs/target-$name.out" && return 0
+	echo "the target $name does not listen; its log ends:"; tail -n 20 "$logs/target-$name.log"
+	return 1
+}
+
+listens_or_ended() { # NAME
+	grep -q '^listening on ' "$logs/target-$1.out" || ! kill -0 "${target_pid[$1]}"
+}
+
+end_target() { # NAME SIGNAL: returns the target's own status
+	local pid=${target_pid[$1]}
+	unset "target_pid[$1]"
+	kill "-$2" "$pid" 2>/dev/null
+	wait "$pid" 2>/dev/null
+}
+
+restart_target() { # NAME SIGNAL: the same target again, on the same port, from the same volumes
+	local try
+	end_target "$1" "$2"
+	sleep "0.$((RANDOM % 10))"
+	# The kernel takes down a killed process's io_uring, and with it the lock on the file, after
+	# the process is gone: like a supervisor, try again.
+	for try in 1 2 3 4 5; do
+		# shellcheck disable=SC2086
+		start_target "$1" ${target_arguments[$1]} && return 0
+		sleep 0.5
+	done
+	return 1
+}
+
+guest() { # NAME KERNEL SECONDS [guest.sh OPTION...] -- SCRIPT [ARG...]: run a script of inside/
+	local name=$1 kernel=$2 limit=$3 options=() f line status; shift 3
+	while [ "$1" != -- ]; do options+=("$1"); shift; done; shift
+	for f in "$tests"/kernel/inside/*; do options+=(-f "$f:/inside/${f##*/}"); done
+	options+=(-f "$tests/checks.sh:/inside/checks.sh")
+	rm -f "$work/answers"; mkfifo "$work/answers"
+	exec 6<> "$work/answers"
+	while IFS= read -r line; do
+		case $line in
+			@*) on_ask "${line#@}" >> "$logs/$name.asks" 2>&1 6>&- && echo done >&6 || echo "cannot $line" >&6;;
+			*) echo "$line";;
+		esac
+	done < <("$tests/kernel/guest.sh" -k "$kernel" -t "$limit" -l "$logs/$name.kernel" "${options[@]}" \
+		"$tests/kernel/inside/$1" "${@:2}" < "$work/answers" 2>&1; echo $? > "$work/status")
+	exec 6>&-
+	status=$(cat "$work/status")
+	[ "$status" = 0 ] || { echo "not ok guest $name ended with status $status (124: out of time, 125: died)"; return 1; }
+}
+
+on_ask() { echo "nobody answers $1"; return 1; }   # a suite says here what a guest may ask for
+
+tally() { # FILE...: counts the checks, names the failed ones, prints the closing line
+	local passed failed
+	passed=$(cat "$@" | grep -c '^ok ')
+	failed=$(cat "$@" | grep -c '^not ok ')
+	[ "$failed" = 0 ] || { echo "failed:"; grep -h '^not ok ' "$@" | sed 's/^/  /'; }
+	echo "$passed passed, $failed failed"
+	[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+}

@@ -1,0 +1,198 @@
+//! Hosts that are slow, silent or many: each has its deadline, and the others are served meanwhile.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use isolane_target::Target;
+use isolane_wire::fabrics::ConnectCommand;
+use isolane_wire::io::{DatasetManagementCommand, Range};
+use isolane_wire::pdu::{CapsuleCmd, ControllerPdu, IcReq};
+use isolane_wire::{Framing, Sgl, Status, SubmissionEntry};
+
+use crate::common::*;
+
+/// Sockets that the process has open at the target's end: those on its port that have an inode.
+fn sockets(address: SocketAddr) -> usize {
+    let local = format!(":{:04X}", address.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let lines = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines.filter(|fields| fields[1].ends_with(&local) && fields[9] != "0").count()
+}
+
+/// How long one small read takes.
+fn probe(good: &mut MockHost) -> Duration {
+    let begun = Instant::now();
+    assert_eq!(good.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
+    begun.elapsed()
+}
+
+fn connect_capsule() -> Vec<u8> {
+    let data = connect_data(0xffff, NQN, HOST);
+    let entry = in_capsule(connect_entry(0, 31), &data);
+    [&CapsuleCmd { entry, data_len: 1024 }.encode(&Framing::default())[..], &data].concat()
+}
+
+#[test]
+fn a_host_that_does_not_finish_its_handshake_is_dropped_however_it_stalls() {
+    let (target, address) = start(config(&["mem:1M"]));
+    let request = IcReq::default().encode();
+    let silent = MockHost::dial(address);
+    let mut half = MockHost::dial(address);
+    half.send_bytes(&request[..100]);
+    let initialised = MockHost::initialised(address, IcReq::default());
+    let mut half_connect = MockHost::initialised(address, IcReq::default());
+    half_connect.send_bytes(&connect_capsule()[..600]);
+    let mut by_r2t = MockHost::initialised(address, IcReq::default());
+    by_r2t.send(SubmissionEntry { sgl: Sgl::Transport { len: 1024 }, ..connect_entry(0, 31) }, &[]);
+    let mut dripping = MockHost::dial(address);
+    let begun = Instant::now();
+    for byte in request.iter() {
+        if dripping.stream.write_all(&[*byte]).is_err() || begun.elapsed() > Duration::from_secs(15) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(14),
+        "the dripping host was served for {:?}",
+        begun.elapsed()
+    );
+    eventually("all are dropped", || target.counters().connections_open == 0);
+    drop((silent, half, initialised, half_connect, by_r2t));
+}
+
+#[test]
+fn a_host_that_does_not_close_after_its_error_is_closed() {
+    let (target, address) = start(config(&["mem:1M"]));
+    let mut host = MockHost::dial(address);
+    host.send_bytes(&[0xff; 8]);
+    host.expect_termination();
+    let begun = Instant::now();
+    // It goes on talking.
+    while target.counters().connections_open > 0 {
+        let _ = host.stream.write_all(&[0; 1024]);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(begun.elapsed() < Duration::from_secs(9), "it is still open");
+    }
+}
+
+#[test]
+fn a_silent_host_loses_its_association_and_a_busy_one_does_not() {
+    let (target, address) = start(config(&["mem:1M"]));
+    let with_kato = || {
+        let mut host = MockHost::initialised(address, IcReq::default());
+        let entry = ConnectCommand { sqsize: 31, kato_ms: 1, ..ConnectCommand::default() }.entry();
+        let (answer, _) = host.write(entry, &connect_data(0xffff, NQN, HOST));
+        assert_eq!(answer.status, Status::SUCCESS);
+        host.cntlid = answer.dw0 as u16;
+        host.set_property(CC, isolane_wire::registers::Cc::enabled().0);
+        host
+    };
+    let (silent, busy) = (with_kato(), with_kato());
+    let mut open_transfer = silent.io_queue(1, 31);
+    open_transfer.send(SubmissionEntry { sgl: Sgl::Transport { len: 8192 }, ..write_entry(0, 16) }, &[]);
+    let ControllerPdu::R2t(r2t) = open_transfer.answer().pdu else { panic!("no R2T") };
+    let mut queue = busy.io_queue(1, 31);
+    let begun = Instant::now();
+    while target.associations().len() > 1 {
+        probe(&mut queue);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(begun.elapsed() < Duration::from_secs(5), "the silent host is still there");
+    }
+    let _ = open_transfer.stream.write_all(&[0; 100]);
+    assert_eq!(r2t.r2tl, 8192);
+    assert_eq!(queue.fetch(read_entry(0, 16), 8192).1, vec![0; 8192]);
+    drop((silent, busy));
+}
+
+#[test]
+fn a_thousand_connections_come_and_go_and_leave_no_descriptor() {
+    let (target, address) = start(crowd_config());
+    let (_admin, mut good) = pair(address, 31);
+    let before = sockets(address);
+    for round in 0..3 {
+        let crowd: Vec<TcpStream> = (0..1000).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let slowest = crowd
+            .iter()
+            .map(|mut socket| {
+                socket.write_all(&IcReq::default().encode()[..64 * round]).unwrap();
+                probe(&mut good)
+            })
+            .max();
+        assert!(slowest < Some(Duration::from_secs(3)), "{slowest:?}");
+        drop(crowd);
+        eventually("the crowd is gone", || target.counters().connections_open == 2);
+    }
+    assert_eq!(sockets(address), before, "the listener and two connections");
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused_and_the_others_stay() {
+    let (target, address) =
+        start(isolane_target::TargetConfig { connections_max: 20, ..config(&["mem:1M"]) });
+    let (_admin, mut good) = pair(address, 31);
+    let crowd: Vec<_> = (0..100).map(|_| MockHost::dial(address)).collect();
+    probe(&mut good);
+    assert!(target.counters().connections_open <= 20);
+    drop(crowd);
+    eventually("there is room again", || target.counters().connections_open == 2);
+    drop(MockHost::admin(address));
+}
+
+#[test]
+fn many_connects_of_one_name_at_once_do_not_stop_the_others() {
+    let (target, address) = start(crowd_config());
+    let mut good = other_pair(address);
+    let crowd: Vec<MockHost> = (0..400).map(|_| MockHost::admin(address)).collect();
+    let mut storm: Vec<MockHost> =
+        (0..400).map(|_| MockHost::initialised(address, IcReq::default())).collect();
+    let capsule = connect_capsule();
+    storm.iter_mut().for_each(|host| host.send_bytes(&capsule));
+    let slowest = (0..50).map(|_| probe(&mut good.1)).max().unwrap();
+    for host in &mut storm {
+        assert!(host.completion(0).0.status.is_success());
+    }
+    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+    drop((crowd, storm));
+    eventually("the crowd is gone", || target.associations().len() == 1);
+}
+
+#[test]
+fn deallocations_of_everything_many_times_over_do_not_stop_the_others() {
+    let (_target, address) = start(config(&["mem:4G"]));
+    let (_bad_admin, mut bad) = pair(address, 127);
+    let (_admin, mut good) = pair(address, 31);
+    let all = Range { attributes: 0, blocks: 8 << 20, slba: 0 };
+    let data = all.encode().repeat(256);
+    let command = DatasetManagementCommand { nsid: 1, nr: 255, deallocate: true, ..Default::default() };
+    for cid in 0..100 {
+        let entry = SubmissionEntry { cid, ..in_capsule(command.entry(), &data) };
+        let header = CapsuleCmd { entry, data_len: data.len() as u32 }.encode(&bad.outbound);
+        bad.send_bytes(&[&header[..], &data].concat());
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let slowest = (0..20).map(|_| probe(&mut good)).max().unwrap();
+    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+}
+
+/// Another host's admin and I/O queue.
+fn other_pair(address: SocketAddr) -> (MockHost, MockHost) {
+    let other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
+    let admin = MockHost::admin_with(address, IcReq::default(), other);
+    let queue = admin.io_queue_with(1, 31, IcReq::default(), other);
+    (admin, queue)
+}
+
+fn crowd_config() -> isolane_target::TargetConfig {
+    isolane_target::TargetConfig { pool_pages_max: 32 * 1024, ..config(&["mem:1M"]) }
+}
+
+#[test]
+fn a_target_that_is_dropped_with_a_crowd_closes_every_connection() {
+    let (target, address): (Target, _) = start(crowd_config());
+    let crowd: Vec<MockHost> = (0..200).map(|_| MockHost::admin(address)).collect();
+    drop(target);
+    crowd.into_iter().for_each(|mut host| host.expect_end());
+    assert_eq!(sockets(address), 0);
+}

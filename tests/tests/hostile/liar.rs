@@ -1,0 +1,349 @@
+//! A target made of wire types that answers every command as it should, unless a test makes it lie.
+//!
+//! One blocking thread for each connection. Reads return zeroes and writes are asked for and thrown away.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use isolane_host::{Options, Reconnect, Uri};
+use isolane_wire::admin::{Cns, GetLogPageCommand, IdentifyCommand};
+use isolane_wire::fabrics::{PropertyGetCommand, PropertySetCommand};
+use isolane_wire::feature::NumberOfQueues;
+use isolane_wire::identify::{Controller, LbaFormat, Namespace, NamespaceList};
+use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader};
+use isolane_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
+use isolane_wire::pdu::{C2hData, CapsuleResp, CommonHeader, Digests, H2cData, HostPdu, IcReq, IcResp, R2t};
+use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
+use isolane_wire::{Ascii, CompletionEntry, Framing, Sgl, Status, SubmissionEntry};
+
+pub const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349";
+pub const PLAIN: Framing = Framing { header_digest: false, data_digest: false, pda: 0 };
+
+/// What it tells of itself.
+#[derive(Clone)]
+pub struct Facts {
+    pub ic_resp: Vec<u8>,
+    pub cap: Cap,
+    pub csts: Option<Csts>,
+    pub controller: Controller,
+    pub namespace: Namespace,
+    pub nsids: Vec<u32>,
+    pub queues: u32,
+    pub log_header: DiscoveryHeader,
+    pub log_entry: DiscoveryEntry,
+}
+
+impl Default for Facts {
+    fn default() -> Facts {
+        let mut namespace = Namespace { nsze: 2048, ncap: 2048, nuse: 2048, ..Namespace::default() };
+        namespace.lbaf[0] = LbaFormat(0).with_lbads(9);
+        Facts {
+            ic_resp: IcResp { cpda: 0, digests: Digests(0), maxh2cdata: 1 << 20 }.encode().to_vec(),
+            cap: Cap(0).with_mqes(255).with_css(1).with_to(1),
+            csts: None,
+            controller: Controller {
+                mdts: 8,
+                ioccsz: 4,
+                maxcmd: 128,
+                kas: 10,
+                aerl: 3,
+                ..Controller::default()
+            },
+            namespace,
+            nsids: vec![1],
+            queues: NumberOfQueues(0).with_submission(7).with_completion(7).0,
+            log_header: DiscoveryHeader::default(),
+            log_entry: DiscoveryEntry { traddr: Ascii::lossy("127.0.0.1"), ..DiscoveryEntry::default() },
+        }
+    }
+}
+
+/// What it does with a command, or with ICReq.
+pub enum Act {
+    /// What is right.
+    Honest,
+    /// These bytes, and then what is right.
+    Before(Vec<u8>),
+    /// What is right, and then these bytes.
+    After(Vec<u8>),
+    /// These bytes only.
+    Instead(Vec<u8>),
+    /// The first bytes of what is right, then the end.
+    Cut(usize),
+    /// Nothing, and the connection stays open.
+    Silence,
+    Close,
+}
+
+/// One thing it was told, on any of its connections.
+pub struct Told {
+    /// Counted from 0 over all connections.
+    pub number: usize,
+    /// None: ICReq.
+    pub entry: Option<SubmissionEntry>,
+    pub is_io: bool,
+}
+
+type Lie = dyn Fn(&Told) -> Act + Send + Sync;
+
+/// A running liar.
+pub struct Liar {
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    facts: Facts,
+    lie: Box<Lie>,
+    told: AtomicUsize,
+    connections: AtomicUsize,
+    is_stopped: AtomicBool,
+}
+
+impl Liar {
+    pub fn start(facts: Facts, lie: impl Fn(&Told) -> Act + Send + Sync + 'static) -> Liar {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            facts,
+            lie: Box::new(lie),
+            told: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            is_stopped: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if accepting.is_stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                accepting.connections.fetch_add(1, Ordering::SeqCst);
+                let shared = Arc::clone(&accepting);
+                std::thread::spawn(move || Connection { stream, shared, qid: 0, cc: Cc(0) }.serve());
+            }
+        });
+        Liar { address, shared }
+    }
+
+    pub fn uri(&self) -> Uri {
+        format!("nvme+tcp://{}/{NQN}", self.address).parse().unwrap()
+    }
+
+    /// Connections that there ever were.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Liar {
+    fn drop(&mut self) {
+        self.shared.is_stopped.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+/// Options of a host that has little patience.
+pub fn impatient() -> Options {
+    Options {
+        connect_timeout: Duration::from_secs(3),
+        command_timeout: Duration::from_millis(600),
+        keep_alive: Duration::from_secs(10),
+        depth: 16,
+        reconnect: Reconnect::never(),
+        ..Options::default()
+    }
+}
+
+pub fn response(cid: u16, status: Status) -> Vec<u8> {
+    let entry = CompletionEntry { cid, status, ..CompletionEntry::default() };
+    CapsuleResp { entry }.encode(&PLAIN).to_vec()
+}
+
+pub fn c2h_data(cccid: u16, datao: u32, len: u32, last: bool, success: bool) -> Vec<u8> {
+    let header = C2hData { cccid, datao, datal: len, last, success }.encode(&PLAIN);
+    [&header[..], &vec![0xaa; len as usize]].concat()
+}
+
+pub fn r2t(cccid: u16, ttag: u16, r2to: u32, r2tl: u32) -> Vec<u8> {
+    R2t { cccid, ttag, r2to, r2tl }.encode(&PLAIN).to_vec()
+}
+
+struct Connection {
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    qid: u16,
+    cc: Cc,
+}
+
+impl Connection {
+    /// Until the host has enough of it.
+    fn serve(mut self) -> Option<()> {
+        loop {
+            let (header, data_len) = self.receive_header()?;
+            let entry = match HostPdu::decode(&header, &PLAIN).ok()? {
+                HostPdu::IcReq(IcReq { .. }) => None,
+                HostPdu::CapsuleCmd(capsule) => Some(capsule.entry),
+                _ => return None,
+            };
+            let data = self.receive(data_len)?;
+            let number = self.shared.told.fetch_add(1, Ordering::SeqCst);
+            let act = (self.shared.lie)(&Told { number, entry, is_io: self.qid != 0 });
+            self.act(act, entry, &data)?;
+        }
+    }
+
+    fn act(&mut self, act: Act, entry: Option<SubmissionEntry>, data: &[u8]) -> Option<()> {
+        match act {
+            Act::Silence => return Some(()),
+            Act::Close => return None,
+            Act::Instead(bytes) => return self.send(&bytes),
+            Act::Before(ref bytes) => self.send(bytes)?,
+            Act::Honest | Act::After(_) | Act::Cut(_) => {}
+        }
+        let mut honest = match entry {
+            None => self.shared.facts.ic_resp.clone(),
+            Some(entry) => self.answer(&entry, data)?,
+        };
+        if let Act::Cut(len) = act {
+            self.send(&honest[..len.min(honest.len())])?;
+            return None;
+        }
+        if let Act::After(bytes) = act {
+            honest.extend(bytes);
+        }
+        self.send(&honest)
+    }
+
+    fn answer(&mut self, entry: &SubmissionEntry, data: &[u8]) -> Option<Vec<u8>> {
+        if entry.opcode == AdminOpcode::Fabrics.code() {
+            return Some(self.fabrics(entry));
+        }
+        if self.qid != 0 {
+            return self.io(entry, data);
+        }
+        Some(self.admin(entry))
+    }
+
+    fn fabrics(&mut self, entry: &SubmissionEntry) -> Vec<u8> {
+        let done = |dw0: u32, dw1: u32, sqhd: u16| {
+            let entry = CompletionEntry { cid: entry.cid, dw0, dw1, sqhd, ..CompletionEntry::default() };
+            CapsuleResp { entry }.encode(&PLAIN).to_vec()
+        };
+        match FabricsType::decode(entry.fctype()) {
+            Some(FabricsType::Connect) => {
+                self.qid = (entry.cdw10 >> 16) as u16;
+                done(1, 0, 0xffff)
+            }
+            Some(FabricsType::PropertySet) => {
+                self.cc = Cc(PropertySetCommand::parse(entry).value as u32);
+                done(0, 0, 0)
+            }
+            Some(FabricsType::PropertyGet) => {
+                let value = self.register(PropertyGetCommand::parse(entry).offset);
+                done(value as u32, (value >> 32) as u32, 0)
+            }
+            _ => response(entry.cid, Status::INVALID_FIELD),
+        }
+    }
+
+    fn register(&self, register: u32) -> u64 {
+        let shst = if self.cc.shn() == 0 { 0 } else { Csts::SHST_COMPLETE };
+        let csts = self.shared.facts.csts.unwrap_or(Csts(0).with_rdy(self.cc.en()).with_shst(shst));
+        match register {
+            offset::CAP => self.shared.facts.cap.0,
+            offset::VS => u64::from(Vs::V1_4.0),
+            offset::CC => u64::from(self.cc.0),
+            _ => u64::from(csts.0),
+        }
+    }
+
+    fn admin(&self, entry: &SubmissionEntry) -> Vec<u8> {
+        let facts = &self.shared.facts;
+        match AdminOpcode::decode(entry.opcode) {
+            Some(AdminOpcode::Identify) => returned(entry, &identify(facts, &IdentifyCommand::parse(entry))),
+            Some(AdminOpcode::GetLogPage) => {
+                let offset = GetLogPageCommand::parse(entry).offset;
+                let header = facts.log_header.encode();
+                let page = if offset == 0 { &header[..] } else { &facts.log_entry.encode().repeat(3) };
+                returned(entry, page)
+            }
+            Some(AdminOpcode::AsyncEventRequest) => Vec::new(),
+            Some(AdminOpcode::SetFeatures) => {
+                let entry =
+                    CompletionEntry { cid: entry.cid, dw0: facts.queues, ..CompletionEntry::default() };
+                CapsuleResp { entry }.encode(&PLAIN).to_vec()
+            }
+            _ => response(entry.cid, Status::SUCCESS),
+        }
+    }
+
+    fn io(&mut self, entry: &SubmissionEntry, data: &[u8]) -> Option<Vec<u8>> {
+        let len = len_of(entry);
+        match IoOpcode::decode(entry.opcode) {
+            Some(IoOpcode::Read) => return Some(returned(entry, &vec![0; len as usize])),
+            Some(IoOpcode::Write | IoOpcode::DatasetManagement) if data.is_empty() => {
+                self.send(&r2t(entry.cid, 1, 0, len))?;
+                self.receive_transfer(len)?;
+            }
+            _ => {}
+        }
+        Some(response(entry.cid, Status::SUCCESS))
+    }
+
+    fn receive_transfer(&mut self, len: u32) -> Option<()> {
+        let mut got = 0;
+        while got < len {
+            let (header, data_len) = self.receive_header()?;
+            H2cData::decode(header.first_chunk()?, &PLAIN).ok()?;
+            self.receive(data_len)?;
+            got += data_len as u32;
+        }
+        Some(())
+    }
+
+    /// A header, and how much follows it.
+    fn receive_header(&mut self) -> Option<(Vec<u8>, usize)> {
+        let common = self.receive(CommonHeader::LEN)?;
+        let header = CommonHeader::decode(common.first_chunk()?).ok()?;
+        let rest = self.receive(header.pdu_type.hlen() - CommonHeader::LEN)?;
+        Some(([common, rest].concat(), (header.plen as usize).checked_sub(header.pdu_type.hlen())?))
+    }
+
+    fn receive(&mut self, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Option<()> {
+        self.stream.write_all(bytes).ok()
+    }
+}
+
+pub fn len_of(entry: &SubmissionEntry) -> u32 {
+    match entry.sgl {
+        Sgl::Transport { len } | Sgl::InCapsule { len, .. } => len,
+        Sgl::Other(_) => 0,
+    }
+}
+
+/// Data, as much of it as the host has room for, and success.
+fn returned(entry: &SubmissionEntry, data: &[u8]) -> Vec<u8> {
+    let mut data = data.to_vec();
+    data.resize(len_of(entry) as usize, 0);
+    let datal = data.len() as u32;
+    let header = C2hData { cccid: entry.cid, datao: 0, datal, last: true, success: false }.encode(&PLAIN);
+    [&header[..], &data, &response(entry.cid, Status::SUCCESS)].concat()
+}
+
+fn identify(facts: &Facts, command: &IdentifyCommand) -> Vec<u8> {
+    match Cns::decode(command.cns) {
+        Some(Cns::Controller) => facts.controller.encode().to_vec(),
+        Some(Cns::Namespace) => facts.namespace.encode().to_vec(),
+        Some(Cns::ActiveNamespaces) => NamespaceList::new(facts.nsids.iter().copied()).encode().to_vec(),
+        _ => vec![0; 4096],
+    }
+}

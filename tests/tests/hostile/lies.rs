@@ -1,0 +1,350 @@
+//! What a target can lie about: its answers, its facts, its data.
+
+use std::time::{Duration, Instant};
+
+use isolane_host::{
+    BlockRange, Buffer, Client, Completion, ConnectError, Info, Options, Reconnect, Request, RequestError,
+    Wait, discover, inspect,
+};
+use isolane_wire::identify::{Flbas, LbaFormat};
+use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader, SubsystemType, Transport};
+use isolane_wire::opcode::{AdminOpcode, IoOpcode};
+use isolane_wire::pdu::{CapsuleCmd, Digests, HeaderFault, IcReq, IcResp, TermReq};
+use isolane_wire::registers::{Cap, Csts};
+use isolane_wire::{Ascii, Direction, Nqn, Status, SubmissionEntry};
+
+use crate::liar::*;
+
+/// Commands of one `inspect`, ICReqs included.
+const STEPS: usize = 16;
+
+/// Every way to answer one thing wrongly.
+fn nonsense(told: &Told) -> Vec<(&'static str, Act)> {
+    let cid = told.entry.map_or(0, |entry| entry.cid);
+    let capsule = CapsuleCmd { entry: SubmissionEntry::new(0, 0), data_len: 0 }.encode(&PLAIN).to_vec();
+    let term =
+        TermReq::new(Direction::ControllerToHost, HeaderFault::sequence(), &[0; 128]).encode().to_vec();
+    let ic_resp = IcResp { cpda: 0, digests: Digests(0), maxh2cdata: 4096 }.encode().to_vec();
+    let mut long = response(cid, Status::SUCCESS);
+    long[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    vec![
+        ("garbage", Act::Instead(vec![0xff; 4096])),
+        ("zeroes", Act::Instead(vec![0; 4096])),
+        ("a PDU of a host", Act::Instead(capsule)),
+        ("ICReq", Act::Instead(IcReq::default().encode().to_vec())),
+        ("ICResp", Act::Instead(ic_resp.clone())),
+        ("ICResp and then the truth", Act::Before(ic_resp)),
+        ("a termination request", Act::Instead(term)),
+        ("another CID", Act::Instead(response(cid ^ 0x4001, Status::SUCCESS))),
+        ("success without more", Act::Instead(response(cid, Status::SUCCESS))),
+        ("failure", Act::Instead(response(cid, Status::INTERNAL_ERROR))),
+        ("an unknown status", Act::Instead(response(cid, Status(0x7ffe)))),
+        ("two answers", Act::After(response(cid, Status::SUCCESS))),
+        ("a response of 4 GiB", Act::Instead(long)),
+        ("data behind the end", Act::Instead(c2h_data(cid, 1 << 20, 512, true, true))),
+        ("data whose end wraps", Act::Instead(c2h_data(cid, u32::MAX - 3, 8, true, false))),
+        ("too much data", Act::Instead(c2h_data(cid, 0, 1 << 20, true, true))),
+        ("early success", Act::Instead(c2h_data(cid, 0, 4, true, true))),
+        (
+            "a little data and success",
+            Act::Instead([c2h_data(cid, 0, 4, true, false), response(cid, Status::SUCCESS)].concat()),
+        ),
+        ("data after the end", Act::After(c2h_data(cid, 0, 4096, true, false))),
+        ("an R2T", Act::Instead(r2t(cid, 0, 0, 4096))),
+        ("an R2T of 4 GiB", Act::Instead(r2t(cid, 0, u32::MAX, u32::MAX))),
+        ("an R2T and then the truth", Act::Before(r2t(cid, 0xffff, 0, 4))),
+        ("half an answer", Act::Cut(13)),
+        ("all but a byte", Act::Cut(4096)),
+        ("silence", Act::Silence),
+        ("the end", Act::Close),
+    ]
+}
+
+#[test]
+fn nonsense_in_every_step_of_setup_is_an_error_in_time() {
+    let probe = Liar::start(Facts::default(), |_| Act::Honest);
+    inspect(&probe.uri(), &impatient()).unwrap();
+    let count = nonsense(&Told { number: 0, entry: None, is_io: false }).len();
+    let attacks: Vec<(usize, usize)> =
+        (0..STEPS).flat_map(|step| (0..count).map(move |lie| (step, lie))).collect();
+    let options = Options { connect_timeout: Duration::from_millis(150), ..impatient() };
+    std::thread::scope(|scope| {
+        for attacks in attacks.chunks(attacks.len() / 16 + 1) {
+            let options = &options;
+            scope.spawn(move || {
+                for &(step, lie) in attacks {
+                    let liar = Liar::start(Facts::default(), move |told| match told.number == step {
+                        true => nonsense(told).swap_remove(lie).1,
+                        false => Act::Honest,
+                    });
+                    let begun = Instant::now();
+                    // Some lies are told too late to be noticed, and a failed feature is no reason to give up.
+                    let outcome = inspect(&liar.uri(), options).map(drop);
+                    let took = begun.elapsed();
+                    assert!(took < Duration::from_secs(8), "step {step}, lie {lie}: {took:?}, {outcome:?}");
+                }
+            });
+        }
+    });
+}
+
+/// Connects to a target with these facts and tries everything on what comes of it.
+fn meet(what: &str, facts: Facts, options: Options) -> Result<Info, ConnectError> {
+    let liar = Liar::start(facts, |_| Act::Honest);
+    let mut client = Client::connect(&liar.uri(), options)?;
+    let info = client.info().clone();
+    let (blocks, block_bytes) = (client.namespace().blocks, client.namespace().block_bytes as usize);
+    let _ = client.namespace().len_bytes();
+    let block = || Buffer::contiguous(block_bytes);
+    let last = BlockRange { lba: blocks.saturating_sub(1), blocks: 1 };
+    let all = BlockRange { lba: 0, blocks };
+    let requests = [
+        Request::Read { lba: 0, buffer: block() },
+        Request::Write { lba: last.lba, buffer: block(), fua: true },
+        Request::Read { lba: blocks, buffer: block() },
+        Request::Read { lba: u64::MAX, buffer: block() },
+        Request::Write { lba: 0, buffer: Buffer::contiguous(block_bytes * 17), fua: false },
+        Request::WriteZeroes { range: last, fua: false, deallocate: true },
+        Request::Deallocate { ranges: vec![last; 256] },
+        Request::Deallocate { ranges: vec![all] },
+        Request::Flush,
+    ];
+    let count = requests.len();
+    requests.into_iter().enumerate().for_each(|(tag, request)| client.submit(0, request, tag as u64));
+    let completions = finish(&mut client, count, what);
+    assert_eq!(completions.len(), count, "{what}");
+    drop(client);
+    Ok(info)
+}
+
+fn finish(client: &mut Client, count: usize, what: &str) -> Vec<Completion> {
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut completions = Vec::new();
+    while completions.len() < count {
+        client.turn(&mut completions, Wait::Until(Instant::now() + Duration::from_millis(50)));
+        assert!(Instant::now() < until, "{what}: {} of {count} requests ended", completions.len());
+    }
+    completions
+}
+
+fn facts(change: impl FnOnce(&mut Facts)) -> Facts {
+    let mut facts = Facts::default();
+    change(&mut facts);
+    facts
+}
+
+#[test]
+fn facts_that_cannot_be_are_refused_and_strange_ones_are_lived_with() {
+    let ic_resp = |change: fn(&mut IcResp)| {
+        let mut ic_resp = IcResp { cpda: 0, digests: Digests(0), maxh2cdata: 4096 };
+        change(&mut ic_resp);
+        facts(|facts| facts.ic_resp = ic_resp.encode().to_vec())
+    };
+    let patched = |at: usize, byte: u8| facts(|facts| facts.ic_resp[at] = byte);
+    let lbads = |lbads| facts(|facts| facts.namespace.lbaf[0] = LbaFormat(0).with_lbads(lbads));
+    let refused = [
+        ("MAXH2CDATA 0", ic_resp(|it| it.maxh2cdata = 0)),
+        ("MAXH2CDATA 4092", ic_resp(|it| it.maxh2cdata = 4092)),
+        ("MAXH2CDATA 4098", ic_resp(|it| it.maxh2cdata = 4098)),
+        ("digests nobody asked for", ic_resp(|it| it.digests = Digests(3))),
+        ("CPDA 32", ic_resp(|it| it.cpda = 32)),
+        ("PFV 1", patched(8, 1)),
+        ("HLEN 127", patched(2, 127)),
+        ("CSTS.CFS", facts(|it| it.csts = Some(Csts(0).with_cfs(true)))),
+        ("never ready", facts(|it| it.csts = Some(Csts(0)))),
+        (
+            "never ready, whatever CAP.TO says",
+            facts(|it| (it.csts, it.cap) = (Some(Csts(0)), it.cap.with_to(255))),
+        ),
+        ("no NVM command set", facts(|it| it.cap = it.cap.with_css(0x80))),
+        ("MQES 0", facts(|it| it.cap = it.cap.with_mqes(0))),
+        ("MAXCMD 1", facts(|it| it.controller.maxcmd = 1)),
+        ("fewer queues", facts(|it| it.queues = 0)),
+        ("no namespace", facts(|it| it.nsids = Vec::new())),
+        ("an empty namespace", facts(|it| it.namespace.ncap = 0)),
+        ("blocks of 1 byte", lbads(0)),
+        ("blocks of 256 bytes", lbads(8)),
+        ("blocks of 128 KiB", lbads(17)),
+        ("blocks of 2 GiB", lbads(31)),
+        ("blocks of 2^32 bytes", lbads(32)),
+        ("blocks of 2^255 bytes", lbads(255)),
+        ("an LBA format that is not there", facts(|it| it.namespace.flbas = Flbas(0xff))),
+        ("2^64 - 1 blocks", facts(|it| it.namespace.nsze = u64::MAX)),
+        ("8 EiB", facts(|it| it.namespace.nsze = 1 << 54)),
+        ("blocks with metadata", facts(|it| it.namespace.lbaf[0] = LbaFormat(0).with_lbads(9).with_ms(8))),
+    ];
+    for (what, facts) in refused {
+        let options = Options { lanes: 2, ..impatient() };
+        let outcome = meet(what, facts, options);
+        assert!(outcome.is_err(), "{what}: {outcome:?}");
+    }
+    let lived_with = [
+        ("MAXH2CDATA 2^32 - 4", ic_resp(|it| it.maxh2cdata = u32::MAX - 3)),
+        ("no block at all", facts(|it| it.namespace.nsze = 0)),
+        ("8 EiB but for a block", facts(|it| it.namespace.nsze = (1 << 54) - 1)),
+        ("MDTS 1", facts(|it| it.controller.mdts = 1)),
+        ("MDTS 0", facts(|it| it.controller.mdts = 0)),
+        ("MDTS 255", facts(|it| it.controller.mdts = 255)),
+        ("MDTS 255 and MPSMIN 15", facts(|it| (it.controller.mdts, it.cap) = (255, it.cap.with_mpsmin(15)))),
+        (
+            "MDTS 1 with blocks of 64 KiB",
+            facts(|it| {
+                it.controller.mdts = 1;
+                it.namespace.lbaf[0] = LbaFormat(0).with_lbads(16);
+            }),
+        ),
+        ("IOCCSZ 0", facts(|it| it.controller.ioccsz = 0)),
+        ("IOCCSZ 2^32 - 1", facts(|it| it.controller.ioccsz = u32::MAX)),
+        ("IOCCSZ 5", facts(|it| it.controller.ioccsz = 5)),
+        ("ICDOFF", facts(|it| (it.controller.icdoff, it.controller.ioccsz) = (9, 1028))),
+        ("MQES FFFFh", facts(|it| (it.cap, it.controller.maxcmd) = (it.cap.with_mqes(0xffff), 0))),
+        ("AERL 255", facts(|it| it.controller.aerl = 255)),
+        ("65,536 queues", facts(|it| it.queues = u32::MAX)),
+        ("a list that does not rise", facts(|it| it.nsids = vec![1, 1, 1])),
+        (
+            "all bits of Identify Controller",
+            facts(|it| {
+                let mut bytes = [0xff; 4096];
+                bytes[514..516].fill(0xff);
+                it.controller = isolane_wire::identify::Controller::decode(&bytes);
+            }),
+        ),
+    ];
+    for (what, facts) in lived_with {
+        let info = meet(what, facts, impatient()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let _ = format!("{info:?}");
+    }
+}
+
+#[test]
+fn a_depth_beyond_every_queue_is_an_error_or_served() {
+    let facts =
+        facts(|it| (it.cap, it.controller.maxcmd) = (Cap(0).with_css(1).with_to(1).with_mqes(0xffff), 0));
+    for depth in [0, 1, 4095, 4096, 65_534, 65_535] {
+        let _ = meet("depth", facts.clone(), Options { depth, ..impatient() });
+    }
+}
+
+#[test]
+fn discovery_logs_that_lie_end_in_time() {
+    let entry = |change: fn(&mut DiscoveryEntry)| {
+        let mut entry = DiscoveryEntry {
+            trtype: Transport::Tcp.code(),
+            subtype: SubsystemType::Nvm.code(),
+            trsvcid: Ascii::lossy("4420"),
+            traddr: Ascii::lossy("127.0.0.1"),
+            subnqn: NQN.parse::<Nqn>().unwrap().into(),
+            ..DiscoveryEntry::default()
+        };
+        change(&mut entry);
+        entry
+    };
+    let log = |numrec, recfmt, log_entry| {
+        facts(|it| (it.log_header, it.log_entry) = (DiscoveryHeader { genctr: 1, numrec, recfmt }, log_entry))
+    };
+    let logs = [
+        log(u64::MAX, 0, entry(|_| ())),
+        log(0, 0, entry(|_| ())),
+        log(3, 9, entry(|_| ())),
+        log(3, 0, DiscoveryEntry::decode(&[0xff; 1024])),
+        log(3, 0, DiscoveryEntry::decode(&[0; 1024])),
+        log(1, 0, entry(|it| it.trsvcid = Ascii::lossy("70000"))),
+        log(1, 0, entry(|it| it.traddr = Ascii::lossy("no.such.address"))),
+        log(1, 0, entry(|it| it.traddr = Ascii::lossy("0.0.0.0"))),
+        log(1, 0, entry(|it| it.traddr = Ascii::lossy(&"9".repeat(256)))),
+    ];
+    for (at, facts) in logs.into_iter().enumerate() {
+        let liar = Liar::start(facts, |_| Act::Honest);
+        let uri = format!("nvme+tcp://{}", liar.address).parse().unwrap();
+        let options = Options { connect_timeout: Duration::from_secs(2), ..impatient() };
+        let begun = Instant::now();
+        let outcome = discover(&uri, &options);
+        assert!(outcome.as_ref().map_or(0, Vec::len) <= 1024, "log {at}");
+        let _ = inspect(&uri, &options);
+        assert!(begun.elapsed() < Duration::from_secs(7), "log {at}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn nonsense_in_answer_to_io_fails_every_request_with_the_reason() {
+    let count = nonsense(&Told { number: 0, entry: None, is_io: true }).len();
+    for lie in 0..count {
+        for opcode in [IoOpcode::Read, IoOpcode::Write, IoOpcode::Flush] {
+            let liar = Liar::start(Facts::default(), move |told| match told.entry {
+                Some(entry) if told.is_io && entry.opcode == opcode.code() => {
+                    nonsense(told).swap_remove(lie).1
+                }
+                _ => Act::Honest,
+            });
+            let mut client = Client::connect(&liar.uri(), impatient()).unwrap();
+            let what = format!("lie {lie} to {opcode:?}");
+            for tag in 0..4 {
+                client.submit(0, Request::Read { lba: tag, buffer: Buffer::contiguous(4096) }, tag);
+                client.submit(
+                    0,
+                    Request::Write { lba: tag, buffer: Buffer::contiguous(4096), fua: false },
+                    tag,
+                );
+                client.submit(0, Request::Flush, tag);
+            }
+            for completion in finish(&mut client, 12, &what) {
+                let is_right = match &completion.result {
+                    Ok(()) | Err(RequestError::Status(_)) => true,
+                    Err(RequestError::Lost(_) | RequestError::Uncertain | RequestError::Damaged) => true,
+                    Err(_) => false,
+                };
+                assert!(is_right, "{what}: {completion:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_target_that_drops_every_association_at_its_first_command_is_not_stormed() {
+    let liar = Liar::start(Facts::default(), |told| match told.entry {
+        Some(entry) if told.is_io && entry.opcode == IoOpcode::Read.code() => Act::Close,
+        _ => Act::Honest,
+    });
+    let reconnect = Reconnect { give_up_after: Some(Duration::from_secs(60)), ..Reconnect::default() };
+    let mut client = Client::connect(&liar.uri(), Options { reconnect, ..impatient() }).unwrap();
+    client.submit(0, Request::Read { lba: 0, buffer: Buffer::contiguous(4096) }, 0);
+    let until = Instant::now() + Duration::from_secs(2);
+    let mut completions = Vec::new();
+    while Instant::now() < until {
+        client.turn(&mut completions, Wait::Until(until));
+    }
+    assert!(completions.is_empty(), "{completions:?}");
+    assert!(liar.connections() < 60, "{} connections in 2 s", liar.connections());
+}
+
+#[test]
+fn events_without_end_do_not_stop_the_io() {
+    let liar = Liar::start(Facts::default(), |told| match told.entry {
+        Some(entry) if entry.opcode == AdminOpcode::AsyncEventRequest.code() => {
+            Act::Instead(response(entry.cid, Status::SUCCESS))
+        }
+        _ => Act::Honest,
+    });
+    let mut client = Client::connect(&liar.uri(), impatient()).unwrap();
+    for tag in 0..200 {
+        client.submit(0, Request::Read { lba: tag, buffer: Buffer::contiguous(512) }, tag);
+    }
+    let completions = finish(&mut client, 200, "events");
+    assert!(completions.iter().all(|completion| completion.result.is_ok()));
+}
+
+#[test]
+fn what_the_target_did_wrong_is_told_to_the_caller() {
+    let liar = Liar::start(Facts::default(), |told| match told.entry {
+        Some(entry) if told.is_io && entry.opcode == IoOpcode::Read.code() => {
+            Act::Instead(c2h_data(entry.cid, 4096, 4, true, true))
+        }
+        _ => Act::Honest,
+    });
+    let mut client = Client::connect(&liar.uri(), impatient()).unwrap();
+    client.submit(0, Request::Read { lba: 0, buffer: Buffer::contiguous(4096) }, 0);
+    let completion = finish(&mut client, 1, "range").remove(0);
+    let Err(RequestError::Lost(why)) = completion.result else { panic!("{completion:?}") };
+    assert!(why.to_string().contains("outside of the range"), "{why}");
+    assert_eq!(completion.buffer.unwrap().to_vec(), vec![0; 4096], "not a byte was placed");
+}

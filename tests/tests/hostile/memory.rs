@@ -1,0 +1,147 @@
+//! Memory: hosts that take it and never give it back, and hosts that ask for more than there is.
+
+use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use isolane_wire::admin::{GetLogPageCommand, LogPage};
+use isolane_wire::pdu::CapsuleCmd;
+use isolane_wire::{Sgl, Status, SubmissionEntry};
+
+use crate::common::*;
+
+/// Commands that all go out before anything is read.
+fn burst(host: &mut MockHost, count: u16, entry: SubmissionEntry) {
+    let capsule = |cid| CapsuleCmd { entry: SubmissionEntry { cid, ..entry }, data_len: 0 };
+    let bytes: Vec<u8> = (0..count).flat_map(|cid| capsule(cid).encode(&host.outbound).to_vec()).collect();
+    host.send_bytes(&bytes);
+}
+
+fn with_len(entry: SubmissionEntry, len: u32) -> SubmissionEntry {
+    SubmissionEntry { sgl: Sgl::Transport { len }, ..entry }
+}
+
+/// One test at a time: what the process holds is measured.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the process holds in memory now.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+const MIB: u32 = 1 << 20;
+
+#[test]
+fn a_host_that_takes_all_memory_for_writes_and_sends_nothing_does_not_starve_the_others() {
+    let _alone = alone();
+    let (_target, address) = start(config(&["mem:16M"]));
+    let (_bad_admin, mut bad) = pair(address, 255);
+    burst(&mut bad, 250, with_len(write_entry(0, 2048), MIB));
+    bad.answer();
+    let (_admin, mut good) = pair(address, 31);
+    let begun = Instant::now();
+    assert_eq!(good.push(write_entry(0, 2048), &pattern(1, MIB as usize)).status, Status::SUCCESS);
+    assert_eq!(good.fetch(read_entry(0, 2048), MIB).0.status, Status::SUCCESS);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_host_that_never_reads_its_answers_does_not_starve_the_others() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let volume = format!("{},size=16M", directory.path().join("image").display());
+    let (_target, address) = start(config(&[&volume]));
+    let (_bad_admin, mut bad) = pair(address, 255);
+    burst(&mut bad, 250, with_len(read_entry(0, 2048), MIB));
+    bad.answer();
+    let (_admin, mut good) = pair(address, 31);
+    let begun = Instant::now();
+    assert_eq!(good.fetch(read_entry(0, 2048), MIB).0.status, Status::SUCCESS);
+    assert_eq!(good.push(write_entry(0, 2048), &pattern(1, MIB as usize)).status, Status::SUCCESS);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn log_pages_that_nobody_reads_take_bounded_memory() {
+    let _alone = alone();
+    let (_target, address) = start(config(&["mem:1M"]));
+    let before = resident_bytes();
+    let mut host = MockHost::admin(address);
+    for _ in 0..4 {
+        burst(&mut host, 500, with_len(GetLogPageCommand::new(LogPage::Error, 0, MIB).entry(), MIB));
+    }
+    host.answer();
+    std::thread::sleep(Duration::from_millis(300));
+    let taken = resident_bytes().saturating_sub(before);
+    assert!(taken < 64 << 20, "{} MiB", taken >> 20);
+}
+
+#[test]
+fn blocks_that_were_read_and_overwritten_are_not_held_for_ever() {
+    let _alone = alone();
+    let (_target, address) = start(config(&["mem:64M"]));
+    let (_admin, mut writer) = pair(address, 31);
+    let (_bad_admin, mut bad) = pair(address, 255);
+    let data = pattern(1, MIB as usize);
+    (0..64)
+        .for_each(|at| assert_eq!(writer.push(write_entry(at * 2048, 2048), &data).status, Status::SUCCESS));
+    let before = resident_bytes();
+    let mut bytes = Vec::new();
+    for at in 0..64 {
+        let entry = SubmissionEntry { cid: at, ..with_len(read_entry(u64::from(at) * 2048, 2048), MIB) };
+        bytes.extend_from_slice(&CapsuleCmd { entry, data_len: 0 }.encode(&bad.outbound));
+    }
+    bad.stream.write_all(&bytes).unwrap();
+    bad.answer();
+    (0..64)
+        .for_each(|at| assert_eq!(writer.push(write_entry(at * 2048, 2048), &data).status, Status::SUCCESS));
+    let taken = resident_bytes().saturating_sub(before);
+    assert!(taken < 24 << 20, "{} MiB", taken >> 20);
+}
+
+#[test]
+fn hosts_that_share_out_all_memory_among_them_do_not_keep_it() {
+    let _alone = alone();
+    let (_target, address) = start(config(&["mem:16M"]));
+    let bad_admin = MockHost::admin(address);
+    let mut bad: Vec<MockHost> = (1..16).map(|qid| bad_admin.io_queue(qid, 63)).collect();
+    bad.iter_mut().for_each(|host| burst(host, 60, with_len(write_entry(0, 2048), MIB)));
+    std::thread::sleep(Duration::from_millis(100));
+    let (_admin, mut good) = pair(address, 31);
+    let begun = Instant::now();
+    assert_eq!(good.fetch(read_entry(0, 8), 4096).0.status, Status::SUCCESS);
+    assert_eq!(good.write(write_entry(0, 8), &[1; 4096]).0.status, Status::SUCCESS);
+    assert!(begun.elapsed() < Duration::from_secs(3), "small commands took {:?}", begun.elapsed());
+    assert_eq!(good.push(write_entry(0, 2048), &pattern(1, MIB as usize)).status, Status::SUCCESS);
+    assert!(begun.elapsed() < Duration::from_secs(15), "a large write took {:?}", begun.elapsed());
+}
+
+#[test]
+fn what_broken_connections_held_is_free_again() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let volume = format!("{},size=16M", directory.path().join("image").display());
+    let (target, address) = start(config(&[&volume, "mem:16M"]));
+    let admin = MockHost::admin(address);
+    for round in 0..100 {
+        let mut bad = admin.io_queue(1, 63);
+        let nsid = 1 + round % 2;
+        burst(&mut bad, 8, SubmissionEntry { nsid, ..with_len(read_entry(0, 2048), MIB) });
+        for cid in 100..108 {
+            let entry = SubmissionEntry { cid, nsid, ..with_len(write_entry(0, 2048), MIB) };
+            bad.send_bytes(&CapsuleCmd { entry, data_len: 0 }.encode(&bad.outbound));
+        }
+        bad.answer();
+        drop(bad);
+        eventually("the queue is gone", || target.counters().connections_open == 1);
+    }
+    let (_admin, mut good) = pair(address, 31);
+    let begun = Instant::now();
+    assert_eq!(good.push(write_entry(0, 2048), &pattern(1, MIB as usize)).status, Status::SUCCESS);
+    assert_eq!(good.fetch(read_entry(0, 2048), MIB).0.status, Status::SUCCESS);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}

@@ -1,0 +1,23 @@
+//! The same attacks on a target of two cores on epoll: connections of one host lie on different cores, and what ends an
+//! association crosses between them.
+
+#[path = "../../crates/target/tests/common/mod.rs"]
+mod base;
+#[path = "hostile/control.rs"]
+mod control;
+#[path = "hostile/crowd.rs"]
+mod crowd;
+
+/// What the attacks use, with another target.
+mod common {
+    use isolane_reactor::{IoChoice, Mode};
+    use isolane_target::TargetConfig;
+
+    pub use super::base::*;
+
+    /// A target of memory volumes with two reactors, which share a core: they are in each other's way, too.
+    pub fn config(volumes: &[&str]) -> TargetConfig {
+        let (cores, mode, io) = (vec![0, 0], Mode::Sleep, IoChoice::Epoll);
+        TargetConfig { cores, mode, io, ..super::base::config(volumes) }
+    }
+}
