@@ -35,7 +35,7 @@ fn the_log_names_the_address_that_the_host_has_reached() {
     let record = &records[0];
     assert_eq!(address(record), (1, "192.0.2.1".into(), "4420".into()));
     assert_eq!(record.subnqn.parse(), Ok(Nqn::new(SUBNQN).unwrap()));
-    assert_eq!((record.trtype, record.subtype, record.treq.0, record.sectype), (3, 2, 0b110, 0));
+    assert_eq!((record.trtype, record.subtype, record.treq.0, record.sectype), (3, 2, 0b100, 0));
     assert_eq!((record.portid, record.cntlid, record.asqsz), (1, 0xffff, 128));
 }
 
