@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 /// Fast storage over plain TCP, in user space.
 #[derive(Debug, Parser)]
-#[command(name = "isolane", version, about, long_about = LONG_ABOUT, propagate_version = true)]
+#[command(name = "isolane", version, long_about = LONG_ABOUT, propagate_version = true)]
 pub struct Cli {
     /// What to log on stderr
     #[arg(long, global = true, value_enum, default_value_t = LogLevel::Info)]
@@ -64,8 +64,9 @@ No kernel module, no root, no huge pages, no special network card.
   isolane info nvme+tcp://127.0.0.1      see what is there
   isolane bench nvme+tcp://127.0.0.1     measure it
 
-A volume is named by a URI: nvme+tcp://HOST[:4420]/NQN[?nsid=N]. IPv6 addresses stand in brackets. Without
-an NQN the only subsystem that discovery finds is meant, without nsid the only namespace.";
+A volume is named by a URI: nvme+tcp://HOST[:4420]/NQN[?nsid=N]. IPv6 addresses stand in
+brackets. Without an NQN the only subsystem that discovery finds is meant, without nsid the only
+namespace. Sizes are in bytes, or with k, M, G or T in powers of 1024.";
 
 #[cfg(test)]
 mod tests {

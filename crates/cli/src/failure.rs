@@ -4,35 +4,45 @@
 //! `isolane: what failed: why; what to do` and exits with status 1.
 
 use std::fmt;
+use std::io::{self, ErrorKind};
 
 /// Why a subcommand could not do its work.
 #[derive(Debug)]
-pub struct Failure {
-    what: String,
-    why: String,
-    remedy: Option<String>,
-}
+pub struct Failure(String);
 
 impl Failure {
     /// `what` failed because of `why`.
     pub fn new(what: impl fmt::Display, why: impl fmt::Display) -> Self {
-        Failure { what: what.to_string(), why: why.to_string(), remedy: None }
+        Failure(format!("{what}: {why}"))
+    }
+
+    /// An error that already says all three.
+    pub fn whole(error: impl fmt::Display) -> Self {
+        Failure(error.to_string())
+    }
+
+    /// `what` failed because the system said `why`, with the remedy where there is a usual one.
+    pub fn of_system(what: impl fmt::Display, why: &io::Error) -> Self {
+        let failure = Failure::new(what, why);
+        match why.kind() {
+            ErrorKind::NotFound => failure.remedy("check the path"),
+            ErrorKind::PermissionDenied => failure.remedy("run as a user who may do that"),
+            ErrorKind::IsADirectory => failure.remedy("name a file"),
+            ErrorKind::StorageFull => failure.remedy("make room, or choose another place"),
+            ErrorKind::ResourceBusy => failure.remedy("unmount it, or stop the program that uses it"),
+            _ => failure,
+        }
     }
 
     /// Adds what the user can do.
-    pub fn remedy(mut self, remedy: impl fmt::Display) -> Self {
-        self.remedy = Some(remedy.to_string());
-        self
+    pub fn remedy(self, remedy: impl fmt::Display) -> Self {
+        Failure(format!("{}; {remedy}", self.0))
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.why)?;
-        match &self.remedy {
-            Some(remedy) => write!(f, "; {remedy}"),
-            None => Ok(()),
-        }
+        f.write_str(&self.0)
     }
 }
 
@@ -58,6 +68,12 @@ mod tests {
     fn a_failure_reads_what_why_and_remedy() {
         let failure = Failure::new("cannot open x", "no such file").remedy("create it with size=1G");
         assert_eq!(failure.to_string(), "cannot open x: no such file; create it with size=1G");
+    }
+
+    #[test]
+    fn a_refusal_of_the_system_has_its_usual_remedy() {
+        let failure = Failure::of_system("cannot open x", &ErrorKind::IsADirectory.into());
+        assert!(failure.to_string().ends_with("; name a file"), "{failure}");
     }
 
     #[test]

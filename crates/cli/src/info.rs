@@ -70,7 +70,7 @@ fn controller_to_text(info: &Info, text: &mut String) {
     let yes = |is: bool| if is { "yes" } else { "no" };
     let _ = writeln!(
         text,
-        "controller   {:#06x}: {} {} firmware {}, NVMe {}",
+        "controller   {:#06x}: {}, serial {}, firmware {}, NVMe {}",
         controller.cntlid, controller.model, controller.serial, controller.firmware, controller.version
     );
     let _ = writeln!(
@@ -100,12 +100,12 @@ fn negotiated_to_text(info: &Info, text: &mut String) {
     let _ = writeln!(
         text,
         "negotiated   digests {digests}, {} in a capsule, {} in an H2CData PDU, data aligned to {} B, \
-         queue flow control {}, keep alive {:?}",
+         queue flow control {}, keep alive {}",
         show_bytes(f64::from(negotiated.in_capsule_bytes_max)),
         show_bytes(f64::from(negotiated.h2c_data_bytes_max)),
         negotiated.data_alignment_bytes,
         if negotiated.is_flow_control_disabled { "off" } else { "on" },
-        negotiated.keep_alive,
+        if negotiated.keep_alive.is_zero() { "none".into() } else { format!("{:?}", negotiated.keep_alive) },
     );
 }
 

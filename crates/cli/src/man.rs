@@ -6,6 +6,7 @@ use clap::CommandFactory;
 
 use crate::args::Cli;
 use crate::failure::{Context, Failure};
+use crate::output;
 
 /// Write the manual pages
 ///
@@ -21,17 +22,31 @@ pub struct Args {
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.directory {
-        None => clap_mangen::Man::new(Cli::command())
-            .render(&mut std::io::stdout())
-            .context("cannot print the manual page"),
+        None => {
+            let mut text = Vec::new();
+            page(Cli::command()).render(&mut text).context("cannot make the manual page")?;
+            output::write_stdout(&text)
+        }
         Some(directory) => write_pages(directory),
     }
 }
 
 fn write_pages(directory: &Path) -> Result<(), Failure> {
     let what = || format!("cannot write manual pages into {}", directory.display());
-    std::fs::create_dir_all(directory).map_err(|why| Failure::new(what(), why))?;
-    clap_mangen::generate_to(Cli::command(), directory).map_err(|why| Failure::new(what(), why))
+    let failure = |why: std::io::Error| Failure::of_system(what(), &why);
+    std::fs::create_dir_all(directory).map_err(failure)?;
+    let mut program = Cli::command().disable_help_subcommand(true);
+    program.build();
+    for command in program.get_subcommands() {
+        page(command.clone()).generate_to(directory).map_err(failure)?;
+    }
+    page(program).generate_to(directory).map_err(failure)?;
+    Ok(())
+}
+
+/// The page of one command, which names the program and its version whatever the command is called.
+fn page(command: clap::Command) -> clap_mangen::Man {
+    clap_mangen::Man::new(command).source(concat!("isolane ", env!("CARGO_PKG_VERSION"))).manual("Isolane")
 }
 
 #[cfg(test)]

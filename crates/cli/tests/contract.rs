@@ -273,9 +273,105 @@ fn errors_say_what_to_do() {
         (&["serve", "mem:lots"][..], "as in mem:1G"),
         (&["serve", "/no/such/file"][..], "size="),
         (&["serve", "--cores", "4096"][..], "choose from"),
-        (&["copy", "/no/such/file", "/tmp/x"][..], "No such file"),
+        (&["serve", "--nqn", "nqn.x:a?b"][..], "give a name such as"),
+        (&["copy", "/no/such/file", "/tmp/x"][..], "check the path"),
+        (&["copy", "/dev/null", "/tmp"][..], "name a file"),
     ] {
         let error = fail(arguments);
         assert!(error.starts_with("isolane: ") && error.contains(remedy), "{arguments:?}: {error}");
     }
+}
+
+#[test]
+fn arguments_that_are_no_addresses_or_cores_say_how_they_are_written() {
+    for (arguments, form) in [
+        (&["serve", "--listen", "localhost"][..], "[::1]:4420"),
+        (&["serve", "--advertise", "10.0.0.1"][..], "127.0.0.1:4420"),
+        (&["serve", "--cores", "0-1"][..], "as in 0,1"),
+    ] {
+        let error = fail(arguments);
+        assert!(error.contains(form), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn a_file_is_not_copied_over_itself_under_another_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    fs::write(&one, pattern(8192)).unwrap();
+    fs::hard_link(&one, &two).unwrap();
+    assert!(fail(&["copy", text(&one), text(&two)]).contains("to itself"));
+    assert!(fs::read(&one).unwrap() == pattern(8192));
+}
+
+#[test]
+fn a_file_that_a_target_serves_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (served, other) = (folder.path().join("disk.img"), folder.path().join("other"));
+    fs::write(&served, pattern(1 << 20)).unwrap();
+    fs::write(&other, [0; 512]).unwrap();
+    let _server = Server::start(&[text(&served)]);
+    let error = fail(&["copy", text(&other), text(&served)]);
+    assert!(error.contains("a target serves it") && error.contains("URI"), "{error}");
+    assert!(fs::read(&served).unwrap() == pattern(1 << 20));
+}
+
+#[test]
+fn a_longer_file_is_replaced_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    fs::write(&from, pattern(5000)).unwrap();
+    fs::write(&to, [7; 9000]).unwrap();
+    succeed(&["copy", text(&from), text(&to), "--verify"]);
+    assert!(fs::read(&to).unwrap() == pattern(5000));
+}
+
+#[test]
+fn a_character_device_is_read_and_written_as_a_pipe() {
+    let server = Server::start(&["mem:1M"]);
+    assert!(fail(&["copy", "/dev/zero", &server.uri]).contains("larger than its 2048 blocks"));
+    succeed(&["copy", &server.uri, "/dev/null"]);
+    assert!(fail(&["copy", &server.uri, "/dev/full"]).contains("make room"));
+    assert!(fail(&["copy", &server.uri, "/dev/null", "--verify"]).contains("leave --verify out"));
+}
+
+#[test]
+fn a_json_file_that_cannot_be_written_is_refused_before_the_measurement() {
+    let server = Server::start(&["mem:1M"]);
+    let error = fail(&["bench", &server.uri, "--time", "1h", "--json", "/no/such/folder/figures.json"]);
+    assert!(error.contains("/no/such/folder/figures.json") && error.contains("check the path"), "{error}");
+}
+
+#[test]
+fn two_subsystems_on_one_machine_have_serial_numbers_of_their_own() {
+    let serial = |nqn: &str| {
+        let server = Server::start(&["mem:1M", "--nqn", nqn]);
+        let info: serde_json::Value =
+            serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
+        info["controller"]["serial"].as_str().unwrap().to_owned()
+    };
+    let first = serial("nqn.2014-08.org.example:first");
+    assert_eq!(first, serial("nqn.2014-08.org.example:first"));
+    assert_ne!(first, serial("nqn.2014-08.org.example:second"));
+}
+
+#[test]
+fn serve_says_which_interface_of_the_kernel_it_picked() {
+    let mut child = program()
+        .args(["serve", "mem:1M", "--listen", "127.0.0.1:0", "--io", "epoll"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut listening = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut listening).unwrap();
+    kill(&child, "TERM");
+    let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    assert!(log.contains("the kernel's interface is epoll"), "{log}");
+}
+
+#[test]
+fn a_host_without_keep_alive_is_shown_so() {
+    let server = Server::start(&["mem:1M"]);
+    assert!(succeed(&["info", &server.uri, "-k", "0"]).contains("keep alive none"));
 }

@@ -10,14 +10,15 @@ mod plan;
 mod report;
 mod verifier;
 
+use std::fs::OpenOptions;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use isolane_host::Client;
 
-use crate::failure::{Context, Failure};
+use crate::failure::Failure;
 use crate::output;
 use crate::remote::{self, HostArgs, ModeArg};
 use crate::units::{parse_bytes, parse_time};
@@ -48,7 +49,7 @@ pub struct Args {
     /// Share of reads in randrw, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
     mix: u8,
-    /// Bytes of one operation
+    /// Bytes of one operation, as 512, 4k or 1M
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_bytes)]
     bs: u64,
     /// Operations in flight on each lane; at most the queue's entries - 1
@@ -60,7 +61,7 @@ pub struct Args {
     /// What the host does while it waits
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
     mode: ModeArg,
-    /// How long to measure
+    /// How long to measure, as 500ms, 10s or 2m
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     time: Duration,
     /// Use only this much of the volume, from its start
@@ -78,7 +79,7 @@ pub struct Args {
     /// Seed of the random offsets; the same seed gives the same sequence
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Also write the figures as JSON into this file, - for stdout
+    /// Also write the figures as JSON into this file; with - only JSON goes to stdout
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
@@ -103,10 +104,11 @@ enum Rw {
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(core) = args.core {
-        isolane_reactor::core::pin(core).context(format!("cannot pin the thread to core {core}"))?;
+        pin(core)?;
     }
     let mut client = open(args)?;
     let plan = plan(args, &client)?;
+    check_json(args.json.as_deref())?;
     let mut driver = Driver::new(&mut client, plan, args.verify, args.fua)?;
     driver.prepare()?;
     driver.measure(args.time, live_line(args))?;
@@ -118,6 +120,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         0 => Ok(()),
         count => Err(Failure::new(format!("{count} operations failed"), driver_error(&tally))),
     }
+}
+
+fn pin(core: usize) -> Result<(), Failure> {
+    isolane_reactor::core::pin(core).map_err(|why| {
+        let usable = isolane_reactor::core::usable().unwrap_or_default();
+        Failure::new(format!("cannot pin the thread to core {core}"), why)
+            .remedy(format!("choose from {usable:?}"))
+    })
 }
 
 fn driver_error(tally: &report::Tally) -> String {
@@ -149,7 +159,8 @@ fn plan(args: &Args, client: &Client) -> Result<Plan, Failure> {
     let capacity = namespace.blocks * block_bytes;
     let region = args.size.unwrap_or(capacity).min(capacity);
     if region < args.bs {
-        return Err(Failure::new(what(), format!("only {region} bytes of the volume are used")));
+        return Err(Failure::new(what(), format!("only {region} bytes of the volume are used"))
+            .remedy("choose less, or more with --size"));
     }
     let kind = match args.rw {
         Rw::Read => Kind { random: false, reads_percent: 100 },
@@ -199,13 +210,28 @@ fn workload(args: &Args) -> Workload {
     }
 }
 
+/// Refuses a file that cannot be written before the time is spent.
+fn check_json(path: Option<&Path>) -> Result<(), Failure> {
+    match path {
+        Some(path) if path.as_os_str() != "-" => {
+            let opened = OpenOptions::new().append(true).create(true).open(path);
+            opened.map(drop).map_err(|why| json_failure(path, &why))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn json_failure(path: &Path, why: &std::io::Error) -> Failure {
+    Failure::of_system(format!("cannot write {}", path.display()), why)
+}
+
 fn show(args: &Args, report: &Report) -> Result<(), Failure> {
     match &args.json {
         Some(path) if path.as_os_str() == "-" => output::write_stdout(&output::to_json(report)?),
         Some(path) => {
+            output::write_stdout(report.to_text().as_bytes())?;
             let json = output::to_json(report)?;
-            std::fs::write(path, json).context(format!("cannot write {}", path.display()))?;
-            output::write_stdout(report.to_text().as_bytes())
+            std::fs::write(path, json).map_err(|why| json_failure(path, &why))
         }
         None => output::write_stdout(report.to_text().as_bytes()),
     }

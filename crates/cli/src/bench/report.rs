@@ -159,13 +159,13 @@ impl Report {
     pub fn to_text(&self) -> String {
         let LatencyUs { mean, p50, p90, p99, p99_9, p99_99, max } = self.latency_us;
         let mut text = format!(
-            "{} {} B x depth {} x {} lane(s), {} mode, {:.1} s\n\
+            "{} {} B x depth {} x {}, {} mode, {:.1} s\n\
              IOPS       {:>12.0}\nMiB/s      {:>12.1}\nlatency us    mean {mean:.1}   p50 {p50:.1}   p90 {p90:.1}   \
              p99 {p99:.1}   p99.9 {p99_9:.1}   p99.99 {p99_99:.1}   max {max:.1}\n",
             self.workload.rw,
             self.workload.block_bytes,
             self.workload.depth,
-            self.workload.lanes,
+            if self.workload.lanes == 1 { "1 lane".into() } else { format!("{} lanes", self.workload.lanes) },
             self.workload.mode,
             self.seconds,
             self.iops,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use isolane_host::{Client, Options, Uri};
@@ -43,11 +43,20 @@ impl Side {
         Ok(Side::File(PathBuf::from(text)))
     }
 
-    /// Whether both name the same thing, as far as can be seen from here.
+    /// Whether it gives or takes bytes in order only: a pipe, or a character device.
+    pub fn is_stream(&self) -> bool {
+        match self {
+            Side::Pipe => true,
+            Side::File(path) => is_stream(path),
+            Side::Volume(_) => false,
+        }
+    }
+
+    /// Whether both name the same thing, as far as can be seen from here: a file has one number, however many names.
     pub fn is_same(&self, other: &Side) -> bool {
         match (self, other) {
-            (Side::File(a), Side::File(b)) => match (fs::canonicalize(a), fs::canonicalize(b)) {
-                (Ok(a), Ok(b)) => a == b,
+            (Side::File(a), Side::File(b)) => match (number(a), number(b)) {
+                (Some(a), Some(b)) => a == b,
                 _ => false,
             },
             (Side::Volume(a), Side::Volume(b)) => a == b,
@@ -80,11 +89,30 @@ pub fn is_block_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
+/// Whether a path is neither a regular file nor a block device nor a directory.
+pub fn is_stream(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| {
+        let kind = metadata.file_type();
+        !(kind.is_file() || kind.is_dir() || kind.is_block_device())
+    })
+}
+
+/// What tells a file or block device from every other; none for streams, which are not changed by being read.
+fn number(path: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    let kind = metadata.file_type();
+    match (kind.is_file(), kind.is_block_device()) {
+        (true, _) => Some((metadata.dev(), metadata.ino())),
+        (_, true) => Some((u64::MAX, metadata.rdev())),
+        _ => None,
+    }
+}
+
 fn inspect_file(path: &Path) -> Result<SideInfo, Failure> {
     let mut capacity = None;
     if is_block_device(path) {
         let what = || format!("cannot find the size of {}", path.display());
-        let mut device = File::open(path).map_err(|why| Failure::new(what(), why))?;
+        let mut device = File::open(path).map_err(|why| Failure::of_system(what(), &why))?;
         capacity = Some(device.seek(SeekFrom::End(0)).map_err(|why| Failure::new(what(), why))?);
     }
     Ok(SideInfo { block_bytes: None, capacity, client: None })

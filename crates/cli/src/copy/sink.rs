@@ -2,13 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use isolane_host::{BlockRange, Client, Completion, Request, Wait};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
-use super::side::{Side, SideInfo, is_block_device};
+use super::side::{Side, SideInfo, is_block_device, is_stream};
 use super::source::{Piece, WINDOW, is_zero};
 use crate::failure::{Context, Failure};
 
@@ -20,8 +20,8 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Where a copy writes to.
 pub enum Sink {
-    /// Standard output.
-    Pipe,
+    /// Standard output, or another pipe or character device.
+    Pipe(PipeSink),
     /// A file or block device.
     File(FileSink),
     /// A volume.
@@ -32,17 +32,20 @@ impl Sink {
     /// Opens one side for writing; an existing regular file is emptied.
     pub fn open(side: &Side, info: SideInfo, length: Option<u64>) -> Result<Sink, Failure> {
         match (side, info.client) {
+            (Side::File(path), _) if is_stream(path) => PipeSink::open(path).map(Sink::Pipe),
             (Side::File(path), _) => FileSink::open(path, info.capacity, length).map(Sink::File),
             (Side::Volume(_), Some(client)) => Ok(Sink::Volume(Box::new(VolumeSink::new(client)))),
-            _ => Ok(Sink::Pipe),
+            _ => Ok(Sink::Pipe(PipeSink { output: Box::new(io::stdout()), name: "standard output".into() })),
         }
     }
 
     /// Writes the next piece.
     pub fn put(&mut self, piece: Piece) -> Result<(), Failure> {
         match self {
-            Sink::Pipe => put_stdout(&piece).context("cannot write to standard output"),
-            Sink::File(file) => file.put(&piece).context(format!("cannot write {}", file.path.display())),
+            Sink::Pipe(pipe) => pipe.put(&piece).map_err(|why| pipe.failure(&why)),
+            Sink::File(file) => file
+                .put(&piece)
+                .map_err(|why| Failure::of_system(format!("cannot write {}", file.path.display()), &why)),
             Sink::Volume(volume) => volume.put(piece),
         }
     }
@@ -50,22 +53,43 @@ impl Sink {
     /// Makes all of it durable.
     pub fn finish(self, length: u64) -> Result<(), Failure> {
         match self {
-            Sink::Pipe => io::stdout().flush().context("cannot write to standard output"),
+            Sink::Pipe(mut pipe) => pipe.output.flush().map_err(|why| pipe.failure(&why)),
             Sink::File(file) => {
                 let what = format!("cannot make {} durable", file.path.display());
-                file.finish(length).context(what)
+                file.finish(length).map_err(|why| Failure::of_system(what, &why))
             }
             Sink::Volume(volume) => volume.finish(),
         }
     }
 }
 
-fn put_stdout(piece: &Piece) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match piece {
-        Piece::Data(buffer) => stdout.write_all(buffer.as_slice().unwrap_or_default()),
-        Piece::Zeroes(length) => for_zeroes(*length, |zeroes| stdout.write_all(zeroes)),
+/// What takes bytes in order only.
+pub struct PipeSink {
+    output: Box<dyn Write>,
+    name: String,
+}
+
+impl PipeSink {
+    fn open(path: &Path) -> Result<PipeSink, Failure> {
+        let file = OpenOptions::new().write(true).open(path);
+        let file = file.map_err(|why| open_failure(path, &why))?;
+        Ok(PipeSink { output: Box::new(file), name: path.display().to_string() })
     }
+
+    fn put(&mut self, piece: &Piece) -> io::Result<()> {
+        match piece {
+            Piece::Data(buffer) => self.output.write_all(buffer.as_slice().unwrap_or_default()),
+            Piece::Zeroes(length) => for_zeroes(*length, |zeroes| self.output.write_all(zeroes)),
+        }
+    }
+
+    fn failure(&self, why: &io::Error) -> Failure {
+        Failure::of_system(format!("cannot write to {}", self.name), why)
+    }
+}
+
+fn open_failure(path: &Path, why: &io::Error) -> Failure {
+    Failure::of_system(format!("cannot open {} for writing", path.display()), why)
 }
 
 fn for_zeroes(mut length: u64, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
@@ -88,13 +112,17 @@ pub struct FileSink {
 
 impl FileSink {
     fn open(path: &Path, capacity: Option<u64>, length: Option<u64>) -> Result<FileSink, Failure> {
-        let what = || format!("cannot open {} for writing", path.display());
         let is_device = is_block_device(path);
         let mut options = OpenOptions::new();
-        options.write(true).create(!is_device).truncate(!is_device);
-        let file = options.open(path).map_err(|why| Failure::new(what(), why))?;
-        if let (false, Some(length)) = (is_device, length) {
-            file.set_len(length).map_err(|why| Failure::new(what(), why))?;
+        options.write(true).create(!is_device).truncate(false);
+        if is_device {
+            options.custom_flags(OFlags::EXCL.bits().cast_signed());
+        }
+        let file = options.open(path).map_err(|why| open_failure(path, &why))?;
+        if !is_device {
+            lock(path, &file)?;
+            let emptied = file.set_len(0).and_then(|()| file.set_len(length.unwrap_or(0)));
+            emptied.map_err(|why| open_failure(path, &why))?;
         }
         Ok(FileSink { file, path: path.to_owned(), offset: 0, capacity, is_device })
     }
@@ -153,6 +181,18 @@ impl FileSink {
             sync_directory(&self.path)?;
         }
         Ok(())
+    }
+}
+
+/// Keeps off files that a target serves or another program has locked. A file system without locks has no such file.
+fn lock(path: &Path, file: &File) -> Result<(), Failure> {
+    match isolane_reactor::file::lock(file, true) {
+        Ok(false) => Err(Failure::new(
+            format!("cannot replace {}", path.display()),
+            "a target serves it, or another program has locked it",
+        )
+        .remedy("stop that first, or copy to the volume's URI")),
+        _ => Ok(()),
     }
 }
 

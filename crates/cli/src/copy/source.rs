@@ -11,7 +11,7 @@ use isolane_memory::Buffer;
 use rustix::fs::{SeekFrom as HoleSeek, seek};
 use rustix::io::Errno;
 
-use super::side::Side;
+use super::side::{Side, is_stream};
 use crate::failure::{Context, Failure};
 use crate::remote;
 
@@ -68,7 +68,8 @@ impl Source {
     /// Opens one side for reading.
     pub fn open(side: &Side, options: Options) -> Result<Source, Failure> {
         match side {
-            Side::Pipe => Ok(Source::Pipe(PipeSource { left: u64::MAX })),
+            Side::Pipe => Ok(Source::Pipe(PipeSource::standard_input())),
+            Side::File(path) if is_stream(path) => PipeSource::open(path).map(Source::Pipe),
             Side::File(path) => FileSource::open(path).map(Source::File),
             Side::Volume(uri) => {
                 Ok(Source::Volume(Box::new(VolumeSource::new(remote::connect(uri, options)?))))
@@ -97,23 +98,35 @@ impl Source {
     /// The next piece; none at the end.
     pub fn next(&mut self) -> Result<Option<Piece>, Failure> {
         match self {
-            Source::Pipe(pipe) => pipe.next().context("cannot read standard input"),
+            Source::Pipe(pipe) => pipe.next().context(format!("cannot read {}", pipe.name)),
             Source::File(file) => file.next(),
             Source::Volume(volume) => volume.next(),
         }
     }
 }
 
-/// Standard input.
+/// Standard input, or another pipe or character device.
 pub struct PipeSource {
+    input: Box<dyn Read>,
+    name: String,
     left: u64,
 }
 
 impl PipeSource {
+    fn standard_input() -> PipeSource {
+        PipeSource { input: Box::new(io::stdin()), name: "standard input".into(), left: u64::MAX }
+    }
+
+    fn open(path: &Path) -> Result<PipeSource, Failure> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|why| Failure::of_system(format!("cannot open {name}"), &why))?;
+        Ok(PipeSource { input: Box::new(file), name, left: u64::MAX })
+    }
+
     fn next(&mut self) -> io::Result<Option<Piece>> {
         let mut bytes = Vec::new();
         let wanted = PIECE_BYTES.min(self.left);
-        io::stdin().lock().take(wanted).read_to_end(&mut bytes)?;
+        self.input.as_mut().take(wanted).read_to_end(&mut bytes)?;
         self.left -= bytes.len() as u64;
         if bytes.is_empty() {
             return Ok(None);
@@ -136,7 +149,7 @@ pub struct FileSource {
 impl FileSource {
     fn open(path: &Path) -> Result<FileSource, Failure> {
         let what = || format!("cannot open {}", path.display());
-        let mut file = File::open(path).map_err(|why| Failure::new(what(), why))?;
+        let mut file = File::open(path).map_err(|why| Failure::of_system(what(), &why))?;
         if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
             return Err(Failure::new(what(), "it is a directory").remedy("name a file"));
         }

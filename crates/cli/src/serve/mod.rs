@@ -41,12 +41,16 @@ const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 ///   write-through         every write is durable: no volatile cache
 ///   buffered              through the page cache, never O_DIRECT
 ///
+/// Sizes are in bytes, or with k, M, G or T in powers of 1024. A comma in a
+/// path is written twice.
+///
 /// Without any VOLUME, mem:1G is served. For each listener `listening on
 /// ADDR:PORT` is printed once it accepts connections.
 ///
 /// SIGINT and SIGTERM end the target in order: commands in flight are
 /// finished (for at most 5 s), everything is made durable. A second signal
-/// ends it at once. SIGUSR1 prints counters on stderr.
+/// ends it at once. SIGUSR1 prints counters on stderr, as text or, with
+/// --json, as JSON.
 ///
 /// There is neither authentication nor encryption yet: whoever reaches the
 /// port reads and writes the volumes. Names of hosts, as --allow-host checks
@@ -57,20 +61,20 @@ pub struct Args {
     /// What to serve
     #[arg(value_name = "VOLUME")]
     volumes: Vec<String>,
-    /// Listen here; port 0 picks a free one
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4420")]
+    /// Listen here, as 127.0.0.1:4420 or [::1]:4420; port 0 picks a free one; may be repeated
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4420", value_parser = parse_address)]
     listen: Vec<SocketAddr>,
-    /// Name this address in the discovery log instead of the one a host connected to
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Name this address in the discovery log instead of the one a host connected to; may be repeated
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     advertise: Vec<SocketAddr>,
-    /// Name of the subsystem (default: one of this machine's own)
+    /// Name of the subsystem (default: one of this machine's own; a second target on the machine needs another)
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
-    /// Admit only hosts of this name
+    /// Admit only hosts of this name; may be repeated
     #[arg(long, value_name = "NQN")]
     allow_host: Vec<String>,
-    /// Run one reactor on each of these cores (default: every core this process may use)
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    /// Run one reactor on each of these cores, as 0,1 (default: every core this process may use)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_core)]
     cores: Vec<usize>,
     /// What a reactor does when there is nothing to do
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
@@ -84,7 +88,7 @@ pub struct Args {
     /// The most entries of one queue
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(2..=4096))]
     queue_depth: u16,
-    /// Print the counters as JSON
+    /// Print the counters that SIGUSR1 asks for as JSON
     #[arg(long)]
     json: bool,
 }
@@ -95,6 +99,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let config = configure(&args)?;
     let nqn = config.nqn;
     let target = Target::start(config).context("cannot start the target")?;
+    log::info!("the kernel's interface is {}", target.io_description());
     let addresses = target.local_addrs();
     for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
         log::warn!(
@@ -112,15 +117,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
 fn stop(target: Target) -> Result<(), Failure> {
     log::info!("finishing what is in flight; a second signal ends at once");
     let report = target.shutdown(SHUTDOWN_TIME_MAX);
-    report.into_result().context("the shutdown was not clean")
+    report.into_result().map_err(|why| {
+        Failure::new("the shutdown was not clean", why)
+            .remedy("the log names what may be lost; check it before you use it again")
+    })
 }
 
 fn configure(args: &Args) -> Result<TargetConfig, Failure> {
     let nqn = match &args.nqn {
-        Some(nqn) => nqn.parse().context(format!("`{nqn}` is not an NQN"))?,
+        Some(nqn) => nqn::chosen(nqn)?,
         None => nqn::of_this_machine()?,
     };
     let mut config = TargetConfig::new(nqn);
+    config.serial = nqn::serial(&nqn);
     config.volumes = open_volumes(&args.volumes)?;
     config.listen = args.listen.clone();
     config.advertise = args.advertise.clone();
@@ -137,6 +146,15 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
     Ok(config)
 }
 
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "it is no address with a port; write it as in 127.0.0.1:4420 or [::1]:4420".into())
+}
+
+fn parse_core(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "it is no core; write their numbers, as in 0,1".into())
+}
+
 fn is_unspecified(address: IpAddr) -> bool {
     address.is_unspecified()
 }
@@ -149,11 +167,11 @@ fn open_volumes(texts: &[String]) -> Result<Vec<Numbered>, Failure> {
     let texts = if texts.is_empty() { &default[..] } else { texts };
     let specs = texts
         .iter()
-        .map(|text| text.parse::<VolumeSpec>().context("cannot serve"))
+        .map(|text| text.parse::<VolumeSpec>().map_err(Failure::whole))
         .collect::<Result<Vec<_>, _>>()?;
     let nsids = number(&specs)?;
     let open = |(spec, nsid): (&VolumeSpec, u32)| {
-        let volume = isolane_volume::open(spec).context(format!("cannot serve {}", spec.name()))?;
+        let volume = isolane_volume::open(spec).map_err(Failure::whole)?;
         Ok((nsid, volume))
     };
     specs.iter().zip(nsids).map(open).collect()
@@ -189,7 +207,8 @@ fn cores(asked: &[usize]) -> Result<Vec<usize>, Failure> {
                 .remedy(format!("choose from {usable:?}")));
         }
         if asked[..at].contains(core) {
-            return Err(Failure::new(format!("core {core} is given twice"), "one reactor runs on a core"));
+            return Err(Failure::new(format!("core {core} is given twice"), "one reactor runs on a core")
+                .remedy("name every core once"));
         }
     }
     Ok(asked.to_vec())

@@ -13,11 +13,32 @@ const SOURCES: [&str; 3] = ["/etc/machine-id", "/var/lib/dbus/machine-id", "/etc
 /// Separates names made here from other uses of the machine's identity.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6973_6f6c_616e_6540_8000_7461_7267_6574);
 
+/// What ends an NQN in a URI, or means something to a shell.
+const FORBIDDEN: &str = "?#&;|<>()$`\\\"'*[]{}!";
+
 /// The NQN of this machine's target.
 pub fn of_this_machine() -> Result<Nqn, Failure> {
     let identity = SOURCES.iter().find_map(|path| read(path)).unwrap_or_default();
     let uuid = Uuid::new_v5(&NAMESPACE, identity.as_bytes());
     format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}").parse().context("cannot make a name for the subsystem")
+}
+
+/// The name that somebody chose. It must survive what is pasted from it: a URI, and a shell's line.
+pub fn chosen(text: &str) -> Result<Nqn, Failure> {
+    let what = || format!("`{text}` cannot be the name of the subsystem");
+    if let Some(bad) = text.chars().find(|&c| !c.is_ascii_graphic() || FORBIDDEN.contains(c)) {
+        return Err(Failure::new(what(), format!("{bad:?} is special in a URI or a shell"))
+            .remedy("give a name such as nqn.2014-08.org.example:disk"));
+    }
+    text.parse().context(what())
+}
+
+/// The serial number of a subsystem: 20 characters that only this name has, so that links by model and serial
+/// number on a host do not collide.
+pub fn serial(nqn: &Nqn) -> String {
+    let mut serial = Uuid::new_v5(&NAMESPACE, nqn.as_str().as_bytes()).simple().to_string();
+    serial.truncate(20);
+    serial
 }
 
 fn read(path: &str) -> Option<String> {
@@ -29,6 +50,22 @@ fn read(path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_cannot_be_pasted_is_refused() {
+        assert!(chosen("nqn.2014-08.org.example:disk").is_ok());
+        for name in ["", "nqn.2014-08.org.example:a?b", "nqn.2014-08.org.example:a b"] {
+            assert!(chosen(name).unwrap_err().to_string().contains("nqn.2014-08.org.example:disk"), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_name_has_its_own_serial_number() {
+        let serial = |name: &str| serial(&name.parse().unwrap());
+        assert_eq!(serial("nqn.a").len(), 20);
+        assert_eq!(serial("nqn.a"), serial("nqn.a"));
+        assert_ne!(serial("nqn.a"), serial("nqn.b"));
+    }
 
     #[test]
     fn the_name_is_the_same_every_time() {
