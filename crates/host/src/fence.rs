@@ -85,6 +85,17 @@ pub(crate) enum Verdict {
     Unknown,
 }
 
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Verdict::ControllerGone => "is gone, says the target",
+            Verdict::NumberReused => "is gone: the target gave its number to the new one",
+            Verdict::TimeoutPassed => "is gone: its keep-alive timeout has passed",
+            Verdict::Unknown => "may still be alive",
+        })
+    }
+}
+
 /// What one question told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {

@@ -59,12 +59,18 @@ impl std::error::Error for ShutdownReport {}
 
 impl fmt::Display for ShutdownReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ShutdownReport { commands_cut, flushes_failed, cores_failed } = self;
-        write!(
-            f,
-            "{commands_cut} commands were cut off by the deadline, {flushes_failed} volumes could not be flushed, \
-             {cores_failed} cores failed"
-        )
+        let parts = [
+            (self.commands_cut, "commands were cut off by the deadline"),
+            (self.flushes_failed, "flushes of volumes failed"),
+            (self.cores_failed, "cores failed"),
+        ];
+        let told = parts.iter().filter(|(count, _)| *count > 0);
+        let told: Vec<_> = told.map(|(count, what)| format!("{count} {what}")).collect();
+        f.write_str(&if told.is_empty() {
+            String::from("everything ended as it should")
+        } else {
+            told.join(", ")
+        })
     }
 }
 

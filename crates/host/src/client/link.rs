@@ -297,9 +297,10 @@ impl Client {
         outage.next = Some(self.now + pause);
         self.housekeeping = self.now;
         log::info!(
-            "{}: attempt {} to connect: {error}; next in {pause:?}",
+            "{}: attempt {} to connect: {error}; next in {} ms",
             self.info.address,
-            outage.attempt
+            outage.attempt,
+            pause.as_millis()
         );
     }
 

@@ -102,8 +102,9 @@ impl Replay {
     pub(super) fn on_verdict(&mut self, id: u64, verdict: Verdict) {
         let Some(at) = self.raised.iter().position(|raised| raised.id == id) else { return };
         let Raised { fence, parts, .. } = self.raised.swap_remove(at);
-        log::info!("controller {}: {verdict:?}; {} writes behind it", fence.old.cntlid, parts.len());
         let fate = if verdict == Verdict::Unknown { Fate::Fail } else { Fate::Repeat };
+        let so = if fate == Fate::Fail { "fail" } else { "are repeated" };
+        log::info!("controller {} {verdict}; {} writes {so}", fence.old.cntlid, parts.len());
         self.settled.extend(parts.into_iter().map(|part| (part, fate)));
         if fate == Fate::Fail {
             self.lost.extend(&fence.ranges);
