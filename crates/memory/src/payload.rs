@@ -144,6 +144,32 @@ impl Payload {
         part
     }
 
+    /// Takes the first `len` bytes away: what lies wholly in them is moved, not counted anew.
+    ///
+    /// # Panics
+    /// If there are fewer bytes.
+    pub fn split_to(&mut self, len: usize) -> Payload {
+        assert!(len <= self.len, "{len} bytes were taken from a payload of {}", self.len);
+        if len == self.len {
+            return std::mem::take(self);
+        }
+        let (mut whole, mut cut) = (0, len);
+        while self.segments[whole].len() <= cut {
+            cut -= self.segments[whole].len();
+            whole += 1;
+        }
+        let mut front = Payload::with_capacity(whole + usize::from(cut > 0));
+        front.segments.extend(self.segments.drain(..whole));
+        front.len = len - cut;
+        if cut > 0 {
+            let segment = &mut self.segments[0];
+            front.push(segment.part(0, cut));
+            *segment = segment.part(cut, segment.len() - cut);
+        }
+        self.len -= len;
+        front
+    }
+
     /// The pieces of a range, in order.
     ///
     /// # Panics
@@ -245,6 +271,20 @@ mod tests {
             let from = c.min(len);
             let rest: Vec<u8> = part.slices(from, len - from).flatten().copied().collect();
             prop_assert_eq!(rest, &bytes[start + from..start + len]);
+        }
+
+        #[test]
+        fn a_payload_taken_away_in_parts_is_the_same_bytes(parts in prop::collection::vec(0usize..30_000, 0..20)) {
+            let (mut payload, bytes) = sample();
+            let mut taken = Vec::new();
+            for part in parts {
+                let front = payload.split_to(part.min(payload.len()));
+                prop_assert_eq!(front.len(), front.to_vec().len());
+                taken.extend(front.to_vec());
+            }
+            prop_assert_eq!(payload.len(), bytes.len() - taken.len());
+            taken.extend(payload.to_vec());
+            prop_assert_eq!(taken, bytes);
         }
     }
 }

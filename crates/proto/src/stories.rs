@@ -12,7 +12,9 @@ use crate::Completion;
 use crate::host::{self, Data, Refusal};
 use crate::pair::{Pair, buffer_of, pattern};
 use crate::queue::Fault;
-use crate::target::{self, Limits, Transfer};
+use crate::target::{self, Limits, Scheduling, Transfer};
+
+mod scheduling;
 
 const READ: u8 = 0x02;
 const WRITE: u8 = 0x01;
@@ -351,6 +353,8 @@ fn day(options: host::Options, limits: Limits, cut: Option<(u64, usize, usize)>)
     transcript
 }
 
+const TIGHT: Scheduling = Scheduling { chunk_bytes: 4096, ready_bytes: 4096, granted_bytes_max: 16384 };
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -364,11 +368,17 @@ proptest! {
         hpda in 0u8..32,
         cpda in 0u8..32,
         maxr2t in 0u32..4,
+        scheduling in prop_oneof![Just(Scheduling::ON), Just(Scheduling::OFF), Just(TIGHT)],
     ) {
         let options = host::Options { header_digest, data_digest, hpda, maxr2t, ..Default::default() };
-        let limits = Limits { cpda, h2c_data_bytes_max: 8192, r2t_bytes_max: 16384, ..Limits::default() };
-        let whole = day(options.clone(), limits.clone(), None);
-        let cut = day(options, limits, Some((seed, piece_max, overflow_len)));
+        let limits = Limits { cpda, h2c_data_bytes_max: 8192, r2t_bytes_max: 16384, scheduling, ..Limits::default() };
+        let mut whole = day(options.clone(), limits.clone(), None);
+        let mut cut = day(options, limits, Some((seed, piece_max, overflow_len)));
+        if scheduling == TIGHT {
+            // Whose data is asked for next depends on what has arrived.
+            whole.sort();
+            cut.sort();
+        }
         prop_assert_eq!(whole, cut);
     }
 }

@@ -13,6 +13,8 @@ pub struct Limits {
     pub r2t_bytes_max: u32,
     /// Most bytes of data in a capsule. At least 8,192, which admin and fabrics commands may carry.
     pub in_capsule_bytes_max: u32,
+    /// What may pass what on the way.
+    pub scheduling: Scheduling,
     /// Accept header digests when the host asks for them.
     pub header_digest: bool,
     /// Accept data digests when the host asks for them.
@@ -30,12 +32,46 @@ pub struct Limits {
     pub drain: Duration,
 }
 
+/// How far bulk is let ahead of what comes later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduling {
+    /// Answers longer than this wait for their turn, and are sent in data PDUs of at most so many bytes, with shorter
+    /// answers between them.
+    pub chunk_bytes: usize,
+    /// A turn of long answers ends when so many bytes are ready to be sent.
+    pub ready_bytes: usize,
+    /// Write data that is asked for and has not arrived, in bytes: more is asked for when some of it has come.
+    pub granted_bytes_max: usize,
+}
+
+impl Scheduling {
+    /// Short before long, and nothing long starves.
+    pub const ON: Scheduling =
+        Scheduling { chunk_bytes: 128 << 10, ready_bytes: 256 << 10, granted_bytes_max: 1 << 20 };
+
+    /// First come, first served.
+    pub const OFF: Scheduling =
+        Scheduling { chunk_bytes: usize::MAX, ready_bytes: usize::MAX, granted_bytes_max: usize::MAX };
+
+    /// Answers longer than this wait for their turn.
+    pub(super) fn long_bytes(&self) -> usize {
+        if self.chunk_bytes == usize::MAX { usize::MAX } else { self.chunk_bytes / 4 }
+    }
+
+    /// How much is asked for at a time when several transfers wait for their turn; and how much may be asked for without
+    /// a turn, in addition.
+    pub(super) fn grant_bytes(&self) -> usize {
+        self.granted_bytes_max / 4
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {
             h2c_data_bytes_max: 1 << 20,
             r2t_bytes_max: 1 << 20,
             in_capsule_bytes_max: 16 * 1024,
+            scheduling: Scheduling::ON,
             header_digest: true,
             data_digest: true,
             cpda: 0,
@@ -53,6 +89,9 @@ impl Limits {
     pub(super) fn legal(mut self) -> Limits {
         self.h2c_data_bytes_max = (self.h2c_data_bytes_max & !3).max(4096);
         self.r2t_bytes_max = (self.r2t_bytes_max & !3).max(4096);
+        self.scheduling.chunk_bytes = (self.scheduling.chunk_bytes & !3).max(4096);
+        self.scheduling.ready_bytes = self.scheduling.ready_bytes.max(1);
+        self.scheduling.granted_bytes_max = (self.scheduling.granted_bytes_max & !15).max(4 * 4096);
         self.in_capsule_bytes_max = self.in_capsule_bytes_max.max(8192);
         self.cpda = self.cpda.min(Framing::PDA_MAX);
         self.commands_before_connect_max = self.commands_before_connect_max.max(1);

@@ -24,6 +24,7 @@ mod slots;
 mod tests;
 mod transfer;
 mod transmit;
+mod turns;
 
 use std::time::{Duration, Instant};
 
@@ -31,11 +32,13 @@ use isolane_memory::Buffer;
 use isolane_wire::{Direction, Framing};
 
 pub use event::{Event, Place, Transfer};
-pub use limits::Limits;
+pub use limits::{Limits, Scheduling};
 pub use permit::Permit;
 
 use self::receive::Receiving;
 use self::slots::Slots;
+use self::transfer::Grants;
+use self::transmit::LongAnswers;
 use crate::queue::{Debts, FatalError, Fault, Output, Phase, Progress, Receiver};
 
 /// The target's end of one connection.
@@ -49,8 +52,8 @@ pub struct Queue {
     output: Output,
     slots: Slots,
     submission_queue: SubmissionQueue,
-    /// Most R2Ts outstanding for one command: what the host allows and we keep track of.
-    grants_max: usize,
+    long_answers: LongAnswers,
+    grants: Grants,
     outbound: Framing,
     event: Option<Event>,
     progress: Progress,
@@ -95,7 +98,8 @@ impl Queue {
             output: Output::default(),
             slots: Slots::new(limits.commands_before_connect_max),
             submission_queue: SubmissionQueue::default(),
-            grants_max: 1,
+            long_answers: LongAnswers::new(limits.scheduling),
+            grants: Grants::new(limits.scheduling),
             outbound: Framing::default(),
             event: None,
             progress: Progress::new(now, limits.stall),
@@ -206,6 +210,7 @@ impl Queue {
         };
         self.receiver.discard();
         self.receiving = Receiving::Header;
+        self.long_answers.clear();
         self.event = Some(Event::Fatal(error));
     }
 }
@@ -216,7 +221,7 @@ impl std::fmt::Debug for Queue {
             .field("qid", &self.submission_queue.id)
             .field("phase", &self.phase)
             .field("in_flight", &self.in_flight())
-            .field("pending_bytes", &self.output.pending_bytes())
+            .field("pending_bytes", &self.transmit_pending_bytes())
             .finish_non_exhaustive()
     }
 }

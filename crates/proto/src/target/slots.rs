@@ -61,6 +61,8 @@ pub(super) struct Grant {
     pub(super) next: u32,
     /// The end of the range.
     pub(super) end: u32,
+    /// It was given without a turn.
+    pub(super) is_extra: bool,
 }
 
 /// Why a command was not accepted.
@@ -204,6 +206,11 @@ impl Slots {
         Some((at, slot, grant))
     }
 
+    /// Whether the slot receives data and has fewer than `max` outstanding grants.
+    pub(super) fn has_fewer_grants(&self, at: u16, max: usize) -> bool {
+        self.slots.get(usize::from(at)).is_some_and(|slot| slot.buffer.is_some() && slot.grants.len() < max)
+    }
+
     /// Takes the buffers of all commands that wait for data; they will not get it any more.
     pub(super) fn take_buffers(&mut self) -> impl Iterator<Item = Buffer> + '_ {
         (self.receiving, self.receiving_bytes) = (0, 0);
@@ -285,7 +292,7 @@ impl Slot {
     }
 
     /// Opens the next grant of at most `len_max` bytes, if there is anything left to ask for.
-    pub(super) fn next_grant(&mut self, at: u16, len_max: u32) -> Option<Grant> {
+    pub(super) fn next_grant(&mut self, at: u16, len_max: u32, is_extra: bool) -> Option<Grant> {
         let len = self.len();
         if self.granted >= len || self.grants.is_full() {
             return None;
@@ -297,6 +304,7 @@ impl Slot {
             start: self.granted,
             next: self.granted,
             end: len.min(self.granted.saturating_add(len_max)),
+            is_extra,
         };
         self.granted = grant.end;
         self.grants.push(grant);
@@ -346,11 +354,12 @@ mod tests {
         let at = permit.slot();
         slots.deposit(permit, Buffer::contiguous(100));
         let slot = slots.receiving(at).expect("it receives");
-        let tags: Vec<_> = (0..4).filter_map(|_| slot.next_grant(at, 10)).map(|grant| grant.ttag).collect();
+        let tags: Vec<_> =
+            (0..4).filter_map(|_| slot.next_grant(at, 10, false)).map(|grant| grant.ttag).collect();
         assert_eq!(tags.len(), 4);
-        assert!(slot.next_grant(at, 10).is_none());
+        assert!(slot.next_grant(at, 10, false).is_none());
         slot.grants.remove(1);
-        assert_eq!(slot.next_grant(at, 10).map(|grant| grant.ttag), Some(tags[1]));
+        assert_eq!(slot.next_grant(at, 10, false).map(|grant| grant.ttag), Some(tags[1]));
         let mut all: Vec<_> = slot.grants.iter().map(|grant| grant.ttag).collect();
         all.sort_unstable();
         all.dedup();

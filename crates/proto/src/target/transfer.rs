@@ -1,15 +1,54 @@
 //! Write data: in the capsule, or asked for with R2T and brought by H2CData (TCP 1.0 §3.3.2).
 //!
-//! Invariant: what is granted lies inside the command's data, and every byte of it is accepted once.
+//! A host sends what it was asked for in order, and its next command behind it. So a bounded amount is asked for at a
+//! time, in turns ([`turns`](super::turns)), and what is short is asked for at once.
+//!
+//! Invariants: what is granted lies inside the command's data, and every byte of it is accepted once; as long as
+//! anything waits to be granted, something is granted or there is no room.
 
 use isolane_memory::Buffer;
 use isolane_wire::pdu::{H2cData, HeaderFault, R2t};
 
 use super::Queue;
 use super::event::Event;
+use super::limits::Scheduling;
 use super::permit::Permit;
 use super::receive::{Receiving, Step};
+use super::turns::Turns;
 use crate::queue::{FatalError, Fault, Header};
+
+/// What is asked for, and what waits to be.
+pub(super) struct Grants {
+    scheduling: Scheduling,
+    /// Most R2Ts outstanding for one command: what the host allows and we keep track of.
+    per_command_max: usize,
+    /// Bytes of outstanding R2Ts, but for H2CData PDUs that have arrived whole: those given in turns.
+    outstanding_bytes: usize,
+    /// Those given without a turn.
+    extra_bytes: usize,
+    /// Slots whose data was not asked for to its end.
+    turns: Turns<u16>,
+}
+
+impl Grants {
+    pub(super) fn new(scheduling: Scheduling) -> Grants {
+        Grants { scheduling, per_command_max: 1, outstanding_bytes: 0, extra_bytes: 0, turns: Turns::new() }
+    }
+
+    pub(super) fn set_per_command_max(&mut self, max: usize) {
+        self.per_command_max = max;
+    }
+
+    /// Whether a transfer is so short that it need not wait for its turn, as long as there are few of its kind.
+    fn needs_no_turn(&self, len: usize) -> bool {
+        let share = self.scheduling.grant_bytes();
+        len <= share / 4 && self.extra_bytes + len <= share
+    }
+
+    fn outstanding(&mut self, is_extra: bool) -> &mut usize {
+        if is_extra { &mut self.extra_bytes } else { &mut self.outstanding_bytes }
+    }
+}
 
 impl Queue {
     /// The in-capsule data of the command that was just yielded goes to `buffer`, which has exactly its
@@ -39,7 +78,8 @@ impl Queue {
         }
     }
 
-    /// Asks the host for the command's data, as many bytes as `buffer` has, in R2Ts of bounded size and number.
+    /// Asks the host for the command's data, as many bytes as `buffer` has, in R2Ts of bounded size and number: now or
+    /// as data of other commands arrives.
     ///
     /// # Panics
     /// If the buffer is empty: there is no R2T of zero length.
@@ -48,21 +88,49 @@ impl Queue {
             return self.abandon(permit);
         }
         assert!(!buffer.is_empty(), "a transfer of zero length was requested");
-        let at = permit.slot();
+        let (at, len) = (permit.slot(), buffer.len());
         self.slots.deposit(permit, buffer);
-        self.grant(at);
+        if len <= self.limits.r2t_bytes_max as usize && self.grants.needs_no_turn(len) {
+            return self.send_r2t(at, len, true);
+        }
+        self.grants.turns.enter(at, len);
+        self.grant();
     }
 
-    /// Sends as many R2Ts for a command as may be outstanding.
-    fn grant(&mut self, at: u16) {
-        let Some(slot) = self.slots.receiving(at) else { return };
-        while slot.grants.len() < self.grants_max
-            && let Some(grant) = slot.next_grant(at, self.limits.r2t_bytes_max)
+    /// Sends R2Ts in turns, as long as there is room for them.
+    #[inline]
+    pub(super) fn grant(&mut self) {
+        while !self.grants.turns.is_empty()
+            && let Some((at, len)) = self.next_grant()
         {
-            let (r2to, r2tl) = (grant.start, grant.end - grant.start);
-            let r2t = R2t { cccid: slot.cid(), ttag: grant.ttag, r2to, r2tl };
-            self.output.push(&r2t.encode(&self.outbound));
+            self.send_r2t(at, len, false);
         }
+    }
+
+    /// Whose data to ask for, and how much of it: all there is room for if nothing else waits.
+    fn next_grant(&mut self) -> Option<(u16, usize)> {
+        let arrived = arrived_bytes(self.receiving, self.receiver.data_left());
+        let Grants { scheduling, per_command_max, outstanding_bytes, turns, .. } = &mut self.grants;
+        let outstanding = outstanding_bytes.saturating_sub(arrived);
+        let room = scheduling.granted_bytes_max.saturating_sub(outstanding) & !4095;
+        let is_alone = turns.len() == 1;
+        let mut turn = turns.next(|at| self.slots.has_fewer_grants(*at, *per_command_max))?;
+        let (at, left, share) = (*turn.what(), turn.left(), scheduling.grant_bytes());
+        if room < left.min(share) {
+            return None;
+        }
+        let len = left.min(if is_alone { room } else { share }).min(self.limits.r2t_bytes_max as usize);
+        turn.take(len);
+        Some((at, len))
+    }
+
+    fn send_r2t(&mut self, at: u16, len: usize, is_extra: bool) {
+        let Some(slot) = self.slots.receiving(at) else { return };
+        let Some(grant) = slot.next_grant(at, len as u32, is_extra) else { return };
+        let (r2to, r2tl) = (grant.start, grant.end - grant.start);
+        let r2t = R2t { cccid: slot.cid(), ttag: grant.ttag, r2to, r2tl };
+        *self.grants.outstanding(is_extra) += r2tl as usize;
+        self.output.push(&r2t.encode(&self.outbound));
     }
 
     /// H2CData: everything about it must be what an R2T asked for.
@@ -94,17 +162,16 @@ impl Queue {
     pub(super) fn finish_h2c_data(&mut self, at: u16, ttag: u16, len: u32) -> Step {
         let is_intact = self.receiver.is_intact();
         let Some((_, slot, grant)) = self.slots.grant(ttag) else { return Step::Again };
+        *self.grants.outstanding(slot.grants[grant].is_extra) -= len as usize;
         slot.is_intact &= is_intact;
         slot.received += len;
         slot.grants[grant].next += len;
         if slot.grants[grant].next == slot.grants[grant].end {
             slot.grants.remove(grant);
         }
-        if slot.is_complete() {
-            return self.finish_transfer(at, true);
-        }
-        self.grant(at);
-        Step::Again
+        let is_complete = slot.is_complete();
+        self.grant();
+        if is_complete { self.finish_transfer(at, true) } else { Step::Again }
     }
 
     /// All data of a command is there: the permit goes back to the driver.
@@ -115,5 +182,13 @@ impl Queue {
             }
             None => Step::Again,
         }
+    }
+}
+
+/// What has come of an H2CData PDU that is under way; that of a short transfer makes room a little early.
+fn arrived_bytes(receiving: Receiving, data_left: usize) -> usize {
+    match receiving {
+        Receiving::H2cData { len, .. } => len as usize - data_left,
+        _ => 0,
     }
 }

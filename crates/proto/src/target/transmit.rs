@@ -1,6 +1,10 @@
 //! The sending half: answers become PDUs in one gather list.
 //!
-//! Invariant: PDUs leave in the order they were queued in; after a fatal error nothing but the TermReq is
+//! Long answers wait for their turn ([`turns`](super::turns)) and become PDUs, a bounded number of bytes at a time, when
+//! the driver asks for what to send next; everything else becomes a PDU at once and so passes them.
+//!
+//! Invariants: PDUs leave in the order they were queued in; the data of one command is without gaps and rises (Linux
+//! appends it and ignores the offset), and its response is behind it; after a fatal error nothing but the TermReq is
 //! queued.
 
 use isolane_memory::{Payload, Pool};
@@ -8,9 +12,49 @@ use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, TermReq};
 use isolane_wire::{CompletionEntry, Direction, Status, SubmissionEntry};
 
 use super::Queue;
+use super::limits::Scheduling;
 use super::permit::Permit;
+use super::turns::Turns;
 use crate::Completion;
 use crate::queue::TransmitPlan;
+
+/// Answers that wait for their turn, most of them in part.
+pub(super) struct LongAnswers {
+    scheduling: Scheduling,
+    /// Longer answers are long.
+    threshold: usize,
+    turns: Turns<LongAnswer>,
+    bytes: usize,
+    /// Where in the output the last turn was, or the first of them began to wait.
+    position: u64,
+}
+
+struct LongAnswer {
+    cid: u16,
+    /// Bytes that have become PDUs.
+    offset: u32,
+    /// Those that have not.
+    payload: Payload,
+    completion: Completion,
+}
+
+impl LongAnswers {
+    pub(super) fn new(scheduling: Scheduling) -> LongAnswers {
+        LongAnswers {
+            scheduling,
+            threshold: scheduling.long_bytes(),
+            turns: Turns::new(),
+            bytes: 0,
+            position: 0,
+        }
+    }
+
+    /// Gives all up: the connection ends.
+    pub(super) fn clear(&mut self) {
+        self.turns.clear();
+        self.bytes = 0;
+    }
+}
 
 impl Queue {
     /// Answers a command without data to send.
@@ -36,16 +80,10 @@ impl Queue {
         if !self.phase.is_alive() {
             return;
         }
-        let success = self.submission_queue.is_flow_control_disabled && completion == Completion::success();
-        self.queue_data(
-            C2hData { cccid: cid, datao: 0, datal: payload.len() as u32, last: true, success },
-            payload,
-        );
-        if success {
-            self.submission_queue.advance();
-        } else {
-            self.queue_response(cid, completion);
+        if payload.len() > self.long_answers.threshold {
+            return self.defer_answer(LongAnswer { cid, offset: 0, payload, completion });
         }
+        self.queue_last_data(cid, 0, payload, completion);
     }
 
     /// Gives a command up without an answer; only right when its connection ends.
@@ -54,7 +92,10 @@ impl Queue {
     }
 
     /// What to send next, as much as fits one call.
-    pub fn transmit_plan(&self) -> TransmitPlan<'_> {
+    pub fn transmit_plan(&mut self) -> TransmitPlan<'_> {
+        if !self.long_answers.turns.is_empty() {
+            self.queue_long_answers();
+        }
         self.output.plan()
     }
 
@@ -65,12 +106,17 @@ impl Queue {
 
     /// Whether there is anything to send.
     pub fn wants_transmit(&self) -> bool {
-        !self.output.is_empty()
+        !self.output.is_empty() || !self.long_answers.turns.is_empty()
     }
 
     /// Bytes that wait to be sent.
     pub fn transmit_pending_bytes(&self) -> usize {
-        self.output.pending_bytes()
+        self.output.pending_bytes() + self.long_answers.bytes
+    }
+
+    /// Those among them that belong to long answers which wait for their turn.
+    pub fn transmit_pending_long_bytes(&self) -> usize {
+        self.long_answers.bytes
     }
 
     /// Those among them that no payload lends: headers and responses, which are memory of the queue's own.
@@ -87,6 +133,57 @@ impl Queue {
     pub(super) fn queue_term_req(&mut self, status: HeaderFault) {
         let request = TermReq::new(Direction::ControllerToHost, status, self.receiver.header());
         self.output.push(&request.encode());
+    }
+
+    fn defer_answer(&mut self, answer: LongAnswer) {
+        if self.long_answers.turns.is_empty() {
+            self.long_answers.position = self.output.queued_bytes();
+        }
+        let len = answer.payload.len();
+        self.long_answers.bytes += len;
+        self.long_answers.turns.enter(answer, len);
+    }
+
+    /// Makes PDUs of long answers until enough is ready to be sent; some also if short ones alone are enough.
+    fn queue_long_answers(&mut self) {
+        let Scheduling { chunk_bytes, ready_bytes, .. } = self.long_answers.scheduling;
+        while (self.output.pending_bytes() < ready_bytes || self.have_long_answers_aged())
+            && let Some(mut turn) = self.long_answers.turns.next(|_| true)
+        {
+            let len = turn.left().min(chunk_bytes);
+            let answer = turn.what();
+            let (cccid, datao, payload) = (answer.cid, answer.offset, answer.payload.split_to(len));
+            answer.offset += len as u32;
+            self.long_answers.bytes -= len;
+            match turn.take(len) {
+                Some(LongAnswer { completion, .. }) => {
+                    self.queue_last_data(cccid, datao, payload, completion);
+                }
+                None => {
+                    let data = C2hData { cccid, datao, datal: len as u32, last: false, success: false };
+                    self.queue_data(data, payload);
+                }
+            }
+            self.long_answers.position = self.output.queued_bytes();
+        }
+    }
+
+    /// Whether much else has become PDUs since the last turn.
+    fn have_long_answers_aged(&self) -> bool {
+        let passed = self.output.queued_bytes() - self.long_answers.position;
+        passed >= (self.long_answers.scheduling.chunk_bytes as u64).saturating_mul(PASSING_CHUNKS)
+    }
+
+    /// The end of a command's data, or all of it, and its response.
+    #[inline]
+    fn queue_last_data(&mut self, cccid: u16, datao: u32, payload: Payload, completion: Completion) {
+        let success = self.submission_queue.is_flow_control_disabled && completion == Completion::success();
+        self.queue_data(C2hData { cccid, datao, datal: payload.len() as u32, last: true, success }, payload);
+        if success {
+            self.submission_queue.advance();
+        } else {
+            self.queue_response(cccid, completion);
+        }
     }
 
     fn queue_data(&mut self, data: C2hData, payload: Payload) {
@@ -106,3 +203,6 @@ impl Queue {
         self.output.push(&CapsuleResp { entry }.encode(&self.outbound));
     }
 }
+
+/// As many bytes as so many chunks may pass a long answer before it gets a turn in any case.
+const PASSING_CHUNKS: u64 = 4;
