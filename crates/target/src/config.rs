@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_proto::subsystem::ConfigError;
-use isolane_proto::target::Limits;
+use isolane_proto::target::{Limits, Scheduling};
 use isolane_reactor::{Config as ReactorConfig, IoChoice, Mode, ReactorError};
 use isolane_volume::Volume;
 use isolane_wire::Nqn;
@@ -44,6 +44,9 @@ pub struct TargetConfig {
     pub handshake: Duration,
     /// A transfer may stand still for so long, twice that at the most.
     pub stall: Duration,
+    /// Short commands pass long ones on their connection, and a turn receives a bounded amount from each of many; without
+    /// it, first come, first served.
+    pub scheduling: bool,
     /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024 are taken.
     pub pool_pages_max: usize,
 }
@@ -67,6 +70,7 @@ impl TargetConfig {
             connections_max: 4096,
             handshake: Limits::default().handshake,
             stall: Limits::default().stall,
+            scheduling: true,
             pool_pages_max: 32 * 1024,
         }
     }
@@ -75,6 +79,7 @@ impl TargetConfig {
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             in_capsule_bytes_max: IN_CAPSULE_BYTES_MAX,
+            scheduling: if self.scheduling { Scheduling::ON } else { Scheduling::OFF },
             handshake: self.handshake,
             stall: self.stall,
             ..Limits::default()

@@ -80,6 +80,8 @@ pub(crate) struct Shared {
     pub counters: Vec<Arc<CoreCounters>>,
     pub mailboxes: Vec<Sender<Message>>,
     pub connections_max: usize,
+    /// Short commands pass long ones.
+    pub scheduling: bool,
     /// Cores whose lanes are all closed after [`Message::Stop`].
     pub cores_drained: AtomicUsize,
     control: Mutex<Control>,
@@ -107,10 +109,11 @@ impl Shared {
         counters: Vec<Arc<CoreCounters>>,
         mailboxes: Vec<Sender<Message>>,
         connections_max: usize,
+        scheduling: bool,
     ) -> Shared {
         let control = Control { port, lanes: HashMap::new(), waiting: Vec::new() };
         let (control, cores_drained) = (Mutex::new(control), AtomicUsize::new(0));
-        Shared { namespaces, counters, mailboxes, connections_max, cores_drained, control }
+        Shared { namespaces, counters, mailboxes, connections_max, scheduling, cores_drained, control }
     }
 
     /// Leaves a message with a core. A core that has stopped needs none.

@@ -248,7 +248,10 @@ fn introduce(
 ) -> (Arc<Shared>, Vec<Mailbox<Message>>) {
     let counters = cores.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len()))).collect();
     let (senders, mailboxes) = cores.iter().map(|core| mailbox::unbounded(core.waker.clone())).unzip();
-    (Arc::new(Shared::new(port, namespaces, counters, senders, config.connections_max)), mailboxes)
+    (
+        Arc::new(Shared::new(port, namespaces, counters, senders, config.connections_max, config.scheduling)),
+        mailboxes,
+    )
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {

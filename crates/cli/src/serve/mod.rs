@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
@@ -88,9 +89,21 @@ pub struct Args {
     /// The most entries of one queue
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(2..=4096))]
     queue_depth: u16,
+    /// Whether short commands pass long ones on their connection
+    #[arg(long, value_enum, default_value_t = SchedulingArg::On)]
+    scheduling: SchedulingArg,
     /// Print the counters that SIGUSR1 asks for as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Whether short commands pass long ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SchedulingArg {
+    /// Long reads are sent in chunks, write data is asked for in bounded amounts
+    On,
+    /// First come, first served
+    Off,
 }
 
 /// Runs the subcommand.
@@ -139,6 +152,7 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
     config.io = args.io.choice();
     config.io_queues = args.io_queues;
     config.queue_depth = args.queue_depth;
+    config.scheduling = args.scheduling == SchedulingArg::On;
     if args.advertise.iter().any(|address| is_unspecified(address.ip())) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
             .remedy("name an address that hosts can reach"));

@@ -91,7 +91,7 @@ impl Core {
     /// Gives a request to its volume.
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
         job.claimed = job.bytes_to_take(&request);
-        if job.claimed > 0 {
+        if job.claimed > 0 || self.is_long_read(&job) {
             count(lane, &mut job);
             return self.enter(lane, Waiting::Start { lane: lane.key, job, request });
         }

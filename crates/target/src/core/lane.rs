@@ -36,8 +36,10 @@ pub(crate) struct Lane {
     pub stalled: Option<Stalled>,
     /// The command, by its slot, that uses the memory reserved for this lane.
     pub reserve_slot: Option<u16>,
-    /// Commands that would exceed the lane's share of memory.
-    pub beyond_share: VecDeque<Waiting>,
+    /// Commands that would exceed the lane's share of memory or output, small and large ones.
+    pub beyond_share: [VecDeque<Waiting>; 2],
+    /// Small commands that have passed the large ones there.
+    pub passed: u32,
     /// Memory promised to commands that wait for it, or taken by reads under way, in bytes.
     pub claimed_bytes: usize,
     /// Bytes moved when the deadlines were last looked at, and since when there are so many.
@@ -119,7 +121,8 @@ impl Lane {
             held: Vec::new(),
             stalled: None,
             reserve_slot: None,
-            beyond_share: VecDeque::new(),
+            beyond_share: Default::default(),
+            passed: 0,
             claimed_bytes: 0,
             moved_bytes: 0,
             moved_at: now,
@@ -153,6 +156,11 @@ impl Lane {
         self.active -= 1;
         self.volatile -= u32::from(is_volatile);
         self.busy.set(self.active, self.volatile);
+    }
+
+    /// Whether commands wait for the lane's share of memory or output.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.beyond_share.iter().any(|waiting| !waiting.is_empty())
     }
 
     /// Takes a command back that is answered or given up, so that the lane's own memory is free again.

@@ -70,6 +70,8 @@ pub(crate) struct Core {
     reactor: Reactor,
     memory: Memory,
     now: Instant,
+    /// What this turn receives from one lane at most.
+    receive_bytes_max: usize,
     /// Operations that the reactor carries out, by the number it knows them by.
     files: Table<FileWork>,
     waiting: VecDeque<Waiting>,
@@ -137,6 +139,7 @@ impl Driver {
             shared: parts.shared,
             reactor: parts.reactor,
             now,
+            receive_bytes_max: usize::MAX,
             files: Table::default(),
             waiting: VecDeque::new(),
             limited: Vec::new(),
@@ -181,6 +184,7 @@ impl Driver {
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = Instant::now();
         self.core.memory.measure(self.lanes.len());
+        self.core.receive_bytes_max = self.fair_bytes(&events);
         for event in events.drain(..) {
             self.handle_event(event);
         }
@@ -217,6 +221,15 @@ impl Driver {
         }
     }
 
+    /// What each lane may bring in one turn, so that the others need not wait for long.
+    fn fair_bytes(&self, events: &[Event]) -> usize {
+        if events.len() < 2 || !self.core.shared.scheduling {
+            return usize::MAX;
+        }
+        let readable = events.iter().filter(|event| matches!(event, Event::Readable(_))).count();
+        if readable < 2 { usize::MAX } else { (TURN_BYTES / readable).max(LANE_BYTES) }
+    }
+
     fn lane_of(&self, token: Token) -> Option<Key> {
         let (known, key) = (*self.by_token.get(token.index())?)?;
         (known == token).then_some(key)
@@ -244,6 +257,9 @@ impl Driver {
 
 /// What is read behind the known destinations in one receive.
 const OVERFLOW_BYTES: usize = 128 * 1024;
+/// What one turn receives from several lanes together, and what at least from each.
+const TURN_BYTES: usize = 1 << 20;
+const LANE_BYTES: usize = 64 << 10;
 /// How often deadlines of lanes and keep-alive timers are looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// How soon commands that wait for other cores' commands are tried again.

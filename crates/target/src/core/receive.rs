@@ -1,5 +1,7 @@
 //! From bytes to events: one `readv` straight to where the bytes belong, then every whole PDU is acted on.
 
+use std::io::IoSliceMut;
+
 use isolane_proto::target::Event;
 use isolane_reactor::Received;
 
@@ -40,7 +42,10 @@ impl Core {
         if is_full(lane) {
             return self.pause(lane);
         }
-        let received = self.reactor.receive(token, &mut lane.queue.receive_plan(overflow));
+        let fair = overflow.len().min(self.receive_bytes_max);
+        let mut plan = lane.queue.receive_plan(&mut overflow[..fair]);
+        let received = self.reactor.receive(token, within(&mut plan, self.receive_bytes_max));
+        drop(plan);
         match received {
             Ok(Received::Bytes(count)) => {
                 self.counters.received_bytes.add(count as u64);
@@ -97,7 +102,7 @@ impl Core {
     /// Throws away what still comes on a lane that is on its way out.
     fn discard(&mut self, lane: &mut Lane, overflow: &mut [u8]) -> Progress {
         let Some(token) = lane.token else { return Progress::Ended };
-        match self.reactor.receive(token, &mut [std::io::IoSliceMut::new(overflow)]) {
+        match self.reactor.receive(token, &mut [IoSliceMut::new(overflow)]) {
             Ok(Received::Bytes(_)) => Progress::More,
             Ok(Received::Nothing) => Progress::Empty,
             Ok(Received::End) | Err(_) => {
@@ -172,6 +177,21 @@ impl Core {
         }
         true
     }
+}
+
+/// As many slices of a plan as make `max` bytes.
+fn within<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut [IoSliceMut<'b>] {
+    if max == usize::MAX {
+        return plan;
+    }
+    let mut left = max;
+    let slices = plan.iter().take_while(|slice| {
+        let is_wanted = left > 0;
+        left = left.saturating_sub(slice.len());
+        is_wanted
+    });
+    let count = slices.count();
+    &mut plan[..count]
 }
 
 /// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has no more answers.

@@ -35,7 +35,7 @@ impl Core {
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, offered: usize) {
         self.counters.sent_bytes.add(count as u64);
         lane.queue.handle_transmitted(count, &mut self.memory.pool);
-        if count == offered && lane.queue.wants_transmit() {
+        if count == offered && (lane.queue.wants_transmit() || lane.is_limited()) {
             self.mark_dirty(lane);
         }
         self.resume_after_send(lane);

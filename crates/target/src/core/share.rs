@@ -1,34 +1,54 @@
 //! What one lane may keep of its core's memory, so that a host which asks for much and then does nothing leaves
-//! enough for all others.
+//! enough for all others; and how much of its long reads is ready to be sent, so that short ones need not wait.
 //!
-//! A command that would exceed its lane's share waits at its lane, where it stands in nobody's way. Only within
-//! the share it takes memory, or waits for it in the queue of all ([`waiting`](super::waiting)). When commands
-//! wait there for long, lanes that keep memory and let it lie are closed.
+//! A command that would exceed its lane's share waits at its lane, where it stands in nobody's way: with scheduling,
+//! small commands pass large ones, a bounded number of them. Only within the share it takes memory, or waits for it in
+//! the queue of all ([`waiting`](super::waiting)). When commands wait there for long, lanes that keep memory and let it
+//! lie are closed.
 
 use std::time::Duration;
 
 use isolane_memory::PAGE_SIZE;
 
+use super::job::Job;
 use super::lane::Lane;
+use super::memory::Size;
 use super::waiting::Waiting;
 use super::{Core, Driver};
 use crate::config::TRANSFER_BYTES_MAX;
+use crate::counters::Operation;
 
 impl Core {
-    /// A command wants memory of the pool before it can go on.
+    /// A command wants memory of the pool before it can go on, or much output.
     pub(super) fn enter(&mut self, lane: &mut Lane, waiting: Waiting) {
-        if lane.beyond_share.is_empty() && self.is_within_share(lane, waiting.bytes_to_take()) {
+        let size = self.size(&waiting);
+        if lane.beyond_share[size as usize].is_empty() && self.may_go_on(lane, &waiting) {
             return self.admit(lane, waiting);
         }
-        if lane.beyond_share.is_empty() {
+        if !lane.is_limited() {
             self.limited.push(lane.key);
         }
         self.counters.deferred_commands.add(1);
-        lane.beyond_share.push_back(waiting);
+        lane.beyond_share[size as usize].push_back(waiting);
+    }
+
+    /// Whether the answer to a command is so long that others should pass it.
+    pub(super) fn is_long_read(&self, job: &Job) -> bool {
+        Size::of(job.len) == Size::Large && job.operation == Operation::Read && self.shared.scheduling
+    }
+
+    /// Without scheduling all commands of a lane wait in one row.
+    fn size(&self, waiting: &Waiting) -> Size {
+        if self.shared.scheduling { waiting.size() } else { Size::Large }
     }
 
     /// The command is within its lane's share: it takes memory now or in its turn.
     fn admit(&mut self, lane: &mut Lane, waiting: Waiting) {
+        match self.size(&waiting) {
+            Size::Small if !lane.beyond_share[Size::Large as usize].is_empty() => lane.passed += 1,
+            Size::Small => {}
+            Size::Large => lane.passed = 0,
+        }
         let len = waiting.bytes_to_take();
         lane.claimed_bytes += len;
         if !self.memory.claim(len) {
@@ -39,9 +59,18 @@ impl Core {
         }
     }
 
-    fn is_within_share(&self, lane: &Lane, len: usize) -> bool {
+    /// Whether a command may go on that is the first of its size.
+    fn may_go_on(&self, lane: &Lane, waiting: &Waiting) -> bool {
         let kept = kept_bytes(lane);
-        kept == 0 || kept + len <= self.share_bytes()
+        let may_pass = self.size(waiting) == Size::Large || lane.passed < PASSED_MAX;
+        let has_room = match waiting {
+            Waiting::Start { job, .. } if self.is_long_read(job) => {
+                lane.claimed_bytes + lane.queue.transmit_pending_long_bytes() + job.len
+                    <= LONG_OUTPUT_BYTES_MAX
+            }
+            _ => true,
+        };
+        kept == 0 || (may_pass && has_room && kept + waiting.bytes_to_take() <= self.share_bytes())
     }
 
     fn share_bytes(&self) -> usize {
@@ -69,13 +98,15 @@ impl Driver {
         let mut limited = std::mem::take(&mut self.core.limited);
         limited.retain(|key| {
             let Some(lane) = self.lanes.get_mut(*key) else { return false };
-            while let Some(next) = lane.beyond_share.front()
-                && self.core.is_within_share(lane, next.bytes_to_take())
-                && let Some(next) = lane.beyond_share.pop_front()
-            {
-                self.core.admit(lane, next);
+            for size in [Size::Small, Size::Large] {
+                while let Some(next) = lane.beyond_share[size as usize].front()
+                    && self.core.may_go_on(lane, next)
+                    && let Some(next) = lane.beyond_share[size as usize].pop_front()
+                {
+                    self.core.admit(lane, next);
+                }
             }
-            !lane.beyond_share.is_empty()
+            lane.is_limited()
         });
         limited.append(&mut self.core.limited);
         self.core.limited = limited;
@@ -92,6 +123,10 @@ fn idle_bytes(lane: &Lane) -> usize {
     lane.queue.receiving_bytes() + lane.queue.transmit_pending_bytes()
 }
 
+/// So many small commands pass a large one.
+const PASSED_MAX: u32 = 256;
+/// Long reads are begun while less than this is to be sent or read. Less than what stops a lane from being read from.
+const LONG_OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// So many lanes with full shares fill the pool.
 const LANES_FULL: usize = 8;
 /// While others wait, memory may lie for so long.

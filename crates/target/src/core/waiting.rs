@@ -36,6 +36,15 @@ impl Waiting {
         }
     }
 
+    /// Whether it moves little or much.
+    pub(super) fn size(&self) -> Size {
+        match self {
+            Waiting::Data { len, .. } => Size::of(*len),
+            Waiting::Start { job, .. } => Size::of(job.len),
+            Waiting::Flush { .. } => Size::Small,
+        }
+    }
+
     fn lane(&self) -> Option<Key> {
         match self {
             Waiting::Data { lane, .. } | Waiting::Start { lane, .. } => Some(*lane),
@@ -64,7 +73,7 @@ impl Core {
 
     /// Gives up everything that waits for a lane which has ended: it will not be started any more.
     pub(super) fn cancel_waiting(&mut self, lane: &mut Lane) {
-        for waiting in std::mem::take(&mut lane.beyond_share) {
+        for waiting in std::mem::take(&mut lane.beyond_share).into_iter().flatten() {
             self.cancel(lane, waiting, false);
         }
         if !self.waiting.iter().any(|waiting| waiting.lane() == Some(lane.key)) {
