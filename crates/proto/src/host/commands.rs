@@ -3,6 +3,8 @@
 //! Invariant: a CID names one command from its submission until its result is out and nothing of its data is
 //! left in the output.
 
+use std::collections::VecDeque;
+
 use arrayvec::ArrayVec;
 use isolane_memory::Buffer;
 use isolane_wire::CompletionEntry;
@@ -15,6 +17,10 @@ pub(super) const R2TS_MAX: usize = 4;
 /// is nobody's (Base 1.4 §5.14.1.1).
 pub(super) const COMMANDS_MAX: usize = (1 << SLOT_BITS) - 1;
 const SLOT_BITS: u32 = 12;
+/// Only commands in the first so many slots are received into on a guess.
+const SLOTS_GUESSED_MAX: usize = 128;
+/// Ended reads are dropped from the list of reads when there are so many more than slots.
+const READS_MIN: usize = 64;
 const SLOT_MASK: u16 = (1 << SLOT_BITS) - 1;
 
 /// The table.
@@ -22,6 +28,8 @@ pub(super) struct Commands {
     slots: Vec<Command>,
     free: Vec<u16>,
     in_flight: usize,
+    /// Reads by CID, in the order they were submitted in, and among them some that have ended.
+    reads: VecDeque<u16>,
 }
 
 /// One command.
@@ -55,7 +63,7 @@ enum State {
 
 impl Commands {
     pub(super) fn new() -> Commands {
-        Commands { slots: Vec::new(), free: Vec::new(), in_flight: 0 }
+        Commands { slots: Vec::new(), free: Vec::new(), in_flight: 0, reads: VecDeque::new() }
     }
 
     /// Commands whose CID is in use.
@@ -85,13 +93,36 @@ impl Commands {
         command.output_start = output_start;
         command.output_end = output_start;
         command.r2t_ends.clear();
-        command
+        if matches!(command.data, Data::Read(_)) {
+            self.reads.push_back(command.cid);
+        }
+        if self.reads.len() > 2 * self.slots.len() + READS_MIN {
+            let is_in_flight = |cid: &u16| self.slots[usize::from(cid & SLOT_MASK)].is_in_flight(*cid);
+            self.reads.retain(is_in_flight);
+        }
+        &mut self.slots[at]
+    }
+
+    /// Whether a command is among those that [`Commands::reads`] offers.
+    pub(super) fn is_guessable(cid: u16) -> bool {
+        usize::from(cid & SLOT_MASK) < SLOTS_GUESSED_MAX
+    }
+
+    /// The reads in flight, to be received into all at once.
+    pub(super) fn reads(&mut self) -> Reads<'_> {
+        while let Some(cid) = self.reads.front()
+            && !self.slots[usize::from(cid & SLOT_MASK)].is_in_flight(*cid)
+        {
+            self.reads.pop_front();
+        }
+        let slots = self.slots.iter_mut().take(SLOTS_GUESSED_MAX).map(Some).collect();
+        Reads { order: &self.reads, slots }
     }
 
     /// The command in flight with this CID.
     pub(super) fn find(&mut self, cid: u16) -> Option<&mut Command> {
         let command = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
-        (command.cid == cid && command.state == State::InFlight).then_some(command)
+        command.is_in_flight(cid).then_some(command)
     }
 
     /// The first lingering command whose data has left the output.
@@ -101,10 +132,7 @@ impl Commands {
 
     /// The buffer that a command in flight reads into.
     pub(super) fn destination(&mut self, cid: u16) -> Option<&mut Buffer> {
-        match &mut self.find(cid)?.data {
-            Data::Read(buffer) => Some(buffer),
-            _ => None,
-        }
+        self.find(cid)?.buffer_mut()
     }
 
     /// Ends a command. Its data is returned, with its tag and whether it is intact.
@@ -129,11 +157,51 @@ impl Commands {
         });
         let abandoned = abandoned.collect();
         self.free.clear();
+        self.reads.clear();
         abandoned
     }
 }
 
+/// The reads in flight, each to be taken once.
+pub(super) struct Reads<'a> {
+    order: &'a VecDeque<u16>,
+    slots: ArrayVec<Option<&'a mut Command>, SLOTS_GUESSED_MAX>,
+}
+
+impl<'a> Reads<'a> {
+    /// The buffer of the read whose data is arriving. If more of it is to come, nothing else is guessed.
+    pub(super) fn take(&mut self, cid: u16) -> Option<&'a mut Buffer> {
+        let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
+        let command = slot.take_if(|command| command.is_in_flight(cid))?;
+        if command.transferred < command.data.len() {
+            self.slots.clear();
+        }
+        command.buffer_mut()
+    }
+
+    /// The buffers of those of which nothing has come yet, in the order of their submission.
+    pub(super) fn untouched(mut self) -> impl Iterator<Item = (u16, &'a mut Buffer)> {
+        self.order.iter().filter_map(move |cid| {
+            let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
+            let command = slot.take_if(|command| command.is_in_flight(*cid) && command.transferred == 0)?;
+            Some((*cid, command.buffer_mut()?))
+        })
+    }
+}
+
 impl Command {
+    fn is_in_flight(&self, cid: u16) -> bool {
+        self.cid == cid && self.state == State::InFlight
+    }
+
+    /// The buffer that it reads into.
+    pub(super) fn buffer_mut(&mut self) -> Option<&mut Buffer> {
+        match &mut self.data {
+            Data::Read(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
     /// Its CID.
     pub(super) fn cid(&self) -> u16 {
         self.cid

@@ -12,7 +12,7 @@ use crate::queue::{FatalError, Fault};
 impl Queue {
     /// CapsuleResp: a command ended.
     pub(super) fn handle_response(&mut self) -> Result<Step, FatalError> {
-        let entry = self.receiver.decode(CapsuleResp::decode)?.entry;
+        let entry = CapsuleResp::decode_checked(self.receiver.checked()?).entry;
         let cid = entry.cid;
         let sent_bytes = self.output.sent_bytes();
         let unknown = FatalError::new(Fault::UnknownCommand { cid }, HeaderFault::invalid(CID));

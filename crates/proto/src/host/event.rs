@@ -53,7 +53,7 @@ pub enum Event {
         intact: bool,
     },
     /// The controller gave up and said why. Nothing more will come.
-    Terminated(TermReq),
+    Terminated(Box<TermReq>),
     /// The controller broke the rules or its deadline.
     Fatal(FatalError),
 }

@@ -13,6 +13,8 @@
 mod commands;
 mod completion;
 mod event;
+#[cfg(test)]
+mod guess_tests;
 mod options;
 mod receive;
 mod submit;

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use isolane_memory::Buffer;
-use isolane_wire::pdu::{PduType, TermReq};
+use isolane_wire::pdu::{CapsuleResp, PduType, TermReq};
 
 use super::Queue;
 use super::commands::Commands;
@@ -26,6 +26,16 @@ pub(super) enum Receiving {
     },
 }
 
+impl Receiving {
+    /// Whether the plan may go on behind it with guesses.
+    fn is_guessable(self) -> bool {
+        match self {
+            Receiving::Header => true,
+            Receiving::C2hData { cid, .. } => Commands::is_guessable(cid),
+        }
+    }
+}
+
 /// What came of one step.
 pub(super) enum Step {
     /// An event.
@@ -41,8 +51,20 @@ impl Queue {
     ///
     /// Pass the same overflow to the [`Queue::poll_event`]s that follow. It may be shared with other
     /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
+    ///
+    /// On the guess that data comes in the order of the commands, the plan goes on with the buffers of other reads in flight;
+    /// until such a read is completed, its buffer may hold bytes of anything that was received.
     pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
-        self.receiver.plan(destination(&mut self.commands, self.receiving), overflow)
+        if !self.receiver.shall_guess() || !self.receiving.is_guessable() {
+            let destination = destination(&mut self.commands, self.receiving);
+            return self.receiver.plan(destination, std::iter::empty(), overflow);
+        }
+        let mut reads = self.commands.reads();
+        let destination = match self.receiving {
+            Receiving::C2hData { cid, .. } => reads.take(cid),
+            Receiving::Header => None,
+        };
+        self.receiver.plan(destination, reads.untouched(), overflow)
     }
 
     /// The first `n` bytes of the last plan have been filled.
@@ -91,11 +113,51 @@ impl Queue {
     }
 
     fn receive_header(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
-        let Some(header) = self.receiver.receive_header(overflow)? else { return Ok(Step::Starved) };
+        let Some(header) = self.receiver.receive_header(overflow)? else { return Ok(self.starved(overflow)) };
+        if self.receiver.is_guessing() && !self.is_as_guessed(&header)? {
+            self.give_up_guesses(overflow);
+        }
         self.check_sequence(&header)?;
         let step = self.handle_pdu(&header)?;
         self.receiver.clear_header();
         Ok(step)
+    }
+
+    /// Whether this PDU is the one that was guessed, or the response to a command whose memory is its own.
+    #[inline]
+    fn is_as_guessed(&self, header: &Header) -> Result<bool, FatalError> {
+        match header.pdu_type {
+            PduType::C2hData => {
+                let data = self.c2h_data(header)?;
+                Ok(data.datao == 0 && self.receiver.is_as_guessed(header, data.cccid, data.datal as usize))
+            }
+            PduType::CapsuleResp => {
+                let entry = CapsuleResp::decode_checked(self.receiver.checked()?).entry;
+                Ok(!self.receiver.is_guessed(entry.cid))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Nothing is left to read, unless something lies where it does not belong.
+    fn starved(&mut self, overflow: &[u8]) -> Step {
+        if !self.receiver.is_guessing() {
+            return Step::Starved;
+        }
+        self.give_up_guesses(overflow);
+        Step::Again
+    }
+
+    /// What was read into guessed places is read again in the usual way.
+    fn give_up_guesses(&mut self, overflow: &[u8]) {
+        let commands = &mut self.commands;
+        self.receiver.give_up_guesses(overflow, |cid, len, bytes| {
+            let start = bytes.len();
+            bytes.resize(start + len, 0);
+            if let Some(buffer) = commands.destination(cid) {
+                buffer.copy_to(0, &mut bytes[start..]);
+            }
+        });
     }
 
     /// ICResp comes first and once (TCP 1.0 §3.1).
@@ -122,13 +184,13 @@ impl Queue {
         let request =
             TermReq::decode(self.receiver.header()).map_err(|_| FatalError::silent(Fault::TermReq))?;
         self.phase = Phase::Closed;
-        Ok(Step::Event(Event::Terminated(request)))
+        Ok(Step::Event(Event::Terminated(Box::new(request))))
     }
 
     fn receive_data(&mut self, overflow: &[u8], cid: u16, success: bool) -> Step {
         let destination = destination(&mut self.commands, self.receiving);
         if !self.receiver.receive_body(overflow, destination) {
-            return Step::Starved;
+            return self.starved(overflow);
         }
         self.receiving = Receiving::Header;
         self.finish_c2h_data(cid, success)

@@ -15,7 +15,7 @@ use crate::queue::{FatalError, Fault, Header};
 impl Queue {
     /// C2HData: the next part of a read, into its buffer.
     pub(super) fn handle_c2h_data(&mut self, header: &Header) -> Result<Step, FatalError> {
-        let data = self.receiver.decode(C2hData::decode)?;
+        let data = self.c2h_data(header)?;
         let cid = data.cccid;
         let unknown = FatalError::new(Fault::UnknownTransfer { cid }, HeaderFault::invalid(C2hData::CCCID));
         let is_flow_control_disabled = self.is_flow_control_disabled;
@@ -39,6 +39,13 @@ impl Queue {
         self.receiver.start_body(header, data.datao as usize);
         self.receiving = Receiving::C2hData { cid, success: data.success };
         Ok(Step::Again)
+    }
+
+    /// The header of a C2HData PDU.
+    #[inline]
+    pub(super) fn c2h_data(&self, header: &Header) -> Result<C2hData, FatalError> {
+        C2hData::decode_checked(self.receiver.checked()?, header.shape.data_len as u32)
+            .map_err(|fault| FatalError::header(header.pdu_type.code(), fault))
     }
 
     /// The data of a C2HData PDU is in its place.

@@ -67,6 +67,16 @@ impl Body {
         taken
     }
 
+    /// Whether padding is to come.
+    pub(crate) fn is_padded(&self) -> bool {
+        self.padding_left > 0
+    }
+
+    /// All padding has come: says how much of it was still missing.
+    pub(crate) fn take_padding(&mut self) -> usize {
+        std::mem::take(&mut self.padding_left)
+    }
+
     /// Adds the destination of the data to come to a receive plan; returns its length, and whether all fitted.
     pub(crate) fn plan<'a>(&self, destination: &'a mut Buffer, plan: &mut ReceivePlan<'a>) -> (usize, bool) {
         if self.padding_left > 0 || self.data_left == 0 {

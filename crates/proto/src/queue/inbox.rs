@@ -16,18 +16,47 @@ pub(crate) struct Inbox {
     unread: Range<usize>,
     kept: Vec<u8>,
     received_bytes: u64,
+    /// Bytes from the start of the connection up to the unread ones.
+    consumed_bytes: u64,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Inbox {
-        Inbox { header: [0; HEADER_MAX], header_len: 0, unread: 0..0, kept: Vec::new(), received_bytes: 0 }
+        Inbox {
+            header: [0; HEADER_MAX],
+            header_len: 0,
+            unread: 0..0,
+            kept: Vec::new(),
+            received_bytes: 0,
+            consumed_bytes: 0,
+        }
     }
 
-    /// `n` bytes arrived, of which the last `in_overflow` lie at the start of the overflow.
-    pub(crate) fn received(&mut self, n: usize, in_overflow: usize) {
+    /// `n` bytes arrived, of which the first `direct` are in their place already; of the others, those in `unread` of the
+    /// overflow come next.
+    pub(crate) fn received(&mut self, n: usize, direct: usize, unread: Range<usize>) {
         debug_assert!(self.unread.is_empty(), "bytes received before the last ones were consumed");
         self.received_bytes += n as u64;
-        self.unread = 0..in_overflow;
+        self.consumed_bytes += direct as u64;
+        self.unread = unread;
+    }
+
+    /// All unread bytes were read; `placed` more are in their place already, and then come those in `unread` of the overflow.
+    pub(crate) fn skip(&mut self, placed: usize, unread: Range<usize>) {
+        debug_assert!(self.unread.is_empty() && self.kept.is_empty(), "bytes were left behind");
+        self.consumed_bytes += placed as u64;
+        self.unread = unread;
+    }
+
+    /// These are the unread bytes.
+    pub(crate) fn keep(&mut self, bytes: Vec<u8>) {
+        self.unread = 0..bytes.len();
+        self.kept = bytes;
+    }
+
+    /// Bytes from the start of the connection up to the unread ones.
+    pub(crate) fn consumed_bytes(&self) -> u64 {
+        self.consumed_bytes
     }
 
     /// Bytes ever received.
@@ -42,13 +71,22 @@ impl Inbox {
         &source[self.unread.clone()]
     }
 
+    /// How many they are.
+    #[inline]
+    pub(crate) fn unread_len(&self) -> usize {
+        self.unread.len()
+    }
+
     /// Marks the first `n` unread bytes as read.
     #[inline]
     pub(crate) fn consume(&mut self, n: usize) {
         self.unread.start += n;
+        self.consumed_bytes += n as u64;
         if self.unread.is_empty() {
             self.unread = 0..0;
-            self.kept = Vec::new();
+            if !self.kept.is_empty() {
+                self.kept = Vec::new();
+            }
         }
     }
 
@@ -110,10 +148,10 @@ mod tests {
     #[test]
     fn a_header_is_collected_from_several_receives() {
         let mut inbox = Inbox::new();
-        inbox.received(3, 3);
+        inbox.received(3, 0, 0..3);
         assert!(!inbox.gather(b"abc", 5));
         assert!(inbox.unread(b"abc").is_empty() && inbox.is_mid_header());
-        inbox.received(4, 4);
+        inbox.received(4, 0, 0..4);
         assert!(inbox.gather(b"defg", 5));
         assert_eq!((inbox.header(), inbox.unread(b"defg")), (&b"abcde"[..], &b"fg"[..]));
     }
@@ -121,7 +159,7 @@ mod tests {
     #[test]
     fn deferred_bytes_do_not_need_the_overflow_any_more() {
         let mut inbox = Inbox::new();
-        inbox.received(4, 4);
+        inbox.received(4, 0, 0..4);
         inbox.consume(1);
         inbox.defer(b"abcd");
         inbox.defer(b"other bytes");

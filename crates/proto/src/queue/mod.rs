@@ -6,6 +6,7 @@
 
 mod body;
 mod fault;
+mod guess;
 mod header;
 mod inbox;
 mod output;

@@ -11,9 +11,10 @@ use isolane_wire::{Direction, Framing};
 
 use super::body::Body;
 use super::fault::FatalError;
+use super::guess::{Guess, Guesses, Piece};
 use super::header::Header;
 use super::inbox::Inbox;
-use super::plan::ReceivePlan;
+use super::plan::{RECEIVE_SLICES_MAX, ReceivePlan};
 use super::progress::Debt;
 
 /// The receiving half of a connection.
@@ -22,6 +23,9 @@ pub(crate) struct Receiver {
     framing: Framing,
     inbox: Inbox,
     body: Body,
+    guesses: Guesses,
+    /// Length of the last header in front of data, with its digest and padding.
+    prefix: usize,
     /// Bytes of the running plan that go straight to their destination.
     planned_direct: usize,
     /// PDUs received whole.
@@ -36,6 +40,8 @@ impl Receiver {
             framing: Framing::default(),
             inbox: Inbox::new(),
             body: Body::new(),
+            guesses: Guesses::new(),
+            prefix: 0,
             planned_direct: 0,
             pdus: 0,
         }
@@ -47,10 +53,11 @@ impl Receiver {
         self.body.set_digested(framing.data_digest);
     }
 
-    /// Where the next bytes go: `destination` takes the data of the running PDU.
+    /// Where the next bytes go: `destination` takes the data of the running PDU, and `guessed` what probably follows.
     pub(crate) fn plan<'a>(
         &mut self,
         destination: Option<&'a mut Buffer>,
+        guessed: impl Iterator<Item = (u16, &'a mut Buffer)>,
         overflow: &'a mut [u8],
     ) -> ReceivePlan<'a> {
         let mut plan = ReceivePlan::new();
@@ -63,9 +70,43 @@ impl Receiver {
             (self.planned_direct, is_whole) = self.body.plan(buffer, &mut plan);
         }
         if is_whole {
-            plan.slices.push(IoSliceMut::new(overflow));
+            self.plan_guesses(guessed, overflow, &mut plan);
         }
         plan
+    }
+
+    /// Whether the next plan shall go on with guesses.
+    pub(crate) fn shall_guess(&mut self) -> bool {
+        let is_at_boundary = !self.inbox.is_mid_header() && self.body.is_whole();
+        let is_worth_it = self.guesses.begin(self.inbox.received_bytes(), is_at_boundary, self.prefix);
+        is_worth_it && !self.body.is_padded()
+    }
+
+    /// Header and data by turns, headers at the front of the overflow; then the rest of it, unless there is more to guess.
+    fn plan_guesses<'a>(
+        &mut self,
+        guessed: impl Iterator<Item = (u16, &'a mut Buffer)>,
+        overflow: &'a mut [u8],
+        plan: &mut ReceivePlan<'a>,
+    ) {
+        let mut rest = overflow;
+        for (cid, buffer) in guessed {
+            if self.guesses.are_enough() {
+                // The next plan guesses better than to copy what lands in the overflow.
+                return;
+            }
+            let (gap, len) = (self.guesses.gap_before_next(), buffer.len());
+            if plan.slices.len() + 3 > RECEIVE_SLICES_MAX || rest.len() < gap + OVERFLOW_MIN {
+                break;
+            }
+            let Some(data) = buffer.as_mut_slice() else { break };
+            let (header, behind) = rest.split_at_mut(gap);
+            plan.slices.push(IoSliceMut::new(header));
+            plan.slices.push(IoSliceMut::new(data));
+            self.guesses.push(Guess { cid, len });
+            rest = behind;
+        }
+        plan.slices.push(IoSliceMut::new(rest));
     }
 
     /// The first `n` bytes of the plan have been filled.
@@ -77,7 +118,39 @@ impl Receiver {
         {
             self.body.placed(direct, buffer);
         }
-        self.inbox.received(n, n - direct);
+        self.inbox.received(n, direct, self.guesses.received(n - direct));
+    }
+
+    /// Whether received bytes lie where it was guessed that they belong.
+    #[inline]
+    pub(crate) fn is_guessing(&self) -> bool {
+        self.guesses.are_open()
+    }
+
+    /// Whether all of `datal` bytes from the start of command `cid` follow this header, as was guessed.
+    pub(crate) fn is_as_guessed(&self, header: &Header, cid: u16, datal: usize) -> bool {
+        self.guesses.next() == Some(Guess { cid, len: datal })
+            && self.inbox.unread_len() == header.shape.padding
+    }
+
+    /// Whether the memory of command `cid` may hold received bytes of others.
+    pub(crate) fn is_guessed(&self, cid: u16) -> bool {
+        self.guesses.has(cid)
+    }
+
+    /// The guess was wrong: gathers what lies in guessed places. `data` copies so many bytes from the start of the memory of a
+    /// command.
+    pub(crate) fn give_up_guesses(
+        &mut self,
+        overflow: &[u8],
+        mut data: impl FnMut(u16, usize, &mut Vec<u8>),
+    ) {
+        let mut bytes = self.inbox.unread(overflow).to_vec();
+        self.guesses.give_up(|piece| match piece {
+            Piece::Data { cid, len } => data(cid, len, &mut bytes),
+            Piece::Overflow(range) => bytes.extend_from_slice(&overflow[range]),
+        });
+        self.inbox.keep(bytes);
     }
 
     /// Collects and checks the next header. `None`: more bytes must arrive.
@@ -125,6 +198,14 @@ impl Receiver {
             .map_err(|fault| FatalError::header(pdu_type, fault))
     }
 
+    /// The collected header as so many bytes, to be decoded as the PDU that its checked front promises.
+    #[inline]
+    pub(crate) fn checked<const LEN: usize>(&self) -> Result<&[u8; LEN], FatalError> {
+        let bytes = self.inbox.header();
+        let pdu_type = bytes.first().copied().unwrap_or_default();
+        bytes.first_chunk().ok_or(FatalError::header(pdu_type, HeaderFault::invalid(CommonHeader::HLEN)))
+    }
+
     /// The collected header was acted on.
     pub(crate) fn clear_header(&mut self) {
         self.inbox.clear_header();
@@ -134,14 +215,30 @@ impl Receiver {
     /// What follows the header begins; its data belongs at `offset` of its destination.
     pub(crate) fn start_body(&mut self, header: &Header, offset: usize) {
         self.body.start(header.shape, offset);
+        self.prefix = header.len + header.shape.padding;
+        let start = self.inbox.consumed_bytes() + header.shape.padding as u64;
+        self.guesses.learn(start, header.shape.data_len);
     }
 
     /// Takes what has arrived of the running PDU; true when that is everything.
     pub(crate) fn receive_body(&mut self, overflow: &[u8], destination: Option<&mut Buffer>) -> bool {
+        if self.guesses.are_open() && self.body.data_left() > 0 {
+            self.take_guessed(destination.as_deref());
+        }
         let taken = self.body.take(self.inbox.unread(overflow), destination);
         self.inbox.consume(taken);
         self.pdus += u64::from(self.body.is_whole());
         self.body.is_whole()
+    }
+
+    /// The header was as guessed, so the data is in its place, as far as it has come.
+    fn take_guessed(&mut self, destination: Option<&Buffer>) {
+        self.inbox.consume(self.body.take_padding());
+        let (placed, behind) = self.guesses.verify();
+        if let Some(buffer) = destination {
+            self.body.placed(placed, buffer);
+        }
+        self.inbox.skip(placed, behind);
     }
 
     /// Data bytes of the running PDU that are still to come.
@@ -177,6 +274,10 @@ impl Receiver {
 
     /// Forgets what was received and not understood yet.
     pub(crate) fn discard(&mut self) {
+        self.guesses.clear();
         self.inbox.discard();
     }
 }
+
+/// What does not fit any guess needs some room, too.
+const OVERFLOW_MIN: usize = 4096;

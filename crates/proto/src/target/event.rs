@@ -35,7 +35,7 @@ pub enum Event {
         intact: bool,
     },
     /// The host gave up and said why. Nothing more will come: close.
-    Terminated(TermReq),
+    Terminated(Box<TermReq>),
     /// The host broke the rules or its deadline. A TermReq may be queued: see the [module](super).
     Fatal(FatalError),
 }

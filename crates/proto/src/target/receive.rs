@@ -37,7 +37,7 @@ impl Queue {
     /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
     pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
         let destination = destination(&mut self.slots, self.receiving);
-        self.receiver.plan(destination, overflow)
+        self.receiver.plan(destination, std::iter::empty(), overflow)
     }
 
     /// The first `n` bytes of the last plan have been filled.
@@ -125,7 +125,7 @@ impl Queue {
         if data_len > self.limits.in_capsule_bytes_max as usize {
             return Err(FatalError::header(header.pdu_type.code(), HeaderFault::invalid(CommonHeader::PLEN)));
         }
-        let entry = self.receiver.decode(CapsuleCmd::decode)?.entry;
+        let entry = CapsuleCmd::decode_checked(self.receiver.checked()?, data_len as u32).entry;
         self.start_body(header, Receiving::Discard, 0);
         let permit = match self.slots.open(&entry) {
             Ok(permit) => permit,
@@ -146,7 +146,7 @@ impl Queue {
         let request =
             TermReq::decode(self.receiver.header()).map_err(|_| FatalError::silent(Fault::TermReq))?;
         self.phase = Phase::Closed;
-        Ok(Step::Event(Event::Terminated(request)))
+        Ok(Step::Event(Event::Terminated(Box::new(request))))
     }
 
     /// What follows this header goes to `receiving`.

@@ -422,7 +422,7 @@ fn a_host_that_gives_up_is_believed() {
     let mut host = BadHost::connected(true, true);
     let request = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[1, 2, 3]);
     host.say(&request.encode());
-    assert!(matches!(&host.events[..], [Event::Terminated(told)] if *told == request));
+    assert!(matches!(&host.events[..], [Event::Terminated(told)] if **told == request));
     assert!(host.target.is_closed() && !host.target.wants_transmit());
 }
 

@@ -1,0 +1,253 @@
+//! Receiving on a guess: data mostly comes in the order it was asked for, so the plan reads ahead as header, destination,
+//! header, destination, …, and many PDUs land in their places by one call.
+//!
+//! It keeps what was guessed and how far that has come true. It knows no PDU: who uses it compares each header with the
+//! guess. The places are free scratch until their own data is there, so what a wrong guess put into them is gathered and
+//! read again in the usual way. Invariant: while guessed bytes are unverified, nothing is placed into any guessed place,
+//! and none of them leaves the connection.
+
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
+
+/// The most PDUs that one plan guesses.
+pub(crate) const GUESSES_MAX: usize = 32;
+
+/// One guessed PDU: all data of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Guess {
+    pub(crate) cid: u16,
+    pub(crate) len: usize,
+}
+
+/// What the running receive was guessed to bring.
+pub(crate) struct Guesses {
+    list: ArrayVec<Guess, GUESSES_MAX>,
+    /// Those that came true, from the front.
+    verified: usize,
+    /// Received bytes behind the unread ones: from the data of `list[verified]` on.
+    left: usize,
+    /// Bytes before the first guessed data, and between one and the next, as they were planned.
+    first_gap: usize,
+    gap: usize,
+    /// Bytes between the last data and the one before; 0 if they were too many.
+    learned_gap: usize,
+    /// Position in the stream where the last data ended.
+    data_end: u64,
+    /// Guesses worth a try: as many as lately came true at a time, and some.
+    window: usize,
+    /// Receives without a guess until the next try, and how many there will be after the next wrong one.
+    pause: u32,
+    penalty: u32,
+}
+
+impl Guesses {
+    pub(crate) fn new() -> Guesses {
+        Guesses {
+            list: ArrayVec::new(),
+            verified: 0,
+            left: 0,
+            first_gap: 0,
+            gap: 0,
+            learned_gap: 0,
+            data_end: 0,
+            window: WINDOW_MIN,
+            pause: 0,
+            penalty: 1,
+        }
+    }
+
+    /// A new plan begins where `position` bytes have been received. Whether to guess. `prefix` bytes come before data if
+    /// nothing else does, and no PDU is cut at the position.
+    pub(crate) fn begin(&mut self, position: u64, is_at_boundary: bool, prefix: usize) -> bool {
+        debug_assert!(self.left == 0, "guessed bytes were not looked at");
+        self.settle();
+        self.gap = self.learned_gap;
+        if self.gap == 0 {
+            return false;
+        }
+        if self.pause > 0 {
+            self.pause -= 1;
+            return false;
+        }
+        let next = (self.data_end + self.gap as u64).saturating_sub(position) as usize;
+        self.first_gap = match next {
+            0 if is_at_boundary => prefix,
+            _ => next.min(self.gap),
+        };
+        self.first_gap > 0
+    }
+
+    /// Notes a guess, and says how many bytes come before its data.
+    pub(crate) fn push(&mut self, guess: Guess) {
+        self.list.push(guess);
+    }
+
+    /// Whether there are as many as lately came true at a time.
+    pub(crate) fn are_enough(&self) -> bool {
+        self.list.len() >= self.window
+    }
+
+    /// Bytes in front of the data of the next guess.
+    pub(crate) fn gap_before_next(&self) -> usize {
+        if self.list.is_empty() { self.first_gap } else { self.gap }
+    }
+
+    /// `n` bytes of the guessed part of the plan arrived: what of the overflow comes first.
+    pub(crate) fn received(&mut self, n: usize) -> Range<usize> {
+        let first = match self.list.is_empty() {
+            true => n,
+            false => n.min(self.first_gap),
+        };
+        self.left = n - first;
+        0..first
+    }
+
+    /// Whether bytes lie where they may not belong.
+    #[inline]
+    pub(crate) fn are_open(&self) -> bool {
+        self.left > 0
+    }
+
+    /// The guess that is to be verified next.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<Guess> {
+        self.list.get(self.verified).copied()
+    }
+
+    /// Whether this command is among those that are still to be verified.
+    pub(crate) fn has(&self, cid: u16) -> bool {
+        self.list[self.verified..].iter().any(|guess| guess.cid == cid)
+    }
+
+    /// The next guess is right: how many bytes of its data are in their place, and what of the overflow follows.
+    pub(crate) fn verify(&mut self) -> (usize, Range<usize>) {
+        let len = self.next().map_or(0, |guess| guess.len);
+        let placed = len.min(self.left);
+        self.verified += 1;
+        let start = self.scratch_start(self.verified);
+        let behind = match self.verified < self.list.len() {
+            true => self.gap.min(self.left - placed),
+            false => self.left - placed,
+        };
+        self.left -= placed + behind;
+        (placed, start..start + behind)
+    }
+
+    /// A guess was wrong: the pieces that the unverified bytes lie in, in their order, each with its length. Nothing is
+    /// open afterwards, and it takes a while until the next try.
+    pub(crate) fn give_up(&mut self, mut piece: impl FnMut(Piece)) {
+        for at in self.verified..self.list.len() {
+            let (placed, behind) = (self.list[at], at + 1);
+            let len = placed.len.min(self.left);
+            piece(Piece::Data { cid: placed.cid, len });
+            self.left -= len;
+            let len = if behind < self.list.len() { self.gap.min(self.left) } else { self.left };
+            let start = self.scratch_start(behind);
+            piece(Piece::Overflow(start..start + len));
+            self.left -= len;
+        }
+        self.list.clear();
+        self.verified = 0;
+        self.pause = self.penalty;
+        self.penalty = (self.penalty * 2).min(PENALTY_MAX);
+    }
+
+    /// Data begins at this position of the stream and has this length: what lies between two of them is learned.
+    pub(crate) fn learn(&mut self, start: u64, len: usize) {
+        let gap = start.saturating_sub(self.data_end);
+        self.learned_gap = if gap <= GAP_MAX as u64 { gap as usize } else { 0 };
+        self.data_end = start + len as u64;
+    }
+
+    /// Forgets what was guessed.
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
+        self.verified = 0;
+        self.left = 0;
+    }
+
+    /// The last plan is done with.
+    fn settle(&mut self) {
+        if self.verified > 0 {
+            self.window = (2 * self.verified + 2).clamp(WINDOW_MIN, GUESSES_MAX);
+            self.penalty = (self.penalty / 2).max(1);
+        }
+        self.clear();
+    }
+
+    /// Where in the overflow the bytes in front of the guess `at` were read to.
+    fn scratch_start(&self, at: usize) -> usize {
+        if at == 0 { 0 } else { self.first_gap + (at - 1) * self.gap }
+    }
+}
+
+/// Where guessed bytes lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// At the start of the memory of this command.
+    Data { cid: u16, len: usize },
+    /// In the overflow.
+    Overflow(Range<usize>),
+}
+
+/// Headers, digests and responses between two runs of data are shorter than this, or nothing is guessed.
+const GAP_MAX: usize = 256;
+const WINDOW_MIN: usize = 4;
+/// The longest time without a try, in receives.
+const PENALTY_MAX: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guesses() -> Guesses {
+        let mut guesses = Guesses::new();
+        guesses.learn(24, 100);
+        assert!(guesses.begin(124, true, 24));
+        for cid in [7, 8] {
+            assert_eq!(guesses.gap_before_next(), 24);
+            guesses.push(Guess { cid, len: 100 });
+        }
+        guesses
+    }
+
+    #[test]
+    fn right_guesses_lead_from_header_to_header() {
+        let mut guesses = guesses();
+        assert_eq!(guesses.received(24 + 100 + 24 + 100 + 5), 0..24);
+        assert!(guesses.are_open() && guesses.next() == Some(Guess { cid: 7, len: 100 }));
+        assert_eq!(guesses.verify(), (100, 24..48));
+        assert_eq!(guesses.verify(), (100, 48..53));
+        assert!(!guesses.are_open());
+    }
+
+    #[test]
+    fn a_receive_that_ends_early_leaves_nothing_open() {
+        let mut short = guesses();
+        assert_eq!(short.received(20), 0..20);
+        assert!(!short.are_open());
+        let mut cut = guesses();
+        assert_eq!(cut.received(24 + 60), 0..24);
+        assert_eq!(cut.verify(), (60, 24..24));
+        assert!(!cut.are_open());
+    }
+
+    #[test]
+    fn a_wrong_guess_names_every_piece_in_order_and_rests() {
+        let mut guesses = guesses();
+        guesses.received(24 + 100 + 24 + 30);
+        let mut pieces = Vec::new();
+        guesses.give_up(|piece| pieces.push(piece));
+        let expected = [
+            Piece::Data { cid: 7, len: 100 },
+            Piece::Overflow(24..48),
+            Piece::Data { cid: 8, len: 30 },
+            Piece::Overflow(48..48),
+        ];
+        assert_eq!(pieces, expected);
+        assert!(!guesses.are_open());
+        assert!(!guesses.begin(200, true, 24));
+        assert!(guesses.begin(200, true, 24));
+    }
+}
