@@ -222,7 +222,9 @@ impl CoreCounters {
             Ok(bytes) => cells.bytes.add(bytes),
             Err(()) => cells.errors.add(1),
         }
-        cells.latency[bucket_of(latency)].add(1);
+        // Most commands end in the turn they came in.
+        let bucket = if latency.is_zero() { 0 } else { bucket_of(latency) };
+        cells.latency[bucket].add(1);
     }
 
     /// Adds this core's numbers to `sum`, whose namespaces are in the same order.

@@ -28,6 +28,8 @@ pub struct Driver<'a> {
     fua: bool,
     verifier: Option<Verifier>,
     tally: Tally,
+    /// What times of operations are counted from.
+    epoch: Instant,
     elapsed: Duration,
     operations: Vec<Operation>,
     idle: Vec<usize>,
@@ -37,7 +39,7 @@ pub struct Driver<'a> {
 /// One of the operations that may be in flight.
 struct Operation {
     lane: usize,
-    started: Instant,
+    started_ns: u64,
     direction: Direction,
     slot: u64,
     sequence: u32,
@@ -58,7 +60,7 @@ impl<'a> Driver<'a> {
         let count = plan.lanes * plan.depth as usize;
         let operation = |index: usize| Operation {
             lane: index % plan.lanes,
-            started: Instant::now(),
+            started_ns: 0,
             direction: Direction::Read,
             slot: 0,
             sequence: 0,
@@ -72,6 +74,7 @@ impl<'a> Driver<'a> {
             fua,
             verifier,
             tally: Tally::new()?,
+            epoch: Instant::now(),
             elapsed: Duration::ZERO,
             operations,
             idle: (0..count).rev().collect(),
@@ -119,14 +122,16 @@ impl<'a> Driver<'a> {
     /// One phase: until the source runs dry and nothing is in flight.
     fn run(&mut self, source: &mut Source<'_>, live: bool) -> Result<(), Failure> {
         let mut line = live.then(LiveLine::new);
+        let mut now = Instant::now();
         loop {
-            let now = Instant::now();
             self.submit_idle(source, now);
             if self.idle.len() == self.operations.len() {
                 break;
             }
             self.client.turn(&mut self.completions, Wait::Forever);
-            self.account()?;
+            // What follows on a completion starts when that was seen: one look at the clock for both.
+            now = Instant::now();
+            self.account(now)?;
             if let Some(line) = &mut line {
                 line.show(now, &self.tally);
             }
@@ -138,10 +143,11 @@ impl<'a> Driver<'a> {
     }
 
     fn submit_idle(&mut self, source: &mut Source<'_>, now: Instant) {
+        let now_ns = self.ns_of(now);
         while let Some(&index) = self.idle.last() {
             let Some((direction, slot)) = self.next(source, now) else { return };
             self.idle.pop();
-            self.submit(index, direction, slot, now);
+            self.submit(index, direction, slot, now_ns);
         }
     }
 
@@ -165,12 +171,12 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn submit(&mut self, index: usize, direction: Direction, slot: u64, now: Instant) {
+    fn submit(&mut self, index: usize, direction: Direction, slot: u64, now_ns: u64) {
         let lba = self.plan.lba(slot);
         let operation = &mut self.operations[index];
         let slot_bytes = self.plan.slot_bytes as usize;
         let mut buffer = operation.buffer.take().unwrap_or_else(|| Buffer::contiguous(slot_bytes));
-        (operation.direction, operation.slot, operation.started) = (direction, slot, now);
+        (operation.direction, operation.slot, operation.started_ns) = (direction, slot, now_ns);
         let request = match direction {
             Direction::Read => Request::Read { lba, buffer },
             Direction::Write => {
@@ -184,21 +190,26 @@ impl<'a> Driver<'a> {
         self.client.submit(lane, request, index as u64);
     }
 
-    fn account(&mut self) -> Result<(), Failure> {
-        let now = Instant::now();
+    /// Nanoseconds since the driver was made.
+    fn ns_of(&self, time: Instant) -> u64 {
+        time.saturating_duration_since(self.epoch).as_nanos() as u64
+    }
+
+    fn account(&mut self, now: Instant) -> Result<(), Failure> {
+        let now_ns = self.ns_of(now);
         let mut completions = std::mem::take(&mut self.completions);
         for completion in completions.drain(..) {
-            self.complete(completion, now)?;
+            self.complete(completion, now_ns)?;
         }
         self.completions = completions;
         Ok(())
     }
 
-    fn complete(&mut self, completion: Completion, now: Instant) -> Result<(), Failure> {
+    fn complete(&mut self, completion: Completion, now_ns: u64) -> Result<(), Failure> {
         let index = completion.tag as usize;
         let operation = &mut self.operations[index];
         match &completion.result {
-            Ok(()) => self.tally.completed(now - operation.started, self.plan.slot_bytes),
+            Ok(()) => self.tally.completed(now_ns - operation.started_ns, self.plan.slot_bytes),
             Err(error) => self.tally.failed(error),
         }
         if let Some(verifier) = &mut self.verifier {

@@ -89,10 +89,9 @@ impl Tally {
         Ok(Tally { histogram, bytes: 0, errors: 0, first_error: None })
     }
 
-    /// One operation of `bytes` bytes that succeeded after `latency`.
-    pub fn completed(&mut self, latency: Duration, bytes: u64) {
-        let latency_ns = latency.as_nanos().clamp(1, u128::from(LATENCY_NS_MAX)) as u64;
-        self.histogram.saturating_record(latency_ns);
+    /// One operation of `bytes` bytes that succeeded after `latency_ns`.
+    pub fn completed(&mut self, latency_ns: u64, bytes: u64) {
+        self.histogram.saturating_record(latency_ns.clamp(1, LATENCY_NS_MAX));
         self.bytes += bytes;
     }
 
@@ -191,7 +190,7 @@ mod tests {
     fn report() -> Report {
         let mut tally = Tally::new().unwrap();
         for us in 1..=100 {
-            tally.completed(Duration::from_micros(us), 4096);
+            tally.completed(us * 1000, 4096);
         }
         let workload = Workload {
             uri: "nvme+tcp://127.0.0.1/x".into(),

@@ -159,6 +159,7 @@ impl Task {
     }
 
     /// Ends the task.
+    #[inline]
     pub(crate) fn finish(self) -> Completion {
         debug_assert_eq!((self.left, self.in_flight), (0, 0));
         let result = self.failure.map_or(Ok(()), Err);
@@ -171,7 +172,10 @@ pub(crate) fn overlaps(one: &BlockRange, other: &BlockRange) -> bool {
     one.lba < other.lba + other.blocks && other.lba < one.lba + one.blocks
 }
 
-fn join(pieces: SmallVec<[Option<Buffer>; 1]>) -> Option<Buffer> {
+fn join(mut pieces: SmallVec<[Option<Buffer>; 1]>) -> Option<Buffer> {
+    if pieces.len() <= 1 {
+        return pieces.pop().flatten();
+    }
     let mut pieces = pieces.into_iter().flatten();
     let mut whole = pieces.next()?;
     for piece in pieces {

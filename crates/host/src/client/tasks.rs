@@ -16,6 +16,7 @@ impl Tasks {
         self.places.len() - self.free.len()
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, task: Task) -> u32 {
         match self.free.pop() {
             Some(index) => {
@@ -29,14 +30,17 @@ impl Tasks {
         }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Task> {
         self.places.get_mut(index as usize)?.as_mut()
     }
 
+    #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&Task> {
         self.places.get(index as usize)?.as_ref()
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, index: u32) -> Option<Task> {
         let task = self.places.get_mut(index as usize)?.take();
         self.free.extend(task.is_some().then_some(index));

@@ -79,7 +79,9 @@ impl Queue {
     /// The next event. `None`: everything received was understood, read on.
     pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
         loop {
-            if let Some(event) = self.event.take().or_else(|| self.finish_lingering()) {
+            if (self.event.is_some() || self.lingering > 0)
+                && let Some(event) = self.event.take().or_else(|| self.finish_lingering())
+            {
                 return Some(event);
             }
             if !self.phase.is_alive() {

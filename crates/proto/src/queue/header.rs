@@ -54,10 +54,15 @@ impl Header {
     }
 
     /// Checks the digest of the collected header, if it has one (TCP 1.0 §3.3.1.1).
+    #[inline]
     pub(crate) fn verify(&self, bytes: &[u8]) -> Result<(), FatalError> {
         if self.len == self.hlen || is_term_req(self.pdu_type) {
             return Ok(());
         }
+        self.verify_digest(bytes)
+    }
+
+    fn verify_digest(&self, bytes: &[u8]) -> Result<(), FatalError> {
         let (header, digest) = bytes.split_at(self.hlen);
         let received = digest.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
         if crc32c(header) == received {

@@ -24,6 +24,9 @@ pub(crate) struct Receiver {
     inbox: Inbox,
     body: Body,
     guesses: Guesses,
+    /// The last common header that was right, and what it said: most are followed by their like.
+    last_common: [u8; CommonHeader::LEN],
+    last_header: Option<Header>,
     /// Length of the last header in front of data, with its digest and padding.
     prefix: usize,
     /// Bytes of the running plan that go straight to their destination.
@@ -41,6 +44,8 @@ impl Receiver {
             inbox: Inbox::new(),
             body: Body::new(),
             guesses: Guesses::new(),
+            last_common: [0; CommonHeader::LEN],
+            last_header: None,
             prefix: 0,
             planned_direct: 0,
             pdus: 0,
@@ -50,6 +55,7 @@ impl Receiver {
     /// What was negotiated for this direction.
     pub(crate) fn set_framing(&mut self, framing: Framing) {
         self.framing = framing;
+        self.last_header = None;
         self.body.set_digested(framing.data_digest);
     }
 
@@ -170,12 +176,20 @@ impl Receiver {
 
     /// The next header, if it is right and has arrived whole: the usual case, collected by one copy.
     #[inline]
-    fn whole_header(&self, overflow: &[u8]) -> Option<Header> {
-        let unread = self.inbox.unread(overflow);
-        if self.inbox.is_mid_header() || unread.len() < CommonHeader::LEN {
+    fn whole_header(&mut self, overflow: &[u8]) -> Option<Header> {
+        if self.inbox.is_mid_header() {
             return None;
         }
-        let header = Header::parse(unread, self.from, &self.framing).ok()?;
+        let unread = self.inbox.unread(overflow);
+        let common = unread.first_chunk()?;
+        let header = match self.last_header {
+            Some(header) if self.last_common == *common => header,
+            _ => {
+                let header = Header::parse(common, self.from, &self.framing).ok()?;
+                (self.last_common, self.last_header) = (*common, Some(header));
+                header
+            }
+        };
         (header.len <= unread.len()).then_some(header)
     }
 

@@ -52,8 +52,8 @@ impl Queue {
     /// The next event. `None`: everything received was understood, read on.
     pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
         loop {
-            if let Some(event) = self.event.take() {
-                return Some(event);
+            if self.event.is_some() {
+                return self.event.take();
             }
             if !self.phase.is_alive() {
                 return None;

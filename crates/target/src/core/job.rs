@@ -135,7 +135,10 @@ impl Core {
         }
         lane.claimed_bytes -= job.claimed;
         let Job { permit, position, operation, len, started, is_counted, is_volatile, .. } = job;
-        let latency = self.now.saturating_duration_since(started);
+        let latency = match started == self.now {
+            true => Duration::ZERO,
+            false => self.now.saturating_duration_since(started),
+        };
         let counted = outcome.as_ref().map(|_| len as u64).map_err(|_| ());
         self.counters.record(position, operation, counted, latency);
         if is_counted {

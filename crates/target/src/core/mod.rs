@@ -182,7 +182,7 @@ impl Driver {
     fn turn(&mut self) -> std::io::Result<()> {
         let mut events = std::mem::take(&mut self.events);
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
-        self.core.now = Instant::now();
+        self.core.now = self.core.reactor.now();
         self.core.memory.measure(self.lanes.len());
         self.core.receive_bytes_max = self.fair_bytes(&events);
         for event in events.drain(..) {

@@ -59,8 +59,22 @@ impl SubmissionEntry {
     /// A command with this opcode and namespace, SGL data pointer without data, and zeroes else.
     #[inline]
     pub fn new(opcode: u8, nsid: u32) -> Self {
-        let zeroes = Self::decode(&[0; Self::LEN]);
-        Self { opcode, flags: CommandFlags::SGL, nsid, sgl: Sgl::NONE, ..zeroes }
+        Self {
+            opcode,
+            flags: CommandFlags::SGL,
+            cid: 0,
+            nsid,
+            cdw2: 0,
+            cdw3: 0,
+            mptr: 0,
+            sgl: Sgl::NONE,
+            cdw10: 0,
+            cdw11: 0,
+            cdw12: 0,
+            cdw13: 0,
+            cdw14: 0,
+            cdw15: 0,
+        }
     }
 
     /// Dwords 10 and 11 as one number: the starting LBA of most I/O commands.

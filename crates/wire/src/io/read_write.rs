@@ -28,6 +28,7 @@ impl ReadCommand {
     }
 
     /// The command.
+    #[inline]
     pub fn entry(&self) -> SubmissionEntry {
         let cdw12 =
             BlocksAndFlags(0).with_nlb(self.nlb).with_prinfo(self.prinfo).with_fua(self.fua).with_lr(self.lr);
@@ -76,6 +77,7 @@ impl WriteCommand {
     }
 
     /// The command.
+    #[inline]
     pub fn entry(&self) -> SubmissionEntry {
         let cdw12 = BlocksAndFlags(0)
             .with_nlb(self.nlb)

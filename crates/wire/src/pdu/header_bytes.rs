@@ -15,7 +15,7 @@ pub struct HeaderBytes<const CAPACITY: usize> {
 
 impl<const CAPACITY: usize> HeaderBytes<CAPACITY> {
     /// A header with its first 8 bytes written. `flags` gets the digest flags that the framing demands.
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(pdu_type: PduType, flags: PduFlags, data_len: u32, framing: &Framing) -> Self {
         let hlen = pdu_type.hlen();
         let has_data = data_len != 0;
@@ -37,7 +37,7 @@ impl<const CAPACITY: usize> HeaderBytes<CAPACITY> {
     }
 
     /// Appends the header digest and, in front of data, the pad.
-    #[inline]
+    #[inline(always)]
     pub(super) fn finish(mut self, has_data: bool, framing: &Framing) -> Self {
         let hlen = usize::from(self.len);
         if framing.header_digest {
