@@ -251,7 +251,7 @@ fn hosts_that_vanish_in_the_middle_of_everything_leave_nothing_behind() {
 }
 
 #[test]
-fn a_target_that_is_stopped_under_load_stops_in_time() {
+fn a_target_that_is_stopped_under_load_does_not_wait_for_half_received_transfers() {
     let directory = tempfile::tempdir().unwrap();
     let volume = format!("{},size=4M", directory.path().join("image").display());
     let (target, address) = start(config(&["mem:1M", &volume]));
@@ -261,9 +261,9 @@ fn a_target_that_is_stopped_under_load_stops_in_time() {
     half.answer();
     let loads: Vec<_> = (1..4).map(|qid| load(admin.io_queue(qid, 127))).collect();
     std::thread::sleep(std::time::Duration::from_millis(50));
-    let begun = std::time::Instant::now();
-    let report = target.shutdown(std::time::Duration::from_secs(5));
-    assert!(begun.elapsed() < std::time::Duration::from_secs(4), "{:?}", begun.elapsed());
+    let (begun, within) = (std::time::Instant::now(), std::time::Duration::from_secs(120));
+    let report = target.shutdown(within);
+    assert!(begun.elapsed() < within / 2, "the half-received transfer was waited for");
     assert_eq!(report.into_result(), Ok(()));
     loads.into_iter().for_each(|load| load.join().unwrap());
 }
