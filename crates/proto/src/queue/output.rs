@@ -33,7 +33,7 @@ struct Item {
 
 impl Output {
     /// Appends header bytes; those behind other header bytes join their run.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, header: &[u8]) {
         self.headers.extend_from_slice(header);
         self.count(header.len());
@@ -53,7 +53,7 @@ impl Output {
     }
 
     /// Appends the data of a PDU, and its digest where that was negotiated.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_data(&mut self, payload: Payload, is_digested: bool) {
         let digest = is_digested.then(|| crc32c_slices(payload.slices(0, payload.len())));
         self.push_payload(payload);
@@ -124,6 +124,9 @@ impl Output {
     /// Drops `n` bytes that the kernel has taken and hands payload that is wholly gone to `release`.
     pub(crate) fn advance(&mut self, n: usize, mut release: impl FnMut(Payload)) {
         assert!(n <= self.pending_bytes, "more bytes reported as sent than were planned");
+        if n == self.pending_bytes {
+            return self.advance_all(release);
+        }
         self.pending_bytes -= n;
         let mut left = n;
         while let Some(item) = self.items.front_mut() {
@@ -145,6 +148,20 @@ impl Output {
             }
         }
         self.compact();
+    }
+
+    /// The usual case: the kernel has taken everything.
+    #[inline]
+    fn advance_all(&mut self, mut release: impl FnMut(Payload)) {
+        self.pending_bytes = 0;
+        self.payload_sent = 0;
+        self.headers.clear();
+        self.headers_sent = 0;
+        while let Some(item) = self.items.pop_front() {
+            if !item.payload.is_empty() {
+                release(item.payload);
+            }
+        }
     }
 
     fn count(&mut self, len: usize) {

@@ -38,7 +38,7 @@ pub struct Scheduling {
     /// Answers longer than this wait for their turn, and are sent in data PDUs of at most so many bytes, with shorter
     /// answers between them.
     pub chunk_bytes: usize,
-    /// A turn of long answers ends when so many bytes are ready to be sent.
+    /// Long answers get turns until so many bytes are ready to be sent; a quarter of it while short ones are sent, too.
     pub ready_bytes: usize,
     /// Write data that is asked for and has not arrived, in bytes: more is asked for when some of it has come.
     pub granted_bytes_max: usize,
@@ -47,7 +47,7 @@ pub struct Scheduling {
 impl Scheduling {
     /// Short before long, and nothing long starves.
     pub const ON: Scheduling =
-        Scheduling { chunk_bytes: 128 << 10, ready_bytes: 256 << 10, granted_bytes_max: 1 << 20 };
+        Scheduling { chunk_bytes: 128 << 10, ready_bytes: 1 << 20, granted_bytes_max: 1 << 20 };
 
     /// First come, first served.
     pub const OFF: Scheduling =
@@ -90,7 +90,7 @@ impl Limits {
         self.h2c_data_bytes_max = (self.h2c_data_bytes_max & !3).max(4096);
         self.r2t_bytes_max = (self.r2t_bytes_max & !3).max(4096);
         self.scheduling.chunk_bytes = (self.scheduling.chunk_bytes & !3).max(4096);
-        self.scheduling.ready_bytes = self.scheduling.ready_bytes.max(1);
+        self.scheduling.ready_bytes = self.scheduling.ready_bytes.max(4);
         self.scheduling.granted_bytes_max = (self.scheduling.granted_bytes_max & !15).max(4 * 4096);
         self.in_capsule_bytes_max = self.in_capsule_bytes_max.max(8192);
         self.cpda = self.cpda.min(Framing::PDA_MAX);

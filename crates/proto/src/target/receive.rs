@@ -163,7 +163,7 @@ impl Queue {
         }
         let destination = destination(&mut self.slots, self.receiving);
         if !self.receiver.receive_body(overflow, destination) {
-            self.grant();
+            self.grant_in_turns();
             return Step::Starved;
         }
         match std::mem::replace(&mut self.receiving, Receiving::Header) {

@@ -94,15 +94,20 @@ impl Queue {
             return self.send_r2t(at, len, true);
         }
         self.grants.turns.enter(at, len);
-        self.grant();
+        self.grant_in_turns();
     }
 
     /// Sends R2Ts in turns, as long as there is room for them.
     #[inline]
-    pub(super) fn grant(&mut self) {
-        while !self.grants.turns.is_empty()
-            && let Some((at, len)) = self.next_grant()
-        {
+    pub(super) fn grant_in_turns(&mut self) {
+        if !self.grants.turns.is_empty() {
+            self.grant_what_fits();
+        }
+    }
+
+    #[inline(never)]
+    fn grant_what_fits(&mut self) {
+        while let Some((at, len)) = self.next_grant() {
             self.send_r2t(at, len, false);
         }
     }
@@ -170,7 +175,7 @@ impl Queue {
             slot.grants.remove(grant);
         }
         let is_complete = slot.is_complete();
-        self.grant();
+        self.grant_in_turns();
         if is_complete { self.finish_transfer(at, true) } else { Step::Again }
     }
 

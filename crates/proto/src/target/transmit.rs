@@ -27,6 +27,8 @@ pub(super) struct LongAnswers {
     bytes: usize,
     /// Where in the output the last turn was, or the first of them began to wait.
     position: u64,
+    /// Counted down from [`MIXED_TURNS`], when something else became PDUs between two turns.
+    mixed: u8,
 }
 
 struct LongAnswer {
@@ -46,6 +48,7 @@ impl LongAnswers {
             turns: Turns::new(),
             bytes: 0,
             position: 0,
+            mixed: 0,
         }
     }
 
@@ -135,6 +138,7 @@ impl Queue {
         self.output.push(&request.encode());
     }
 
+    #[cold]
     fn defer_answer(&mut self, answer: LongAnswer) {
         if self.long_answers.turns.is_empty() {
             self.long_answers.position = self.output.queued_bytes();
@@ -145,8 +149,10 @@ impl Queue {
     }
 
     /// Makes PDUs of long answers until enough is ready to be sent; some also if short ones alone are enough.
+    #[inline(never)]
     fn queue_long_answers(&mut self) {
-        let Scheduling { chunk_bytes, ready_bytes, .. } = self.long_answers.scheduling;
+        let chunk_bytes = self.long_answers.scheduling.chunk_bytes;
+        let ready_bytes = self.ready_bytes();
         while (self.output.pending_bytes() < ready_bytes || self.have_long_answers_aged())
             && let Some(mut turn) = self.long_answers.turns.next(|_| true)
         {
@@ -168,6 +174,14 @@ impl Queue {
         }
     }
 
+    /// A turn ends when so much is ready: less if short answers were sent lately, which more bytes would delay.
+    fn ready_bytes(&mut self) -> usize {
+        let LongAnswers { scheduling, position, mixed, .. } = &mut self.long_answers;
+        let is_alone = *position == self.output.queued_bytes();
+        *mixed = if is_alone { mixed.saturating_sub(1) } else { MIXED_TURNS };
+        if *mixed == 0 { scheduling.ready_bytes } else { scheduling.ready_bytes / 4 }
+    }
+
     /// Whether much else has become PDUs since the last turn.
     fn have_long_answers_aged(&self) -> bool {
         let passed = self.output.queued_bytes() - self.long_answers.position;
@@ -175,7 +189,7 @@ impl Queue {
     }
 
     /// The end of a command's data, or all of it, and its response.
-    #[inline]
+    #[inline(always)]
     fn queue_last_data(&mut self, cccid: u16, datao: u32, payload: Payload, completion: Completion) {
         let success = self.submission_queue.is_flow_control_disabled && completion == Completion::success();
         self.queue_data(C2hData { cccid, datao, datal: payload.len() as u32, last: true, success }, payload);
@@ -186,6 +200,7 @@ impl Queue {
         }
     }
 
+    #[inline(always)]
     fn queue_data(&mut self, data: C2hData, payload: Payload) {
         self.output.push(&data.encode(&self.outbound));
         self.output.push_data(payload, self.outbound.data_digest);
@@ -206,3 +221,5 @@ impl Queue {
 
 /// As many bytes as so many chunks may pass a long answer before it gets a turn in any case.
 const PASSING_CHUNKS: u64 = 4;
+/// Short answers are expected for so many turns after one was sent.
+const MIXED_TURNS: u8 = 32;

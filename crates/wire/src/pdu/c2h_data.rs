@@ -32,7 +32,7 @@ impl C2hData {
     pub const DATAL: usize = 16;
 
     /// Header, header digest and pad.
-    #[inline]
+    #[inline(always)]
     pub fn encode(&self, framing: &Framing) -> HeaderBytes<PREFIX_LEN_MAX> {
         let flags = PduFlags(0).with_last(self.last).with_success(self.success);
         let mut bytes = HeaderBytes::new(PduType::C2hData, flags, self.datal, framing);
