@@ -1,7 +1,8 @@
 //! Keeps operations in flight and times them.
 //!
 //! One thread, one client: submit what is idle, take one turn, account for what completed. Each operation
-//! in flight owns a number (its tag) and, while idle, a buffer.
+//! in flight owns a number (its tag) and, while idle, a buffer. The operations of a stream follow one plan: the
+//! measured stream is the first, that of `--beside` the second.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -24,20 +25,38 @@ const SLOT_TRIES: usize = 64;
 /// Runs a plan on a client.
 pub struct Driver<'a> {
     client: &'a mut Client,
-    plan: Plan,
+    streams: Vec<Stream>,
     fua: bool,
     verifier: Option<Verifier>,
-    tally: Tally,
     /// What times of operations are counted from.
     epoch: Instant,
     elapsed: Duration,
     operations: Vec<Operation>,
-    idle: Vec<usize>,
     completions: Vec<Completion>,
+}
+
+/// Operations of one kind, and what came of them.
+struct Stream {
+    plan: Plan,
+    tally: Tally,
+    idle: Vec<usize>,
+}
+
+/// The figures of the measured phase.
+pub struct Measured {
+    /// Those of the plan.
+    pub tally: Tally,
+    /// Those of what went on beside it.
+    pub beside: Option<Tally>,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// What reading back found.
+    pub verdict: Verdict,
 }
 
 /// One of the operations that may be in flight.
 struct Operation {
+    stream: usize,
     lane: usize,
     started_ns: u64,
     direction: Direction,
@@ -56,42 +75,44 @@ enum Source<'s> {
 
 impl<'a> Driver<'a> {
     /// Nothing is in flight yet.
-    pub fn new(client: &'a mut Client, plan: Plan, verify: bool, fua: bool) -> Result<Self, Failure> {
-        let count = plan.lanes * plan.depth as usize;
-        let operation = |index: usize| Operation {
-            lane: index % plan.lanes,
-            started_ns: 0,
-            direction: Direction::Read,
-            slot: 0,
-            sequence: 0,
-            buffer: Some(Buffer::contiguous(plan.slot_bytes as usize)),
-        };
-        let operations = (0..count).map(operation).collect();
+    pub fn new(
+        client: &'a mut Client,
+        plan: Plan,
+        beside: Option<Plan>,
+        verify: bool,
+        fua: bool,
+    ) -> Result<Self, Failure> {
         let verifier = verify.then(|| Verifier::new(&plan, fastrand::u64(1..)));
+        let (mut streams, mut operations) = (Vec::new(), Vec::new());
+        for (stream, plan) in std::iter::once(plan).chain(beside).enumerate() {
+            let first = operations.len();
+            let count = plan.lanes * plan.depth as usize;
+            operations.extend((0..count).map(|index| Operation::idle(stream, index % plan.lanes, &plan)));
+            let idle = (first..first + count).rev().collect();
+            streams.push(Stream { plan, tally: Tally::new()?, idle });
+        }
         Ok(Driver {
             client,
-            plan,
+            streams,
             fua,
             verifier,
-            tally: Tally::new()?,
             epoch: Instant::now(),
             elapsed: Duration::ZERO,
+            completions: Vec::with_capacity(operations.len()),
             operations,
-            idle: (0..count).rev().collect(),
-            completions: Vec::with_capacity(count),
         })
     }
 
     /// With `--verify` and reads: writes the whole region once, so that every read can be judged.
     pub fn prepare(&mut self) -> Result<(), Failure> {
-        if self.verifier.is_none() || !self.plan.reads() {
+        if self.verifier.is_none() || !self.streams[0].plan.reads() {
             self.fill_buffers();
             return Ok(());
         }
-        let mut slots = 0..self.plan.slots;
+        let mut slots = 0..self.streams[0].plan.slots;
         self.run(&mut Source::Slots { direction: Direction::Write, slots: &mut slots }, false)?;
         self.reject_failures("writing the patterns")?;
-        self.tally = Tally::new()?;
+        self.streams[0].tally = Tally::new()?;
         Ok(())
     }
 
@@ -107,8 +128,8 @@ impl<'a> Driver<'a> {
     }
 
     /// With `--verify`: reads back everything that was written. Gives the figures of the measured phase.
-    pub fn finish(mut self) -> Result<(Tally, Duration, Verdict), Failure> {
-        let measured = std::mem::replace(&mut self.tally, Tally::new()?);
+    pub fn finish(mut self) -> Result<Measured, Failure> {
+        let tally = std::mem::replace(&mut self.streams[0].tally, Tally::new()?);
         if let Some(verifier) = &self.verifier {
             let slots: Vec<u64> = verifier.ledger.judged_slots().map(u64::from).collect();
             let mut slots = slots.into_iter();
@@ -116,7 +137,8 @@ impl<'a> Driver<'a> {
             self.reject_failures("reading back what was written")?;
         }
         let verdict = self.verifier.map(Verifier::into_verdict).unwrap_or_default();
-        Ok((measured, self.elapsed, verdict))
+        let beside = self.streams.into_iter().nth(1).map(|stream| stream.tally);
+        Ok(Measured { tally, beside, elapsed: self.elapsed, verdict })
     }
 
     /// One phase: until the source runs dry and nothing is in flight.
@@ -125,7 +147,7 @@ impl<'a> Driver<'a> {
         let mut now = Instant::now();
         loop {
             self.submit_idle(source, now);
-            if self.idle.len() == self.operations.len() {
+            if self.streams.iter().map(|stream| stream.idle.len()).sum::<usize>() == self.operations.len() {
                 break;
             }
             self.client.turn(&mut self.completions, Wait::Forever);
@@ -133,7 +155,7 @@ impl<'a> Driver<'a> {
             now = Instant::now();
             self.account(now)?;
             if let Some(line) = &mut line {
-                line.show(now, &self.tally);
+                line.show(now, &self.streams[0].tally);
             }
         }
         if let Some(line) = line {
@@ -144,22 +166,25 @@ impl<'a> Driver<'a> {
 
     fn submit_idle(&mut self, source: &mut Source<'_>, now: Instant) {
         let now_ns = self.ns_of(now);
-        while let Some(&index) = self.idle.last() {
-            let Some((direction, slot)) = self.next(source, now) else { return };
-            self.idle.pop();
-            self.submit(index, direction, slot, now_ns);
+        for stream in 0..self.streams.len() {
+            while let Some(&index) = self.streams[stream].idle.last() {
+                let Some((direction, slot)) = self.next(source, stream, now) else { break };
+                self.streams[stream].idle.pop();
+                self.submit(index, direction, slot, now_ns);
+            }
         }
     }
 
     /// The next operation; with `--verify` on a slot that no other operation is on.
-    fn next(&mut self, source: &mut Source<'_>, now: Instant) -> Option<(Direction, u64)> {
+    fn next(&mut self, source: &mut Source<'_>, stream: usize, now: Instant) -> Option<(Direction, u64)> {
+        let plan = &mut self.streams[stream].plan;
         match source {
             Source::Plan { until } if now >= *until => None,
             Source::Plan { .. } => match &mut self.verifier {
-                None => Some(self.plan.next()),
-                Some(verifier) => (0..SLOT_TRIES)
-                    .map(|_| self.plan.next())
-                    .find(|&(_, slot)| verifier.ledger.begin(slot as u32)),
+                None => Some(plan.next()),
+                Some(verifier) => {
+                    (0..SLOT_TRIES).map(|_| plan.next()).find(|&(_, slot)| verifier.ledger.begin(slot as u32))
+                }
             },
             Source::Slots { direction, slots } => {
                 let slot = slots.next()?;
@@ -172,9 +197,9 @@ impl<'a> Driver<'a> {
     }
 
     fn submit(&mut self, index: usize, direction: Direction, slot: u64, now_ns: u64) {
-        let lba = self.plan.lba(slot);
         let operation = &mut self.operations[index];
-        let slot_bytes = self.plan.slot_bytes as usize;
+        let plan = &self.streams[operation.stream].plan;
+        let (lba, slot_bytes) = (plan.lba(slot), plan.slot_bytes as usize);
         let mut buffer = operation.buffer.take().unwrap_or_else(|| Buffer::contiguous(slot_bytes));
         (operation.direction, operation.slot, operation.started_ns) = (direction, slot, now_ns);
         let request = match direction {
@@ -208,16 +233,17 @@ impl<'a> Driver<'a> {
     fn complete(&mut self, completion: Completion, now_ns: u64) -> Result<(), Failure> {
         let index = completion.tag as usize;
         let operation = &mut self.operations[index];
+        let Stream { plan, tally, idle } = &mut self.streams[operation.stream];
         match &completion.result {
-            Ok(()) => self.tally.completed(now_ns - operation.started_ns, self.plan.slot_bytes),
-            Err(error) => self.tally.failed(error),
+            Ok(()) => tally.completed(now_ns - operation.started_ns, plan.slot_bytes),
+            Err(error) => tally.failed(error),
         }
         if let Some(verifier) = &mut self.verifier {
             judge(verifier, operation, &completion);
             verifier.ledger.end(operation.slot as u32);
         }
         operation.buffer = completion.buffer;
-        self.idle.push(index);
+        idle.push(index);
         match completion.result {
             Err(error @ (RequestError::Lost(_) | RequestError::Closed)) => {
                 Err(Failure::new("the volume is lost", error))
@@ -227,7 +253,7 @@ impl<'a> Driver<'a> {
     }
 
     fn reject_failures(&self, what: &str) -> Result<(), Failure> {
-        match self.tally.first_error() {
+        match self.streams[0].tally.first_error() {
             None => Ok(()),
             Some(error) => Err(Failure::new(format!("{what} failed"), error)),
         }
@@ -239,6 +265,21 @@ impl<'a> Driver<'a> {
             if let Some(bytes) = operation.buffer.as_mut().and_then(Buffer::as_mut_slice) {
                 fastrand::fill(bytes);
             }
+        }
+    }
+}
+
+impl Operation {
+    /// An operation that is not in flight.
+    fn idle(stream: usize, lane: usize, plan: &Plan) -> Operation {
+        Operation {
+            stream,
+            lane,
+            started_ns: 0,
+            direction: Direction::Read,
+            slot: 0,
+            sequence: 0,
+            buffer: Some(Buffer::contiguous(plan.slot_bytes as usize)),
         }
     }
 }

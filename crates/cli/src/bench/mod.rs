@@ -3,6 +3,7 @@
 //! Arguments and their checks are here; [`plan`] says what is done next, [`driver`] does it, [`ledger`] and
 //! [`pattern`] judge what comes back, [`report`] sums it up.
 
+mod beside;
 mod driver;
 mod ledger;
 mod pattern;
@@ -23,6 +24,7 @@ use crate::output;
 use crate::remote::{self, HostArgs, ModeArg};
 use crate::units::{parse_bytes, parse_time};
 
+use beside::Beside;
 use driver::Driver;
 use plan::{Kind, Plan};
 use report::{Report, Workload};
@@ -38,6 +40,9 @@ use report::{Report, Workload};
 /// With `--verify` every block that is written carries its address and a sequence number, and is checked whenever
 /// it is read; at the end everything that was written is read back. A write that was never acknowledged (because
 /// the target went away) may read as old or new; anything else is an error and the exit status is 1.
+///
+/// With `--beside` other operations are kept in flight on the same lanes, and both are measured apart: `--depth 16
+/// --beside write:1m:32` shows what small reads suffer from bulk on their connection.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N]
@@ -70,6 +75,9 @@ pub struct Args {
     /// Write patterns and check them
     #[arg(long)]
     verify: bool,
+    /// Keep these in flight as well, on each lane, and measure them apart: read|write|randread|randwrite:SIZE:DEPTH
+    #[arg(long, value_name = "KIND:SIZE:DEPTH", conflicts_with = "verify")]
+    beside: Option<Beside>,
     /// Make every write durable before it completes (FUA)
     #[arg(long)]
     fua: bool,
@@ -109,17 +117,20 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut client = open(args)?;
     let plan = plan(args, &client)?;
     check_json(args.json.as_deref())?;
-    let mut driver = Driver::new(&mut client, plan, args.verify, args.fua)?;
+    let beside = args.beside.map(|beside| beside_plan(args, &beside, &client)).transpose()?;
+    let mut driver = Driver::new(&mut client, plan, beside, args.verify, args.fua)?;
     driver.prepare()?;
     driver.measure(args.time, live_line(args))?;
-    let (tally, elapsed, verdict) = driver.finish()?;
-    let report = tally.report(elapsed, &verdict, workload(args));
+    let measured = driver.finish()?;
+    let tally = &measured.tally;
+    let mut report = tally.report(measured.elapsed, &measured.verdict, workload(args));
+    report.beside = measured.beside.as_ref().map(|tally| tally.stream_report(measured.elapsed));
     show(args, &report)?;
-    verdict.into_result()?;
-    match report.errors {
+    measured.verdict.into_result()?;
+    measured.beside.iter().chain([tally]).try_for_each(|tally| match tally.errors() {
         0 => Ok(()),
-        count => Err(Failure::new(format!("{count} operations failed"), driver_error(&tally))),
-    }
+        count => Err(Failure::new(format!("{count} operations failed"), driver_error(tally))),
+    })
 }
 
 fn pin(core: usize) -> Result<(), Failure> {
@@ -138,30 +149,14 @@ fn open(args: &Args) -> Result<Client, Failure> {
     let uri = remote::parse_uri(&args.uri)?;
     let mut options = args.host.options()?;
     options.lanes = usize::from(args.lanes);
-    options.depth = args.depth;
+    options.depth = args.depth.saturating_add(args.beside.map_or(0, |beside| beside.depth));
     options.mode = args.mode.mode();
-    options.requests_max = options.requests_max.max(usize::from(args.lanes) * usize::from(args.depth));
+    options.requests_max = options.requests_max.max(usize::from(args.lanes) * usize::from(options.depth));
     remote::connect(&uri, options)
 }
 
-/// Checks sizes before anything is read or written.
+/// What is measured.
 fn plan(args: &Args, client: &Client) -> Result<Plan, Failure> {
-    let namespace = client.namespace();
-    let block_bytes = u64::from(namespace.block_bytes);
-    let what = || format!("--bs of {} bytes cannot be used", args.bs);
-    if args.bs == 0 || !args.bs.is_multiple_of(block_bytes) {
-        return Err(Failure::new(what(), format!("the volume has blocks of {block_bytes} bytes"))
-            .remedy(format!("choose a multiple of {block_bytes}")));
-    }
-    if args.bs > 1 << 30 {
-        return Err(Failure::new(what(), "it is more than 1 GiB").remedy("choose less"));
-    }
-    let capacity = namespace.blocks * block_bytes;
-    let region = args.size.unwrap_or(capacity).min(capacity);
-    if region < args.bs {
-        return Err(Failure::new(what(), format!("only {region} bytes of the volume are used"))
-            .remedy("choose less, or more with --size"));
-    }
     let kind = match args.rw {
         Rw::Read => Kind { random: false, reads_percent: 100 },
         Rw::Write => Kind { random: false, reads_percent: 0 },
@@ -169,27 +164,59 @@ fn plan(args: &Args, client: &Client) -> Result<Plan, Failure> {
         Rw::Randwrite => Kind { random: true, reads_percent: 0 },
         Rw::Randrw => Kind { random: true, reads_percent: args.mix },
     };
-    if namespace.is_read_only && (args.verify || kind.reads_percent < 100) {
-        return Err(
-            Failure::new("cannot write to the volume", "it is read only").remedy("use --rw read or randread")
-        );
+    let plan = checked_plan(args, client, "--bs", kind, args.bs, args.depth)?;
+    if args.verify && client.namespace().is_read_only {
+        return Err(read_only());
     }
-    if args.verify && region / args.bs > u64::from(u32::MAX) {
+    if args.verify && plan.slots > u64::from(u32::MAX) {
         return Err(Failure::new(
             "cannot verify so large a region",
-            format!("{} operations cover it", region / args.bs),
+            format!("{} operations cover it", plan.slots),
         )
         .remedy("limit it with --size"));
     }
-    Ok(Plan::new(
-        kind,
-        region / args.bs,
-        args.bs,
-        block_bytes,
-        u32::from(args.depth),
-        usize::from(args.lanes),
-        args.seed,
-    ))
+    Ok(plan)
+}
+
+/// What goes on beside it.
+fn beside_plan(args: &Args, beside: &Beside, client: &Client) -> Result<Plan, Failure> {
+    checked_plan(args, client, "--beside", beside.kind, beside.bytes, beside.depth)
+}
+
+/// Checks sizes before anything is read or written.
+fn checked_plan(
+    args: &Args,
+    client: &Client,
+    option: &str,
+    kind: Kind,
+    bytes: u64,
+    depth: u16,
+) -> Result<Plan, Failure> {
+    let namespace = client.namespace();
+    let block_bytes = u64::from(namespace.block_bytes);
+    let what = || format!("{option} of {bytes} bytes cannot be used");
+    if bytes == 0 || !bytes.is_multiple_of(block_bytes) {
+        return Err(Failure::new(what(), format!("the volume has blocks of {block_bytes} bytes"))
+            .remedy(format!("choose a multiple of {block_bytes}")));
+    }
+    if bytes > 1 << 30 {
+        return Err(Failure::new(what(), "it is more than 1 GiB").remedy("choose less"));
+    }
+    let capacity = namespace.blocks * block_bytes;
+    let region = args.size.unwrap_or(capacity).min(capacity);
+    if region < bytes {
+        return Err(Failure::new(what(), format!("only {region} bytes of the volume are used"))
+            .remedy("choose less, or more with --size"));
+    }
+    if namespace.is_read_only && kind.reads_percent < 100 {
+        return Err(read_only());
+    }
+    let (depth, lanes) = (u32::from(depth), usize::from(args.lanes));
+    Ok(Plan::new(kind, region / bytes, bytes, block_bytes, depth, lanes, args.seed))
+}
+
+fn read_only() -> Failure {
+    Failure::new("cannot write to the volume", "it is read only").remedy("use --rw read or randread")
 }
 
 fn live_line(args: &Args) -> bool {

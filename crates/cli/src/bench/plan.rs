@@ -5,7 +5,7 @@
 use fastrand::Rng;
 
 /// Order and direction of the operations.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
     /// Random slots instead of rising ones.
     pub random: bool,

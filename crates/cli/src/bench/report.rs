@@ -43,6 +43,22 @@ pub struct Report {
     pub seconds: f64,
     /// How it was asked for.
     pub workload: Workload,
+    /// What went on beside it, with `--beside`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beside: Option<StreamReport>,
+}
+
+/// What the operations of `--beside` are summed up to.
+#[derive(Debug, Clone, Serialize)]
+pub struct StreamReport {
+    /// Completed operations a second.
+    pub iops: f64,
+    /// Payload, in units of 1,048,576 bytes a second.
+    pub mib_per_s: f64,
+    /// Latencies in microseconds.
+    pub latency_us: LatencyUs,
+    /// Operations that ended with an error.
+    pub errors: u64,
 }
 
 /// The settings of a run.
@@ -134,6 +150,18 @@ impl Tally {
             operations: self.operations(),
             seconds,
             workload,
+            beside: None,
+        }
+    }
+
+    /// The sum of what went on beside a run.
+    pub fn stream_report(&self, elapsed: Duration) -> StreamReport {
+        let seconds = elapsed.as_secs_f64().max(f64::EPSILON);
+        StreamReport {
+            iops: self.operations() as f64 / seconds,
+            mib_per_s: self.bytes as f64 / f64::from(1 << 20) / seconds,
+            latency_us: LatencyUs::of(&self.histogram),
+            errors: self.errors,
         }
     }
 }
@@ -151,16 +179,22 @@ impl LatencyUs {
             max: histogram.max() as f64 / 1000.0,
         }
     }
+
+    fn to_text(self) -> String {
+        let LatencyUs { mean, p50, p90, p99, p99_9, p99_99, max } = self;
+        format!(
+            "latency us    mean {mean:.1}   p50 {p50:.1}   p90 {p90:.1}   p99 {p99:.1}   p99.9 {p99_9:.1}   \
+             p99.99 {p99_99:.1}   max {max:.1}\n"
+        )
+    }
 }
 
 impl Report {
     /// The table that a person reads.
     pub fn to_text(&self) -> String {
-        let LatencyUs { mean, p50, p90, p99, p99_9, p99_99, max } = self.latency_us;
         let mut text = format!(
             "{} {} B x depth {} x {}, {} mode, {:.1} s\n\
-             IOPS       {:>12.0}\nMiB/s      {:>12.1}\nlatency us    mean {mean:.1}   p50 {p50:.1}   p90 {p90:.1}   \
-             p99 {p99:.1}   p99.9 {p99_9:.1}   p99.99 {p99_99:.1}   max {max:.1}\n",
+             IOPS       {:>12.0}\nMiB/s      {:>12.1}\n{}",
             self.workload.rw,
             self.workload.block_bytes,
             self.workload.depth,
@@ -169,7 +203,17 @@ impl Report {
             self.seconds,
             self.iops,
             self.mib_per_s,
+            self.latency_us.to_text(),
         );
+        if let Some(StreamReport { iops, mib_per_s, latency_us, errors }) = &self.beside {
+            text.push_str(&format!(
+                "beside it\nIOPS       {iops:>12.0}\nMiB/s      {mib_per_s:>12.1}\n{}",
+                latency_us.to_text()
+            ));
+            if *errors > 0 {
+                text.push_str(&format!("errors     {errors:>12}\n"));
+            }
+        }
         if self.verified_blocks > 0 {
             text.push_str(&format!(
                 "verified   {:>12} blocks, {} wrong\n",
