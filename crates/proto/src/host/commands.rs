@@ -109,14 +109,14 @@ impl Commands {
     }
 
     /// The reads in flight, to be received into all at once.
-    pub(super) fn reads(&mut self) -> Reads<'_> {
+    pub(super) fn reads<'a>(&'a mut self, reads: &mut Reads<'a>) {
         while let Some(cid) = self.reads.front()
             && !self.slots[usize::from(cid & SLOT_MASK)].is_in_flight(*cid)
         {
             self.reads.pop_front();
         }
-        let slots = self.slots.iter_mut().take(SLOTS_GUESSED_MAX).map(Some).collect();
-        Reads { order: &self.reads, slots }
+        reads.order = Some(&self.reads);
+        reads.slots.extend(self.slots.iter_mut().take(SLOTS_GUESSED_MAX).map(Some));
     }
 
     /// The command in flight with this CID.
@@ -164,11 +164,16 @@ impl Commands {
 
 /// The reads in flight, each to be taken once.
 pub(super) struct Reads<'a> {
-    order: &'a VecDeque<u16>,
+    order: Option<&'a VecDeque<u16>>,
     slots: ArrayVec<Option<&'a mut Command>, SLOTS_GUESSED_MAX>,
 }
 
 impl<'a> Reads<'a> {
+    #[inline]
+    pub(super) fn new() -> Self {
+        Reads { order: None, slots: ArrayVec::new() }
+    }
+
     /// The buffer of the read whose data is arriving. If more of it is to come, nothing else is guessed.
     pub(super) fn take(&mut self, cid: u16) -> Option<&'a mut Buffer> {
         let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
@@ -180,9 +185,10 @@ impl<'a> Reads<'a> {
     }
 
     /// The buffers of those of which nothing has come yet, in the order of their submission.
-    pub(super) fn untouched(mut self) -> impl Iterator<Item = (u16, &'a mut Buffer)> {
-        self.order.iter().filter_map(move |cid| {
-            let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
+    pub(super) fn untouched(&mut self) -> impl Iterator<Item = (u16, &'a mut Buffer)> {
+        let Reads { order, slots } = self;
+        order.iter().copied().flatten().filter_map(|cid| {
+            let slot = slots.get_mut(usize::from(cid & SLOT_MASK))?;
             let command = slot.take_if(|command| command.is_in_flight(*cid) && command.transferred == 0)?;
             Some((*cid, command.buffer_mut()?))
         })

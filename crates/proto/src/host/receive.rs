@@ -9,7 +9,7 @@ use isolane_memory::Buffer;
 use isolane_wire::pdu::{CapsuleResp, PduType, TermReq};
 
 use super::Queue;
-use super::commands::Commands;
+use super::commands::{Commands, Reads};
 use super::event::Event;
 use crate::queue::{FatalError, Fault, Header, Phase, ReceivePlan};
 
@@ -59,7 +59,8 @@ impl Queue {
             let destination = destination(&mut self.commands, self.receiving);
             return self.receiver.plan(destination, std::iter::empty(), overflow);
         }
-        let mut reads = self.commands.reads();
+        let mut reads = Reads::new();
+        self.commands.reads(&mut reads);
         let destination = match self.receiving {
             Receiving::C2hData { cid, .. } => reads.take(cid),
             Receiving::Header => None,

@@ -60,6 +60,7 @@ impl Receiver {
     }
 
     /// Where the next bytes go: `destination` takes the data of the running PDU, and `guessed` what probably follows.
+    #[inline]
     pub(crate) fn plan<'a>(
         &mut self,
         destination: Option<&'a mut Buffer>,
@@ -67,18 +68,29 @@ impl Receiver {
         overflow: &'a mut [u8],
     ) -> ReceivePlan<'a> {
         let mut plan = ReceivePlan::new();
+        self.fill_plan(&mut plan, destination, guessed, overflow);
+        plan
+    }
+
+    /// Apart from [`Receiver::plan`], so that the list is filled where it stays: it is large.
+    fn fill_plan<'a>(
+        &mut self,
+        plan: &mut ReceivePlan<'a>,
+        destination: Option<&'a mut Buffer>,
+        guessed: impl Iterator<Item = (u16, &'a mut Buffer)>,
+        overflow: &'a mut [u8],
+    ) {
         self.planned_direct = 0;
         if self.inbox.is_deferred() {
-            return plan;
+            return;
         }
         let mut is_whole = true;
         if let Some(buffer) = destination {
-            (self.planned_direct, is_whole) = self.body.plan(buffer, &mut plan);
+            (self.planned_direct, is_whole) = self.body.plan(buffer, plan);
         }
         if is_whole {
-            self.plan_guesses(guessed, overflow, &mut plan);
+            self.plan_guesses(guessed, overflow, plan);
         }
-        plan
     }
 
     /// Whether the next plan shall go on with guesses.
