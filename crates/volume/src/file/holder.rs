@@ -1,7 +1,18 @@
-//! Who holds a file or a device, as far as `/proc` and `/sys` tell: for error messages only.
+//! Who holds a file or a device, as far as `/proc` and `/sys` tell: for error messages, and to tell a lock that its holder
+//! still wants from one that the kernel has yet to let go of.
 
 use std::fs;
 use std::path::Path;
+
+/// Whether a process that can be seen has a lock on the file at `path`.
+pub(crate) fn is_locked(path: &Path) -> bool {
+    open_files(path).any(|holder| holder.has_lock)
+}
+
+/// Whether a mount, a stacked device or a process that can be seen has the device at `path`.
+pub(crate) fn is_claimed(path: &Path, device: (u32, u32)) -> bool {
+    mounts(device).next().is_some() || stacked(device).next().is_some() || open_files(path).next().is_some()
+}
 
 /// Who has a lock on the file at `path`.
 pub(crate) fn describe_lock(path: &Path) -> String {
@@ -12,9 +23,7 @@ pub(crate) fn describe_lock(path: &Path) -> String {
 /// Who holds the device at `path`.
 pub(crate) fn describe_device(path: &Path, device: (u32, u32)) -> String {
     let mounts = mounts(device).map(|place| format!("the mount at {place}"));
-    let stacked = fs::read_dir(format!("/sys/dev/block/{}:{}/holders", device.0, device.1));
-    let stacked = stacked.into_iter().flatten().flatten();
-    let stacked = stacked.map(|entry| format!("the device {}", entry.file_name().display()));
+    let stacked = stacked(device);
     let processes = open_files(path).map(|holder| holder.process);
     join(mounts.chain(stacked).chain(processes), "the kernel or another program (swap, RAID, another target)")
 }
@@ -54,6 +63,12 @@ fn describe_process(pid: u32) -> String {
     }
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     format!("{} (process {pid})", name.trim())
+}
+
+/// Devices that stand on a device.
+fn stacked(device: (u32, u32)) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(format!("/sys/dev/block/{}:{}/holders", device.0, device.1));
+    entries.into_iter().flatten().flatten().map(|entry| format!("the device {}", entry.file_name().display()))
 }
 
 /// Where a device is mounted.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 
-use super::{Abilities, FileMachine, FileVolume, create, direct, lock, mark};
+use super::{Abilities, FileMachine, FileVolume, create, direct, holder, lock, mark};
 use crate::spec::{VolumeSpec, format_size};
 use crate::{Geometry, Identity, OpenError};
 
@@ -94,7 +94,12 @@ fn open_file(name: &str, path: &Path, spec: &VolumeSpec) -> Result<File, OpenErr
 
 fn open_device(name: &str, path: &Path, device: (u32, u32), spec: &VolumeSpec) -> Result<File, OpenError> {
     let exclusive = OFlags::EXCL.bits() as i32;
-    let opened = OpenOptions::new().read(true).write(!spec.read_only).custom_flags(exclusive).open(path);
+    let open = || OpenOptions::new().read(true).write(!spec.read_only).custom_flags(exclusive).open(path);
+    let is_orphaned = |opened: &io::Result<File>| {
+        opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+            && !holder::is_claimed(path, device)
+    };
+    let opened = lock::wait_for_the_dead(name, open, is_orphaned);
     let file = opened.map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => lock::busy_device(name, path, device),
         _ => explain(name, &error, spec.read_only),
