@@ -71,6 +71,7 @@ pub struct Completion {
     pub tag: u64,
     /// What became of it.
     pub result: Result<(), RequestError>,
-    /// The buffer of a read or a write.
+    /// The buffer of a read or a write. After a failed read what it holds is not told: it may be other data that came over
+    /// the same connection.
     pub buffer: Option<Buffer>,
 }

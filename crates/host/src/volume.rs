@@ -186,7 +186,7 @@ pub struct Failed {
     /// Why.
     #[source]
     pub error: RequestError,
-    /// The buffer; none only if the lane's thread itself ended.
+    /// The buffer, with undefined content after a failed read; none only if the lane's thread itself ended.
     pub buffer: Option<Buffer>,
 }
 
