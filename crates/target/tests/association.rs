@@ -11,9 +11,9 @@ use common::*;
 use isolane_target::TargetConfig;
 use isolane_volume::Request;
 use isolane_wire::fabrics::DisconnectCommand;
-use isolane_wire::pdu::IcReq;
+use isolane_wire::pdu::{ControllerPdu, IcReq};
 use isolane_wire::registers::{Cc, Csts};
-use isolane_wire::{Status, SubmissionEntry, admin, io as nvm};
+use isolane_wire::{Sgl, Status, SubmissionEntry, admin, io as nvm};
 
 /// Two reactors, wherever the test runs.
 fn two_cores(volumes: &[&str]) -> TargetConfig {
@@ -38,6 +38,29 @@ fn the_loss_of_the_admin_connection_ends_all_others() {
     drop(queues);
     eventually("all connections are gone", || target.counters().connections_open == 0);
     eventually("the association is gone", || target.associations().is_empty());
+}
+
+#[test]
+fn commands_that_meet_the_end_of_their_association_get_no_error() {
+    let (_target, address) = start(two_cores(&["mem:1M"]));
+    for _ in 0..60 {
+        let admin = MockHost::admin(address);
+        let mut queues: Vec<_> = (1..4).map(|qid| admin.io_queue(qid, 31)).collect();
+        for queue in &mut queues {
+            let read = |lba| SubmissionEntry { sgl: Sgl::Transport { len: 512 }, ..read_entry(lba, 1) };
+            for lba in 0..30 {
+                queue.send(read(lba), &[]);
+            }
+        }
+        drop(admin);
+        for queue in &mut queues {
+            while let Some(answer) = queue.try_answer() {
+                if let ControllerPdu::CapsuleResp(response) = answer.pdu {
+                    assert_eq!(response.entry.status, Status::SUCCESS);
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -144,6 +144,9 @@ impl Association {
 
     /// Tells the cores whether I/O is taken.
     pub(super) fn publish_ready(&self) {
+        if self.is_ending {
+            self.status.set_ended();
+        }
         self.status.set_ready(self.registers.is_ready() && !self.is_ending);
     }
 

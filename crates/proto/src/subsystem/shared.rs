@@ -4,12 +4,14 @@
 //! (`IoCounters`). What it is not: a place for anything that needs two of them to agree.
 //! Invariant: no I/O writes a word that another core writes, except the first command after a keep-alive turn.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// What every queue of an association must know of its controller.
 #[derive(Debug, Default)]
 pub struct ControllerStatus {
     ready: AtomicBool,
+    ended: AtomicBool,
     had_traffic: AtomicBool,
     write_cache: AtomicBool,
 }
@@ -21,7 +23,13 @@ impl ControllerStatus {
 
     /// Whether I/O commands are taken (CSTS.RDY is 1, no shutdown, no fatal status).
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Relaxed)
+        self.ready.load(Acquire)
+    }
+
+    /// Whether the association is over. What still comes on its connections gets no answer: an error that is answered is
+    /// one that a host reports, silence one that it repeats.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Relaxed)
     }
 
     /// Whether a write without FUA may complete before it is durable (feature 06h). If not, every write,
@@ -42,7 +50,11 @@ impl ControllerStatus {
     }
 
     pub(super) fn set_ready(&self, ready: bool) {
-        self.ready.store(ready, Relaxed);
+        self.ready.store(ready, Release);
+    }
+
+    pub(super) fn set_ended(&self) {
+        self.ended.store(true, Relaxed);
     }
 
     pub(super) fn set_write_cache(&self, enabled: bool) {

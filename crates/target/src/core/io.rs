@@ -27,7 +27,7 @@ impl Core {
     ) {
         let (position, command) = match self.check(lane, &entry, data_len(transfer)) {
             Ok(checked) => checked,
-            Err(status) => return self.fail(lane, permit, status),
+            Err(status) => return self.refuse_io(lane, permit, status),
         };
         if let Transfer::FromHost { len, place } = transfer
             && let IoCommand::Write { .. } | IoCommand::Deallocate { .. } = command
@@ -129,6 +129,14 @@ impl Core {
 
     fn refuse_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer, status: Status) {
         self.memory.pool.recycle_buffer(buffer);
+        self.refuse_io(lane, permit, status);
+    }
+
+    /// Answers with an error; but if the association has ended meanwhile, the lane ends without an answer.
+    fn refuse_io(&mut self, lane: &mut Lane, permit: Permit, status: Status) {
+        if lane.association.as_ref().is_some_and(|association| association.status.has_ended()) {
+            self.leave(lane, "its association has ended");
+        }
         self.fail(lane, permit, status);
     }
 
