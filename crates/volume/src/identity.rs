@@ -26,13 +26,6 @@ impl Identity {
     pub fn nguid(&self) -> [u8; 16] {
         *self.uuid.as_bytes()
     }
-
-    /// A serial number of 20 characters.
-    pub fn serial(&self) -> String {
-        let mut serial = self.uuid.simple().to_string();
-        serial.truncate(20);
-        serial
-    }
 }
 
 /// Name space of derived identities: chosen once, at random.
@@ -47,10 +40,5 @@ mod tests {
         assert_eq!(Identity::derived(b"/a"), Identity::derived(b"/a"));
         assert_ne!(Identity::derived(b"/a"), Identity::derived(b"/b"));
         assert_ne!(Identity::random(), Identity::random());
-    }
-
-    #[test]
-    fn a_serial_number_fills_its_field() {
-        assert_eq!(Identity::random().serial().len(), 20);
     }
 }

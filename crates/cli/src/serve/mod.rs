@@ -7,7 +7,7 @@ mod announce;
 mod counters;
 mod nqn;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
     config.io_queues = args.io_queues;
     config.queue_depth = args.queue_depth;
     config.scheduling = args.scheduling == SchedulingArg::On;
-    if args.advertise.iter().any(|address| is_unspecified(address.ip())) {
+    if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
             .remedy("name an address that hosts can reach"));
     }
@@ -167,10 +167,6 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 fn parse_core(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "it is no core; write their numbers, as in 0,1".into())
-}
-
-fn is_unspecified(address: IpAddr) -> bool {
-    address.is_unspecified()
 }
 
 /// A namespace id and its volume.
