@@ -6,6 +6,7 @@
 
 use isolane_memory::Buffer;
 
+use crate::classes::Class;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::lent;
@@ -43,6 +44,11 @@ impl BlockingVolume {
     /// Why there is no connection, and what to do.
     pub fn connect(uri: &Uri, options: Options) -> Result<BlockingVolume, ConnectError> {
         Ok(BlockingVolume { volume: block_on(Volume::connect(uri, options))? })
+    }
+
+    /// The same volume, whose requests all ask for a class of lanes; see [`Volume::of_class`].
+    pub fn of_class(&self, class: Class) -> BlockingVolume {
+        BlockingVolume { volume: self.volume.of_class(class) }
     }
 
     /// What the target told when the connection was made.

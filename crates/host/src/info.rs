@@ -9,6 +9,7 @@ use isolane_wire::Nqn;
 use isolane_wire::registers::Vs;
 use uuid::Uuid;
 
+use crate::classes::Classes;
 use crate::error::ConnectError;
 
 /// A subsystem, its controller, its namespaces, and what was agreed on.
@@ -129,8 +130,8 @@ pub struct Negotiated {
     pub is_flow_control_disabled: bool,
     /// Keep-alive timeout; zero: none.
     pub keep_alive: Duration,
-    /// I/O connections.
-    pub lanes: usize,
+    /// I/O connections, by class.
+    pub lanes: Classes,
     /// Commands in flight on each.
     pub depth: u16,
     /// The most data of one command.

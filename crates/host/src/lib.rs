@@ -26,6 +26,7 @@
 #![deny(unsafe_code)]
 
 mod blocking;
+mod classes;
 mod client;
 mod discovery;
 mod error;
@@ -44,6 +45,7 @@ mod uri;
 mod volume;
 
 pub use blocking::BlockingVolume;
+pub use classes::{Class, Classes};
 pub use client::{Client, Wait};
 pub use discovery::{DiscoveredSubsystem, discover};
 pub use error::{ConnectError, RequestError, Step};

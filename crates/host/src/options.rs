@@ -1,7 +1,8 @@
 //! What the caller chooses: how many lanes, how deep, with digests or without, and how long to try.
 //!
 //! Options are wishes. What both sides agreed on is in [`Negotiated`](crate::Negotiated). Every field has a default that
-//! works; a wish that the target cannot meet is an error with the limit, never silently less.
+//! works; a wish that the target cannot meet is an error with the limit, never silently less. Only lanes for reads and for
+//! polling may be fewer, and a log line says so.
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ pub use isolane_reactor::{IoChoice, Mode};
 use isolane_wire::Nqn;
 use uuid::Uuid;
 
+use crate::classes::Classes;
 use crate::identity;
 
 /// How to connect and how to behave afterwards.
@@ -18,8 +20,13 @@ pub struct Options {
     pub host_nqn: Nqn,
     /// Identity of this machine.
     pub host_id: Uuid,
-    /// I/O connections.
+    /// I/O connections of the default [`Class`](crate::Class): for everything, but for what a class of its own is for.
     pub lanes: usize,
+    /// I/O connections for reads alone. Where the controller grants fewer than were asked for altogether, `poll_lanes` shrink
+    /// first, then these; `lanes` never do.
+    pub read_lanes: usize,
+    /// I/O connections for requests that ask for [`Class::Poll`](crate::Class::Poll).
+    pub poll_lanes: usize,
     /// Commands in flight on a lane; the target's queue must have one entry more.
     pub depth: u16,
     /// CRC32C over every header.
@@ -78,6 +85,8 @@ impl Default for Options {
             host_nqn: identity::host_nqn(),
             host_id: identity::host_id(),
             lanes: 1,
+            read_lanes: 0,
+            poll_lanes: 0,
             depth: 64,
             header_digest: false,
             data_digest: false,
@@ -91,6 +100,13 @@ impl Default for Options {
             requests_max: 4096,
             reconnect: Reconnect::default(),
         }
+    }
+}
+
+impl Options {
+    /// The lanes asked for, by class.
+    pub fn classes(&self) -> Classes {
+        Classes { default: self.lanes, read: self.read_lanes, poll: self.poll_lanes }
     }
 }
 

@@ -55,6 +55,12 @@ pub enum Request {
 }
 
 impl Request {
+    /// Whether it brings data from the volume.
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        matches!(self, Request::Read { .. })
+    }
+
     /// The buffer, if it has one.
     pub fn into_buffer(self) -> Option<Buffer> {
         match self {

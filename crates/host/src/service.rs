@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use isolane_reactor::mailbox::{self, Undelivered};
 use parking_lot::Mutex;
 
+use crate::classes::{Class, Classes};
 use crate::client::{Client, Wait};
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
@@ -51,15 +52,16 @@ impl Drop for Ending {
 
 /// The order of the fields is the order of their dropping: the buffer before the answer.
 struct Message {
+    class: Class,
     request: Request,
     reply: Sender<Completion>,
 }
 
 impl Handle {
     /// Hands a request to the thread.
-    pub(crate) fn send(&self, request: Request) -> Receiver<Completion> {
+    pub(crate) fn send(&self, class: Class, request: Request) -> Receiver<Completion> {
         let (reply, receiver) = oneshot();
-        match self.mailbox.send(Message { request, reply }) {
+        match self.mailbox.send(Message { class, request, reply }) {
             Ok(()) => {}
             Err(Undelivered::Full(message)) => message.refuse(RequestError::TooMany(MAILBOX_MESSAGES)),
             Err(Undelivered::Closed(message)) => message.refuse(RequestError::Closed),
@@ -102,8 +104,7 @@ pub(crate) struct Service {
     mailbox: mailbox::Receiver<Message>,
     waker: isolane_reactor::Waker,
     replies: Replies,
-    lanes: usize,
-    lane_next: usize,
+    lanes_next: Classes,
     ending: Ending,
 }
 
@@ -127,7 +128,6 @@ impl Service {
     }
 
     fn connect(uri: &Uri, options: Options) -> Result<(Service, Handle), ConnectError> {
-        let lanes = options.lanes;
         let client = Client::connect(uri, options)?;
         let (sender, receiver) = mailbox::bounded(client.waker(), MAILBOX_MESSAGES);
         let waiting = Mutex::new(Some(Vec::new()));
@@ -140,8 +140,9 @@ impl Service {
         };
         let waker = client.waker();
         let replies = Replies::default();
+        let lanes_next = Classes { default: 0, read: 0, poll: 0 };
         let ending = Ending(control);
-        let service = Service { client, mailbox: receiver, waker, replies, lanes, lane_next: 0, ending };
+        let service = Service { client, mailbox: receiver, waker, replies, lanes_next, ending };
         Ok((service, handle))
     }
 
@@ -165,13 +166,21 @@ impl Service {
         }
     }
 
+    /// The lanes of a class take turns.
+    fn next_lane(&mut self, class: Class) -> usize {
+        let next = self.lanes_next.count_mut(class);
+        *next = (*next + 1) % self.client.lanes().count(class);
+        *next
+    }
+
     /// Takes a bounded number of messages; true if any was taken.
     fn take_messages(&mut self) -> bool {
         for taken in 0..MESSAGES_PER_TURN {
             let Some(message) = self.mailbox.poll() else { return taken > 0 };
             let tag = self.replies.insert(message.reply);
-            self.lane_next = (self.lane_next + 1) % self.lanes;
-            self.client.submit(self.lane_next, message.request, tag);
+            let class = self.client.lanes().serving(message.class, message.request.is_read());
+            let lane = self.next_lane(class);
+            self.client.submit_to(class, lane, message.request, tag);
         }
         self.waker.wake();
         true

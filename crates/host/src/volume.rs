@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use isolane_memory::Buffer;
 
+use crate::classes::Class;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::oneshot::{Receiver, oneshot};
@@ -23,6 +24,8 @@ use crate::uri::Uri;
 #[derive(Clone)]
 pub struct Volume {
     handle: Arc<Handle>,
+    /// What requests ask for; none: what is for them.
+    class: Option<Class>,
 }
 
 impl Volume {
@@ -34,7 +37,13 @@ impl Volume {
         let handle = Service::start(uri.clone(), options)?.await.unwrap_or_else(|| {
             Err(ConnectError::Unsupported("the lane's thread ended while connecting".to_owned()))
         })?;
-        Ok(Volume { handle: Arc::new(handle) })
+        Ok(Volume { handle: Arc::new(handle), class: None })
+    }
+
+    /// The same volume, whose requests all ask for a class of lanes: [`Class::Poll`] for urgent ones. A volume that asks for
+    /// none reads over the read class and does all else over the default class.
+    pub fn of_class(&self, class: Class) -> Volume {
+        Volume { handle: Arc::clone(&self.handle), class: Some(class) }
     }
 
     /// What the target told when the connection was made.
@@ -137,7 +146,8 @@ impl Volume {
     }
 
     fn send(&self, request: Request) -> Receiver<Completion> {
-        self.handle.send(request)
+        let class = self.class.unwrap_or_else(|| Class::of(&request));
+        self.handle.send(class, request)
     }
 }
 
@@ -234,6 +244,23 @@ mod tests {
         for write in writes {
             assert_eq!(block_on(write).unwrap().len(), 512);
         }
+    }
+
+    #[test]
+    fn each_class_has_lanes_of_its_own() {
+        let target = Target::start(Script::default());
+        let options = Options { read_lanes: 2, poll_lanes: 1, ..Options::default() };
+        let volume = block_on(Volume::connect(&target.uri(), options)).unwrap();
+        for at in 0..4 {
+            block_on(volume.read(at * 512, Buffer::contiguous(512))).unwrap();
+        }
+        block_on(volume.write(0, Buffer::contiguous(512))).unwrap();
+        block_on(volume.of_class(Class::Poll).read(0, Buffer::contiguous(512))).unwrap();
+        let mut queues: Vec<u16> = target.shared.queues.lock().iter().map(|&(qid, _)| qid).collect();
+        assert_eq!(queues.pop(), Some(4), "the poll class");
+        assert_eq!(queues.pop(), Some(1), "the write");
+        queues.sort_unstable();
+        assert_eq!(queues, [2, 2, 3, 3], "reads take turns");
     }
 
     #[test]

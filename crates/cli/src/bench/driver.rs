@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use isolane_host::{Client, Completion, Request, RequestError, Wait};
 use isolane_memory::Buffer;
 
+use super::lanes::Lanes;
 use super::plan::{Direction, Plan};
 use super::report::Tally;
 use super::verifier::{Verdict, Verifier};
@@ -38,6 +39,7 @@ pub struct Driver<'a> {
 /// Operations of one kind, and what came of them.
 struct Stream {
     plan: Plan,
+    lanes: Lanes,
     tally: Tally,
     idle: Vec<usize>,
 }
@@ -57,7 +59,7 @@ pub struct Measured {
 /// One of the operations that may be in flight.
 struct Operation {
     stream: usize,
-    lane: usize,
+    lanes: [usize; 2],
     started_ns: u64,
     direction: Direction,
     slot: u64,
@@ -77,19 +79,19 @@ impl<'a> Driver<'a> {
     /// Nothing is in flight yet.
     pub fn new(
         client: &'a mut Client,
-        plan: Plan,
-        beside: Option<Plan>,
+        plan: (Plan, Lanes),
+        beside: Option<(Plan, Lanes)>,
         verify: bool,
         fua: bool,
     ) -> Result<Self, Failure> {
-        let verifier = verify.then(|| Verifier::new(&plan, fastrand::u64(1..)));
+        let verifier = verify.then(|| Verifier::new(&plan.0, fastrand::u64(1..)));
         let (mut streams, mut operations) = (Vec::new(), Vec::new());
-        for (stream, plan) in std::iter::once(plan).chain(beside).enumerate() {
+        for (stream, (plan, lanes)) in std::iter::once(plan).chain(beside).enumerate() {
             let first = operations.len();
-            let count = plan.lanes * plan.depth as usize;
-            operations.extend((0..count).map(|index| Operation::idle(stream, index % plan.lanes, &plan)));
+            let count = lanes.operations(plan.kind, plan.depth);
+            operations.extend((0..count).map(|index| Operation::idle(stream, lanes.own(index), &plan)));
             let idle = (first..first + count).rev().collect();
-            streams.push(Stream { plan, tally: Tally::new()?, idle });
+            streams.push(Stream { plan, lanes, tally: Tally::new()?, idle });
         }
         Ok(Driver {
             client,
@@ -198,7 +200,7 @@ impl<'a> Driver<'a> {
 
     fn submit(&mut self, index: usize, direction: Direction, slot: u64, now_ns: u64) {
         let operation = &mut self.operations[index];
-        let plan = &self.streams[operation.stream].plan;
+        let Stream { plan, lanes, .. } = &mut self.streams[operation.stream];
         let (lba, slot_bytes) = (plan.lba(slot), plan.slot_bytes as usize);
         let mut buffer = operation.buffer.take().unwrap_or_else(|| Buffer::contiguous(slot_bytes));
         (operation.direction, operation.slot, operation.started_ns) = (direction, slot, now_ns);
@@ -211,8 +213,7 @@ impl<'a> Driver<'a> {
                 Request::Write { lba, buffer, fua: self.fua }
             }
         };
-        let lane = operation.lane;
-        self.client.submit(lane, request, index as u64);
+        lanes.submit(self.client, operation.lanes, direction, request, index as u64);
     }
 
     /// Nanoseconds since the driver was made.
@@ -233,7 +234,7 @@ impl<'a> Driver<'a> {
     fn complete(&mut self, completion: Completion, now_ns: u64) -> Result<(), Failure> {
         let index = completion.tag as usize;
         let operation = &mut self.operations[index];
-        let Stream { plan, tally, idle } = &mut self.streams[operation.stream];
+        let Stream { plan, tally, idle, .. } = &mut self.streams[operation.stream];
         match &completion.result {
             Ok(()) => tally.completed(now_ns - operation.started_ns, plan.slot_bytes),
             Err(error) => tally.failed(error),
@@ -271,10 +272,10 @@ impl<'a> Driver<'a> {
 
 impl Operation {
     /// An operation that is not in flight.
-    fn idle(stream: usize, lane: usize, plan: &Plan) -> Operation {
+    fn idle(stream: usize, lanes: [usize; 2], plan: &Plan) -> Operation {
         Operation {
             stream,
-            lane,
+            lanes,
             started_ns: 0,
             direction: Direction::Read,
             slot: 0,

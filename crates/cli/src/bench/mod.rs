@@ -5,6 +5,7 @@
 
 mod beside;
 mod driver;
+mod lanes;
 mod ledger;
 mod pattern;
 mod plan;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_host::Client;
+use isolane_host::{Class, Client};
 
 use crate::failure::Failure;
 use crate::output;
@@ -26,6 +27,7 @@ use crate::units::{parse_bytes, parse_time};
 
 use beside::Beside;
 use driver::Driver;
+use lanes::Lanes;
 use plan::{Kind, Plan};
 use report::{Report, Workload};
 
@@ -42,7 +44,8 @@ use report::{Report, Workload};
 /// the target went away) may read as old or new; anything else is an error and the exit status is 1.
 ///
 /// With `--beside` other operations are kept in flight on the same lanes, and both are measured apart: `--depth 16
-/// --beside write:1m:32` shows what small reads suffer from bulk on their connection.
+/// --beside write:1m:32` shows what small reads suffer from bulk on their connection. With lanes by class they need not
+/// share one: `--depth 16 --beside write:1m:32 --spread` with `--lanes 4` against `--lanes 2 --read-lanes 2`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N]
@@ -60,9 +63,21 @@ pub struct Args {
     /// Operations in flight on each lane; at most the queue's entries - 1
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     depth: u16,
-    /// Lanes; each is one connection
+    /// Lanes of the default class; each is one connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     lanes: u16,
+    /// Lanes for reads alone; without any, reads share the default class
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    read_lanes: u16,
+    /// Lanes for operations that ask for the poll class, as --class poll does
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    poll_lanes: u16,
+    /// The class that the measured operations ask for; without it, reads go to the read class and writes to the default class
+    #[arg(long, value_enum)]
+    class: Option<ClassArg>,
+    /// Let --depth and the depth of --beside count on all lanes together, and each operation go to the next lane of its class
+    #[arg(long)]
+    spread: bool,
     /// What the host does while it waits
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
     mode: ModeArg,
@@ -94,6 +109,27 @@ pub struct Args {
     host: HostArgs,
 }
 
+/// A class of lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ClassArg {
+    /// Everything together
+    Default,
+    /// Reads alone
+    Read,
+    /// What is urgent
+    Poll,
+}
+
+impl ClassArg {
+    fn class(self) -> Class {
+        match self {
+            ClassArg::Default => Class::Default,
+            ClassArg::Read => Class::Read,
+            ClassArg::Poll => Class::Poll,
+        }
+    }
+}
+
 /// Kind of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Rw {
@@ -118,6 +154,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let plan = plan(args, &client)?;
     check_json(args.json.as_deref())?;
     let beside = args.beside.map(|beside| beside_plan(args, &beside, &client)).transpose()?;
+    let lanes = |class: Option<Class>| Lanes::new(&client.lanes(), class, args.spread);
+    let plan = (plan, lanes(args.class.map(ClassArg::class)));
+    let beside = beside.map(|plan| (plan, lanes(None)));
     let mut driver = Driver::new(&mut client, plan, beside, args.verify, args.fua)?;
     driver.prepare()?;
     driver.measure(args.time, live_line(args))?;
@@ -149,9 +188,11 @@ fn open(args: &Args) -> Result<Client, Failure> {
     let uri = remote::parse_uri(&args.uri)?;
     let mut options = args.host.options()?;
     options.lanes = usize::from(args.lanes);
+    options.read_lanes = usize::from(args.read_lanes);
+    options.poll_lanes = usize::from(args.poll_lanes);
     options.depth = args.depth.saturating_add(args.beside.map_or(0, |beside| beside.depth));
     options.mode = args.mode.mode();
-    options.requests_max = options.requests_max.max(usize::from(args.lanes) * usize::from(options.depth));
+    options.requests_max = options.requests_max.max(options.classes().total() * usize::from(options.depth));
     remote::connect(&uri, options)
 }
 
@@ -211,8 +252,7 @@ fn checked_plan(
     if namespace.is_read_only && kind.reads_percent < 100 {
         return Err(read_only());
     }
-    let (depth, lanes) = (u32::from(depth), usize::from(args.lanes));
-    Ok(Plan::new(kind, region / bytes, bytes, block_bytes, depth, lanes, args.seed))
+    Ok(Plan::new(kind, region / bytes, bytes, block_bytes, u32::from(depth), args.seed))
 }
 
 fn read_only() -> Failure {
@@ -233,6 +273,9 @@ fn workload(args: &Args) -> Workload {
         block_bytes: args.bs,
         depth: u32::from(args.depth),
         lanes: u32::from(args.lanes),
+        read_lanes: u32::from(args.read_lanes),
+        poll_lanes: u32::from(args.poll_lanes),
+        is_spread: args.spread,
         mode: name(&|| args.mode.to_possible_value()),
     }
 }

@@ -25,33 +25,24 @@ pub enum Direction {
 /// What a run does: the sequence of operations and their shape.
 #[derive(Debug)]
 pub struct Plan {
-    kind: Kind,
+    /// Order and direction.
+    pub kind: Kind,
     /// Slots of the region.
     pub slots: u64,
     /// Bytes of one operation.
     pub slot_bytes: u64,
     /// Bytes of a logical block.
     pub block_bytes: u64,
-    /// Operations in flight on each lane.
+    /// Operations in flight, on each lane or altogether.
     pub depth: u32,
-    /// Connections.
-    pub lanes: usize,
     next_slot: u64,
     rng: Rng,
 }
 
 impl Plan {
     /// A plan over `slots` slots of `slot_bytes` each.
-    pub fn new(
-        kind: Kind,
-        slots: u64,
-        slot_bytes: u64,
-        block_bytes: u64,
-        depth: u32,
-        lanes: usize,
-        seed: u64,
-    ) -> Self {
-        Plan { kind, slots, slot_bytes, block_bytes, depth, lanes, next_slot: 0, rng: Rng::with_seed(seed) }
+    pub fn new(kind: Kind, slots: u64, slot_bytes: u64, block_bytes: u64, depth: u32, seed: u64) -> Self {
+        Plan { kind, slots, slot_bytes, block_bytes, depth, next_slot: 0, rng: Rng::with_seed(seed) }
     }
 
     /// Direction and slot of the next operation.
@@ -98,7 +89,7 @@ mod tests {
     use super::*;
 
     fn plan(random: bool, reads_percent: u8) -> Plan {
-        Plan::new(Kind { random, reads_percent }, 10, 4096, 512, 1, 1, 1)
+        Plan::new(Kind { random, reads_percent }, 10, 4096, 512, 1, 1)
     }
 
     #[test]

@@ -72,8 +72,14 @@ pub struct Workload {
     pub block_bytes: u64,
     /// Operations in flight on each lane.
     pub depth: u32,
-    /// Connections.
+    /// Connections of the default class.
     pub lanes: u32,
+    /// Connections of the read class.
+    pub read_lanes: u32,
+    /// Connections of the poll class.
+    pub poll_lanes: u32,
+    /// Whether depths count on all lanes together.
+    pub is_spread: bool,
     /// How the host waits.
     pub mode: String,
 }
@@ -189,16 +195,31 @@ impl LatencyUs {
     }
 }
 
+impl Workload {
+    fn lanes_to_text(&self) -> String {
+        let Workload { lanes, read_lanes, poll_lanes, is_spread, .. } = self;
+        let plural = if *lanes == 1 { "" } else { "s" };
+        let sign = if *is_spread { "over" } else { "x" };
+        let mut text = format!("{sign} {lanes} lane{plural}");
+        for (count, name) in
+            [(read_lanes, "read"), (poll_lanes, "poll")].into_iter().filter(|(count, _)| **count > 0)
+        {
+            text.push_str(&format!(" + {count} {name}"));
+        }
+        text
+    }
+}
+
 impl Report {
     /// The table that a person reads.
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "{} {} B x depth {} x {}, {} mode, {:.1} s\n\
+            "{} {} B x depth {} {}, {} mode, {:.1} s\n\
              IOPS       {:>12.0}\nMiB/s      {:>12.1}\n{}",
             self.workload.rw,
             self.workload.block_bytes,
             self.workload.depth,
-            if self.workload.lanes == 1 { "1 lane".into() } else { format!("{} lanes", self.workload.lanes) },
+            self.workload.lanes_to_text(),
             self.workload.mode,
             self.seconds,
             self.iops,
@@ -242,6 +263,9 @@ mod tests {
             block_bytes: 4096,
             depth: 1,
             lanes: 1,
+            read_lanes: 0,
+            poll_lanes: 0,
+            is_spread: false,
             mode: "poll".into(),
         };
         tally.report(Duration::from_secs(2), &Verdict::default(), workload)

@@ -132,7 +132,7 @@ mod tests {
     use crate::bench::plan::Kind;
 
     fn verifier() -> Verifier {
-        Verifier::new(&Plan::new(Kind { random: true, reads_percent: 0 }, 4, 1024, 512, 1, 1, 1), 42)
+        Verifier::new(&Plan::new(Kind { random: true, reads_percent: 0 }, 4, 1024, 512, 1, 1), 42)
     }
 
     fn written(verifier: &mut Verifier, slot: u64) -> Buffer {

@@ -2,14 +2,16 @@
 //!
 //! No bytes move here. Invariant: a part is in exactly one place: in a backlog, in flight, behind a fence, or done.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use isolane_wire::Status;
 
 use super::lane::Answer;
 use super::link::Link;
-use super::task::{Part, Task};
+use super::task::{Operation, Part, Task};
 use super::{Client, command};
+use crate::classes::{Class, Classes};
 use crate::error::RequestError;
 use crate::request::{Completion, Request};
 
@@ -22,22 +24,42 @@ pub(super) struct Run {
 }
 
 impl Client {
-    pub(super) fn admit(&mut self, lane: usize, request: Request, tag: u64) -> Result<u32, Completion> {
-        if let Err(error) = self.check_room(lane) {
-            return Err(Completion { tag, result: Err(error), buffer: request.into_buffer() });
-        }
+    pub(super) fn admit(
+        &mut self,
+        class: Class,
+        lane: usize,
+        request: Request,
+        tag: u64,
+    ) -> Result<u32, Completion> {
+        let place = self.check_room().and_then(|()| self.place(class, lane, request.is_read()));
+        let lane = match place {
+            Ok(lane) => lane,
+            Err(error) => return Err(Completion { tag, result: Err(error), buffer: request.into_buffer() }),
+        };
         let task = Task::new(tag, lane, request, &self.shape)?;
         Ok(self.tasks.insert(task))
     }
 
-    fn check_room(&self, lane: usize) -> Result<(), RequestError> {
+    /// The number of a class's lane. One that there was when the client connected is always there: if its class has fewer
+    /// lanes since, they take turns.
+    fn place(&self, class: Class, lane: usize, is_read: bool) -> Result<usize, RequestError> {
+        let serving = self.classes.serving(class, is_read);
+        if let Some(place) = self.classes.place(serving, lane) {
+            return Ok(place);
+        }
+        let first = &self.classes_first;
+        let serving = first.serving(class, is_read);
+        match first.place(serving, lane) {
+            Some(place) => Ok(self.classes.moved(first, place, is_read)),
+            None => Err(RequestError::Lane { lane, lanes: first.count(serving) }),
+        }
+    }
+
+    fn check_room(&self) -> Result<(), RequestError> {
         if let Link::Closed(error) = &self.link {
             return Err(RequestError::Lost(Arc::clone(error)));
         }
-        let (lanes, outstanding) = (self.backlogs.len(), self.tasks.len());
-        if lane >= lanes {
-            return Err(RequestError::Lane { lane, lanes });
-        }
+        let outstanding = self.tasks.len();
         match outstanding < self.plan.options.requests_max {
             true => Ok(()),
             false => Err(RequestError::TooMany(outstanding)),
@@ -54,6 +76,22 @@ impl Client {
         let lane = task.lane;
         self.backlogs[lane].push_back(Run { task: index, next: 0, end: task.parts });
         self.pump(lane);
+    }
+
+    /// The lanes are others than before: everything that waits goes on in the same class.
+    pub(super) fn reclass(&mut self, classes: Classes) {
+        if classes == self.classes {
+            return;
+        }
+        for task in self.tasks.iter_mut() {
+            task.lane = classes.moved(&self.classes, task.lane, task.operation == Operation::Read);
+        }
+        let waiting = std::mem::replace(&mut self.backlogs, vec![VecDeque::new(); classes.total()]);
+        for run in waiting.into_iter().flatten() {
+            let Some(task) = self.tasks.get(run.task) else { continue };
+            self.backlogs[task.lane].push_back(run);
+        }
+        self.classes = classes;
     }
 
     /// Makes commands of waiting parts while the lane has room.

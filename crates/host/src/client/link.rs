@@ -169,6 +169,7 @@ impl Client {
         let up = Up::adopt(association, self.namespace.nsid, keep_alive, before, &mut self.reactor)
             .map_err(|source| ConnectError::System { what: "a socket", source: Arc::new(source) })?;
         self.replay.on_association(info.address, info.controller.cntlid, self.plan.options.reconnect.writes);
+        self.reclass(info.negotiated.lanes);
         self.link = Link::Up(Box::new(up));
         self.info = info;
         self.now = Instant::now();

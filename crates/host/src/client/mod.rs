@@ -37,6 +37,7 @@ use self::link::{Link, Place};
 use self::replay::Replay;
 use self::task::Shape;
 use self::tasks::Tasks;
+use crate::classes::{Class, Classes};
 use crate::error::ConnectError;
 use crate::info::{Info, NamespaceInfo};
 use crate::options::Options;
@@ -83,6 +84,9 @@ pub struct Client {
     shape: Shape,
     link: Link,
     tasks: Tasks,
+    /// The lanes that there are, and what they were when the client connected.
+    classes: Classes,
+    classes_first: Classes,
     /// Parts that wait for room, by lane.
     backlogs: Vec<VecDeque<Run>>,
     replay: Replay,
@@ -108,6 +112,7 @@ impl Client {
         let association = setup::associate(&plan)?;
         let namespace = association.info.choose(uri.nsid)?.clone();
         let shape = shape_of(&namespace, &association.info)?;
+        let classes = association.info.negotiated.lanes;
         let reactor = Reactor::new(config(&plan.options)).map_err(|error| no_reactor(&error))?;
         let (sender, messages) = mailbox::unbounded(reactor.waker());
         let now = Instant::now();
@@ -117,7 +122,9 @@ impl Client {
             shape,
             link: Link::starting(),
             tasks: Tasks::default(),
-            backlogs: vec![VecDeque::new(); plan.options.lanes],
+            classes,
+            classes_first: classes,
+            backlogs: vec![VecDeque::new(); classes.total()],
             replay: Replay::default(),
             finished: Vec::new(),
             reactor,
@@ -165,10 +172,25 @@ impl Client {
         matches!(self.link, Link::Up(_))
     }
 
+    /// The lanes that requests of this client are spread over, by class.
+    pub fn lanes(&self) -> Classes {
+        self.classes_first
+    }
+
     /// Takes a request in; `tag` comes back in its completion. It is sent by the next turn, together with all others. What
     /// cannot be taken is completed with an error by the next turn.
+    ///
+    /// `lane` counts from 0 within the class that serves the request: reads go to the read class if it has lanes, all else
+    /// to the default class.
     pub fn submit(&mut self, lane: usize, request: Request, tag: u64) {
-        match self.admit(lane, request, tag) {
+        let class = Class::of(&request);
+        self.submit_to(class, lane, request, tag);
+    }
+
+    /// As [`Client::submit`], for a request that asks for a class. If that has no lanes, another
+    /// [serves](Classes::serving) it.
+    pub fn submit_to(&mut self, class: Class, lane: usize, request: Request, tag: u64) {
+        match self.admit(class, lane, request, tag) {
             Ok(task) => self.enqueue(task),
             Err(completion) => self.finished.push(completion),
         }

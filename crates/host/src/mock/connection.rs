@@ -134,6 +134,8 @@ impl Connection<'_> {
         let blocks =
             if entry.opcode == IoOpcode::Flush.code() { 0 } else { ReadCommand::parse(entry).blocks() };
         self.shared.commands.lock().push((entry.opcode, blocks));
+        self.shared.queues.lock().push((self.controller.qid(), entry.opcode));
+
         match self.next_misdeed() {
             Some(misdeed) => self.misbehave(permit, entry, misdeed),
             None => self.obey(permit, entry),
@@ -157,6 +159,7 @@ impl Connection<'_> {
     }
 
     fn on_write(&mut self, permit: Permit, entry: &SubmissionEntry, buffer: &Buffer) {
+        self.shared.queues.lock().push((self.controller.qid(), entry.opcode));
         if entry.opcode == IoOpcode::DatasetManagement.code() {
             let ranges = DatasetManagementCommand::parse(entry).ranges();
             self.shared.commands.lock().push((entry.opcode, ranges as u32));

@@ -37,6 +37,10 @@ impl Controller {
         self.qid.is_some_and(|qid| qid != 0)
     }
 
+    pub(super) fn qid(&self) -> u16 {
+        self.qid.unwrap_or_default()
+    }
+
     pub(super) fn cntlid(&self) -> u16 {
         self.cntlid
     }

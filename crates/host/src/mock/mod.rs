@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub landed: Mutex<Vec<(u64, u8)>>,
     /// Opcodes of I/O commands and the blocks of each.
     pub commands: Mutex<Vec<(u8, u32)>>,
+    /// Queue ids and opcodes of I/O commands.
+    pub queues: Mutex<Vec<(u16, u8)>>,
     pub keep_alives: AtomicU64,
     pub log_reads: AtomicU64,
     pub shutdowns: AtomicU64,
@@ -64,6 +66,7 @@ impl Target {
             cntlid_next: Mutex::new(1),
             landed: Mutex::default(),
             commands: Mutex::default(),
+            queues: Mutex::default(),
             keep_alives: AtomicU64::new(0),
             log_reads: AtomicU64::new(0),
             shutdowns: AtomicU64::new(0),

@@ -81,7 +81,7 @@ impl Admin {
     }
 
     /// Refuses a depth that the controller's queues cannot hold.
-    pub(crate) fn check_depth(&self, depth: u16) -> Result<u16, ConnectError> {
+    pub(crate) fn check_depth(&self, depth: u16) -> Result<(), ConnectError> {
         // MQES is 0's based, and a queue holds one command less than it has entries: the two cancel out.
         let by_commands = match self.controller.maxcmd {
             0 => u16::MAX,
@@ -89,7 +89,7 @@ impl Admin {
         };
         let max = self.cap.mqes().min(by_commands).min(Queue::DEPTH_MAX as u16);
         match (1..=max).contains(&depth) {
-            true => Ok(depth),
+            true => Ok(()),
             false => Err(ConnectError::Depth { asked: depth, max }),
         }
     }

@@ -5,20 +5,32 @@ use isolane_wire::admin::SetFeaturesCommand;
 use isolane_wire::feature::{AsyncEventConfiguration, FeatureId, NumberOfQueues};
 
 use super::Admin;
+use crate::classes::Classes;
 use crate::error::{ConnectError, Step};
 
-/// Asks for `lanes` I/O queues. Fewer than asked for is an error with the limit.
-pub(crate) fn grant_io_queues(admin: &mut Admin, lanes: usize) -> Result<(), ConnectError> {
-    let too_many = |granted| ConnectError::Lanes { asked: lanes, granted };
-    if lanes == 0 {
-        return Err(ConnectError::Unsupported("a client without a lane; ask for one at least".to_owned()));
+/// Asks for an I/O queue for each lane. If there are fewer, classes shrink (see [`Classes::granted`]); too few for the
+/// default class is an error with the limit.
+pub(crate) fn grant_io_queues(admin: &mut Admin, wish: Classes) -> Result<Classes, ConnectError> {
+    let too_many = |granted| ConnectError::Lanes { asked: wish.default, granted };
+    if wish.default == 0 {
+        let without = "a client without a lane of the default class; ask for one at least";
+        return Err(ConnectError::Unsupported(without.to_owned()));
     }
-    // Both counts are 0's based (Base 1.4 §5.21.1.7).
-    let zero_based = u16::try_from(lanes - 1).map_err(|_| too_many(usize::from(u16::MAX)))?;
+    let granted = ask_for_io_queues(admin, wish.total())?;
+    let classes = wish.granted(granted).ok_or_else(|| too_many(granted))?;
+    if classes != wish {
+        log::warn!("the controller grants {granted} lanes: there are {classes}, asked for were {wish}");
+    }
+    Ok(classes)
+}
+
+/// Asks for `wish` I/O queues and tells how many there are, if that is fewer.
+fn ask_for_io_queues(admin: &mut Admin, wish: usize) -> Result<usize, ConnectError> {
+    // Both counts are 0's based (Base 1.4 §5.21.1.7), and 65,535 is no count.
+    let zero_based = wish.min(usize::from(u16::MAX)) as u16 - 1;
     let wish = NumberOfQueues(0).with_submission(zero_based).with_completion(zero_based);
     let granted = NumberOfQueues(set(admin, FeatureId::NumberOfQueues, wish.0)?);
-    let granted = usize::from(granted.submission().min(granted.completion())) + 1;
-    if granted < lanes { Err(too_many(granted)) } else { Ok(()) }
+    Ok(usize::from(granted.submission().min(granted.completion())) + 1)
 }
 
 /// Asks for the notice that namespaces changed, where the controller has it.

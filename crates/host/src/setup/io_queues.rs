@@ -42,16 +42,16 @@ pub(crate) fn connect(
     admin: &Admin,
     nqn: &Nqn,
     options: &Options,
-    depth: u16,
+    lanes: usize,
     deadline: Instant,
 ) -> Result<Vec<Connection>, ConnectError> {
-    (1..=options.lanes)
+    (1..=lanes)
         .map(|qid| {
             let spec = QueueSpec {
                 step: Step::ConnectIo,
                 nqn: *nqn,
                 qid: u16::try_from(qid).unwrap_or(u16::MAX),
-                entries: depth + 1,
+                entries: options.depth + 1,
                 cntlid: admin.cntlid,
                 kato_ms: 0,
             };

@@ -22,6 +22,7 @@ pub(crate) use connection::Connection;
 pub(crate) use inventory::namespace_blocks;
 pub(crate) use io_queues::probe;
 
+use crate::classes::Classes;
 use crate::discovery;
 use crate::error::ConnectError;
 use crate::info::{Info, Negotiated};
@@ -93,12 +94,12 @@ fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<A
     let (address, nqn) = find_subsystem(address, plan, deadline)?;
     let mut admin = Admin::connect(address, &nqn, &plan.options, deadline)?;
     let controller = admin.enable_and_identify()?;
-    let depth = admin.check_depth(plan.options.depth)?;
-    features::grant_io_queues(&mut admin, plan.options.lanes)?;
+    admin.check_depth(plan.options.depth)?;
+    let classes = features::grant_io_queues(&mut admin, plan.options.classes())?;
     features::ask_for_async_events(&mut admin)?;
-    let lanes = io_queues::connect(&admin, &nqn, &plan.options, depth, deadline)?;
+    let lanes = io_queues::connect(&admin, &nqn, &plan.options, classes.total(), deadline)?;
     let namespaces = inventory::namespaces(&mut admin)?;
-    let negotiated = negotiated(&admin, &lanes, &plan.options);
+    let negotiated = negotiated(&admin, &lanes, classes, &plan.options);
     Ok(Association {
         async_events_max: admin.async_events_max(),
         info: Info { address, nqn, controller, namespaces, negotiated },
@@ -119,7 +120,7 @@ fn find_subsystem(
     }
 }
 
-fn negotiated(admin: &Admin, lanes: &[Connection], options: &Options) -> Negotiated {
+fn negotiated(admin: &Admin, lanes: &[Connection], classes: Classes, options: &Options) -> Negotiated {
     let transport = lanes.first().unwrap_or(&admin.connection).parameters();
     Negotiated {
         header_digest: transport.header_digest,
@@ -129,7 +130,7 @@ fn negotiated(admin: &Admin, lanes: &[Connection], options: &Options) -> Negotia
         in_capsule_bytes_max: admin.in_capsule_bytes_max(),
         is_flow_control_disabled: lanes.iter().all(|lane| lane.is_flow_control_disabled),
         keep_alive: options.keep_alive,
-        lanes: lanes.len(),
+        lanes: classes,
         depth: options.depth,
         transfer_bytes_max: admin.transfer_bytes_max(options.transfer_bytes_max),
     }

@@ -1,5 +1,6 @@
 //! Stories of a client and a mock target.
 
+mod classes;
 mod io;
 mod loss;
 mod misdeeds;

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::classes::{Class, Classes};
 use crate::error::{ConnectError, Step};
 use crate::mock::{Misdeed, NQN};
 
@@ -73,6 +74,19 @@ fn a_depth_that_the_queue_cannot_hold_is_refused_with_the_limit() {
 #[test]
 fn more_lanes_than_granted_are_refused_with_the_limit() {
     let error = refusal(Script { lanes_max: 2, ..Script::default() }, Options { lanes: 3, ..options() });
+    assert!(matches!(error, ConnectError::Lanes { asked: 3, granted: 2 }), "{error}");
+}
+
+#[test]
+fn lanes_for_reads_and_polling_shrink_to_what_is_granted() {
+    let target = Target::start(Script { lanes_max: 3, ..Script::default() });
+    let wish = Options { lanes: 1, read_lanes: 2, poll_lanes: 2, ..options() };
+    let mut client = connect(&target, wish.clone());
+    assert_eq!(client.lanes(), Classes { default: 1, read: 2, poll: 0 });
+    client.submit_to(Class::Poll, 1, read(0, 512), 0);
+    client.submit_to(Class::Poll, 0, write(0, 512, 1), 1);
+    assert!(wait_for(&mut client, 2).iter().all(|completion| completion.result.is_ok()));
+    let error = refusal(Script { lanes_max: 2, ..Script::default() }, Options { lanes: 3, ..wish });
     assert!(matches!(error, ConnectError::Lanes { asked: 3, granted: 2 }), "{error}");
 }
 
