@@ -31,6 +31,8 @@ pub(crate) struct Receiver {
     prefix: usize,
     /// Bytes of the running plan that go straight to their destination.
     planned_direct: usize,
+    /// Counted down from [`SHORT_IN_A_ROW`] with each PDU that has no long data.
+    long_expected: u8,
     /// PDUs received whole.
     pdus: u64,
 }
@@ -48,6 +50,7 @@ impl Receiver {
             last_header: None,
             prefix: 0,
             planned_direct: 0,
+            long_expected: 0,
             pdus: 0,
         }
     }
@@ -124,7 +127,8 @@ impl Receiver {
             self.guesses.push(Guess { cid, len });
             rest = behind;
         }
-        plan.slices.push(IoSliceMut::new(rest));
+        let len = if self.long_expected > 0 { rest.len().min(HEADERS_BYTES) } else { rest.len() };
+        plan.slices.push(IoSliceMut::new(&mut rest[..len]));
     }
 
     /// The first `n` bytes of the plan have been filled.
@@ -183,6 +187,10 @@ impl Receiver {
             return Ok(None);
         }
         header.verify(self.inbox.header())?;
+        self.long_expected = match header.shape.data_len {
+            LONG_BYTES.. => SHORT_IN_A_ROW,
+            _ => self.long_expected.saturating_sub(1),
+        };
         Ok(Some(header))
     }
 
@@ -305,5 +313,11 @@ impl Receiver {
     }
 }
 
+/// Data is long from so many bytes on: to receive its header first costs less than to copy it out of the overflow.
+const LONG_BYTES: usize = 16 * 1024;
+/// Room for the headers that come between long data.
+const HEADERS_BYTES: usize = 512;
+/// Long data is expected until so many PDUs in a row had none.
+const SHORT_IN_A_ROW: u8 = 32;
 /// What does not fit any guess needs some room, too.
 const OVERFLOW_MIN: usize = 4096;

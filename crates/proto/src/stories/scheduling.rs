@@ -75,7 +75,7 @@ impl Pair {
     fn granted(&mut self) -> Vec<(u64, u32)> {
         while self.transmit_target() > 0 {}
         let grants = r2ts(self.to_host.clone());
-        self.receive_host();
+        while self.receive_host() > 0 {}
         grants.into_iter().map(|r2t| (u64::from(r2t.cccid & 0xfff), r2t.r2tl)).collect()
     }
 
