@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use isolane_memory::Buffer;
 use isolane_proto::host::{Abandoned, Data, Event, Queue};
+use isolane_proto::queue::{ReceivePlan, TransmitPlan};
 use isolane_reactor::{Reactor, Received, Token};
 use isolane_wire::{CompletionEntry, SubmissionEntry};
 
@@ -89,8 +90,9 @@ impl Lane {
 
     fn send(&mut self, reactor: &mut Reactor) -> Result<(), Loss> {
         while !self.is_stuck && self.queue.wants_transmit() {
-            let plan = self.queue.transmit_plan();
-            let offered: usize = plan.iter().map(|slice| slice.len()).sum();
+            let mut plan = TransmitPlan::new();
+            self.queue.fill_transmit_plan(&mut plan);
+            let offered = plan.bytes();
             let taken = reactor.send(self.token, &plan).map_err(broken)?;
             drop(plan);
             self.queue.handle_transmitted(taken);
@@ -113,7 +115,8 @@ impl Lane {
         answers: &mut Vec<Answer>,
     ) -> Result<(), Loss> {
         for _ in 0..RECEIVES_PER_TURN {
-            let mut plan = self.queue.receive_plan(overflow);
+            let mut plan = ReceivePlan::new();
+            self.queue.fill_receive_plan(overflow, &mut plan);
             let room: usize = plan.iter().map(|slice| slice.len()).sum();
             let received = reactor.receive(self.token, &mut plan).map_err(broken)?;
             drop(plan);

@@ -3,8 +3,6 @@
 //! Invariant: a CID names one command from its submission until its result is out and nothing of its data is
 //! left in the output.
 
-use std::collections::VecDeque;
-
 use arrayvec::ArrayVec;
 use isolane_memory::Buffer;
 use isolane_wire::CompletionEntry;
@@ -17,19 +15,16 @@ pub(super) const R2TS_MAX: usize = 4;
 /// is nobody's (Base 1.4 §5.14.1.1).
 pub(super) const COMMANDS_MAX: usize = (1 << SLOT_BITS) - 1;
 const SLOT_BITS: u32 = 12;
-/// Only commands in the first so many slots are received into on a guess.
-const SLOTS_GUESSED_MAX: usize = 128;
-/// Ended reads are dropped from the list of reads when there are so many more than slots.
-const READS_MIN: usize = 64;
 const SLOT_MASK: u16 = (1 << SLOT_BITS) - 1;
 
-/// The table.
+/// The table: a ring of slots, so that commands lie in the order they were submitted in, as far as they end in that order.
 pub(super) struct Commands {
     slots: Vec<Command>,
-    free: Vec<u16>,
     in_flight: usize,
-    /// Reads by CID, in the order they were submitted in, and among them some that have ended.
-    reads: VecDeque<u16>,
+    /// Behind the slot of the last command that was submitted.
+    head: usize,
+    /// Behind the slot of the last read that ended: where the next one is that probably ends.
+    next: usize,
 }
 
 /// One command.
@@ -63,7 +58,7 @@ enum State {
 
 impl Commands {
     pub(super) fn new() -> Commands {
-        Commands { slots: Vec::new(), free: Vec::new(), in_flight: 0, reads: VecDeque::new() }
+        Commands { slots: Vec::new(), in_flight: 0, head: 0, next: 0 }
     }
 
     /// Commands whose CID is in use.
@@ -72,14 +67,9 @@ impl Commands {
     }
 
     /// Takes a command in and gives it a CID. The caller has checked that there is room.
+    #[inline]
     pub(super) fn open(&mut self, tag: u64, data: Data, output_start: u64) -> &mut Command {
-        let at = match self.free.pop() {
-            Some(at) => usize::from(at),
-            None => {
-                self.slots.push(Command::unused(self.slots.len() as u16));
-                self.slots.len() - 1
-            }
-        };
+        let at = self.vacant_slot();
         self.in_flight += 1;
         let command = &mut self.slots[at];
         command.cid = command.cid.wrapping_add(1 << SLOT_BITS);
@@ -93,30 +83,58 @@ impl Commands {
         command.output_start = output_start;
         command.output_end = output_start;
         command.r2t_ends.clear();
-        if matches!(command.data, Data::Read(_)) {
-            self.reads.push_back(command.cid);
-        }
-        if self.reads.len() > 2 * self.slots.len() + READS_MIN {
-            let is_in_flight = |cid: &u16| self.slots[usize::from(cid & SLOT_MASK)].is_in_flight(*cid);
-            self.reads.retain(is_in_flight);
-        }
-        &mut self.slots[at]
+        command
     }
 
-    /// Whether a command is among those that [`Commands::reads`] offers.
-    pub(super) fn is_guessable(cid: u16) -> bool {
-        usize::from(cid & SLOT_MASK) < SLOTS_GUESSED_MAX
+    /// The next free slot of the ring. It grows so that few that are taken lie in between.
+    fn vacant_slot(&mut self) -> usize {
+        if self.in_flight == 0 {
+            // Few slots in use are few lines of the cache.
+            (self.head, self.next) = (0, 0);
+        }
+        if self.in_flight + self.in_flight / 4 >= self.slots.len() && self.slots.len() < COMMANDS_MAX {
+            self.slots.push(Command::unused(self.slots.len() as u16));
+        }
+        loop {
+            let at = if self.head < self.slots.len() { self.head } else { 0 };
+            self.head = at + 1;
+            if self.slots[at].state == State::Free {
+                return at;
+            }
+        }
     }
 
-    /// The reads in flight, to be received into all at once.
-    pub(super) fn reads<'a>(&'a mut self, reads: &mut Reads<'a>) {
-        while let Some(cid) = self.reads.front()
-            && !self.slots[usize::from(cid & SLOT_MASK)].is_in_flight(*cid)
+    /// The memory of the read whose data is `arriving`, and of those that probably follow it: nothing of these has come yet.
+    pub(super) fn reads(
+        &mut self,
+        arriving: Option<u16>,
+    ) -> (Option<&mut Buffer>, impl Iterator<Item = (u16, &mut Buffer)>) {
+        let start = arriving.map_or(self.next, |cid| usize::from(cid & SLOT_MASK)).min(self.slots.len());
+        let (before, mut behind) = self.slots.split_at_mut(start);
+        let mut is_followed = true;
+        let mut destination = None;
+        if let Some(cid) = arriving
+            && let Some(command) = behind.split_off_first_mut()
+            && command.is_in_flight(cid)
         {
-            self.reads.pop_front();
+            // Before other data comes the rest of this.
+            is_followed = command.transferred == command.data.len();
+            destination = command.buffer_mut();
         }
-        reads.order = Some(&self.reads);
-        reads.slots.extend(self.slots.iter_mut().take(SLOTS_GUESSED_MAX).map(Some));
+        let others = behind.iter_mut().chain(before).filter(|command| command.state == State::InFlight);
+        let untouched = others.take(if is_followed { self.in_flight } else { 0 });
+        let untouched = untouched.filter(|command| command.transferred == 0);
+        (destination, untouched.filter_map(|command| Some((command.cid, command.buffer_mut()?))))
+    }
+
+    /// Whether this is a read in flight of which nothing has come yet, and which is `len` bytes long.
+    #[inline]
+    pub(super) fn is_untouched_read(&mut self, cid: u16, len: usize) -> bool {
+        self.find(cid).is_some_and(|command| {
+            command.transferred == 0
+                && !command.is_last_seen
+                && matches!(&command.data, Data::Read(buffer) if buffer.len() == len)
+        })
     }
 
     /// The command in flight with this CID.
@@ -137,12 +155,14 @@ impl Commands {
 
     /// Ends a command. Its data is returned, with its tag and whether it is intact.
     pub(super) fn close(&mut self, cid: u16) -> (u64, Data, bool) {
-        let at = cid & SLOT_MASK;
-        let command = &mut self.slots[usize::from(at)];
+        let at = usize::from(cid & SLOT_MASK);
+        let command = &mut self.slots[at];
         debug_assert!(command.cid == cid && command.state != State::Free, "a command was ended twice");
         command.state = State::Free;
         self.in_flight -= 1;
-        self.free.push(at);
+        if matches!(command.data, Data::Read(_)) {
+            self.next = at + 1;
+        }
         (command.tag, std::mem::take(&mut command.data), command.is_intact)
     }
 
@@ -155,43 +175,7 @@ impl Commands {
             buffer: command.data.into_buffer(),
             sent: command.output_start < sent_bytes,
         });
-        let abandoned = abandoned.collect();
-        self.free.clear();
-        self.reads.clear();
-        abandoned
-    }
-}
-
-/// The reads in flight, each to be taken once.
-pub(super) struct Reads<'a> {
-    order: Option<&'a VecDeque<u16>>,
-    slots: ArrayVec<Option<&'a mut Command>, SLOTS_GUESSED_MAX>,
-}
-
-impl<'a> Reads<'a> {
-    #[inline]
-    pub(super) fn new() -> Self {
-        Reads { order: None, slots: ArrayVec::new() }
-    }
-
-    /// The buffer of the read whose data is arriving. If more of it is to come, nothing else is guessed.
-    pub(super) fn take(&mut self, cid: u16) -> Option<&'a mut Buffer> {
-        let slot = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
-        let command = slot.take_if(|command| command.is_in_flight(cid))?;
-        if command.transferred < command.data.len() {
-            self.slots.clear();
-        }
-        command.buffer_mut()
-    }
-
-    /// The buffers of those of which nothing has come yet, in the order of their submission.
-    pub(super) fn untouched(&mut self) -> impl Iterator<Item = (u16, &'a mut Buffer)> {
-        let Reads { order, slots } = self;
-        order.iter().copied().flatten().filter_map(|cid| {
-            let slot = slots.get_mut(usize::from(cid & SLOT_MASK))?;
-            let command = slot.take_if(|command| command.is_in_flight(*cid) && command.transferred == 0)?;
-            Some((*cid, command.buffer_mut()?))
-        })
+        abandoned.collect()
     }
 }
 

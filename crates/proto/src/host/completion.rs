@@ -46,7 +46,7 @@ impl Queue {
 }
 
 /// Whether the target can have all data of the command, or has sent it.
-fn is_transferred(command: &Command, sent_bytes: u64) -> bool {
+pub(super) fn is_transferred(command: &Command, sent_bytes: u64) -> bool {
     let is_all_moved = match command.data {
         Data::Read(_) => command.transferred == command.data.len(),
         Data::Write(_) if command.is_by_r2t => command.transferred == command.data.len(),

@@ -21,6 +21,9 @@ mod submit;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod usual;
+#[cfg(test)]
+mod usual_tests;
 
 use std::time::Instant;
 
@@ -108,7 +111,14 @@ impl Queue {
 
     /// What to send next, as much as fits one call.
     pub fn transmit_plan(&self) -> TransmitPlan<'_> {
-        self.output.plan()
+        let mut plan = TransmitPlan::new();
+        self.fill_transmit_plan(&mut plan);
+        plan
+    }
+
+    /// Puts [`Queue::transmit_plan`] into an empty plan.
+    pub fn fill_transmit_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
+        self.output.fill_plan(plan);
     }
 
     /// The kernel has taken the first `n` bytes of the plan. Poll events afterwards if any command

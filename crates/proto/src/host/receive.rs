@@ -9,7 +9,7 @@ use isolane_memory::Buffer;
 use isolane_wire::pdu::{CapsuleResp, PduType, TermReq};
 
 use super::Queue;
-use super::commands::{Commands, Reads};
+use super::commands::Commands;
 use super::event::Event;
 use crate::queue::{FatalError, Fault, Header, Phase, ReceivePlan};
 
@@ -24,16 +24,6 @@ pub(super) enum Receiving {
         /// The data ends the command as well.
         success: bool,
     },
-}
-
-impl Receiving {
-    /// Whether the plan may go on behind it with guesses.
-    fn is_guessable(self) -> bool {
-        match self {
-            Receiving::Header => true,
-            Receiving::C2hData { cid, .. } => Commands::is_guessable(cid),
-        }
-    }
 }
 
 /// What came of one step.
@@ -55,17 +45,23 @@ impl Queue {
     /// On the guess that data comes in the order of the commands, the plan goes on with the buffers of other reads in flight;
     /// until such a read is completed, its buffer may hold bytes of anything that was received.
     pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
-        if !self.receiver.shall_guess() || !self.receiving.is_guessable() {
+        let mut plan = ReceivePlan::new();
+        self.fill_receive_plan(overflow, &mut plan);
+        plan
+    }
+
+    /// Puts [`Queue::receive_plan`] into an empty plan.
+    pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
+        if !self.receiver.shall_guess() {
             let destination = destination(&mut self.commands, self.receiving);
-            return self.receiver.plan(destination, std::iter::empty(), overflow);
+            return self.receiver.fill_plan(plan, destination, std::iter::empty(), overflow);
         }
-        let mut reads = Reads::new();
-        self.commands.reads(&mut reads);
-        let destination = match self.receiving {
-            Receiving::C2hData { cid, .. } => reads.take(cid),
+        let arriving = match self.receiving {
+            Receiving::C2hData { cid, .. } => Some(cid),
             Receiving::Header => None,
         };
-        self.receiver.plan(destination, reads.untouched(), overflow)
+        let (destination, reads) = self.commands.reads(arriving);
+        self.receiver.fill_plan(plan, destination, reads, overflow);
     }
 
     /// The first `n` bytes of the last plan have been filled.
@@ -87,6 +83,9 @@ impl Queue {
             }
             if !self.phase.is_alive() {
                 return None;
+            }
+            if let Some(event) = self.receive_usual(overflow) {
+                return Some(event);
             }
             match self.receive(overflow) {
                 Ok(Step::Event(event)) => return Some(event),

@@ -115,6 +115,12 @@ impl Guesses {
         self.list.get(self.verified).copied()
     }
 
+    /// The guess that is to be verified next, if all of its data has arrived.
+    #[inline]
+    pub(crate) fn next_whole(&self) -> Option<Guess> {
+        self.next().filter(|guess| guess.len <= self.left)
+    }
+
     /// Whether this command is among those that are still to be verified.
     pub(crate) fn has(&self, cid: u16) -> bool {
         self.list[self.verified..].iter().any(|guess| guess.cid == cid)

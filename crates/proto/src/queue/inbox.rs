@@ -71,6 +71,15 @@ impl Inbox {
         &source[self.unread.clone()]
     }
 
+    /// The unread bytes, if they lie in the overflow and no header is cut.
+    #[inline]
+    pub(crate) fn untouched<'a>(&self, overflow: &'a [u8]) -> Option<&'a [u8]> {
+        match self.header_len == 0 && self.kept.is_empty() {
+            true => overflow.get(self.unread.clone()),
+            false => None,
+        }
+    }
+
     /// How many they are.
     #[inline]
     pub(crate) fn unread_len(&self) -> usize {

@@ -4,13 +4,11 @@
 //! unsent header parts of `items`, so neighbouring headers leave as one slice.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 
-use arrayvec::ArrayVec;
 use isolane_memory::Payload;
 use isolane_wire::digest::crc32c_slices;
 
-use super::plan::{TRANSMIT_SLICES_MAX, TransmitPlan};
+use super::plan::TransmitPlan;
 use super::progress::Debt;
 
 /// A queue of bytes to send.
@@ -103,22 +101,23 @@ impl Output {
     }
 
     /// The next bytes as a gather list.
-    pub(crate) fn plan(&self) -> TransmitPlan<'_> {
-        let mut slices = ArrayVec::new();
-        let mut header_at = self.headers_sent;
+    pub(crate) fn fill_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
+        let mut headers = &self.headers[self.headers_sent..];
         let mut skip = self.payload_sent;
         for item in &self.items {
-            if item.header_len > 0 && !push_slice(&mut slices, &self.headers[header_at..][..item.header_len])
-            {
-                break;
+            let (header, behind) = headers.split_at(item.header_len);
+            if !header.is_empty() && !plan.push(header) {
+                return;
             }
-            header_at += item.header_len;
-            if !item.payload.slices(skip, item.payload.len() - skip).all(|s| push_slice(&mut slices, s)) {
-                break;
+            let is_taken = match item.payload.len() - skip {
+                0 => true,
+                len => item.payload.slices(skip, len).all(|slice| plan.push(slice)),
+            };
+            if !is_taken {
+                return;
             }
-            skip = 0;
+            (headers, skip) = (behind, 0);
         }
-        TransmitPlan { slices }
     }
 
     /// Drops `n` bytes that the kernel has taken and hands payload that is wholly gone to `release`.
@@ -181,20 +180,22 @@ impl Output {
     }
 }
 
-/// Adds a slice; false when the plan is full.
-fn push_slice<'a>(slices: &mut ArrayVec<IoSlice<'a>, TRANSMIT_SLICES_MAX>, slice: &'a [u8]) -> bool {
-    slices.try_push(IoSlice::new(slice)).is_ok()
-}
-
 /// Sent header bytes are moved out of the way once there are so many.
 const COMPACT_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::TRANSMIT_SLICES_MAX;
+
+    fn planned(output: &Output) -> TransmitPlan<'_> {
+        let mut plan = TransmitPlan::new();
+        output.fill_plan(&mut plan);
+        plan
+    }
 
     fn sent(output: &Output) -> Vec<u8> {
-        output.plan().iter().flat_map(|slice| slice.to_vec()).collect()
+        planned(output).iter().flat_map(|slice| slice.to_vec()).collect()
     }
 
     #[test]
@@ -248,9 +249,9 @@ mod tests {
             output.push(b"h");
             output.push_data(Payload::from(b"p".to_vec()), false);
         }
-        assert_eq!(output.plan().len(), TRANSMIT_SLICES_MAX);
+        assert_eq!((planned(&output).len(), planned(&output).bytes()), (TRANSMIT_SLICES_MAX, 256));
         output.advance(256, drop);
-        assert_eq!(output.plan().len(), 144);
+        assert_eq!(planned(&output).len(), 144);
     }
 
     #[test]

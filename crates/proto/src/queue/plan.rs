@@ -1,7 +1,7 @@
 //! What one `readv` and one `sendmsg` of a turn are given.
 //!
 //! A plan borrows the machine, so nothing can move under the kernel's pointers. It is never longer than
-//! the arrays here: a turn is bounded.
+//! the arrays here: a turn is bounded. Plans are large, so who makes one in every turn has it filled where it stays.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut};
@@ -18,13 +18,16 @@ pub(crate) const DESTINATION_SLICES_MAX: usize = 64;
 /// Where the next bytes of the connection go, in order: destinations of payload, then the overflow.
 ///
 /// Empty when the machine must not be given bytes now (input was [deferred](crate::target::Queue::defer_input)).
+#[derive(Default)]
 pub struct ReceivePlan<'a> {
     pub(crate) slices: ArrayVec<IoSliceMut<'a>, RECEIVE_SLICES_MAX>,
 }
 
 impl ReceivePlan<'_> {
-    pub(crate) fn new() -> Self {
-        ReceivePlan { slices: ArrayVec::new() }
+    /// An empty plan, to be filled.
+    #[inline]
+    pub fn new() -> Self {
+        ReceivePlan { slices: ArrayVec::new_const() }
     }
 }
 
@@ -43,8 +46,31 @@ impl DerefMut for ReceivePlan<'_> {
 }
 
 /// What the connection sends next, in order: headers and counted references to payload.
+#[derive(Default)]
 pub struct TransmitPlan<'a> {
-    pub(crate) slices: ArrayVec<IoSlice<'a>, TRANSMIT_SLICES_MAX>,
+    slices: ArrayVec<IoSlice<'a>, TRANSMIT_SLICES_MAX>,
+    bytes: usize,
+}
+
+impl<'a> TransmitPlan<'a> {
+    /// An empty plan, to be filled.
+    #[inline]
+    pub fn new() -> Self {
+        TransmitPlan { slices: ArrayVec::new_const(), bytes: 0 }
+    }
+
+    /// Bytes of all slices.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a slice; false when the plan is full.
+    #[inline]
+    pub(crate) fn push(&mut self, slice: &'a [u8]) -> bool {
+        let is_taken = self.slices.try_push(IoSlice::new(slice)).is_ok();
+        self.bytes += if is_taken { slice.len() } else { 0 };
+        is_taken
+    }
 }
 
 impl<'a> Deref for TransmitPlan<'a> {

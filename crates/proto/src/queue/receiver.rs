@@ -63,20 +63,7 @@ impl Receiver {
     }
 
     /// Where the next bytes go: `destination` takes the data of the running PDU, and `guessed` what probably follows.
-    #[inline]
-    pub(crate) fn plan<'a>(
-        &mut self,
-        destination: Option<&'a mut Buffer>,
-        guessed: impl Iterator<Item = (u16, &'a mut Buffer)>,
-        overflow: &'a mut [u8],
-    ) -> ReceivePlan<'a> {
-        let mut plan = ReceivePlan::new();
-        self.fill_plan(&mut plan, destination, guessed, overflow);
-        plan
-    }
-
-    /// Apart from [`Receiver::plan`], so that the list is filled where it stays: it is large.
-    fn fill_plan<'a>(
+    pub(crate) fn fill_plan<'a>(
         &mut self,
         plan: &mut ReceivePlan<'a>,
         destination: Option<&'a mut Buffer>,
@@ -175,6 +162,47 @@ impl Receiver {
         self.inbox.keep(bytes);
     }
 
+    /// The next header where it lies, if it is whole, starts like the last one, and neither digest nor padding follows it.
+    #[inline]
+    pub(crate) fn usual_header<'a>(&self, overflow: &'a [u8]) -> Option<(Header, &'a [u8; USUAL_LEN])> {
+        let bytes: &[u8; USUAL_LEN] = self.inbox.untouched(overflow)?.first_chunk()?;
+        let header = self.last_header.as_ref()?;
+        let is_usual = bytes.starts_with(&self.last_common)
+            && header.len == USUAL_LEN
+            && header.shape.padding == 0
+            && !self.framing.data_digest;
+        is_usual.then_some((*header, bytes))
+    }
+
+    /// Takes the usual header of a PDU without data.
+    #[inline]
+    pub(crate) fn take_usual(&mut self) {
+        self.inbox.consume(USUAL_LEN);
+        self.expect(0);
+        self.pdus += 1;
+    }
+
+    /// The command whose whole data was guessed to follow the next header, and has arrived.
+    #[inline]
+    pub(crate) fn usual_guess(&self, header: &Header) -> Option<u16> {
+        let guess = self.guesses.next_whole()?;
+        let is_alone = self.inbox.unread_len() == USUAL_LEN;
+        (guess.len == header.shape.data_len && is_alone).then_some(guess.cid)
+    }
+
+    /// Takes the usual header and the data that was guessed to follow it.
+    #[inline]
+    pub(crate) fn take_usual_guess(&mut self) {
+        let len = self.guesses.next_whole().map_or(0, |guess| guess.len);
+        self.inbox.consume(USUAL_LEN);
+        self.expect(len);
+        self.pdus += 1;
+        self.prefix = USUAL_LEN;
+        self.guesses.learn(self.inbox.consumed_bytes(), len);
+        let (placed, behind) = self.guesses.verify();
+        self.inbox.skip(placed, behind);
+    }
+
     /// Collects and checks the next header. `None`: more bytes must arrive.
     #[inline]
     pub(crate) fn receive_header(&mut self, overflow: &[u8]) -> Result<Option<Header>, FatalError> {
@@ -187,11 +215,17 @@ impl Receiver {
             return Ok(None);
         }
         header.verify(self.inbox.header())?;
-        self.long_expected = match header.shape.data_len {
+        self.expect(header.shape.data_len);
+        Ok(Some(header))
+    }
+
+    /// Whether long data is to be expected after a PDU with so many bytes of data.
+    #[inline]
+    fn expect(&mut self, data_len: usize) {
+        self.long_expected = match data_len {
             LONG_BYTES.. => SHORT_IN_A_ROW,
             _ => self.long_expected.saturating_sub(1),
         };
-        Ok(Some(header))
     }
 
     /// The next header, if it is right and has arrived whole: the usual case, collected by one copy.
@@ -319,5 +353,7 @@ const LONG_BYTES: usize = 16 * 1024;
 const HEADERS_BYTES: usize = 512;
 /// Long data is expected until so many PDUs in a row had none.
 const SHORT_IN_A_ROW: u8 = 32;
+/// Length of the PDU headers that are short, without a digest.
+const USUAL_LEN: usize = 24;
 /// What does not fit any guess needs some room, too.
 const OVERFLOW_MIN: usize = 4096;

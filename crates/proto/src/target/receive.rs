@@ -36,8 +36,15 @@ impl Queue {
     /// Pass the same overflow to the [`Queue::poll_event`]s that follow. It may be shared with other
     /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
     pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
+        let mut plan = ReceivePlan::new();
+        self.fill_receive_plan(overflow, &mut plan);
+        plan
+    }
+
+    /// Puts [`Queue::receive_plan`] into an empty plan.
+    pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
         let destination = destination(&mut self.slots, self.receiving);
-        self.receiver.plan(destination, std::iter::empty(), overflow)
+        self.receiver.fill_plan(plan, destination, std::iter::empty(), overflow);
     }
 
     /// The first `n` bytes of the last plan have been filled.

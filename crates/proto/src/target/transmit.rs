@@ -96,10 +96,17 @@ impl Queue {
 
     /// What to send next, as much as fits one call.
     pub fn transmit_plan(&mut self) -> TransmitPlan<'_> {
+        let mut plan = TransmitPlan::new();
+        self.fill_transmit_plan(&mut plan);
+        plan
+    }
+
+    /// Puts [`Queue::transmit_plan`] into an empty plan.
+    pub fn fill_transmit_plan<'a>(&'a mut self, plan: &mut TransmitPlan<'a>) {
         if !self.long_answers.turns.is_empty() {
             self.queue_long_answers();
         }
-        self.output.plan()
+        self.output.fill_plan(plan);
     }
 
     /// The kernel has taken the first `n` bytes of the plan: payload that is wholly gone returns to `pool`.

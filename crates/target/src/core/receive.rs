@@ -2,6 +2,7 @@
 
 use std::io::IoSliceMut;
 
+use isolane_proto::queue::ReceivePlan;
 use isolane_proto::target::Event;
 use isolane_reactor::Received;
 
@@ -43,7 +44,8 @@ impl Core {
             return self.pause(lane);
         }
         let fair = overflow.len().min(self.receive_bytes_max);
-        let mut plan = lane.queue.receive_plan(&mut overflow[..fair]);
+        let mut plan = ReceivePlan::new();
+        lane.queue.fill_receive_plan(&mut overflow[..fair], &mut plan);
         let received = self.reactor.receive(token, within(&mut plan, self.receive_bytes_max));
         drop(plan);
         match received {

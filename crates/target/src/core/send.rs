@@ -1,5 +1,7 @@
 //! The end of a turn: one vectored send for every lane that has something to say.
 
+use isolane_proto::queue::TransmitPlan;
+
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
 
@@ -17,8 +19,9 @@ impl Core {
     fn send(&mut self, lane: &mut Lane) {
         let Some(token) = lane.token else { return };
         if lane.queue.wants_transmit() {
-            let plan = lane.queue.transmit_plan();
-            let offered: usize = plan.iter().map(|slice| slice.len()).sum();
+            let mut plan = TransmitPlan::new();
+            lane.queue.fill_transmit_plan(&mut plan);
+            let offered = plan.bytes();
             let sent = self.reactor.send(token, &plan);
             drop(plan);
             match sent {

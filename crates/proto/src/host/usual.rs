@@ -1,0 +1,61 @@
+//! The two answers that nearly all commands have, taken where they lie: all data of a read in the place that was guessed, with
+//! the SUCCESS flag, and a response that says success.
+//!
+//! Nothing here refuses anything: what is not exactly as usual is left untouched for [`receive`](super::receive), which does the
+//! same thing step by step.
+
+use isolane_wire::CompletionEntry;
+use isolane_wire::pdu::{C2hData, CapsuleResp, PduType};
+
+use super::Queue;
+use super::completion::is_transferred;
+use super::event::Event;
+use super::receive::Receiving;
+use crate::queue::Header;
+
+impl Queue {
+    /// The end of a command, if the next PDU is a usual one and has arrived whole.
+    #[inline]
+    pub(super) fn receive_usual(&mut self, overflow: &[u8]) -> Option<Event> {
+        if self.receiving != Receiving::Header {
+            return None;
+        }
+        let (header, bytes) = self.receiver.usual_header(overflow)?;
+        match header.pdu_type {
+            PduType::C2hData => self.receive_usual_data(&header, bytes),
+            PduType::CapsuleResp => self.receive_usual_response(bytes),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn receive_usual_data(&mut self, header: &Header, bytes: &[u8; C2hData::LEN]) -> Option<Event> {
+        let cid = self.receiver.usual_guess(header)?;
+        let len = header.shape.data_len;
+        let data = C2hData::decode_checked(bytes, len as u32).ok()?;
+        let is_usual = data.cccid == cid
+            && data.datao == 0
+            && data.success
+            && self.is_flow_control_disabled
+            && self.commands.is_untouched_read(cid, len);
+        if !is_usual {
+            return None;
+        }
+        self.receiver.take_usual_guess();
+        Some(self.finish(CompletionEntry { cid, ..CompletionEntry::default() }))
+    }
+
+    #[inline]
+    fn receive_usual_response(&mut self, bytes: &[u8; CapsuleResp::LEN]) -> Option<Event> {
+        let entry = CapsuleResp::decode_checked(bytes).entry;
+        let sent_bytes = self.output.sent_bytes();
+        let is_usual = entry.status.is_success()
+            && !self.receiver.is_guessed(entry.cid)
+            && self.commands.find(entry.cid).is_some_and(|command| is_transferred(command, sent_bytes));
+        if !is_usual {
+            return None;
+        }
+        self.receiver.take_usual();
+        Some(self.finish(entry))
+    }
+}
