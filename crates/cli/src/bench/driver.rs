@@ -147,15 +147,17 @@ impl<'a> Driver<'a> {
     fn run(&mut self, source: &mut Source<'_>, live: bool) -> Result<(), Failure> {
         let mut line = live.then(LiveLine::new);
         let mut now = Instant::now();
+        let mut now_ns = self.ns_of(now);
         loop {
-            self.submit_idle(source, now);
+            self.submit_idle(source, now, now_ns);
             if self.streams.iter().map(|stream| stream.idle.len()).sum::<usize>() == self.operations.len() {
                 break;
             }
             self.client.turn(&mut self.completions, Wait::Forever);
             // What follows on a completion starts when that was seen: one look at the clock for both.
             now = Instant::now();
-            self.account(now)?;
+            now_ns = self.ns_of(now);
+            self.account(now_ns)?;
             if let Some(line) = &mut line {
                 line.show(now, &self.streams[0].tally);
             }
@@ -166,8 +168,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    fn submit_idle(&mut self, source: &mut Source<'_>, now: Instant) {
-        let now_ns = self.ns_of(now);
+    fn submit_idle(&mut self, source: &mut Source<'_>, now: Instant, now_ns: u64) {
         for stream in 0..self.streams.len() {
             while let Some(&index) = self.streams[stream].idle.last() {
                 let Some((direction, slot)) = self.next(source, stream, now) else { break };
@@ -221,8 +222,7 @@ impl<'a> Driver<'a> {
         time.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
-    fn account(&mut self, now: Instant) -> Result<(), Failure> {
-        let now_ns = self.ns_of(now);
+    fn account(&mut self, now_ns: u64) -> Result<(), Failure> {
         let mut completions = std::mem::take(&mut self.completions);
         for completion in completions.drain(..) {
             self.complete(completion, now_ns)?;

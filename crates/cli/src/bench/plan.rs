@@ -35,6 +35,8 @@ pub struct Plan {
     pub block_bytes: u64,
     /// Operations in flight, on each lane or altogether.
     pub depth: u32,
+    /// Logical blocks of a slot.
+    slot_blocks: u64,
     next_slot: u64,
     rng: Rng,
 }
@@ -42,7 +44,8 @@ pub struct Plan {
 impl Plan {
     /// A plan over `slots` slots of `slot_bytes` each.
     pub fn new(kind: Kind, slots: u64, slot_bytes: u64, block_bytes: u64, depth: u32, seed: u64) -> Self {
-        Plan { kind, slots, slot_bytes, block_bytes, depth, next_slot: 0, rng: Rng::with_seed(seed) }
+        let (slot_blocks, rng) = (slot_bytes / block_bytes, Rng::with_seed(seed));
+        Plan { kind, slots, slot_bytes, block_bytes, depth, slot_blocks, next_slot: 0, rng }
     }
 
     /// Direction and slot of the next operation.
@@ -52,12 +55,12 @@ impl Plan {
 
     /// First logical block of a slot.
     pub fn lba(&self, slot: u64) -> u64 {
-        slot * self.slot_blocks()
+        slot * self.slot_blocks
     }
 
     /// Logical blocks of a slot.
     pub fn slot_blocks(&self) -> u64 {
-        self.slot_bytes / self.block_bytes
+        self.slot_blocks
     }
 
     /// Whether any operation reads.

@@ -17,6 +17,8 @@ const LATENCY_NS_MAX: u64 = 600_000_000_000;
 /// Counts and latencies of one run.
 pub struct Tally {
     histogram: Histogram<u64>,
+    /// The last latency and how often in a row it came: that of operations that began and ended together. Not yet in the histogram.
+    run: (u64, u64),
     bytes: u64,
     errors: u64,
     first_error: Option<String>,
@@ -108,13 +110,25 @@ impl Tally {
     pub fn new() -> Result<Self, Failure> {
         let histogram =
             Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).context("cannot set up the histogram")?;
-        Ok(Tally { histogram, bytes: 0, errors: 0, first_error: None })
+        Ok(Tally { histogram, run: (1, 0), bytes: 0, errors: 0, first_error: None })
     }
 
     /// One operation of `bytes` bytes that succeeded after `latency_ns`.
+    #[inline]
     pub fn completed(&mut self, latency_ns: u64, bytes: u64) {
-        self.histogram.saturating_record(latency_ns.clamp(1, LATENCY_NS_MAX));
+        if latency_ns != self.run.0 {
+            record_run(&mut self.histogram, self.run);
+            self.run = (latency_ns, 0);
+        }
+        self.run.1 += 1;
         self.bytes += bytes;
+    }
+
+    /// All latencies.
+    fn latencies(&self) -> Histogram<u64> {
+        let mut histogram = self.histogram.clone();
+        record_run(&mut histogram, self.run);
+        histogram
     }
 
     /// One operation that failed.
@@ -130,7 +144,7 @@ impl Tally {
 
     /// Operations that succeeded so far.
     pub fn operations(&self) -> u64 {
-        self.histogram.len()
+        self.histogram.len() + self.run.1
     }
 
     /// Bytes moved so far.
@@ -149,7 +163,7 @@ impl Tally {
         Report {
             iops: self.operations() as f64 / seconds,
             mib_per_s: self.bytes as f64 / f64::from(1 << 20) / seconds,
-            latency_us: LatencyUs::of(&self.histogram),
+            latency_us: LatencyUs::of(&self.latencies()),
             errors: self.errors,
             verified_blocks: verdict.blocks_checked(),
             verify_errors: verdict.errors(),
@@ -166,9 +180,15 @@ impl Tally {
         StreamReport {
             iops: self.operations() as f64 / seconds,
             mib_per_s: self.bytes as f64 / f64::from(1 << 20) / seconds,
-            latency_us: LatencyUs::of(&self.histogram),
+            latency_us: LatencyUs::of(&self.latencies()),
             errors: self.errors,
         }
+    }
+}
+
+fn record_run(histogram: &mut Histogram<u64>, (latency_ns, count): (u64, u64)) {
+    if count > 0 {
+        histogram.saturating_record_n(latency_ns.clamp(1, LATENCY_NS_MAX), count);
     }
 }
 
@@ -275,6 +295,15 @@ mod tests {
     fn rates_are_counts_over_time() {
         assert_eq!(report().iops, 50.0);
         assert_eq!(report().mib_per_s, 100.0 * 4096.0 / 1048576.0 / 2.0);
+    }
+
+    #[test]
+    fn equal_latencies_in_a_row_all_count() {
+        let mut tally = Tally::new().unwrap();
+        [5000, 5000, 7000, 5000, 5000].into_iter().for_each(|ns| tally.completed(ns, 512));
+        assert_eq!((tally.operations(), tally.bytes()), (5, 5 * 512));
+        let latencies = tally.latencies();
+        assert_eq!((latencies.len(), latencies.count_at(5000), latencies.count_at(7000)), (5, 4, 1));
     }
 
     #[test]
