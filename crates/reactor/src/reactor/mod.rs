@@ -173,15 +173,15 @@ impl Reactor {
     /// Appends what there is to do, waiting for it as told.
     fn look(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
         let events_before = events.len();
-        let mut occurrences = std::mem::take(&mut self.occurrences);
-        self.poller.collect(wait, self.sleeper.doorbell(), &mut occurrences)?;
+        self.poller.collect(wait, self.sleeper.doorbell(), &mut self.occurrences)?;
         if let Wait::For(_) = wait {
             self.wake_up();
         }
-        for occurrence in occurrences.drain(..) {
-            self.on_occurrence(occurrence, events);
+        if !self.occurrences.is_empty() {
+            let mut occurrences = std::mem::take(&mut self.occurrences);
+            occurrences.drain(..).for_each(|occurrence| self.on_occurrence(occurrence, events));
+            self.occurrences = occurrences;
         }
-        self.occurrences = occurrences;
         self.listeners.accept(self.now, &mut self.poller, events);
         if self.sleeper.take_notification() {
             events.push(Event::Woken);
