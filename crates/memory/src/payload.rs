@@ -81,7 +81,8 @@ impl Payload {
     pub(crate) fn from_block(block: Arc<Block>, start: usize, len: usize) -> Payload {
         assert!(start + len <= u32::MAX as usize, "a payload refers to blocks below 4 GiB only");
         let segment = Segment::Block { block, start: start as u32, len: len as u32 };
-        Payload { segments: SmallVec::from_iter((len > 0).then_some(segment)), len }
+        let segments = if len > 0 { SmallVec::from_buf([segment]) } else { SmallVec::new() };
+        Payload { segments, len }
     }
 
     /// Bytes in all.

@@ -13,6 +13,7 @@ use super::task::{Operation, Task};
 use crate::request::BlockRange;
 
 /// The command and data of a part; takes the part's piece of the buffer out of the task.
+#[inline(always)]
 pub(crate) fn command_of(task: &mut Task, part: u32, nsid: u32) -> (SubmissionEntry, Data) {
     let BlockRange { lba: slba, blocks } = task.part_range(part);
     // NLB is 0's based; a part never has more than 65,536 blocks.

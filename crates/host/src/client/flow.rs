@@ -73,9 +73,17 @@ impl Client {
             self.replay.hold(index);
             return;
         }
-        let lane = task.lane;
-        self.backlogs[lane].push_back(Run { task: index, next: 0, end: task.parts });
+        let (lane, parts) = (task.lane, task.parts);
+        if parts == 1 && self.backlogs[lane].is_empty() && self.has_room(lane) {
+            // The usual case: nothing to wait for.
+            return self.issue(lane, Part { task: index, part: 0 });
+        }
+        self.backlogs[lane].push_back(Run { task: index, next: 0, end: parts });
         self.pump(lane);
+    }
+
+    fn has_room(&self, lane: usize) -> bool {
+        matches!(&self.link, Link::Up(up) if up.lanes[lane].room() > 0)
     }
 
     /// The lanes are others than before: everything that waits goes on in the same class.
@@ -96,11 +104,10 @@ impl Client {
 
     /// Makes commands of waiting parts while the lane has room.
     pub(super) fn pump(&mut self, lane: usize) {
-        while let Link::Up(up) = &mut self.link {
-            if up.lanes[lane].room() == 0 {
-                break;
-            }
-            let Some(run) = self.backlogs[lane].front_mut() else { break };
+        while let Some(run) = self.backlogs[lane].front_mut()
+            && let Link::Up(up) = &self.link
+            && up.lanes[lane].room() > 0
+        {
             let part = Part { task: run.task, part: run.next };
             run.next += 1;
             if run.next == run.end {
@@ -129,6 +136,12 @@ impl Client {
     pub(super) fn on_answer(&mut self, answer: Answer) {
         let part = Part::of_mark(answer.mark);
         let Some(task) = self.tasks.get_mut(part.task) else { return };
+        if task.is_plain() && answer.is_intact && answer.entry.status.is_success() {
+            // The usual case: what the command brought is the result.
+            let completion = Completion { tag: task.tag, result: Ok(()), buffer: answer.buffer };
+            self.tasks.release(part.task);
+            return self.finished.push(completion);
+        }
         task.in_flight -= 1;
         task.seen_in_flight = None;
         task.return_piece(part.part, answer.buffer);

@@ -69,8 +69,15 @@ impl Lane {
     }
 
     /// Queues a command; it is sent by the next [`Lane::transmit`]. Gives the data back if the queue takes no command.
+    #[inline(always)]
     pub(crate) fn submit(&mut self, entry: SubmissionEntry, data: Data, mark: u64) -> Result<(), Data> {
         self.queue.submit(entry, data, mark).map(drop).map_err(|rejected| rejected.data)
+    }
+
+    /// Whether there is something to send that the socket takes.
+    #[inline]
+    pub(crate) fn wants_transmit(&self) -> bool {
+        !self.is_stuck && self.queue.wants_transmit()
     }
 
     /// Sends what is queued: everything in one call where the socket takes it. Appends commands that had failed already and
@@ -81,6 +88,9 @@ impl Lane {
         now: Instant,
         answers: &mut Vec<Answer>,
     ) -> Result<(), Loss> {
+        if !self.wants_transmit() {
+            return Ok(());
+        }
         self.send(reactor)?;
         match self.queue.has_lingering() {
             true => self.take_events(&[], now, answers),
@@ -89,7 +99,7 @@ impl Lane {
     }
 
     fn send(&mut self, reactor: &mut Reactor) -> Result<(), Loss> {
-        while !self.is_stuck && self.queue.wants_transmit() {
+        while self.wants_transmit() {
             let mut plan = TransmitPlan::new();
             self.queue.fill_transmit_plan(&mut plan);
             let offered = plan.bytes();
@@ -106,7 +116,8 @@ impl Lane {
         self.is_stuck = false;
     }
 
-    /// Receives what is there, a bounded amount, and appends the commands that ended.
+    /// Receives until commands have ended or nothing more is there, a bounded amount, and appends those that ended. What
+    /// follows on them is sent before more is received: the target works on it meanwhile.
     pub(crate) fn receive(
         &mut self,
         reactor: &mut Reactor,
@@ -127,7 +138,7 @@ impl Lane {
             };
             self.queue.handle_received(count);
             self.take_events(overflow, now, answers)?;
-            if count < room {
+            if count < room || !answers.is_empty() {
                 break;
             }
         }

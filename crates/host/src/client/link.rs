@@ -84,6 +84,11 @@ impl Outage {
 }
 
 impl Up {
+    /// Whether any connection has something to send and takes it.
+    pub fn wants_transmit(&self) -> bool {
+        self.lanes.iter().any(Lane::wants_transmit) || self.keeper.lane.wants_transmit()
+    }
+
     fn adopt(
         association: Association,
         nsid: u32,

@@ -256,9 +256,22 @@ impl Client {
     fn receive(&mut self, token: Token) {
         let Link::Up(up) = &mut self.link else { return };
         let Some(place) = up.place(token) else { return };
-        let mut answers = std::mem::take(&mut self.answers);
         let lane = up.at_mut(place);
-        let received = lane.receive(&mut self.reactor, &mut self.overflow, self.now, &mut answers);
+        let received = lane.receive(&mut self.reactor, &mut self.overflow, self.now, &mut self.answers);
+        let handled = self.handle_answers(place);
+        match (received.and(handled), place) {
+            (Err(loss), _) => self.lose(&loss),
+            (Ok(()), Place::Lane(lane)) => self.pump(lane),
+            (Ok(()), Place::Admin) => {}
+        }
+    }
+
+    /// Acts on what a connection has answered.
+    fn handle_answers(&mut self, place: Place) -> Result<(), Loss> {
+        if self.answers.is_empty() {
+            return Ok(());
+        }
+        let mut answers = std::mem::take(&mut self.answers);
         let handled = answers.drain(..).try_for_each(|answer| match place {
             Place::Lane(_) => {
                 self.on_answer(answer);
@@ -267,25 +280,27 @@ impl Client {
             Place::Admin => self.on_admin_answer(answer),
         });
         self.answers = answers;
-        match (received.and(handled), place) {
-            (Err(loss), _) => self.lose(&loss),
-            (Ok(()), Place::Lane(lane)) => self.pump(lane),
-            (Ok(()), Place::Admin) => {}
-        }
+        handled
     }
 
     /// Sends what the lanes have queued.
     fn transmit(&mut self) {
         let Link::Up(up) = &mut self.link else { return };
-        let reactor = &mut self.reactor;
-        let mut answers = std::mem::take(&mut self.answers);
-        let sent = up.lanes.iter_mut().try_for_each(|lane| lane.transmit(reactor, self.now, &mut answers));
-        let sent = sent.and_then(|()| up.keeper.transmit(reactor, self.now));
-        answers.drain(..).for_each(|answer| self.on_answer(answer));
-        self.answers = answers;
+        if !up.wants_transmit() {
+            return;
+        }
+        let (reactor, now, answers) = (&mut self.reactor, self.now, &mut self.answers);
+        let sent = up.lanes.iter_mut().try_for_each(|lane| lane.transmit(reactor, now, answers));
+        let sent = sent.and_then(|()| up.keeper.transmit(reactor, now));
+        self.answer_lanes();
         if let Err(loss) = sent {
             self.lose(&loss);
         }
+    }
+
+    fn answer_lanes(&mut self) {
+        // Only the admin connection's answers can show a loss.
+        let _ = self.handle_answers(Place::Lane(0));
     }
 
     /// What needs no exact time: keep alive, commands without an answer, the next attempt to connect.
@@ -299,11 +314,10 @@ impl Client {
 
     fn tell_time(&mut self) -> Result<(), Loss> {
         let Link::Up(up) = &mut self.link else { return Ok(()) };
-        let (now, mut answers) = (self.now, std::mem::take(&mut self.answers));
-        let told = up.lanes.iter_mut().try_for_each(|lane| lane.handle_timeout(now, &mut answers));
+        let (now, answers) = (self.now, &mut self.answers);
+        let told = up.lanes.iter_mut().try_for_each(|lane| lane.handle_timeout(now, answers));
         let told = told.and_then(|()| up.keeper.handle_timeout(now));
-        answers.drain(..).for_each(|answer| self.on_answer(answer));
-        self.answers = answers;
+        self.answer_lanes();
         told
     }
 

@@ -58,7 +58,7 @@ impl Replay {
 
     /// Whether a task must wait.
     pub(super) fn holds_back(&self, task: &Task) -> bool {
-        self.raised.iter().flat_map(|raised| &raised.fence.ranges).any(|range| task.touches(range))
+        self.raised.iter().any(|raised| raised.fence.ranges.iter().any(|range| task.touches(range)))
     }
 
     pub(super) fn hold(&mut self, task: u32) {

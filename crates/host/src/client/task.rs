@@ -33,6 +33,7 @@ impl Operation {
 /// The shape of the volume that requests are checked against and split by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
+    /// A power of two.
     pub block_bytes: u32,
     pub capacity_blocks: u64,
     /// The most blocks of one command.
@@ -72,20 +73,44 @@ pub(crate) struct Task {
     pub repeats: u8,
     /// When the client first saw it in flight since a part was last sent; none: not seen yet.
     pub seen_in_flight: Option<Instant>,
-    pub failure: Option<RequestError>,
+    /// The first failure; in a box, because it is rare and large.
+    pub failure: Option<Box<RequestError>>,
     part_blocks: u32,
-    pieces: SmallVec<[Option<Buffer>; 1]>,
+    pieces: Pieces,
+}
+
+/// The buffer, as far as no command has it.
+#[derive(Debug)]
+enum Pieces {
+    /// That of the only part.
+    One(Option<Buffer>),
+    /// One for each part.
+    Many(Vec<Option<Buffer>>),
 }
 
 impl Task {
     /// Checks and splits a request. On error the request's buffer comes back with it.
+    #[inline(always)]
     pub(crate) fn new(tag: u64, lane: usize, request: Request, shape: &Shape) -> Result<Task, Completion> {
-        let (operation, range, buffer) = match dissect(request, shape) {
-            Ok(dissected) => dissected,
-            Err((error, buffer)) => return Err(Completion { tag, result: Err(error), buffer }),
+        let range = match check(&request, shape) {
+            Ok(range) => range,
+            Err(error) => return Err(Completion { tag, result: Err(error), buffer: request.into_buffer() }),
         };
         let parts = parts_of(&range, shape);
-        let mut task = Task {
+        let (operation, buffer) = match request {
+            Request::Read { buffer, .. } => (Operation::Read, Some(buffer)),
+            Request::Write { buffer, fua, .. } => (Operation::Write { fua }, Some(buffer)),
+            Request::Flush => (Operation::Flush, None),
+            Request::WriteZeroes { fua, deallocate, .. } => {
+                (Operation::WriteZeroes { fua, deallocate }, None)
+            }
+            Request::Deallocate { ranges } => (Operation::Deallocate(ranges.into_boxed_slice()), None),
+        };
+        let pieces = match parts {
+            1 => Pieces::One(buffer),
+            _ => Pieces::split(buffer, parts, shape.block_bytes as usize * shape.part_blocks as usize),
+        };
+        Ok(Task {
             tag,
             lane,
             operation,
@@ -97,23 +122,18 @@ impl Task {
             seen_in_flight: None,
             failure: None,
             part_blocks: shape.part_blocks,
-            pieces: SmallVec::new(),
-        };
-        if let Some(buffer) = buffer {
-            task.split(buffer, shape.block_bytes as usize * shape.part_blocks as usize);
-        }
-        Ok(task)
+            pieces,
+        })
     }
 
-    fn split(&mut self, mut buffer: Buffer, part_bytes: usize) {
-        for _ in 1..self.parts {
-            let rest = buffer.split_off(part_bytes);
-            self.pieces.push(Some(std::mem::replace(&mut buffer, rest)));
-        }
-        self.pieces.push(Some(buffer));
+    /// Whether its one command is all that there is to it, and nothing has gone wrong.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.parts == 1 && self.failure.is_none()
     }
 
     /// The blocks of one part.
+    #[inline]
     pub(crate) fn part_range(&self, part: u32) -> BlockRange {
         let offset = u64::from(part) * u64::from(self.part_blocks);
         let blocks = (self.range.blocks - offset).min(u64::from(self.part_blocks));
@@ -141,13 +161,14 @@ impl Task {
     }
 
     /// Hands out the piece of the buffer that a part moves.
+    #[inline]
     pub(crate) fn take_piece(&mut self, part: u32) -> Option<Buffer> {
-        self.pieces.get_mut(part as usize)?.take()
+        self.pieces.place(part)?.take()
     }
 
     /// Takes a piece back.
     pub(crate) fn return_piece(&mut self, part: u32, piece: Option<Buffer>) {
-        if let Some(place) = self.pieces.get_mut(part as usize) {
+        if let Some(place) = self.pieces.place(part) {
             debug_assert!(place.is_none(), "a piece came back twice");
             *place = piece;
         }
@@ -155,15 +176,49 @@ impl Task {
 
     /// Notes the first failure.
     pub(crate) fn fail(&mut self, error: RequestError) {
-        self.failure.get_or_insert(error);
+        self.failure.get_or_insert_with(|| Box::new(error));
     }
 
     /// Ends the task.
-    #[inline]
     pub(crate) fn finish(self) -> Completion {
         debug_assert_eq!((self.left, self.in_flight), (0, 0));
-        let result = self.failure.map_or(Ok(()), Err);
-        Completion { tag: self.tag, result, buffer: join(self.pieces) }
+        let result = self.failure.map_or(Ok(()), |error| Err(*error));
+        Completion { tag: self.tag, result, buffer: self.pieces.join() }
+    }
+}
+
+impl Pieces {
+    fn split(buffer: Option<Buffer>, parts: u32, part_bytes: usize) -> Pieces {
+        let Some(mut buffer) = buffer else { return Pieces::One(None) };
+        let mut pieces = Vec::with_capacity(parts as usize);
+        for _ in 1..parts {
+            let rest = buffer.split_off(part_bytes);
+            pieces.push(Some(std::mem::replace(&mut buffer, rest)));
+        }
+        pieces.push(Some(buffer));
+        Pieces::Many(pieces)
+    }
+
+    #[inline]
+    fn place(&mut self, part: u32) -> Option<&mut Option<Buffer>> {
+        match self {
+            Pieces::One(piece) => (part == 0).then_some(piece),
+            Pieces::Many(pieces) => pieces.get_mut(part as usize),
+        }
+    }
+
+    fn join(self) -> Option<Buffer> {
+        let mut pieces = match self {
+            Pieces::One(piece) => return piece,
+            Pieces::Many(pieces) => pieces.into_iter().flatten(),
+        };
+        let mut whole = pieces.next()?;
+        for piece in pieces {
+            if whole.join(piece).is_err() {
+                debug_assert!(false, "pieces of one buffer always fit");
+            }
+        }
+        Some(whole)
     }
 }
 
@@ -172,52 +227,33 @@ pub(crate) fn overlaps(one: &BlockRange, other: &BlockRange) -> bool {
     one.lba < other.lba + other.blocks && other.lba < one.lba + one.blocks
 }
 
-fn join(mut pieces: SmallVec<[Option<Buffer>; 1]>) -> Option<Buffer> {
-    if pieces.len() <= 1 {
-        return pieces.pop().flatten();
-    }
-    let mut pieces = pieces.into_iter().flatten();
-    let mut whole = pieces.next()?;
-    for piece in pieces {
-        if whole.join(piece).is_err() {
-            debug_assert!(false, "pieces of one buffer always fit");
-        }
-    }
-    Some(whole)
-}
-
 fn parts_of(range: &BlockRange, shape: &Shape) -> u32 {
-    u32::try_from(range.blocks.div_ceil(u64::from(shape.part_blocks))).unwrap_or(u32::MAX).max(1)
-}
-
-type Dissected = Result<(Operation, BlockRange, Option<Buffer>), (RequestError, Option<Buffer>)>;
-
-fn dissect(request: Request, shape: &Shape) -> Dissected {
-    match request {
-        Request::Read { lba, buffer } => with_buffer(Operation::Read, lba, buffer, shape),
-        Request::Write { lba, buffer, fua } => with_buffer(Operation::Write { fua }, lba, buffer, shape),
-        Request::Flush => Ok((Operation::Flush, BlockRange { lba: 0, blocks: 0 }, None)),
-        Request::WriteZeroes { range, fua, deallocate } => match check_range(&range, shape) {
-            Ok(()) => Ok((Operation::WriteZeroes { fua, deallocate }, range, None)),
-            Err(error) => Err((error, None)),
-        },
-        Request::Deallocate { ranges } => match check_ranges(&ranges, shape) {
-            Ok(()) => {
-                Ok((Operation::Deallocate(ranges.into_boxed_slice()), BlockRange { lba: 0, blocks: 0 }, None))
-            }
-            Err(error) => Err((error, None)),
-        },
+    match range.blocks <= u64::from(shape.part_blocks) {
+        true => 1,
+        false => u32::try_from(range.blocks.div_ceil(u64::from(shape.part_blocks))).unwrap_or(u32::MAX),
     }
 }
 
-fn with_buffer(operation: Operation, lba: u64, buffer: Buffer, shape: &Shape) -> Dissected {
-    match check_buffer(lba, &buffer, shape) {
-        Ok(range) => Ok((operation, range, Some(buffer))),
-        Err(error) => Err((error, Some(buffer))),
-    }
+/// Checks a request, and says which blocks it is about; nothing for one about no range, or about several.
+#[inline]
+fn check(request: &Request, shape: &Shape) -> Result<BlockRange, RequestError> {
+    let range = match request {
+        Request::Read { lba, buffer } | Request::Write { lba, buffer, .. } => {
+            BlockRange { lba: *lba, blocks: blocks_of(buffer, shape)? }
+        }
+        Request::WriteZeroes { range, .. } => *range,
+        Request::Deallocate { ranges } => {
+            check_ranges(ranges, shape)?;
+            return Ok(BlockRange { lba: 0, blocks: 0 });
+        }
+        Request::Flush => return Ok(BlockRange { lba: 0, blocks: 0 }),
+    };
+    check_range(&range, shape).map(|()| range)
 }
 
-fn check_buffer(lba: u64, buffer: &Buffer, shape: &Shape) -> Result<BlockRange, RequestError> {
+/// The blocks that a buffer holds.
+#[inline]
+fn blocks_of(buffer: &Buffer, shape: &Shape) -> Result<u64, RequestError> {
     let bytes = buffer.len() as u64;
     if bytes == 0 {
         return Err(RequestError::Buffer("the buffer is empty: give it the length of what is to be moved"));
@@ -225,13 +261,15 @@ fn check_buffer(lba: u64, buffer: &Buffer, shape: &Shape) -> Result<BlockRange, 
     if !buffer.is_exclusive() {
         return Err(RequestError::Buffer("the buffer is shared: drop what was shared from it first"));
     }
-    if !bytes.is_multiple_of(u64::from(shape.block_bytes)) {
-        return Err(RequestError::Unaligned { bytes, block_bytes: shape.block_bytes });
+    // A power of two (see `shape_of`): no division.
+    let blocks = bytes >> shape.block_bytes.trailing_zeros();
+    match blocks << shape.block_bytes.trailing_zeros() == bytes {
+        true => Ok(blocks),
+        false => Err(RequestError::Unaligned { bytes, block_bytes: shape.block_bytes }),
     }
-    let range = BlockRange { lba, blocks: bytes / u64::from(shape.block_bytes) };
-    check_range(&range, shape).map(|()| range)
 }
 
+#[inline]
 fn check_range(range: &BlockRange, shape: &Shape) -> Result<(), RequestError> {
     let capacity = shape.capacity_blocks;
     match range.lba.checked_add(range.blocks) {

@@ -16,7 +16,7 @@ impl Tasks {
         self.places.len() - self.free.len()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, task: Task) -> u32 {
         match self.free.pop() {
             Some(index) => {
@@ -40,7 +40,15 @@ impl Tasks {
         self.places.get(index as usize)?.as_ref()
     }
 
+    /// Ends a task of which nothing is wanted any more.
     #[inline]
+    pub(crate) fn release(&mut self, index: u32) {
+        if let Some(place @ Some(_)) = self.places.get_mut(index as usize) {
+            *place = None;
+            self.free.push(index);
+        }
+    }
+
     pub(crate) fn remove(&mut self, index: u32) -> Option<Task> {
         let task = self.places.get_mut(index as usize)?.take();
         self.free.extend(task.is_some().then_some(index));
@@ -82,5 +90,8 @@ mod tests {
         assert!(tasks.remove(first).is_none());
         assert_eq!(tasks.insert(read(2)), first);
         assert_eq!((tasks.len(), tasks.iter_mut().count()), (2, 2));
+        tasks.release(second);
+        tasks.release(second);
+        assert_eq!((tasks.len(), tasks.insert(read(3))), (1, second));
     }
 }

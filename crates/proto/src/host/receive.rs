@@ -81,7 +81,7 @@ impl Queue {
             {
                 return Some(event);
             }
-            if !self.phase.is_alive() {
+            if !self.phase.is_alive() || self.has_understood_all() {
                 return None;
             }
             if let Some(event) = self.receive_usual(overflow) {
@@ -105,6 +105,11 @@ impl Queue {
     /// Whether input was deferred and not used up: do not read from the connection, poll events instead.
     pub fn has_deferred_input(&self) -> bool {
         self.receiver.is_deferred()
+    }
+
+    /// Whether no byte is left to look at, and no PDU is under way.
+    fn has_understood_all(&self) -> bool {
+        self.receiving == Receiving::Header && !self.receiver.has_unread()
     }
 
     fn receive(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {

@@ -9,7 +9,8 @@ use crate::queue::Phase;
 
 impl Queue {
     /// Queues a command. The queue fills in the CID (and returns it), the data pointer and its kind.
-    pub fn submit(&mut self, entry: SubmissionEntry, data: Data, tag: u64) -> Result<u16, Rejected> {
+    #[inline(always)]
+    pub fn submit(&mut self, mut entry: SubmissionEntry, data: Data, tag: u64) -> Result<u16, Rejected> {
         if let Some(refusal) = self.refusal() {
             return Err(Rejected { refusal, data });
         }
@@ -18,12 +19,13 @@ impl Queue {
         let is_in_capsule = is_write && 0 < len && len <= self.in_capsule_bytes_max;
         let command = self.commands.open(tag, data, self.output.queued_bytes());
         command.is_by_r2t = is_write && !is_in_capsule;
-        let cid = command.cid();
-        let sgl = match is_in_capsule {
+        entry.cid = command.cid();
+        entry.flags = entry.flags.with_psdt(PSDT_SGL);
+        entry.sgl = match is_in_capsule {
             true => Sgl::InCapsule { offset: 0, len: len as u32 },
             false => Sgl::Transport { len: len as u32 },
         };
-        let entry = SubmissionEntry { cid, sgl, flags: entry.flags.with_psdt(PSDT_SGL), ..entry };
+        let cid = entry.cid;
         let capsule = CapsuleCmd { entry, data_len: if is_in_capsule { len as u32 } else { 0 } };
         self.output.push(&capsule.encode(&self.outbound));
         if let Data::Write(buffer) = &command.data
@@ -36,6 +38,7 @@ impl Queue {
         Ok(cid)
     }
 
+    #[inline]
     fn refusal(&self) -> Option<Refusal> {
         match self.phase {
             Phase::Handshake => Some(Refusal::NotConnected),

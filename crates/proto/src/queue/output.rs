@@ -33,7 +33,12 @@ impl Output {
     /// Appends header bytes; those behind other header bytes join their run.
     #[inline(always)]
     pub(crate) fn push(&mut self, header: &[u8]) {
-        self.headers.extend_from_slice(header);
+        // The usual lengths are known to the compiler, which then copies without a call.
+        match (<&[u8; 72]>::try_from(header), <&[u8; 24]>::try_from(header)) {
+            (Ok(command), _) => self.headers.extend_from_slice(command),
+            (_, Ok(short)) => self.headers.extend_from_slice(short),
+            _ => self.headers.extend_from_slice(header),
+        }
         self.count(header.len());
         match self.items.back_mut() {
             Some(item) if item.payload.is_empty() => item.header_len += header.len(),

@@ -130,6 +130,12 @@ impl Receiver {
         self.inbox.received(n, direct, self.guesses.received(n - direct));
     }
 
+    /// Whether there are bytes that were not looked at, wherever they lie.
+    #[inline]
+    pub(crate) fn has_unread(&self) -> bool {
+        self.inbox.unread_len() > 0 || self.guesses.are_open()
+    }
+
     /// Whether received bytes lie where it was guessed that they belong.
     #[inline]
     pub(crate) fn is_guessing(&self) -> bool {
@@ -193,7 +199,7 @@ impl Receiver {
     /// Takes the usual header and the data that was guessed to follow it.
     #[inline]
     pub(crate) fn take_usual_guess(&mut self) {
-        let len = self.guesses.next_whole().map_or(0, |guess| guess.len);
+        let len = self.guesses.next().map_or(0, |guess| guess.len);
         self.inbox.consume(USUAL_LEN);
         self.expect(len);
         self.pdus += 1;

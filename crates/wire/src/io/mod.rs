@@ -40,6 +40,7 @@ bits! {
 }
 
 /// An entry with SLBA in dwords 10 and 11 and these flags in dword 12.
+#[inline]
 fn block_entry(opcode: IoOpcode, nsid: u32, slba: u64, cdw12: BlocksAndFlags) -> SubmissionEntry {
     SubmissionEntry {
         cdw10: slba as u32,
