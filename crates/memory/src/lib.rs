@@ -12,6 +12,7 @@
 mod arena;
 mod block;
 mod buffer;
+mod cache;
 mod page;
 mod payload;
 mod pool;

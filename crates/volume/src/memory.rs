@@ -80,7 +80,12 @@ impl MemoryVolume {
         let mut payload = Payload::with_capacity(pages_for(offset % PAGE_SIZE + len));
         for piece in pieces(offset, len) {
             match self.pages.page(piece.page) {
-                Some(page) => payload.push_page(page, piece.start, piece.len),
+                Some(page) => {
+                    if len <= SHORT_BYTES {
+                        page.prefetch();
+                    }
+                    payload.push_page(page, piece.start, piece.len);
+                }
                 None => payload.push_zeroes(piece.len),
             }
         }
@@ -95,17 +100,22 @@ impl MemoryVolume {
         match data.into_pages() {
             Err(data) => self.copy(offset, data, pool),
             Ok(mut pages) => {
+                let is_short = pages.len() * PAGE_SIZE <= SHORT_BYTES;
                 for (index, page) in pages.drain(..).enumerate() {
-                    self.publish(offset / PAGE_SIZE + index, page, pool);
+                    self.publish(offset / PAGE_SIZE + index, page, is_short, pool);
                 }
                 pool.recycle_list(pages);
             }
         }
     }
 
-    fn publish(&self, index: usize, page: Page, pool: &mut Pool) {
+    /// The page that was there is the pool's next, so it is what the next data is received into.
+    fn publish(&self, index: usize, page: Page, is_short: bool, pool: &mut Pool) {
         pool.forget(&page);
         if let Some(old) = self.pages.swap(index, Some(page)) {
+            if is_short {
+                old.prefetch_to_write();
+            }
             pool.recycle_page(old);
         }
     }
@@ -205,6 +215,8 @@ fn pieces(offset: usize, len: usize) -> impl Iterator<Item = Piece> {
 
 /// Bytes zeroed in one turn.
 const ZERO_MAX: u64 = 64 << 20;
+/// Pages of requests up to this length are prefetched; those of longer ones would push each other out of the cache.
+const SHORT_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests;

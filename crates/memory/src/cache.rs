@@ -1,0 +1,30 @@
+//! Hints to the processor's cache. Without effect where the processor has none that stable Rust can give.
+
+/// Fetches the first `LEN` bytes at `start`, to be read.
+#[inline]
+pub(crate) fn prefetch<const LEN: usize>(start: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..LEN).step_by(LINE_BYTES) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch neither reads nor faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = start;
+}
+
+/// Fetches the first `LEN` bytes at `start`, to be written.
+#[inline]
+pub(crate) fn prefetch_to_write<const LEN: usize>(start: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..LEN).step_by(LINE_BYTES) {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a prefetch neither writes nor faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(start.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = start;
+}
+
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: usize = 64;
