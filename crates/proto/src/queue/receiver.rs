@@ -336,6 +336,12 @@ impl Receiver {
         self.inbox.received_bytes()
     }
 
+    /// See [`Inbox::unread_len`].
+    #[inline]
+    pub(crate) fn unread_bytes(&self) -> usize {
+        self.inbox.unread_len()
+    }
+
     /// See [`Inbox::defer`].
     pub(crate) fn defer(&mut self, overflow: &[u8]) {
         self.inbox.defer(overflow);

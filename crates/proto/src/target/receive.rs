@@ -81,6 +81,11 @@ impl Queue {
         self.receiver.defer(overflow);
     }
 
+    /// Bytes that were received and not looked at yet, beyond those in a place of their own.
+    pub fn unread_bytes(&self) -> usize {
+        self.receiver.unread_bytes()
+    }
+
     /// Whether input was deferred and not used up: do not read from the connection, poll events instead.
     pub fn has_deferred_input(&self) -> bool {
         self.receiver.is_deferred()

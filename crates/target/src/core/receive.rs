@@ -74,6 +74,9 @@ impl Core {
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
             let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
             self.handle_queue_event(lane, event);
+            if is_batch(lane) {
+                self.send(lane);
+            }
         }
         if !lane.is_open() {
             return Progress::Ended;
@@ -196,6 +199,13 @@ fn within<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut [IoSlic
     &mut plan[..count]
 }
 
+/// Whether enough has been answered for a send, and enough is still to be answered for another one: then the host can go on
+/// while we do.
+fn is_batch(lane: &Lane) -> bool {
+    lane.queue.unread_bytes() >= BATCH_UNREAD_BYTES
+        && lane.queue.transmit_pending_bytes() - lane.queue.transmit_pending_long_bytes() >= BATCH_BYTES
+}
+
 /// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has no more answers.
 fn is_full(lane: &Lane) -> bool {
     is_filled(lane, 1) && !lane.queue.is_closed()
@@ -216,6 +226,9 @@ fn output_bytes_max(lane: &Lane) -> usize {
     }
 }
 
+/// Sixteen answers of 4 KiB; and as many commands.
+const BATCH_BYTES: usize = 64 << 10;
+const BATCH_UNREAD_BYTES: usize = 16 * 72;
 /// An I/O queue is not read from while more output than this waits for its host.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
 /// The same for an admin queue, and before Connect; and for responses without data on every queue.

@@ -16,7 +16,7 @@ impl Core {
 
     /// Sends once. What does not fit into one call goes with the next turn; what the socket does not take, when
     /// it is writable again.
-    fn send(&mut self, lane: &mut Lane) {
+    pub(super) fn send(&mut self, lane: &mut Lane) {
         let Some(token) = lane.token else { return };
         if lane.queue.wants_transmit() {
             let mut plan = TransmitPlan::new();
