@@ -1,5 +1,5 @@
 #!/bin/bash
-# floor.sh - the measuring programs work: every shape of the floor, and one short pair.  It
+# floor.sh - the measuring programs work: every shape of the floor, and short runs of a few rows.  It
 # asserts no figure; a machine that runs tests is no machine to measure on.
 set -eu
 programs=$(dirname "${ISOLANE:-$(dirname "$0")/../target/release/isolane}")
@@ -9,4 +9,9 @@ for work in read4k write4k read128k write128k; do
 	done
 done
 "$programs/floor" --work write128k --depth 4 --connections 3 --seconds 0.3 --json
-"$programs/paired" --samples 1 --seconds 0.5 r4k-qd1 w4k-qd32
+report=$(mktemp -d)/report.json
+trap 'rm -r "${report%/*}"' EXIT
+"$programs/xtask" bench r4k-qd1 w4k-qd32 segments bulk-one file-buffered --peers floor,isolane --samples 1 --seconds 0.5 \
+	--no-build --json "$report" --scratch "${report%/*}" > /dev/null
+"$programs/xtask" table "$report" --svg "${report%/*}/figures.svg"
+! grep errors "$report"

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod capsules;
 pub mod core;
 pub mod floor;
-pub mod paired;
+pub mod measure;

@@ -1,0 +1,156 @@
+//! `cargo xtask`: measure Isolane beside the floor and its peers, and print what was measured.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+use isolane_bench::measure::{Lab, Plan, Report, Row, draw, rows, run, tables};
+
+/// Tasks around the repository
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Measure rows of the tables and print them
+    Bench(Box<Bench>),
+    /// Print the tables of a report again
+    Table(Table),
+    /// Print the names of all rows, their entrants, and what each of them lacks here
+    List(Lab),
+}
+
+#[derive(Args)]
+struct Bench {
+    /// Rows to measure, by name; all by default
+    rows: Vec<String>,
+    /// Only these entrants, as floor,isolane,spdk; `isolane` stands for `isolane+digests`, too
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Samples of each entrant for each row
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    samples: u16,
+    /// Seconds of each sample
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    seconds: f64,
+    /// The report; one that is there is added to, and what is measured again is replaced
+    #[arg(long, value_name = "FILE")]
+    json: PathBuf,
+    /// Keep the samples that the report has already, and take those that lack
+    #[arg(long)]
+    resume: bool,
+    /// Take the programs as they are instead of building them
+    #[arg(long)]
+    no_build: bool,
+    #[command(flatten)]
+    lab: Lab,
+}
+
+#[derive(Args)]
+struct Table {
+    /// The report
+    report: PathBuf,
+    /// Put the tables into this Markdown file, between its two lines that say `figures`
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
+    /// Draw the core rows into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::Bench(bench) => measure(*bench),
+        Task::Table(table) => print(&table),
+        Task::List(lab) => list(&lab),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(bench: Bench) -> io::Result<()> {
+    let rows = chosen(&bench.rows)?;
+    if !bench.no_build {
+        build()?;
+    }
+    let plan = Plan {
+        rows,
+        peers: bench.peers,
+        samples: bench.samples.into(),
+        seconds: bench.seconds,
+        json: bench.json,
+        is_resumed: bench.resume,
+    };
+    println!("{}", tables(&run(&plan, &bench.lab)?));
+    Ok(())
+}
+
+/// Builds what is measured.
+fn build() -> io::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments = ["build", "--release", "--quiet", "-p", "isolane-cli", "-p", "isolane-bench"];
+    match Command::new(cargo).args(arguments).status()?.success() {
+        true => Ok(()),
+        false => Err(io::Error::other("the programs cannot be built")),
+    }
+}
+
+fn chosen(names: &[String]) -> io::Result<Vec<Row>> {
+    let find = |name: &String| {
+        let row = rows().into_iter().find(|row| row.name == name);
+        row.ok_or_else(|| io::Error::other(format!("there is no row {name}; see cargo xtask list")))
+    };
+    if names.is_empty() { Ok(rows()) } else { names.iter().map(find).collect() }
+}
+
+fn print(table: &Table) -> io::Result<()> {
+    let report = Report::read(&table.report)?;
+    if let Some(path) = &table.svg {
+        let svg =
+            draw(&report).ok_or_else(|| io::Error::other("without the floor there is nothing to draw"))?;
+        fs::write(path, svg)?;
+    }
+    match &table.into {
+        Some(path) => put(path, &tables(&report)),
+        None => {
+            println!("{}", tables(&report));
+            Ok(())
+        }
+    }
+}
+
+const BEGIN: &str = "<!-- figures -->\n";
+const END: &str = "<!-- end of figures -->";
+
+fn put(path: &Path, tables: &str) -> io::Result<()> {
+    let text = fs::read_to_string(path)?;
+    let parts = text.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
+    let Some((head, tail)) = parts else {
+        return Err(io::Error::other(format!("{} has no lines {}and {END}", path.display(), BEGIN)));
+    };
+    fs::write(path, format!("{head}{BEGIN}\n{tables}\n{END}{tail}"))
+}
+
+fn list(lab: &Lab) -> io::Result<()> {
+    let mut text = String::new();
+    for row in rows() {
+        text.push_str(&format!("{}: {}\n", row.name, row.title));
+        for entrant in row.entrants.iter().filter(|entrant| entrant.can_carry(&row.load)) {
+            let missing = lab.missing(entrant).map_or(String::new(), |missing| format!(" ({missing})"));
+            text.push_str(&format!("    {}{missing}\n", entrant.name));
+        }
+    }
+    io::stdout().write_all(text.as_bytes())
+}

@@ -1,0 +1,82 @@
+//! `isolane serve` and `isolane bench`, run as a user would run them.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use super::figures::{Sample, of_report};
+use super::lab::{Lab, START_LIMIT, VOLUME_BYTES};
+use super::program::Program;
+use super::row::Load;
+use super::start::{NQN, Serving};
+
+/// Serves memory that was written, so that a read finds pages of its own instead of the one zero page.
+pub fn serve_memory(lab: &Lab, arguments: &str) -> io::Result<Serving> {
+    let serving = serve(lab, &format!("mem:{VOLUME_BYTES}"), arguments)?;
+    bench(lab, serving.port, "--rw write --bs 1m --depth 8 --time 500ms --mode poll", 0.5)?;
+    Ok(serving)
+}
+
+/// Serves a file of the scratch folder.
+pub fn serve_file(lab: &Lab, is_direct: bool) -> io::Result<Serving> {
+    let file = prepared_file(lab)?;
+    let option = if is_direct { "" } else { ",buffered" };
+    serve(lab, &format!("{}{option},block-size=4096", file.replace(',', ",,")), "--mode poll")
+}
+
+/// Measures a load over a target on `port`.
+pub fn measure(lab: &Lab, port: u16, load: &Load, arguments: &str, seconds: f64) -> io::Result<Sample> {
+    let all = format!(
+        "--rw {} --bs {} --depth {} --lanes {} --time {}ms {arguments} {}",
+        load.pattern(),
+        load.block_bytes,
+        load.depth,
+        load.connections,
+        (seconds * 1e3) as u64,
+        lab.bench_arguments,
+    );
+    let report = bench(lab, port, &all, seconds)?;
+    of_report(&serde_json::from_str(&report)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// A file with random bytes of the volume's size; the rows about files share it.
+pub fn prepared_file(lab: &Lab) -> io::Result<String> {
+    let path = lab.file("isolane-bench.img");
+    if fs::metadata(&path).is_ok_and(|found| found.len() == VOLUME_BYTES) {
+        return Ok(path.to_string_lossy().into_owned());
+    }
+    write_random(&path)?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+fn write_random(path: &Path) -> io::Result<()> {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut chunk = vec![0; 1 << 20];
+    let mut file = File::create(path)?;
+    for _ in 0..VOLUME_BYTES >> 20 {
+        random.fill(&mut chunk);
+        file.write_all(&chunk)?;
+    }
+    file.sync_all()
+}
+
+fn serve(lab: &Lab, volume: &str, arguments: &str) -> io::Result<Serving> {
+    let program = lab.target_program(&lab.isolane).arg("serve").arg(volume);
+    let program = program.args("--listen 127.0.0.1:0 --log-level warn --nqn").arg(NQN);
+    let program = program.args(&format!("--cores {}", lab.target_core));
+    let mut program = program.args(arguments).args(&lab.serve_arguments).start()?;
+    let port = program.wait_for(START_LIMIT, |said| {
+        let line = said.lines().find_map(|line| line.strip_prefix("listening on "))?;
+        line.rsplit(':').next()?.parse().ok()
+    })?;
+    Ok(Serving { program: Some(program), port })
+}
+
+/// Runs `isolane bench`; returns its JSON report.
+fn bench(lab: &Lab, port: u16, arguments: &str, seconds: f64) -> io::Result<String> {
+    let program: Program = lab.host_program(&lab.isolane).arg("bench");
+    let program = program.arg(format!("nvme+tcp://127.0.0.1:{port}/{NQN}"));
+    let program = program.args("--log-level warn --json -").args(arguments);
+    program.run(START_LIMIT + Duration::from_secs_f64(2.0 * seconds))
+}

@@ -1,0 +1,130 @@
+//! What was measured, and on what: the JSON that tables and drawings are made from.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::figures::{Figure, Sample, Spread};
+use super::machine::Machine;
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// On what.
+    pub machine: Machine,
+    /// By which command.
+    pub command: String,
+    /// Of which code.
+    pub commit: String,
+    /// When it was last added to.
+    pub date: String,
+    /// The rows, in the order in which they were first measured.
+    pub rows: Vec<Measured>,
+}
+
+/// One row's samples.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    /// Name of the row.
+    pub row: String,
+    /// Seconds of each sample.
+    pub seconds: f64,
+    /// Who carried it.
+    pub entrants: Vec<Samples>,
+}
+
+/// One entrant's samples.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Samples {
+    /// Its name.
+    pub name: String,
+    /// Its runs, in their order.
+    pub samples: Vec<Sample>,
+    /// Runs that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+}
+
+impl Report {
+    /// Reads a report.
+    pub fn read(path: &Path) -> io::Result<Report> {
+        Ok(serde_json::from_slice(&fs::read(path)?)?)
+    }
+
+    /// Writes it so that a crash leaves the old file or the new one.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let fresh = path.with_extension("json.new");
+        fs::write(&fresh, serde_json::to_vec_pretty(self)?)?;
+        fs::rename(&fresh, path)
+    }
+
+    /// A row's samples.
+    pub fn row(&self, row: &str) -> Option<&Measured> {
+        self.rows.iter().find(|measured| measured.row == row)
+    }
+
+    /// Where an entrant's samples of a row go.
+    pub fn place(&mut self, row: &str, seconds: f64, entrant: &str) -> &mut Samples {
+        let at = self.rows.iter().position(|measured| measured.row == row).unwrap_or_else(|| {
+            self.rows.push(Measured { row: row.to_owned(), seconds, entrants: Vec::new() });
+            self.rows.len() - 1
+        });
+        let measured = &mut self.rows[at];
+        measured.seconds = seconds;
+        let at = measured.entrants.iter().position(|found| found.name == entrant).unwrap_or_else(|| {
+            measured.entrants.push(Samples { name: entrant.to_owned(), ..Samples::default() });
+            measured.entrants.len() - 1
+        });
+        &mut measured.entrants[at]
+    }
+}
+
+impl Measured {
+    /// One figure of one entrant.
+    pub fn spread(&self, entrant: &str, figure: Figure) -> Option<Spread> {
+        Spread::of(&self.entrants.iter().find(|found| found.name == entrant)?.samples, figure)
+    }
+
+    /// One figure of an entrant, divided by the best of the others that has it.
+    pub fn ratio(&self, of: &str, to: &[&str], figure: Figure) -> Option<f64> {
+        let best = |best: f64, value: f64| match figure.is_more_better() {
+            true => best.max(value),
+            false => best.min(value),
+        };
+        let others = to.iter().filter_map(|name| Some(self.spread(name, figure)?.median));
+        Some(self.spread(of, figure)?.median / others.reduce(best)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_to_the_best_of_the_others() {
+        let mut report = Report::default();
+        for (name, iops, mean_us) in
+            [("isolane", 900.0, 9.0), ("spdk", 500.0, 20.0), ("spdk-uring", 600.0, 18.0)]
+        {
+            let sample = [("iops".to_owned(), iops), ("mean_us".to_owned(), mean_us)].into();
+            report.place("r4k-qd1", 1.0, name).samples.push(sample);
+        }
+        let measured = report.row("r4k-qd1").unwrap();
+        let ratio = |figure| measured.ratio("isolane", &["spdk", "spdk-uring", "absent"], figure);
+        assert_eq!((ratio(Figure::Rate), ratio(Figure::Mean)), (Some(1.5), Some(0.5)));
+        assert_eq!(measured.ratio("isolane", &["absent"], Figure::Rate), None);
+    }
+
+    #[test]
+    fn a_report_that_was_written_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        let mut report = Report::default();
+        report.place("r4k-qd8", 2.0, "floor").errors.push("no luck".into());
+        report.write(&path).unwrap();
+        let read = Report::read(&path).unwrap();
+        assert_eq!(read.row("r4k-qd8").unwrap().entrants[0].errors, ["no luck"]);
+    }
+}

@@ -1,0 +1,99 @@
+//! Taking samples: every row's entrants in turn, and what was found kept after each.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+
+use super::drive::sample;
+use super::entrant::Entrant;
+use super::figures::Sample;
+use super::lab::Lab;
+use super::machine::{Machine, commit, date};
+use super::report::Report;
+use super::row::Row;
+
+/// What is measured, and how often.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// Only these peers; all if it is empty. `isolane` stands for all entrants of that name.
+    pub peers: Vec<String>,
+    /// Samples of each entrant.
+    pub samples: usize,
+    /// Seconds of each sample.
+    pub seconds: f64,
+    /// Where the report is kept; one that is there is added to.
+    pub json: PathBuf,
+    /// Whether samples that are there already count.
+    pub is_resumed: bool,
+}
+
+/// Takes all samples. One that fails is noted, and the others go on.
+pub fn run(plan: &Plan, lab: &Lab) -> io::Result<Report> {
+    let mut report = if plan.json.exists() { Report::read(&plan.json)? } else { Report::default() };
+    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    report.command = format!("cargo xtask {command}");
+    (report.machine, report.commit, report.date) = (Machine::here(), commit(), date());
+    let mut told = BTreeSet::new();
+    for row in &plan.rows {
+        let entrants = entrants(plan, lab, row, &mut told);
+        run_row(plan, lab, row, &entrants, &mut report)?;
+    }
+    Ok(report)
+}
+
+/// Those of a row that were asked for and that can run; what is missing is told once.
+fn entrants(plan: &Plan, lab: &Lab, row: &Row, told: &mut BTreeSet<String>) -> Vec<Entrant> {
+    let is_asked_for = |entrant: &&Entrant| {
+        let names = [entrant.name, entrant.peer()];
+        plan.peers.is_empty() || plan.peers.iter().any(|peer| names.contains(&peer.as_str()))
+    };
+    let can_run = |entrant: &&Entrant| match lab.missing(entrant) {
+        None => true,
+        Some(missing) => {
+            if told.insert(missing.clone()) {
+                eprintln!("skipping {}: {missing}", entrant.name);
+            }
+            false
+        }
+    };
+    let carries = |entrant: &&Entrant| entrant.can_carry(&row.load);
+    row.entrants.iter().filter(is_asked_for).filter(carries).filter(can_run).copied().collect()
+}
+
+fn run_row(plan: &Plan, lab: &Lab, row: &Row, entrants: &[Entrant], report: &mut Report) -> io::Result<()> {
+    for entrant in entrants {
+        let place = report.place(row.name, plan.seconds, entrant.name);
+        if !plan.is_resumed {
+            (place.samples, place.errors) = Default::default();
+        }
+    }
+    for round in 0..plan.samples {
+        for entrant in entrants {
+            if report.place(row.name, plan.seconds, entrant.name).samples.len() > round {
+                continue;
+            }
+            eprint!("{} {}/{} {}: ", row.name, round + 1, plan.samples, entrant.name);
+            let found = sample(lab, entrant, &row.load, plan.seconds);
+            tell(row, &found);
+            let place = report.place(row.name, plan.seconds, entrant.name);
+            match found {
+                Ok(sample) => place.samples.push(sample),
+                Err(error) => place.errors.push(error.to_string()),
+            }
+            report.write(&plan.json)?;
+        }
+    }
+    Ok(())
+}
+
+fn tell(row: &Row, found: &io::Result<Sample>) {
+    match found {
+        Ok(sample) => match sample.get(row.figure.key()) {
+            Some(value) => eprintln!("{}", row.figure.show(*value)),
+            None => eprintln!("{sample:?}"),
+        },
+        Err(error) => eprintln!("failed: {error}"),
+    }
+}

@@ -1,0 +1,98 @@
+//! The rows that change one thing about Isolane, or about its surroundings.
+
+use super::entrant::{Entrant, Host, ISOLANE, POLL, SPDK, Sockets, Target, entrant, isolane};
+use super::figures::Figure;
+use super::row::{Goal, Group, Limit, Load, Row, Rw};
+use super::rows::{goal, load, reads};
+
+/// All of them.
+pub const SWITCHES: &[Row] = &[
+    switch("digests-4k", "header and data digests, 4 KiB read, QD32", reads(32, 1), DIGESTS, &DIGEST_GOALS),
+    switch(
+        "digests-128k",
+        "header and data digests, 128 KiB read, QD16",
+        load(Rw::Read, 128 << 10, 16, 1),
+        DIGESTS,
+        &DIGEST_GOALS,
+    ),
+    switch("adaptive", "adaptive mode, 4 KiB read, QD32", reads(32, 1), MODES, &MODE_GOALS),
+    switch(
+        "adaptive-128k",
+        "adaptive mode, 128 KiB read, QD16",
+        load(Rw::Read, 128 << 10, 16, 1),
+        MODES,
+        &MODE_GOALS,
+    ),
+    switch("segments", "one capsule a segment, 4 KiB read, QD32", reads(32, 1), SEGMENTS, &SEGMENT_GOALS),
+    switch(
+        "file-buffered",
+        "a file in the page cache, 4 KiB read, QD32",
+        reads(32, 1),
+        BUFFERED,
+        &FILE_GOALS,
+    ),
+    switch("file-direct", "a file past the page cache, 4 KiB read, QD32", reads(32, 1), DIRECT, &FILE_GOALS),
+    Row { figure: Figure::Tail, ..switch("bulk-one", BULK_ONE, reads(16, 1), SCHEDULING, &SCHEDULING_GOALS) },
+    Row { figure: Figure::Processor, ..switch("idle", IDLE_TITLE, reads(1, 1000), IDLE, &[]) },
+];
+
+const DIGESTS: &[Entrant] = &[
+    ISOLANE,
+    isolane("isolane+digests", POLL, "--mode poll --hdr-digest --data-digest"),
+    SPDK,
+    entrant("spdk+digests", Target::Spdk(Sockets::Posix), Host::Spdk(Sockets::Posix, "-H -I")),
+];
+const DIGEST_GOALS: [Goal; 2] = [
+    goal(Figure::Rate, "isolane+digests", &["isolane"], Limit::AtLeast(0.85)),
+    goal(Figure::Rate, "isolane+digests", &["spdk+digests"], Limit::AtLeast(1.2)),
+];
+
+const ADAPTIVE: &str = "--mode adaptive";
+const MODES: &[Entrant] = &[ISOLANE, isolane("isolane+adaptive", ADAPTIVE, ADAPTIVE)];
+const MODE_GOALS: [Goal; 1] = [goal(Figure::Rate, "isolane+adaptive", &["isolane"], Limit::AtLeast(0.97))];
+
+const SEGMENTS: &[Entrant] = &[
+    entrant("isolane+batched", Target::Isolane(POLL), Host::Capsules("")),
+    entrant("isolane+single", Target::Isolane(POLL), Host::Capsules("--single")),
+];
+const SEGMENT_GOALS: [Goal; 1] =
+    [goal(Figure::Rate, "isolane+single", &["isolane+batched"], Limit::AtLeast(0.5))];
+
+const BUFFERED: &[Entrant] = &[
+    entrant("fio", Target::None, Host::FioFile { is_direct: false }),
+    entrant("isolane", Target::IsolaneFile { is_direct: false }, Host::Isolane(POLL)),
+];
+const DIRECT: &[Entrant] = &[
+    entrant("fio", Target::None, Host::FioFile { is_direct: true }),
+    entrant("isolane", Target::IsolaneFile { is_direct: true }, Host::Isolane(POLL)),
+];
+/// Within 1.15 times of the local program's time.
+const FILE_GOALS: [Goal; 1] = [goal(Figure::Rate, "isolane", &["fio"], Limit::AtLeast(1.0 / 1.15))];
+
+const BULK_ONE: &str = "4 KiB reads, QD16, beside 1 MiB writes, QD32, on one connection";
+const BESIDE: &str = "--mode poll --beside write:1m:32";
+const SCHEDULING: &[Entrant] = &[
+    isolane("isolane+first-come", "--mode poll --scheduling off", BESIDE),
+    isolane("isolane+scheduled", "--mode poll --scheduling on", BESIDE),
+];
+const SCHEDULING_GOALS: [Goal; 3] = [
+    goal(Figure::Tail, "isolane+scheduled", &["isolane+first-come"], Limit::AtMost(0.25)),
+    goal(Figure::Mean, "isolane+scheduled", &["isolane+first-come"], Limit::AtMost(1.0)),
+    goal(Figure::Bulk, "isolane+scheduled", &["isolane+first-come"], Limit::AtLeast(0.9)),
+];
+
+const IDLE_TITLE: &str = "1,000 idle connections, adaptive mode";
+const IDLE: &[Entrant] = &[
+    entrant("isolane", Target::Isolane(ADAPTIVE), Host::Idle),
+    entrant("spdk", Target::Spdk(Sockets::Posix), Host::Idle),
+];
+
+const fn switch(
+    name: &'static str,
+    title: &'static str,
+    load: Load,
+    entrants: &'static [Entrant],
+    goals: &'static [Goal],
+) -> Row {
+    Row { name, title, group: Group::Switch, load, figure: Figure::Rate, entrants, goals }
+}
