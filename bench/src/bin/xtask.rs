@@ -93,7 +93,10 @@ fn measure(bench: Bench) -> io::Result<()> {
         json: bench.json,
         is_resumed: bench.resume,
     };
-    println!("{}", tables(&run(&plan, &bench.lab)?));
+    // Everything that the programs leave behind goes away with this folder.
+    let scratch = tempfile::Builder::new().prefix("isolane-bench-").tempdir_in(&bench.lab.scratch)?;
+    let lab = Lab { scratch: scratch.path().to_path_buf(), ..bench.lab };
+    println!("{}", tables(&run(&plan, &lab)?));
     Ok(())
 }
 

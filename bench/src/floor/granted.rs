@@ -20,8 +20,8 @@ pub struct GrantedLane {
 
 impl GrantedLane {
     /// A lane that holds `depth` writes at most.
-    pub fn new(connection: Connection, work: Work, depth: usize) -> GrantedLane {
-        GrantedLane { connection, stream: Stream::new(blocks(depth + 1, work.block_bytes())) }
+    pub fn new(connection: Connection, work: Work, depth: usize) -> io::Result<GrantedLane> {
+        Ok(GrantedLane { connection, stream: Stream::new(blocks(depth + 1, work.block_bytes())?) })
     }
 
     /// Receives once, publishes the whole blocks and answers everything in one send.

@@ -77,7 +77,7 @@ struct Lane {
 
 impl Lane {
     fn start(mut connection: Connection, work: Work, depth: usize) -> io::Result<Lane> {
-        let mut asker = Asker::new(work, depth);
+        let mut asker = Asker::new(work, depth)?;
         asker.start(&mut connection, depth)?;
         Ok(Lane { connection, asker, clock: Clock::new(depth) })
     }
@@ -126,11 +126,11 @@ enum Asker {
 }
 
 impl Asker {
-    fn new(work: Work, depth: usize) -> Asker {
+    fn new(work: Work, depth: usize) -> io::Result<Asker> {
         let commands = Commands::new(work, depth);
-        let ring = blocks(depth, work.block_bytes());
+        let ring = blocks(depth, work.block_bytes())?;
         let replies = Replies::new(2 * depth);
-        match work {
+        Ok(match work {
             Work::Read4k | Work::Read128k => {
                 Asker::Read(ReadAsker { commands, units: Units::new(HEADER_BYTES, depth), ring })
             }
@@ -140,7 +140,7 @@ impl Asker {
             Work::Write128k => {
                 Asker::Granted(GrantedAsker { commands, replies, ring, front: 0, gather: Gather::default() })
             }
-        }
+        })
     }
 
     fn start(&mut self, connection: &mut Connection, depth: usize) -> io::Result<()> {

@@ -5,16 +5,16 @@ use std::io::{self, IoSlice, IoSliceMut};
 use super::batch::Gather;
 use super::connection::Connection;
 use super::granted::GrantedLane;
-use super::memory::{Block, blocks};
+use super::memory::{Block, blocks, touch};
 use super::units::Units;
 use super::work::{C2H_DATA_PDU, COMMAND_BYTES, HEADER_BYTES, RESPONSE_PDU, Work, decode_block, header};
 
 /// Serves all connections until the host has closed every one.
-pub fn serve(connections: Vec<Connection>, work: Work, depth: usize) -> io::Result<()> {
-    let mut served = blocks(work.blocks(), work.block_bytes());
-    let mut lanes: Vec<Lane> = connections.into_iter().map(|c| Lane::new(c, work, depth)).collect();
+pub fn serve(connections: Vec<Connection>, work: Work, depth: usize, served: &mut [Block]) -> io::Result<()> {
+    let lane = |connection| Lane::new(connection, work, depth);
+    let mut lanes = connections.into_iter().map(lane).collect::<io::Result<Vec<Lane>>>()?;
     while !lanes.is_empty() {
-        lanes.retain_mut(|lane| lane.turn(&mut served).is_ok());
+        lanes.retain_mut(|lane| lane.turn(served).is_ok());
     }
     Ok(())
 }
@@ -26,12 +26,12 @@ enum Lane {
 }
 
 impl Lane {
-    fn new(connection: Connection, work: Work, depth: usize) -> Lane {
-        match work {
+    fn new(connection: Connection, work: Work, depth: usize) -> io::Result<Lane> {
+        Ok(match work {
             Work::Read4k | Work::Read128k => Lane::Read(ReadLane::new(connection, depth)),
-            Work::Write4k => Lane::Capsule(CapsuleLane::new(connection, work, depth)),
-            Work::Write128k => Lane::Granted(GrantedLane::new(connection, work, depth)),
-        }
+            Work::Write4k => Lane::Capsule(CapsuleLane::new(connection, work, depth)?),
+            Work::Write128k => Lane::Granted(GrantedLane::new(connection, work, depth)?),
+        })
     }
 
     fn turn(&mut self, served: &mut [Block]) -> io::Result<()> {
@@ -70,8 +70,10 @@ impl ReadLane {
         }
         let mut batch = self.gather.take();
         for command in self.commands[..whole].chunks_exact(COMMAND_BYTES) {
+            let block = &*served[decode_block(command)];
+            touch(block);
             batch.push(IoSlice::new(&DATA_HEADER));
-            batch.push(IoSlice::new(&*served[decode_block(command)]));
+            batch.push(IoSlice::new(block));
         }
         let sent = self.connection.send(&mut batch);
         self.gather.put(batch);
@@ -93,13 +95,13 @@ struct CapsuleLane {
 }
 
 impl CapsuleLane {
-    fn new(connection: Connection, work: Work, depth: usize) -> CapsuleLane {
-        CapsuleLane {
+    fn new(connection: Connection, work: Work, depth: usize) -> io::Result<CapsuleLane> {
+        Ok(CapsuleLane {
             connection,
             units: Units::new(COMMAND_BYTES, depth),
-            fresh: blocks(depth, work.block_bytes()),
+            fresh: blocks(depth, work.block_bytes())?,
             responses: header(RESPONSE_PDU).repeat(depth),
-        }
+        })
     }
 
     fn turn(&mut self, served: &mut [Block]) -> io::Result<()> {
@@ -109,7 +111,9 @@ impl CapsuleLane {
         }
         for index in 0..whole {
             let block = decode_block(self.units.header(index));
-            std::mem::swap(&mut served[block], &mut self.fresh[self.units.place(index)]);
+            let fresh = &mut self.fresh[self.units.place(index)];
+            std::mem::swap(&mut served[block], fresh);
+            touch(fresh);
         }
         self.units.advance(whole, self.fresh[0].len());
         self.connection.send(&mut [IoSlice::new(&self.responses[..whole * HEADER_BYTES])])

@@ -27,12 +27,16 @@ pub fn serve_file(lab: &Lab, is_direct: bool) -> io::Result<Serving> {
 
 /// Measures a load over a target on `port`.
 pub fn measure(lab: &Lab, port: u16, load: &Load, arguments: &str, seconds: f64) -> io::Result<Sample> {
+    // Lanes of several classes are named by the arguments.
+    let lanes = match arguments.contains("--lanes") {
+        true => String::new(),
+        false => format!("--lanes {}", load.connections),
+    };
     let all = format!(
-        "--rw {} --bs {} --depth {} --lanes {} --time {}ms {arguments} {}",
+        "--rw {} --bs {} --depth {} {lanes} --time {}ms {arguments} {}",
         load.pattern(),
         load.block_bytes,
         load.depth,
-        load.connections,
         (seconds * 1e3) as u64,
         lab.bench_arguments,
     );

@@ -46,12 +46,6 @@ impl Program {
         self
     }
 
-    /// Sets a variable of its environment.
-    pub fn environment(mut self, name: &str, value: impl AsRef<OsStr>) -> Program {
-        self.command.env(name, value);
-        self
-    }
-
     /// Starts it.
     pub fn start(mut self) -> io::Result<Running> {
         let (said, complained) = (self.log("out"), self.log("err"));

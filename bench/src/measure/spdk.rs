@@ -29,6 +29,9 @@ pub fn serve(lab: &Lab, sockets: Sockets) -> io::Result<Serving> {
     serving
 }
 
+/// Without one perf leaves it empty, which only its own target takes.
+const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:be7c4000-0000-4000-8000-0000000000ff";
+
 /// Runs perf; the queue depth it is given is that of all connections together.
 pub fn measure(
     lab: &Lab,
@@ -48,11 +51,9 @@ pub fn measure(
         memory("-s", 512, "--no-huge"),
     ));
     let name = sockets.name();
-    let program = program
-        .args(&format!("-S {name} -z {name}"))
-        .args(arguments)
-        .arg("-r")
-        .arg(format!("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN}"));
+    let program = program.args(&format!("-S {name} -z {name}")).args(arguments).arg("-r").arg(format!(
+        "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN} hostnqn:{HOST_NQN}"
+    ));
     let said = program.run(START_LIMIT + Duration::from_secs_f64(2.0 * whole_seconds + 1.0))?;
     parse(&said).ok_or_else(|| io::Error::other(format!("spdk_nvme_perf shows no total: {said}")))
 }

@@ -33,6 +33,7 @@ pub const SWITCHES: &[Row] = &[
     ),
     switch("file-direct", "a file past the page cache, 4 KiB read, QD32", reads(32, 1), DIRECT, &FILE_GOALS),
     Row { figure: Figure::Tail, ..switch("bulk-one", BULK_ONE, reads(16, 1), SCHEDULING, &SCHEDULING_GOALS) },
+    Row { figure: Figure::Tail, ..switch("bulk-classes", BULK_CLASSES, reads(16, 4), CLASSES, &CLASS_GOALS) },
     Row { figure: Figure::Processor, ..switch("idle", IDLE_TITLE, reads(1, 1000), IDLE, &[]) },
 ];
 
@@ -79,6 +80,17 @@ const SCHEDULING_GOALS: [Goal; 3] = [
     goal(Figure::Tail, "isolane+scheduled", &["isolane+first-come"], Limit::AtMost(0.25)),
     goal(Figure::Mean, "isolane+scheduled", &["isolane+first-come"], Limit::AtMost(1.0)),
     goal(Figure::Bulk, "isolane+scheduled", &["isolane+first-come"], Limit::AtLeast(0.9)),
+];
+
+const BULK_CLASSES: &str = "16 readers of 4 KiB beside a writer of 1 MiB, QD32, 4 connections";
+const CLASSES: &[Entrant] = &[
+    isolane("isolane+shared", POLL, "--mode poll --beside write:1m:32 --spread --lanes 4"),
+    isolane("isolane+classes", POLL, "--mode poll --beside write:1m:32 --spread --lanes 2 --read-lanes 2"),
+];
+const CLASS_GOALS: [Goal; 3] = [
+    goal(Figure::Rate, "isolane+classes", &["isolane+shared"], Limit::AtLeast(2.1)),
+    goal(Figure::Mean, "isolane+classes", &["isolane+shared"], Limit::AtMost(1.0 / 2.2)),
+    goal(Figure::Tail, "isolane+classes", &["isolane+shared"], Limit::AtMost(0.1)),
 ];
 
 const IDLE_TITLE: &str = "1,000 idle connections, adaptive mode";
