@@ -274,7 +274,7 @@ impl Restarting {
     fn restart(&mut self) {
         self.target.take().map(|target| target.shutdown(Duration::from_secs(1)));
         let mut config = config(&[Arc::clone(&self.volume)]);
-        config.listen = vec![self.address];
+        config.listen = vec![self.address.into()];
         self.target = Some(Target::start(config).unwrap());
     }
 }

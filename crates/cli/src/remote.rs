@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_host::{Client, IoChoice, Mode, Options, Reconnect, Uri, WriteReplay};
+use isolane_host::{Client, IoChoice, Mode, Options, Reconnect, SocketOptions, Uri, WriteReplay};
 use uuid::Uuid;
 
 use crate::failure::{Context, Failure};
@@ -34,6 +34,10 @@ pub struct HostArgs {
     /// What to do with writes whose fate a lost connection left open
     #[arg(long, value_enum, default_value_t = ReplayArg::WhenGone)]
     pub replay: ReplayArg,
+    /// Options of the sockets, as priority=5,tos=0x68,congestion=bbr; also busy-poll=US, prefer-busy-poll=on,
+    /// send-buffer=BYTES, receive-buffer=BYTES, unsent-max=BYTES
+    #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
+    pub socket: SocketOptions,
     /// Which interface of the kernel the host sleeps in
     #[arg(long, value_enum, default_value_t = IoArg::Auto)]
     pub io: IoArg,
@@ -102,6 +106,7 @@ impl HostArgs {
             data_digest: self.data_digest,
             keep_alive: self.keep_alive,
             io: self.io.choice(),
+            socket: self.socket.clone(),
             ..Options::default()
         };
         if let Some(nqn) = &self.host_nqn {

@@ -70,6 +70,9 @@ pub enum ConnectError {
         /// The system's error.
         source: Arc<io::Error>,
     },
+    /// An option of the sockets cannot be had.
+    #[error(transparent)]
+    SocketOption(#[from] isolane_reactor::SocketOptionError),
     /// No answer in time.
     #[error("{step} with {address}: no answer within {waited:?}; is it an NVMe/TCP target, and reachable?")]
     Timeout {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-pub use isolane_reactor::{IoChoice, Mode};
+pub use isolane_reactor::{IoChoice, Mode, SocketOptions};
 use isolane_wire::Nqn;
 use uuid::Uuid;
 
@@ -51,6 +51,8 @@ pub struct Options {
     pub requests_max: usize,
     /// What happens when the connection breaks.
     pub reconnect: Reconnect,
+    /// Options of every connection's socket.
+    pub socket: SocketOptions,
 }
 
 /// What happens when the connection breaks.
@@ -99,6 +101,7 @@ impl Default for Options {
             transfer_bytes_max: 1 << 20,
             requests_max: 4096,
             reconnect: Reconnect::default(),
+            socket: SocketOptions::default(),
         }
     }
 }

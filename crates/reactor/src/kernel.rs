@@ -1,5 +1,5 @@
-//! Requests to the kernel that no library wraps: two for block devices, and locks of open file descriptions. The only `unsafe`
-//! besides the ring's.
+//! Requests to the kernel that no library wraps: two for block devices, locks of open file descriptions, and an option of
+//! sockets. The only `unsafe` besides the ring's.
 
 #![allow(unsafe_code)]
 
@@ -38,6 +38,35 @@ pub(crate) fn lock(file: &File, is_exclusive: bool) -> io::Result<bool> {
             error => Err(error),
         },
     }
+}
+
+/// Asks the network card's driver to leave interrupts off while the socket is polled.
+pub(crate) fn set_prefer_busy_poll(socket: &impl AsFd, is_preferred: bool) -> io::Result<()> {
+    set_option(socket, libc::SO_PREFER_BUSY_POLL, libc::c_int::from(is_preferred))
+}
+
+/// Whether that was asked for.
+pub(crate) fn prefer_busy_poll(socket: &impl AsFd) -> io::Result<bool> {
+    option(socket, libc::SO_PREFER_BUSY_POLL).map(|value| value != 0)
+}
+
+fn set_option(socket: &impl AsFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let (descriptor, len) = (socket.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the descriptor is open, and the kernel reads one `c_int`, which outlives the call.
+    let result =
+        unsafe { libc::setsockopt(descriptor, libc::SOL_SOCKET, name, (&raw const value).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn option(socket: &impl AsFd, name: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let descriptor = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `value`, and the length to `len`.
+    let result = unsafe {
+        libc::getsockopt(descriptor, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 /// `linux/fs.h`.

@@ -48,6 +48,7 @@ mod key;
 mod lanes;
 mod listeners;
 pub mod mailbox;
+mod options;
 mod poller;
 mod reactor;
 mod ring;
@@ -58,5 +59,6 @@ mod workers;
 
 pub use config::{Config, IoChoice, Mode, ReactorError};
 pub use event::{Event, ListenerToken, Received, Token};
+pub use options::{OptionSyntaxError, SocketOptionError, SocketOptions};
 pub use reactor::Reactor;
 pub use waker::Waker;

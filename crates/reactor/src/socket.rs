@@ -39,24 +39,6 @@ pub fn set_nodelay(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_tcp_nodelay(true)
 }
 
-/// Sets the sizes of the kernel's buffers in bytes and so ends their automatic tuning.
-///
-/// # Errors
-/// The kernel's.
-pub fn set_buffers(socket: &impl AsFd, receive_bytes: usize, send_bytes: usize) -> io::Result<()> {
-    let socket = SockRef::from(socket);
-    socket.set_recv_buffer_size(receive_bytes)?;
-    socket.set_send_buffer_size(send_bytes)
-}
-
-/// Sets the priority by which the network card may choose a queue set (`SO_PRIORITY`, H5).
-///
-/// # Errors
-/// The kernel's.
-pub fn set_priority(socket: &impl AsFd, priority: u32) -> io::Result<()> {
-    SockRef::from(socket).set_priority(priority)
-}
-
 /// Finds a dead peer of an idle connection: first probe after `idle`, then every `interval`, lost after `probes`.
 ///
 /// # Errors
@@ -72,14 +54,6 @@ pub fn set_keepalive(socket: &impl AsFd, idle: Duration, interval: Duration, pro
 /// The kernel's.
 pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
     SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
-}
-
-/// Chooses the congestion control algorithm by its name (V6).
-///
-/// # Errors
-/// The kernel's; `NotFound` if it has no such algorithm.
-pub fn set_congestion_control(socket: &impl AsFd, name: &str) -> io::Result<()> {
-    SockRef::from(socket).set_tcp_congestion(name.as_bytes())
 }
 
 /// The core that the connection's packets were last processed on (`SO_INCOMING_CPU`, S6), if known.

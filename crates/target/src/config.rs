@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use isolane_proto::subsystem::ConfigError;
 use isolane_proto::target::{Limits, Scheduling};
-use isolane_reactor::{Config as ReactorConfig, IoChoice, Mode, ReactorError};
+use isolane_reactor::{Config as ReactorConfig, IoChoice, Mode, ReactorError, SocketOptionError};
 use isolane_volume::Volume;
 use isolane_wire::Nqn;
+
+use crate::listen::Listen;
 
 /// What a target serves and how. Start from [`TargetConfig::new`] and change what should differ.
 #[derive(Clone)]
@@ -20,8 +22,8 @@ pub struct TargetConfig {
     pub serial: String,
     /// The namespaces: id (from 1) and volume.
     pub volumes: Vec<(u32, Arc<dyn Volume>)>,
-    /// Addresses to listen on; port 0 picks a free one.
-    pub listen: Vec<SocketAddr>,
+    /// Where to listen, and with which socket options.
+    pub listen: Vec<Listen>,
     /// The addresses that the discovery log names; empty: the one that the asking host connected to.
     pub advertise: Vec<SocketAddr>,
     /// The only hosts that may connect, by NQN; `None` admits every host.
@@ -97,6 +99,14 @@ pub enum StartError {
         address: SocketAddr,
         /// The kernel's answer.
         error: io::Error,
+    },
+    /// A socket option of a listener cannot be had.
+    #[error("cannot listen on {address}: {error}")]
+    SocketOption {
+        /// The address.
+        address: SocketAddr,
+        /// The option, the kernel's answer, and the remedy.
+        error: SocketOptionError,
     },
     /// A reactor could not be set up.
     #[error(transparent)]

@@ -27,6 +27,7 @@
 mod config;
 mod core;
 mod counters;
+mod listen;
 mod namespace;
 mod shared;
 mod status;
@@ -35,7 +36,8 @@ mod target;
 
 pub use config::{StartError, TargetConfig};
 pub use counters::{Counters, Latency, NamespaceCounters, Operation, OperationCounters};
+pub use listen::Listen;
 pub use target::{ShutdownReport, Target};
 
 pub use isolane_proto::subsystem::AssociationInfo;
-pub use isolane_reactor::{IoChoice, Mode};
+pub use isolane_reactor::{IoChoice, Mode, SocketOptionError, SocketOptions};

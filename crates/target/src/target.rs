@@ -13,12 +13,12 @@ use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfi
 use isolane_proto::target::Limits;
 use isolane_reactor::core::raise_descriptor_limit;
 use isolane_reactor::mailbox::{self, Receiver as Mailbox};
-use isolane_reactor::{Config as ReactorConfig, Reactor, ReactorError, Waker};
-use socket2::{Domain, Protocol, Socket, Type};
+use isolane_reactor::{Config as ReactorConfig, Reactor, ReactorError, SocketOptions, Waker};
 
 use crate::config::{IN_CAPSULE_BYTES_MAX, StartError, TRANSFER_BYTES_MAX, TargetConfig};
 use crate::core::{CoreReport, Driver, Parts};
 use crate::counters::{CoreCounters, Counters, NamespaceCounters};
+use crate::listen::Listen;
 use crate::namespace::{Namespace, Namespaces};
 use crate::shared::{Message, Shared};
 
@@ -87,9 +87,8 @@ impl Target {
         if let Err(error) = raise_descriptor_limit() {
             log::warn!("cannot raise the limit of descriptors: {error}; many connections may be refused");
         }
-        let listeners =
-            config.listen.iter().map(|address| listen(*address)).collect::<Result<Vec<_>, _>>()?;
-        let local_addrs = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        let listeners = open_listeners(&config.listen)?;
+        let local_addrs = listeners.iter().filter_map(|(listener, _)| listener.local_addr().ok()).collect();
         let namespaces =
             config.volumes.iter().map(|(nsid, volume)| Namespace::new(*nsid, Arc::clone(volume)));
         let namespaces: Vec<_> = namespaces.collect();
@@ -142,7 +141,7 @@ impl Target {
         &mut self,
         core: Spawned,
         mailbox: Mailbox<Message>,
-        listeners: Vec<TcpListener>,
+        listeners: Vec<(TcpListener, SocketOptions)>,
     ) -> Result<(), StartError> {
         let (begun, has_begun) = mpsc::channel();
         let setup = Setup { shared: Arc::clone(&self.shared), mailbox, listeners, begun };
@@ -187,7 +186,7 @@ struct Spawned {
 struct Setup {
     shared: Arc<Shared>,
     mailbox: Mailbox<Message>,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, SocketOptions)>,
     /// Tells whether it could begin.
     begun: Sender<std::io::Result<()>>,
 }
@@ -254,18 +253,8 @@ fn introduce(
     )
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    let open = || {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        Ok(TcpListener::from(socket))
-    };
-    open().map_err(|error| StartError::Listen { address, error })
+fn open_listeners(places: &[Listen]) -> Result<Vec<(TcpListener, SocketOptions)>, StartError> {
+    places.iter().map(|place| Ok((place.open()?, place.options.clone()))).collect()
 }
 
 fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
@@ -286,6 +275,3 @@ fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
         generation_start: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     }
 }
-
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;

@@ -156,6 +156,7 @@ fn two_namespaces_with_one_identity_are_refused() {
 #[test]
 fn an_address_in_use_is_an_error_that_says_what_to_do() {
     let (_target, address) = start(config(&["mem:1M"]));
-    let error = Target::start(TargetConfig { listen: vec![address], ..config(&["mem:1M"]) }).err().unwrap();
+    let error =
+        Target::start(TargetConfig { listen: vec![address.into()], ..config(&["mem:1M"]) }).err().unwrap();
     assert!(error.to_string().contains("choose another port"), "{error}");
 }

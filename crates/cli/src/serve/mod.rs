@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_target::{Target, TargetConfig};
+use isolane_target::{Listen, Target, TargetConfig};
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 
@@ -53,6 +53,19 @@ const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 /// ends it at once. SIGUSR1 prints counters on stderr, as text or, with
 /// --json, as JSON.
 ///
+/// Connections of a listener can have socket options, behind its address as in
+/// --listen 10.0.0.1:4420,priority=5,congestion=bbr:
+///
+///   priority=N            by which the network card may choose a queue set
+///   tos=N                 type of service: DSCP * 4
+///   congestion=NAME       the congestion control algorithm
+///   busy-poll=US          how long a receive asks the network card
+///   prefer-busy-poll=on   its interrupts stay off while it is asked
+///   send-buffer=BYTES     instead of what the kernel tunes
+///   receive-buffer=BYTES  likewise
+///   unsent-max=BYTES      how much waits in the kernel, where nothing can
+///                         pass it, before it is sent
+///
 /// There is neither authentication nor encryption yet: whoever reaches the
 /// port reads and writes the volumes. Names of hosts, as --allow-host checks
 /// them, can be forged.
@@ -63,8 +76,8 @@ pub struct Args {
     #[arg(value_name = "VOLUME")]
     volumes: Vec<String>,
     /// Listen here, as 127.0.0.1:4420 or [::1]:4420; port 0 picks a free one; may be repeated
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4420", value_parser = parse_address)]
-    listen: Vec<SocketAddr>,
+    #[arg(long, value_name = "ADDR:PORT[,OPTION...]", default_value = "127.0.0.1:4420")]
+    listen: Vec<Listen>,
     /// Name this address in the discovery log instead of the one a host connected to; may be repeated
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     advertise: Vec<SocketAddr>,

@@ -13,6 +13,7 @@ use isolane_reactor::socket;
 use isolane_wire::fabrics::ConnectRejection;
 use isolane_wire::{CompletionEntry, SubmissionEntry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::{ConnectError, Step};
 use crate::options::Options;
@@ -55,7 +56,7 @@ impl Connection {
         let opened = Instant::now();
         let failed = |source| at_socket(address, Step::Tcp, source);
         let left = deadline.saturating_duration_since(opened).max(Duration::from_millis(1));
-        let stream = TcpStream::connect_timeout(&address, left).map_err(failed)?;
+        let stream = connect(address, options, left)?;
         socket::set_nodelay(&stream).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;
         let queue = Queue::new(queue_options(options), opened);
@@ -231,6 +232,16 @@ impl Connection {
         let _ = self.transmit(step);
         self.misbehaved(step, crate::client::describe(&event))
     }
+}
+
+/// The options come first: the handshake tells the peer how large our buffer is.
+fn connect(address: SocketAddr, options: &Options, patience: Duration) -> Result<TcpStream, ConnectError> {
+    let failed = |source| at_socket(address, Step::Tcp, source);
+    let socket =
+        Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP)).map_err(failed)?;
+    options.socket.apply(&socket)?;
+    socket.connect_timeout(&address.into(), patience).map_err(failed)?;
+    Ok(socket.into())
 }
 
 fn at_socket(address: SocketAddr, step: Step, source: io::Error) -> ConnectError {

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use isolane_proto::subsystem::ConnectionInfo;
-use isolane_reactor::{ListenerToken, Token, socket};
+use isolane_reactor::{ListenerToken, SocketOptions, Token, socket};
 
 use super::Driver;
 use super::lane::Lane;
@@ -14,12 +14,14 @@ use crate::table::Key;
 /// The listeners of a core, and how many connections it has given to each core.
 pub(super) struct Listeners {
     tokens: Vec<ListenerToken>,
+    /// What connections of each listener are like, by the index of its token.
+    options: Vec<SocketOptions>,
     given: Vec<u64>,
 }
 
 impl Listeners {
     pub(super) fn new(cores: usize) -> Listeners {
-        Listeners { tokens: Vec::new(), given: vec![0; cores] }
+        Listeners { tokens: Vec::new(), options: Vec::new(), given: vec![0; cores] }
     }
 }
 
@@ -28,10 +30,11 @@ impl Driver {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn listen(&mut self, listeners: Vec<TcpListener>) -> std::io::Result<()> {
-        for listener in listeners {
+    pub(crate) fn listen(&mut self, listeners: Vec<(TcpListener, SocketOptions)>) -> std::io::Result<()> {
+        for (listener, options) in listeners {
             let token = self.core.reactor.listen(listener)?;
             self.listeners.tokens.push(token);
+            self.listeners.options.push(options);
         }
         Ok(())
     }
@@ -43,11 +46,14 @@ impl Driver {
     }
 
     /// A connection came in.
-    pub(super) fn handle_accepted(&mut self, socket: TcpStream, peer: SocketAddr) {
+    pub(super) fn handle_accepted(&mut self, listener: ListenerToken, socket: TcpStream, peer: SocketAddr) {
         let open: u64 = (0..self.listeners.given.len()).map(|core| self.load(core)).sum();
         if open >= self.core.shared.connections_max as u64 {
             log::warn!("{peer}: refused: {open} connections are open, which is the limit");
             return;
+        }
+        if let Err(error) = self.listeners.options[listener.index()].apply(&socket) {
+            return log::warn!("{peer}: cannot be served: {error}");
         }
         let core = self.least_loaded_core();
         self.listeners.given[core] += 1;

@@ -216,7 +216,7 @@ impl Driver {
                 }
             }
             Event::File(finished) => self.handle_file(finished),
-            Event::Accepted { socket, peer, .. } => self.handle_accepted(socket, peer),
+            Event::Accepted { listener, socket, peer } => self.handle_accepted(listener, socket, peer),
             Event::Woken => self.read_mailbox(),
         }
     }

@@ -1,0 +1,95 @@
+//! An option that could not be set: which, why, and what to do.
+
+use rustix::io::Errno;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// An option that the kernel did not set as asked for.
+#[derive(Clone, Debug)]
+pub struct SocketOptionError {
+    option: &'static str,
+    value: String,
+    source: Arc<io::Error>,
+}
+
+impl SocketOptionError {
+    pub(super) fn new(option: &'static str, value: String, source: io::Error) -> SocketOptionError {
+        SocketOptionError { option, value, source: Arc::new(source) }
+    }
+
+    /// The option's name, as it is written.
+    pub fn option(&self) -> &'static str {
+        self.option
+    }
+
+    fn remedy(&self) -> String {
+        let is_refused = self.errno() == Some(Errno::PERM);
+        match self.option {
+            "congestion" if is_refused => format!(
+                "without CAP_NET_ADMIN only these may be chosen: {}; give the program that capability, or add the algorithm \
+                 to net.ipv4.tcp_allowed_congestion_control",
+                list("allowed")
+            ),
+            "congestion" => {
+                format!(
+                    "this kernel has: {}; choose one, or load the module tcp_{}",
+                    list("available"),
+                    self.value
+                )
+            }
+            "priority" if is_refused => String::from("give the program CAP_NET_ADMIN, or choose 0 to 6"),
+            "busy-poll" if is_refused => {
+                String::from("give the program CAP_NET_ADMIN, or raise net.core.busy_read to it")
+            }
+            "prefer-busy-poll" if is_refused => String::from("give the program CAP_NET_ADMIN"),
+            "receive-buffer" => String::from("ask for less, or raise net.core.rmem_max"),
+            "send-buffer" => String::from("ask for less, or raise net.core.wmem_max"),
+            _ => String::from("leave the option out"),
+        }
+    }
+
+    fn errno(&self) -> Option<Errno> {
+        self.source.raw_os_error().map(Errno::from_raw_os_error)
+    }
+}
+
+impl fmt::Display for SocketOptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SocketOptionError { option, value, source } = self;
+        match self.errno() {
+            Some(Errno::NOENT) if *option == "congestion" => {
+                write!(f, "cannot set congestion={value}: the kernel does not know it; {}", self.remedy())
+            }
+            _ => write!(f, "cannot set {option}={value}: {source}; {}", self.remedy()),
+        }
+    }
+}
+
+impl std::error::Error for SocketOptionError {}
+
+/// The congestion control algorithms that are `available` or `allowed`.
+fn list(which: &str) -> String {
+    let path = format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control");
+    std::fs::read_to_string(path).map_or_else(|_| String::from("(unknown)"), |names| names.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lacks_a_privilege_is_told_which() {
+        for (option, remedy) in [
+            ("priority", "CAP_NET_ADMIN, or choose 0 to 6"),
+            ("busy-poll", "net.core.busy_read"),
+            ("prefer-busy-poll", "CAP_NET_ADMIN"),
+            ("congestion", "tcp_allowed_congestion_control"),
+        ] {
+            let refused = io::Error::from_raw_os_error(Errno::PERM.raw_os_error());
+            let error = SocketOptionError::new(option, String::from("7"), refused).to_string();
+            assert!(error.starts_with(&format!("cannot set {option}=7: ")), "{error}");
+            assert!(error.contains(remedy), "{error}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Where a target listens, and what the sockets there are like.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::str::FromStr;
+
+use isolane_reactor::SocketOptions;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::config::StartError;
+
+/// A place to listen at. As text: `127.0.0.1:4420` or `[::1]:4420`, and socket options behind commas, as in
+/// `10.0.0.1:4420,priority=5,congestion=bbr`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// The address; port 0 picks a free one.
+    pub address: SocketAddr,
+    /// Options of the listener's socket and of each connection that comes in there.
+    pub options: SocketOptions,
+}
+
+impl From<SocketAddr> for Listen {
+    fn from(address: SocketAddr) -> Listen {
+        Listen { address, options: SocketOptions::default() }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let (address, options) = text.split_once(',').unwrap_or((text, ""));
+        let wrong = |_| "it is no address with a port; write it as in 127.0.0.1:4420 or [::1]:4420";
+        let address = address.parse().map_err(wrong)?;
+        Ok(Listen { address, options: options.parse().map_err(|why| format!("{why}"))? })
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let comma = if self.options == SocketOptions::default() { "" } else { "," };
+        write!(f, "{}{comma}{}", self.address, self.options)
+    }
+}
+
+impl Listen {
+    /// Opens the listener, with its options: what cannot be had is found out now, and the TCP handshake tells every host how
+    /// large the buffers are.
+    pub(crate) fn open(&self) -> Result<TcpListener, StartError> {
+        let address = self.address;
+        let failed = |error| StartError::Listen { address, error };
+        let socket = self.socket().map_err(failed)?;
+        self.options.apply(&socket).map_err(|error| StartError::SocketOption { address, error })?;
+        socket.listen(BACKLOG).map_err(failed)?;
+        Ok(TcpListener::from(socket))
+    }
+
+    fn socket(&self) -> std::io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(self.address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if self.address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&self.address.into())?;
+        Ok(socket)
+    }
+}
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printing_and_parsing_are_inverse() {
+        for text in ["127.0.0.1:4420", "[::1]:0", "[::]:4420,priority=5,congestion=bbr"] {
+            assert_eq!(text.parse::<Listen>().expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_the_address_and_one_in_an_option_are_told_apart() {
+        let error = |text: &str| text.parse::<Listen>().expect_err(text);
+        assert!(error("localhost").contains("no address with a port"));
+        assert!(error("127.0.0.1:4420,size=1").contains("no socket option"));
+    }
+
+    #[test]
+    fn an_option_that_cannot_be_had_is_an_error_of_the_start() {
+        let listen: Listen = "127.0.0.1:0,congestion=nosuch".parse().expect("well formed");
+        let error = listen.open().expect_err("no such algorithm").to_string();
+        assert!(error.contains("127.0.0.1:0") && error.contains("congestion=nosuch"), "{error}");
+    }
+}
