@@ -195,9 +195,10 @@ impl Driver {
         self.read_hosts();
         self.see_to_flushes();
         self.tick_if_due();
+        // A host that sees the end of its connection may at once use its queue id again.
+        self.reap();
         self.send_dirty();
         self.see_to_stop();
-        self.reap();
         turned
     }
 
