@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd};
-use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
 use std::fs::File;
 use std::io;
 
@@ -40,6 +40,15 @@ pub(crate) fn lock(file: &File, is_exclusive: bool) -> io::Result<bool> {
     }
 }
 
+/// Bytes in a TCP socket that were never sent.
+pub(crate) fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
+    // SAFETY: SIOCOUTQNSD writes one `c_int` and reads nothing.
+    let request = unsafe { Getter::<SIOCOUTQNSD, libc::c_int>::new() };
+    // SAFETY: as above.
+    let count = unsafe { ioctl(socket, request) }?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
 /// Asks the network card's driver to leave interrupts off while the socket is polled.
 pub(crate) fn set_prefer_busy_poll(socket: &impl AsFd, is_preferred: bool) -> io::Result<()> {
     set_option(socket, libc::SO_PREFER_BUSY_POLL, libc::c_int::from(is_preferred))
@@ -72,6 +81,8 @@ fn option(socket: &impl AsFd, name: libc::c_int) -> io::Result<libc::c_int> {
 /// `linux/fs.h`.
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 const BLKZEROOUT: Opcode = opcode::none(0x12, 127);
+/// `linux/sockios.h`.
+const SIOCOUTQNSD: Opcode = 0x894b;
 
 #[cfg(test)]
 mod tests {

@@ -54,6 +54,7 @@ mod reactor;
 mod ring;
 pub mod socket;
 mod spin;
+pub mod topology;
 mod waker;
 mod workers;
 

@@ -56,6 +56,14 @@ pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()>
     SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
 }
 
+/// Bytes that the kernel has taken and not sent once (`SIOCOUTQNSD`).
+///
+/// # Errors
+/// The kernel's.
+pub fn unsent_bytes(socket: &impl AsFd) -> io::Result<usize> {
+    crate::kernel::unsent_bytes(socket)
+}
+
 /// The core that the connection's packets were last processed on (`SO_INCOMING_CPU`, S6), if known.
 pub fn incoming_cpu(socket: &impl AsFd) -> Option<usize> {
     SockRef::from(socket).cpu_affinity().ok().filter(|&core| core < crate::core::CORES_MAX)

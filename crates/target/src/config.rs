@@ -12,6 +12,7 @@ use isolane_volume::Volume;
 use isolane_wire::Nqn;
 
 use crate::listen::Listen;
+use crate::placement::Placement;
 
 /// What a target serves and how. Start from [`TargetConfig::new`] and change what should differ.
 #[derive(Clone)]
@@ -30,6 +31,8 @@ pub struct TargetConfig {
     pub allowed_hosts: Option<Vec<Nqn>>,
     /// One reactor is pinned to each of these cores; empty means one reactor that is not pinned.
     pub cores: Vec<usize>,
+    /// By which rule connections are spread over the cores.
+    pub placement: Placement,
     /// What reactors do when there is nothing to do.
     pub mode: Mode,
     /// How long [`Mode::Adaptive`] spins after work.
@@ -64,6 +67,7 @@ impl TargetConfig {
             advertise: Vec::new(),
             allowed_hosts: None,
             cores: Vec::new(),
+            placement: Placement::default(),
             mode: Mode::Adaptive,
             spin: ReactorConfig::SPIN,
             io: IoChoice::Auto,

@@ -25,18 +25,22 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod connections;
 mod core;
 mod counters;
 mod listen;
 mod namespace;
+mod placement;
 mod shared;
 mod status;
 mod table;
 mod target;
 
 pub use config::{StartError, TargetConfig};
+pub use connections::ConnectionStatus;
 pub use counters::{Counters, Latency, NamespaceCounters, Operation, OperationCounters};
 pub use listen::Listen;
+pub use placement::Placement;
 pub use target::{ShutdownReport, Target};
 
 pub use isolane_proto::subsystem::AssociationInfo;

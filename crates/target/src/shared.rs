@@ -16,6 +16,7 @@ use isolane_reactor::mailbox::Sender;
 use isolane_wire::{Nqn, SubmissionEntry};
 use parking_lot::Mutex;
 
+use crate::connections::ConnectionStatus;
 use crate::counters::CoreCounters;
 use crate::namespace::Namespaces;
 use crate::table::Key;
@@ -46,6 +47,8 @@ pub(crate) enum Message {
     HostRead { lane: Key, is_settled: bool },
     /// An association has ended; the Connect of this lane may now be admitted.
     RetryConnect { lane: Key },
+    /// Tell about every connection; the sender is dropped when that is done.
+    Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish what is in flight, close everything, flush; by then at the latest.
     Stop { deadline: Instant },
 }

@@ -13,13 +13,16 @@ use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfi
 use isolane_proto::target::Limits;
 use isolane_reactor::core::raise_descriptor_limit;
 use isolane_reactor::mailbox::{self, Receiver as Mailbox};
+use isolane_reactor::topology::Topology;
 use isolane_reactor::{Config as ReactorConfig, Reactor, ReactorError, SocketOptions, Waker};
 
 use crate::config::{IN_CAPSULE_BYTES_MAX, StartError, TRANSFER_BYTES_MAX, TargetConfig};
-use crate::core::{CoreReport, Driver, Parts};
+use crate::connections::{self, ConnectionStatus};
+use crate::core::{Acceptor, CoreReport, Driver, Parts};
 use crate::counters::{CoreCounters, Counters, NamespaceCounters};
 use crate::listen::Listen;
 use crate::namespace::{Namespace, Namespaces};
+use crate::placement::Placer;
 use crate::shared::{Message, Shared};
 
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN`].
@@ -28,6 +31,7 @@ pub struct Target {
     threads: Vec<JoinHandle<CoreReport>>,
     local_addrs: Vec<SocketAddr>,
     io_description: String,
+    cores: Vec<usize>,
 }
 
 /// How a target ended.
@@ -97,11 +101,14 @@ impl Target {
         let cores = spawn_cores(&config)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
         let (shared, mailboxes) = introduce(&config, port, namespaces, &cores);
-        let mut target = Target { shared, threads: Vec::new(), local_addrs, io_description };
-        let mut listeners = Some(listeners);
+        let cores_given = config.cores.clone();
+        let mut target =
+            Target { shared, threads: Vec::new(), local_addrs, io_description, cores: cores_given };
+        let placer = Placer::new(config.placement, &config.cores, &Topology::read());
+        let mut acceptor = Some(Acceptor { listeners, placer });
         for (core, mailbox) in cores.into_iter().zip(mailboxes) {
             // The first core accepts for all.
-            target.begin(core, mailbox, listeners.take().unwrap_or_default())?;
+            target.begin(core, mailbox, acceptor.take())?;
         }
         Ok(target)
     }
@@ -130,6 +137,11 @@ impl Target {
         self.shared.control(|port| port.associations())
     }
 
+    /// Every connection, and where it is.
+    pub fn connections(&self) -> Vec<ConnectionStatus> {
+        connections::ask(&self.shared, &self.cores)
+    }
+
     /// Stops: no connection is accepted any more, commands in flight get `within` to finish (not async events, and not
     /// transfers that are half received), connections are closed, volumes flushed.
     pub fn shutdown(mut self, within: Duration) -> ShutdownReport {
@@ -141,10 +153,10 @@ impl Target {
         &mut self,
         core: Spawned,
         mailbox: Mailbox<Message>,
-        listeners: Vec<(TcpListener, SocketOptions)>,
+        acceptor: Option<Acceptor>,
     ) -> Result<(), StartError> {
         let (begun, has_begun) = mpsc::channel();
-        let setup = Setup { shared: Arc::clone(&self.shared), mailbox, listeners, begun };
+        let setup = Setup { shared: Arc::clone(&self.shared), mailbox, acceptor, begun };
         let gone = || StartError::Begin(std::io::ErrorKind::Other.into());
         core.setup.send(setup).map_err(|_| gone())?;
         has_begun.recv().map_err(|_| gone())?.map_err(StartError::Begin)?;
@@ -186,7 +198,7 @@ struct Spawned {
 struct Setup {
     shared: Arc<Shared>,
     mailbox: Mailbox<Message>,
-    listeners: Vec<(TcpListener, SocketOptions)>,
+    acceptor: Option<Acceptor>,
     /// Tells whether it could begin.
     begun: Sender<std::io::Result<()>>,
 }
@@ -230,9 +242,9 @@ fn run_core(
     };
     let _ = ready.send(Ok((reactor.waker(), reactor.io_description().to_owned())));
     // No setup comes when another core could not be started.
-    let Ok(Setup { shared, mailbox, listeners, begun }) = later.recv() else { return CoreReport::default() };
+    let Ok(Setup { shared, mailbox, acceptor, begun }) = later.recv() else { return CoreReport::default() };
     let mut driver = Driver::new(Parts { index, shared, reactor, mailbox, pool_pages_max, limits });
-    let listening = driver.listen(listeners);
+    let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
     let is_listening = listening.is_ok();
     let _ = begun.send(listening);
     if is_listening { driver.run() } else { CoreReport::default() }

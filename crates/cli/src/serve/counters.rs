@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use isolane_target::{Counters, Operation};
+use isolane_target::{ConnectionStatus, Counters, Operation};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -10,11 +10,42 @@ use crate::output;
 use crate::units::show_bytes;
 
 /// Text, or JSON with the same numbers.
-pub fn show(counters: &Counters, as_json: bool) -> Result<String, Failure> {
+pub fn show(counters: &Counters, connections: &[ConnectionStatus], as_json: bool) -> Result<String, Failure> {
     if !as_json {
-        return Ok(to_text(counters));
+        return Ok(to_text(counters) + &connections.iter().map(connection_text).collect::<String>());
     }
-    Ok(String::from_utf8_lossy(&output::to_json(&to_json(counters))?).into_owned())
+    let mut json = to_json(counters);
+    json["connections"] = connections.iter().map(connection_json).collect();
+    Ok(String::from_utf8_lossy(&output::to_json(&json)?).into_owned())
+}
+
+fn connection_text(status: &ConnectionStatus) -> String {
+    let queue = match (&status.host_nqn, status.qid) {
+        (Some(host), Some(qid)) => format!("queue {qid} of {host}"),
+        _ => String::from("no queue yet"),
+    };
+    let core = status.core.map_or(String::new(), |core| format!(" on core {core}"));
+    let incoming = status.incoming_cpu.map_or(String::new(), |core| format!(", packets on core {core}"));
+    format!(
+        "connection {} {queue}: reactor {}{core}{incoming}; {} moved, {} unsent\n",
+        status.peer,
+        status.reactor,
+        show_bytes(status.moved_bytes as f64),
+        show_bytes(status.unsent_bytes as f64),
+    )
+}
+
+fn connection_json(status: &ConnectionStatus) -> serde_json::Value {
+    json!({
+        "peer": status.peer.to_string(),
+        "host_nqn": status.host_nqn.as_ref().map(|nqn| nqn.as_str()),
+        "qid": status.qid,
+        "reactor": status.reactor,
+        "core": status.core,
+        "incoming_cpu": status.incoming_cpu,
+        "moved_bytes": status.moved_bytes,
+        "unsent_bytes": status.unsent_bytes,
+    })
 }
 
 fn to_text(counters: &Counters) -> String {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_target::{Listen, Target, TargetConfig};
+use isolane_target::{Listen, Placement, Target, TargetConfig};
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 
@@ -50,8 +50,8 @@ const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 ///
 /// SIGINT and SIGTERM end the target in order: commands in flight are
 /// finished (for at most 5 s), everything is made durable. A second signal
-/// ends it at once. SIGUSR1 prints counters on stderr, as text or, with
-/// --json, as JSON.
+/// ends it at once. SIGUSR1 prints counters, and where each connection is,
+/// on stderr, as text or, with --json, as JSON.
 ///
 /// Connections of a listener can have socket options, behind its address as in
 /// --listen 10.0.0.1:4420,priority=5,congestion=bbr:
@@ -90,6 +90,9 @@ pub struct Args {
     /// Run one reactor on each of these cores, as 0,1 (default: every core this process may use)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_core)]
     cores: Vec<usize>,
+    /// Which reactor a new connection goes to; SIGUSR1 shows where each is
+    #[arg(long, value_enum, default_value_t = PlacementArg::IncomingCpu)]
+    placement: PlacementArg,
     /// What a reactor does when there is nothing to do
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
     mode: ModeArg,
@@ -119,6 +122,27 @@ enum SchedulingArg {
     Off,
 }
 
+/// Which reactor a new connection goes to. None gets more than twice as many as another, and four.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PlacementArg {
+    /// The one on the core that its packets arrive on, or next to it; in turn for hosts on this machine
+    IncomingCpu,
+    /// One after the other
+    RoundRobin,
+    /// The one with the fewest connections
+    LeastLoaded,
+}
+
+impl PlacementArg {
+    fn placement(self) -> Placement {
+        match self {
+            PlacementArg::IncomingCpu => Placement::IncomingCpu,
+            PlacementArg::RoundRobin => Placement::RoundRobin,
+            PlacementArg::LeastLoaded => Placement::LeastLoaded,
+        }
+    }
+}
+
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut wishes = Wishes::listen()?;
@@ -134,7 +158,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     output::write_stdout(announce::lines(&addresses, nqn.as_str()).as_bytes())?;
     while wishes.wait() == Wish::ShowCounters {
-        eprint!("{}", counters::show(&target.counters(), args.json)?);
+        eprint!("{}", counters::show(&target.counters(), &target.connections(), args.json)?);
     }
     signals::end_at_next_signal()?;
     stop(target)
@@ -161,6 +185,7 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
     config.advertise = args.advertise.clone();
     config.allowed_hosts = allowed_hosts(&args.allow_host)?;
     config.cores = cores(&args.cores)?;
+    config.placement = args.placement.placement();
     config.mode = args.mode.mode();
     config.io = args.io.choice();
     config.io_queues = args.io_queues;

@@ -1,4 +1,7 @@
-//! Connections come in on the first core and go to the core that has the fewest (S3: for life).
+//! Connections come in on the first core and go to the core that [`Placer`] chooses.
+//!
+//! One core accepts for all, not one listener for each core (`SO_REUSEPORT`): then the kernel would choose by a hash, or by the
+//! incoming core alone, without a look at how crowded the cores are.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -8,20 +11,28 @@ use isolane_reactor::{ListenerToken, SocketOptions, Token, socket};
 
 use super::Driver;
 use super::lane::Lane;
+use crate::placement::Placer;
 use crate::shared::Message;
 use crate::table::Key;
+
+/// What the core that accepts needs for it.
+pub(crate) struct Acceptor {
+    pub listeners: Vec<(TcpListener, SocketOptions)>,
+    pub placer: Placer,
+}
 
 /// The listeners of a core, and how many connections it has given to each core.
 pub(super) struct Listeners {
     tokens: Vec<ListenerToken>,
     /// What connections of each listener are like, by the index of its token.
     options: Vec<SocketOptions>,
+    placer: Option<Placer>,
     given: Vec<u64>,
 }
 
 impl Listeners {
     pub(super) fn new(cores: usize) -> Listeners {
-        Listeners { tokens: Vec::new(), options: Vec::new(), given: vec![0; cores] }
+        Listeners { tokens: Vec::new(), options: Vec::new(), placer: None, given: vec![0; cores] }
     }
 }
 
@@ -30,8 +41,9 @@ impl Driver {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn listen(&mut self, listeners: Vec<(TcpListener, SocketOptions)>) -> std::io::Result<()> {
-        for (listener, options) in listeners {
+    pub(crate) fn listen(&mut self, acceptor: Acceptor) -> std::io::Result<()> {
+        self.listeners.placer = Some(acceptor.placer);
+        for (listener, options) in acceptor.listeners {
             let token = self.core.reactor.listen(listener)?;
             self.listeners.tokens.push(token);
             self.listeners.options.push(options);
@@ -55,7 +67,7 @@ impl Driver {
         if let Err(error) = self.listeners.options[listener.index()].apply(&socket) {
             return log::warn!("{peer}: cannot be served: {error}");
         }
-        let core = self.least_loaded_core();
+        let core = self.place(&socket, peer);
         self.listeners.given[core] += 1;
         if core == self.core.index {
             self.adopt(socket, peer);
@@ -75,7 +87,6 @@ impl Driver {
             Ok((token, local)) => {
                 self.insert(token, ConnectionInfo { local, remote: peer });
                 self.core.counters.connections_open.add(1);
-                log::debug!("{peer}: accepted by core {}", self.core.index);
             }
             Err(error) => log::warn!("{peer}: cannot be served: {error}"),
         }
@@ -107,9 +118,25 @@ impl Driver {
         counters.connections_open.value() + on_the_way
     }
 
-    fn least_loaded_core(&self) -> usize {
-        (0..self.listeners.given.len()).min_by_key(|core| self.load(*core)).unwrap_or(self.core.index)
+    fn place(&mut self, socket: &TcpStream, peer: SocketAddr) -> usize {
+        let incoming = incoming_cpu(socket, peer);
+        let Some(mut placer) = self.listeners.placer.take() else { return self.core.index };
+        let core = placer.place(incoming, |core| self.load(core));
+        self.listeners.placer = Some(placer);
+        match incoming {
+            Some(cpu) => log::debug!("{peer}: given to reactor {core}; its packets arrive on core {cpu}"),
+            None => log::debug!("{peer}: given to reactor {core}"),
+        }
+        core
     }
+}
+
+/// The core that the connection's packets arrive on. Those from this machine itself arrive where their sender runs, which says
+/// nothing, and is the one core where our reactor would be in the way.
+fn incoming_cpu(socket: &TcpStream, peer: SocketAddr) -> Option<usize> {
+    let is_from_here =
+        peer.ip().is_loopback() || socket.local_addr().is_ok_and(|local| local.ip() == peer.ip());
+    if is_from_here { None } else { socket::incoming_cpu(socket) }
 }
 
 /// Bytes that a host has not acknowledged for so long end its connection.

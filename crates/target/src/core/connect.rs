@@ -71,11 +71,12 @@ impl Core {
         match self.shared.connect(entry, data, lane.connection, (address, &lane.busy), self.now) {
             Ok(connected) => {
                 log::info!(
-                    "{}: connected queue {} of controller {} for {}",
+                    "{}: connected queue {} of controller {} for {} on reactor {}",
                     lane.peer(),
                     connected.qid,
                     connected.id.cntlid,
-                    connected.host_nqn
+                    connected.host_nqn,
+                    self.index
                 );
                 lane.queue.set_connected(connected.qid, connected.sqsize, connected.flow_control_disabled);
                 lane.association = Some(Association {

@@ -1,9 +1,13 @@
 //! What other cores say to this one. A message for a lane that has ended finds nobody.
 
+use std::sync::mpsc::Sender;
+
 use isolane_proto::Completion;
+use isolane_reactor::socket;
 
 use super::Driver;
 use super::lane::Lane;
+use crate::connections::ConnectionStatus;
 use crate::shared::Message;
 use crate::table::Key;
 
@@ -31,6 +35,7 @@ impl Driver {
                 self.on_lane(lane, |core, lane| core.on_host_read(lane, is_settled));
             }
             Message::RetryConnect { lane } => self.on_lane(lane, |core, lane| core.try_connect(lane)),
+            Message::Describe(asker) => self.describe_lanes(&asker),
             Message::Stop { deadline } => self.begin_stop(deadline),
         }
     }
@@ -38,6 +43,25 @@ impl Driver {
     fn on_lane(&mut self, key: Key, act: impl FnOnce(&mut super::Core, &mut Lane)) {
         if let Some(lane) = self.lanes.get_mut(key) {
             act(&mut self.core, lane);
+        }
+    }
+
+    /// Tells somebody about every connection.
+    fn describe_lanes(&self, asker: &Sender<ConnectionStatus>) {
+        for lane in self.lanes.iter() {
+            let Some(socket) = lane.token.and_then(|token| self.core.reactor.socket(token)) else { continue };
+            let association = lane.association.as_ref();
+            // Whoever asked may have lost patience.
+            let _ = asker.send(ConnectionStatus {
+                peer: lane.peer(),
+                host_nqn: association.map(|it| it.host_nqn),
+                qid: association.map(|it| it.qid),
+                reactor: self.core.index,
+                core: None,
+                incoming_cpu: socket::incoming_cpu(&socket),
+                moved_bytes: lane.queue.moved_bytes(),
+                unsent_bytes: socket::unsent_bytes(&socket).unwrap_or(0),
+            });
         }
     }
 

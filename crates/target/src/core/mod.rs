@@ -52,6 +52,7 @@ use isolane_proto::target::Limits;
 use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
 
+pub(crate) use self::accept::Acceptor;
 use self::connect::HostReading;
 use self::flush::{FlushGroup, Flushed, Planned};
 use self::job::{FileWork, VolumeLog};

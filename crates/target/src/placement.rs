@@ -1,0 +1,166 @@
+//! Which core a new connection goes to (S6). A decision without I/O.
+//!
+//! Invariant: no core is chosen that has twice as many connections as the least loaded one and a few more, whatever the
+//! rule says.
+
+use isolane_reactor::topology::Topology;
+
+/// The rule by which connections are spread over the reactors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// Where the connection's packets arrive, or next to it; in turn if that is not known or crowded.
+    #[default]
+    IncomingCpu,
+    /// In turn.
+    RoundRobin,
+    /// Where the fewest connections are.
+    LeastLoaded,
+}
+
+/// Places connections.
+#[derive(Debug)]
+pub(crate) struct Placer {
+    placement: Placement,
+    reactors: usize,
+    /// The reactors that are nearest to each core, by its number.
+    nearest: Vec<Vec<usize>>,
+    /// Whose turn it is.
+    next: usize,
+}
+
+impl Placer {
+    /// `cores` are those that the reactors are pinned to; none: one reactor that is not.
+    pub(crate) fn new(placement: Placement, cores: &[usize], topology: &Topology) -> Placer {
+        let last = cores.iter().max().map_or(0, |last| last + 1);
+        let nearest = (0..topology.len().max(last)).map(|core| nearest(core, cores, topology)).collect();
+        Placer { placement, reactors: cores.len().max(1), nearest, next: 0 }
+    }
+
+    /// The reactor for a connection whose packets arrive on core `incoming`; `load` tells how many connections a reactor has.
+    pub(crate) fn place(&mut self, incoming: Option<usize>, load: impl Fn(usize) -> u64) -> usize {
+        let least = (0..self.reactors).map(&load).min().unwrap_or(0);
+        let is_crowded = |reactor: usize| load(reactor) >= 2 * least + CROWD;
+        if self.placement == Placement::LeastLoaded {
+            return (0..self.reactors).min_by_key(|reactor| load(*reactor)).unwrap_or(0);
+        }
+        if self.placement == Placement::IncomingCpu
+            && let Some(nearest) = incoming.and_then(|core| self.nearest.get(core))
+            && let Some(reactor) = nearest.iter().copied().min_by_key(|reactor| load(*reactor))
+            && !is_crowded(reactor)
+        {
+            return reactor;
+        }
+        self.take_turn(is_crowded)
+    }
+
+    fn take_turn(&mut self, is_crowded: impl Fn(usize) -> bool) -> usize {
+        let turns = (0..self.reactors).map(|step| (self.next + step) % self.reactors);
+        let reactor = turns.into_iter().find(|reactor| !is_crowded(*reactor)).unwrap_or(self.next);
+        self.next = (reactor + 1) % self.reactors;
+        reactor
+    }
+}
+
+/// The reactor on this core, else all on the nearest cores that have any.
+fn nearest(core: usize, cores: &[usize], topology: &Topology) -> Vec<usize> {
+    let among = |group: &[usize]| -> Vec<usize> {
+        (0..cores.len()).filter(|reactor| group.contains(&cores[*reactor])).collect()
+    };
+    let itself = among(&[core]);
+    if !itself.is_empty() {
+        return itself;
+    }
+    topology.neighbours(core).map(among).find(|reactors| !reactors.is_empty()).unwrap_or_default()
+}
+
+/// A reactor is crowded when it has so many connections more than twice the least.
+const CROWD: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Eight cores in two packages; each package has two pairs of threads.
+    fn machine() -> Topology {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("possible"), "0-7\n").unwrap();
+        for core in 0..8 {
+            let directory = root.path().join(format!("cpu{core}/topology"));
+            fs::create_dir_all(&directory).unwrap();
+            let (pair, package) = (core / 2 * 2, core / 4 * 4);
+            fs::write(directory.join("core_cpus_list"), format!("{pair}-{}\n", pair + 1)).unwrap();
+            fs::write(directory.join("package_cpus_list"), format!("{package}-{}\n", package + 3)).unwrap();
+        }
+        Topology::read_from(root.path())
+    }
+
+    fn placer(placement: Placement, cores: &[usize]) -> Placer {
+        Placer::new(placement, cores, &machine())
+    }
+
+    /// Places connections that arrive on these cores, and returns the reactors they went to.
+    fn placed(placer: &mut Placer, reactors: usize, incoming: &[Option<usize>]) -> Vec<usize> {
+        let mut loads = vec![0; reactors];
+        let place = |core: &Option<usize>| {
+            let reactor = placer.place(*core, |reactor| loads[reactor]);
+            loads[reactor] += 1;
+            reactor
+        };
+        incoming.iter().map(place).collect()
+    }
+
+    #[test]
+    fn a_connection_goes_where_its_packets_arrive() {
+        let mut placer = placer(Placement::IncomingCpu, &[2, 3, 6]);
+        assert_eq!(placed(&mut placer, 3, &[Some(6), Some(3), Some(2), Some(3)]), [2, 1, 0, 1]);
+    }
+
+    #[test]
+    fn where_no_reactor_is_the_nearest_with_the_fewest_connections_takes_it() {
+        let mut placer = placer(Placement::IncomingCpu, &[0, 1, 5]);
+        // Core 4 shares its units with core 5; cores 2 and 3 are in the package of cores 0 and 1.
+        assert_eq!(placed(&mut placer, 3, &[Some(4), Some(2), Some(3), Some(7)]), [2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_placed_in_turn() {
+        let mut placer = placer(Placement::IncomingCpu, &[0, 1]);
+        assert_eq!(placed(&mut placer, 2, &[None, None, Some(99), None]), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn a_reactor_in_another_package_is_not_near() {
+        let mut placer = placer(Placement::IncomingCpu, &[0, 1]);
+        assert_eq!(placed(&mut placer, 2, &[Some(7), Some(7)]), [0, 1]);
+    }
+
+    #[test]
+    fn a_network_card_with_one_interrupt_does_not_crowd_one_core() {
+        let mut placer = placer(Placement::IncomingCpu, &[0, 1, 2, 3]);
+        let reactors = placed(&mut placer, 4, &[Some(0); 64]);
+        let counts: Vec<_> =
+            (0..4).map(|it| reactors.iter().filter(|reactor| **reactor == it).count()).collect();
+        assert!(counts[1..].iter().all(|count| *count >= 10), "{counts:?}");
+        assert!(counts[0] <= 2 * 12 + CROWD as usize, "{counts:?}");
+    }
+
+    #[test]
+    fn in_turn_means_in_turn_unless_a_core_is_crowded() {
+        let mut placer = placer(Placement::RoundRobin, &[0, 1, 2]);
+        assert_eq!(placed(&mut placer, 3, &[Some(2); 4]), [0, 1, 2, 0]);
+        assert_eq!(placer.place(None, |reactor| [0, 9, 0][reactor]), 2);
+    }
+
+    #[test]
+    fn the_least_loaded_rule_looks_at_nothing_else() {
+        let mut placer = placer(Placement::LeastLoaded, &[0, 1, 2]);
+        assert_eq!(placer.place(Some(0), |reactor| [3, 2, 1][reactor]), 2);
+    }
+
+    #[test]
+    fn one_reactor_that_is_not_pinned_takes_everything() {
+        let mut placer = placer(Placement::IncomingCpu, &[]);
+        assert_eq!(placed(&mut placer, 1, &[Some(3), None, Some(0)]), [0, 0, 0]);
+    }
+}
