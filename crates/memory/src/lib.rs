@@ -13,12 +13,14 @@ mod arena;
 mod block;
 mod buffer;
 mod cache;
+mod lent;
 mod page;
 mod payload;
 mod pool;
 mod table;
 
 pub use buffer::{Buffer, RawParts, Slices, SlicesMut};
+pub use lent::Lent;
 pub use page::{Page, PageBytes, PageList};
 pub use payload::Payload;
 pub use pool::{Pool, pages_for};

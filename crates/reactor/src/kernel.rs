@@ -49,6 +49,11 @@ pub(crate) fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// Allows sends that copy nothing.
+pub(crate) fn set_zero_copy(socket: &impl AsFd) -> io::Result<()> {
+    set_option(socket, libc::SO_ZEROCOPY, 1)
+}
+
 /// Asks the network card's driver to leave interrupts off while the socket is polled.
 pub(crate) fn set_prefer_busy_poll(socket: &impl AsFd, is_preferred: bool) -> io::Result<()> {
     set_option(socket, libc::SO_PREFER_BUSY_POLL, libc::c_int::from(is_preferred))

@@ -7,6 +7,7 @@
 
 use crate::Token;
 use crate::key::{Key, Kind};
+use crate::ledger::Ledger;
 use rustix::fd::OwnedFd;
 
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Lane {
     pub is_write_armed: bool,
     /// The driver waits for room.
     pub wants_write: bool,
+    /// What was lent to the kernel, if that is enabled.
+    pub ledger: Option<Box<Ledger>>,
     is_active: bool,
     /// Receives in vain while other lanes had work.
     misses: u8,
@@ -76,6 +79,7 @@ impl Lanes {
             is_read_armed: false,
             is_write_armed: false,
             wants_write: false,
+            ledger: None,
             is_active: true,
             misses: 0,
         })
@@ -108,6 +112,12 @@ impl Lanes {
 
     pub fn iter(&self) -> impl Iterator<Item = &Lane> {
         self.slots.iter().flatten()
+    }
+
+    /// Lanes with something lent to the kernel.
+    pub fn lenders(&self) -> Vec<Token> {
+        let has_lent = |lane: &&Lane| lane.ledger.as_ref().is_some_and(|ledger| ledger.has_lent());
+        self.iter().filter(has_lent).map(|lane| lane.token).collect()
     }
 
     /// Puts a lane on the list of active ones, with fresh patience.

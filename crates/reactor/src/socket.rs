@@ -23,6 +23,13 @@ pub fn send(socket: impl AsFd, plan: &[IoSlice<'_>]) -> io::Result<usize> {
     Ok(rustix::net::sendmsg(socket, plan, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
+/// Sends `plan` in its order without a copy: the kernel reads from its memory until it says that it is done.
+pub(crate) fn send_zero_copy(socket: impl AsFd, plan: &[IoSlice<'_>]) -> io::Result<usize> {
+    let zero_copy = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as _);
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | zero_copy;
+    Ok(rustix::net::sendmsg(socket, plan, &mut SendAncillaryBuffer::default(), flags)?)
+}
+
 /// Makes calls on the socket return instead of wait.
 ///
 /// # Errors

@@ -50,6 +50,8 @@ pub struct Counters {
     pub received_bytes: u64,
     /// Bytes written to sockets.
     pub sent_bytes: u64,
+    /// Those among them that the kernel was asked not to copy.
+    pub lent_bytes: u64,
     /// Admin and fabrics commands taken.
     pub admin_commands: u64,
     /// Connections ended because the peer broke the protocol, or a deadline.
@@ -176,6 +178,7 @@ pub(crate) struct CoreCounters {
     pub connections_total: Counter,
     pub received_bytes: Counter,
     pub sent_bytes: Counter,
+    pub lent_bytes: Counter,
     pub admin_commands: Counter,
     pub fatal_errors: Counter,
     pub digest_errors: Counter,
@@ -233,6 +236,7 @@ impl CoreCounters {
         sum.connections_total += self.connections_total.value();
         sum.received_bytes += self.received_bytes.value();
         sum.sent_bytes += self.sent_bytes.value();
+        sum.lent_bytes += self.lent_bytes.value();
         sum.admin_commands += self.admin_commands.value();
         sum.fatal_errors += self.fatal_errors.value();
         sum.digest_errors += self.digest_errors.value();

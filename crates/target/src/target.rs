@@ -214,7 +214,7 @@ fn spawn_cores(config: &TargetConfig) -> Result<Vec<Spawned>, StartError> {
 
 fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Result<Spawned, StartError> {
     let reactor = ReactorConfig { io: config.io, mode: config.mode, spin: config.spin, core };
-    let bounds = (config.pool_pages_max, config.limits());
+    let bounds = (config.pool_pages_max, config.zero_copy_above, config.limits());
     let (ready, made) = mpsc::channel();
     let (setup, later) = mpsc::channel();
     let thread = thread::Builder::new()
@@ -229,7 +229,7 @@ fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Resul
 fn run_core(
     index: usize,
     config: ReactorConfig,
-    (pool_pages_max, limits): (usize, Limits),
+    (pool_pages_max, zero_copy_above, limits): (usize, Option<usize>, Limits),
     ready: &Sender<Result<(Waker, String), ReactorError>>,
     later: &Receiver<Setup>,
 ) -> CoreReport {
@@ -243,7 +243,8 @@ fn run_core(
     let _ = ready.send(Ok((reactor.waker(), reactor.io_description().to_owned())));
     // No setup comes when another core could not be started.
     let Ok(Setup { shared, mailbox, acceptor, begun }) = later.recv() else { return CoreReport::default() };
-    let mut driver = Driver::new(Parts { index, shared, reactor, mailbox, pool_pages_max, limits });
+    let parts = Parts { index, shared, reactor, mailbox, pool_pages_max, zero_copy_above, limits };
+    let mut driver = Driver::new(parts);
     let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
     let is_listening = listening.is_ok();
     let _ = begun.send(listening);

@@ -112,6 +112,7 @@ fn to_json(counters: &Counters) -> serde_json::Value {
         "connections_per_core": counters.connections_per_core,
         "received_bytes": counters.received_bytes,
         "sent_bytes": counters.sent_bytes,
+        "lent_bytes": counters.lent_bytes,
         "admin_commands": counters.admin_commands,
         "fatal_errors": counters.fatal_errors,
         "digest_errors": counters.digest_errors,

@@ -20,6 +20,7 @@ use crate::failure::{Context, Failure};
 use crate::output;
 use crate::remote::{IoArg, ModeArg};
 use crate::signals::{self, Wish, Wishes};
+use crate::units::parse_bytes;
 
 /// How long a shutdown waits for commands in flight.
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
@@ -108,6 +109,10 @@ pub struct Args {
     /// Whether short commands pass long ones on their connection
     #[arg(long, value_enum, default_value_t = SchedulingArg::On)]
     scheduling: SchedulingArg,
+    /// Send at least so many bytes without a copy, where the network card can; a copy is cheaper for little, and over
+    /// loopback the kernel copies in any case
+    #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
+    zero_copy_above: Threshold,
     /// Print the counters that SIGUSR1 asks for as JSON
     #[arg(long)]
     json: bool,
@@ -121,6 +126,10 @@ enum SchedulingArg {
     /// First come, first served
     Off,
 }
+
+/// From how many bytes on, if at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Threshold(Option<usize>);
 
 /// Which reactor a new connection goes to. None gets more than twice as many as another, and four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -190,6 +199,7 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
     config.io = args.io.choice();
     config.io_queues = args.io_queues;
     config.queue_depth = args.queue_depth;
+    config.zero_copy_above = args.zero_copy_above.0;
     config.scheduling = args.scheduling == SchedulingArg::On;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
@@ -201,6 +211,13 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| "it is no address with a port; write it as in 127.0.0.1:4420 or [::1]:4420".into())
+}
+
+fn parse_threshold(text: &str) -> Result<Threshold, String> {
+    match text {
+        "off" => Ok(Threshold(None)),
+        text => Ok(Threshold(Some(parse_bytes(text)? as usize))),
+    }
 }
 
 fn parse_core(text: &str) -> Result<usize, String> {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use isolane_memory::Payload;
+use isolane_memory::{Lent, Payload};
 use isolane_wire::digest::crc32c_slices;
 
 use super::plan::TransmitPlan;
@@ -154,6 +154,22 @@ impl Output {
         self.compact();
     }
 
+    /// Drops `n` bytes that the kernel has taken and still reads: everything that they lie in goes to `lent`.
+    pub(crate) fn lend(&mut self, n: usize, lent: &mut Lent) {
+        // What is unsent of the headers moves to other memory, which `lent` brings from its last use.
+        lent.headers.clear();
+        lent.headers.extend_from_slice(&self.headers[self.headers_sent..]);
+        std::mem::swap(&mut lent.headers, &mut self.headers);
+        self.headers_sent = 0;
+        lent.bytes = n;
+        self.advance(n, |payload| lent.payloads.push(payload));
+        if self.payload_sent > 0
+            && let Some(item) = self.items.front()
+        {
+            lent.payloads.push(item.payload.clone());
+        }
+    }
+
     /// The usual case: the kernel has taken everything.
     #[inline]
     fn advance_all(&mut self, mut release: impl FnMut(Payload)) {
@@ -245,6 +261,62 @@ mod tests {
         assert_eq!(released, 0);
         output.advance(1, |payload| released += payload.len());
         assert_eq!(released, 4);
+    }
+
+    /// Where the slices of the plan are in memory: what the kernel reads.
+    fn places(output: &Output) -> Vec<(*const u8, usize)> {
+        planned(output).iter().map(|slice| (slice.as_ptr(), slice.len())).collect()
+    }
+
+    fn holds(lent: &Lent, place: (*const u8, usize)) -> bool {
+        let lies_in = |slice: &[u8]| {
+            let (from, to) = (slice.as_ptr() as usize, slice.as_ptr() as usize + slice.len());
+            (from..=to).contains(&(place.0 as usize)) && place.0 as usize + place.1 <= to
+        };
+        let mut payloads = lent.payloads.iter().flat_map(|payload| payload.slices(0, payload.len()));
+        lies_in(&lent.headers) || payloads.any(lies_in)
+    }
+
+    #[test]
+    fn what_the_kernel_still_reads_is_lent_whole_whatever_it_takes() {
+        for step in [1, 2, 3, 7, 9, 100] {
+            let mut output = Output::default();
+            output.push(b"abcd");
+            output.push_data(Payload::from(b"PAYLOAD".to_vec()), false);
+            output.push(b"ef");
+            output.push_data(Payload::from(b"more".to_vec()), true);
+            let (mut all, mut lents): (Vec<u8>, Vec<Lent>) = (Vec::new(), Vec::new());
+            while !output.is_empty() {
+                let n = step.min(output.pending_bytes());
+                all.extend(&sent(&output)[..n]);
+                let mut left = n;
+                let places: Vec<_> = places(&output);
+                let mut lent = Lent::default();
+                output.lend(n, &mut lent);
+                for (place, len) in places {
+                    let taken = left.min(len);
+                    left -= taken;
+                    assert!(taken == 0 || holds(&lent, (place, taken)), "step {step}");
+                }
+                assert_eq!(lent.bytes, n);
+                lents.push(lent);
+                // What is queued meanwhile does not touch what was lent.
+                assert!(lents.iter().all(|lent| lent.headers.capacity() >= lent.headers.len()));
+            }
+            assert_eq!(all[..17], *b"abcdPAYLOADefmore");
+        }
+    }
+
+    #[test]
+    fn memory_of_headers_that_came_back_is_used_again() {
+        let mut output = Output::default();
+        let mut lent = Lent { headers: Vec::with_capacity(4096), ..Lent::default() };
+        let spare = lent.headers.as_ptr();
+        output.push(b"header");
+        output.lend(6, &mut lent);
+        assert_eq!(lent.headers, b"header");
+        output.push(b"next");
+        assert_eq!(planned(&output)[0].as_ptr(), spare);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! appends it and ignores the offset), and its response is behind it; after a fatal error nothing but the TermReq is
 //! queued.
 
-use isolane_memory::{Payload, Pool};
+use isolane_memory::{Lent, Payload, Pool};
 use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, TermReq};
 use isolane_wire::{CompletionEntry, Direction, Status, SubmissionEntry};
 
@@ -112,6 +112,11 @@ impl Queue {
     /// The kernel has taken the first `n` bytes of the plan: payload that is wholly gone returns to `pool`.
     pub fn handle_transmitted(&mut self, n: usize, pool: &mut Pool) {
         self.output.advance(n, |payload| pool.recycle_payload(payload));
+    }
+
+    /// The kernel has taken the first `n` bytes of the plan and still reads them: keep `lent` until it says that it is done.
+    pub fn handle_lent(&mut self, n: usize, lent: &mut Lent) {
+        self.output.lend(n, lent);
     }
 
     /// Whether there is anything to send.

@@ -3,8 +3,11 @@
 //! A turn goes: hear what the kernel says (`collect`) → note it (`on_occurrence`) → accept → report the lanes worth a receive;
 //! and only if all that yielded nothing, spin or sleep. The driver then receives, acts, and sends once per lane.
 
+mod lending;
 mod sockets;
 
+use self::lending::Lending;
+pub use self::lending::Sent;
 use crate::file::{Checked, Finished, Operation};
 use crate::key::Kind;
 use crate::lanes::{Lane, Lanes};
@@ -32,6 +35,7 @@ pub struct Reactor {
     spin: Spin,
     lanes: Lanes,
     listeners: Listeners,
+    lending: Lending,
     /// File operations that ended without the kernel.
     ended: Vec<Finished>,
     files_in_flight: usize,
@@ -65,6 +69,7 @@ impl Reactor {
             spin: Spin::new(config.mode, config.spin, now),
             lanes: Lanes::default(),
             listeners: Listeners::default(),
+            lending: Lending::default(),
             ended: Vec::new(),
             files_in_flight: 0,
             occurrences: Vec::new(),
@@ -183,6 +188,7 @@ impl Reactor {
             self.occurrences = occurrences;
         }
         self.listeners.accept(self.now, &mut self.poller, events);
+        self.take_back_due();
         if self.sleeper.take_notification() {
             events.push(Event::Woken);
         }
@@ -202,6 +208,10 @@ impl Reactor {
                 lane.is_hung_up |= is_hung_up;
                 lane.is_read_armed = false;
                 let token = lane.token;
+                if is_hung_up {
+                    // It may be the kernel's way to say that it gives memory back.
+                    self.take_back(token);
+                }
                 self.lanes.activate(token);
                 self.spin.on_work(self.now);
             }
@@ -247,7 +257,8 @@ impl Reactor {
         if !self.lanes.are_all_cold() || self.listeners.is_ready() {
             return Ok(());
         }
-        let end = [deadline, self.listeners.poll_timeout()].into_iter().flatten().min();
+        let others = [self.listeners.poll_timeout(), self.lending_timeout()];
+        let end = others.into_iter().chain([deadline]).flatten().min();
         let time = end.map(|end| end.saturating_duration_since(self.now));
         if time.is_some_and(|time| time.is_zero()) || !self.sleeper.try_sleep() {
             return Ok(());
@@ -270,6 +281,7 @@ impl Reactor {
 impl Drop for Reactor {
     fn drop(&mut self) {
         self.listeners.remove_all(&mut self.poller);
+        self.end_lending();
         for lane in self.lanes.iter() {
             self.poller.unregister(lane.socket.as_fd(), lane.armed());
         }

@@ -24,8 +24,12 @@ impl Reactor {
         Ok(token)
     }
 
-    /// Gives a socket back; drop it to close the connection. `None` if the token names nothing.
+    /// Gives a socket back; drop it to close the connection. `None` if the token names nothing, or memory was lent for it
+    /// that is still out: such a one can only be closed.
     pub fn remove(&mut self, token: Token) -> Option<OwnedFd> {
+        if self.has_lent(token) {
+            return None;
+        }
         let lane = self.lanes.remove(token)?;
         self.poller.unregister(lane.socket.as_fd(), lane.armed());
         Some(lane.socket)
@@ -91,13 +95,18 @@ impl Reactor {
                 },
             }
         };
+        self.on_sent(token, sent, sent < offered)?;
+        Ok(sent)
+    }
+
+    pub(super) fn on_sent(&mut self, token: Token, sent: usize, is_short: bool) -> io::Result<()> {
         self.is_busy |= sent > 0;
-        match sent < offered {
+        match is_short {
             true => self.want_write(token)?,
             // What was sent is mostly answered soon.
             false => self.lanes.activate(token),
         }
-        Ok(sent)
+        Ok(())
     }
 
     /// Tells the peer that no more is sent.

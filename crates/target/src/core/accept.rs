@@ -97,7 +97,11 @@ impl Driver {
         socket::set_nodelay(&socket)?;
         socket::set_user_timeout(&socket, UNACKNOWLEDGED)?;
         socket::set_keepalive(&socket, PROBE_AFTER, PROBE_INTERVAL, PROBES)?;
-        Ok((self.core.reactor.add(socket)?, local))
+        let token = self.core.reactor.add(socket)?;
+        if self.core.zero_copy_above != usize::MAX {
+            self.core.reactor.enable_zero_copy(token)?;
+        }
+        Ok((token, local))
     }
 
     fn insert(&mut self, token: Token, connection: ConnectionInfo) -> Key {

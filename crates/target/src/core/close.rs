@@ -71,7 +71,7 @@ impl Core {
             self.memory.pool.recycle_buffer(buffer);
         }
         if let Some(token) = lane.token.take() {
-            drop(self.reactor.remove(token));
+            self.reactor.close(token);
         }
         self.counters.connections_open.subtract(1);
         self.ended.push(lane.key);

@@ -42,6 +42,8 @@ pub(crate) struct Lane {
     pub passed: u32,
     /// Memory promised to commands that wait for it, or taken by reads under way, in bytes.
     pub claimed_bytes: usize,
+    /// Bytes that the kernel still reads from our memory.
+    pub lent_bytes: usize,
     /// Bytes moved when the deadlines were last looked at, and since when there are so many.
     pub moved_bytes: u64,
     pub moved_at: Instant,
@@ -124,6 +126,7 @@ impl Lane {
             beyond_share: Default::default(),
             passed: 0,
             claimed_bytes: 0,
+            lent_bytes: 0,
             moved_bytes: 0,
             moved_at: now,
             active: 0,

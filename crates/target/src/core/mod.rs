@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use isolane_memory::Pool;
+use isolane_memory::{Lent, Pool};
 use isolane_proto::target::Limits;
 use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
@@ -73,6 +73,10 @@ pub(crate) struct Core {
     now: Instant,
     /// What this turn receives from one lane at most.
     receive_bytes_max: usize,
+    /// Sends of so many bytes copy nothing, if the kernel can do that.
+    zero_copy_above: usize,
+    /// Emptied lists, for the next such sends.
+    spare_lent: Vec<Lent>,
     /// Operations that the reactor carries out, by the number it knows them by.
     files: Table<FileWork>,
     waiting: VecDeque<Waiting>,
@@ -126,6 +130,7 @@ pub(crate) struct Parts {
     pub reactor: Reactor,
     pub mailbox: Receiver<Message>,
     pub pool_pages_max: usize,
+    pub zero_copy_above: Option<usize>,
     pub limits: Limits,
 }
 
@@ -141,6 +146,8 @@ impl Driver {
             reactor: parts.reactor,
             now,
             receive_bytes_max: usize::MAX,
+            zero_copy_above: parts.zero_copy_above.unwrap_or(usize::MAX),
+            spare_lent: Vec::new(),
             files: Table::default(),
             waiting: VecDeque::new(),
             limited: Vec::new(),
@@ -184,6 +191,7 @@ impl Driver {
         let mut events = std::mem::take(&mut self.events);
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = self.core.reactor.now();
+        self.take_returned();
         self.core.memory.measure(self.lanes.len());
         self.core.receive_bytes_max = self.fair_bytes(&events);
         for event in events.drain(..) {

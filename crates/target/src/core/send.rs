@@ -1,6 +1,9 @@
-//! The end of a turn: one vectored send for every lane that has something to say.
+//! The end of a turn: one vectored send for every lane that has something to say. A long one may copy nothing (S7): then what
+//! it is made of is lent to the kernel and comes back later.
 
+use isolane_memory::Lent;
 use isolane_proto::queue::TransmitPlan;
+use isolane_reactor::{Sent, Token};
 
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
@@ -22,10 +25,17 @@ impl Core {
             let mut plan = TransmitPlan::new();
             lane.queue.fill_transmit_plan(&mut plan);
             let offered = plan.bytes();
-            let sent = self.reactor.send(token, &plan);
+            let sent = match offered >= self.zero_copy_above {
+                true => self.reactor.send_lent(token, &plan),
+                false => self.reactor.send(token, &plan).map(|bytes| Sent { bytes, is_lent: false }),
+            };
             drop(plan);
             match sent {
-                Ok(count) => self.handle_sent(lane, count, offered),
+                Ok(Sent { bytes, is_lent: true }) => self.handle_lent(lane, token, bytes, offered),
+                Ok(Sent { bytes, is_lent: false }) => {
+                    lane.queue.handle_transmitted(bytes, &mut self.memory.pool);
+                    self.handle_sent(lane, bytes, offered);
+                }
                 Err(error) => {
                     log::info!("{}: sending failed: {error}", lane.peer());
                     return self.close(lane, "the connection is broken");
@@ -37,11 +47,30 @@ impl Core {
 
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, offered: usize) {
         self.counters.sent_bytes.add(count as u64);
-        lane.queue.handle_transmitted(count, &mut self.memory.pool);
         if count == offered && (lane.queue.wants_transmit() || lane.is_limited()) {
             self.mark_dirty(lane);
         }
         self.resume_after_send(lane);
+    }
+
+    /// The kernel still reads what it has taken: the reactor keeps that, and it counts as the lane's.
+    fn handle_lent(&mut self, lane: &mut Lane, token: Token, count: usize, offered: usize) {
+        let mut lent = self.spare_lent.pop().unwrap_or_default();
+        lane.queue.handle_lent(count, &mut lent);
+        lane.lent_bytes += lent.bytes;
+        self.reactor.lend(token, lent);
+        self.counters.lent_bytes.add(count as u64);
+        self.handle_sent(lane, count, offered);
+    }
+
+    /// The kernel is done with what was lent.
+    fn recycle_lent(&mut self, mut lent: Lent) {
+        lent.headers.clear();
+        lent.payloads.drain(..).for_each(|payload| self.memory.pool.recycle_payload(payload));
+        lent.bytes = 0;
+        if self.spare_lent.len() < SPARE_LENT_MAX {
+            self.spare_lent.push(lent);
+        }
     }
 
     /// A lane on its way out has said everything: tell the host that nothing follows.
@@ -56,6 +85,18 @@ impl Core {
 }
 
 impl Driver {
+    /// Takes memory back that was lent to the kernel.
+    pub(super) fn take_returned(&mut self) {
+        while let Some((token, lent)) = self.core.reactor.poll_returned() {
+            if let Some(key) = self.lane_of(token)
+                && let Some(lane) = self.lanes.get_mut(key).filter(|lane| lane.token == Some(token))
+            {
+                lane.lent_bytes -= lent.bytes;
+            }
+            self.core.recycle_lent(lent);
+        }
+    }
+
     /// Sends from every lane that has something to say.
     pub(super) fn send_dirty(&mut self) {
         let mut dirty = std::mem::take(&mut self.core.dirty);
@@ -70,3 +111,6 @@ impl Driver {
         self.core.dirty = dirty;
     }
 }
+
+/// Emptied lists of what was lent that are kept for the next sends.
+const SPARE_LENT_MAX: usize = 256;

@@ -120,7 +120,7 @@ fn kept_bytes(lane: &Lane) -> usize {
 
 /// Memory that lies until the host does something: for data that it owes, for answers that it has not taken.
 fn idle_bytes(lane: &Lane) -> usize {
-    lane.queue.receiving_bytes() + lane.queue.transmit_pending_bytes()
+    lane.queue.receiving_bytes() + lane.queue.transmit_pending_bytes() + lane.lent_bytes
 }
 
 /// So many small commands pass a large one.
