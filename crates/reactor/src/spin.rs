@@ -22,6 +22,10 @@ impl Spin {
         self.mode
     }
 
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+    }
+
     /// There was something to do.
     pub fn on_work(&mut self, now: Instant) {
         self.last_work = now;

@@ -52,6 +52,9 @@ pub struct TargetConfig {
     /// Short commands pass long ones on their connection, and a turn receives a bounded amount from each of many; without
     /// it, first come, first served.
     pub scheduling: bool,
+    /// At this interval lanes are moved between cores by their load, and reactors without any sleep; `None` leaves each where it
+    /// was placed. Nothing moves with one core.
+    pub schedule: Option<Duration>,
     /// Sends of at least so many bytes are made without a copy, where the kernel can do that; `None` always copies.
     pub zero_copy_above: Option<usize>,
     /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024 are taken.
@@ -79,6 +82,7 @@ impl TargetConfig {
             handshake: Limits::default().handshake,
             stall: Limits::default().stall,
             scheduling: true,
+            schedule: None,
             zero_copy_above: None,
             pool_pages_max: 32 * 1024,
         }

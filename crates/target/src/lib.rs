@@ -1,7 +1,7 @@
 //! The NVMe/TCP target: protocol, reactors and volumes put together.
 //!
 //! [`Target::start`] listens, starts one reactor thread per core and serves the given volumes as namespaces of one
-//! NVM subsystem, beside a discovery subsystem. A connection belongs to one core for life; its commands meet no
+//! NVM subsystem, beside a discovery subsystem. A connection belongs to one core at a time; its commands meet no
 //! lock but the volume's own. The control path (connecting, admin commands, keep-alive) is one lock around the
 //! subsystem's state.
 //!
@@ -31,6 +31,7 @@ mod counters;
 mod listen;
 mod namespace;
 mod placement;
+mod scheduler;
 mod shared;
 mod status;
 mod table;

@@ -12,17 +12,19 @@ use std::time::Instant;
 
 use isolane_proto::Completion;
 use isolane_proto::subsystem::{AssociationId, CloseReason, Connected, ConnectionInfo, Event, Port, Refusal};
-use isolane_reactor::mailbox::Sender;
+use isolane_reactor::mailbox::{Sender, Undelivered};
 use isolane_wire::{Nqn, SubmissionEntry};
 use parking_lot::Mutex;
 
 use crate::connections::ConnectionStatus;
+use crate::core::Traveller;
 use crate::counters::CoreCounters;
 use crate::namespace::Namespaces;
+use crate::scheduler::CoreLoad;
 use crate::table::Key;
 
 /// A lane, as another core names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
     pub core: usize,
     pub lane: Key,
@@ -34,9 +36,9 @@ pub(crate) enum Message {
     /// This connection is yours.
     Adopt { socket: std::net::TcpStream, peer: SocketAddr },
     /// Close this lane: its association, or its controller's I/O, has ended.
-    Close { lane: Key, reason: &'static str },
+    Close { lane: Address, reason: &'static str },
     /// Answer the held Async Event Request of this CID.
-    AsyncEvent { lane: Key, cid: u16, completion: Completion },
+    AsyncEvent { lane: Address, cid: u16, completion: Completion },
     /// CC.SHN was set: when none of `busy` is, flush all volumes and tell the port.
     Shutdown { id: AssociationId, busy: Vec<Arc<Busy>> },
     /// There is nothing to do: by dropping this, a core says that it sees what the port changed before.
@@ -47,6 +49,14 @@ pub(crate) enum Message {
     HostRead { lane: Key, is_settled: bool },
     /// An association has ended; the Connect of this lane may now be admitted.
     RetryConnect { lane: Key },
+    /// To the first core: what another did lately.
+    Load { core: usize, load: CoreLoad },
+    /// Let this lane go to another core as soon as it can.
+    Depart { lane: Address, to: usize },
+    /// The same for the connection of this peer, if it is yours.
+    DepartPeer { peer: SocketAddr, to: usize },
+    /// This lane is yours.
+    Arrive(Traveller),
     /// Tell about every connection; the sender is dropped when that is done.
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish what is in flight, close everything, flush; by then at the latest.
@@ -101,7 +111,10 @@ struct Control {
 struct LaneEntry {
     qid: u16,
     host_nqn: Nqn,
+    /// Its name.
     address: Address,
+    /// The core that owns it now.
+    core: usize,
     busy: Arc<Busy>,
 }
 
@@ -154,7 +167,8 @@ impl Shared {
         match &result {
             Ok(connected) => {
                 let (qid, host_nqn) = (connected.qid, connected.host_nqn);
-                let entry = LaneEntry { qid, host_nqn, address, busy: Arc::clone(busy) };
+                let core = address.core;
+                let entry = LaneEntry { qid, host_nqn, address, core, busy: Arc::clone(busy) };
                 control.lanes.entry(connected.id).or_default().push(entry);
             }
             Err(Refusal::Wait) => control.waiting.push(address),
@@ -179,14 +193,46 @@ impl Shared {
         self.control.lock().lanes_of(id).map(|lane| Arc::clone(&lane.busy)).collect()
     }
 
-    /// The cores that own connections of this host, each once.
-    pub(crate) fn cores_of_host(&self, host_nqn: &Nqn) -> Vec<usize> {
+    /// Asks the cores that own connections of this host to read them; returns how many will answer. The lock is held until all
+    /// are asked, so that no connection moves meanwhile.
+    pub(crate) fn ask_to_read(&self, host_nqn: Nqn, reply_to: Address) -> usize {
         let control = self.control.lock();
-        let lanes = control.lanes.values().flatten().filter(|lane| lane.host_nqn == *host_nqn);
-        let mut cores: Vec<usize> = lanes.map(|lane| lane.address.core).collect();
+        let lanes = control.lanes.values().flatten().filter(|lane| lane.host_nqn == host_nqn);
+        let mut cores: Vec<usize> = lanes.map(|lane| lane.core).collect();
         cores.sort_unstable();
         cores.dedup();
-        cores
+        cores.iter().for_each(|core| self.post(*core, Message::ReadHost { host_nqn, reply_to }));
+        cores.len()
+    }
+
+    /// Gives a lane to another core, unless its old core has unread messages: all that concern the lane are sent under this
+    /// lock, so from then on they go to the new core, behind the lane.
+    ///
+    /// # Errors
+    /// The lane comes back.
+    pub(crate) fn hand_over(
+        &self,
+        id: AssociationId,
+        name: Address,
+        to: usize,
+        traveller: Traveller,
+        is_mailbox_empty: impl FnOnce() -> bool,
+    ) -> Result<(), Traveller> {
+        let mut control = self.control.lock();
+        let mut lanes = control.lanes.get_mut(&id).into_iter().flatten();
+        let Some(entry) = lanes.find(|lane| lane.address == name).filter(|_| is_mailbox_empty()) else {
+            return Err(traveller);
+        };
+        match self.mailboxes[to].send(Message::Arrive(traveller)) {
+            Ok(()) => {
+                entry.core = to;
+                Ok(())
+            }
+            Err(Undelivered::Full(Message::Arrive(back)) | Undelivered::Closed(Message::Arrive(back))) => {
+                Err(back)
+            }
+            Err(_) => unreachable!("another message came back than was sent"),
+        }
     }
 
     fn deliver_events(&self, control: &mut Control) {
@@ -199,8 +245,8 @@ impl Shared {
         match event {
             Event::AsyncEvent { id, cid, completion } => {
                 for lane in control.lanes_of(id).filter(|lane| lane.qid == 0) {
-                    let message = Message::AsyncEvent { lane: lane.address.lane, cid, completion };
-                    self.post(lane.address.core, message);
+                    let message = Message::AsyncEvent { lane: lane.address, cid, completion };
+                    self.post(lane.core, message);
                 }
             }
             Event::CloseIoQueues { id } => {
@@ -221,14 +267,14 @@ impl Shared {
     }
 
     fn post_close(&self, lane: &LaneEntry, reason: &'static str) {
-        self.post(lane.address.core, Message::Close { lane: lane.address.lane, reason });
+        self.post(lane.core, Message::Close { lane: lane.address, reason });
     }
 
     /// The core of the admin queue sees to the flush.
     fn post_shutdown(&self, control: &Control, id: AssociationId) {
         let busy = control.lanes_of(id).map(|lane| Arc::clone(&lane.busy)).collect();
         if let Some(admin) = control.lanes_of(id).find(|lane| lane.qid == 0) {
-            self.post(admin.address.core, Message::Shutdown { id, busy });
+            self.post(admin.core, Message::Shutdown { id, busy });
         }
     }
 }

@@ -142,6 +142,14 @@ impl Target {
         connections::ask(&self.shared, &self.cores)
     }
 
+    /// Moves the connection of this peer to another reactor, as soon as nothing of it is under way, if that is soon. Only with
+    /// [`TargetConfig::schedule`]; the scheduler may move it on.
+    pub fn relocate(&self, peer: SocketAddr, reactor: usize) {
+        if reactor < self.shared.mailboxes.len() {
+            self.shared.post_to_all(|| Message::DepartPeer { peer, to: reactor });
+        }
+    }
+
     /// Stops: no connection is accepted any more, commands in flight get `within` to finish (not async events, and not
     /// transfers that are half received), connections are closed, volumes flushed.
     pub fn shutdown(mut self, within: Duration) -> ShutdownReport {
@@ -214,7 +222,7 @@ fn spawn_cores(config: &TargetConfig) -> Result<Vec<Spawned>, StartError> {
 
 fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Result<Spawned, StartError> {
     let reactor = ReactorConfig { io: config.io, mode: config.mode, spin: config.spin, core };
-    let bounds = (config.pool_pages_max, config.zero_copy_above, config.limits());
+    let bounds = (config.pool_pages_max, config.zero_copy_above, config.schedule, config.limits());
     let (ready, made) = mpsc::channel();
     let (setup, later) = mpsc::channel();
     let thread = thread::Builder::new()
@@ -229,7 +237,7 @@ fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Resul
 fn run_core(
     index: usize,
     config: ReactorConfig,
-    (pool_pages_max, zero_copy_above, limits): (usize, Option<usize>, Limits),
+    (pool_pages_max, zero_copy_above, schedule, limits): (usize, Option<usize>, Option<Duration>, Limits),
     ready: &Sender<Result<(Waker, String), ReactorError>>,
     later: &Receiver<Setup>,
 ) -> CoreReport {
@@ -243,7 +251,7 @@ fn run_core(
     let _ = ready.send(Ok((reactor.waker(), reactor.io_description().to_owned())));
     // No setup comes when another core could not be started.
     let Ok(Setup { shared, mailbox, acceptor, begun }) = later.recv() else { return CoreReport::default() };
-    let parts = Parts { index, shared, reactor, mailbox, pool_pages_max, zero_copy_above, limits };
+    let parts = Parts { index, shared, reactor, mailbox, pool_pages_max, zero_copy_above, schedule, limits };
     let mut driver = Driver::new(parts);
     let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
     let is_listening = listening.is_ok();

@@ -25,6 +25,9 @@ use crate::units::parse_bytes;
 /// How long a shutdown waits for commands in flight.
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// How often the dynamic scheduler looks at the load.
+const SCHEDULE: Duration = Duration::from_secs(1);
+
 /// Serve files, block devices or memory as NVMe/TCP namespaces
 ///
 /// Each VOLUME becomes the next namespace, from 1 on:
@@ -94,6 +97,9 @@ pub struct Args {
     /// Which reactor a new connection goes to; SIGUSR1 shows where each is
     #[arg(long, value_enum, default_value_t = PlacementArg::IncomingCpu)]
     placement: PlacementArg,
+    /// Whether connections stay where they were placed
+    #[arg(long, value_enum, default_value_t = SchedulerArg::Static)]
+    scheduler: SchedulerArg,
     /// What a reactor does when there is nothing to do
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
     mode: ModeArg,
@@ -140,6 +146,15 @@ enum PlacementArg {
     RoundRobin,
     /// The one with the fewest connections
     LeastLoaded,
+}
+
+/// Whether connections stay where they were placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SchedulerArg {
+    /// They do
+    Static,
+    /// Idle ones and light loads gather on the first core, so that the others sleep; busy ones leave a core that has too much to do
+    Dynamic,
 }
 
 impl PlacementArg {
@@ -199,6 +214,7 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
     config.io = args.io.choice();
     config.io_queues = args.io_queues;
     config.queue_depth = args.queue_depth;
+    config.schedule = (args.scheduler == SchedulerArg::Dynamic).then_some(SCHEDULE);
     config.zero_copy_above = args.zero_copy_above.0;
     config.scheduling = args.scheduling == SchedulingArg::On;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {

@@ -23,7 +23,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The sockets, files and sleep of one core. It lives on the thread that created it. Dropping it closes its sockets, and waits
 /// for the file operations in flight.
@@ -46,6 +46,7 @@ pub struct Reactor {
     /// It did so in the turn before.
     was_busy: bool,
     sleeps_count: u64,
+    busy_time: Duration,
     _one_thread: PhantomData<*const ()>,
 }
 
@@ -77,6 +78,7 @@ impl Reactor {
             is_busy: false,
             was_busy: false,
             sleeps_count: 0,
+            busy_time: Duration::ZERO,
             _one_thread: PhantomData,
         })
     }
@@ -89,6 +91,16 @@ impl Reactor {
     /// What it does when there is nothing to do.
     pub fn mode(&self) -> Mode {
         self.spin.mode()
+    }
+
+    /// Changes that.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.spin.set_mode(mode);
+    }
+
+    /// How long the turns took, all in all, in which its driver moved bytes.
+    pub fn busy_time(&self) -> Duration {
+        self.busy_time
     }
 
     /// The time at which the last turn looked at its clock.
@@ -168,9 +180,10 @@ impl Reactor {
     }
 
     fn begin_turn(&mut self) {
-        self.now = Instant::now();
+        let before = std::mem::replace(&mut self.now, Instant::now());
         self.was_busy = std::mem::take(&mut self.is_busy);
         if self.was_busy {
+            self.busy_time += self.now.saturating_duration_since(before);
             self.spin.on_work(self.now);
         }
     }

@@ -12,7 +12,7 @@ use isolane_reactor::{ListenerToken, SocketOptions, Token, socket};
 use super::Driver;
 use super::lane::Lane;
 use crate::placement::Placer;
-use crate::shared::Message;
+use crate::shared::{Address, Message};
 use crate::table::Key;
 
 /// What the core that accepts needs for it.
@@ -33,6 +33,13 @@ pub(super) struct Listeners {
 impl Listeners {
     pub(super) fn new(cores: usize) -> Listeners {
         Listeners { tokens: Vec::new(), options: Vec::new(), placer: None, given: vec![0; cores] }
+    }
+}
+
+impl Listeners {
+    /// Whether this core accepts nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
     }
 }
 
@@ -107,12 +114,18 @@ impl Driver {
     fn insert(&mut self, token: Token, connection: ConnectionInfo) -> Key {
         let limits = self.limits.clone();
         let now = self.core.now;
-        let key = self.lanes.insert_with(|key| Lane::new(key, token, connection, limits, now));
+        let name = |lane| Address { core: self.core.index, lane };
+        let key = self.lanes.insert_with(|key| Lane::new(name(key), token, connection, limits, now));
+        self.know(token, key);
+        key
+    }
+
+    /// From now on events of this socket are the lane's.
+    pub(super) fn know(&mut self, token: Token, key: Key) {
         if self.by_token.len() <= token.index() {
             self.by_token.resize(token.index() + 1, None);
         }
         self.by_token[token.index()] = Some((token, key));
-        key
     }
 
     /// Connections that a core has, those on their way to it included.

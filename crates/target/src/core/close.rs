@@ -107,6 +107,7 @@ impl Driver {
                 self.core.shared.control(|port| port.handle_drained(association.id, association.qid));
             }
             if lane.phase == Phase::Closed {
+                self.travellers.remove(&lane.name);
                 self.lanes.remove(key);
             }
         }

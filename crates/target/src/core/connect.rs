@@ -114,12 +114,7 @@ impl Core {
     /// Asks every core with connections of the host to read them; returns how many will answer.
     fn ask_cores_to_read(&self, entry: &SubmissionEntry, data: &[u8], lane: Key) -> usize {
         let Some(host_nqn) = host_of_admin_connect(entry, data) else { return 0 };
-        let cores = self.shared.cores_of_host(&host_nqn);
-        let reply_to = Address { core: self.index, lane };
-        for core in &cores {
-            self.shared.post(*core, Message::ReadHost { host_nqn, reply_to });
-        }
-        cores.len()
+        self.shared.ask_to_read(host_nqn, Address { core: self.index, lane })
     }
 }
 

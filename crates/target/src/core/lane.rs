@@ -14,13 +14,17 @@ use isolane_reactor::Token;
 use isolane_wire::{Nqn, SubmissionEntry};
 
 use super::waiting::Waiting;
-use crate::shared::Busy;
+use crate::shared::{Address, Busy};
 use crate::table::Key;
 
 /// One connection.
 pub(crate) struct Lane {
     /// Its own place in the table.
     pub key: Key,
+    /// The place where it was born: its name on all cores, for life.
+    pub name: Address,
+    /// Bytes moved when the load was last reported.
+    pub reported_bytes: u64,
     /// The socket; none once it is closed.
     pub token: Option<Token>,
     pub connection: ConnectionInfo,
@@ -106,14 +110,16 @@ pub(crate) struct Stalled {
 
 impl Lane {
     pub(crate) fn new(
-        key: Key,
+        name: Address,
         token: Token,
         connection: ConnectionInfo,
         limits: Limits,
         now: Instant,
     ) -> Lane {
         Lane {
-            key,
+            key: name.lane,
+            name,
+            reported_bytes: 0,
             token: Some(token),
             connection,
             queue: Queue::new(limits, now),

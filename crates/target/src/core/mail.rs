@@ -8,7 +8,7 @@ use isolane_reactor::socket;
 use super::Driver;
 use super::lane::Lane;
 use crate::connections::ConnectionStatus;
-use crate::shared::Message;
+use crate::shared::{Address, Message};
 use crate::table::Key;
 
 impl Driver {
@@ -23,10 +23,10 @@ impl Driver {
         self.core.reactor.waker().wake();
     }
 
-    fn handle_message(&mut self, message: Message) {
+    pub(super) fn handle_message(&mut self, message: Message) {
         match message {
             Message::Adopt { socket, peer } => self.adopt(socket, peer),
-            Message::Close { lane, reason } => self.on_lane(lane, |core, lane| core.close(lane, reason)),
+            Message::Close { lane, reason } => self.on_named(lane, |core, lane| core.close(lane, reason)),
             Message::AsyncEvent { lane, cid, completion } => self.answer_event(lane, cid, completion),
             Message::See(unseen) => drop(unseen),
             Message::Shutdown { id, busy } => self.core.plan_shutdown(id, busy),
@@ -35,6 +35,10 @@ impl Driver {
                 self.on_lane(lane, |core, lane| core.on_host_read(lane, is_settled));
             }
             Message::RetryConnect { lane } => self.on_lane(lane, |core, lane| core.try_connect(lane)),
+            Message::Load { core, load } => self.note_load(core, load),
+            Message::Depart { lane, to } => self.begin_departure(lane, to),
+            Message::DepartPeer { peer, to } => self.begin_departure_of(peer, to),
+            Message::Arrive(traveller) => self.arrive(traveller),
             Message::Describe(asker) => self.describe_lanes(&asker),
             Message::Stop { deadline } => self.begin_stop(deadline),
         }
@@ -43,6 +47,12 @@ impl Driver {
     fn on_lane(&mut self, key: Key, act: impl FnOnce(&mut super::Core, &mut Lane)) {
         if let Some(lane) = self.lanes.get_mut(key) {
             act(&mut self.core, lane);
+        }
+    }
+
+    fn on_named(&mut self, name: Address, act: impl FnOnce(&mut super::Core, &mut Lane)) {
+        if let Some(key) = self.key_of(name) {
+            self.on_lane(key, act);
         }
     }
 
@@ -66,8 +76,8 @@ impl Driver {
     }
 
     /// Answers a held Async Event Request.
-    fn answer_event(&mut self, key: Key, cid: u16, completion: Completion) {
-        self.on_lane(key, |core, lane| {
+    fn answer_event(&mut self, name: Address, cid: u16, completion: Completion) {
+        self.on_named(name, |core, lane| {
             if let Some(at) = lane.held.iter().position(|permit| permit.cid() == cid) {
                 let permit = lane.held.swap_remove(at);
                 core.complete(lane, permit, completion);

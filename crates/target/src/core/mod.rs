@@ -23,6 +23,7 @@
 //! | [`close`] | the end of a lane |
 //! | [`mail`] | what other cores say |
 //! | [`timer`] | deadlines and keep-alive timers |
+//! | [`travel`] | lanes that move to another core |
 //!
 //! Invariant: no lane of this core is touched by another thread, and nothing here waits but the reactor's turn.
 
@@ -40,9 +41,10 @@ mod receive;
 mod send;
 mod share;
 mod timer;
+mod travel;
 mod waiting;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -58,9 +60,10 @@ use self::flush::{FlushGroup, Flushed, Planned};
 use self::job::{FileWork, VolumeLog};
 use self::lane::Lane;
 use self::memory::Memory;
+pub(crate) use self::travel::Traveller;
 use self::waiting::Waiting;
 use crate::counters::CoreCounters;
-use crate::shared::{Message, Shared};
+use crate::shared::{Address, Message, Shared};
 use crate::table::{Key, Table};
 
 /// Everything of one core but its lanes.
@@ -108,6 +111,9 @@ pub(crate) struct Driver {
     mailbox: Receiver<Message>,
     readings: Vec<HostReading>,
     listeners: accept::Listeners,
+    /// Lanes that have come from other cores, by their names.
+    travellers: HashMap<Address, Key>,
+    travel: Option<travel::Travel>,
     next_tick: Instant,
     stop: Option<close::Stop>,
 }
@@ -131,6 +137,8 @@ pub(crate) struct Parts {
     pub mailbox: Receiver<Message>,
     pub pool_pages_max: usize,
     pub zero_copy_above: Option<usize>,
+    /// How often lanes are moved by load, if at all.
+    pub schedule: Option<Duration>,
     pub limits: Limits,
 }
 
@@ -159,6 +167,9 @@ impl Driver {
             flushed: Vec::new(),
             planned: Vec::new(),
         };
+        let travel = parts.schedule.map(|interval| {
+            travel::Travel::new(interval, core.reactor.mode(), core.shared.counters.len(), now)
+        });
         Driver {
             listeners: accept::Listeners::new(core.shared.counters.len()),
             core,
@@ -169,6 +180,8 @@ impl Driver {
             events: Vec::new(),
             mailbox: parts.mailbox,
             readings: Vec::new(),
+            travellers: HashMap::new(),
+            travel,
             next_tick: now + TICK,
             stop: None,
         }
@@ -207,6 +220,7 @@ impl Driver {
         // A host that sees the end of its connection may at once use its queue id again.
         self.reap();
         self.send_dirty();
+        self.see_to_travel();
         self.see_to_stop();
         turned
     }
@@ -261,7 +275,9 @@ impl Driver {
         if is_watching {
             return Some(now + WATCH);
         }
-        (!self.lanes.is_empty()).then_some(self.next_tick)
+        let travel = self.travel.as_ref().map(|travel| travel.deadline(now));
+        let next_tick = travel.map_or(self.next_tick, |deadline| deadline.min(self.next_tick));
+        (!self.lanes.is_empty()).then_some(next_tick)
     }
 }
 

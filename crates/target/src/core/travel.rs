@@ -1,0 +1,297 @@
+//! Lanes move between cores (S8): what each core tells about its load, and how a lane leaves and arrives.
+//!
+//! A lane leaves only while nothing of it is under way: no command is in flight but held Async Event Requests, no memory of
+//! the core's pool is in it, nothing waits to be sent, and no message for it is unread. So what moves is a socket and a state machine,
+//! and there is nothing to forward afterwards. A lane that is never so by itself is not read from for a moment.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use isolane_reactor::Mode;
+use rustix::fd::OwnedFd;
+
+use super::lane::{Lane, Phase};
+use super::{Core, Driver};
+use crate::scheduler::{CoreLoad, LaneLoad, Scheduler};
+use crate::shared::{Address, Message};
+use crate::table::Key;
+
+/// A lane between two cores.
+pub(crate) struct Traveller {
+    lane: Option<Box<Lane>>,
+    socket: Option<OwnedFd>,
+}
+
+impl std::fmt::Debug for Traveller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Traveller").field("name", &self.lane.as_ref().map(|lane| lane.name)).finish()
+    }
+}
+
+impl Drop for Traveller {
+    /// The target has ended before the lane arrived.
+    fn drop(&mut self) {
+        for permit in self.lane.iter_mut().flat_map(|lane| lane.held.drain(..)) {
+            permit.forfeit();
+        }
+    }
+}
+
+/// What the dynamic scheduler needs on one core.
+pub(super) struct Travel {
+    interval: Duration,
+    next_report: Instant,
+    reported: Instant,
+    busy_before: Duration,
+    mode: Mode,
+    departures: Vec<Departure>,
+    /// Only on the first core.
+    scheduler: Scheduler,
+    loads: Vec<(Instant, CoreLoad)>,
+}
+
+struct Departure {
+    name: Address,
+    to: usize,
+    since: Instant,
+    is_held: bool,
+}
+
+impl Travel {
+    pub(super) fn new(interval: Duration, mode: Mode, cores: usize, now: Instant) -> Travel {
+        Travel {
+            interval,
+            next_report: now + interval,
+            reported: now,
+            busy_before: Duration::ZERO,
+            mode,
+            departures: Vec::new(),
+            scheduler: Scheduler::default(),
+            loads: vec![(now, CoreLoad::default()); cores],
+        }
+    }
+
+    /// When a turn is needed.
+    pub(super) fn deadline(&self, now: Instant) -> Instant {
+        if self.departures.is_empty() { self.next_report } else { now + WATCH }
+    }
+}
+
+impl Driver {
+    /// Reports, plans, and lets lanes go, if the target's scheduler is dynamic.
+    pub(super) fn see_to_travel(&mut self) {
+        let Some(mut travel) = self.travel.take() else { return };
+        if !self.core.is_stopping {
+            self.report_load(&mut travel);
+            self.see_to_departures(&mut travel);
+            self.choose_mode(&travel);
+        }
+        self.travel = Some(travel);
+    }
+
+    fn report_load(&mut self, travel: &mut Travel) {
+        let now = self.core.now;
+        if now < travel.next_report {
+            return;
+        }
+        let busy = self.core.reactor.busy_time();
+        let time = now.saturating_duration_since(travel.reported).max(Duration::from_micros(1));
+        let share = (busy - travel.busy_before).as_secs_f64() / time.as_secs_f64();
+        (travel.reported, travel.next_report, travel.busy_before) = (now, now + travel.interval, busy);
+        let load = CoreLoad { busy: share.min(1.0), lanes: self.lane_loads() };
+        match self.core.index {
+            0 => self.plan_moves(travel, load),
+            core => self.core.shared.post(0, Message::Load { core, load }),
+        }
+    }
+
+    fn lane_loads(&mut self) -> Vec<LaneLoad> {
+        let keys: Vec<Key> = self.lanes.keys().collect();
+        let loads = keys.into_iter().filter_map(|key| {
+            let lane = self.lanes.get_mut(key).filter(|lane| lane.is_open() && lane.association.is_some())?;
+            let moved = lane.queue.moved_bytes();
+            let before = std::mem::replace(&mut lane.reported_bytes, moved);
+            Some(LaneLoad { name: lane.name, moved_bytes: moved - before })
+        });
+        loads.collect()
+    }
+
+    /// Another core has reported.
+    pub(super) fn note_load(&mut self, core: usize, load: CoreLoad) {
+        if let Some(travel) = &mut self.travel {
+            travel.loads[core] = (self.core.now, load);
+        }
+    }
+
+    /// On the first core: who has not reported lately has no lanes.
+    fn plan_moves(&mut self, travel: &mut Travel, own: CoreLoad) {
+        let now = self.core.now;
+        travel.loads[0] = (now, own);
+        let oldest = travel.interval * 2;
+        let loads = travel.loads.iter().map(|(at, load)| {
+            if now.saturating_duration_since(*at) > oldest { CoreLoad::default() } else { load.clone() }
+        });
+        let loads: Vec<CoreLoad> = loads.collect();
+        for it in travel.scheduler.plan(&loads) {
+            log::debug!("a lane moves from reactor {} to reactor {}: {:?}", it.from, it.to, it.lane);
+            self.core.shared.post(it.from, Message::Depart { lane: it.lane, to: it.to });
+        }
+    }
+
+    /// The scheduler wants a lane elsewhere.
+    pub(super) fn begin_departure(&mut self, name: Address, to: usize) {
+        let since = self.core.now;
+        if let Some(travel) = &mut self.travel
+            && to != self.core.index
+        {
+            travel.departures.push(Departure { name, to, since, is_held: false });
+        }
+    }
+
+    /// Somebody else wants the connection of this peer elsewhere.
+    pub(super) fn begin_departure_of(&mut self, peer: SocketAddr, to: usize) {
+        let name = self.lanes.iter().find(|lane| lane.peer() == peer).map(|lane| lane.name);
+        name.into_iter().for_each(|name| self.begin_departure(name, to));
+    }
+
+    fn see_to_departures(&mut self, travel: &mut Travel) {
+        let mut departures = std::mem::take(&mut travel.departures);
+        departures.retain_mut(|departure| self.is_still_to_go(departure));
+        departures.append(&mut travel.departures);
+        travel.departures = departures;
+    }
+
+    fn is_still_to_go(&mut self, departure: &mut Departure) -> bool {
+        let Some(key) = self.key_of(departure.name) else { return false };
+        let now = self.core.now;
+        let Some(lane) = self.lanes.get_mut(key) else { return false };
+        if !lane.is_open() {
+            // The end of a lane is read.
+            self.core.resume_socket(lane);
+            return false;
+        }
+        if lane.is_quiet()
+            && self.readings.is_empty()
+            && !lane.token.is_some_and(|token| self.core.reactor.has_lent(token))
+        {
+            return !self.depart(key, departure.to);
+        }
+        let waited = now.saturating_duration_since(departure.since);
+        if waited >= PATIENCE {
+            if departure.is_held && !lane.is_paused {
+                self.core.resume_socket(lane);
+            }
+            log::debug!("{}: too busy to move", lane.peer());
+            return false;
+        }
+        // What is in flight needs nothing more from the host: it ends soon if nothing new is taken.
+        if waited >= OPPORTUNITY && lane.queue.receiving_bytes() == 0 && !lane.is_paused {
+            departure.is_held = true;
+            self.core.hold_socket(lane);
+        }
+        true
+    }
+
+    /// Lets a lane go; false if a message has come for it, or for whom it is.
+    fn depart(&mut self, key: Key, to: usize) -> bool {
+        let Some(lane) = self.lanes.get_mut(key) else { return false };
+        let Some(socket) = lane.token.and_then(|token| self.core.reactor.remove(token)) else {
+            return false;
+        };
+        lane.token = None;
+        let Some(lane) = self.lanes.remove(key) else { return false };
+        self.travellers.remove(&lane.name);
+        self.core.counters.connections_open.subtract(1);
+        let (name, peer) = (lane.name, lane.peer());
+        let id = lane.association.as_ref().map(|association| association.id);
+        let traveller = Traveller { lane: Some(Box::new(lane)), socket: Some(socket) };
+        let mut unread = Vec::new();
+        let mailbox = &self.mailbox;
+        let is_mailbox_empty = || {
+            unread.extend(std::iter::from_fn(|| mailbox.poll()));
+            unread.is_empty()
+        };
+        let outcome = match id {
+            Some(id) => self.core.shared.hand_over(id, name, to, traveller, is_mailbox_empty),
+            None => Err(traveller),
+        };
+        let has_left = match outcome {
+            Ok(()) => {
+                log::debug!("{peer}: moved to reactor {to}");
+                true
+            }
+            Err(traveller) => {
+                self.arrive(traveller);
+                false
+            }
+        };
+        unread.into_iter().for_each(|message| self.handle_message(message));
+        has_left
+    }
+
+    /// A lane comes from another core.
+    pub(super) fn arrive(&mut self, mut traveller: Traveller) {
+        let (Some(mut lane), Some(socket)) = (traveller.lane.take(), traveller.socket.take()) else { return };
+        self.core.counters.connections_open.add(1);
+        let added = self.core.reactor.add(socket);
+        let name = lane.name;
+        let key = self.lanes.insert_with(|key| {
+            (lane.key, lane.token) = (key, added.as_ref().ok().copied());
+            *lane
+        });
+        self.travellers.insert(name, key);
+        match added {
+            Ok(token) => self.know(token, key),
+            Err(error) => {
+                log::warn!("a connection that moved cannot be served: {error}");
+                if let Some(lane) = self.lanes.get_mut(key) {
+                    self.core.close(lane, "its new core cannot serve it");
+                }
+            }
+        }
+    }
+
+    /// A lane by the name that it was born with.
+    pub(super) fn key_of(&self, name: Address) -> Option<Key> {
+        let is_its = |key: &Key| self.lanes.get(*key).is_some_and(|lane| lane.name == name);
+        self.travellers.get(&name).copied().or(Some(name.lane)).filter(is_its)
+    }
+
+    /// A reactor without connections sleeps, whatever the mode.
+    fn choose_mode(&mut self, travel: &Travel) {
+        let has_work = !self.lanes.is_empty() || !self.listeners.is_empty();
+        let mode = if has_work { travel.mode } else { Mode::Sleep };
+        self.core.reactor.set_mode(mode);
+    }
+}
+
+impl Core {
+    fn hold_socket(&mut self, lane: &Lane) {
+        lane.token.into_iter().for_each(|token| self.reactor.pause(token));
+    }
+
+    fn resume_socket(&mut self, lane: &Lane) {
+        lane.token.into_iter().for_each(|token| self.reactor.resume(token));
+    }
+}
+
+impl Lane {
+    /// Whether nothing of it is under way on its core.
+    fn is_quiet(&self) -> bool {
+        let is_whole = self.phase == Phase::Open && self.association.is_some() && !self.is_disconnected;
+        let waits =
+            self.connecting.is_some() || self.stalled.is_some() || self.is_limited() || self.is_paused;
+        let keeps =
+            self.reserve_slot.is_some() || self.claimed_bytes + self.lent_bytes > 0 || self.active > 0;
+        let queue = &self.queue;
+        let speaks = self.is_dirty || queue.wants_transmit() || queue.receiving_bytes() > 0;
+        is_whole && !waits && !keeps && !speaks && queue.in_flight() == self.held.len()
+    }
+}
+
+/// How often a departure is tried.
+const WATCH: Duration = Duration::from_millis(1);
+/// For so long a lane may become quiet by itself; then it is not read from.
+const OPPORTUNITY: Duration = Duration::from_millis(5);
+/// After so long it stays.
+const PATIENCE: Duration = Duration::from_millis(200);

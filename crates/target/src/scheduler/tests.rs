@@ -1,0 +1,129 @@
+//! Simulated loads: lanes with a given demand, cores that share their time among them, and the scheduler's moves carried out.
+
+use super::*;
+use crate::table::Key;
+
+/// Demands of lanes, as shares of a core, and the core that each is on.
+struct World {
+    cores: usize,
+    lanes: Vec<(f64, usize)>,
+    scheduler: Scheduler,
+    moves: usize,
+}
+
+fn name(lane: usize) -> Address {
+    Address { core: 0, lane: Key::from_u64(lane as u64) }
+}
+
+impl World {
+    fn new(cores: usize, lanes: &[(f64, usize)]) -> World {
+        World { cores, lanes: lanes.to_vec(), scheduler: Scheduler::default(), moves: 0 }
+    }
+
+    fn demand(&self, core: usize) -> f64 {
+        self.lanes.iter().filter(|lane| lane.1 == core).map(|lane| lane.0).sum()
+    }
+
+    fn load(&self, core: usize) -> CoreLoad {
+        let of_core = self.lanes.iter().enumerate().filter(|(_, lane)| lane.1 == core);
+        let scale = self.demand(core).max(1.0);
+        let lanes =
+            of_core.map(|(at, lane)| LaneLoad { name: name(at), moved_bytes: (lane.0 / scale * 1e9) as u64 });
+        CoreLoad { busy: self.demand(core).min(1.0), lanes: lanes.collect() }
+    }
+
+    fn round(&mut self) {
+        let loads: Vec<_> = (0..self.cores).map(|core| self.load(core)).collect();
+        for it in self.scheduler.plan(&loads) {
+            let lane = it.lane.lane.to_u64() as usize;
+            assert_eq!(self.lanes[lane].1, it.from);
+            assert_ne!(it.from, it.to);
+            self.lanes[lane].1 = it.to;
+            self.moves += 1;
+        }
+    }
+
+    fn rounds(&mut self, count: usize) -> &mut World {
+        (0..count).for_each(|_| self.round());
+        self
+    }
+
+    fn lanes_on(&self, core: usize) -> usize {
+        self.lanes.iter().filter(|lane| lane.1 == core).count()
+    }
+}
+
+#[test]
+fn lanes_without_traffic_gather_on_the_first_core() {
+    let mut world = World::new(4, &[(0.0, 0), (0.0, 1), (0.0, 2), (0.0, 3), (0.4, 3)]);
+    world.rounds(9);
+    assert_eq!(world.lanes_on(3), 2, "not before it is sure");
+    world.rounds(20);
+    assert_eq!((world.lanes_on(0), world.lanes_on(3)), (4, 1), "the busy one stays");
+}
+
+#[test]
+fn cores_that_do_little_give_it_to_the_first_and_sleep() {
+    let mut world = World::new(3, &[(0.05, 0), (0.04, 1), (0.05, 1), (0.09, 2)]);
+    world.rounds(20);
+    assert_eq!(world.lanes_on(0), 4);
+}
+
+#[test]
+fn the_first_core_is_not_filled_beyond_half() {
+    let lanes: Vec<_> = (0..12).map(|lane| (0.09, lane % 12)).collect();
+    let mut world = World::new(12, &lanes);
+    world.rounds(100);
+    assert!(world.demand(0) <= PACKED + LIGHT, "{}", world.demand(0));
+}
+
+#[test]
+fn an_overloaded_core_is_relieved_until_all_is_even() {
+    let mut world = World::new(4, &[(0.5, 0); 6]);
+    world.rounds(60);
+    let most = (0..4).map(|core| world.demand(core)).fold(0.0, f64::max);
+    assert!(most <= 1.0, "{:?}", world.lanes);
+}
+
+#[test]
+fn one_lane_that_fills_a_core_stays_where_it_is() {
+    let mut world = World::new(2, &[(1.5, 1)]);
+    world.rounds(50);
+    assert_eq!(world.moves, 0);
+}
+
+#[test]
+fn a_load_that_is_even_is_left_alone() {
+    let mut world = World::new(4, &[(0.6, 0), (0.6, 1), (0.6, 2), (0.6, 3)]);
+    world.rounds(100);
+    assert_eq!(world.moves, 0);
+}
+
+/// No lane goes to and fro: whatever the load, the moves end.
+#[test]
+fn every_steady_load_comes_to_rest() {
+    let mut random = fastrand::Rng::with_seed(0x5eed);
+    for _ in 0..300 {
+        let cores = random.usize(1..6);
+        let lane = |random: &mut fastrand::Rng| {
+            let demand = if random.bool() { random.f64() } else { random.f64() * 0.1 };
+            (demand * f64::from(u8::from(random.u8(..) > 40)), random.usize(..cores))
+        };
+        let lanes: Vec<_> = (0..random.usize(1..20)).map(|_| lane(&mut random)).collect();
+        let mut world = World::new(cores, &lanes);
+        world.rounds(400);
+        let before = world.moves;
+        world.rounds(100);
+        assert_eq!(world.moves, before, "{lanes:?} on {cores} cores");
+    }
+}
+
+#[test]
+fn a_lane_that_wakes_up_on_the_first_core_leaves_it_when_that_has_too_much() {
+    let mut world = World::new(2, &[(0.6, 0), (0.0, 1)]);
+    world.rounds(30);
+    assert_eq!(world.lanes_on(0), 2);
+    world.lanes[1].0 = 0.6;
+    world.rounds(30);
+    assert_eq!((world.lanes_on(0), world.lanes_on(1)), (1, 1));
+}
