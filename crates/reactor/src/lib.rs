@@ -43,6 +43,7 @@ pub mod core;
 mod epoll;
 mod event;
 pub mod file;
+pub mod frequency;
 mod kernel;
 mod key;
 mod lanes;

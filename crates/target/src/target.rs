@@ -241,6 +241,7 @@ fn run_core(
     ready: &Sender<Result<(Waker, String), ReactorError>>,
     later: &Receiver<Setup>,
 ) -> CoreReport {
+    let cpu = config.core;
     let reactor = match Reactor::new(config) {
         Ok(reactor) => reactor,
         Err(error) => {
@@ -251,7 +252,8 @@ fn run_core(
     let _ = ready.send(Ok((reactor.waker(), reactor.io_description().to_owned())));
     // No setup comes when another core could not be started.
     let Ok(Setup { shared, mailbox, acceptor, begun }) = later.recv() else { return CoreReport::default() };
-    let parts = Parts { index, shared, reactor, mailbox, pool_pages_max, zero_copy_above, schedule, limits };
+    let parts =
+        Parts { index, cpu, shared, reactor, mailbox, pool_pages_max, zero_copy_above, schedule, limits };
     let mut driver = Driver::new(parts);
     let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
     let is_listening = listening.is_ok();

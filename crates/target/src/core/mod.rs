@@ -132,6 +132,8 @@ pub(crate) struct CoreReport {
 /// What a core is made of.
 pub(crate) struct Parts {
     pub index: usize,
+    /// The core that its thread is pinned to.
+    pub cpu: Option<usize>,
     pub shared: Arc<Shared>,
     pub reactor: Reactor,
     pub mailbox: Receiver<Message>,
@@ -169,6 +171,10 @@ impl Driver {
         };
         let travel = parts.schedule.map(|interval| {
             travel::Travel::new(interval, core.reactor.mode(), core.shared.counters.len(), now)
+        });
+        let travel = travel.map(|mut travel| {
+            parts.cpu.into_iter().filter(|_| core.index == 0).for_each(|cpu| travel.drive_frequency(cpu));
+            travel
         });
         Driver {
             listeners: accept::Listeners::new(core.shared.counters.len()),

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isolane_reactor::Mode;
+use isolane_reactor::frequency::Frequency;
 use rustix::fd::OwnedFd;
 
 use super::lane::{Lane, Phase};
@@ -48,6 +49,7 @@ pub(super) struct Travel {
     /// Only on the first core.
     scheduler: Scheduler,
     loads: Vec<(Instant, CoreLoad)>,
+    frequency: Option<Frequency>,
 }
 
 struct Departure {
@@ -68,6 +70,23 @@ impl Travel {
             departures: Vec::new(),
             scheduler: Scheduler::default(),
             loads: vec![(now, CoreLoad::default()); cores],
+            frequency: None,
+        }
+    }
+
+    /// The clock of this core follows its load, if that can be had.
+    pub(super) fn drive_frequency(&mut self, core: usize) {
+        match Frequency::open(core) {
+            Ok(frequency) => self.frequency = Some(frequency),
+            Err(error) => log::info!("the clock of core {core} does not follow its load: {error}"),
+        }
+    }
+
+    fn follow(&mut self, busy: f64) {
+        let Some(frequency) = &mut self.frequency else { return };
+        if let Err(error) = frequency.follow(busy) {
+            log::warn!("the clock of the first core follows its load no more: {error}");
+            self.frequency = None;
         }
     }
 
@@ -126,6 +145,7 @@ impl Driver {
     /// On the first core: who has not reported lately has no lanes.
     fn plan_moves(&mut self, travel: &mut Travel, own: CoreLoad) {
         let now = self.core.now;
+        travel.follow(own.busy);
         travel.loads[0] = (now, own);
         let oldest = travel.interval * 2;
         let loads = travel.loads.iter().map(|(at, load)| {
