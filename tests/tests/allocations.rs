@@ -1,5 +1,4 @@
-//! No allocation for an I/O: a target and a host that have warmed up take no memory from the allocator. One exception
-//! is known and bounded: a read of many pages makes the list of them, and another one where a send cuts it.
+//! No allocation for an I/O: a target and a host that have warmed up take no memory from the allocator.
 //!
 //! The allocator of this program counts, on every thread. The target's reactor and the host are those that programs
 //! use, over real sockets of the loopback interface; what the kernel allocates is not seen.
@@ -61,9 +60,8 @@ enum Work {
 impl Work {
     fn allocations_max(self) -> usize {
         match self {
-            Work::Read(bytes) if bytes > 4096 => 2 * OPERATIONS,
-            // Pages may come back in an order that makes a list longer than ever before.
-            Work::Write(bytes) if bytes > 4096 => OPERATIONS / 50,
+            // How sends and receives cut long data is never the same twice: a list may get longer than ever before.
+            Work::Read(bytes) | Work::Write(bytes) if bytes > 4096 => OPERATIONS / 50,
             Work::Read(_) | Work::Write(_) | Work::Flush => 0,
         }
     }

@@ -5,55 +5,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::PAGE_SIZE;
 use crate::block::Block;
 use crate::page::{Page, PageList};
 
+mod segments;
+use segments::{Segment, Segments};
+
 /// Bytes to send, gathered from pages, blocks and constants.
 #[derive(Clone, Default)]
 pub struct Payload {
-    segments: SmallVec<[Segment; 1]>,
+    segments: Segments,
     len: usize,
-}
-
-#[derive(Clone)]
-enum Segment {
-    Page { page: Page, start: u16, len: u16 },
-    Block { block: Arc<Block>, start: u32, len: u32 },
-    Static(&'static [u8]),
-}
-
-impl Segment {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Segment::Page { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
-            Segment::Block { block, start, len } => &block.bytes()[*start as usize..][..*len as usize],
-            Segment::Static(bytes) => bytes,
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Segment::Page { len, .. } => usize::from(*len),
-            Segment::Block { len, .. } => *len as usize,
-            Segment::Static(bytes) => bytes.len(),
-        }
-    }
-
-    /// The same memory, fewer bytes of it.
-    fn part(&self, from: usize, count: usize) -> Segment {
-        match self {
-            Segment::Page { page, start, .. } => {
-                Segment::Page { page: page.clone(), start: start + from as u16, len: count as u16 }
-            }
-            Segment::Block { block, start, .. } => {
-                Segment::Block { block: Arc::clone(block), start: start + from as u32, len: count as u32 }
-            }
-            Segment::Static(bytes) => Segment::Static(&bytes[from..from + count]),
-        }
-    }
 }
 
 impl Payload {
@@ -66,7 +29,7 @@ impl Payload {
 
     /// Nothing yet, with room for `segments` pieces.
     pub fn with_capacity(segments: usize) -> Payload {
-        Payload { segments: SmallVec::with_capacity(segments), len: 0 }
+        Payload { segments: Segments::with_capacity(segments), len: 0 }
     }
 
     pub(crate) fn from_pages(pages: PageList, len: usize) -> Payload {
@@ -81,7 +44,7 @@ impl Payload {
     pub(crate) fn from_block(block: Arc<Block>, start: usize, len: usize) -> Payload {
         assert!(start + len <= u32::MAX as usize, "a payload refers to blocks below 4 GiB only");
         let segment = Segment::Block { block, start: start as u32, len: len as u32 };
-        let segments = if len > 0 { SmallVec::from_buf([segment]) } else { SmallVec::new() };
+        let segments = if len > 0 { Segments::of(segment) } else { Segments::default() };
         Payload { segments, len }
     }
 
@@ -187,11 +150,14 @@ impl Payload {
     }
 
     /// The pages among what it refers to; the rest is let go of.
-    pub fn into_pages(self) -> impl Iterator<Item = Page> {
-        self.segments.into_iter().filter_map(|segment| match segment {
-            Segment::Page { page, .. } => Some(page),
-            Segment::Block { .. } | Segment::Static(_) => None,
-        })
+    pub fn into_pages(mut self) -> impl Iterator<Item = Page> {
+        std::mem::take(&mut *self.segments).into_iter().filter_map(Segment::into_page)
+    }
+
+    /// The same for a payload whose list is to be used again.
+    pub(crate) fn drain_pages(&mut self) -> impl Iterator<Item = Page> {
+        self.len = 0;
+        self.segments.drain(..).filter_map(Segment::into_page)
     }
 
     fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = (&Segment, usize, usize)> {
@@ -218,7 +184,7 @@ impl From<Vec<u8>> for Payload {
 impl From<Page> for Payload {
     fn from(page: Page) -> Payload {
         let segment = Segment::Page { page, start: 0, len: PAGE_SIZE as u16 };
-        Payload { segments: SmallVec::from_buf([segment]), len: PAGE_SIZE }
+        Payload { segments: Segments::of(segment), len: PAGE_SIZE }
     }
 }
 

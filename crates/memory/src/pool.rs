@@ -85,8 +85,8 @@ impl Pool {
     }
 
     /// Takes a payload's pages back.
-    pub fn recycle_payload(&mut self, payload: Payload) {
-        payload.into_pages().for_each(|page| self.recycle_page(page));
+    pub fn recycle_payload(&mut self, mut payload: Payload) {
+        payload.drain_pages().for_each(|page| self.recycle_page(page));
     }
 
     /// Takes an emptied page list back, so that the next large buffer needs no allocation.

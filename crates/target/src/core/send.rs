@@ -99,16 +99,15 @@ impl Driver {
 
     /// Sends from every lane that has something to say.
     pub(super) fn send_dirty(&mut self) {
-        let mut dirty = std::mem::take(&mut self.core.dirty);
-        for key in dirty.drain(..) {
-            if let Some(lane) = self.lanes.get_mut(key) {
+        // Lanes that could not send everything in one call enter themselves again, behind these.
+        let count = self.core.dirty.len();
+        for index in 0..count {
+            if let Some(lane) = self.lanes.get_mut(self.core.dirty[index]) {
                 lane.is_dirty = false;
                 self.core.send(lane);
             }
         }
-        // Lanes that could not send everything in one call have entered themselves again.
-        dirty.append(&mut self.core.dirty);
-        self.core.dirty = dirty;
+        self.core.dirty.drain(..count);
     }
 }
 

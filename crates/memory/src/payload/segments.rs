@@ -1,0 +1,150 @@
+//! The pieces of a payload, and the memory that lists of them stand in.
+//!
+//! A list that has outgrown the value itself is not given back to the allocator: it waits on its thread for the next
+//! long payload, so that warm threads send long payloads without allocating.
+
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::block::Block;
+use crate::page::Page;
+
+#[derive(Clone)]
+pub(super) enum Segment {
+    Page { page: Page, start: u16, len: u16 },
+    Block { block: Arc<Block>, start: u32, len: u32 },
+    Static(&'static [u8]),
+}
+
+impl Segment {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Segment::Page { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
+            Segment::Block { block, start, len } => &block.bytes()[*start as usize..][..*len as usize],
+            Segment::Static(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Segment::Page { len, .. } => usize::from(*len),
+            Segment::Block { len, .. } => *len as usize,
+            Segment::Static(bytes) => bytes.len(),
+        }
+    }
+
+    pub(super) fn into_page(self) -> Option<Page> {
+        match self {
+            Segment::Page { page, .. } => Some(page),
+            Segment::Block { .. } | Segment::Static(_) => None,
+        }
+    }
+
+    /// The same memory, fewer bytes of it.
+    pub(super) fn part(&self, from: usize, count: usize) -> Segment {
+        match self {
+            Segment::Page { page, start, .. } => {
+                Segment::Page { page: page.clone(), start: start + from as u16, len: count as u16 }
+            }
+            Segment::Block { block, start, .. } => {
+                Segment::Block { block: Arc::clone(block), start: start + from as u32, len: count as u32 }
+            }
+            Segment::Static(bytes) => Segment::Static(&bytes[from..from + count]),
+        }
+    }
+}
+
+type List = SmallVec<[Segment; 1]>;
+
+/// The pieces of a payload.
+#[derive(Clone, Default)]
+pub(super) struct Segments(List);
+
+impl Segments {
+    /// Nothing yet, with room for `count`.
+    pub(super) fn with_capacity(count: usize) -> Segments {
+        if count <= 1 {
+            return Segments::default();
+        }
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        let mut list = spare.unwrap_or_default();
+        list.reserve(count);
+        Segments(list)
+    }
+
+    /// One piece.
+    pub(super) fn of(segment: Segment) -> Segments {
+        Segments(SmallVec::from_buf([segment]))
+    }
+}
+
+impl Deref for Segments {
+    type Target = List;
+
+    fn deref(&self) -> &List {
+        &self.0
+    }
+}
+
+impl DerefMut for Segments {
+    fn deref_mut(&mut self) -> &mut List {
+        &mut self.0
+    }
+}
+
+impl Drop for Segments {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.spilled() {
+            keep(std::mem::take(&mut self.0));
+        }
+    }
+}
+
+/// Keeps a list for the next long payload of this thread, if there are few and it is not huge.
+fn keep(mut list: List) {
+    list.clear();
+    // A thread that ends has no spare lists any more.
+    let _ = SPARE.try_with(|spare| {
+        let mut spare = spare.borrow_mut();
+        if spare.len() < SPARE_MAX && list.capacity() <= SPARE_SEGMENTS_MAX {
+            spare.push(list);
+        }
+    });
+}
+
+/// Lists that wait on one thread.
+const SPARE_MAX: usize = 128;
+/// Enough for 2 MiB of pages.
+const SPARE_SEGMENTS_MAX: usize = 513;
+
+thread_local! {
+    static SPARE: RefCell<Vec<List>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_is_used_again_and_comes_back_empty() {
+        let list = Segments::with_capacity(40);
+        let place = list.as_ptr();
+        drop(list);
+        let mut again = Segments::with_capacity(30);
+        assert!(again.is_empty() && again.as_ptr() == place);
+        again.push(Segment::Static(b"piece"));
+        drop(again);
+        assert!(Segments::with_capacity(2).is_empty());
+    }
+
+    #[test]
+    fn spare_lists_are_few() {
+        let lists: Vec<Segments> = (0..2 * SPARE_MAX).map(|_| Segments::with_capacity(8)).collect();
+        drop(lists);
+        assert_eq!(SPARE.with(|spare| spare.borrow().len()), SPARE_MAX);
+    }
+}
