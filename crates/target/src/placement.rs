@@ -24,8 +24,8 @@ pub(crate) struct Placer {
     reactors: usize,
     /// The reactors that are nearest to each core, by its number.
     nearest: Vec<Vec<usize>>,
-    /// Whose turn it is.
-    next: usize,
+    /// Connections placed in turn.
+    turn: usize,
 }
 
 impl Placer {
@@ -33,7 +33,7 @@ impl Placer {
     pub(crate) fn new(placement: Placement, cores: &[usize], topology: &Topology) -> Placer {
         let last = cores.iter().max().map_or(0, |last| last + 1);
         let nearest = (0..topology.len().max(last)).map(|core| nearest(core, cores, topology)).collect();
-        Placer { placement, reactors: cores.len().max(1), nearest, next: 0 }
+        Placer { placement, reactors: cores.len().max(1), nearest, turn: 0 }
     }
 
     /// The reactor for a connection whose packets arrive on core `incoming`; `load` tells how many connections a reactor has.
@@ -54,10 +54,16 @@ impl Placer {
     }
 
     fn take_turn(&mut self, is_crowded: impl Fn(usize) -> bool) -> usize {
-        let turns = (0..self.reactors).map(|step| (self.next + step) % self.reactors);
-        let reactor = turns.into_iter().find(|reactor| !is_crowded(*reactor)).unwrap_or(self.next);
-        self.next = (reactor + 1) % self.reactors;
-        reactor
+        let turns = self.turn..self.turn + 2 * self.reactors;
+        let turn = turns.into_iter().find(|turn| !is_crowded(self.of_turn(*turn))).unwrap_or(self.turn);
+        self.turn = turn + 1;
+        self.of_turn(turn)
+    }
+
+    /// Each round begins one reactor further on: hosts connect an admin queue and then so many I/O queues, and all the busy ones
+    /// of many hosts must not meet on one reactor.
+    fn of_turn(&self, turn: usize) -> usize {
+        (turn % self.reactors + turn / self.reactors) % self.reactors
     }
 }
 
@@ -126,7 +132,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_placed_in_turn() {
         let mut placer = placer(Placement::IncomingCpu, &[0, 1]);
-        assert_eq!(placed(&mut placer, 2, &[None, None, Some(99), None]), [0, 1, 0, 1]);
+        assert_eq!(placed(&mut placer, 2, &[None, None, Some(99), None]), [0, 1, 1, 0]);
     }
 
     #[test]
@@ -148,8 +154,21 @@ mod tests {
     #[test]
     fn in_turn_means_in_turn_unless_a_core_is_crowded() {
         let mut placer = placer(Placement::RoundRobin, &[0, 1, 2]);
-        assert_eq!(placed(&mut placer, 3, &[Some(2); 4]), [0, 1, 2, 0]);
+        assert_eq!(placed(&mut placer, 3, &[Some(2); 4]), [0, 1, 2, 1]);
         assert_eq!(placer.place(None, |reactor| [0, 9, 0][reactor]), 2);
+    }
+
+    #[test]
+    fn the_io_queues_of_hosts_that_have_one_each_are_spread() {
+        for reactors in 2..9 {
+            let cores: Vec<_> = (0..reactors).collect();
+            let mut placer = placer(Placement::RoundRobin, &cores);
+            let placed = placed(&mut placer, reactors, &vec![None; 2 * reactors * reactors]);
+            let io_queues = placed.iter().skip(1).step_by(2);
+            let counts: Vec<_> =
+                cores.iter().map(|core| io_queues.clone().filter(|it| *it == core).count()).collect();
+            assert!(counts.iter().all(|count| *count == reactors), "{counts:?}");
+        }
     }
 
     #[test]

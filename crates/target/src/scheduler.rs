@@ -131,7 +131,7 @@ const OVERLOADED_ROUNDS: u32 = 2;
 const RELIEF: f64 = 0.7;
 const GAIN: f64 = 0.9;
 /// A core with less than this gives its lanes to the first, if that then has no more than the second number.
-const LIGHT: f64 = 0.1;
+const LIGHT: f64 = 0.3;
 const LIGHT_ROUNDS: u32 = 5;
 const PACKED: f64 = 0.5;
 /// A lane without traffic for so long goes to the first core.
