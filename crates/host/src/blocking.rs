@@ -4,16 +4,15 @@
 //! one thread: that is what [`Volume`] and [`Client`](crate::Client) are for; several threads may share one.
 //! Invariant: no call returns while the lane still refers to its memory.
 
-use isolane_memory::Buffer;
-
 use crate::classes::Class;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::lent;
 use crate::oneshot::block_on;
 use crate::options::Options;
+use crate::request::{Completion, Request};
 use crate::uri::Uri;
-use crate::volume::{Transfer, Volume};
+use crate::volume::Volume;
 
 /// A volume at the other end of a connection, one call at a time.
 ///
@@ -76,7 +75,8 @@ impl BlockingVolume {
     /// # Errors
     /// Why the request failed; `bytes` may then hold a part of what was read.
     pub fn read_at(&self, bytes: &mut [u8], offset_bytes: u64) -> Result<(), RequestError> {
-        lent::lend_mut(bytes, |buffer| wait(self.volume.read(offset_bytes, buffer)))
+        let lba = self.volume.lba(offset_bytes)?;
+        lent::lend_mut(bytes, |buffer| self.run(Request::Read { lba, buffer }))
     }
 
     /// Writes `bytes`. They are durable after a later [`BlockingVolume::flush`].
@@ -84,7 +84,7 @@ impl BlockingVolume {
     /// # Errors
     /// Why the request failed.
     pub fn write_at(&self, bytes: &[u8], offset_bytes: u64) -> Result<(), RequestError> {
-        lent::lend(bytes, |buffer| wait(self.volume.write(offset_bytes, buffer)))
+        self.write_with(bytes, offset_bytes, false)
     }
 
     /// Writes `bytes` and makes them durable (Force Unit Access).
@@ -92,7 +92,7 @@ impl BlockingVolume {
     /// # Errors
     /// Why the request failed.
     pub fn write_durable_at(&self, bytes: &[u8], offset_bytes: u64) -> Result<(), RequestError> {
-        lent::lend(bytes, |buffer| wait(self.volume.write_durable(offset_bytes, buffer)))
+        self.write_with(bytes, offset_bytes, true)
     }
 
     /// Makes every write that completed before durable.
@@ -100,7 +100,7 @@ impl BlockingVolume {
     /// # Errors
     /// Why the request failed.
     pub fn flush(&self) -> Result<(), RequestError> {
-        block_on(self.volume.flush())
+        self.run(Request::Flush)
     }
 
     /// Zeroes a range without sending zeroes.
@@ -108,7 +108,8 @@ impl BlockingVolume {
     /// # Errors
     /// Why the request failed.
     pub fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), RequestError> {
-        block_on(self.volume.write_zeroes(offset_bytes, len_bytes))
+        let range = self.volume.range(offset_bytes, len_bytes)?;
+        self.run(Request::WriteZeroes { range, fua: false, deallocate: true })
     }
 
     /// Tells that a range's content is no longer needed.
@@ -116,18 +117,25 @@ impl BlockingVolume {
     /// # Errors
     /// Why the request failed.
     pub fn deallocate(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), RequestError> {
-        block_on(self.volume.deallocate(offset_bytes, len_bytes))
+        self.run(self.volume.deallocation(offset_bytes, len_bytes)?)
     }
 
     /// Ends the connection in order.
     pub fn close(self) {
         block_on(self.volume.close());
     }
-}
 
-/// Waits, and drops the buffer: nothing refers to the caller's memory afterwards.
-fn wait(transfer: Transfer) -> Result<(), RequestError> {
-    block_on(transfer).map(drop::<Buffer>).map_err(|failed| failed.error)
+    fn write_with(&self, bytes: &[u8], offset_bytes: u64, fua: bool) -> Result<(), RequestError> {
+        let lba = self.volume.lba(offset_bytes)?;
+        lent::lend(bytes, |buffer| self.run(Request::Write { lba, buffer, fua }))
+    }
+
+    /// Waits, and drops the buffer: nothing refers to the caller's memory afterwards.
+    fn run(&self, request: Request) -> Result<(), RequestError> {
+        let Completion { result, buffer, .. } = self.volume.run(request);
+        drop(buffer);
+        result
+    }
 }
 
 #[cfg(test)]

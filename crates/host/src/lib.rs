@@ -41,6 +41,7 @@ mod options;
 mod request;
 mod service;
 mod setup;
+mod submitter;
 mod uri;
 mod volume;
 
@@ -57,5 +58,6 @@ pub use isolane_wire::registers::Vs as Version;
 pub use options::{IoChoice, Mode, Options, Reconnect, SocketOptions, WriteReplay};
 pub use request::{BlockRange, Completion, Request};
 pub use setup::inspect;
+pub use submitter::Submitter;
 pub use uri::{PORT_DEFAULT, Uri, UriError};
 pub use volume::{Action, Failed, Transfer, Volume};

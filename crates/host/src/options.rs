@@ -53,6 +53,12 @@ pub struct Options {
     pub reconnect: Reconnect,
     /// Options of every connection's socket.
     pub socket: SocketOptions,
+    /// A volume's callers that wait turn the client themselves while nobody else does, instead of handing over to the volume's
+    /// thread. Such a volume sleeps in epoll; with [`IoChoice::Uring`] its thread does everything, as without this.
+    pub inline: bool,
+    /// A volume's requests are taken and sent together. Without, each wakes the volume's thread and is sent by itself: there to
+    /// be measured against.
+    pub batching: bool,
 }
 
 /// What happens when the connection breaks.
@@ -102,6 +108,8 @@ impl Default for Options {
             requests_max: 4096,
             reconnect: Reconnect::default(),
             socket: SocketOptions::default(),
+            inline: true,
+            batching: true,
         }
     }
 }

@@ -17,7 +17,8 @@ use crate::info::{Info, NamespaceInfo};
 use crate::oneshot::{Receiver, oneshot};
 use crate::options::Options;
 use crate::request::{BlockRange, Completion, Request};
-use crate::service::{Handle, Service};
+use crate::service::{self, Handle};
+use crate::submitter::Submitter;
 use crate::uri::Uri;
 
 /// A volume at the other end of a connection.
@@ -34,7 +35,7 @@ impl Volume {
     /// # Errors
     /// Why there is no connection, and what to do.
     pub async fn connect(uri: &Uri, options: Options) -> Result<Volume, ConnectError> {
-        let handle = Service::start(uri.clone(), options)?.await.unwrap_or_else(|| {
+        let handle = service::start(uri.clone(), options)?.await.unwrap_or_else(|| {
             Err(ConnectError::Unsupported("the lane's thread ended while connecting".to_owned()))
         })?;
         Ok(Volume { handle: Arc::new(handle), class: None })
@@ -106,6 +107,11 @@ impl Volume {
         self.handle.close().await;
     }
 
+    /// A place for one thread that keeps up to `depth` requests, one at least, on their way.
+    pub fn submitter(&self, depth: usize) -> Submitter {
+        Submitter::new(&self.handle, self.class, depth)
+    }
+
     fn write_with(&self, offset_bytes: u64, buffer: Buffer, fua: bool) -> Transfer {
         match self.lba(offset_bytes) {
             Ok(lba) => self.transfer(Request::Write { lba, buffer, fua }),
@@ -113,7 +119,7 @@ impl Volume {
         }
     }
 
-    fn deallocation(&self, offset_bytes: u64, len_bytes: u64) -> Result<Request, RequestError> {
+    pub(crate) fn deallocation(&self, offset_bytes: u64, len_bytes: u64) -> Result<Request, RequestError> {
         let whole = self.range(offset_bytes, len_bytes)?;
         let step = u64::from(u32::MAX) & !0xfff;
         let starts = (0..whole.blocks).step_by(step as usize);
@@ -122,7 +128,7 @@ impl Volume {
         Ok(Request::Deallocate { ranges: ranges.collect() })
     }
 
-    fn lba(&self, bytes: u64) -> Result<u64, RequestError> {
+    pub(crate) fn lba(&self, bytes: u64) -> Result<u64, RequestError> {
         let block_bytes = self.block_bytes();
         match bytes % u64::from(block_bytes) {
             0 => Ok(bytes / u64::from(block_bytes)),
@@ -130,7 +136,7 @@ impl Volume {
         }
     }
 
-    fn range(&self, offset_bytes: u64, len_bytes: u64) -> Result<BlockRange, RequestError> {
+    pub(crate) fn range(&self, offset_bytes: u64, len_bytes: u64) -> Result<BlockRange, RequestError> {
         Ok(BlockRange { lba: self.lba(offset_bytes)?, blocks: self.lba(len_bytes)? })
     }
 
@@ -143,6 +149,11 @@ impl Volume {
             Ok(request) => self.send(request),
             Err(error) => ready(Completion { tag: 0, result: Err(error), buffer: None }),
         })
+    }
+
+    /// Does one request and waits for its end.
+    pub(crate) fn run(&self, request: Request) -> Completion {
+        self.handle.run(self.class.unwrap_or_else(|| Class::of(&request)), request)
     }
 
     fn send(&self, request: Request) -> Receiver<Completion> {

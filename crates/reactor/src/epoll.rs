@@ -5,17 +5,16 @@
 
 use crate::key::{Key, Kind};
 use crate::poller::{Occurrence, Wait};
-use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 pub(crate) struct Epoll {
     epoll: OwnedFd,
-    events: Vec<Event>,
     looks_skipped: u32,
 }
 
@@ -24,7 +23,7 @@ impl Epoll {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let data = EventData::new_u64(Key::new(Kind::Doorbell, 0).to_bits());
         epoll::add(&epoll, doorbell, data, EventFlags::IN | EventFlags::ET)?;
-        Ok(Epoll { epoll, events: Vec::with_capacity(EVENTS_MAX), looks_skipped: 0 })
+        Ok(Epoll { epoll, looks_skipped: 0 })
     }
 
     pub fn register(&mut self, socket: BorrowedFd<'_>, key: Key) -> io::Result<()> {
@@ -54,12 +53,13 @@ impl Epoll {
             Wait::For(timeout) => timeout.map(whole_milliseconds),
         };
         self.looks_skipped = 0;
-        self.events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
+        // Not kept between turns: an event could hold a pointer, which would tie the reactor to its thread.
+        let mut space = [MaybeUninit::uninit(); EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut space[..], timeout.as_ref()) {
+            Ok((events, _)) => events.iter().for_each(|event| translate(*event, occurrences)),
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        self.events.iter().for_each(|event| translate(*event, occurrences));
         Ok(())
     }
 }

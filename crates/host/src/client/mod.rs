@@ -167,6 +167,11 @@ impl Client {
         self.tasks.len() + self.finished.len()
     }
 
+    /// When the client wants to be turned even if nothing happens.
+    pub(crate) fn housekeeping(&self) -> Instant {
+        self.housekeeping
+    }
+
     /// Whether the association is up; while it is not, requests wait.
     pub fn is_up(&self) -> bool {
         matches!(self.link, Link::Up(_))
@@ -284,7 +289,7 @@ impl Client {
     }
 
     /// Sends what the lanes have queued.
-    fn transmit(&mut self) {
+    pub(crate) fn transmit(&mut self) {
         let Link::Up(up) = &mut self.link else { return };
         if !up.wants_transmit() {
             return;

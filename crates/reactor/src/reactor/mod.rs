@@ -20,13 +20,13 @@ use crate::{Config, Event, ListenerToken, Mode, ReactorError, Waker, core};
 use rustix::fd::AsFd;
 use std::fs::File;
 use std::io;
-use std::marker::PhantomData;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The sockets, files and sleep of one core. It lives on the thread that created it. Dropping it closes its sockets, and waits
-/// for the file operations in flight.
+/// The sockets, files and sleep of one core. It lives on the thread that created it; only on epoll may it be handed to another,
+/// one at a time, for the kernel takes from no other thread what is asked for through a ring. Dropping it closes its sockets, and
+/// waits for the file operations in flight.
 pub struct Reactor {
     description: String,
     poller: Poller,
@@ -47,7 +47,6 @@ pub struct Reactor {
     was_busy: bool,
     sleeps_count: u64,
     busy_time: Duration,
-    _one_thread: PhantomData<*const ()>,
 }
 
 impl Reactor {
@@ -79,7 +78,6 @@ impl Reactor {
             was_busy: false,
             sleeps_count: 0,
             busy_time: Duration::ZERO,
-            _one_thread: PhantomData,
         })
     }
 

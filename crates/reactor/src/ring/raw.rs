@@ -54,6 +54,9 @@ struct Piece {
     len: usize,
 }
 
+// SAFETY: it points into the buffer of the operation that is kept beside it, which may be sent itself, and goes with it.
+unsafe impl Send for Piece {}
+
 impl RawRing {
     pub fn new(ring: IoUring) -> RawRing {
         let mut enter_flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;

@@ -1,0 +1,333 @@
+//! Who drives: at most one thread at a time, be it the volume's own or that of a caller that waits.
+//!
+//! The engine is behind a lock that nobody waits for: whoever gets it *leads*, until it leaves. A caller that finds it taken leaves
+//! its requests in the inbox and wakes the leader. Everybody who leaves looks back: if there is work and nobody leads, the
+//! volume's own thread is called. Invariant: while a request is without an answer, somebody leads, or is on its way to.
+//!
+//! Why none is missed: who leaves a request first leaves it, then looks whether somebody leads; who leads first lets go, then
+//! looks whether there are requests; with a full fence between both steps on both sides at least one of them sees the other.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+use isolane_reactor::{Waker, core};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::caller::Caller;
+use super::engine::{Engine, Message};
+use super::spinning::Spinning;
+use crate::client::Wait;
+use crate::error::RequestError;
+use crate::options::Mode;
+use crate::request::Completion;
+
+/// What all threads of a volume share.
+pub(crate) struct Shared {
+    /// None once the volume is closed.
+    engine: Mutex<Option<Engine>>,
+    pub(super) inbox: Inbox,
+    waker: Waker,
+    /// The volume's own thread.
+    thread: OnceLock<Thread>,
+    /// Requests that the engine had when it was let go of.
+    outstanding: AtomicUsize,
+    /// Callers that will lead when nobody does.
+    pub(super) spinners: AtomicUsize,
+    /// Where the leader took the lead.
+    pub(super) core: AtomicUsize,
+    is_stopping: AtomicBool,
+    is_over: AtomicBool,
+    is_inline: bool,
+    /// How long a caller spins for its answer.
+    pub(super) spin: Duration,
+}
+
+/// What has been left for whoever leads.
+pub(crate) struct Inbox {
+    /// Callers with submissions, each once.
+    pub callers: ArrayQueue<Arc<Caller>>,
+    pub futures: ArrayQueue<Message>,
+}
+
+impl Inbox {
+    pub(super) fn is_empty(&self) -> bool {
+        self.callers.is_empty() && self.futures.is_empty()
+    }
+}
+
+/// How callers and the volume's own thread share the work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    pub is_inline: bool,
+    pub mode: Mode,
+    pub spin: Duration,
+}
+
+impl Shared {
+    pub(super) fn new(engine: Engine, waker: Waker, manner: Manner) -> Shared {
+        let inbox = Inbox { callers: ArrayQueue::new(CALLERS_MAX), futures: ArrayQueue::new(FUTURES_MAX) };
+        Shared {
+            engine: Mutex::new(Some(engine)),
+            inbox,
+            waker,
+            thread: OnceLock::new(),
+            outstanding: AtomicUsize::new(0),
+            spinners: AtomicUsize::new(0),
+            core: AtomicUsize::new(usize::MAX),
+            is_stopping: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            is_inline: manner.is_inline,
+            spin: if manner.mode == Mode::Sleep { Duration::ZERO } else { manner.spin },
+        }
+    }
+
+    /// The calling thread is the volume's own.
+    pub(super) fn adopt_thread(&self) {
+        let _ = self.thread.set(std::thread::current());
+    }
+
+    /// Whether callers may lead.
+    pub(super) fn is_inline(&self) -> bool {
+        self.is_inline
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// From now on only the volume's own thread leads, to end everything.
+    pub(super) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.waker.wake();
+        self.unpark();
+    }
+
+    /// Takes the lead if nobody has it and there is something to lead.
+    pub(super) fn try_lead(&self) -> Option<Lead<'_>> {
+        if self.engine.is_locked() {
+            return None;
+        }
+        self.lead(self.engine.try_lock()?)
+    }
+
+    /// Waits for the lead.
+    pub(super) fn wait_to_lead(&self) -> Option<Lead<'_>> {
+        self.lead(self.engine.lock())
+    }
+
+    fn lead<'a>(&'a self, guard: MutexGuard<'a, Option<Engine>>) -> Option<Lead<'a>> {
+        if guard.is_none() {
+            return None;
+        }
+        self.core.store(core::current(), Ordering::Relaxed);
+        Some(Lead { shared: self, guard: Some(guard) })
+    }
+
+    /// Leaves a future's request.
+    pub(super) fn leave(&self, message: Message) {
+        if let Err(message) = self.inbox.futures.push(message) {
+            return message.refuse(RequestError::TooMany(FUTURES_MAX));
+        }
+        self.call();
+        self.refuse_if_over(None);
+    }
+
+    /// Lets whoever leads know what a caller has left; more requests may follow until then.
+    pub(crate) fn push(&self, caller: &Arc<Caller>) {
+        if caller.has_submissions() {
+            self.list(caller);
+            self.call_if_idle();
+            self.refuse_if_over(Some(caller));
+        }
+    }
+
+    /// Waits until the caller, which has requests without an answer, has an answer. Turns the client itself if it may.
+    pub(crate) fn wait(&self, caller: &Arc<Caller>) {
+        if caller.has_completions() {
+            return self.push(caller);
+        }
+        let mut spinning = Spinning::new(self);
+        while !caller.has_completions() {
+            if self.try_to_serve(caller) {
+                continue;
+            }
+            if caller.has_submissions() {
+                self.list(caller);
+                self.refuse_if_over(Some(caller));
+                continue;
+            }
+            if spinning.goes_on() {
+                std::hint::spin_loop();
+                continue;
+            }
+            caller.sleep(|| self.may_lead());
+        }
+        if spinning.end() {
+            self.look_back();
+        }
+    }
+
+    /// Leads until the caller has an answer. False if it may not, or somebody else does.
+    fn try_to_serve(&self, caller: &Arc<Caller>) -> bool {
+        if !self.is_inline || self.is_stopping() {
+            return false;
+        }
+        let Some(mut lead) = self.try_lead() else { return false };
+        lead.serve(caller);
+        true
+    }
+
+    fn may_lead(&self) -> bool {
+        self.is_inline && !self.is_stopping() && !self.engine.is_locked()
+    }
+
+    /// Puts a caller on the list and wakes the leader, if there is one.
+    fn list(&self, caller: &Arc<Caller>) {
+        let mut left = caller.list().then(|| Arc::clone(caller));
+        while let Some(caller) = left {
+            left = self.inbox.callers.push(caller).err();
+            if left.is_some() {
+                // Nobody has that many callers for long.
+                self.call();
+                self.refuse_if_over(None);
+                std::thread::yield_now();
+            }
+        }
+        self.waker.wake();
+    }
+
+    /// Wakes whoever leads, and the volume's own thread if nobody does.
+    fn call(&self) {
+        self.waker.wake();
+        self.call_if_idle();
+    }
+
+    fn call_if_idle(&self) {
+        fence(Ordering::SeqCst);
+        if !self.engine.is_locked() {
+            self.unpark();
+        }
+    }
+
+    fn unpark(&self) {
+        self.thread.get().into_iter().for_each(Thread::unpark);
+    }
+
+    /// To be done by everybody who led or might have led, and does not any more.
+    fn look_back(&self) {
+        fence(Ordering::SeqCst);
+        let is_work =
+            self.outstanding.load(Ordering::Relaxed) > 0 || !self.inbox.is_empty() || self.is_stopping();
+        let is_awaited = self.spinners.load(Ordering::Relaxed) > 0 && !self.is_stopping();
+        if is_work && !self.engine.is_locked() && !is_awaited {
+            self.unpark();
+        }
+    }
+
+    /// Nobody will lead any more: what is left in the inbox, and by `caller`, is refused.
+    fn refuse_if_over(&self, caller: Option<&Arc<Caller>>) {
+        fence(Ordering::SeqCst);
+        if !self.is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        while let Some(message) = self.inbox.futures.pop() {
+            message.refuse(RequestError::Closed);
+        }
+        while let Some(listed) = self.inbox.callers.pop() {
+            listed.refuse_all();
+        }
+        caller.into_iter().for_each(|caller| caller.refuse_all());
+    }
+}
+
+impl Message {
+    fn refuse(self, error: RequestError) {
+        let Message { request, reply, .. } = self;
+        reply.send(Completion { tag: 0, result: Err(error), buffer: request.into_buffer() });
+    }
+}
+
+/// The right to turn the client, until it is dropped.
+pub(super) struct Lead<'a> {
+    shared: &'a Shared,
+    guard: Option<MutexGuard<'a, Option<Engine>>>,
+}
+
+impl Lead<'_> {
+    /// Turns the client once. Returns the number of requests without an answer.
+    pub(super) fn turn(&mut self, wait: Wait) -> usize {
+        let shared = self.shared;
+        let Some(engine) = self.engine() else { return 0 };
+        engine.turn(&shared.inbox, wait);
+        engine.outstanding()
+    }
+
+    /// Turns the client until nothing is left to do for callers, or the volume stops. Returns when it wants to be turned again.
+    pub(super) fn serve_all(&mut self) -> Option<Instant> {
+        let shared = self.shared;
+        let mut wait = Wait::None;
+        loop {
+            let outstanding = self.turn(wait);
+            let stays = !shared.is_inline || self.engine().is_some_and(|engine| engine.is_for_futures());
+            if shared.is_stopping() || (!stays && outstanding == 0 && shared.inbox.is_empty()) {
+                return self.engine().map(|engine| engine.housekeeping());
+            }
+            wait = Wait::Forever;
+        }
+    }
+
+    /// Turns the client until the caller has an answer, or the volume stops.
+    fn serve(&mut self, caller: &Arc<Caller>) {
+        let shared = self.shared;
+        if let Some(engine) = self.engine() {
+            engine.take_from(caller);
+        }
+        while !caller.has_completions() && !shared.is_stopping() {
+            self.turn(Wait::Forever);
+        }
+    }
+
+    /// Ends the association in order. What is without an answer gets an error.
+    pub(super) fn close(mut self) {
+        if let Some(engine) = self.take() {
+            engine.close();
+        }
+    }
+
+    fn engine(&mut self) -> Option<&mut Engine> {
+        self.guard.as_deref_mut()?.as_mut()
+    }
+
+    /// Takes the engine out for good.
+    fn take(&mut self) -> Option<Engine> {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        self.guard.as_deref_mut()?.take()
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // What was being turned is in an unknown state: nobody turns it again.
+            drop(self.take());
+        }
+        let outstanding = self.engine().map(|engine| engine.outstanding());
+        self.shared.outstanding.store(outstanding.unwrap_or_default(), Ordering::Relaxed);
+        if outstanding.is_none() {
+            self.shared.is_over.store(true, Ordering::SeqCst);
+            self.shared.refuse_if_over(None);
+        }
+        drop(self.guard.take());
+        self.shared.look_back();
+    }
+}
+
+/// Callers with something to take, at most.
+const CALLERS_MAX: usize = 1024;
+
+/// Requests of futures that wait at most.
+const FUTURES_MAX: usize = 1024;

@@ -1,0 +1,197 @@
+//! Stories of callers that share a volume: who leads, who waits, and what a loss or an end makes of both.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use isolane_memory::Buffer;
+
+use crate::error::RequestError;
+use crate::mock::{Misdeed, Script, Target};
+use crate::oneshot::block_on;
+use crate::options::{Mode, Options, Reconnect};
+use crate::request::Request;
+use crate::volume::Volume;
+
+fn options(mode: Mode, inline: bool) -> Options {
+    let reconnect = Reconnect {
+        delay_min: Duration::from_millis(5),
+        delay_max: Duration::from_millis(20),
+        ..Reconnect::default()
+    };
+    Options { mode, inline, lanes: 2, read_lanes: 1, reconnect, ..Options::default() }
+}
+
+fn volume(target: &Target, options: Options) -> Volume {
+    block_on(Volume::connect(&target.uri(), options)).unwrap()
+}
+
+fn filled(fill: u8) -> Buffer {
+    let mut buffer = Buffer::contiguous(512);
+    buffer.as_mut_slice().unwrap().fill(fill);
+    buffer
+}
+
+/// Writes and reads back a range of its own, so many requests at a time.
+fn write_and_read_back(volume: &Volume, thread: u64, rounds: u8, depth: u64) {
+    let mut submitter = volume.submitter(depth as usize);
+    let (first, mut completions) = (thread * 100, Vec::new());
+    for round in 0..rounds {
+        for at in 0..depth {
+            let buffer = filled(round ^ at as u8);
+            submitter.submit(Request::Write { lba: first + at, buffer, fua: false }, at).unwrap();
+        }
+        while submitter.outstanding() > 0 {
+            assert!(submitter.wait(&mut completions) > 0);
+        }
+        for completion in completions.drain(..) {
+            assert!(completion.result.is_ok(), "{completion:?}");
+            let (lba, buffer) = (first + completion.tag, filled(0xff));
+            submitter.submit(Request::Read { lba, buffer }, completion.tag).unwrap();
+        }
+        while submitter.outstanding() > 0 {
+            submitter.wait(&mut completions);
+        }
+        assert_eq!(completions.len(), depth as usize);
+        for completion in completions.drain(..) {
+            let read = completion.buffer.unwrap().to_vec();
+            assert_eq!(
+                read,
+                [round ^ completion.tag as u8; 512],
+                "block {} of thread {thread}",
+                completion.tag
+            );
+        }
+    }
+}
+
+#[test]
+fn every_caller_gets_its_own_answers_in_every_mode() {
+    for mode in [Mode::Sleep, Mode::Adaptive, Mode::Poll] {
+        for inline in [true, false] {
+            for batching in [true, false] {
+                let target = Target::start(Script::default());
+                let volume = volume(&target, Options { batching, ..options(mode, inline) });
+                std::thread::scope(|scope| {
+                    for thread in 0..6 {
+                        let volume = &volume;
+                        // Some with one request at a time, some with many.
+                        scope.spawn(move || write_and_read_back(volume, thread, 6, 1 + thread % 3 * 7));
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn callers_and_futures_share_a_volume() {
+    let target = Target::start(Script::default());
+    let volume = volume(&target, options(Mode::Adaptive, true));
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let volume = &volume;
+            scope.spawn(move || write_and_read_back(volume, thread, 20, 4));
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let at = (1000 + thread) * 512;
+                    let buffer = block_on(volume.write(at, filled(round))).unwrap();
+                    assert_eq!(block_on(volume.read(at, buffer)).unwrap().to_vec(), [round; 512]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn losses_under_racing_callers_lose_nothing() {
+    for inline in [true, false] {
+        let target = Target::start(Script::default());
+        let volume = volume(&target, options(Mode::Adaptive, inline));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let volume = &volume;
+                scope.spawn(move || write_and_read_back(volume, thread, 40, 1 + thread * 5));
+            }
+            for _ in 0..4 {
+                std::thread::sleep(Duration::from_millis(20));
+                target.drop_connections();
+            }
+        });
+    }
+}
+
+#[test]
+fn an_idle_volume_is_kept_alive_and_finds_a_loss() {
+    let target = Target::start(Script::default());
+    let keep_alive = Duration::from_millis(200);
+    let volume = volume(&target, Options { keep_alive, ..options(Mode::Sleep, true) });
+    wait_until(|| target.shared.keep_alives.load(Ordering::SeqCst) >= 3);
+    target.drop_connections();
+    wait_until(|| target.shared.controllers.lock().is_empty());
+    wait_until(|| !target.shared.controllers.lock().is_empty());
+    write_and_read_back(&volume, 0, 1, 4);
+}
+
+#[test]
+fn a_close_ends_a_caller_that_leads_while_the_target_is_silent() {
+    let target = Target::start(Script::default());
+    let volume = volume(&target, options(Mode::Sleep, true));
+    target.set_misdeed(0, Misdeed::Silence);
+    std::thread::scope(|scope| {
+        let reading = volume.clone();
+        let reader = scope.spawn(move || {
+            let mut submitter = reading.submitter(1);
+            submitter.submit(Request::Read { lba: 0, buffer: filled(0) }, 7).unwrap();
+            let mut completions = Vec::new();
+            submitter.wait(&mut completions);
+            completions.remove(0)
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        block_on(volume.clone().close());
+        let completion = reader.join().unwrap();
+        assert!(matches!((completion.tag, completion.result), (7, Err(RequestError::Closed))));
+    });
+    let mut late = volume.submitter(2);
+    late.submit(Request::Flush, 1).unwrap();
+    late.submit(Request::Read { lba: 0, buffer: filled(0) }, 2).unwrap();
+    let mut completions = Vec::new();
+    while late.outstanding() > 0 {
+        late.wait(&mut completions);
+    }
+    assert!(completions.iter().all(|late| matches!(late.result, Err(RequestError::Closed))));
+    assert!(completions[1].buffer.is_some());
+}
+
+#[test]
+fn a_submitter_takes_as_many_as_its_depth_and_gives_the_next_back() {
+    let target = Target::start(Script::default());
+    let volume = volume(&target, options(Mode::Sleep, true));
+    let mut submitter = volume.submitter(2);
+    let mut completions = Vec::new();
+    assert_eq!(submitter.wait(&mut completions), 0, "nothing is outstanding");
+    assert!(submitter.submit(Request::Flush, 1).is_ok() && submitter.submit(Request::Flush, 2).is_ok());
+    assert!(submitter.submit(Request::Flush, 3).is_err());
+    while submitter.outstanding() > 0 {
+        submitter.poll(&mut completions);
+    }
+    assert_eq!(completions.len(), 2);
+}
+
+#[test]
+fn requests_that_nobody_waits_for_are_done_all_the_same() {
+    let target = Target::start(Script::default());
+    let volume = volume(&target, options(Mode::Sleep, true));
+    let mut submitter = volume.submitter(1);
+    submitter.submit(Request::Write { lba: 3, buffer: filled(5), fua: false }, 0).unwrap();
+    submitter.push();
+    drop(submitter);
+    wait_until(|| target.shared.landed.lock().len() == 1);
+}
+
+fn wait_until(is_done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_done() {
+        assert!(Instant::now() < deadline, "nothing happened for 20 s");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
