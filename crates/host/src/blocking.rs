@@ -11,6 +11,7 @@ use crate::lent;
 use crate::oneshot::block_on;
 use crate::options::Options;
 use crate::request::{Completion, Request};
+use crate::submitter::Submitter;
 use crate::uri::Uri;
 use crate::volume::Volume;
 
@@ -48,6 +49,11 @@ impl BlockingVolume {
     /// The same volume, whose requests all ask for a class of lanes; see [`Volume::of_class`].
     pub fn of_class(&self, class: Class) -> BlockingVolume {
         BlockingVolume { volume: self.volume.of_class(class) }
+    }
+
+    /// A place for one thread that keeps up to `depth` requests on their way; see [`Volume::submitter`].
+    pub fn submitter(&self, depth: usize) -> Submitter {
+        self.volume.submitter(depth)
     }
 
     /// What the target told when the connection was made.

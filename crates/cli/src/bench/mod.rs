@@ -10,6 +10,7 @@ mod ledger;
 mod pattern;
 mod plan;
 mod report;
+mod threads;
 mod verifier;
 
 use std::fs::OpenOptions;
@@ -18,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_host::{Class, Client};
+use isolane_host::{BlockingVolume, Class, NamespaceInfo, Options};
 
-use crate::failure::Failure;
+use crate::failure::{Context, Failure};
 use crate::output;
 use crate::remote::{self, HostArgs, ModeArg};
 use crate::units::{parse_bytes, parse_time};
@@ -29,7 +30,9 @@ use beside::Beside;
 use driver::Driver;
 use lanes::Lanes;
 use plan::{Kind, Plan};
-use report::{Report, Workload};
+use report::{Report, Tally, Workload};
+use threads::ThreadArgs;
+use verifier::Verdict;
 
 /// Measure a volume, or check it with patterns
 ///
@@ -42,6 +45,8 @@ use report::{Report, Workload};
 /// With `--verify` every block that is written carries its address and a sequence number, and is checked whenever
 /// it is read; at the end everything that was written is read back. A write that was never acknowledged (because
 /// the target went away) may read as old or new; anything else is an error and the exit status is 1.
+///
+/// With `--threads` that many threads share one volume and keep `--depth` operations in flight each.
 ///
 /// With `--beside` other operations are kept in flight on the same lanes, and both are measured apart: `--depth 16
 /// --beside write:1m:32` shows what small reads suffer from bulk on their connection. With lanes by class they need not
@@ -106,6 +111,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
+    threads: ThreadArgs,
+    #[command(flatten)]
     host: HostArgs,
 }
 
@@ -150,10 +157,18 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(core) = args.core {
         pin(core)?;
     }
-    let mut client = open(args)?;
-    let plan = plan(args, &client)?;
+    match args.threads.threads {
+        Some(threads) => run_threads(args, threads),
+        None => run_one_thread(args),
+    }
+}
+
+/// Drives a client.
+fn run_one_thread(args: &Args) -> Result<(), Failure> {
+    let mut client = remote::connect(&remote::parse_uri(&args.uri)?, options(args)?)?;
+    let plan = plan(args, client.namespace(), args.seed)?;
     check_json(args.json.as_deref())?;
-    let beside = args.beside.map(|beside| beside_plan(args, &beside, &client)).transpose()?;
+    let beside = args.beside.map(|beside| beside_plan(args, &beside, client.namespace())).transpose()?;
     let lanes = |class: Option<Class>| Lanes::new(&client.lanes(), class, args.spread);
     let plan = (plan, lanes(args.class.map(ClassArg::class)));
     let beside = beside.map(|plan| (plan, lanes(None)));
@@ -166,10 +181,32 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     report.beside = measured.beside.as_ref().map(|tally| tally.stream_report(measured.elapsed));
     show(args, &report)?;
     measured.verdict.into_result()?;
-    measured.beside.iter().chain([tally]).try_for_each(|tally| match tally.errors() {
+    measured.beside.iter().chain([tally]).try_for_each(reject_errors)
+}
+
+/// Drives a volume that threads share.
+fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
+    let mut options = options(args)?;
+    args.threads.apply(&mut options, u32::from(args.depth) * u32::from(threads));
+    let uri = remote::parse_uri(&args.uri)?;
+    let mut volume = BlockingVolume::connect(&uri, options).context(format!("cannot connect to {uri}"))?;
+    if let Some(class) = args.class {
+        volume = volume.of_class(class.class());
+    }
+    let plans = (0..threads).map(|thread| plan(args, volume.namespace(), args.seed.wrapping_add(u64::from(thread))));
+    let plans = plans.collect::<Result<_, _>>()?;
+    check_json(args.json.as_deref())?;
+    let (tally, elapsed) = threads::measure(&volume, plans, args.time, args.fua)?;
+    volume.close();
+    show(args, &tally.report(elapsed, &Verdict::default(), workload(args)))?;
+    reject_errors(&tally)
+}
+
+fn reject_errors(tally: &Tally) -> Result<(), Failure> {
+    match tally.errors() {
         0 => Ok(()),
         count => Err(Failure::new(format!("{count} operations failed"), driver_error(tally))),
-    })
+    }
 }
 
 fn pin(core: usize) -> Result<(), Failure> {
@@ -180,12 +217,11 @@ fn pin(core: usize) -> Result<(), Failure> {
     })
 }
 
-fn driver_error(tally: &report::Tally) -> String {
+fn driver_error(tally: &Tally) -> String {
     tally.first_error().unwrap_or("no reason was given").to_owned()
 }
 
-fn open(args: &Args) -> Result<Client, Failure> {
-    let uri = remote::parse_uri(&args.uri)?;
+fn options(args: &Args) -> Result<Options, Failure> {
     let mut options = args.host.options()?;
     options.lanes = usize::from(args.lanes);
     options.read_lanes = usize::from(args.read_lanes);
@@ -193,11 +229,11 @@ fn open(args: &Args) -> Result<Client, Failure> {
     options.depth = args.depth.saturating_add(args.beside.map_or(0, |beside| beside.depth));
     options.mode = args.mode.mode();
     options.requests_max = options.requests_max.max(options.classes().total() * usize::from(options.depth));
-    remote::connect(&uri, options)
+    Ok(options)
 }
 
 /// What is measured.
-fn plan(args: &Args, client: &Client) -> Result<Plan, Failure> {
+fn plan(args: &Args, namespace: &NamespaceInfo, seed: u64) -> Result<Plan, Failure> {
     let kind = match args.rw {
         Rw::Read => Kind { random: false, reads_percent: 100 },
         Rw::Write => Kind { random: false, reads_percent: 0 },
@@ -205,8 +241,8 @@ fn plan(args: &Args, client: &Client) -> Result<Plan, Failure> {
         Rw::Randwrite => Kind { random: true, reads_percent: 0 },
         Rw::Randrw => Kind { random: true, reads_percent: args.mix },
     };
-    let plan = checked_plan(args, client, "--bs", kind, args.bs, args.depth)?;
-    if args.verify && client.namespace().is_read_only {
+    let plan = checked_plan(args, namespace, "--bs", kind, args.bs, args.depth, seed)?;
+    if args.verify && namespace.is_read_only {
         return Err(read_only());
     }
     if args.verify && plan.slots > u64::from(u32::MAX) {
@@ -220,20 +256,20 @@ fn plan(args: &Args, client: &Client) -> Result<Plan, Failure> {
 }
 
 /// What goes on beside it.
-fn beside_plan(args: &Args, beside: &Beside, client: &Client) -> Result<Plan, Failure> {
-    checked_plan(args, client, "--beside", beside.kind, beside.bytes, beside.depth)
+fn beside_plan(args: &Args, beside: &Beside, namespace: &NamespaceInfo) -> Result<Plan, Failure> {
+    checked_plan(args, namespace, "--beside", beside.kind, beside.bytes, beside.depth, args.seed)
 }
 
 /// Checks sizes before anything is read or written.
 fn checked_plan(
     args: &Args,
-    client: &Client,
+    namespace: &NamespaceInfo,
     option: &str,
     kind: Kind,
     bytes: u64,
     depth: u16,
+    seed: u64,
 ) -> Result<Plan, Failure> {
-    let namespace = client.namespace();
     let block_bytes = u64::from(namespace.block_bytes);
     let what = || format!("{option} of {bytes} bytes cannot be used");
     if bytes == 0 || !bytes.is_multiple_of(block_bytes) {
@@ -252,7 +288,7 @@ fn checked_plan(
     if namespace.is_read_only && kind.reads_percent < 100 {
         return Err(read_only());
     }
-    Ok(Plan::new(kind, region / bytes, bytes, block_bytes, u32::from(depth), args.seed))
+    Ok(Plan::new(kind, region / bytes, bytes, block_bytes, u32::from(depth), seed))
 }
 
 fn read_only() -> Failure {
@@ -277,6 +313,7 @@ fn workload(args: &Args) -> Workload {
         poll_lanes: u32::from(args.poll_lanes),
         is_spread: args.spread,
         mode: name(&|| args.mode.to_possible_value()),
+        threads: args.threads.threads,
     }
 }
 

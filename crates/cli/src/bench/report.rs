@@ -84,6 +84,9 @@ pub struct Workload {
     pub is_spread: bool,
     /// How the host waits.
     pub mode: String,
+    /// Threads that share the volume, with `--threads`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u16>,
 }
 
 /// The distribution of latencies, in microseconds.
@@ -135,6 +138,14 @@ impl Tally {
     pub fn failed(&mut self, why: &dyn std::fmt::Display) {
         self.errors += 1;
         self.first_error.get_or_insert_with(|| why.to_string());
+    }
+
+    /// Adds what another thread counted.
+    pub fn add(&mut self, other: &Tally) -> Result<(), Failure> {
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+        self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
+        self.histogram.add(&other.histogram).context("cannot add two histograms up")
     }
 
     /// Why the first failed operation failed.
@@ -218,9 +229,14 @@ impl LatencyUs {
 impl Workload {
     fn lanes_to_text(&self) -> String {
         let Workload { lanes, read_lanes, poll_lanes, is_spread, .. } = self;
-        let plural = if *lanes == 1 { "" } else { "s" };
+        let plural = |count: u32| if count == 1 { "" } else { "s" };
         let sign = if *is_spread { "over" } else { "x" };
-        let mut text = format!("{sign} {lanes} lane{plural}");
+        let mut text = match self.threads {
+            Some(threads) => {
+                format!("x {threads} thread{}, {lanes} lane{}", plural(u32::from(threads)), plural(*lanes))
+            }
+            None => format!("{sign} {lanes} lane{}", plural(*lanes)),
+        };
         for (count, name) in
             [(read_lanes, "read"), (poll_lanes, "poll")].into_iter().filter(|(count, _)| **count > 0)
         {
@@ -287,6 +303,7 @@ mod tests {
             poll_lanes: 0,
             is_spread: false,
             mode: "poll".into(),
+            threads: None,
         };
         tally.report(Duration::from_secs(2), &Verdict::default(), workload)
     }
