@@ -14,6 +14,7 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     let seconds_each = match unit {
         "" | "s" => 1.0,
         "ms" => 0.001,
+        "us" => 0.000_001,
         "m" | "min" => 60.0,
         "h" => 3600.0,
         _ => return Err(format!("unknown unit `{unit}`: write for example 500ms, 10s or 2m")),

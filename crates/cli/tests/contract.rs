@@ -185,6 +185,30 @@ fn a_read_only_volume_refuses_writers_before_they_start() {
 }
 
 #[test]
+fn bench_keeps_classes_apart_and_shares_a_volume_among_threads() {
+    let server = Server::start(&["mem:4M"]);
+    let measure = |arguments: &[&str]| -> serde_json::Value {
+        let common = ["bench", &server.uri, "--time", "200ms", "--json", "-"];
+        serde_json::from_str(&succeed(&[&common, arguments].concat())).unwrap()
+    };
+    let classes = ["--lanes", "2", "--read-lanes", "1", "--poll-lanes", "1", "--depth", "4"];
+    let beside = ["--beside", "write:64k:2", "--spread"];
+    for more in [&[][..], &["--class", "poll"], &["--hold"]] {
+        let figures = measure(&[&classes[..], &beside, more].concat());
+        assert!(figures["operations"].as_u64().unwrap() > 0, "{figures}");
+        assert!(figures["beside"]["iops"].as_f64().unwrap() > 0.0, "{figures}");
+    }
+    for inline in ["on", "off"] {
+        for batching in ["on", "off"] {
+            let threads = ["--threads", "3", "--depth", "2", "--inline", inline, "--batching", batching];
+            let figures = measure(&threads);
+            assert!(figures["operations"].as_u64().unwrap() > 0, "{figures}");
+            assert_eq!((&figures["errors"], &figures["workload"]["threads"]), (&0.into(), &3.into()));
+        }
+    }
+}
+
+#[test]
 fn bench_writes_the_promised_json_and_verifies() {
     let server = Server::start(&["mem:4M"]);
     let folder = tempfile::tempdir().unwrap();

@@ -55,7 +55,7 @@ pub use info::{ControllerInfo, Info, NamespaceInfo, Negotiated};
 pub use isolane_memory::Buffer;
 pub use isolane_wire::Nqn;
 pub use isolane_wire::registers::Vs as Version;
-pub use options::{IoChoice, Mode, Options, Reconnect, SocketOptions, WriteReplay};
+pub use options::{Hold, IoChoice, Mode, Options, Reconnect, SocketOptions, WriteReplay};
 pub use request::{BlockRange, Completion, Request};
 pub use setup::inspect;
 pub use submitter::Submitter;

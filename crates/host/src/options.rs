@@ -59,6 +59,25 @@ pub struct Options {
     /// A volume's requests are taken and sent together. Without, each wakes the volume's thread and is sent by itself: there to
     /// be measured against.
     pub batching: bool,
+    /// Hold requests back for a moment while others are in flight, so that more go out in one send; none: send at every turn.
+    pub hold: Option<Hold>,
+}
+
+/// How much ends a hold; the default is what i10 published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// So many requests,
+    pub requests: usize,
+    /// so many bytes of write data,
+    pub bytes: usize,
+    /// or so much time.
+    pub time: Duration,
+}
+
+impl Default for Hold {
+    fn default() -> Hold {
+        Hold { requests: 16, bytes: 64 * 1024, time: Duration::from_micros(50) }
+    }
 }
 
 /// What happens when the connection breaks.
@@ -110,6 +129,7 @@ impl Default for Options {
             socket: SocketOptions::default(),
             inline: true,
             batching: true,
+            hold: None,
         }
     }
 }

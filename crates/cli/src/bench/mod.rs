@@ -1,10 +1,12 @@
 //! `isolane bench`: measure a volume, or check it with patterns.
 //!
-//! Arguments and their checks are here; [`plan`] says what is done next, [`driver`] does it, [`ledger`] and
+//! [`args`] has the arguments, their checks are here; [`plan`] says what is done next, [`driver`] does it, [`ledger`] and
 //! [`pattern`] judge what comes back, [`report`] sums it up.
 
+mod args;
 mod beside;
 mod driver;
+mod hold;
 mod lanes;
 mod ledger;
 mod pattern;
@@ -15,7 +17,7 @@ mod verifier;
 
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -23,134 +25,16 @@ use isolane_host::{BlockingVolume, Class, NamespaceInfo, Options};
 
 use crate::failure::{Context, Failure};
 use crate::output;
-use crate::remote::{self, HostArgs, ModeArg};
-use crate::units::{parse_bytes, parse_time};
+use crate::remote;
 
+pub use args::Args;
+use args::{ClassArg, Rw};
 use beside::Beside;
 use driver::Driver;
 use lanes::Lanes;
 use plan::{Kind, Plan};
 use report::{Report, Tally, Workload};
-use threads::ThreadArgs;
 use verifier::Verdict;
-
-/// Measure a volume, or check it with patterns
-///
-/// Keeps `--depth` operations in flight on each of `--lanes` connections for `--time`, all from one thread, and
-/// prints operations and MiB (1,048,576 bytes) a second and the distribution of latencies in microseconds.
-///
-/// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw and --verify need a volume without data worth
-/// keeping.
-///
-/// With `--verify` every block that is written carries its address and a sequence number, and is checked whenever
-/// it is read; at the end everything that was written is read back. A write that was never acknowledged (because
-/// the target went away) may read as old or new; anything else is an error and the exit status is 1.
-///
-/// With `--threads` that many threads share one volume and keep `--depth` operations in flight each.
-///
-/// With `--beside` other operations are kept in flight on the same lanes, and both are measured apart: `--depth 16
-/// --beside write:1m:32` shows what small reads suffer from bulk on their connection. With lanes by class they need not
-/// share one: `--depth 16 --beside write:1m:32 --spread` with `--lanes 4` against `--lanes 2 --read-lanes 2`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N]
-    #[arg(value_name = "URI")]
-    uri: String,
-    /// Kind of operations
-    #[arg(long, value_enum, default_value_t = Rw::Randread)]
-    rw: Rw,
-    /// Share of reads in randrw, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
-    mix: u8,
-    /// Bytes of one operation, as 512, 4k or 1M
-    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_bytes)]
-    bs: u64,
-    /// Operations in flight on each lane; at most the queue's entries - 1
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
-    depth: u16,
-    /// Lanes of the default class; each is one connection
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    lanes: u16,
-    /// Lanes for reads alone; without any, reads share the default class
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    read_lanes: u16,
-    /// Lanes for operations that ask for the poll class, as --class poll does
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    poll_lanes: u16,
-    /// The class that the measured operations ask for; without it, reads go to the read class and writes to the default class
-    #[arg(long, value_enum)]
-    class: Option<ClassArg>,
-    /// Let --depth and the depth of --beside count on all lanes together, and each operation go to the next lane of its class
-    #[arg(long)]
-    spread: bool,
-    /// What the host does while it waits
-    #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
-    mode: ModeArg,
-    /// How long to measure, as 500ms, 10s or 2m
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
-    time: Duration,
-    /// Use only this much of the volume, from its start
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    size: Option<u64>,
-    /// Write patterns and check them
-    #[arg(long)]
-    verify: bool,
-    /// Keep these in flight as well, on each lane, and measure them apart: read|write|randread|randwrite:SIZE:DEPTH
-    #[arg(long, value_name = "KIND:SIZE:DEPTH", conflicts_with = "verify")]
-    beside: Option<Beside>,
-    /// Make every write durable before it completes (FUA)
-    #[arg(long)]
-    fua: bool,
-    /// Pin the thread to this core
-    #[arg(long, value_name = "CORE")]
-    core: Option<usize>,
-    /// Seed of the random offsets; the same seed gives the same sequence
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Also write the figures as JSON into this file; with - only JSON goes to stdout
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    host: HostArgs,
-}
-
-/// A class of lanes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ClassArg {
-    /// Everything together
-    Default,
-    /// Reads alone
-    Read,
-    /// What is urgent
-    Poll,
-}
-
-impl ClassArg {
-    fn class(self) -> Class {
-        match self {
-            ClassArg::Default => Class::Default,
-            ClassArg::Read => Class::Read,
-            ClassArg::Poll => Class::Poll,
-        }
-    }
-}
-
-/// Kind of operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Rw {
-    /// Reads at rising addresses
-    Read,
-    /// Writes at rising addresses
-    Write,
-    /// Reads at random addresses
-    Randread,
-    /// Writes at random addresses
-    Randwrite,
-    /// Reads and writes at random addresses
-    Randrw,
-}
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -193,7 +77,8 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
     if let Some(class) = args.class {
         volume = volume.of_class(class.class());
     }
-    let plans = (0..threads).map(|thread| plan(args, volume.namespace(), args.seed.wrapping_add(u64::from(thread))));
+    let plans =
+        (0..threads).map(|thread| plan(args, volume.namespace(), args.seed.wrapping_add(u64::from(thread))));
     let plans = plans.collect::<Result<_, _>>()?;
     check_json(args.json.as_deref())?;
     let (tally, elapsed) = threads::measure(&volume, plans, args.time, args.fua)?;
@@ -228,6 +113,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
     options.poll_lanes = usize::from(args.poll_lanes);
     options.depth = args.depth.saturating_add(args.beside.map_or(0, |beside| beside.depth));
     options.mode = args.mode.mode();
+    options.hold = args.hold;
     options.requests_max = options.requests_max.max(options.classes().total() * usize::from(options.depth));
     Ok(options)
 }

@@ -9,11 +9,12 @@
 //! one completion; a request goes through the lane it was submitted to.
 //!
 //! Files: `task` splits requests, `flow` leads them through, `command` makes NVMe commands of them, `lane` moves bytes,
-//! `keeper` keeps the association alive, `link` loses and regains it, `replay` decides what is repeated.
+//! `holding` holds back for more, `keeper` keeps the association alive, `link` loses and regains it, `replay` decides what is repeated.
 
 mod command;
 mod farewell;
 mod flow;
+mod holding;
 mod keeper;
 mod lane;
 mod link;
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 use isolane_reactor::{Config, Event, Reactor, Token, Waker, mailbox};
 
 use self::flow::Run;
+use self::holding::Holding;
 pub(crate) use self::lane::describe;
 use self::lane::{Answer, Loss};
 pub(crate) use self::link::Message;
@@ -90,6 +92,7 @@ pub struct Client {
     /// Parts that wait for room, by lane.
     backlogs: Vec<VecDeque<Run>>,
     replay: Replay,
+    holding: Holding,
     finished: Vec<Completion>,
     reactor: Reactor,
     sender: mailbox::Sender<Message>,
@@ -126,6 +129,7 @@ impl Client {
             classes_first: classes,
             backlogs: vec![VecDeque::new(); classes.total()],
             replay: Replay::default(),
+            holding: Holding::new(plan.options.hold),
             finished: Vec::new(),
             reactor,
             sender,
@@ -195,6 +199,7 @@ impl Client {
     /// As [`Client::submit`], for a request that asks for a class. If that has no lanes, another
     /// [serves](Classes::serving) it.
     pub fn submit_to(&mut self, class: Class, lane: usize, request: Request, tag: u64) {
+        self.holding.note(&request);
         match self.admit(class, lane, request, tag) {
             Ok(task) => self.enqueue(task),
             Err(completion) => self.finished.push(completion),
@@ -222,7 +227,8 @@ impl Client {
     }
 
     fn turn_once(&mut self, wait: Wait) {
-        let deadline = if self.finished.is_empty() { wait.deadline(self.now) } else { Some(self.now) };
+        let is_busy = !self.finished.is_empty() || self.holding.is_holding();
+        let deadline = if is_busy { Some(self.now) } else { wait.deadline(self.now) };
         let deadline = deadline.map_or(self.housekeeping, |deadline| deadline.min(self.housekeeping));
         let mut events = std::mem::take(&mut self.events);
         if let Err(error) = self.reactor.turn(Some(deadline), &mut events) {
@@ -288,14 +294,16 @@ impl Client {
         handled
     }
 
-    /// Sends what the lanes have queued.
+    /// Sends what the lanes have queued, unless it is held.
     pub(crate) fn transmit(&mut self) {
+        let is_held = self.holding.holds(self.tasks.len(), self.now);
         let Link::Up(up) = &mut self.link else { return };
         if !up.wants_transmit() {
             return;
         }
         let (reactor, now, answers) = (&mut self.reactor, self.now, &mut self.answers);
-        let sent = up.lanes.iter_mut().try_for_each(|lane| lane.transmit(reactor, now, answers));
+        let mut lanes = up.lanes.iter_mut().filter(|_| !is_held);
+        let sent = lanes.try_for_each(|lane| lane.transmit(reactor, now, answers));
         let sent = sent.and_then(|()| up.keeper.transmit(reactor, now));
         self.answer_lanes();
         if let Err(loss) = sent {

@@ -54,6 +54,27 @@ fn a_deep_queue_on_several_lanes_completes_everything_once() {
 }
 
 #[test]
+fn held_requests_are_all_sent() {
+    let target = Target::start(Script::default());
+    let hold = Some(crate::options::Hold::default());
+    let mut client = connect(&target, Options { hold, lanes: 2, ..options() });
+    for tag in 0..20 {
+        client.submit(0, write(tag, 512, 1), tag);
+        wait_for(&mut client, 1);
+    }
+    for round in 0..20 {
+        for tag in 0..round {
+            client.submit(tag as usize % 2, read(tag, 512), tag);
+            client.turn(&mut Vec::new(), Wait::None);
+        }
+        client.submit(0, Request::Flush, round);
+        while client.outstanding() > 0 {
+            client.turn(&mut Vec::new(), Wait::Forever);
+        }
+    }
+}
+
+#[test]
 fn a_request_above_mdts_is_split_and_joined_in_the_same_memory() {
     let target = Target::start(Script { mdts: 1, ..Script::default() });
     let mut client = connect(&target, Options { depth: 4, ..options() });

@@ -1,0 +1,136 @@
+//! The arguments of `isolane bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use isolane_host::{Class, Hold};
+
+use super::beside::Beside;
+use super::hold::parse_hold;
+use super::threads::ThreadArgs;
+use crate::remote::{HostArgs, ModeArg};
+use crate::units::{parse_bytes, parse_time};
+
+/// Measure a volume, or check it with patterns
+///
+/// Keeps `--depth` operations in flight on each of `--lanes` connections for `--time`, all from one thread, and
+/// prints operations and MiB (1,048,576 bytes) a second and the distribution of latencies in microseconds.
+///
+/// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw and --verify need a volume without data worth
+/// keeping.
+///
+/// With `--verify` every block that is written carries its address and a sequence number, and is checked whenever
+/// it is read; at the end everything that was written is read back. A write that was never acknowledged (because
+/// the target went away) may read as old or new; anything else is an error and the exit status is 1.
+///
+/// With `--threads` that many threads share one volume and keep `--depth` operations in flight each.
+///
+/// With `--beside` other operations are kept in flight on the same lanes, and both are measured apart: `--depth 16
+/// --beside write:1m:32` shows what small reads suffer from bulk on their connection. With lanes by class they need not
+/// share one: `--depth 16 --beside write:1m:32 --spread` with `--lanes 4` against `--lanes 2 --read-lanes 2`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N]
+    #[arg(value_name = "URI")]
+    pub uri: String,
+    /// Kind of operations
+    #[arg(long, value_enum, default_value_t = Rw::Randread)]
+    pub rw: Rw,
+    /// Share of reads in randrw, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub mix: u8,
+    /// Bytes of one operation, as 512, 4k or 1M
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_bytes)]
+    pub bs: u64,
+    /// Operations in flight on each lane; at most the queue's entries - 1
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    pub depth: u16,
+    /// Lanes of the default class; each is one connection
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub lanes: u16,
+    /// Lanes for reads alone; without any, reads share the default class
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub read_lanes: u16,
+    /// Lanes for operations that ask for the poll class, as --class poll does
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub poll_lanes: u16,
+    /// The class that the measured operations ask for; without it, reads go to the read class and writes to the default class
+    #[arg(long, value_enum)]
+    pub class: Option<ClassArg>,
+    /// Let --depth and the depth of --beside count on all lanes together, and each operation go to the next lane of its class
+    #[arg(long)]
+    pub spread: bool,
+    /// What the host does while it waits
+    #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
+    pub mode: ModeArg,
+    /// How long to measure, as 500ms, 10s or 2m
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    pub time: Duration,
+    /// Use only this much of the volume, from its start
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub size: Option<u64>,
+    /// Write patterns and check them
+    #[arg(long)]
+    pub verify: bool,
+    /// Keep these in flight as well, on each lane, and measure them apart: read|write|randread|randwrite:SIZE:DEPTH
+    #[arg(long, value_name = "KIND:SIZE:DEPTH", conflicts_with = "verify")]
+    pub beside: Option<Beside>,
+    /// While others are in flight, hold operations back until so many, so many bytes or so much time are there; 16:64k:50us if
+    /// nothing is said
+    #[arg(long, value_name = "REQUESTS:SIZE:TIME", num_args = 0..=1, require_equals = true, default_missing_value = "16:64k:50us", value_parser = parse_hold)]
+    pub hold: Option<Hold>,
+    /// Make every write durable before it completes (FUA)
+    #[arg(long)]
+    pub fua: bool,
+    /// Pin the thread to this core
+    #[arg(long, value_name = "CORE")]
+    pub core: Option<usize>,
+    /// Seed of the random offsets; the same seed gives the same sequence
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Also write the figures as JSON into this file; with - only JSON goes to stdout
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// A class of lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ClassArg {
+    /// Everything together
+    Default,
+    /// Reads alone
+    Read,
+    /// What is urgent
+    Poll,
+}
+
+impl ClassArg {
+    /// The library's word for it.
+    pub fn class(self) -> Class {
+        match self {
+            ClassArg::Default => Class::Default,
+            ClassArg::Read => Class::Read,
+            ClassArg::Poll => Class::Poll,
+        }
+    }
+}
+
+/// Kind of operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Rw {
+    /// Reads at rising addresses
+    Read,
+    /// Writes at rising addresses
+    Write,
+    /// Reads at random addresses
+    Randread,
+    /// Writes at random addresses
+    Randwrite,
+    /// Reads and writes at random addresses
+    Randrw,
+}
