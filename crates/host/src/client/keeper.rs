@@ -63,7 +63,7 @@ impl Keeper {
     /// Sends what is queued.
     pub(crate) fn transmit(&mut self, reactor: &mut Reactor, now: Instant) -> Result<(), Loss> {
         // No admin command in use here carries data to the target, so none can end while it is sent.
-        self.lane.transmit(reactor, now, &mut Vec::new())
+        self.lane.transmit(reactor, usize::MAX, now, &mut Vec::new())
     }
 
     /// Takes an answer in. Identify Namespace data comes out when the namespace changed.

@@ -3,7 +3,7 @@
 //! It moves bytes and says what came of them; what a command was for is the client's business. Invariant: after a [`Loss`]
 //! the lane is only good for [`Lane::abandon`].
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::time::Instant;
 
 use isolane_memory::Buffer;
@@ -80,33 +80,36 @@ impl Lane {
         !self.is_stuck && self.queue.wants_transmit()
     }
 
-    /// Sends what is queued: everything in one call where the socket takes it. Appends commands that had failed already and
-    /// end only now that their data has been sent.
+    /// Sends what is queued, about `bytes_max` at most: everything in one call where the socket takes it. Appends commands that
+    /// had failed already and end only now that their data has been sent.
     pub(crate) fn transmit(
         &mut self,
         reactor: &mut Reactor,
+        bytes_max: usize,
         now: Instant,
         answers: &mut Vec<Answer>,
     ) -> Result<(), Loss> {
         if !self.wants_transmit() {
             return Ok(());
         }
-        self.send(reactor)?;
+        self.send(reactor, bytes_max)?;
         match self.queue.has_lingering() {
             true => self.take_events(&[], now, answers),
             false => Ok(()),
         }
     }
 
-    fn send(&mut self, reactor: &mut Reactor) -> Result<(), Loss> {
-        while self.wants_transmit() {
+    fn send(&mut self, reactor: &mut Reactor, bytes_max: usize) -> Result<(), Loss> {
+        let mut left = bytes_max;
+        while left > 0 && self.wants_transmit() {
             let mut plan = TransmitPlan::new();
             self.queue.fill_transmit_plan(&mut plan);
-            let offered = plan.bytes();
-            let taken = reactor.send(self.token, &plan).map_err(broken)?;
+            let (slices, offered) = shortened(&plan, left);
+            let taken = reactor.send(self.token, slices).map_err(broken)?;
             drop(plan);
             self.queue.handle_transmitted(taken);
             self.is_stuck = taken < offered;
+            left = left.saturating_sub(taken);
         }
         Ok(())
     }
@@ -169,7 +172,7 @@ impl Lane {
     /// Ends the connection so that what its send buffer holds does not arrive later, and hands back every command that
     /// was not answered.
     pub(crate) fn abandon(mut self, reactor: &mut Reactor) -> Vec<Abandoned> {
-        let said_all = self.send(reactor).is_ok();
+        let said_all = self.send(reactor, usize::MAX).is_ok();
         match reactor.remove(self.token) {
             Some(socket) if said_all && self.queue.is_finished_sending() => farewell::part_in_peace(socket),
             Some(socket) => farewell::reset(&socket),
@@ -194,6 +197,19 @@ pub(crate) fn describe(event: &Event) -> String {
         Event::Connected(_) => "it repeated the handshake".to_owned(),
         Event::Completed { .. } => "it answered a command that was not expected now".to_owned(),
     }
+}
+
+/// The slices of a plan up to the one that reaches `bytes_max`, and their bytes.
+fn shortened<'p, 'a>(plan: &'p TransmitPlan<'a>, bytes_max: usize) -> (&'p [IoSlice<'a>], usize) {
+    if plan.bytes() <= bytes_max {
+        return (plan, plan.bytes());
+    }
+    let (mut count, mut bytes) = (0, 0);
+    while bytes < bytes_max {
+        bytes += plan[count].len();
+        count += 1;
+    }
+    (&plan[..count], bytes)
 }
 
 fn broken(error: io::Error) -> Loss {

@@ -33,7 +33,7 @@ use isolane_reactor::{Config, Event, Reactor, Token, Waker, mailbox};
 use self::flow::Run;
 use self::holding::Holding;
 pub(crate) use self::lane::describe;
-use self::lane::{Answer, Loss};
+use self::lane::{Answer, Lane, Loss};
 pub(crate) use self::link::Message;
 use self::link::{Link, Place};
 use self::replay::Replay;
@@ -103,6 +103,8 @@ pub struct Client {
     now: Instant,
     housekeeping: Instant,
     is_woken: bool,
+    /// Lanes have more to send than their share of the last turn.
+    has_more: bool,
 }
 
 impl Client {
@@ -140,6 +142,7 @@ impl Client {
             now,
             housekeeping: now,
             is_woken: false,
+            has_more: false,
             plan,
         };
         client.raise(association)?;
@@ -227,7 +230,7 @@ impl Client {
     }
 
     fn turn_once(&mut self, wait: Wait) {
-        let is_busy = !self.finished.is_empty() || self.holding.is_holding();
+        let is_busy = !self.finished.is_empty() || self.has_more || self.holding.is_holding();
         let deadline = if is_busy { Some(self.now) } else { wait.deadline(self.now) };
         let deadline = deadline.map_or(self.housekeeping, |deadline| deadline.min(self.housekeeping));
         let mut events = std::mem::take(&mut self.events);
@@ -294,17 +297,21 @@ impl Client {
         handled
     }
 
-    /// Sends what the lanes have queued, unless it is held.
+    /// Sends what the lanes have queued, unless it is held. With several lanes each has its share of a turn, lest the others,
+    /// those for reads and urgent requests before all, wait for megabytes of one.
     pub(crate) fn transmit(&mut self) {
         let is_held = self.holding.holds(self.tasks.len(), self.now);
+        self.has_more = false;
         let Link::Up(up) = &mut self.link else { return };
         if !up.wants_transmit() {
             return;
         }
+        let share = if up.lanes.len() > 1 { SHARE_BYTES } else { usize::MAX };
         let (reactor, now, answers) = (&mut self.reactor, self.now, &mut self.answers);
-        let mut lanes = up.lanes.iter_mut().filter(|_| !is_held);
-        let sent = lanes.try_for_each(|lane| lane.transmit(reactor, now, answers));
+        let mut lanes = up.lanes.iter_mut().rev().filter(|_| !is_held);
+        let sent = lanes.try_for_each(|lane| lane.transmit(reactor, share, now, answers));
         let sent = sent.and_then(|()| up.keeper.transmit(reactor, now));
+        self.has_more = share < usize::MAX && !is_held && up.lanes.iter().any(Lane::wants_transmit);
         self.answer_lanes();
         if let Err(loss) = sent {
             self.lose(&loss);
@@ -403,6 +410,9 @@ fn no_reactor(error: &isolane_reactor::ReactorError) -> ConnectError {
 /// Where bytes go that have no other place yet. Large enough for what a deep queue of small reads sends at once, small
 /// enough for the second level of the cache.
 const OVERFLOW_BYTES: usize = 128 * 1024;
+
+/// What each of several lanes sends in one turn, about.
+const SHARE_BYTES: usize = 256 * 1024;
 
 /// Bounds of the time between two looks at what needs no exact time.
 const HOUSEKEEPING_MIN: Duration = Duration::from_millis(1);

@@ -123,7 +123,9 @@ impl Shared {
         if guard.is_none() {
             return None;
         }
-        self.core.store(core::current(), Ordering::Relaxed);
+        if !self.spin.is_zero() {
+            self.core.store(core::current(), Ordering::Relaxed);
+        }
         Some(Lead { shared: self, guard: Some(guard) })
     }
 
@@ -151,11 +153,12 @@ impl Shared {
             return self.push(caller);
         }
         let mut spinning = Spinning::new(self);
+        let mut is_listed = false;
         while !caller.has_completions() {
             if self.try_to_serve(caller) {
                 continue;
             }
-            if caller.has_submissions() {
+            if !std::mem::replace(&mut is_listed, true) && caller.has_submissions() {
                 self.list(caller);
                 self.refuse_if_over(Some(caller));
                 continue;
