@@ -79,7 +79,7 @@ impl Submitter {
     /// nothing is outstanding.
     pub fn wait(&mut self, completions: &mut Vec<Completion>) -> usize {
         if self.outstanding > 0 {
-            self.handle.shared.wait(&self.caller);
+            self.handle.shared.wait(&self.caller, self.class == Some(Class::Poll));
         }
         self.take(completions)
     }

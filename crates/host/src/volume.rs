@@ -41,7 +41,8 @@ impl Volume {
         Ok(Volume { handle: Arc::new(handle), class: None })
     }
 
-    /// The same volume, whose requests all ask for a class of lanes: [`Class::Poll`] for urgent ones. A volume that asks for
+    /// The same volume, whose requests all ask for a class of lanes: [`Class::Poll`] for urgent ones,
+    /// whose callers never sleep while they turn the client themselves. A volume that asks for
     /// none reads over the read class and does all else over the default class.
     pub fn of_class(&self, class: Class) -> Volume {
         Volume { handle: Arc::clone(&self.handle), class: Some(class) }

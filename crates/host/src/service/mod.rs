@@ -73,7 +73,7 @@ impl Handle {
         let submitted = caller.submit(Submission { class, request, tag: 0 });
         debug_assert!(submitted.is_ok(), "an idle place has room");
         let completion = loop {
-            self.shared.wait(&caller);
+            self.shared.wait(&caller, class == Class::Poll);
             if let Some(completion) = caller.take_completion() {
                 break completion;
             }

@@ -147,15 +147,16 @@ impl Shared {
         }
     }
 
-    /// Waits until the caller, which has requests without an answer, has an answer. Turns the client itself if it may.
-    pub(crate) fn wait(&self, caller: &Arc<Caller>) {
+    /// Waits until the caller, which has requests without an answer, has an answer. Turns the client itself if it may, and does
+    /// not sleep meanwhile if it `polls`.
+    pub(crate) fn wait(&self, caller: &Arc<Caller>, polls: bool) {
         if caller.has_completions() {
             return self.push(caller);
         }
         let mut spinning = Spinning::new(self);
         let mut is_listed = false;
         while !caller.has_completions() {
-            if self.try_to_serve(caller) {
+            if self.try_to_serve(caller, polls) {
                 continue;
             }
             if !std::mem::replace(&mut is_listed, true) && caller.has_submissions() {
@@ -175,12 +176,12 @@ impl Shared {
     }
 
     /// Leads until the caller has an answer. False if it may not, or somebody else does.
-    fn try_to_serve(&self, caller: &Arc<Caller>) -> bool {
+    fn try_to_serve(&self, caller: &Arc<Caller>, polls: bool) -> bool {
         if !self.is_inline || self.is_stopping() {
             return false;
         }
         let Some(mut lead) = self.try_lead() else { return false };
-        lead.serve(caller);
+        lead.serve(caller, if polls { Wait::None } else { Wait::Forever });
         true
     }
 
@@ -284,13 +285,13 @@ impl Lead<'_> {
     }
 
     /// Turns the client until the caller has an answer, or the volume stops.
-    fn serve(&mut self, caller: &Arc<Caller>) {
+    fn serve(&mut self, caller: &Arc<Caller>, wait: Wait) {
         let shared = self.shared;
         if let Some(engine) = self.engine() {
             engine.take_from(caller);
         }
         while !caller.has_completions() && !shared.is_stopping() {
-            self.turn(Wait::Forever);
+            self.turn(wait);
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
 
+use crate::classes::Class;
 use crate::error::RequestError;
 use crate::mock::{Misdeed, Script, Target};
 use crate::oneshot::block_on;
@@ -160,6 +161,16 @@ fn a_close_ends_a_caller_that_leads_while_the_target_is_silent() {
     }
     assert!(completions.iter().all(|late| matches!(late.result, Err(RequestError::Closed))));
     assert!(completions[1].buffer.is_some());
+}
+
+#[test]
+fn a_caller_of_the_poll_class_polls() {
+    let target = Target::start(Script::default());
+    let volume = volume(&target, Options { poll_lanes: 1, ..options(Mode::Sleep, true) });
+    write_and_read_back(&volume.of_class(Class::Poll), 0, 5, 3);
+    assert!(target.shared.queues.lock().iter().all(|&(qid, _)| qid == 4));
+    target.set_misdeed(0, Misdeed::Close);
+    write_and_read_back(&volume.of_class(Class::Poll), 0, 2, 1);
 }
 
 #[test]
