@@ -104,7 +104,10 @@ impl Lane {
         while left > 0 && self.wants_transmit() {
             let mut plan = TransmitPlan::new();
             self.queue.fill_transmit_plan(&mut plan);
-            let (slices, offered) = shortened(&plan, left);
+            let (slices, offered) = match plan.bytes() <= left {
+                true => (&plan[..], plan.bytes()),
+                false => shortened(&plan, left),
+            };
             let taken = reactor.send(self.token, slices).map_err(broken)?;
             drop(plan);
             self.queue.handle_transmitted(taken);
@@ -200,12 +203,9 @@ pub(crate) fn describe(event: &Event) -> String {
 }
 
 /// The slices of a plan up to the one that reaches `bytes_max`, and their bytes.
-fn shortened<'p, 'a>(plan: &'p TransmitPlan<'a>, bytes_max: usize) -> (&'p [IoSlice<'a>], usize) {
-    if plan.bytes() <= bytes_max {
-        return (plan, plan.bytes());
-    }
+fn shortened<'p, 'a>(plan: &'p [IoSlice<'a>], bytes_max: usize) -> (&'p [IoSlice<'a>], usize) {
     let (mut count, mut bytes) = (0, 0);
-    while bytes < bytes_max {
+    while bytes < bytes_max && count < plan.len() {
         bytes += plan[count].len();
         count += 1;
     }
@@ -221,3 +221,20 @@ fn broken(error: io::Error) -> Loss {
 
 /// Receives in one turn at most, so that no lane starves the others.
 const RECEIVES_PER_TURN: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_ends_behind_the_slice_that_reaches_it() {
+        let bytes = [0; 100];
+        let plan: Vec<IoSlice<'_>> = [24, 100, 24, 100].map(|len| IoSlice::new(&bytes[..len])).to_vec();
+        let share = |bytes_max| {
+            let (slices, bytes) = shortened(&plan, bytes_max);
+            (slices.len(), bytes)
+        };
+        assert_eq!((share(1), share(24), share(25)), ((1, 24), (1, 24), (2, 124)));
+        assert_eq!((share(248), share(usize::MAX)), ((4, 248), (4, 248)));
+    }
+}

@@ -5,12 +5,13 @@
 //!                                        └ inbox ─ whoever leads ─ Engine::turn ─ bell   somebody does
 //! ```
 //!
-//! `shared` says who drives, `engine` is what is driven, `caller` is where requests go in and answers come out, `spinning` how
+//! `shared` says who drives, `lead` how long, `engine` is what is driven, `caller` is where requests go in and answers come out, `spinning` how
 //! callers wait. Invariant: every request that is taken in is answered; when the volume ends for any reason, the client, and
 //! with it every buffer, is dropped before the answers are.
 
 mod caller;
 mod engine;
+mod lead;
 mod shared;
 mod spinning;
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use isolane_reactor::{Waker, core};
@@ -19,6 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::caller::Caller;
 use super::engine::{Engine, Message};
+use super::lead::Lead;
 use super::spinning::Spinning;
 use crate::client::Wait;
 use crate::error::RequestError;
@@ -34,13 +35,13 @@ pub(crate) struct Shared {
     /// The volume's own thread.
     thread: OnceLock<Thread>,
     /// Requests that the engine had when it was let go of.
-    outstanding: AtomicUsize,
+    pub(super) outstanding: AtomicUsize,
     /// Callers that will lead when nobody does.
     pub(super) spinners: AtomicUsize,
     /// Where the leader took the lead.
     pub(super) core: AtomicUsize,
-    is_stopping: AtomicBool,
-    is_over: AtomicBool,
+    pub(super) is_stopping: AtomicBool,
+    pub(super) is_over: AtomicBool,
     is_inline: bool,
     /// How long a caller spins for its answer.
     pub(super) spin: Duration,
@@ -126,7 +127,7 @@ impl Shared {
         if !self.spin.is_zero() {
             self.core.store(core::current(), Ordering::Relaxed);
         }
-        Some(Lead { shared: self, guard: Some(guard) })
+        Some(Lead::new(self, guard))
     }
 
     /// Leaves a future's request.
@@ -222,7 +223,7 @@ impl Shared {
     }
 
     /// To be done by everybody who led or might have led, and does not any more.
-    fn look_back(&self) {
+    pub(super) fn look_back(&self) {
         fence(Ordering::SeqCst);
         let is_work =
             self.outstanding.load(Ordering::Relaxed) > 0 || !self.inbox.is_empty() || self.is_stopping();
@@ -233,7 +234,7 @@ impl Shared {
     }
 
     /// Nobody will lead any more: what is left in the inbox, and by `caller`, is refused.
-    fn refuse_if_over(&self, caller: Option<&Arc<Caller>>) {
+    pub(super) fn refuse_if_over(&self, caller: Option<&Arc<Caller>>) {
         fence(Ordering::SeqCst);
         if !self.is_over.load(Ordering::Relaxed) {
             return;
@@ -252,81 +253,6 @@ impl Message {
     fn refuse(self, error: RequestError) {
         let Message { request, reply, .. } = self;
         reply.send(Completion { tag: 0, result: Err(error), buffer: request.into_buffer() });
-    }
-}
-
-/// The right to turn the client, until it is dropped.
-pub(super) struct Lead<'a> {
-    shared: &'a Shared,
-    guard: Option<MutexGuard<'a, Option<Engine>>>,
-}
-
-impl Lead<'_> {
-    /// Turns the client once. Returns the number of requests without an answer.
-    pub(super) fn turn(&mut self, wait: Wait) -> usize {
-        let shared = self.shared;
-        let Some(engine) = self.engine() else { return 0 };
-        engine.turn(&shared.inbox, wait);
-        engine.outstanding()
-    }
-
-    /// Turns the client until nothing is left to do for callers, or the volume stops. Returns when it wants to be turned again.
-    pub(super) fn serve_all(&mut self) -> Option<Instant> {
-        let shared = self.shared;
-        let mut wait = Wait::None;
-        loop {
-            let outstanding = self.turn(wait);
-            let stays = !shared.is_inline || self.engine().is_some_and(|engine| engine.is_for_futures());
-            if shared.is_stopping() || (!stays && outstanding == 0 && shared.inbox.is_empty()) {
-                return self.engine().map(|engine| engine.housekeeping());
-            }
-            wait = Wait::Forever;
-        }
-    }
-
-    /// Turns the client until the caller has an answer, or the volume stops.
-    fn serve(&mut self, caller: &Arc<Caller>, wait: Wait) {
-        let shared = self.shared;
-        if let Some(engine) = self.engine() {
-            engine.take_from(caller);
-        }
-        while !caller.has_completions() && !shared.is_stopping() {
-            self.turn(wait);
-        }
-    }
-
-    /// Ends the association in order. What is without an answer gets an error.
-    pub(super) fn close(mut self) {
-        if let Some(engine) = self.take() {
-            engine.close();
-        }
-    }
-
-    fn engine(&mut self) -> Option<&mut Engine> {
-        self.guard.as_deref_mut()?.as_mut()
-    }
-
-    /// Takes the engine out for good.
-    fn take(&mut self) -> Option<Engine> {
-        self.shared.is_stopping.store(true, Ordering::Release);
-        self.guard.as_deref_mut()?.take()
-    }
-}
-
-impl Drop for Lead<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // What was being turned is in an unknown state: nobody turns it again.
-            drop(self.take());
-        }
-        let outstanding = self.engine().map(|engine| engine.outstanding());
-        self.shared.outstanding.store(outstanding.unwrap_or_default(), Ordering::Relaxed);
-        if outstanding.is_none() {
-            self.shared.is_over.store(true, Ordering::SeqCst);
-            self.shared.refuse_if_over(None);
-        }
-        drop(self.guard.take());
-        self.shared.look_back();
     }
 }
 
