@@ -206,3 +206,31 @@ fn wait_until(is_done: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+#[test]
+fn nothing_is_allocated_for_a_request() {
+    let target = Target::start(Script::default());
+    let volume = volume(&target, options(Mode::Adaptive, true));
+    let mut submitter = volume.submitter(8);
+    let mut completions = Vec::with_capacity(8);
+    let mut buffers: Vec<Buffer> = (0..8).map(filled).collect();
+    let mut round = || {
+        while let Some(buffer) = buffers.pop() {
+            let tag = buffers.len() as u64;
+            let request = match tag % 2 {
+                0 => Request::Read { lba: tag, buffer },
+                _ => Request::Write { lba: tag, buffer, fua: false },
+            };
+            assert!(submitter.submit(request, tag).is_ok());
+        }
+        while submitter.outstanding() > 0 {
+            submitter.wait(&mut completions);
+        }
+        buffers.extend(completions.drain(..).filter_map(|completion| completion.buffer));
+    };
+    (0..100).for_each(|_| round());
+    let counted = allocation_counter::measure(|| drop(std::hint::black_box(vec![0u8; 8])));
+    assert_eq!(counted.count_total, 1, "the counter counts");
+    let allocated = allocation_counter::measure(|| (0..100).for_each(|_| round()));
+    assert_eq!(allocated.count_total, 0, "by this thread, which leads");
+}
