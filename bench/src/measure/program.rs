@@ -144,7 +144,7 @@ impl Drop for Running {
 /// Rare enough not to disturb what is measured.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Time between the polite end and the other one.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Looks a program up on PATH; a name with a slash is taken as it is.
 pub fn find(name: &str) -> Option<PathBuf> {

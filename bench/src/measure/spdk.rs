@@ -21,7 +21,8 @@ pub fn serve(lab: &Lab, sockets: Sockets) -> io::Result<Serving> {
     let configuration = lab.file(&format!("spdk-{port}.json"));
     fs::write(&configuration, configuration_of(sockets, port).to_string())?;
     let program = lab.free_program(lab.spdk_program("nvmf_tgt"));
-    let program = program.args(&format!("-m [{}] {}", lab.target_core, memory("-s", 1024, "--no-huge")));
+    let program =
+        program.args(&format!("-m [{}] --no-pci --disable-cpumask-locks {}", lab.target_core, memory(1024)));
     let program = program.arg("-r").arg(lab.file(&format!("spdk-{port}.sock")));
     let serving = program.arg("-c").arg(&configuration).start().and_then(|run| listening(run, port));
     // The listener is the last thing it reads there.
@@ -32,7 +33,8 @@ pub fn serve(lab: &Lab, sockets: Sockets) -> io::Result<Serving> {
 /// Without one perf leaves it empty, which only its own target takes.
 const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:be7c4000-0000-4000-8000-0000000000ff";
 
-/// Runs perf; the queue depth it is given is that of all connections together.
+/// Runs perf; the queue depth it is given is that of all connections together, which it hands out in turn: one
+/// connection may have more under way than another for a while.
 pub fn measure(
     lab: &Lab,
     port: u16,
@@ -48,7 +50,7 @@ pub fn measure(
         "-c [{}] -q {depth} -P {connections} -o {bytes} -w {} -a 1 -t {whole_seconds} {}",
         lab.host_core,
         load.pattern(),
-        memory("-s", 512, "--no-huge"),
+        memory(512),
     ));
     let name = sockets.name();
     let program = program.args(&format!("-S {name} -z {name}")).args(arguments).arg("-r").arg(format!(
@@ -66,10 +68,10 @@ fn parse(said: &str) -> Option<Sample> {
     Some(figures.map(|(figure, value)| (figure.key().to_owned(), value)).into())
 }
 
-fn memory(size_option: &str, size_mib: u32, without_huge_pages: &str) -> String {
+fn memory(size_mib: u32) -> String {
     match has_huge_pages(size_mib) {
-        true => format!("{size_option} {size_mib}"),
-        false => format!("{size_option} {size_mib} {without_huge_pages}"),
+        true => format!("-s {size_mib}"),
+        false => format!("-s {size_mib} --no-huge"),
     }
 }
 
