@@ -34,6 +34,29 @@ pub const SWITCHES: &[Row] = &[
     switch("file-direct", "a file past the page cache, 4 KiB read, QD32", reads(32, 1), DIRECT, &FILE_GOALS),
     Row { figure: Figure::Tail, ..switch("bulk-one", BULK_ONE, reads(16, 1), SCHEDULING, &SCHEDULING_GOALS) },
     Row { figure: Figure::Tail, ..switch("bulk-classes", BULK_CLASSES, reads(16, 4), CLASSES, &CLASS_GOALS) },
+    Row {
+        figure: Figure::Mean,
+        ..switch("inline-poll", INLINE_POLL, reads(1, 1), INLINE_POLLING, &INLINE_GOALS)
+    },
+    Row {
+        figure: Figure::Mean,
+        ..switch("inline-adaptive", INLINE_ADAPTIVE, reads(1, 1), INLINE, &INLINE_GOALS)
+    },
+    switch(
+        "batching",
+        "8 threads, 4 KiB read, QD16 each, one connection",
+        reads(16, 1),
+        BATCHING,
+        &BATCHING_GOALS,
+    ),
+    Row { figure: Figure::Mean, ..switch("batching-lone", BATCHING_LONE, reads(1, 1), LONE, &LONE_GOALS) },
+    switch(
+        "zero-copy",
+        "zero-copy send, 128 KiB read, QD16",
+        load(Rw::Read, 128 << 10, 16, 1),
+        ZERO_COPY,
+        &[],
+    ),
     Row { figure: Figure::Processor, ..switch("idle", IDLE_TITLE, reads(1, 1000), IDLE, &[]) },
 ];
 
@@ -92,6 +115,40 @@ const CLASS_GOALS: [Goal; 3] = [
     goal(Figure::Mean, "isolane+classes", &["isolane+shared"], Limit::AtMost(1.0 / 2.2)),
     goal(Figure::Tail, "isolane+classes", &["isolane+shared"], Limit::AtMost(0.1)),
 ];
+
+const INLINE_POLL: &str = "a thread that submits itself, 4 KiB read, QD1, poll mode";
+const INLINE_ADAPTIVE: &str = "a thread that submits itself, 4 KiB read, QD1, adaptive mode";
+const INLINE_POLLING: &[Entrant] = &[
+    isolane("isolane+handed", POLL, "--mode poll --threads 1 --inline off"),
+    isolane("isolane+inline", POLL, "--mode poll --threads 1 --inline on"),
+];
+const INLINE: &[Entrant] = &[
+    isolane("isolane+handed", ADAPTIVE, "--mode adaptive --threads 1 --inline off"),
+    isolane("isolane+inline", ADAPTIVE, "--mode adaptive --threads 1 --inline on"),
+];
+const INLINE_GOALS: [Goal; 1] =
+    [goal(Figure::Mean, "isolane+inline", &["isolane+handed"], Limit::AtMost(0.9))];
+
+const BATCHING: &[Entrant] = &[
+    isolane("isolane+single", POLL, "--mode adaptive --threads 8 --batching off"),
+    isolane("isolane+batched", POLL, "--mode adaptive --threads 8 --batching on"),
+    isolane("isolane+held", POLL, "--mode adaptive --threads 8 --batching on --hold"),
+];
+const BATCHING_GOALS: [Goal; 1] =
+    [goal(Figure::Rate, "isolane+batched", &["isolane+single"], Limit::AtLeast(1.5))];
+const BATCHING_LONE: &str = "a lone thread with batching, 4 KiB read, QD1";
+const LONE: &[Entrant] = &[
+    isolane("isolane+single", POLL, "--mode adaptive --threads 1 --batching off"),
+    isolane("isolane+batched", POLL, "--mode adaptive --threads 1 --batching on"),
+    isolane("isolane+held", POLL, "--mode adaptive --threads 1 --batching on --hold"),
+];
+const LONE_GOALS: [Goal; 2] = [
+    goal(Figure::Mean, "isolane+batched", &["isolane+single"], Limit::AtMost(1.02)),
+    goal(Figure::Mean, "isolane+held", &["isolane+single"], Limit::AtMost(1.02)),
+];
+
+const ZERO_COPY: &[Entrant] =
+    &[ISOLANE, isolane("isolane+zero-copy", "--mode poll --zero-copy-above 64k", POLL)];
 
 const IDLE_TITLE: &str = "1,000 idle connections, adaptive mode";
 const IDLE: &[Entrant] = &[
