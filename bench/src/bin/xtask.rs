@@ -127,10 +127,7 @@ fn print(table: &Table) -> io::Result<()> {
     }
     match &table.into {
         Some(path) => put(path, &tables(&report)),
-        None => {
-            println!("{}", tables(&report));
-            Ok(())
-        }
+        None => io::stdout().write_all(tables(&report).as_bytes()),
     }
 }
 

@@ -11,6 +11,7 @@ use super::lab::Lab;
 use super::machine::{Machine, commit, date};
 use super::report::Report;
 use super::row::Row;
+use super::start::forget_memory_file;
 
 /// What is measured, and how often.
 #[derive(Clone, Debug)]
@@ -40,6 +41,7 @@ pub fn run(plan: &Plan, lab: &Lab) -> io::Result<Report> {
         let entrants = entrants(plan, lab, row, &mut told);
         run_row(plan, lab, row, &entrants, &mut report)?;
     }
+    forget_memory_file();
     Ok(report)
 }
 

@@ -57,10 +57,17 @@ fn qemu(lab: &Lab) -> io::Result<Serving> {
 
 /// A file of the volume's size on a file system in memory.
 pub fn memory_file() -> io::Result<String> {
-    let path = Path::new("/dev/shm/isolane-bench.img");
+    let path = Path::new(MEMORY_FILE);
     File::options().create(true).truncate(false).write(true).open(path)?.set_len(VOLUME_BYTES)?;
     Ok(path.to_string_lossy().into_owned())
 }
+
+/// Gives the memory of that file back.
+pub fn forget_memory_file() {
+    let _ = std::fs::remove_file(MEMORY_FILE);
+}
+
+const MEMORY_FILE: &str = "/dev/shm/isolane-bench.img";
 
 /// Waits until `port` takes connections.
 pub fn listening(mut program: Running, port: u16) -> io::Result<Serving> {
