@@ -1,16 +1,16 @@
 //! Where pages come from: slabs of 2 MiB, aligned to their size, so that a page's address alone leads to its
-//! slab and its counter, and so that a slab can become one huge page.
+//! slab and its counter, and so that a slab can be one huge page ([`region`]).
 //!
 //! This is the slow path, under one lock: a running core lives from its [`Pool`](crate::Pool). It is not a
 //! general allocator. Invariant: a slab is given back to the system when all of its pages are free and
 //! another slab still has some.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::PAGE_SIZE;
+use crate::region::{self, REGION_SIZE};
 
 /// Counts pages that a pool lent and that ended somewhere else than in that pool.
 #[derive(Debug, Default)]
@@ -35,13 +35,9 @@ struct Slab {
     position: usize,
 }
 
-const SLAB_SIZE: usize = 2 << 20;
+const SLAB_SIZE: usize = REGION_SIZE;
 const HEADER_PAGES: usize = 2;
 const PAGES_PER_SLAB: usize = SLAB_SIZE / PAGE_SIZE - HEADER_PAGES;
-const SLAB_LAYOUT: Layout = match Layout::from_size_align(SLAB_SIZE, SLAB_SIZE) {
-    Ok(layout) => layout,
-    Err(_) => panic!("the slab size is a power of two"),
-};
 const _: () = assert!(size_of::<Slab>() <= HEADER_PAGES * PAGE_SIZE);
 
 /// Slabs that have free pages. All fields of a slab but its frames are guarded by this lock.
@@ -136,16 +132,13 @@ impl Arena {
     }
 
     fn grow(&mut self) -> NonNull<Slab> {
-        // SAFETY: the layout is not empty.
-        let Some(slab) = NonNull::new(unsafe { alloc(SLAB_LAYOUT) }.cast::<Slab>()) else {
-            handle_alloc_error(SLAB_LAYOUT);
-        };
+        let slab: NonNull<Slab> = region::take().cast();
         let frames = std::array::from_fn(|index| Frame {
             count: AtomicU32::new(index as u32 + 1),
             lender: AtomicPtr::new(ptr::null_mut()),
         });
         let header = Slab { frames, free_head: 0, free_count: PAGES_PER_SLAB as u32, position: 0 };
-        // SAFETY: the allocation is large and aligned enough, and nobody else knows it.
+        // SAFETY: the region is large and aligned enough, and nobody else knows it.
         unsafe { slab.write(header) };
         self.list(slab);
         slab
@@ -165,7 +158,7 @@ impl Arena {
             if let Some(moved) = self.partial.get(position) {
                 (*moved.as_ptr()).position = position;
             }
-            dealloc(slab.as_ptr().cast(), SLAB_LAYOUT);
+            region::give(slab.cast());
         }
     }
 }

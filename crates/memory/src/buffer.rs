@@ -84,6 +84,15 @@ impl Buffer {
         }
     }
 
+    /// Exchanges the first pages of the buffer, as many as there are in `others`, and their contents; false if the buffer
+    /// is not in so many pages.
+    pub fn exchange_pages(&mut self, others: &mut [Page]) -> bool {
+        let Store::Pages(pages) = &mut self.store else { return false };
+        let Some(pages) = pages.get_mut(..others.len()) else { return false };
+        pages.swap_with_slice(others);
+        true
+    }
+
     /// Copies `bytes.len()` bytes out from `offset`.
     ///
     /// # Panics

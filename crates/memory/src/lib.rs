@@ -17,6 +17,7 @@ mod lent;
 mod page;
 mod payload;
 mod pool;
+mod region;
 mod table;
 
 pub use buffer::{Buffer, RawParts, Slices, SlicesMut};

@@ -7,17 +7,23 @@ use fastrand::Rng;
 /// Decides where the stream is cut.
 pub(crate) struct Cutter {
     random: Option<Rng>,
+    len_bits: std::ops::Range<u32>,
 }
 
 impl Cutter {
     /// Not at all: as much as fits.
     pub(crate) fn whole() -> Self {
-        Self { random: None }
+        Self { random: None, len_bits: 0..14 }
     }
 
     /// Anywhere.
     pub(crate) fn random(seed: u64) -> Self {
-        Self { random: Some(Rng::with_seed(seed)) }
+        Self { random: Some(Rng::with_seed(seed)), len_bits: 0..14 }
+    }
+
+    /// Anywhere, but mostly behind several PDUs.
+    pub(crate) fn bursts(seed: u64) -> Self {
+        Self { random: Some(Rng::with_seed(seed)), len_bits: 12..18 }
     }
 
     /// Length of the next piece: often a few bytes, sometimes many.
@@ -25,7 +31,7 @@ impl Cutter {
         match &mut self.random {
             None => usize::MAX,
             Some(random) => {
-                let len_max = 1 << random.u32(0..14);
+                let len_max = 1 << random.u32(self.len_bits.clone());
                 random.usize(1..=len_max)
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use isolane_memory::{Buffer, Payload, Pool};
+use isolane_memory::{Buffer, Page, Payload, Pool};
 use isolane_proto::Completion;
 use isolane_proto::target::{Event, Limits, Permit, Place, Queue, Transfer};
 use isolane_wire::opcode::{AdminOpcode, FabricsType};
@@ -19,6 +19,8 @@ pub(crate) const TRANSFER_LEN_MAX: u32 = 64 * 1024;
 pub(crate) struct TargetEnd {
     pub(crate) queue: Queue,
     pool: Pool,
+    /// Lent for every receive, if the queue shall guess.
+    spares: Vec<Page>,
     held: Vec<Permit>,
     is_connected: bool,
     now: Instant,
@@ -33,6 +35,7 @@ impl TargetEnd {
         Self {
             queue: Queue::new(limits, now),
             pool: Pool::new(1024),
+            spares: Vec::new(),
             held: Vec::new(),
             is_connected: false,
             now,
@@ -41,15 +44,30 @@ impl TargetEnd {
         }
     }
 
+    /// The queue guesses from now on where data lands.
+    pub(crate) fn guess(&mut self) {
+        self.spares = (0..SPARES).map(|_| Page::zeroed()).collect();
+    }
+
     /// Receives all of `bytes`, in pieces, unless the connection ends before.
     pub(crate) fn receive(&mut self, mut bytes: &[u8], cutter: &mut Cutter, output: &mut Vec<u8>) {
         while !bytes.is_empty() && !self.queue.is_closed() {
             let mut overflow = vec![0; cutter.overflow()];
+            self.queue.lend_spares(std::mem::take(&mut self.spares));
             let n = fill(&mut self.queue.receive_plan(&mut overflow), &mut bytes, cutter.piece());
             assert!(n > 0, "a living connection can always receive");
             self.queue.handle_received(n);
             self.poll(&overflow, cutter);
+            self.take_spares();
             self.transmit(cutter, output);
+        }
+    }
+
+    /// Other connections write to them.
+    fn take_spares(&mut self) {
+        self.spares = self.queue.take_spares();
+        for page in &mut self.spares {
+            page.bytes_mut().expect("nobody else holds a spare page").fill(0xaa);
         }
     }
 
@@ -161,20 +179,28 @@ impl TargetEnd {
 pub(crate) fn target_stream(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let seed = input.u64();
-    let whole = play(input.rest(), Cutter::whole());
-    let pieces = play(input.rest(), Cutter::random(seed));
+    let whole = play(input.rest(), Cutter::whole(), false);
+    let pieces = play(input.rest(), Cutter::random(seed), true);
+    let guessed = play(input.rest(), Cutter::bursts(seed), true);
+    assert_eq!(whole, guessed, "nothing depends on guesses");
     assert_eq!(whole.0, pieces.0, "the events do not depend on how the stream is cut");
     assert_eq!(whole.1, pieces.1, "the answers do not depend on how the stream is cut");
 }
 
 /// The events and the answers that a stream leads to.
-fn play(stream: &[u8], mut cutter: Cutter) -> (Vec<String>, Vec<u8>) {
+fn play(stream: &[u8], mut cutter: Cutter, is_guessing: bool) -> (Vec<String>, Vec<u8>) {
     let mut output = Vec::new();
     let mut end = TargetEnd::new(Limits::default());
+    if is_guessing {
+        end.guess();
+    }
     end.receive(stream, &mut cutter, &mut output);
     let transcript = end.end(&mut cutter, &mut output);
     (transcript, output)
 }
+
+/// As many pages as some capsules have.
+const SPARES: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -185,7 +211,7 @@ mod tests {
     #[test]
     fn the_corpus_goes_all_the_way() {
         for stream in corpus::host_streams() {
-            let (transcript, output) = play(&stream[8..], Cutter::whole());
+            let (transcript, output) = play(&stream[8..], Cutter::whole(), false);
             let commands = transcript.iter().filter(|event| event.starts_with("SubmissionEntry"));
             assert_eq!(commands.count(), 6 + 3, "six commands and the data of three in their capsules");
             assert!(output.len() > 4096 + 512, "reads were answered");

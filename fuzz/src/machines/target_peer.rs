@@ -59,12 +59,19 @@ impl Host {
         };
         let mut host = Self {
             end: TargetEnd::new(limits),
-            cutter: if choice & 16 != 0 { Cutter::random(u64::from(choice)) } else { Cutter::whole() },
+            cutter: match choice & 80 {
+                0 | 64 => Cutter::whole(),
+                16 => Cutter::random(u64::from(choice)),
+                _ => Cutter::bursts(u64::from(choice)),
+            },
             framing: Framing::default(),
             data_len_max: if choice & 4 != 0 { 4096 } else { 1 << 16 },
             sent: Pdus::new(Direction::ControllerToHost),
             granted: VecDeque::new(),
         };
+        if choice & 32 != 0 {
+            host.end.guess();
+        }
         let digests = Digests(0).with_header(header_digest).with_data(data_digest);
         host.exchange(&IcReq { hpda: hpda % 32, digests, maxr2t: u32::from(maxr2t % 6) }.encode());
         host.framing = Framing { header_digest, data_digest, pda: cpda % 32 };

@@ -11,7 +11,7 @@ use isolane_wire::pdu::{CapsuleResp, PduType, TermReq};
 use super::Queue;
 use super::commands::Commands;
 use super::event::Event;
-use crate::queue::{FatalError, Fault, Header, Phase, ReceivePlan};
+use crate::queue::{FatalError, Fault, Guess, Header, Phase, ReceivePlan};
 
 /// Whose bytes come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +54,18 @@ impl Queue {
     pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
         if !self.receiver.shall_guess() {
             let destination = destination(&mut self.commands, self.receiving);
-            return self.receiver.fill_plan(plan, destination, std::iter::empty(), overflow);
+            return self.receiver.plan(plan, destination, overflow);
         }
         let arriving = match self.receiving {
             Receiving::C2hData { cid, .. } => Some(cid),
             Receiving::Header => None,
         };
         let (destination, reads) = self.commands.reads(arriving);
-        self.receiver.fill_plan(plan, destination, reads, overflow);
+        let guessed = reads.map_while(|(cid, buffer)| {
+            let len = buffer.len();
+            buffer.as_mut_slice().map(|data| (Guess { cid, len }, std::iter::once(data)))
+        });
+        self.receiver.plan_ahead(plan, destination, guessed, overflow);
     }
 
     /// The first `n` bytes of the last plan have been filled.

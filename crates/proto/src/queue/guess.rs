@@ -13,7 +13,8 @@ use arrayvec::ArrayVec;
 /// The most PDUs that one plan guesses.
 pub(crate) const GUESSES_MAX: usize = 32;
 
-/// One guessed PDU: all data of a command.
+/// One guessed PDU: all data of a command. The number names the place that it is read to: a target, which does not know the
+/// command yet, counts the places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guess {
     pub(crate) cid: u16,
@@ -126,10 +127,14 @@ impl Guesses {
         self.list[self.verified..].iter().any(|guess| guess.cid == cid)
     }
 
+    /// How much of the data of the next guess has come.
+    pub(crate) fn placed(&self, next: Guess) -> usize {
+        next.len.min(self.left)
+    }
+
     /// The next guess is right: how many bytes of its data are in their place, and what of the overflow follows.
     pub(crate) fn verify(&mut self) -> (usize, Range<usize>) {
-        let len = self.next().map_or(0, |guess| guess.len);
-        let placed = len.min(self.left);
+        let placed = self.next().map_or(0, |guess| self.placed(guess));
         self.verified += 1;
         let start = self.scratch_start(self.verified);
         let behind = match self.verified < self.list.len() {

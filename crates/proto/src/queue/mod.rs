@@ -18,6 +18,7 @@ mod receiver;
 pub use fault::{FatalError, Fault};
 pub use plan::{RECEIVE_SLICES_MAX, ReceivePlan, TRANSMIT_SLICES_MAX, TransmitPlan};
 
+pub(crate) use guess::Guess;
 pub(crate) use header::Header;
 pub(crate) use output::Output;
 pub(crate) use phase::Phase;

@@ -62,25 +62,45 @@ impl Receiver {
         self.body.set_digested(framing.data_digest);
     }
 
-    /// Where the next bytes go: `destination` takes the data of the running PDU, and `guessed` what probably follows.
-    pub(crate) fn fill_plan<'a>(
+    /// Where the next bytes go: `destination` takes the data of the running PDU, and `overflow` what follows.
+    pub(crate) fn plan<'a>(
         &mut self,
         plan: &mut ReceivePlan<'a>,
         destination: Option<&'a mut Buffer>,
-        guessed: impl Iterator<Item = (u16, &'a mut Buffer)>,
         overflow: &'a mut [u8],
     ) {
+        if self.plan_destination(plan, destination) {
+            self.plan_overflow(plan, overflow);
+        }
+    }
+
+    /// The same, and `guessed` takes what probably follows: each guess with the pieces of its place.
+    pub(crate) fn plan_ahead<'a, P: ExactSizeIterator<Item = &'a mut [u8]>>(
+        &mut self,
+        plan: &mut ReceivePlan<'a>,
+        destination: Option<&'a mut Buffer>,
+        guessed: impl Iterator<Item = (Guess, P)>,
+        overflow: &'a mut [u8],
+    ) {
+        if self.plan_destination(plan, destination) {
+            self.plan_guesses(plan, guessed, overflow);
+        }
+    }
+
+    /// Whether more may follow.
+    fn plan_destination<'a>(
+        &mut self,
+        plan: &mut ReceivePlan<'a>,
+        destination: Option<&'a mut Buffer>,
+    ) -> bool {
         self.planned_direct = 0;
         if self.inbox.is_deferred() {
-            return;
+            return false;
         }
-        let mut is_whole = true;
-        if let Some(buffer) = destination {
-            (self.planned_direct, is_whole) = self.body.plan(buffer, plan);
-        }
-        if is_whole {
-            self.plan_guesses(guessed, overflow, plan);
-        }
+        let Some(buffer) = destination else { return true };
+        let (planned, is_whole) = self.body.plan(buffer, plan);
+        self.planned_direct = planned;
+        is_whole
     }
 
     /// Whether the next plan shall go on with guesses.
@@ -91,41 +111,43 @@ impl Receiver {
     }
 
     /// Header and data by turns, headers at the front of the overflow; then the rest of it, unless there is more to guess.
-    fn plan_guesses<'a>(
+    fn plan_guesses<'a, P: ExactSizeIterator<Item = &'a mut [u8]>>(
         &mut self,
-        guessed: impl Iterator<Item = (u16, &'a mut Buffer)>,
-        overflow: &'a mut [u8],
         plan: &mut ReceivePlan<'a>,
+        guessed: impl Iterator<Item = (Guess, P)>,
+        overflow: &'a mut [u8],
     ) {
         let mut rest = overflow;
-        for (cid, buffer) in guessed {
+        for (guess, pieces) in guessed {
             if self.guesses.are_enough() {
                 // The next plan guesses better than to copy what lands in the overflow.
                 return;
             }
-            let (gap, len) = (self.guesses.gap_before_next(), buffer.len());
-            if plan.slices.len() + 3 > RECEIVE_SLICES_MAX || rest.len() < gap + OVERFLOW_MIN {
+            let gap = self.guesses.gap_before_next();
+            let has_room = plan.slices.len() + pieces.len() + 2 <= RECEIVE_SLICES_MAX;
+            if !has_room || rest.len() < gap + OVERFLOW_MIN {
                 break;
             }
-            let Some(data) = buffer.as_mut_slice() else { break };
             let (header, behind) = rest.split_at_mut(gap);
             plan.slices.push(IoSliceMut::new(header));
-            plan.slices.push(IoSliceMut::new(data));
-            self.guesses.push(Guess { cid, len });
+            pieces.for_each(|piece| plan.slices.push(IoSliceMut::new(piece)));
+            self.guesses.push(guess);
             rest = behind;
         }
-        let len = if self.long_expected > 0 { rest.len().min(HEADERS_BYTES) } else { rest.len() };
-        plan.slices.push(IoSliceMut::new(&mut rest[..len]));
+        self.plan_overflow(plan, rest);
+    }
+
+    fn plan_overflow<'a>(&self, plan: &mut ReceivePlan<'a>, overflow: &'a mut [u8]) {
+        let len = if self.long_expected > 0 { overflow.len().min(HEADERS_BYTES) } else { overflow.len() };
+        plan.slices.push(IoSliceMut::new(&mut overflow[..len]));
     }
 
     /// The first `n` bytes of the plan have been filled.
     pub(crate) fn handle_received(&mut self, n: usize, destination: Option<&Buffer>) {
         let direct = n.min(self.planned_direct);
         self.planned_direct = 0;
-        if direct > 0
-            && let Some(buffer) = destination
-        {
-            self.body.placed(direct, buffer);
+        if direct > 0 {
+            self.body.placed(direct, destination);
         }
         self.inbox.received(n, direct, self.guesses.received(n - direct));
     }
@@ -146,6 +168,17 @@ impl Receiver {
     pub(crate) fn is_as_guessed(&self, header: &Header, cid: u16, datal: usize) -> bool {
         self.guesses.next() == Some(Guess { cid, len: datal })
             && self.inbox.unread_len() == header.shape.padding
+    }
+
+    /// The guess that the data which begins now has landed by, and how much of the data that is.
+    pub(crate) fn landed(&self) -> Option<(Guess, usize)> {
+        let is_first = self.guesses.are_open() && self.body.data_left() > 0;
+        self.guesses.next().filter(|_| is_first).map(|guess| (guess, self.guesses.placed(guess)))
+    }
+
+    /// The guess that is to be verified next.
+    pub(crate) fn next_guess(&self) -> Option<Guess> {
+        self.guesses.next()
     }
 
     /// Whether the memory of command `cid` may hold received bytes of others.
@@ -309,9 +342,7 @@ impl Receiver {
     fn take_guessed(&mut self, destination: Option<&Buffer>) {
         self.inbox.consume(self.body.take_padding());
         let (placed, behind) = self.guesses.verify();
-        if let Some(buffer) = destination {
-            self.body.placed(placed, buffer);
-        }
+        self.body.placed(placed, destination);
         self.inbox.skip(placed, behind);
     }
 

@@ -15,11 +15,14 @@
 
 mod capsule;
 mod event;
+#[cfg(test)]
+mod guess_tests;
 mod handshake;
 mod limits;
 mod permit;
 mod receive;
 mod slots;
+mod spares;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -37,6 +40,7 @@ pub use permit::Permit;
 
 use self::receive::Receiving;
 use self::slots::Slots;
+use self::spares::Spares;
 use self::transfer::Grants;
 use self::transmit::LongAnswers;
 use crate::queue::{Debts, FatalError, Fault, Output, Phase, Progress, Receiver};
@@ -49,6 +53,7 @@ pub struct Queue {
     is_connected: bool,
     receiver: Receiver,
     receiving: Receiving,
+    spares: Spares,
     output: Output,
     slots: Slots,
     submission_queue: SubmissionQueue,
@@ -95,6 +100,7 @@ impl Queue {
             is_connected: false,
             receiver: Receiver::new(Direction::HostToController),
             receiving: Receiving::Header,
+            spares: Spares::default(),
             output: Output::default(),
             slots: Slots::new(limits.commands_before_connect_max),
             submission_queue: SubmissionQueue::default(),

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use isolane_memory::Buffer;
+use isolane_memory::{Buffer, Page};
 use isolane_wire::Status;
 use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType, TermReq};
 
@@ -13,7 +13,7 @@ use super::Queue;
 use super::capsule::transfer;
 use super::event::{Event, Place, Transfer};
 use super::slots::{Refused, Slots};
-use crate::queue::{FatalError, Fault, Header, Phase, ReceivePlan};
+use crate::queue::{FatalError, Fault, Guess, Header, Phase, ReceivePlan};
 
 /// Whose bytes come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +43,30 @@ impl Queue {
 
     /// Puts [`Queue::receive_plan`] into an empty plan.
     pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
+        let shall_guess = self.receiver.shall_guess() && self.spares.are_usable();
         let destination = destination(&mut self.slots, self.receiving);
-        self.receiver.fill_plan(plan, destination, std::iter::empty(), overflow);
+        match self.receiving {
+            Receiving::Header | Receiving::InCapsule { .. } if shall_guess => {
+                self.receiver.plan_ahead(plan, destination, self.spares.places(), overflow);
+            }
+            _ => self.receiver.plan(plan, destination, overflow),
+        }
+    }
+
+    /// Lends pages for the next receive, which nobody else holds. The plan goes on with them, on the guess that the next
+    /// capsules are as long as the last; data that was guessed right is not copied. Without them nothing is guessed.
+    pub fn lend_spares(&mut self, spares: Vec<Page>) {
+        self.spares.lend(spares);
+    }
+
+    /// As many pages as were lent: those, or the pages of buffers that have changed places with them. To be called when
+    /// [`Queue::poll_event`] has returned `None`, or input was deferred, or the connection ends: what is unread in them is
+    /// lost.
+    pub fn take_spares(&mut self) -> Vec<Page> {
+        if self.receiver.is_guessing() {
+            self.receiver.discard();
+        }
+        self.spares.take()
     }
 
     /// The first `n` bytes of the last plan have been filled.
@@ -78,6 +100,9 @@ impl Queue {
     /// because others shall have their turn. Until [`Queue::poll_event`] has used it up (pass any overflow),
     /// the receive plan is empty.
     pub fn defer_input(&mut self, overflow: &[u8]) {
+        if self.receiver.is_guessing() {
+            return self.give_up_guesses(overflow);
+        }
         self.receiver.defer(overflow);
     }
 
@@ -102,11 +127,39 @@ impl Queue {
 
     #[inline]
     fn receive_header(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
-        let Some(header) = self.receiver.receive_header(overflow)? else { return Ok(Step::Starved) };
+        let Some(header) = self.receiver.receive_header(overflow)? else { return Ok(self.starved(overflow)) };
+        if self.receiver.is_guessing() && !self.is_as_guessed(&header) {
+            self.give_up_guesses(overflow);
+        }
         self.check_sequence(&header)?;
         let step = self.handle_pdu(&header)?;
         self.receiver.clear_header();
         Ok(step)
+    }
+
+    /// Whether this PDU is the capsule that was guessed, or one without data, which may stand before it.
+    fn is_as_guessed(&self, header: &Header) -> bool {
+        let data_len = header.shape.data_len;
+        let is_guessed = |guess: Guess| self.receiver.is_as_guessed(header, guess.cid, data_len);
+        data_len == 0
+            || header.pdu_type == PduType::CapsuleCmd && self.receiver.next_guess().is_some_and(is_guessed)
+    }
+
+    /// Nothing is left to read, unless something lies where it does not belong.
+    #[inline]
+    fn starved(&mut self, overflow: &[u8]) -> Step {
+        if !self.receiver.is_guessing() {
+            return Step::Starved;
+        }
+        self.give_up_guesses(overflow);
+        Step::Again
+    }
+
+    /// What was read into spare pages is read again in the usual way.
+    #[cold]
+    fn give_up_guesses(&mut self, overflow: &[u8]) {
+        let spares = &self.spares;
+        self.receiver.give_up_guesses(overflow, |at, len, bytes| spares.copy(at, len, bytes));
     }
 
     /// ICReq comes first and once (TCP 1.0 §3.1).
@@ -139,6 +192,9 @@ impl Queue {
         }
         let entry = CapsuleCmd::decode_checked(self.receiver.checked()?, data_len as u32).entry;
         self.start_body(header, Receiving::Discard, 0);
+        if data_len > 0 {
+            self.spares.learn(data_len);
+        }
         let permit = match self.slots.open(&entry) {
             Ok(permit) => permit,
             Err(Refused::CidConflict) => {
@@ -173,10 +229,13 @@ impl Queue {
         if let Receiving::Undecided { .. } = self.receiving {
             self.receiving = Receiving::Discard;
         }
-        let destination = destination(&mut self.slots, self.receiving);
+        let mut destination = destination(&mut self.slots, self.receiving);
+        if let (Some((guess, placed)), Some(buffer)) = (self.receiver.landed(), &mut destination) {
+            self.spares.settle(guess.cid, placed, buffer);
+        }
         if !self.receiver.receive_body(overflow, destination) {
             self.grant_in_turns();
-            return Step::Starved;
+            return self.starved(overflow);
         }
         match std::mem::replace(&mut self.receiving, Receiving::Header) {
             Receiving::InCapsule { slot } => self.finish_transfer(slot, self.receiver.is_intact()),

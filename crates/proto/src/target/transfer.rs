@@ -160,6 +160,7 @@ impl Queue {
         }
         let receiving = Receiving::H2cData { slot: at, ttag: data.ttag, len: data.datal };
         self.start_body(header, receiving, data.datao as usize);
+        self.spares.learn(0);
         Ok(Step::Again)
     }
 

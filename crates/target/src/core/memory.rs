@@ -4,7 +4,7 @@
 //! others, and a lane that is read from can always go on. Everything else (data that is asked for, data read
 //! from files) comes out of what is left, in the order of asking.
 
-use isolane_memory::{Buffer, Pool, pages_for};
+use isolane_memory::{Buffer, Page, Pool, pages_for};
 use isolane_proto::target::Permit;
 
 use super::lane::Lane;
@@ -13,6 +13,8 @@ use crate::config::{IN_CAPSULE_BYTES_MAX, TRANSFER_BYTES_MAX};
 /// The pool, and how much of it is not kept for anybody.
 pub(crate) struct Memory {
     pub pool: Pool,
+    /// Taken for good, lent to every lane in turn for the time of a receive.
+    pub receive_pages: Vec<Page>,
     /// Pages that may be taken by anybody in this turn.
     spare_pages: usize,
     /// How many commands wait for memory, by size: later ones of the same size must not overtake them.
@@ -33,8 +35,10 @@ impl Size {
 }
 
 impl Memory {
-    pub(crate) fn new(pool: Pool) -> Memory {
-        let mut memory = Memory { pool, spare_pages: 0, waiters: [0; 2] };
+    pub(crate) fn new(mut pool: Pool) -> Memory {
+        let pages = pool.buffer(RECEIVE_BYTES).and_then(|buffer| buffer.into_pages().ok());
+        let receive_pages = pages.into_iter().flatten().collect();
+        let mut memory = Memory { pool, receive_pages, spare_pages: 0, waiters: [0; 2] };
         memory.measure(0);
         memory
     }
@@ -100,10 +104,16 @@ impl Memory {
 
 /// Pages kept for each lane: the in-capsule data of one command.
 pub(crate) const RESERVE_PAGES: usize = pages_for(IN_CAPSULE_BYTES_MAX as usize);
+/// What one receive places on a guess at most.
+const RECEIVE_BYTES: usize = 128 << 10;
 /// Commands up to this size are small.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 /// One part in so many of the pool is for small commands only.
 const SMALL_SHARE: usize = 8;
 /// The least memory of a core: half of it is never kept for lanes, and the largest transfer fits into that half even
-/// without the part for small commands.
+/// without the part for small commands and what receives are lent.
 pub(crate) const POOL_PAGES_MIN: usize = 4 * pages_for(TRANSFER_BYTES_MAX as usize);
+const _: () = assert!(
+    POOL_PAGES_MIN / 2 - POOL_PAGES_MIN / SMALL_SHARE - pages_for(RECEIVE_BYTES)
+        >= pages_for(TRANSFER_BYTES_MAX as usize)
+);

@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 
 use isolane_proto::queue::ReceivePlan;
 use isolane_proto::target::Event;
-use isolane_reactor::Received;
+use isolane_reactor::{Received, Token};
 
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
@@ -43,6 +43,13 @@ impl Core {
         if is_full(lane) {
             return self.pause(lane);
         }
+        lane.queue.lend_spares(std::mem::take(&mut self.memory.receive_pages));
+        let progress = self.receive_from(lane, token, overflow);
+        self.memory.receive_pages = lane.queue.take_spares();
+        progress
+    }
+
+    fn receive_from(&mut self, lane: &mut Lane, token: Token, overflow: &mut [u8]) -> Progress {
         let fair = overflow.len().min(self.receive_bytes_max);
         let mut plan = ReceivePlan::new();
         lane.queue.fill_receive_plan(&mut overflow[..fair], &mut plan);
