@@ -50,6 +50,23 @@ impl Buffer {
         Buffer { store: Store::Pages(pages), len }
     }
 
+    pub(crate) fn from_page(page: Page, len: usize) -> Buffer {
+        Buffer { store: Store::Pages(PageList::from_buf([page])), len }
+    }
+
+    /// The page, if the buffer is one whole page.
+    #[inline]
+    pub fn into_page(self) -> Result<Page, Buffer> {
+        let len = self.len;
+        match self.store {
+            Store::Pages(mut pages) if len == PAGE_SIZE => match pages.pop() {
+                Some(page) => Ok(page),
+                None => unreachable!("a buffer of a page's length has no page"),
+            },
+            store => Err(Buffer { store, len }),
+        }
+    }
+
     /// Memory borrowed from a caller who waits.
     ///
     /// # Safety

@@ -32,6 +32,20 @@ impl Payload {
         Payload { segments: Segments::with_capacity(segments), len: 0 }
     }
 
+    /// `len` bytes of a page from `start`.
+    ///
+    /// # Panics
+    /// If the range is outside of the page, or empty.
+    #[inline]
+    pub fn from_page(page: Page, start: usize, len: usize) -> Payload {
+        assert!(
+            start < PAGE_SIZE && len > 0 && len <= PAGE_SIZE - start,
+            "{len} bytes from {start} leave the page"
+        );
+        let segment = Segment::Page { page, start: start as u16, len: len as u16 };
+        Payload { segments: Segments::of(segment), len }
+    }
+
     pub(crate) fn from_pages(pages: PageList, len: usize) -> Payload {
         let mut payload = Payload::with_capacity(pages.len());
         for page in pages {

@@ -39,19 +39,28 @@ impl Pool {
         if count > self.free_pages_known() && count > self.free_pages() {
             return None;
         }
-        let mut pages = self.list(count);
-        for _ in 0..count {
-            let page = self.free.pop().unwrap_or_else(Page::zeroed);
-            page.lend(self.meter);
-            pages.push(page);
+        if count == 1 {
+            return Some(Buffer::from_page(self.lend_page(), len));
         }
-        self.lent += count;
+        let mut pages = self.list(count);
+        pages.extend((0..count).map(|_| self.lend_page()));
         Some(Buffer::from_pages(pages, len))
+    }
+
+    #[inline]
+    fn lend_page(&mut self) -> Page {
+        let page = self.page();
+        page.lend(self.meter);
+        self.lent += 1;
+        page
     }
 
     /// Pages that may still be lent.
     pub fn free_pages(&mut self) -> usize {
-        self.lent -= self.meter.returned.swap(0, Ordering::Relaxed);
+        // Looked at each turn: a locked instruction only if there is something to take.
+        if self.meter.returned.load(Ordering::Relaxed) > 0 {
+            self.lent -= self.meter.returned.swap(0, Ordering::Relaxed);
+        }
         self.free_pages_known()
     }
 
@@ -61,6 +70,7 @@ impl Pool {
     }
 
     /// A writable page that does not count against the bound: for a volume that keeps it.
+    #[inline]
     pub fn page(&mut self) -> Page {
         self.free.pop().unwrap_or_else(Page::zeroed)
     }
@@ -74,6 +84,7 @@ impl Pool {
     }
 
     /// Takes a page back, whoever lent it. A page that others still hold is only let go of.
+    #[inline]
     pub fn recycle_page(&mut self, page: Page) {
         if !page.is_unique() {
             return;
@@ -98,6 +109,7 @@ impl Pool {
     }
 
     /// The page stays with someone else (a memory volume) for good: it no longer counts against the bound.
+    #[inline]
     pub fn forget(&mut self, page: &Page) {
         if page.settle(self.meter) {
             self.lent -= 1;

@@ -6,6 +6,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::hint::spin_loop;
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -46,10 +47,16 @@ impl PageTable {
 
     /// A counted reference to the page at `index`.
     pub fn page(&self, index: usize) -> Option<Page> {
-        if self.entry(index).load(Ordering::Relaxed).is_null() {
+        let entry = self.entry(index);
+        if entry.load(Ordering::Relaxed).is_null() {
             return None;
         }
-        self.with(index, |page| page.clone())
+        let raw = lock_raw(entry);
+        // SAFETY: the entry owns this page, and does so until it is unlocked; the handle made here is never dropped.
+        let page = NonNull::new(raw).map(|raw| ManuallyDrop::new(unsafe { Page::from_raw(raw) }));
+        let shared = page.as_deref().cloned();
+        entry.store(raw, Ordering::Release);
+        shared
     }
 
     /// Puts `page` at `index` and returns what was there.
@@ -112,12 +119,18 @@ impl Drop for Guard<'_> {
 
 /// Waits for the entry's lock and takes the page out of it.
 fn lock(entry: &Entry) -> Option<Page> {
+    // SAFETY: the entry owned this page by `into_raw`; the lock makes us the only one to take it.
+    NonNull::new(lock_raw(entry)).map(|raw| unsafe { Page::from_raw(raw) })
+}
+
+/// Waits for the entry's lock and returns what it holds.
+#[inline]
+fn lock_raw(entry: &Entry) -> *mut u8 {
     let mut attempts = 0u32;
     loop {
         let seen = entry.fetch_or_lock();
         if seen.addr() & LOCKED == 0 {
-            // SAFETY: the entry owned this page by `into_raw`; the lock makes us the only one to take it.
-            return NonNull::new(seen).map(|raw| unsafe { Page::from_raw(raw) });
+            return seen;
         }
         attempts += 1;
         if attempts.is_multiple_of(SPINS_BEFORE_YIELD) { std::thread::yield_now() } else { spin_loop() }
@@ -130,6 +143,7 @@ trait Lock {
 }
 
 impl Lock for Entry {
+    #[inline]
     fn fetch_or_lock(&self) -> *mut u8 {
         let seen = self.load(Ordering::Relaxed);
         if seen.addr() & LOCKED != 0 {

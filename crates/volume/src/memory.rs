@@ -76,7 +76,22 @@ impl MemoryVolume {
         lba as usize * self.geometry.block_size as usize
     }
 
+    #[inline]
     fn read(&self, offset: usize, len: usize) -> Payload {
+        let start = offset % PAGE_SIZE;
+        if len == 0 || len > PAGE_SIZE - start {
+            return self.read_pieces(offset, len);
+        }
+        match self.pages.page(offset / PAGE_SIZE) {
+            Some(page) => {
+                page.prefetch();
+                Payload::from_page(page, start, len)
+            }
+            None => Payload::zeroes(len),
+        }
+    }
+
+    fn read_pieces(&self, offset: usize, len: usize) -> Payload {
         let mut payload = Payload::with_capacity(pages_for(offset % PAGE_SIZE + len));
         for piece in pieces(offset, len) {
             match self.pages.page(piece.page) {
@@ -92,9 +107,19 @@ impl MemoryVolume {
         payload
     }
 
+    #[inline]
     fn write(&self, offset: usize, data: Buffer, pool: &mut Pool) {
-        let is_whole = offset.is_multiple_of(PAGE_SIZE) && data.len().is_multiple_of(PAGE_SIZE);
-        if !is_whole {
+        if !offset.is_multiple_of(PAGE_SIZE) {
+            return self.copy(offset, data, pool);
+        }
+        match data.into_page() {
+            Ok(page) => self.publish(offset / PAGE_SIZE, page, true, pool),
+            Err(data) => self.write_pieces(offset, data, pool),
+        }
+    }
+
+    fn write_pieces(&self, offset: usize, data: Buffer, pool: &mut Pool) {
+        if !data.len().is_multiple_of(PAGE_SIZE) {
             return self.copy(offset, data, pool);
         }
         match data.into_pages() {
@@ -178,6 +203,21 @@ impl Volume for MemoryVolume {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn read_now(&self, lba: u64, blocks: u64) -> Option<Payload> {
+        let (offset, len) = self.geometry.locate(lba, blocks).ok()?;
+        Some(self.read(offset as usize, len as usize))
+    }
+
+    fn write_now(&self, lba: u64, blocks: u64, data: Buffer, pool: &mut Pool) -> Result<(), Buffer> {
+        match self.geometry.locate(lba, blocks) {
+            Ok((offset, len)) if len == data.len() as u64 && !self.geometry.read_only => {
+                self.write(offset as usize, data, pool);
+                Ok(())
+            }
+            _ => Err(data),
+        }
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use isolane_memory::Pool;
+use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::Operation;
 
 use crate::{BlockRange, Identity, Request, Step, Task, VolumeError};
@@ -38,6 +38,17 @@ pub trait Volume: Send + Sync {
         None
     }
 
+    /// Reads blocks that can be had at once, without the pool's memory and without a file. `None`: [`Volume::start`] the read.
+    fn read_now(&self, _lba: u64, _blocks: u64) -> Option<Payload> {
+        None
+    }
+
+    /// Writes blocks if that can be done at once, and is then as durable as it ever gets. `Err` gives the data back:
+    /// [`Volume::start`] the write.
+    fn write_now(&self, _lba: u64, _blocks: u64, data: Buffer, _pool: &mut Pool) -> Result<(), Buffer> {
+        Err(data)
+    }
+
     /// Starts a request. Memory is taken from and given back to `pool`, the one of the calling core.
     fn start(&self, request: Request, pool: &mut Pool) -> Step;
 
@@ -69,6 +80,7 @@ impl Geometry {
     }
 
     /// Checks that a range of blocks exists, and returns its offset and length in bytes.
+    #[inline]
     pub(crate) fn locate(&self, lba: u64, blocks: u64) -> Result<(u64, u64), VolumeError> {
         if lba.checked_add(blocks).is_none_or(|end| end > self.blocks) {
             return Err(VolumeError::OutOfRange { lba, blocks, volume_blocks: self.blocks });

@@ -35,6 +35,9 @@ pub struct Framing {
 }
 
 impl Framing {
+    /// Nothing is added.
+    pub const PLAIN: Framing = Framing { header_digest: false, data_digest: false, pda: 0 };
+
     /// Length of a digest in bytes.
     pub const DIGEST_LEN: usize = 4;
 

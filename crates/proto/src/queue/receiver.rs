@@ -6,8 +6,8 @@
 use std::io::IoSliceMut;
 
 use isolane_memory::Buffer;
-use isolane_wire::pdu::{CommonHeader, HeaderFault};
-use isolane_wire::{Direction, Framing};
+use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType};
+use isolane_wire::{Direction, Framing, SubmissionEntry};
 
 use super::body::Body;
 use super::fault::FatalError;
@@ -164,6 +164,15 @@ impl Receiver {
         self.guesses.are_open()
     }
 
+    /// Whether the capsule whose header is the next to be read is as was guessed, or has no data.
+    #[inline]
+    pub(crate) fn is_next_as_guessed(&self, header: &Header) -> bool {
+        let data_len = header.shape.data_len;
+        data_len == 0
+            || self.guesses.next().is_some_and(|guess| guess.len == data_len)
+                && self.inbox.unread_len() == header.len + header.shape.padding
+    }
+
     /// Whether all of `datal` bytes from the start of command `cid` follow this header, as was guessed.
     pub(crate) fn is_as_guessed(&self, header: &Header, cid: u16, datal: usize) -> bool {
         self.guesses.next() == Some(Guess { cid, len: datal })
@@ -286,6 +295,29 @@ impl Receiver {
         (header.len <= unread.len()).then_some(header)
     }
 
+    /// The next capsule's header and command, if it is like the last, has arrived whole and bears no digest. It stays where it
+    /// is: see [`Receiver::take_header`].
+    #[inline]
+    pub(crate) fn peek_capsule(&self, overflow: &[u8], entry: &mut SubmissionEntry) -> Option<Header> {
+        let header = self.last_header.filter(|header| header.pdu_type == PduType::CapsuleCmd)?;
+        if self.inbox.is_mid_header() || header.len != CapsuleCmd::LEN {
+            return None;
+        }
+        let bytes: &[u8; CapsuleCmd::LEN] = self.inbox.unread(overflow).first_chunk()?;
+        if bytes[..CommonHeader::LEN] != self.last_common {
+            return None;
+        }
+        *entry = CapsuleCmd::decode_checked(bytes, header.shape.data_len as u32).entry;
+        Some(header)
+    }
+
+    /// The header that was peeked at is acted on.
+    #[inline]
+    pub(crate) fn take_header(&mut self, header: &Header) {
+        self.inbox.consume(header.len);
+        self.expect(header.shape.data_len);
+    }
+
     /// The bytes of the collected header.
     pub(crate) fn header(&self) -> &[u8] {
         self.inbox.header()
@@ -336,6 +368,19 @@ impl Receiver {
         self.inbox.consume(taken);
         self.pdus += u64::from(self.body.is_whole());
         self.body.is_whole()
+    }
+
+    /// All data of the PDU that begins is in its place, and there is nothing else to look at.
+    #[inline]
+    pub(crate) fn receive_landed(&mut self) {
+        self.take_guessed(None);
+        self.pdus += 1;
+        debug_assert!(self.body.is_whole(), "more than a landed body was to come");
+    }
+
+    /// Whether data is digested.
+    pub(crate) fn is_digested(&self) -> bool {
+        self.framing.data_digest
     }
 
     /// The header was as guessed, so the data is in its place, as far as it has come.

@@ -19,6 +19,7 @@ impl Queue {
         let framing = |pda| Framing { header_digest: digests.header(), data_digest: digests.data(), pda };
         self.receiver.set_framing(framing(self.limits.cpda));
         self.outbound = framing(request.hpda);
+        self.is_outbound_plain = self.outbound == Framing::PLAIN;
         self.grants.set_per_command_max(GRANTS_MAX.min(request.maxr2t.saturating_add(1) as usize));
         let response = IcResp { cpda: self.limits.cpda, digests, maxh2cdata: self.limits.h2c_data_bytes_max };
         self.output.push(&response.encode());

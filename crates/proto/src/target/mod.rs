@@ -14,6 +14,7 @@
 //! offset it belongs to; what is queued is sent whole, and in order.
 
 mod capsule;
+mod command;
 mod event;
 #[cfg(test)]
 mod guess_tests;
@@ -60,6 +61,8 @@ pub struct Queue {
     long_answers: LongAnswers,
     grants: Grants,
     outbound: Framing,
+    /// It adds nothing, so that headers are of constant shape.
+    is_outbound_plain: bool,
     event: Option<Event>,
     progress: Progress,
 }
@@ -106,7 +109,8 @@ impl Queue {
             submission_queue: SubmissionQueue::default(),
             long_answers: LongAnswers::new(limits.scheduling),
             grants: Grants::new(limits.scheduling),
-            outbound: Framing::default(),
+            outbound: Framing::PLAIN,
+            is_outbound_plain: true,
             event: None,
             progress: Progress::new(now, limits.stall),
             limits,
@@ -130,6 +134,11 @@ impl Queue {
     /// Memory given for write data that has not arrived whole, in bytes.
     pub fn receiving_bytes(&self) -> usize {
         self.slots.receiving_bytes()
+    }
+
+    /// Bytes ever received.
+    pub fn received_bytes(&self) -> u64 {
+        self.receiver.received_bytes()
     }
 
     /// Bytes ever received and sent: while the number stands still, the host does nothing.

@@ -10,8 +10,7 @@ use isolane_wire::Status;
 use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType, TermReq};
 
 use super::Queue;
-use super::capsule::transfer;
-use super::event::{Event, Place, Transfer};
+use super::event::Event;
 use super::slots::{Refused, Slots};
 use crate::queue::{FatalError, Fault, Guess, Header, Phase, ReceivePlan};
 
@@ -191,10 +190,7 @@ impl Queue {
             return Err(FatalError::header(header.pdu_type.code(), HeaderFault::invalid(CommonHeader::PLEN)));
         }
         let entry = CapsuleCmd::decode_checked(self.receiver.checked()?, data_len as u32).entry;
-        self.start_body(header, Receiving::Discard, 0);
-        if data_len > 0 {
-            self.spares.learn(data_len);
-        }
+        self.start_capsule_body(header);
         let permit = match self.slots.open(&entry) {
             Ok(permit) => permit,
             Err(Refused::CidConflict) => {
@@ -203,10 +199,7 @@ impl Queue {
             }
             Err(Refused::Full) => return Err(FatalError::sequence(Fault::QueueOverrun(self.slots.limit()))),
         };
-        let transfer = transfer(&entry, data_len as u32);
-        if matches!(transfer, Transfer::FromHost { place: Place::InCapsule, .. }) {
-            self.receiving = Receiving::Undecided { slot: permit.slot() };
-        }
+        let transfer = self.accept_capsule(header, &entry, &permit);
         Ok(Step::Event(Event::Command { permit, entry, transfer }))
     }
 
@@ -215,6 +208,15 @@ impl Queue {
             TermReq::decode(self.receiver.header()).map_err(|_| FatalError::silent(Fault::TermReq))?;
         self.phase = Phase::Closed;
         Ok(Step::Event(Event::Terminated(Box::new(request))))
+    }
+
+    /// Nobody wants the data of a capsule until its command is accepted.
+    #[inline]
+    pub(super) fn start_capsule_body(&mut self, header: &Header) {
+        self.start_body(header, Receiving::Discard, 0);
+        if header.shape.data_len > 0 {
+            self.spares.learn(header.shape.data_len);
+        }
     }
 
     /// What follows this header goes to `receiving`.

@@ -9,7 +9,7 @@
 
 use isolane_memory::{Lent, Payload, Pool};
 use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, TermReq};
-use isolane_wire::{CompletionEntry, Direction, Status, SubmissionEntry};
+use isolane_wire::{CompletionEntry, Direction, Framing, Status, SubmissionEntry};
 
 use super::Queue;
 use super::limits::Scheduling;
@@ -214,7 +214,10 @@ impl Queue {
 
     #[inline(always)]
     fn queue_data(&mut self, data: C2hData, payload: Payload) {
-        self.output.push(&data.encode(&self.outbound));
+        match self.is_outbound_plain {
+            true => self.output.push(&data.encode(&Framing::PLAIN)),
+            false => self.output.push(&data.encode(&self.outbound)),
+        }
         self.output.push_data(payload, self.outbound.data_digest);
     }
 
@@ -227,7 +230,10 @@ impl Queue {
             cid,
             status: completion.status,
         };
-        self.output.push(&CapsuleResp { entry }.encode(&self.outbound));
+        match self.is_outbound_plain {
+            true => self.output.push(&CapsuleResp { entry }.encode(&Framing::PLAIN)),
+            false => self.output.push(&CapsuleResp { entry }.encode(&self.outbound)),
+        }
     }
 }
 

@@ -18,17 +18,17 @@ impl Core {
         &mut self,
         lane: &mut Lane,
         permit: Permit,
-        entry: SubmissionEntry,
+        entry: &SubmissionEntry,
         transfer: Transfer,
     ) {
         if let Transfer::Invalid(status) = transfer {
             return self.fail(lane, permit, status);
         }
         match &lane.association {
-            Some(association) if association.qid != 0 && !is_fabrics(&entry) => {
+            Some(association) if association.qid != 0 && !is_fabrics(entry) => {
                 self.on_io_command(lane, permit, entry, transfer);
             }
-            None if lane.connecting.is_some() || !is_fabrics(&entry) => {
+            None if lane.connecting.is_some() || !is_fabrics(entry) => {
                 self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR);
             }
             _ => self.on_control_command(lane, permit, entry, transfer),
@@ -40,7 +40,7 @@ impl Core {
         &mut self,
         lane: &mut Lane,
         permit: Permit,
-        entry: SubmissionEntry,
+        entry: &SubmissionEntry,
         buffer: Buffer,
         is_intact: bool,
     ) {
@@ -51,12 +51,12 @@ impl Core {
             return self.fail(lane, permit, Status::TRANSIENT_TRANSPORT_ERROR);
         }
         match &lane.association {
-            Some(association) if association.qid != 0 && !is_fabrics(&entry) => {
+            Some(association) if association.qid != 0 && !is_fabrics(entry) => {
                 self.on_io_data(lane, permit, entry, buffer);
             }
             // Only the data of a Connect is ever asked for.
             Some(_) => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
-            None => self.begin_connect(lane, permit, entry, buffer.to_vec()),
+            None => self.begin_connect(lane, permit, *entry, buffer.to_vec()),
         }
     }
 
@@ -80,7 +80,7 @@ impl Core {
         &mut self,
         lane: &mut Lane,
         permit: Permit,
-        entry: SubmissionEntry,
+        entry: &SubmissionEntry,
         transfer: Transfer,
     ) {
         self.counters.admin_commands.add(1);
@@ -88,14 +88,14 @@ impl Core {
         if let Some(association) = &lane.association {
             association.status.record_traffic();
             let (id, qid, now) = (association.id, association.qid, self.now);
-            let action = self.shared.control(|port| port.handle_command(id, qid, &entry, len, now));
+            let action = self.shared.control(|port| port.handle_command(id, qid, entry, len, now));
             return self.answer(lane, id, permit, action);
         }
         match transfer {
-            Transfer::FromHost { len, place } if is_connect(&entry) && data_expected(&entry).is(len) => {
+            Transfer::FromHost { len, place } if is_connect(entry) && data_expected(entry).is(len) => {
                 take_connect_data(lane, permit, len, place);
             }
-            _ if is_connect(&entry) => self.begin_connect(lane, permit, entry, Vec::new()),
+            _ if is_connect(entry) => self.begin_connect(lane, permit, *entry, Vec::new()),
             _ => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
         }
     }

@@ -23,8 +23,8 @@ use crate::table::Key;
 /// Reading what has arrived from one host, for the Connects on `reply_to`.
 pub(super) struct HostReading {
     host_nqn: Nqn,
-    /// What is still to be read from, and how many receives may be spent on each.
-    lanes: Vec<(Key, u32)>,
+    /// What is still to be read from, and how many bytes of each.
+    lanes: Vec<(Key, u64)>,
     reply_to: Vec<Address>,
     until: Instant,
     has_begun: bool,
@@ -127,7 +127,7 @@ impl Driver {
         }
         let is_of_host = |lane: &Lane| lane.association.as_ref().is_some_and(|it| it.host_nqn == *host_nqn);
         let keys = self.lanes.keys().filter(|key| self.lanes.get(*key).is_some_and(is_of_host));
-        let lanes = keys.map(|key| (key, RECEIVES_MAX)).collect();
+        let lanes = keys.map(|key| (key, READ_BYTES_MAX)).collect();
         self.readings.push(HostReading {
             host_nqn: *host_nqn,
             lanes,
@@ -157,23 +157,33 @@ impl Driver {
 
     /// Whether nothing is left unread on a lane, and every change that was read has reached its volume. There, later writes to
     /// the same blocks come after it.
-    fn is_settled(&mut self, key: Key, receives_left: &mut u32) -> bool {
-        self.read_until_empty(key, receives_left);
-        *receives_left == 0 && !self.core.has_unstarted_change(key)
+    fn is_settled(&mut self, key: Key, bytes_left: &mut u64) -> bool {
+        self.read_until_empty(key, bytes_left);
+        *bytes_left == 0 && !self.core.has_unstarted_change(key)
     }
 
     /// Reads from a lane until nothing is there, or so much that all is read which was there at the start.
-    fn read_until_empty(&mut self, key: Key, receives_left: &mut u32) {
-        for _ in 0..RECEIVES_PER_TURN.min(*receives_left) {
+    fn read_until_empty(&mut self, key: Key, bytes_left: &mut u64) {
+        for _ in 0..RECEIVES_PER_TURN {
+            // What comes on a lane that is on its way out is thrown away.
+            let Some(before) = self.received_bytes(key).filter(|_| *bytes_left > 0) else {
+                *bytes_left = 0;
+                return;
+            };
             match self.receive(key) {
-                Progress::Empty | Progress::Ended => {
-                    *receives_left = 0;
-                    return;
+                Progress::Empty | Progress::Ended => *bytes_left = 0,
+                Progress::More => {
+                    let after = self.received_bytes(key).unwrap_or(u64::MAX);
+                    *bytes_left = bytes_left.saturating_sub(after - before);
                 }
-                Progress::More => *receives_left = receives_left.saturating_sub(1),
                 Progress::Paused => return,
             }
         }
+    }
+
+    /// Bytes that an open lane has received.
+    fn received_bytes(&self, key: Key) -> Option<u64> {
+        self.lanes.get(key).filter(|lane| lane.is_open()).map(|lane| lane.queue.received_bytes())
     }
 }
 
@@ -189,7 +199,7 @@ fn host_of_admin_connect(entry: &SubmissionEntry, data: &[u8]) -> Option<Nqn> {
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// A core reads no longer than this for a Connect.
 const READ_WAIT: Duration = Duration::from_secs(2);
-/// Receives on one lane for a Connect; each takes up to 128 KiB and more, so no socket's buffer holds as much.
-const RECEIVES_MAX: u32 = 256;
+/// Read from one lane for a Connect, in bytes: no socket's buffer holds as much.
+const READ_BYTES_MAX: u64 = 32 << 20;
 /// Receives on one lane and turn for a Connect.
 const RECEIVES_PER_TURN: u32 = 16;

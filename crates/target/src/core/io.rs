@@ -2,7 +2,7 @@
 //!
 //! What a command may do is decided by [`parse_io`]; what becomes of the request, by [`job`](super::job).
 
-use isolane_memory::Buffer;
+use isolane_memory::{Buffer, Payload};
 use isolane_proto::Completion;
 use isolane_proto::subsystem::{IoCommand, parse_io, parse_ranges};
 use isolane_proto::target::{Permit, Place, Transfer};
@@ -13,8 +13,10 @@ use super::Core;
 use super::command::data_len;
 use super::job::Job;
 use super::lane::{Association, Lane, Stalled};
+use super::memory::Size;
 use super::waiting::Waiting;
 use crate::config::TRANSFER_BYTES_MAX;
+use crate::counters::Operation;
 
 impl Core {
     /// An I/O command arrived, its data not yet.
@@ -22,17 +24,25 @@ impl Core {
         &mut self,
         lane: &mut Lane,
         permit: Permit,
-        entry: SubmissionEntry,
+        entry: &SubmissionEntry,
         transfer: Transfer,
     ) {
-        let (position, command) = match self.check(lane, &entry, data_len(transfer)) {
+        let (position, command) = match self.check(lane, entry, data_len(transfer)) {
             Ok(checked) => checked,
             Err(status) => return self.refuse_io(lane, permit, status),
         };
         if let Transfer::FromHost { len, place } = transfer
             && let IoCommand::Write { .. } | IoCommand::Deallocate { .. } = command
         {
-            return self.take_data(lane, permit, len as usize, place);
+            let landed = self.take_data(lane, permit, len as usize, place);
+            return match (landed, command) {
+                (Some((permit, data)), IoCommand::Write { lba, blocks, fua }) => {
+                    let fua = fua || must_be_durable(lane);
+                    self.write(lane, permit, position, data, (lba, u64::from(blocks), fua));
+                }
+                (Some((permit, data)), _) => self.on_io_data(lane, permit, entry, data),
+                (None, _) => {}
+            };
         }
         let request = match command {
             IoCommand::Read { lba, blocks, fua } => {
@@ -56,17 +66,23 @@ impl Core {
         &mut self,
         lane: &mut Lane,
         permit: Permit,
-        entry: SubmissionEntry,
+        entry: &SubmissionEntry,
         buffer: Buffer,
     ) {
-        let (position, command) = match self.check(lane, &entry, buffer.len() as u32) {
+        let (position, command) = match self.check(lane, entry, buffer.len() as u32) {
             Ok(checked) => checked,
             Err(status) => return self.refuse_data(lane, permit, buffer, status),
         };
         let is_durable = must_be_durable(lane);
         let request = match command {
             IoCommand::Write { lba, blocks, fua } => {
-                Request::Write { lba, blocks: u64::from(blocks), data: buffer, fua: fua || is_durable }
+                return self.write(
+                    lane,
+                    permit,
+                    position,
+                    buffer,
+                    (lba, u64::from(blocks), fua || is_durable),
+                );
             }
             IoCommand::Deallocate { ranges } => {
                 match self.deallocate_request(position, buffer, ranges, is_durable) {
@@ -85,9 +101,17 @@ impl Core {
         self.start(lane, job, request);
     }
 
-    /// A read with FUA returns nothing that a power cut could still take back: the cache is flushed before it.
+    /// A read that its volume can answer at once is answered without ado, unless others may pass it. One with FUA returns
+    /// nothing that a power cut could still take back: the cache is flushed before it.
     fn read(&mut self, lane: &mut Lane, permit: Permit, position: usize, lba: u64, blocks: u64, fua: bool) {
         let namespace = self.shared.namespaces.at(position);
+        let len = (blocks as usize) << namespace.geometry.block_shift;
+        if !fua
+            && Size::of(len) == Size::Small
+            && let Some(payload) = namespace.volume.read_now(lba, blocks)
+        {
+            return self.answer_at_once(lane, permit, position, Operation::Read, len, payload);
+        }
         let read = Request::Read { lba, blocks };
         let mut job = Job::new(permit, position, namespace, &read, self.now);
         if fua && namespace.volume.geometry().volatile_cache {
@@ -95,6 +119,24 @@ impl Core {
             return self.start(lane, job, Request::Flush);
         }
         self.start(lane, job, read);
+    }
+
+    /// A write that its volume can do at once is done without ado.
+    fn write(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        position: usize,
+        data: Buffer,
+        (lba, blocks, fua): (u64, u64, bool),
+    ) {
+        let (volume, len) = (&self.shared.namespaces.at(position).volume, data.len());
+        match volume.write_now(lba, blocks, data, &mut self.memory.pool) {
+            Ok(()) => {
+                self.answer_at_once(lane, permit, position, Operation::Write, len, Payload::default());
+            }
+            Err(data) => self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }),
+        }
     }
 
     /// Namespace and meaning of a command, if it may be done now.
@@ -112,11 +154,20 @@ impl Core {
         Ok((position, command))
     }
 
-    /// Finds memory for a command's data and takes it, or lets the command wait.
-    fn take_data(&mut self, lane: &mut Lane, permit: Permit, len: usize, place: Place) {
+    /// Finds memory for a command's data and takes it, or lets the command wait. Gives it back if all of it is there already.
+    fn take_data(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        len: usize,
+        place: Place,
+    ) -> Option<(Permit, Buffer)> {
         match place {
             Place::InCapsule => match self.memory.in_capsule_buffer(lane, &permit, len) {
-                Some(buffer) => lane.queue.receive_into(permit, buffer),
+                Some(buffer) => match lane.queue.receive_landed(permit, buffer) {
+                    Ok(landed) => return Some(landed),
+                    Err((permit, buffer)) => lane.queue.receive_into(permit, buffer),
+                },
                 None => {
                     self.counters.deferred_commands.add(1);
                     log::trace!("{}: not read from until there is memory", lane.peer());
@@ -125,6 +176,7 @@ impl Core {
             },
             Place::Transport => self.enter(lane, Waiting::Data { lane: lane.key, permit, len }),
         }
+        None
     }
 
     fn refuse_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer, status: Status) {

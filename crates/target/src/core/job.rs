@@ -154,6 +154,22 @@ impl Core {
         }
     }
 
+    /// Answers a command that needed no job: its volume was done with it at once.
+    #[inline]
+    pub(super) fn answer_at_once(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        position: usize,
+        operation: Operation,
+        len: usize,
+        payload: Payload,
+    ) {
+        self.counters.record(position, operation, Ok(len as u64), Duration::ZERO);
+        self.succeed(lane, permit, operation, len, payload);
+    }
+
+    #[inline]
     fn succeed(
         &mut self,
         lane: &mut Lane,

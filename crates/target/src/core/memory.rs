@@ -44,6 +44,7 @@ impl Memory {
     }
 
     /// Looks at the pool anew; called once a turn.
+    #[inline]
     pub(crate) fn measure(&mut self, lanes: usize) {
         self.spare_pages = self.pool.free_pages().saturating_sub(lanes * RESERVE_PAGES);
     }

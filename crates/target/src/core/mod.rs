@@ -217,11 +217,9 @@ impl Driver {
             self.handle_event(event);
         }
         self.events = events;
-        self.retry_waiting();
-        self.admit_limited();
-        self.resume_stalled();
-        self.read_hosts();
-        self.see_to_flushes();
+        if self.has_more_to_see_to() {
+            self.see_to_more();
+        }
         self.tick_if_due();
         // A host that sees the end of its connection may at once use its queue id again.
         self.reap();
@@ -231,11 +229,31 @@ impl Driver {
         turned
     }
 
+    /// Whether anything waits that no event brings on. Mostly not, and then a turn is short.
+    fn has_more_to_see_to(&self) -> bool {
+        let Core { waiting, limited, stalled, planned, flushed, .. } = &self.core;
+        !(waiting.is_empty()
+            && limited.is_empty()
+            && stalled.is_empty()
+            && self.readings.is_empty()
+            && planned.is_empty()
+            && flushed.is_empty())
+    }
+
+    fn see_to_more(&mut self) {
+        self.retry_waiting();
+        self.admit_limited();
+        self.resume_stalled();
+        self.read_hosts();
+        self.see_to_flushes();
+    }
+
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::Readable(token) => {
                 if let Some(key) = self.lane_of(token) {
                     self.receive(key);
+                    self.send_if_last(key);
                 }
             }
             Event::Writable(token) => {

@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 use isolane_proto::queue::ReceivePlan;
 use isolane_proto::target::Event;
 use isolane_reactor::{Received, Token};
+use isolane_wire::SubmissionEntry;
 
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
@@ -78,9 +79,15 @@ impl Core {
 
     /// Acts on everything that was received and not acted on.
     pub(super) fn act(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
+        let mut entry = SubmissionEntry::new(0, 0);
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
-            let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
-            self.handle_queue_event(lane, event);
+            match lane.queue.poll_command(overflow, &mut entry) {
+                Some((permit, transfer)) => self.on_command(lane, permit, &entry, transfer),
+                None => {
+                    let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
+                    self.handle_queue_event(lane, event);
+                }
+            }
             if is_batch(lane) {
                 self.send(lane);
             }
@@ -98,9 +105,9 @@ impl Core {
 
     fn handle_queue_event(&mut self, lane: &mut Lane, event: Event) {
         match event {
-            Event::Command { permit, entry, transfer } => self.on_command(lane, permit, entry, transfer),
+            Event::Command { permit, entry, transfer } => self.on_command(lane, permit, &entry, transfer),
             Event::Data { permit, entry, buffer, intact } => {
-                self.on_data(lane, permit, entry, buffer, intact);
+                self.on_data(lane, permit, &entry, buffer, intact);
             }
             Event::Connected(request) => log::debug!("{}: initialised with {request:?}", lane.peer()),
             Event::Terminated(request) => {

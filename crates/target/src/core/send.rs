@@ -1,5 +1,5 @@
-//! The end of a turn: one vectored send for every lane that has something to say. A long one may copy nothing (S7): then what
-//! it is made of is lent to the kernel and comes back later.
+//! One vectored send a turn for every lane that has something to say: at once for a lane that was just read from, else at the
+//! end of the turn. A long one may copy nothing (S7): then what it is made of is lent to the kernel and comes back later.
 
 use isolane_memory::Lent;
 use isolane_proto::queue::TransmitPlan;
@@ -7,6 +7,7 @@ use isolane_reactor::{Sent, Token};
 
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
+use crate::table::Key;
 
 impl Core {
     /// The lane is to be sent from at the end of this turn.
@@ -94,6 +95,19 @@ impl Driver {
                 lane.lent_bytes -= lent.bytes;
             }
             self.core.recycle_lent(lent);
+        }
+    }
+
+    /// Sends from a lane that had nothing to say before it was just read from: its host goes on while others are served. What
+    /// ends a lane is said at the end of the turn.
+    pub(super) fn send_if_last(&mut self, key: Key) {
+        if self.core.ended.is_empty()
+            && self.core.dirty.last() == Some(&key)
+            && let Some(lane) = self.lanes.get_mut(key)
+        {
+            self.core.dirty.pop();
+            lane.is_dirty = false;
+            self.core.send(lane);
         }
     }
 
