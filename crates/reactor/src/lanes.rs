@@ -174,6 +174,11 @@ impl Lanes {
         self.active.len() > HOT_LANES_MAX
     }
 
+    /// Whether there is just one lane that bytes are expected of without the kernel's word.
+    pub fn is_one_active(&self) -> bool {
+        self.active.len() == 1
+    }
+
     /// Whether no lane is active: whatever comes, the kernel will say it.
     pub fn are_all_cold(&self) -> bool {
         self.active.is_empty()

@@ -11,7 +11,11 @@ use std::time::Duration;
 /// # Errors
 /// `WouldBlock` if the socket, which must be non-blocking, is empty.
 pub fn receive(socket: impl AsFd, plan: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-    Ok(rustix::io::readv(socket, plan)?)
+    Ok(match plan {
+        // One piece costs the kernel less than a list of one.
+        [piece] => rustix::io::read(socket, &mut **piece)?,
+        pieces => rustix::io::readv(socket, pieces)?,
+    })
 }
 
 /// Sends `plan` in its order and never raises `SIGPIPE`.
@@ -20,7 +24,10 @@ pub fn receive(socket: impl AsFd, plan: &mut [IoSliceMut<'_>]) -> io::Result<usi
 /// `WouldBlock` if the socket is full.
 pub fn send(socket: impl AsFd, plan: &[IoSlice<'_>]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    Ok(rustix::net::sendmsg(socket, plan, &mut SendAncillaryBuffer::default(), flags)?)
+    Ok(match plan {
+        [piece] => rustix::net::send(socket, piece, flags)?,
+        pieces => rustix::net::sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags)?,
+    })
 }
 
 /// Sends `plan` in its order without a copy: the kernel reads from its memory until it says that it is done.

@@ -66,10 +66,15 @@ impl Sleeper {
         let _ = self.shared.state.compare_exchange(ASLEEP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Whether somebody called since the last take.
+    /// Whether somebody has called since the last take.
+    pub(crate) fn is_notified(&self) -> bool {
+        self.shared.state.load(Ordering::Relaxed) == NOTIFIED
+    }
+
+    /// Takes the note that somebody called since the last take.
     pub(crate) fn take_notification(&self) -> bool {
         let state = &self.shared.state;
-        state.load(Ordering::Relaxed) == NOTIFIED && state.swap(RUNNING, Ordering::AcqRel) == NOTIFIED
+        self.is_notified() && state.swap(RUNNING, Ordering::AcqRel) == NOTIFIED
     }
 }
 
