@@ -39,7 +39,8 @@ impl C2hData {
         bytes.put(Self::CCCID, self.cccid);
         bytes.put(Self::DATAO, self.datao);
         bytes.put(Self::DATAL, self.datal);
-        bytes.finish(self.datal != 0, framing)
+        bytes.finish(self.datal != 0, framing);
+        bytes
     }
 
     /// Reads and checks the header; PLEN has to be what PDO and DATAL demand.

@@ -23,7 +23,8 @@ impl CapsuleCmd {
     pub fn encode(&self, framing: &Framing) -> HeaderBytes<PREFIX_LEN_MAX> {
         let mut bytes = HeaderBytes::new(PduType::CapsuleCmd, PduFlags(0), self.data_len, framing);
         bytes.put(Self::ENTRY, self.entry);
-        bytes.finish(self.data_len != 0, framing)
+        bytes.finish(self.data_len != 0, framing);
+        bytes
     }
 
     /// Reads and checks the header.

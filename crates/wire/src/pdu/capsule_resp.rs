@@ -21,7 +21,8 @@ impl CapsuleResp {
     pub fn encode(&self, framing: &Framing) -> HeaderBytes<{ Self::LEN + Framing::DIGEST_LEN }> {
         let mut bytes = HeaderBytes::new(PduType::CapsuleResp, PduFlags(0), 0, framing);
         bytes.put(Self::ENTRY, self.entry);
-        bytes.finish(false, framing)
+        bytes.finish(false, framing);
+        bytes
     }
 
     /// Reads and checks the header.

@@ -38,7 +38,7 @@ impl<const CAPACITY: usize> HeaderBytes<CAPACITY> {
 
     /// Appends the header digest and, in front of data, the pad.
     #[inline(always)]
-    pub(super) fn finish(mut self, has_data: bool, framing: &Framing) -> Self {
+    pub(super) fn finish(&mut self, has_data: bool, framing: &Framing) {
         let hlen = usize::from(self.len);
         if framing.header_digest {
             let digest = digest::crc32c(&self.bytes[..hlen]);
@@ -46,7 +46,6 @@ impl<const CAPACITY: usize> HeaderBytes<CAPACITY> {
         }
         let end = if has_data { framing.data_offset(hlen) } else { hlen + framing.header_digest_len() };
         self.len = end as u8;
-        self
     }
 
     /// Appends bytes behind the header, as many as fit.

@@ -36,7 +36,8 @@ impl R2t {
         bytes.put(Self::TTAG, self.ttag);
         bytes.put(Self::R2TO, self.r2to);
         bytes.put(Self::R2TL, self.r2tl);
-        bytes.finish(false, framing)
+        bytes.finish(false, framing);
+        bytes
     }
 
     /// Reads and checks the header.
