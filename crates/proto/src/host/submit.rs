@@ -1,6 +1,6 @@
 //! Commands become capsules, with their data where it is short enough (TCP 1.0 §3.3.1).
 
-use isolane_wire::pdu::CapsuleCmd;
+use isolane_wire::pdu::{CapsuleCmd, HeaderBytes};
 use isolane_wire::{Sgl, SubmissionEntry};
 
 use super::Queue;
@@ -27,7 +27,9 @@ impl Queue {
         };
         let cid = entry.cid;
         let capsule = CapsuleCmd { entry, data_len: if is_in_capsule { len as u32 } else { 0 } };
-        self.output.push(&capsule.encode(&self.outbound));
+        let mut bytes = HeaderBytes::blank();
+        capsule.encode_to(&self.outbound, &mut bytes);
+        self.output.push(&bytes);
         if let Data::Write(buffer) = &command.data
             && is_in_capsule
         {

@@ -21,10 +21,17 @@ impl CapsuleCmd {
     /// Header, header digest and pad.
     #[inline]
     pub fn encode(&self, framing: &Framing) -> HeaderBytes<PREFIX_LEN_MAX> {
-        let mut bytes = HeaderBytes::new(PduType::CapsuleCmd, PduFlags(0), self.data_len, framing);
+        let mut bytes = HeaderBytes::blank();
+        self.encode_to(framing, &mut bytes);
+        bytes
+    }
+
+    /// [`Self::encode`] into blank bytes.
+    #[inline(always)]
+    pub fn encode_to(&self, framing: &Framing, bytes: &mut HeaderBytes<PREFIX_LEN_MAX>) {
+        bytes.start(PduType::CapsuleCmd, PduFlags(0), self.data_len, framing);
         bytes.put(Self::ENTRY, self.entry);
         bytes.finish(self.data_len != 0, framing);
-        bytes
     }
 
     /// Reads and checks the header.
