@@ -77,6 +77,14 @@ pub(crate) fn frame<'a>(page: NonNull<u8>) -> &'a Frame {
     unsafe { &*ptr::addr_of!((*slab.as_ptr()).frames).cast::<Frame>().add(index) }
 }
 
+/// Where the frame of a page is, whether or not the page is out.
+#[inline]
+pub(crate) fn frame_address(page: NonNull<u8>) -> *const u8 {
+    let offset = page.addr().get() % SLAB_SIZE;
+    let index = (offset / PAGE_SIZE).saturating_sub(HEADER_PAGES);
+    page.as_ptr().wrapping_sub(offset).wrapping_add(index * size_of::<Frame>())
+}
+
 fn lock() -> MutexGuard<'static, Arena> {
     ARENA.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -67,7 +67,7 @@ impl Page {
     /// itself once it sees the bytes used in order.
     #[inline]
     pub fn prefetch(&self) {
-        cache::prefetch::<PREFETCHED_BYTES>(self.0.as_ptr());
+        prefetch(self.0);
     }
 
     /// Fetches all bytes into the cache to be overwritten soon.
@@ -117,6 +117,13 @@ impl Page {
     fn frame(&self) -> &Frame {
         arena::frame(self.0)
     }
+}
+
+/// Fetches a page's counter and its first bytes. The page may be gone: nothing is looked at.
+#[inline]
+pub(crate) fn prefetch(page: NonNull<u8>) {
+    cache::prefetch_to_write::<1>(arena::frame_address(page));
+    cache::prefetch::<PREFETCHED_BYTES>(page.as_ptr());
 }
 
 /// What is fetched of a page that is going to be read.

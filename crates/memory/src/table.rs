@@ -10,7 +10,8 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::page::Page;
+use crate::cache;
+use crate::page::{self, Page};
 
 /// Optional pages by index, shared by all cores.
 pub struct PageTable {
@@ -57,6 +58,25 @@ impl PageTable {
         let shared = page.as_deref().cloned();
         entry.store(raw, Ordering::Release);
         shared
+    }
+
+    /// Fetches the entry at `index` into the cache, if there is one.
+    #[inline]
+    pub fn prefetch_entry(&self, index: usize) {
+        if index < self.len {
+            cache::prefetch::<1>(ptr::from_ref(self.entry(index)).cast());
+        }
+    }
+
+    /// Fetches the page at `index`, as [`Page::prefetch`] does. Quick if the entry is in the cache.
+    #[inline]
+    pub fn prefetch_page(&self, index: usize) {
+        if index < self.len
+            && let Some(page) =
+                NonNull::new(self.entry(index).load(Ordering::Relaxed).map_addr(|addr| addr & !LOCKED))
+        {
+            page::prefetch(page);
+        }
     }
 
     /// Puts `page` at `index` and returns what was there.

@@ -30,6 +30,6 @@ pub use null::NullVolume;
 pub use open::{OpenError, open};
 pub use request::{BlockRange, Outcome, Request, Step};
 pub use spec::VolumeSpec;
-pub use volume::{Geometry, Volume};
+pub use volume::{Geometry, Soon, Volume};
 
 pub use file::Task;

@@ -9,7 +9,7 @@ use isolane_memory::{Buffer, PAGE_SIZE, Page, PageTable, Payload, Pool, pages_fo
 use isolane_reactor::file::Operation;
 use smallvec::{SmallVec, smallvec};
 
-use crate::{BlockRange, Geometry, Identity, Request, Step, Task, Volume};
+use crate::{BlockRange, Geometry, Identity, Request, Soon, Step, Task, Volume};
 
 /// A volume in memory.
 #[derive(Debug)]
@@ -203,6 +203,15 @@ impl Volume for MemoryVolume {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    #[inline]
+    fn foresee(&self, lba: u64, soon: Soon) {
+        let page = (lba as usize).wrapping_mul(self.geometry.block_size as usize) / PAGE_SIZE;
+        match soon {
+            Soon::Next => self.pages.prefetch_page(page),
+            Soon::AfterNext => self.pages.prefetch_entry(page),
+        }
     }
 
     fn read_now(&self, lba: u64, blocks: u64) -> Option<Payload> {

@@ -49,11 +49,24 @@ pub trait Volume: Send + Sync {
         Err(data)
     }
 
+    /// A hint: a command on the block at `lba` follows soon, as the next one or as the one after it. The volume may fetch into the
+    /// processor's cache what it will look at then. The block need not exist.
+    fn foresee(&self, _lba: u64, _soon: Soon) {}
+
     /// Starts a request. Memory is taken from and given back to `pool`, the one of the calling core.
     fn start(&self, request: Request, pool: &mut Pool) -> Step;
 
     /// Goes on after a file operation that [`Step::File`] asked for.
     fn resume(&self, task: Task, result: io::Result<usize>, operation: Operation, pool: &mut Pool) -> Step;
+}
+
+/// How soon something is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Soon {
+    /// Next.
+    Next,
+    /// After that.
+    AfterNext,
 }
 
 /// Size and abilities of a volume.

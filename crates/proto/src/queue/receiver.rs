@@ -412,6 +412,12 @@ impl Receiver {
         self.inbox.received_bytes()
     }
 
+    /// See [`Inbox::unread`].
+    #[inline]
+    pub(crate) fn unread<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
+        self.inbox.unread(overflow)
+    }
+
     /// See [`Inbox::unread_len`].
     #[inline]
     pub(crate) fn unread_bytes(&self) -> usize {

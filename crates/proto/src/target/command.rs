@@ -5,6 +5,7 @@
 
 use isolane_memory::Buffer;
 use isolane_wire::SubmissionEntry;
+use isolane_wire::pdu::CapsuleCmd;
 
 use super::Queue;
 use super::capsule::transfer;
@@ -36,6 +37,16 @@ impl Queue {
         let transfer = self.accept_capsule(&header, entry, &permit);
         self.receiver.clear_header();
         Some((permit, transfer))
+    }
+
+    /// The namespace and block that a command further ahead in the overflow begins at, if it is one of I/O; 0 is the next command.
+    /// A guess about bytes that nobody has checked yet, good for a hint only.
+    #[inline]
+    pub fn upcoming_block(&self, overflow: &[u8], ahead: usize) -> Option<(u32, u64)> {
+        let unread = self.receiver.unread(overflow).get(ahead * CapsuleCmd::LEN..)?;
+        let capsule: &[u8; CapsuleCmd::LEN] = unread.first_chunk()?;
+        let entry = CapsuleCmd::decode_checked(capsule, 0).entry;
+        Some((entry.nsid, entry.cdw10_11()))
     }
 
     /// The command of this capsule is accepted: what follows belongs to it.

@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 use isolane_proto::queue::ReceivePlan;
 use isolane_proto::target::Event;
 use isolane_reactor::{Received, Token};
+use isolane_volume::Soon;
 use isolane_wire::SubmissionEntry;
 
 use super::lane::{Lane, Phase};
@@ -82,7 +83,10 @@ impl Core {
         let mut entry = SubmissionEntry::new(0, 0);
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
             match lane.queue.poll_command(overflow, &mut entry) {
-                Some((permit, transfer)) => self.on_command(lane, permit, &entry, transfer),
+                Some((permit, transfer)) => {
+                    self.foresee(lane, overflow);
+                    self.on_command(lane, permit, &entry, transfer);
+                }
                 None => {
                     let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
                     self.handle_queue_event(lane, event);
@@ -101,6 +105,17 @@ impl Core {
             return self.pause(lane);
         }
         Progress::More
+    }
+
+    /// Tells volumes which blocks come next, so that what they need of them is in the cache by then.
+    #[inline]
+    fn foresee(&self, lane: &Lane, overflow: &[u8]) {
+        for (ahead, soon) in [(0, Soon::Next), (1, Soon::AfterNext)] {
+            let Some((nsid, lba)) = lane.queue.upcoming_block(overflow, ahead) else { return };
+            if let Some(position) = self.shared.namespaces.find(nsid) {
+                self.shared.namespaces.at(position).volume.foresee(lba, soon);
+            }
+        }
     }
 
     fn handle_queue_event(&mut self, lane: &mut Lane, event: Event) {
