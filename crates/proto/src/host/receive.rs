@@ -195,6 +195,7 @@ impl Queue {
         let request =
             TermReq::decode(self.receiver.header()).map_err(|_| FatalError::silent(Fault::TermReq))?;
         self.phase = Phase::Closed;
+        self.receiver.discard();
         Ok(Step::Event(Event::Terminated(Box::new(request))))
     }
 

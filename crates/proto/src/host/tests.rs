@@ -342,6 +342,17 @@ fn a_target_that_gives_up_is_believed() {
 }
 
 #[test]
+fn what_follows_the_end_is_thrown_away() {
+    let (mut target, _) = BadTarget::reading();
+    let mut bytes =
+        TermReq::new(Direction::ControllerToHost, HeaderFault::limit_exceeded(), &[]).encode().to_vec();
+    bytes.extend([7; 100]);
+    target.say(&bytes);
+    target.say(&[8; 100]);
+    assert!(matches!(target.events[..], [Event::Terminated(_)]));
+}
+
+#[test]
 fn a_queue_may_move_to_another_thread() {
     fn is_send<T: Send>() {}
     is_send::<Queue>();

@@ -427,6 +427,16 @@ fn a_host_that_gives_up_is_believed() {
 }
 
 #[test]
+fn what_follows_the_end_is_thrown_away() {
+    let mut host = BadHost::connected(false, false);
+    let mut bytes = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[]).encode().to_vec();
+    bytes.extend([7; 100]);
+    host.say(&bytes);
+    host.say(&[8; 100]);
+    assert!(matches!(host.events[..], [Event::Terminated(_)]));
+}
+
+#[test]
 fn a_termination_request_of_impossible_length_is_not_answered() {
     for plen in [23u32, 153] {
         let mut host = BadHost::connected(false, false);
