@@ -70,12 +70,6 @@ impl Page {
         prefetch(self.0);
     }
 
-    /// Fetches all bytes into the cache to be overwritten soon.
-    #[inline]
-    pub fn prefetch_to_write(&self) {
-        cache::prefetch_to_write::<PAGE_SIZE>(self.0.as_ptr());
-    }
-
     /// The address, for the kernel's use while the page is held.
     pub(crate) fn as_ptr(&self) -> NonNull<u8> {
         self.0

@@ -113,7 +113,7 @@ impl MemoryVolume {
             return self.copy(offset, data, pool);
         }
         match data.into_page() {
-            Ok(page) => self.publish(offset / PAGE_SIZE, page, true, pool),
+            Ok(page) => self.publish(offset / PAGE_SIZE, page, pool),
             Err(data) => self.write_pieces(offset, data, pool),
         }
     }
@@ -125,22 +125,17 @@ impl MemoryVolume {
         match data.into_pages() {
             Err(data) => self.copy(offset, data, pool),
             Ok(mut pages) => {
-                let is_short = pages.len() * PAGE_SIZE <= SHORT_BYTES;
                 for (index, page) in pages.drain(..).enumerate() {
-                    self.publish(offset / PAGE_SIZE + index, page, is_short, pool);
+                    self.publish(offset / PAGE_SIZE + index, page, pool);
                 }
                 pool.recycle_list(pages);
             }
         }
     }
 
-    /// The page that was there is the pool's next, so it is what the next data is received into.
-    fn publish(&self, index: usize, page: Page, is_short: bool, pool: &mut Pool) {
+    fn publish(&self, index: usize, page: Page, pool: &mut Pool) {
         pool.forget(&page);
         if let Some(old) = self.pages.swap(index, Some(page)) {
-            if is_short {
-                old.prefetch_to_write();
-            }
             pool.recycle_page(old);
         }
     }
@@ -264,7 +259,7 @@ fn pieces(offset: usize, len: usize) -> impl Iterator<Item = Piece> {
 
 /// Bytes zeroed in one turn.
 const ZERO_MAX: u64 = 64 << 20;
-/// Pages of requests up to this length are prefetched; those of longer ones would push each other out of the cache.
+/// Pages of reads up to this length are prefetched; those of longer ones would push each other out of the cache.
 const SHORT_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]
