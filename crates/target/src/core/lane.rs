@@ -59,6 +59,8 @@ pub(crate) struct Lane {
     pub busy: Arc<Busy>,
     /// In the list of lanes that are to be sent from in this turn.
     pub is_dirty: bool,
+    /// The socket did not take all of the last send: it takes more when the reactor says so.
+    pub is_stuck: bool,
     /// Not read from until there is room: memory, or space for output.
     pub is_paused: bool,
     /// The port has heard that the connection is lost.
@@ -139,6 +141,7 @@ impl Lane {
             volatile: 0,
             busy: Arc::default(),
             is_dirty: false,
+            is_stuck: false,
             is_paused: false,
             is_disconnected: false,
         }

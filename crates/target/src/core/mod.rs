@@ -260,6 +260,7 @@ impl Driver {
                 if let Some(key) = self.lane_of(token)
                     && let Some(lane) = self.lanes.get_mut(key)
                 {
+                    lane.is_stuck = false;
                     self.core.mark_dirty(lane);
                 }
             }

@@ -229,9 +229,11 @@ fn within<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut [IoSlic
 }
 
 /// Whether enough has been answered for a send, and enough is still to be answered for another one: then the host can go on
-/// while we do.
+/// while we do. Not for a socket that takes nothing, nor for a lane that is leaving: its end is told first.
 fn is_batch(lane: &Lane) -> bool {
-    lane.queue.unread_bytes() >= BATCH_UNREAD_BYTES
+    !lane.is_stuck
+        && lane.is_open()
+        && lane.queue.unread_bytes() >= BATCH_UNREAD_BYTES
         && lane.queue.transmit_pending_bytes() - lane.queue.transmit_pending_long_bytes() >= BATCH_BYTES
 }
 

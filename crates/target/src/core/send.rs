@@ -48,7 +48,8 @@ impl Core {
 
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, offered: usize) {
         self.counters.sent_bytes.add(count as u64);
-        if count == offered && (lane.queue.wants_transmit() || lane.is_limited()) {
+        lane.is_stuck = count < offered;
+        if !lane.is_stuck && (lane.queue.wants_transmit() || lane.is_limited()) {
             self.mark_dirty(lane);
         }
         self.resume_after_send(lane);

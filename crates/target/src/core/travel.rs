@@ -77,7 +77,10 @@ impl Travel {
     /// The clock of this core follows its load, if that can be had.
     pub(super) fn drive_frequency(&mut self, core: usize) {
         match Frequency::open(core) {
-            Ok(frequency) => self.frequency = Some(frequency),
+            Ok(frequency) => {
+                log::info!("the clock of core {core} follows its load from now on");
+                self.frequency = Some(frequency);
+            }
             Err(error) => log::info!("the clock of core {core} does not follow its load: {error}"),
         }
     }
