@@ -1,8 +1,8 @@
-//! Measurements: the raw TCP floor, and runs of Isolane paired with it.
+//! Measurements: the raw TCP floor, and rows of Isolane and its peers measured beside it.
 //!
 //! The floor is what loopback TCP gives to the best program that carries exactly the bytes NVMe/TCP
-//! would carry and does nothing else. A figure of Isolane is only ever shown as a ratio to the floor
-//! of the same run on the same machine.
+//! would carry and does nothing else. A figure of Isolane stands beside that of the
+//! floor in the same run on the same machine, with their ratio.
 //!
 //! This crate shares no code with the protocol crates: a mistake there must not be able to hide here.
 

@@ -1,5 +1,4 @@
-//! Requests to the kernel that no library wraps: two for block devices, locks of open file descriptions, and an option of
-//! sockets. The only `unsafe` besides the ring's.
+//! Requests to the kernel that no library wraps: for block devices, locks of open file descriptions, and some of sockets.
 
 #![allow(unsafe_code)]
 

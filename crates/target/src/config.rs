@@ -53,7 +53,8 @@ pub struct TargetConfig {
     /// it, first come, first served.
     pub scheduling: bool,
     /// At this interval lanes are moved between cores by their load, and reactors without any sleep; `None` leaves each where it
-    /// was placed. Nothing moves with one core.
+    /// was placed. Nothing moves with one core. Where cpufreq allows it, the clock of the first core follows its load until the target
+    /// has ended in order.
     pub schedule: Option<Duration>,
     /// Sends of at least so many bytes are made without a copy, where the kernel can do that; `None` always copies.
     pub zero_copy_above: Option<usize>,

@@ -83,7 +83,7 @@ pub struct Args {
     /// Make every write durable before it completes (FUA)
     #[arg(long)]
     pub fua: bool,
-    /// Pin the thread to this core
+    /// Pin the thread, or all of --threads, to this core
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
     /// Seed of the random offsets; the same seed gives the same sequence

@@ -153,7 +153,8 @@ enum PlacementArg {
 enum SchedulerArg {
     /// They do
     Static,
-    /// Idle ones and light loads gather on the first core, so that the others sleep; busy ones leave a core that has too much to do
+    /// Idle ones and light loads gather on the first core, so that the others sleep; busy ones leave a core that has too much to do.
+    /// Where cpufreq lets us, the clock of the first core follows its load; an orderly end puts it back as it was
     Dynamic,
 }
 

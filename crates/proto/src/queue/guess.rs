@@ -79,7 +79,7 @@ impl Guesses {
         self.first_gap > 0
     }
 
-    /// Notes a guess, and says how many bytes come before its data.
+    /// Notes a guess.
     pub(crate) fn push(&mut self, guess: Guess) {
         self.list.push(guess);
     }
