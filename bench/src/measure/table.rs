@@ -59,14 +59,17 @@ fn section(title: &str, body: &str) -> String {
     if body.is_empty() { String::new() } else { format!("## {title}\n\n{body}") }
 }
 
-/// The rows that have the first two of the columns at least, with the ratio of every column to the first.
+/// The rows that have the first two of the columns at least, with the ratio of every column to the first; nothing if that only
+/// repeats what stands [`BESIDE`].
 fn columns(report: &Report, columns: &[Column]) -> String {
     let is_measured = |column: &&Column| {
         let has = |row: &Measured| row.spread(column.0, Figure::Rate).is_some();
         report.rows.iter().any(|measured| core_row(&measured.row).is_some() && has(measured))
     };
     let present: Vec<&Column> = columns.iter().filter(is_measured).collect();
-    if present.len() < 2 || present[0].0 != columns[0].0 {
+    let is_beside = |column: &&Column| BESIDE.iter().any(|(entrant, _)| *entrant == column.0);
+    let says_more = columns == BESIDE || !present.iter().all(is_beside);
+    if present.len() < 2 || present[0].0 != columns[0].0 || !says_more {
         return String::new();
     }
     let mut text = "| work |".to_owned();
