@@ -14,8 +14,23 @@ use super::start::{NQN, Serving};
 /// Serves memory that was written, so that a read finds pages of its own instead of the one zero page.
 pub fn serve_memory(lab: &Lab, arguments: &str) -> io::Result<Serving> {
     let serving = serve(lab, &format!("mem:{VOLUME_BYTES}"), arguments)?;
-    bench(lab, serving.port, "--rw write --bs 1m --depth 8 --time 500ms --mode poll", 0.5)?;
+    fill(lab, serving.port)?;
     Ok(serving)
+}
+
+/// Writes the volume from its start, for longer and longer until one run has come to its end: how fast memory that nobody has
+/// touched yet can be written differs from one moment to the next.
+fn fill(lab: &Lab, port: u16) -> io::Result<()> {
+    for seconds in [0.5, 2.0, 8.0, 32.0] {
+        let arguments = format!("--rw write --bs 1m --depth 8 --time {}ms --mode poll", seconds * 1e3);
+        let report = serde_json::from_str(&bench(lab, port, &arguments, seconds)?)?;
+        let iops = of_report(&report).and_then(|sample| sample.get("iops").copied()).unwrap_or(0.0);
+        let written = iops * seconds * f64::from(1 << 20);
+        if written >= VOLUME_BYTES as f64 * 1.1 {
+            return Ok(());
+        }
+    }
+    Err(io::Error::other("the volume could not be written once in 32 s"))
 }
 
 /// Serves a file of the scratch folder.
