@@ -70,6 +70,7 @@ impl<'a> Writer<'a> {
 
     fn run(&mut self, name: &str) -> io::Result<()> {
         let mut disk = open(name)?;
+        eprintln!("the writer of the blocks from {} begins", self.first);
         let mut memory = run(RUN_BYTES_MAX);
         let begun = Instant::now();
         while begun.elapsed() < self.plan.time {

@@ -146,6 +146,7 @@ impl Client {
             plan,
         };
         client.raise(association)?;
+        log::info!("{}: connected", client.info.address);
         Ok(client)
     }
 
