@@ -6,12 +6,12 @@
 use std::time::Instant;
 
 use isolane_memory::Buffer;
-use isolane_wire::pdu::{CapsuleResp, PduType, TermReq};
+use isolane_wire::pdu::{CapsuleResp, PduType};
 
 use super::Queue;
 use super::commands::Commands;
 use super::event::Event;
-use crate::queue::{FatalError, Fault, Guess, Header, Phase, ReceivePlan};
+use crate::queue::{self, FatalError, Guess, Header, Phase, ReceivePlan};
 
 /// Whose bytes come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,14 +27,7 @@ pub(super) enum Receiving {
 }
 
 /// What came of one step.
-pub(super) enum Step {
-    /// An event.
-    Event(Event),
-    /// Nothing to tell, but there may be more to do.
-    Again,
-    /// More bytes must arrive.
-    Starved,
-}
+pub(super) type Step = queue::Step<Event>;
 
 impl Queue {
     /// Where the next bytes of the connection go: the buffer of the read that is arriving, then `overflow`.
@@ -128,7 +121,7 @@ impl Queue {
         if self.receiver.is_guessing() && !self.is_as_guessed(&header)? {
             self.give_up_guesses(overflow);
         }
-        self.check_sequence(&header)?;
+        header.check_sequence(self.phase, PduType::IcResp, PduType::C2hTermReq)?;
         let step = self.handle_pdu(&header)?;
         self.receiver.clear_header();
         Ok(step)
@@ -171,16 +164,6 @@ impl Queue {
         });
     }
 
-    /// ICResp comes first and once (TCP 1.0 §3.1).
-    fn check_sequence(&self, header: &Header) -> Result<(), FatalError> {
-        let is_first = self.phase == Phase::Handshake;
-        let is_initialisation = header.pdu_type == PduType::IcResp;
-        if is_first == is_initialisation || header.pdu_type == PduType::C2hTermReq {
-            return Ok(());
-        }
-        Err(FatalError::sequence(Fault::Sequence(header.pdu_type.code())))
-    }
-
     fn handle_pdu(&mut self, header: &Header) -> Result<Step, FatalError> {
         match header.pdu_type {
             PduType::IcResp => self.handle_ic_resp().map(Step::Event),
@@ -192,10 +175,8 @@ impl Queue {
     }
 
     fn handle_term_req(&mut self) -> Result<Step, FatalError> {
-        let request =
-            TermReq::decode(self.receiver.header()).map_err(|_| FatalError::silent(Fault::TermReq))?;
+        let request = self.receiver.take_term_req()?;
         self.phase = Phase::Closed;
-        self.receiver.discard();
         Ok(Step::Event(Event::Terminated(Box::new(request))))
     }
 

@@ -8,6 +8,7 @@ use isolane_wire::pdu::{CommonHeader, HeaderFault, PduType};
 use isolane_wire::{Direction, Framing};
 
 use super::fault::{FatalError, Fault};
+use super::phase::Phase;
 
 /// A common header that is right.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,22 @@ impl Header {
             len,
             shape: Shape { padding, data_len: common.data_len(framing) as usize },
         })
+    }
+
+    /// The initialisation comes first and once (TCP 1.0 §3.1); a TermReq, whenever it must.
+    #[inline]
+    pub(crate) fn check_sequence(
+        &self,
+        phase: Phase,
+        initialisation: PduType,
+        term_req: PduType,
+    ) -> Result<(), FatalError> {
+        let is_first = phase == Phase::Handshake;
+        let is_initialisation = self.pdu_type == initialisation;
+        if is_first == is_initialisation || self.pdu_type == term_req {
+            return Ok(());
+        }
+        Err(FatalError::sequence(Fault::Sequence(self.pdu_type.code())))
     }
 
     /// Checks the digest of the collected header, if it has one (TCP 1.0 §3.3.1.1).

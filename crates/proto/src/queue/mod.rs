@@ -14,6 +14,7 @@ mod phase;
 mod plan;
 mod progress;
 mod receiver;
+mod step;
 
 pub use fault::{FatalError, Fault};
 pub use plan::{RECEIVE_SLICES_MAX, ReceivePlan, TRANSMIT_SLICES_MAX, TransmitPlan};
@@ -24,3 +25,4 @@ pub(crate) use output::Output;
 pub(crate) use phase::Phase;
 pub(crate) use progress::{Debt, Debts, Progress};
 pub(crate) use receiver::Receiver;
+pub(crate) use step::Step;

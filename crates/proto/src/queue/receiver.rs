@@ -6,11 +6,11 @@
 use std::io::IoSliceMut;
 
 use isolane_memory::Buffer;
-use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType};
+use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType, TermReq};
 use isolane_wire::{Direction, Framing, SubmissionEntry};
 
 use super::body::Body;
-use super::fault::FatalError;
+use super::fault::{FatalError, Fault};
 use super::guess::{Guess, Guesses, Piece};
 use super::header::Header;
 use super::inbox::Inbox;
@@ -164,13 +164,14 @@ impl Receiver {
         self.guesses.are_open()
     }
 
-    /// Whether the capsule whose header is the next to be read is as was guessed, or has no data.
+    /// Whether what follows this header is as was guessed, whosever it is, or no data at all. `unread` bytes of the header are
+    /// still to be read.
     #[inline]
-    pub(crate) fn is_next_as_guessed(&self, header: &Header) -> bool {
+    pub(crate) fn is_shaped_as_guessed(&self, header: &Header, unread: usize) -> bool {
         let data_len = header.shape.data_len;
         data_len == 0
             || self.guesses.next().is_some_and(|guess| guess.len == data_len)
-                && self.inbox.unread_len() == header.len + header.shape.padding
+                && self.inbox.unread_len() == unread + header.shape.padding
     }
 
     /// Whether all of `datal` bytes from the start of command `cid` follow this header, as was guessed.
@@ -183,11 +184,6 @@ impl Receiver {
     pub(crate) fn landed(&self) -> Option<(Guess, usize)> {
         let is_first = self.guesses.are_open() && self.body.data_left() > 0;
         self.guesses.next().filter(|_| is_first).map(|guess| (guess, self.guesses.placed(guess)))
-    }
-
-    /// The guess that is to be verified next.
-    pub(crate) fn next_guess(&self) -> Option<Guess> {
-        self.guesses.next()
     }
 
     /// Whether the memory of command `cid` may hold received bytes of others.
@@ -210,16 +206,19 @@ impl Receiver {
         self.inbox.keep(bytes);
     }
 
-    /// The next header where it lies, if it is whole, starts like the last one, and neither digest nor padding follows it.
+    /// The header at the front of `unread`, if it has this length, is whole, and starts like the last one.
+    #[inline]
+    fn like_last<'a, const LEN: usize>(&self, unread: &'a [u8]) -> Option<(Header, &'a [u8; LEN])> {
+        let bytes: &[u8; LEN] = unread.first_chunk()?;
+        let header = self.last_header.filter(|header| header.len == LEN)?;
+        bytes.starts_with(&self.last_common).then_some((header, bytes))
+    }
+
+    /// The next header where it lies, if it is like the last one, and neither digest nor padding follows it.
     #[inline]
     pub(crate) fn usual_header<'a>(&self, overflow: &'a [u8]) -> Option<(Header, &'a [u8; USUAL_LEN])> {
-        let bytes: &[u8; USUAL_LEN] = self.inbox.untouched(overflow)?.first_chunk()?;
-        let header = self.last_header.as_ref()?;
-        let is_usual = bytes.starts_with(&self.last_common)
-            && header.len == USUAL_LEN
-            && header.shape.padding == 0
-            && !self.framing.data_digest;
-        is_usual.then_some((*header, bytes))
+        let (header, bytes) = self.like_last(self.inbox.untouched(overflow)?)?;
+        (header.shape.padding == 0 && !self.framing.data_digest).then_some((header, bytes))
     }
 
     /// Takes the usual header of a PDU without data.
@@ -299,12 +298,8 @@ impl Receiver {
     /// is: see [`Receiver::take_header`].
     #[inline]
     pub(crate) fn peek_capsule(&self, overflow: &[u8], entry: &mut SubmissionEntry) -> Option<Header> {
-        let header = self.last_header.filter(|header| header.pdu_type == PduType::CapsuleCmd)?;
-        if self.inbox.is_mid_header() || header.len != CapsuleCmd::LEN {
-            return None;
-        }
-        let bytes: &[u8; CapsuleCmd::LEN] = self.inbox.unread(overflow).first_chunk()?;
-        if bytes[..CommonHeader::LEN] != self.last_common {
+        let (header, bytes) = self.like_last(self.inbox.unread(overflow))?;
+        if self.inbox.is_mid_header() || header.pdu_type != PduType::CapsuleCmd {
             return None;
         }
         *entry = CapsuleCmd::decode_checked(bytes, header.shape.data_len as u32).entry;
@@ -343,6 +338,13 @@ impl Receiver {
         let bytes = self.inbox.header();
         let pdu_type = bytes.first().copied().unwrap_or_default();
         bytes.first_chunk().ok_or(FatalError::header(pdu_type, HeaderFault::invalid(CommonHeader::HLEN)))
+    }
+
+    /// The collected header is a TermReq: nothing that follows it matters.
+    pub(crate) fn take_term_req(&mut self) -> Result<TermReq, FatalError> {
+        let request = TermReq::decode(self.header()).map_err(|_| FatalError::silent(Fault::TermReq))?;
+        self.discard();
+        Ok(request)
     }
 
     /// The collected header was acted on.

@@ -28,7 +28,8 @@ impl Queue {
         }
         let header = self.receiver.peek_capsule(overflow, entry)?;
         let is_long = header.shape.data_len > self.limits.in_capsule_bytes_max as usize;
-        if is_long || self.receiver.is_guessing() && !self.receiver.is_next_as_guessed(&header) {
+        if is_long || self.receiver.is_guessing() && !self.receiver.is_shaped_as_guessed(&header, header.len)
+        {
             return None;
         }
         let permit = self.slots.open(entry).ok()?;

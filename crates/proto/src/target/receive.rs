@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use isolane_memory::{Buffer, Page};
 use isolane_wire::Status;
-use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType, TermReq};
+use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType};
 
 use super::Queue;
 use super::event::Event;
 use super::slots::{Refused, Slots};
-use crate::queue::{FatalError, Fault, Guess, Header, Phase, ReceivePlan};
+use crate::queue::{self, FatalError, Fault, Header, Phase, ReceivePlan};
 
 /// Whose bytes come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Queue {
         if self.receiver.is_guessing() && !self.is_as_guessed(&header) {
             self.give_up_guesses(overflow);
         }
-        self.check_sequence(&header)?;
+        header.check_sequence(self.phase, PduType::IcReq, PduType::H2cTermReq)?;
         let step = self.handle_pdu(&header)?;
         self.receiver.clear_header();
         Ok(step)
@@ -138,10 +138,8 @@ impl Queue {
 
     /// Whether this PDU is the capsule that was guessed, or one without data, which may stand before it.
     fn is_as_guessed(&self, header: &Header) -> bool {
-        let data_len = header.shape.data_len;
-        let is_guessed = |guess: Guess| self.receiver.is_as_guessed(header, guess.cid, data_len);
-        data_len == 0
-            || header.pdu_type == PduType::CapsuleCmd && self.receiver.next_guess().is_some_and(is_guessed)
+        let may_have_data = header.pdu_type == PduType::CapsuleCmd || header.shape.data_len == 0;
+        may_have_data && self.receiver.is_shaped_as_guessed(header, 0)
     }
 
     /// Nothing is left to read, unless something lies where it does not belong.
@@ -159,17 +157,6 @@ impl Queue {
     fn give_up_guesses(&mut self, overflow: &[u8]) {
         let spares = &self.spares;
         self.receiver.give_up_guesses(overflow, |at, len, bytes| spares.copy(at, len, bytes));
-    }
-
-    /// ICReq comes first and once (TCP 1.0 §3.1).
-    #[inline]
-    fn check_sequence(&self, header: &Header) -> Result<(), FatalError> {
-        let is_first = self.phase == Phase::Handshake;
-        let is_initialisation = header.pdu_type == PduType::IcReq;
-        if is_first == is_initialisation || header.pdu_type == PduType::H2cTermReq {
-            return Ok(());
-        }
-        Err(FatalError::sequence(Fault::Sequence(header.pdu_type.code())))
     }
 
     #[inline]
@@ -204,10 +191,8 @@ impl Queue {
     }
 
     fn handle_term_req(&mut self) -> Result<Step, FatalError> {
-        let request =
-            TermReq::decode(self.receiver.header()).map_err(|_| FatalError::silent(Fault::TermReq))?;
+        let request = self.receiver.take_term_req()?;
         self.phase = Phase::Closed;
-        self.receiver.discard();
         Ok(Step::Event(Event::Terminated(Box::new(request))))
     }
 
@@ -259,11 +244,4 @@ fn destination(slots: &mut Slots, receiving: Receiving) -> Option<&mut Buffer> {
 }
 
 /// What came of one step.
-pub(super) enum Step {
-    /// An event.
-    Event(Event),
-    /// Nothing to tell, but there may be more to do.
-    Again,
-    /// More bytes must arrive.
-    Starved,
-}
+pub(super) type Step = queue::Step<Event>;

@@ -129,6 +129,11 @@ impl Queue {
         self.output.pending_bytes() + self.long_answers.bytes
     }
 
+    /// Those among them that are PDUs already.
+    pub fn transmit_ready_bytes(&self) -> usize {
+        self.output.pending_bytes()
+    }
+
     /// Those among them that belong to long answers which wait for their turn.
     pub fn transmit_pending_long_bytes(&self) -> usize {
         self.long_answers.bytes
