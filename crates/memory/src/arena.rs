@@ -5,6 +5,7 @@
 //! general allocator. Invariant: a slab is given back to the system when all of its pages are free and
 //! another slab still has some.
 
+use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -72,17 +73,16 @@ pub(crate) unsafe fn give(page: NonNull<u8>) {
 
 /// The frame of a page that is out.
 pub(crate) fn frame<'a>(page: NonNull<u8>) -> &'a Frame {
-    let (slab, index) = locate(page);
     // SAFETY: a page that is out keeps its slab alive; frames are only ever used through shared references.
-    unsafe { &*ptr::addr_of!((*slab.as_ptr()).frames).cast::<Frame>().add(index) }
+    unsafe { &*frame_address(page) }
 }
 
-/// Where the frame of a page is, whether or not the page is out.
+/// Where the frame of a page is, whether or not the page is still out.
 #[inline]
-pub(crate) fn frame_address(page: NonNull<u8>) -> *const u8 {
+pub(crate) fn frame_address(page: NonNull<u8>) -> *const Frame {
     let offset = page.addr().get() % SLAB_SIZE;
-    let index = (offset / PAGE_SIZE).saturating_sub(HEADER_PAGES);
-    page.as_ptr().wrapping_sub(offset).wrapping_add(index * size_of::<Frame>())
+    let frames = page.as_ptr().wrapping_sub(offset).wrapping_add(offset_of!(Slab, frames));
+    frames.cast::<Frame>().wrapping_add(offset / PAGE_SIZE - HEADER_PAGES)
 }
 
 fn lock() -> MutexGuard<'static, Arena> {

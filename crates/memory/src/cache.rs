@@ -13,17 +13,17 @@ pub(crate) fn prefetch<const LEN: usize>(start: *const u8) {
     let _ = start;
 }
 
-/// Fetches the first `LEN` bytes at `start`, to be written.
+/// Fetches the line that `address` lies in, to be written.
 #[inline]
-pub(crate) fn prefetch_to_write<const LEN: usize>(start: *const u8) {
+pub(crate) fn prefetch_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    for at in (0..LEN).step_by(LINE_BYTES) {
+    {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
         // SAFETY: a prefetch neither writes nor faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(start.wrapping_add(at).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = start;
+    let _ = address;
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -116,7 +116,7 @@ impl Page {
 /// Fetches a page's counter and its first bytes. The page may be gone: nothing is looked at.
 #[inline]
 pub(crate) fn prefetch(page: NonNull<u8>) {
-    cache::prefetch_to_write::<1>(arena::frame_address(page));
+    cache::prefetch_to_write(arena::frame_address(page).cast());
     cache::prefetch::<PREFETCHED_BYTES>(page.as_ptr());
 }
 

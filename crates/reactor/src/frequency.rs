@@ -86,11 +86,6 @@ impl Frequency {
         Ok(())
     }
 
-    /// The clock chosen last, in kHz.
-    pub fn current_khz(&self) -> u64 {
-        self.current_khz
-    }
-
     fn replace(&mut self, name: &'static str, value: &str) -> Result<(), FrequencyError> {
         let before = read(&self.directory, name).unwrap_or_default();
         self.write(name, value)?;

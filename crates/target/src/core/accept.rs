@@ -34,9 +34,7 @@ impl Listeners {
     pub(super) fn new(cores: usize) -> Listeners {
         Listeners { tokens: Vec::new(), options: Vec::new(), placer: None, given: vec![0; cores] }
     }
-}
 
-impl Listeners {
     /// Whether this core accepts nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.tokens.is_empty()

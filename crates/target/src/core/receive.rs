@@ -234,7 +234,7 @@ fn is_batch(lane: &Lane) -> bool {
     !lane.is_stuck
         && lane.is_open()
         && lane.queue.unread_bytes() >= BATCH_UNREAD_BYTES
-        && lane.queue.transmit_pending_bytes() - lane.queue.transmit_pending_long_bytes() >= BATCH_BYTES
+        && lane.queue.transmit_ready_bytes() >= BATCH_BYTES
 }
 
 /// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has no more answers.
