@@ -8,13 +8,15 @@
 //! anew and the questions of a [`fence`](crate::fence) run elsewhere. Invariants: each request is answered with exactly
 //! one completion; a request goes through the lane it was submitted to.
 //!
-//! Files: `task` splits requests, `flow` leads them through, `command` makes NVMe commands of them, `lane` moves bytes,
-//! `holding` holds back for more, `keeper` keeps the association alive, `link` loses and regains it, `replay` decides what is repeated.
+//! Files: `turn` sends and receives, `housekeeping` looks at the clock, `task` splits requests, `flow` leads them through,
+//! `command` makes NVMe commands of them, `lane` moves bytes, `holding` holds back for more, `keeper` keeps the association
+//! alive, `link` loses and regains it, `replay` decides what is repeated.
 
 mod command;
 mod farewell;
 mod flow;
 mod holding;
+mod housekeeping;
 mod keeper;
 mod lane;
 mod link;
@@ -23,22 +25,24 @@ mod task;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use isolane_reactor::{Config, Event, Reactor, Token, Waker, mailbox};
+use isolane_reactor::{Config, Event, Reactor, Waker, mailbox};
 
 use self::flow::Run;
 use self::holding::Holding;
+use self::lane::Answer;
 pub(crate) use self::lane::describe;
-use self::lane::{Answer, Lane, Loss};
+use self::link::Link;
 pub(crate) use self::link::Message;
-use self::link::{Link, Place};
 use self::replay::Replay;
 use self::task::Shape;
 use self::tasks::Tasks;
+pub use self::turn::Wait;
 use crate::classes::{Class, Classes};
 use crate::error::ConnectError;
 use crate::info::{Info, NamespaceInfo};
@@ -46,17 +50,6 @@ use crate::options::Options;
 use crate::request::{Completion, Request};
 use crate::setup::{self, Plan};
 use crate::uri::Uri;
-
-/// How long a turn waits when nothing happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Not at all.
-    None,
-    /// Until then.
-    Until(Instant),
-    /// Until something happens.
-    Forever,
-}
 
 /// One association with one volume, driven by its caller.
 ///
@@ -106,7 +99,6 @@ pub struct Client {
     /// Lanes have more to send than their share of the last turn.
     has_more: bool,
 }
-
 impl Client {
     /// Connects and chooses the volume: the URI's namespace, or the only one.
     ///
@@ -210,171 +202,9 @@ impl Client {
         }
     }
 
-    /// One turn: sends what is queued, receives what has come, and appends completions. Waits as told if there is nothing
-    /// to do; a [`Client::waker`] ends the wait. Returns how many completions were appended.
-    pub fn turn(&mut self, completions: &mut Vec<Completion>, wait: Wait) -> usize {
-        let before = completions.len();
-        self.is_woken = false;
-        self.transmit();
-        loop {
-            self.turn_once(wait);
-            completions.append(&mut self.finished);
-            if completions.len() > before || self.is_woken || wait.is_over(self.now) {
-                return completions.len() - before;
-            }
-        }
-    }
-
     /// Ends the association in order. What is still in flight gets no completion.
     pub fn close(mut self) {
         self.part();
-    }
-
-    fn turn_once(&mut self, wait: Wait) {
-        let is_busy = !self.finished.is_empty() || self.has_more || self.holding.is_holding();
-        let deadline = if is_busy { Some(self.now) } else { wait.deadline(self.now) };
-        let deadline = deadline.map_or(self.housekeeping, |deadline| deadline.min(self.housekeeping));
-        let mut events = std::mem::take(&mut self.events);
-        if let Err(error) = self.reactor.turn(Some(deadline), &mut events) {
-            self.lose(&Loss::Socket(error.to_string()));
-            self.fail_all(ConnectError::System { what: "a turn of the reactor", source: Arc::new(error) });
-        }
-        self.now = self.reactor.now();
-        for event in events.drain(..) {
-            self.on_event(event);
-        }
-        self.events = events;
-        if self.now >= self.housekeeping {
-            self.keep_house();
-        }
-        self.transmit();
-    }
-
-    fn on_event(&mut self, event: Event) {
-        match event {
-            Event::Readable(token) => self.receive(token),
-            Event::Writable(token) => {
-                if let Link::Up(up) = &mut self.link {
-                    up.lane_mut(token).into_iter().for_each(|lane| lane.on_writable());
-                }
-            }
-            Event::Woken => {
-                self.is_woken = true;
-                while let Some(message) = self.messages.poll() {
-                    self.on_message(message);
-                }
-            }
-            Event::Accepted { .. } | Event::File(_) => {}
-        }
-    }
-
-    fn receive(&mut self, token: Token) {
-        let Link::Up(up) = &mut self.link else { return };
-        let Some(place) = up.place(token) else { return };
-        let lane = up.at_mut(place);
-        let received = lane.receive(&mut self.reactor, &mut self.overflow, self.now, &mut self.answers);
-        let handled = self.handle_answers(place);
-        match (received.and(handled), place) {
-            (Err(loss), _) => self.lose(&loss),
-            (Ok(()), Place::Lane(lane)) => self.pump(lane),
-            (Ok(()), Place::Admin) => {}
-        }
-    }
-
-    /// Acts on what a connection has answered.
-    fn handle_answers(&mut self, place: Place) -> Result<(), Loss> {
-        if self.answers.is_empty() {
-            return Ok(());
-        }
-        let mut answers = std::mem::take(&mut self.answers);
-        let handled = answers.drain(..).try_for_each(|answer| match place {
-            Place::Lane(_) => {
-                self.on_answer(answer);
-                Ok(())
-            }
-            Place::Admin => self.on_admin_answer(answer),
-        });
-        self.answers = answers;
-        handled
-    }
-
-    /// Sends what the lanes have queued, unless it is held. With several lanes each has its share of a turn, lest the others,
-    /// those for reads and urgent requests before all, wait for megabytes of one.
-    pub(crate) fn transmit(&mut self) {
-        let is_held = self.holding.holds(self.tasks.len(), self.now);
-        self.has_more = false;
-        let Link::Up(up) = &mut self.link else { return };
-        if !up.wants_transmit() {
-            return;
-        }
-        let share = if up.lanes.len() > 1 { SHARE_BYTES } else { usize::MAX };
-        let (reactor, now, answers) = (&mut self.reactor, self.now, &mut self.answers);
-        let mut lanes = up.lanes.iter_mut().rev().filter(|_| !is_held);
-        let sent = lanes.try_for_each(|lane| lane.transmit(reactor, share, now, answers));
-        let sent = sent.and_then(|()| up.keeper.transmit(reactor, now));
-        self.has_more = share < usize::MAX && !is_held && up.lanes.iter().any(Lane::wants_transmit);
-        self.answer_lanes();
-        if let Err(loss) = sent {
-            self.lose(&loss);
-        }
-    }
-
-    fn answer_lanes(&mut self) {
-        // Only the admin connection's answers can show a loss.
-        let _ = self.handle_answers(Place::Lane(0));
-    }
-
-    /// What needs no exact time: keep alive, commands without an answer, the next attempt to connect.
-    fn keep_house(&mut self) {
-        if let Err(loss) = self.tell_time().and_then(|()| self.check_patience()) {
-            self.lose(&loss);
-        }
-        self.try_to_connect();
-        self.housekeeping = self.now + self.housekeeping_interval();
-    }
-
-    fn tell_time(&mut self) -> Result<(), Loss> {
-        let Link::Up(up) = &mut self.link else { return Ok(()) };
-        let (now, answers) = (self.now, &mut self.answers);
-        let told = up.lanes.iter_mut().try_for_each(|lane| lane.handle_timeout(now, answers));
-        let told = told.and_then(|()| up.keeper.handle_timeout(now));
-        self.answer_lanes();
-        told
-    }
-
-    /// Looks for commands without an answer.
-    fn check_patience(&mut self) -> Result<(), Loss> {
-        let (now, patience) = (self.now, self.plan.options.command_timeout);
-        for task in self.tasks.iter_mut().filter(|task| task.in_flight > 0) {
-            if now.saturating_duration_since(*task.seen_in_flight.get_or_insert(now)) >= patience {
-                return Err(Loss::CommandTimeout);
-            }
-        }
-        Ok(())
-    }
-
-    fn housekeeping_interval(&self) -> Duration {
-        let options = &self.plan.options;
-        let finest = match (&self.link, options.keep_alive) {
-            (Link::Down(outage), _) => outage.wait(self.now),
-            (_, Duration::ZERO) => HOUSEKEEPING_MAX,
-            (_, keep_alive) => keep_alive / 8,
-        };
-        finest.min(options.command_timeout / 4).clamp(HOUSEKEEPING_MIN, HOUSEKEEPING_MAX)
-    }
-}
-
-impl Wait {
-    fn deadline(self, now: Instant) -> Option<Instant> {
-        match self {
-            Wait::None => Some(now),
-            Wait::Until(deadline) => Some(deadline),
-            Wait::Forever => None,
-        }
-    }
-
-    fn is_over(self, now: Instant) -> bool {
-        self.deadline(now).is_some_and(|deadline| now >= deadline)
     }
 }
 
@@ -411,10 +241,3 @@ fn no_reactor(error: &isolane_reactor::ReactorError) -> ConnectError {
 /// Where bytes go that have no other place yet. Large enough for what a deep queue of small reads sends at once, small
 /// enough for the second level of the cache.
 const OVERFLOW_BYTES: usize = 128 * 1024;
-
-/// What each of several lanes sends in one turn, about.
-const SHARE_BYTES: usize = 256 * 1024;
-
-/// Bounds of the time between two looks at what needs no exact time.
-const HOUSEKEEPING_MIN: Duration = Duration::from_millis(1);
-const HOUSEKEEPING_MAX: Duration = Duration::from_millis(250);
