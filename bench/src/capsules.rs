@@ -17,6 +17,8 @@ use serde::Serialize;
 use association::Association;
 use lane::Lane;
 
+use crate::turns::turn_for;
+
 /// What to read, and from where.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
@@ -64,10 +66,10 @@ pub fn run(options: &Options) -> io::Result<Report> {
         lane.start(options.depth)?;
     }
     let measured = Duration::from_secs_f64(options.seconds);
-    turn_for(&mut lanes, measured / 10)?;
+    turn_for(&mut lanes, measured / 10, Lane::turn)?;
     let begun = Instant::now();
-    let operations = turn_for(&mut lanes, measured)?;
-    let iops = operations as f64 / begun.elapsed().as_secs_f64();
+    let operations = turn_for(&mut lanes, measured, Lane::turn)?;
+    let iops = operations.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
     let under_way = f64::from(options.depth) * f64::from(options.connections);
     Ok(Report { iops, latency_us: Latency { mean: under_way * 1e6 / iops } })
 }
@@ -105,18 +107,3 @@ fn connect(options: &Options) -> io::Result<(Vec<Association>, Vec<Lane>)> {
     }
     Ok((associations, lanes))
 }
-
-fn turn_for(lanes: &mut [Lane], time: Duration) -> io::Result<u64> {
-    let begun = Instant::now();
-    let mut operations = 0;
-    while begun.elapsed() < time {
-        for _ in 0..TURNS_PER_LOOK_AT_THE_CLOCK {
-            for lane in lanes.iter_mut() {
-                operations += lane.turn()?;
-            }
-        }
-    }
-    Ok(operations)
-}
-
-const TURNS_PER_LOOK_AT_THE_CLOCK: usize = 64;

@@ -12,3 +12,4 @@ pub mod capsules;
 pub mod core;
 pub mod floor;
 pub mod measure;
+mod turns;

@@ -10,11 +10,12 @@ use super::connection::Connection;
 use super::memory::{Block, blocks};
 use super::units::Units;
 use super::work::{COMMAND_BYTES, H2C_DATA_PDU, HEADER_BYTES, R2T_PDU, Work, encode_command, header};
+use crate::turns::turn_for;
 
 /// What the measured time brought.
 pub struct Outcome {
-    /// Operations completed.
-    pub operations: u64,
+    /// Operations completed, by connection.
+    pub operations: Vec<u64>,
     /// Time they took.
     pub elapsed: Duration,
     /// Round trips in nanoseconds, taken at depth 1 only: a clock read an operation would lower the floor.
@@ -34,10 +35,10 @@ pub fn drive(
         lanes.push(Lane::start(connection, work, depth)?);
     }
     answered_once(&mut lanes)?;
-    turn_for(&mut lanes, warm_up)?;
+    turn_for(&mut lanes, warm_up, Lane::turn)?;
     lanes.iter_mut().for_each(|lane| lane.clock.round_trips_ns.reset());
     let begun = Instant::now();
-    let operations = turn_for(&mut lanes, measured)?;
+    let operations = turn_for(&mut lanes, measured, Lane::turn)?;
     let elapsed = begun.elapsed();
     let mut round_trips_ns = histogram();
     lanes.iter().for_each(|lane| round_trips_ns.add(&lane.clock.round_trips_ns).expect("same bounds"));
@@ -54,21 +55,6 @@ fn answered_once(lanes: &mut [Lane]) -> io::Result<()> {
     Ok(())
 }
 
-fn turn_for(lanes: &mut [Lane], time: Duration) -> io::Result<u64> {
-    let begun = Instant::now();
-    let mut operations = 0;
-    while begun.elapsed() < time {
-        for _ in 0..TURNS_PER_LOOK_AT_THE_CLOCK {
-            for lane in lanes.iter_mut() {
-                operations += lane.turn()? as u64;
-            }
-        }
-    }
-    Ok(operations)
-}
-
-const TURNS_PER_LOOK_AT_THE_CLOCK: usize = 64;
-
 struct Lane {
     connection: Connection,
     asker: Asker,
@@ -83,14 +69,14 @@ impl Lane {
     }
 
     /// Receives once, asks for as much as was answered, returns the number of operations completed.
-    fn turn(&mut self) -> io::Result<usize> {
+    fn turn(&mut self) -> io::Result<u64> {
         let completed = match &mut self.asker {
             Asker::Read(asker) => asker.turn(&mut self.connection),
             Asker::Capsule(asker) => asker.turn(&mut self.connection),
             Asker::Granted(asker) => asker.turn(&mut self.connection),
         }?;
         self.clock.on_completed(completed);
-        Ok(completed)
+        Ok(completed as u64)
     }
 }
 
@@ -115,7 +101,7 @@ impl Clock {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(10_000_000_000, 3).expect("valid bounds")
 }
 

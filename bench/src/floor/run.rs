@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> io::Result<Report> {
     let mut served = blocks(options.work.blocks(), options.work.block_bytes())?;
     let (send_buffer, outcome) = match options.send_buffer {
         Some(bytes) => (bytes, measure(options, bytes, options.seconds, &mut served)?),
-        None => best(options, &mut served)?,
+        None => best(|bytes| measure(options, bytes, options.seconds / 2.0, &mut served))?,
     };
     Ok(report(options, send_buffer, &outcome))
 }
@@ -86,10 +86,10 @@ pub fn run(options: &Options) -> io::Result<Report> {
 /// The best of several measurements over fresh connections. A bounded send buffer keeps what is under way in the
 /// caches, one that is too small costs turns, and how the two sides fall into step is another matter for each
 /// connection; a yardstick takes the best of it.
-fn best(options: &Options, served: &mut [Block]) -> io::Result<(usize, Outcome)> {
+fn best(mut measure: impl FnMut(usize) -> io::Result<Outcome>) -> io::Result<(usize, Outcome)> {
     let mut best: Option<(usize, Outcome)> = None;
     for bytes in SEND_BUFFERS {
-        let outcome = measure(options, bytes, options.seconds / 2.0, served)?;
+        let outcome = measure(bytes)?;
         if best.as_ref().is_none_or(|(_, found)| rate(&outcome) > rate(found)) {
             best = Some((bytes, outcome));
         }
@@ -98,7 +98,7 @@ fn best(options: &Options, served: &mut [Block]) -> io::Result<(usize, Outcome)>
 }
 
 fn rate(outcome: &Outcome) -> f64 {
-    outcome.operations as f64 / outcome.elapsed.as_secs_f64()
+    outcome.operations.iter().sum::<u64>() as f64 / outcome.elapsed.as_secs_f64()
 }
 
 /// The best ones for both directions of 128 KiB, each of them twice.
@@ -150,28 +150,66 @@ fn report(options: &Options, send_buffer: usize, outcome: &Outcome) -> Report {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use super::super::host::histogram;
     use super::*;
+
+    fn options(work: Work, depth: u16, connections: u16) -> Options {
+        let (seconds, send_buffer, target_core, host_core) = (0.02, Some(0), 0, 1);
+        Options { work, depth, connections, seconds, send_buffer, target_core, host_core }
+    }
+
+    /// What was measured once every connection had an answer in the measured time: on a busy machine a short one may see
+    /// none, so it grows.
+    fn flowing(options: &Options) -> Outcome {
+        let mut served = blocks(options.work.blocks(), options.work.block_bytes()).unwrap();
+        let lengths = [0.02, 0.2, 2.0, 20.0].into_iter();
+        let mut outcomes = lengths.map(|seconds| measure(options, 0, seconds, &mut served).unwrap());
+        outcomes
+            .find(|outcome| outcome.operations.iter().all(|count| *count > 0))
+            .expect("a connection had no answer")
+    }
 
     #[test]
     fn every_shape_of_traffic_flows_over_one_and_over_several_connections() {
         for work in [Work::Read4k, Work::Write4k, Work::Read128k, Work::Write128k] {
             for (depth, connections) in [(1, 1), (7, 1), (3, 4)] {
-                let seconds = 0.02;
-                let (send_buffer, target_core, host_core) = (Some(0), 0, 1);
-                let options =
-                    Options { work, depth, connections, seconds, send_buffer, target_core, host_core };
-                // Every lane has had an answer when this returns; a busy machine may not get farther in the time.
-                let report = run(&options).unwrap();
-                assert_eq!(report.connections, connections, "{work:?} at depth {depth}");
+                let (sender, measured) = mpsc::channel();
+                thread::spawn(move || {
+                    let _ = sender.send(flowing(&options(work, depth, connections)));
+                });
+                let outcome = measured
+                    .recv_timeout(Duration::from_secs(120))
+                    .unwrap_or_else(|_| panic!("{work:?} stops at depth {depth}"));
+                assert_eq!(outcome.operations.len(), usize::from(connections));
+                let operations: u64 = outcome.operations.iter().sum();
+                assert_eq!(outcome.round_trips_ns.len(), if depth == 1 { operations } else { 0 });
             }
         }
     }
 
     #[test]
-    fn the_send_buffer_that_is_measured_is_one_of_those_that_were_tried() {
-        let (work, depth, connections, seconds) = (Work::Write128k, 4, 1, 0.02);
-        let (send_buffer, target_core, host_core) = (None, 0, 1);
-        let options = Options { work, depth, connections, seconds, send_buffer, target_core, host_core };
-        assert!(SEND_BUFFERS.contains(&run(&options).unwrap().send_buffer));
+    fn a_report_tells_the_rates_of_what_was_measured() {
+        let (operations, elapsed, round_trips_ns) = (vec![3, 5], Duration::from_secs(2), histogram());
+        let outcome = Outcome { operations, elapsed, round_trips_ns };
+        let report = report(&options(Work::Read128k, 7, 2), 512, &outcome);
+        assert_eq!((report.iops, report.mib_per_s, report.send_buffer), (4.0, 0.5, 512));
+        assert_eq!((report.latency_us.mean, report.latency_us.p50), (3.5e6, None));
+    }
+
+    #[test]
+    fn the_send_buffer_that_counts_is_the_one_with_the_best_rate() {
+        for (counts, expected) in [([4, 5, 3, 1], 1), ([7, 5, 3, 1], 0), ([1, 2, 3, 4], 3)] {
+            let mut tried = Vec::new();
+            let (send_buffer, outcome) = best(|bytes| {
+                let operations = vec![counts[tried.len()]];
+                tried.push(bytes);
+                Ok(Outcome { operations, elapsed: Duration::from_secs(1), round_trips_ns: histogram() })
+            })
+            .unwrap();
+            assert_eq!(tried, SEND_BUFFERS);
+            assert_eq!((send_buffer, &outcome.operations[0]), (SEND_BUFFERS[expected], &counts[expected]));
+        }
     }
 }
