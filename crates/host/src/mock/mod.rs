@@ -23,6 +23,9 @@ use crate::uri::Uri;
 /// The subsystem's name.
 pub(crate) const NQN: &str = "nqn.2024-01.org.example:mock";
 
+/// How long a test waits for what must happen: far beyond what anything takes, so that only what hangs fails by it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A running target. Dropping it closes every connection.
 pub(crate) struct Target {
     pub address: SocketAddr,

@@ -1,13 +1,13 @@
 //! Stories of callers that share a volume: who leads, who waits, and what a loss or an end makes of both.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
 
 use crate::classes::Class;
 use crate::error::RequestError;
-use crate::mock::{Misdeed, Script, Target};
+use crate::mock::{Misdeed, PATIENCE, Script, Target};
 use crate::oneshot::block_on;
 use crate::options::{Mode, Options, Reconnect};
 use crate::request::Request;
@@ -36,9 +36,10 @@ fn filled(fill: u8) -> Buffer {
 fn write_and_read_back(volume: &Volume, thread: u64, rounds: u8, depth: u64) {
     let mut submitter = volume.submitter(depth as usize);
     let (first, mut completions) = (thread * 100, Vec::new());
+    let fill = |round: u8, at: u64| round ^ at as u8 ^ (thread as u8).wrapping_mul(37);
     for round in 0..rounds {
         for at in 0..depth {
-            let buffer = filled(round ^ at as u8);
+            let buffer = filled(fill(round, at));
             submitter.submit(Request::Write { lba: first + at, buffer, fua: false }, at).unwrap();
         }
         while submitter.outstanding() > 0 {
@@ -57,7 +58,7 @@ fn write_and_read_back(volume: &Volume, thread: u64, rounds: u8, depth: u64) {
             let read = completion.buffer.unwrap().to_vec();
             assert_eq!(
                 read,
-                [round ^ completion.tag as u8; 512],
+                [fill(round, completion.tag); 512],
                 "block {} of thread {thread}",
                 completion.tag
             );
@@ -108,16 +109,35 @@ fn losses_under_racing_callers_lose_nothing() {
     for inline in [true, false] {
         let target = Target::start(Script::default());
         let volume = volume(&target, options(Mode::Adaptive, inline));
+        let is_over = AtomicBool::new(false);
+        let commands = || target.shared.commands.lock().len();
+        let associations = || *target.shared.cntlid_next.lock();
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let volume = &volume;
-                scope.spawn(move || write_and_read_back(volume, thread, 40, 1 + thread * 5));
+                let (volume, is_over) = (&volume, &is_over);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::SeqCst) {
+                        write_and_read_back(volume, thread, 1, 1 + thread * 5);
+                    }
+                });
             }
+            let _ending = Ending(&is_over);
             for _ in 0..4 {
-                std::thread::sleep(Duration::from_millis(20));
+                let (done, lost) = (commands(), associations());
+                wait_until(|| commands() > done + 50);
                 target.drop_connections();
+                wait_until(|| associations() > lost);
             }
         });
+    }
+}
+
+/// Sets a flag when it goes, also by a panic: nobody waits for ever.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -147,7 +167,7 @@ fn a_close_ends_a_caller_that_leads_while_the_target_is_silent() {
             submitter.wait(&mut completions);
             completions.remove(0)
         });
-        std::thread::sleep(Duration::from_millis(50));
+        wait_until(|| !target.shared.commands.lock().is_empty());
         block_on(volume.clone().close());
         let completion = reader.join().unwrap();
         assert!(matches!((completion.tag, completion.result), (7, Err(RequestError::Closed))));
@@ -171,6 +191,26 @@ fn a_caller_of_the_poll_class_polls() {
     assert!(target.shared.queues.lock().iter().all(|&(qid, _)| qid == 4));
     target.set_misdeed(0, Misdeed::Close);
     write_and_read_back(&volume.of_class(Class::Poll), 0, 2, 1);
+    // While the target does not answer, the caller's thread is busy.
+    let caller = AtomicI32::new(0);
+    std::thread::scope(|scope| {
+        let disk = target.shared.disk.lock();
+        scope.spawn(|| {
+            caller.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+            write_and_read_back(&volume.of_class(Class::Poll), 0, 1, 1);
+        });
+        wait_until(|| caller.load(Ordering::SeqCst) != 0);
+        let begun = busy_ticks(caller.load(Ordering::SeqCst));
+        wait_until(|| busy_ticks(caller.load(Ordering::SeqCst)) > begun + 3);
+        drop(disk);
+    });
+}
+
+/// Processor time that a thread of this process has used.
+fn busy_ticks(thread: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
 #[test]
@@ -181,7 +221,10 @@ fn a_submitter_takes_as_many_as_its_depth_and_gives_the_next_back() {
     let mut completions = Vec::new();
     assert_eq!(submitter.wait(&mut completions), 0, "nothing is outstanding");
     assert!(submitter.submit(Request::Flush, 1).is_ok() && submitter.submit(Request::Flush, 2).is_ok());
-    assert!(submitter.submit(Request::Flush, 3).is_err());
+    match submitter.submit(Request::Read { lba: 7, buffer: filled(9) }, 3) {
+        Err(Request::Read { lba: 7, buffer }) => assert_eq!(buffer.to_vec(), [9; 512]),
+        other => panic!("{other:?}"),
+    }
     while submitter.outstanding() > 0 {
         submitter.poll(&mut completions);
     }
@@ -200,9 +243,9 @@ fn requests_that_nobody_waits_for_are_done_all_the_same() {
 }
 
 fn wait_until(is_done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     while !is_done() {
-        assert!(Instant::now() < deadline, "nothing happened for 20 s");
+        assert!(Instant::now() < deadline, "it did not happen");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

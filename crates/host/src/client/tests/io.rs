@@ -155,8 +155,8 @@ fn a_waker_ends_a_wait() {
         std::thread::sleep(Duration::from_millis(20));
         waker.wake();
     });
-    let start = Instant::now();
-    client.turn(&mut Vec::new(), Wait::Until(start + Duration::from_secs(10)));
-    assert!(start.elapsed() < Duration::from_secs(5));
+    let deadline = Instant::now() + PATIENCE;
+    client.turn(&mut Vec::new(), Wait::Until(deadline));
+    assert!(Instant::now() < deadline, "it waited to the end");
     thread.join().unwrap();
 }

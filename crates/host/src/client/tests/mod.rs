@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use isolane_memory::Buffer;
 
 use super::{Client, Wait};
-use crate::mock::{Script, Target};
+use crate::mock::{PATIENCE, Script, Target};
 use crate::options::{Mode, Options, Reconnect};
 use crate::request::{Completion, Request};
 
@@ -59,14 +59,23 @@ fn write(lba: u64, bytes: usize, fill: u8) -> Request {
 
 /// Turns until `count` completions are there, in the order of their tags.
 fn wait_for(client: &mut Client, count: usize) -> Vec<Completion> {
-    let deadline = Instant::now() + Duration::from_secs(20);
     let mut completions = Vec::new();
-    while completions.len() < count {
-        client.turn(&mut completions, Wait::Until(deadline));
-        assert!(Instant::now() < deadline, "{} of {count} completions in 20 s", completions.len());
-    }
+    turn_until(client, &mut completions, |_, completions| completions.len() >= count);
     completions.sort_by_key(|completion| completion.tag);
     completions
+}
+
+/// Turns until it is so, by the client or by the completions.
+fn turn_until(
+    client: &mut Client,
+    completions: &mut Vec<Completion>,
+    mut is_so: impl FnMut(&Client, &[Completion]) -> bool,
+) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so(client, completions) {
+        assert!(Instant::now() < deadline, "nothing but {} completions came", completions.len());
+        client.turn(completions, Wait::Until(Instant::now() + Duration::from_millis(5)));
+    }
 }
 
 fn run(client: &mut Client, request: Request) -> Completion {
