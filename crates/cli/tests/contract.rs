@@ -209,6 +209,28 @@ fn bench_keeps_classes_apart_and_shares_a_volume_among_threads() {
 }
 
 #[test]
+fn bench_shows_where_its_threads_and_connections_were() {
+    let server = Server::start(&["mem:4M"]);
+    let run = |more: &[&str]| {
+        let lanes = ["--lanes", "2", "--read-lanes", "1", "--time", "20ms"];
+        succeed(&[&["bench", &server.volume(1)], &lanes[..], more].concat())
+    };
+    let shown = run(&["--where"]);
+    for line in [
+        "\nthread     on core ",
+        "\nadmin      queue 0, port ",
+        "\ndefault 1  queue 2, port ",
+        "\nread 0     queue 3, ",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    assert!(!run(&[]).contains("queue 0"), "only if it is asked for");
+    let figures: serde_json::Value = serde_json::from_str(&run(&["--threads", "3", "--json", "-"])).unwrap();
+    let of = |what: &str| figures["placement"][what].as_array().map_or(0, Vec::len);
+    assert_eq!((of("threads"), of("connections")), (3, 4), "{figures}");
+}
+
+#[test]
 fn bench_writes_the_promised_json_and_verifies() {
     let server = Server::start(&["mem:4M"]);
     let folder = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@
 //! Invariant: no call returns while the lane still refers to its memory.
 
 use crate::classes::Class;
+use crate::client::ConnectionStatus;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::lent;
@@ -64,6 +65,11 @@ impl BlockingVolume {
     /// The namespace this is.
     pub fn namespace(&self) -> &NamespaceInfo {
         self.volume.namespace()
+    }
+
+    /// Where each of its connections is; see [`Volume::connections`].
+    pub fn connections(&self) -> Vec<ConnectionStatus> {
+        block_on(self.volume.connections())
     }
 
     /// Bytes in a logical block: offsets and lengths are multiples of it.

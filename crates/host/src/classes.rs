@@ -94,6 +94,12 @@ impl Classes {
         self.first(serving) + (lane - before.first(class)) % self.count(serving)
     }
 
+    /// The class of a lane and its number there.
+    pub(crate) fn position(&self, lane: usize) -> (Class, usize) {
+        let class = self.class_of(lane);
+        (class, lane - self.first(class))
+    }
+
     /// The class of a lane.
     pub fn class_of(&self, lane: usize) -> Class {
         match lane {
@@ -109,6 +115,16 @@ impl Class {
     #[inline]
     pub(crate) fn of(request: &Request) -> Class {
         if request.is_read() { Class::Read } else { Class::Default }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Class::Default => "default",
+            Class::Read => "read",
+            Class::Poll => "poll",
+        })
     }
 }
 

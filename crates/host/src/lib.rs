@@ -47,7 +47,7 @@ mod volume;
 
 pub use blocking::BlockingVolume;
 pub use classes::{Class, Classes};
-pub use client::{Client, Wait};
+pub use client::{Client, ConnectionStatus, Wait};
 pub use discovery::{DiscoveredSubsystem, discover};
 pub use error::{ConnectError, RequestError, Step};
 pub use identity::{host_id, host_nqn};

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use isolane_memory::Buffer;
 
 use crate::classes::Class;
+use crate::client::ConnectionStatus;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::oneshot::{Receiver, oneshot};
@@ -56,6 +57,11 @@ impl Volume {
     /// The namespace this is.
     pub fn namespace(&self) -> &NamespaceInfo {
         &self.handle.namespace
+    }
+
+    /// Where each of its connections is; none while the association is down. Whoever drives the volume drives all of them.
+    pub async fn connections(&self) -> Vec<ConnectionStatus> {
+        self.handle.ask_for_connections().await.unwrap_or_default()
     }
 
     /// Bytes in a logical block: offsets and lengths are multiples of it.

@@ -4,6 +4,7 @@ use rustix::fd::AsFd;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use socket2::{SockRef, TcpKeepalive};
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Receives into `plan` in its order. `Ok(0)` is the end of the stream.
@@ -76,6 +77,14 @@ pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()>
 /// The kernel's.
 pub fn unsent_bytes(socket: &impl AsFd) -> io::Result<usize> {
     crate::kernel::unsent_bytes(socket)
+}
+
+/// This end of a connection.
+///
+/// # Errors
+/// The kernel's.
+pub fn local_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    SockRef::from(socket).local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 /// The core that the connection's packets were last processed on (`SO_INCOMING_CPU`, S6), if known.

@@ -86,6 +86,10 @@ pub struct Args {
     /// Pin the thread, or all of --threads, to this core
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
+    /// Also show where it ran: the core of each thread, and each connection's class, queue, port, and the core that its packets
+    /// arrive on. The JSON always has it, as placement
+    #[arg(long = "where")]
+    pub is_where_shown: bool,
     /// Seed of the random offsets; the same seed gives the same sequence
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

@@ -1,7 +1,8 @@
 //! `isolane bench`: measure a volume, or check it with patterns.
 //!
 //! [`args`] has the arguments, their checks are here; [`plan`] says what is done next, [`driver`] does it, [`ledger`] and
-//! [`pattern`] judge what comes back, [`report`] sums it up.
+//! [`pattern`] judge what comes back, [`report`] sums it up,
+//! [`place`] says where it was.
 
 mod args;
 mod beside;
@@ -10,6 +11,7 @@ mod hold;
 mod lanes;
 mod ledger;
 mod pattern;
+mod place;
 mod plan;
 mod report;
 mod threads;
@@ -32,6 +34,7 @@ use args::{ClassArg, Rw};
 use beside::Beside;
 use driver::Driver;
 use lanes::Lanes;
+use place::{Placement, ThreadPlace};
 use plan::{Kind, Plan};
 use report::{Report, Tally, Workload};
 use verifier::Verdict;
@@ -63,6 +66,7 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     let tally = &measured.tally;
     let mut report = tally.report(measured.elapsed, &measured.verdict, workload(args));
     report.beside = measured.beside.as_ref().map(|tally| tally.stream_report(measured.elapsed));
+    report.placement = Some(Placement::new(vec![ThreadPlace::here()], &client.connections()));
     show(args, &report)?;
     measured.verdict.into_result()?;
     measured.beside.iter().chain([tally]).try_for_each(reject_errors)
@@ -81,10 +85,12 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
         (0..threads).map(|thread| plan(args, volume.namespace(), args.seed.wrapping_add(u64::from(thread))));
     let plans = plans.collect::<Result<_, _>>()?;
     check_json(args.json.as_deref())?;
-    let (tally, elapsed) = threads::measure(&volume, plans, args.time, args.fua)?;
+    let measured = threads::measure(&volume, plans, args.time, args.fua)?;
+    let mut report = measured.tally.report(measured.elapsed, &Verdict::default(), workload(args));
+    report.placement = Some(Placement::new(measured.places, &volume.connections()));
     volume.close();
-    show(args, &tally.report(elapsed, &Verdict::default(), workload(args)))?;
-    reject_errors(&tally)
+    show(args, &report)?;
+    reject_errors(&measured.tally)
 }
 
 fn reject_errors(tally: &Tally) -> Result<(), Failure> {
@@ -219,13 +225,17 @@ fn json_failure(path: &Path, why: &std::io::Error) -> Failure {
 }
 
 fn show(args: &Args, report: &Report) -> Result<(), Failure> {
+    let text = || {
+        let places = report.placement.as_ref().filter(|_| args.is_where_shown).map(Placement::to_text);
+        report.to_text() + &places.unwrap_or_default()
+    };
     match &args.json {
         Some(path) if path.as_os_str() == "-" => output::write_stdout(&output::to_json(report)?),
         Some(path) => {
-            output::write_stdout(report.to_text().as_bytes())?;
+            output::write_stdout(text().as_bytes())?;
             let json = output::to_json(report)?;
             std::fs::write(path, json).map_err(|why| json_failure(path, &why))
         }
-        None => output::write_stdout(report.to_text().as_bytes()),
+        None => output::write_stdout(text().as_bytes()),
     }
 }

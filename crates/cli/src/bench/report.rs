@@ -8,6 +8,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::place::Placement;
 use super::verifier::Verdict;
 use crate::failure::{Context, Failure};
 
@@ -48,6 +49,9 @@ pub struct Report {
     /// What went on beside it, with `--beside`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<StreamReport>,
+    /// Where it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
 }
 
 /// What the operations of `--beside` are summed up to.
@@ -182,6 +186,7 @@ impl Tally {
             seconds,
             workload,
             beside: None,
+            placement: None,
         }
     }
 

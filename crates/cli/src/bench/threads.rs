@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use isolane_host::{BlockingVolume, Buffer, Completion, Options, Request, RequestError, Submitter};
 
+use super::place::ThreadPlace;
 use super::plan::{Direction, Plan};
 use super::report::Tally;
 use crate::failure::{Context, Failure};
@@ -46,13 +47,23 @@ impl ThreadArgs {
     }
 }
 
-/// Runs one plan in each thread for `time`. Gives the sum and how long it took.
+/// The sum of what all threads did.
+pub struct Measured {
+    /// Its figures.
+    pub tally: Tally,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Where the threads were.
+    pub places: Vec<ThreadPlace>,
+}
+
+/// Runs one plan in each thread for `time`.
 pub fn measure(
     volume: &BlockingVolume,
     plans: Vec<Plan>,
     time: Duration,
     fua: bool,
-) -> Result<(Tally, Duration), Failure> {
+) -> Result<Measured, Failure> {
     let started = Instant::now();
     let until = started
         .checked_add(time)
@@ -60,17 +71,22 @@ pub fn measure(
     let tallies: Vec<_> = std::thread::scope(|scope| {
         let thread = |plan: Plan| {
             let submitter = volume.submitter(plan.depth as usize);
-            scope.spawn(move || Worker::new(submitter, plan, fua)?.run(until))
+            scope.spawn(move || {
+                let tally = Worker::new(submitter, plan, fua)?.run(until)?;
+                Ok((tally, ThreadPlace::here()))
+            })
         };
         let threads: Vec<_> = plans.into_iter().map(thread).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
     });
     let elapsed = started.elapsed();
-    let mut sum = Tally::new()?;
-    for tally in tallies {
-        sum.add(&tally?)?;
+    let mut sum = Measured { tally: Tally::new()?, elapsed, places: Vec::new() };
+    for of_one in tallies {
+        let (tally, place) = of_one?;
+        sum.tally.add(&tally)?;
+        sum.places.push(place);
     }
-    Ok((sum, elapsed))
+    Ok(sum)
 }
 
 fn panicked() -> Failure {

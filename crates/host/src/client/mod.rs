@@ -10,9 +10,11 @@
 //!
 //! Files: `turn` sends and receives, `housekeeping` looks at the clock, `task` splits requests, `flow` leads them through,
 //! `command` makes NVMe commands of them, `lane` moves bytes, `holding` holds back for more, `keeper` keeps the association
-//! alive, `link` loses and regains it, `replay` decides what is repeated.
+//! alive, `link` loses and regains it, `replay` decides what is repeated, `connections` tells
+//! where they are.
 
 mod command;
+mod connections;
 mod farewell;
 mod flow;
 mod holding;
@@ -33,6 +35,7 @@ use std::time::Instant;
 
 use isolane_reactor::{Config, Event, Reactor, Waker, mailbox};
 
+pub use self::connections::ConnectionStatus;
 use self::flow::Run;
 use self::holding::Holding;
 use self::lane::Answer;

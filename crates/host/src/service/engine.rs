@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::caller::{Caller, Duty, Submission};
 use super::shared::Inbox;
 use crate::classes::{Class, Classes};
-use crate::client::{Client, Wait};
+use crate::client::{Client, ConnectionStatus, Wait};
 use crate::oneshot::Sender;
 use crate::request::{Completion, Request};
 
@@ -31,11 +31,12 @@ pub(crate) struct Engine {
     is_for_futures: bool,
 }
 
-/// A request of a future. The order of the fields is the order of their dropping: the buffer before the answer.
-pub(super) struct Message {
-    pub class: Class,
-    pub request: Request,
-    pub reply: Sender<Completion>,
+/// What a future has left.
+pub(super) enum Message {
+    /// A request. The order of the fields is the order of their dropping: the buffer before the answer.
+    Request { class: Class, request: Request, reply: Sender<Completion> },
+    /// Tell where the connections are.
+    Describe(Sender<Vec<ConnectionStatus>>),
 }
 
 impl Engine {
@@ -101,15 +102,24 @@ impl Engine {
                 caller.unlist();
                 taken += self.take_from(&caller).max(1);
                 self.is_for_futures = false;
-            } else if let Some(Message { class, request, reply }) = inbox.futures.pop() {
-                self.submit(class, request, Reply::Future(reply));
+            } else if let Some(message) = inbox.futures.pop() {
+                self.take_message(message);
                 taken += 1;
-                self.is_for_futures = true;
             } else {
                 return true;
             }
         }
         false
+    }
+
+    fn take_message(&mut self, message: Message) {
+        match message {
+            Message::Request { class, request, reply } => {
+                self.submit(class, request, Reply::Future(reply));
+                self.is_for_futures = true;
+            }
+            Message::Describe(asker) => asker.send(self.client.connections()),
+        }
     }
 
     fn submit(&mut self, class: Class, request: Request, reply: Reply) {

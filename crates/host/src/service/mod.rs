@@ -28,7 +28,7 @@ pub(crate) use self::caller::{Caller, Submission};
 use self::engine::{Engine, Message};
 use self::shared::{Manner, Shared};
 use crate::classes::Class;
-use crate::client::{Client, Wait};
+use crate::client::{Client, ConnectionStatus, Wait};
 use crate::error::ConnectError;
 use crate::info::{Info, NamespaceInfo};
 use crate::oneshot::{Receiver, Sender, oneshot};
@@ -64,7 +64,14 @@ impl Handle {
     /// Hands a request to whoever leads.
     pub(crate) fn send(&self, class: Class, request: Request) -> Receiver<Completion> {
         let (reply, receiver) = oneshot();
-        self.shared.leave(Message { class, request, reply });
+        self.shared.leave(Message::Request { class, request, reply });
+        receiver
+    }
+
+    /// Asks whoever leads where the connections are.
+    pub(crate) fn ask_for_connections(&self) -> Receiver<Vec<ConnectionStatus>> {
+        let (asker, receiver) = oneshot();
+        self.shared.leave(Message::Describe(asker));
         receiver
     }
 

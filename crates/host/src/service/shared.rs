@@ -130,7 +130,7 @@ impl Shared {
         Some(Lead::new(self, guard))
     }
 
-    /// Leaves a future's request.
+    /// Leaves what a future wants.
     pub(super) fn leave(&self, message: Message) {
         if let Err(message) = self.inbox.futures.push(message) {
             return message.refuse(RequestError::TooMany(FUTURES_MAX));
@@ -251,7 +251,8 @@ impl Shared {
 
 impl Message {
     fn refuse(self, error: RequestError) {
-        let Message { request, reply, .. } = self;
+        // Who asks where the connections are hears that there are none.
+        let Message::Request { request, reply, .. } = self else { return };
         reply.send(Completion { tag: 0, result: Err(error), buffer: request.into_buffer() });
     }
 }

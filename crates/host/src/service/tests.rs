@@ -277,3 +277,16 @@ fn nothing_is_allocated_for_a_request() {
     let allocated = allocation_counter::measure(|| (0..100).for_each(|_| round()));
     assert_eq!(allocated.count_total, 0, "by this thread, which leads");
 }
+
+#[test]
+fn a_volume_tells_where_its_connections_are_whoever_leads_and_none_once_it_is_closed() {
+    for inline in [true, false] {
+        let target = Target::start(Script::default());
+        let volume = volume(&target, options(Mode::Sleep, inline));
+        let qids: Vec<_> = block_on(volume.connections()).iter().map(|status| status.qid).collect();
+        assert_eq!(qids, [0, 1, 2, 3]);
+        let clone = volume.clone();
+        block_on(volume.close());
+        assert_eq!(block_on(clone.connections()), []);
+    }
+}

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use isolane_proto::Completion;
 use isolane_proto::subsystem::Refusal;
 use isolane_proto::target::Permit;
+use isolane_reactor::socket;
 use isolane_wire::fabrics::{ConnectCommand, ConnectData};
 use isolane_wire::{Nqn, Status, SubmissionEntry};
 
@@ -71,12 +72,13 @@ impl Core {
         match self.shared.connect(entry, data, lane.connection, (address, &lane.busy), self.now) {
             Ok(connected) => {
                 log::info!(
-                    "{}: connected queue {} of controller {} for {} on reactor {}",
+                    "{}: connected queue {} of controller {} for {} on reactor {}{}",
                     lane.peer(),
                     connected.qid,
                     connected.id.cntlid,
                     connected.host_nqn,
-                    self.index
+                    self.index,
+                    self.arrival_of(lane)
                 );
                 lane.queue.set_connected(connected.qid, connected.sqsize, connected.flow_control_disabled);
                 lane.association = Some(Association {
@@ -91,6 +93,13 @@ impl Core {
             Err(Refusal::Wait) => lane.connecting = Some(connecting),
             Err(Refusal::Rejected(completion)) => self.refuse(lane, connecting.permit, completion),
         }
+    }
+
+    /// Where the packets of a lane arrive, for the end of a log line.
+    fn arrival_of(&self, lane: &Lane) -> String {
+        let socket = lane.token.and_then(|token| self.reactor.socket(token));
+        let core = socket.and_then(|socket| socket::incoming_cpu(&socket));
+        core.map_or(String::new(), |core| format!("; its packets arrive on core {core}"))
     }
 
     /// The Connect has waited for too long.

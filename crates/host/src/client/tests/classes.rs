@@ -114,3 +114,27 @@ fn a_target_that_comes_back_with_fewer_queues_serves_what_waited_and_what_comes(
     assert_eq!(client.info().negotiated.lanes, CLASSES);
     assert_eq!(target.shared.queues.lock().last(), Some(&(4, IoOpcode::Read.code())));
 }
+
+#[test]
+fn every_connection_is_told_with_its_class_queue_and_port() {
+    let (target, mut client) = classed_pair(Script::default());
+    let lanes = |client: &Client| -> Vec<_> {
+        client.connections().iter().map(|status| (status.qid, status.lane)).collect()
+    };
+    let all = [
+        (0, None),
+        (1, Some((Class::Default, 0))),
+        (2, Some((Class::Read, 0))),
+        (3, Some((Class::Read, 1))),
+        (4, Some((Class::Poll, 0))),
+    ];
+    assert_eq!(lanes(&client), all);
+    let mut ports: Vec<_> = client.connections().iter().map(|status| status.local).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), all.len(), "each has a port of its own");
+    target.shared.is_refusing.store(true, std::sync::atomic::Ordering::SeqCst);
+    target.drop_connections();
+    idle(&mut client, Duration::from_millis(50));
+    assert_eq!(lanes(&client), [], "there are none while the association is down");
+}

@@ -1,0 +1,126 @@
+//! `--where`: the cores that a run was on, and where the packets of each connection arrive.
+//!
+//! The thread that submits also drives the lanes of every class, so each class begins on the core of that thread (H3). Where
+//! the packets arrive is for the network card to say, and for the target's end `isolane serve` tells it on SIGUSR1 (S6).
+
+use std::fmt::Write;
+
+use isolane_host::ConnectionStatus;
+use serde::Serialize;
+
+/// Where a run was.
+#[derive(Debug, Clone, Serialize)]
+pub struct Placement {
+    /// The threads that submitted and, all or one at a time, drove the connections.
+    pub threads: Vec<ThreadPlace>,
+    /// The connections, the admin queue first.
+    pub connections: Vec<ConnectionPlace>,
+}
+
+/// Where a thread was at its end.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ThreadPlace {
+    core: usize,
+    is_pinned: bool,
+}
+
+/// Where the packets of a connection arrive.
+#[derive(Debug, Clone, Serialize)]
+pub struct ConnectionPlace {
+    qid: u16,
+    /// Its class; the admin queue has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<String>,
+    /// Its number in the class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lane: Option<usize>,
+    local_port: u16,
+    incoming_cpu: Option<usize>,
+}
+
+impl Placement {
+    pub fn new(threads: Vec<ThreadPlace>, connections: &[ConnectionStatus]) -> Placement {
+        Placement { threads, connections: connections.iter().map(ConnectionPlace::of).collect() }
+    }
+
+    /// One line for each.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for thread in &self.threads {
+            let pinned = if thread.is_pinned { ", pinned" } else { "" };
+            let _ = writeln!(text, "thread     on core {}{pinned}", thread.core);
+        }
+        self.connections.iter().for_each(|connection| connection.write(&mut text));
+        text
+    }
+}
+
+impl ThreadPlace {
+    /// The calling thread's.
+    pub fn here() -> ThreadPlace {
+        let is_pinned = isolane_reactor::core::usable().is_ok_and(|cores| cores.len() == 1);
+        ThreadPlace { core: isolane_reactor::core::current(), is_pinned }
+    }
+}
+
+impl ConnectionPlace {
+    fn of(status: &ConnectionStatus) -> ConnectionPlace {
+        ConnectionPlace {
+            qid: status.qid,
+            class: status.lane.map(|(class, _)| class.to_string()),
+            lane: status.lane.map(|(_, lane)| lane),
+            local_port: status.local.port(),
+            incoming_cpu: status.incoming_cpu,
+        }
+    }
+
+    fn write(&self, text: &mut String) {
+        let name = match (&self.class, self.lane) {
+            (Some(class), Some(lane)) => format!("{class} {lane}"),
+            _ => "admin".to_owned(),
+        };
+        let arrives = self
+            .incoming_cpu
+            .map_or("arrive on no known core".into(), |core| format!("arrive on core {core}"));
+        let _ = writeln!(text, "{name:<10} queue {}, port {}, packets {arrives}", self.qid, self.local_port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isolane_host::Class;
+
+    fn status(qid: u16, lane: Option<(Class, usize)>, incoming_cpu: Option<usize>) -> ConnectionStatus {
+        let local = ([127, 0, 0, 1], 40_000 + qid).into();
+        ConnectionStatus { qid, lane, local, incoming_cpu }
+    }
+
+    #[test]
+    fn every_thread_and_connection_has_a_line() {
+        let connections = [
+            status(0, None, None),
+            status(1, Some((Class::Default, 0)), Some(3)),
+            status(2, Some((Class::Poll, 0)), Some(1)),
+        ];
+        let placement = Placement::new(vec![ThreadPlace { core: 2, is_pinned: true }], &connections);
+        assert_eq!(
+            placement.to_text(),
+            "thread     on core 2, pinned\n\
+             admin      queue 0, port 40000, packets arrive on no known core\n\
+             default 0  queue 1, port 40001, packets arrive on core 3\n\
+             poll 0     queue 2, port 40002, packets arrive on core 1\n"
+        );
+    }
+
+    #[test]
+    fn a_thread_that_is_pinned_says_so() {
+        let here = std::thread::spawn(|| {
+            let core = isolane_reactor::core::usable().unwrap()[0];
+            isolane_reactor::core::pin(core).unwrap();
+            (core, ThreadPlace::here())
+        });
+        let (core, here) = here.join().unwrap();
+        assert_eq!((here.core, here.is_pinned), (core, true));
+    }
+}

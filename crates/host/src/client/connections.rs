@@ -1,0 +1,49 @@
+//! Where the connections of a client are: asked when somebody wants to know, so that it costs the data path nothing.
+
+use std::net::SocketAddr;
+
+use isolane_reactor::{Reactor, socket};
+
+use super::Client;
+use super::lane::Lane;
+use super::link::{Link, Up};
+use crate::classes::Class;
+
+/// One connection of a client, and where its packets arrive (H3, S6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionStatus {
+    /// The queue; 0 is the admin queue.
+    pub qid: u16,
+    /// Its class and its number there, counted from 0; the admin queue has none.
+    pub lane: Option<(Class, usize)>,
+    /// This end of it, by which the target's list names it.
+    pub local: SocketAddr,
+    /// The core that its packets were last processed on, if known.
+    pub incoming_cpu: Option<usize>,
+}
+
+impl Client {
+    /// Every connection of the association, the admin queue first, then lanes by class; none while it is down. One thread
+    /// drives all of them: the one that turns the client.
+    pub fn connections(&self) -> Vec<ConnectionStatus> {
+        let Link::Up(up) = &self.link else { return Vec::new() };
+        let Up { keeper, lanes, .. } = &**up;
+        let admin = status_of(&self.reactor, &keeper.lane, 0, None);
+        let lanes = lanes.iter().enumerate().filter_map(|(index, lane)| {
+            // Queues are connected in the order of lanes.
+            status_of(&self.reactor, lane, index as u16 + 1, Some(self.classes.position(index)))
+        });
+        admin.into_iter().chain(lanes).collect()
+    }
+}
+
+fn status_of(
+    reactor: &Reactor,
+    connection: &Lane,
+    qid: u16,
+    lane: Option<(Class, usize)>,
+) -> Option<ConnectionStatus> {
+    let socket = reactor.socket(connection.token())?;
+    let local = socket::local_addr(&socket).ok()?;
+    Some(ConnectionStatus { qid, lane, local, incoming_cpu: socket::incoming_cpu(&socket) })
+}
