@@ -9,6 +9,7 @@ use super::entrant::Target;
 use super::figures::{Figure, Sample};
 use super::isolane::prepared_file;
 use super::lab::{Lab, START_LIMIT, VOLUME_BYTES};
+use super::program::Program;
 use super::row::{Load, Rw};
 
 /// Drives an NBD export.
@@ -18,14 +19,15 @@ pub fn over_nbd(lab: &Lab, port: u16, target: Target, load: &Load, seconds: f64)
     if load.rw == Rw::Read {
         fill(lab, &engine)?;
     }
-    run(lab, &engine, load, seconds)
+    run(lab.host_program("fio"), &engine, load, seconds)
 }
 
-/// Drives the file that the rows about files share.
+/// Drives the file that the rows about files share, in the target's place: on its core, and through a ring without fixed buffers and
+/// registered files, as our target does.
 pub fn on_file(lab: &Lab, is_direct: bool, load: &Load, seconds: f64) -> io::Result<Sample> {
-    let file = prepared_file(lab)?;
+    let file = prepared_file(lab, is_direct)?;
     let engine = format!("--ioengine=io_uring --direct={} --filename={file}", u8::from(is_direct));
-    run(lab, &engine, load, seconds)
+    run(lab.target_program("fio"), &engine, load, seconds)
 }
 
 /// Writes everything once, so that no read finds a hole.
@@ -34,8 +36,8 @@ fn fill(lab: &Lab, engine: &str) -> io::Result<()> {
     program.args(&format!("--size={VOLUME_BYTES} {engine}")).run(START_LIMIT).map(drop)
 }
 
-fn run(lab: &Lab, engine: &str, load: &Load, seconds: f64) -> io::Result<Sample> {
-    let program = lab.host_program("fio").args(&format!(
+fn run(fio: Program, engine: &str, load: &Load, seconds: f64) -> io::Result<Sample> {
+    let program = fio.args(&format!(
         "--name=bench --output-format=json --group_reporting --time_based --runtime={}ms --ramp_time=300ms \
          --rw={} --bs={} --iodepth={} --numjobs={} --size={VOLUME_BYTES} --norandommap --thread {engine}",
         (seconds * 1e3) as u64,

@@ -35,7 +35,7 @@ fn fill(lab: &Lab, port: u16) -> io::Result<()> {
 
 /// Serves a file of the scratch folder.
 pub fn serve_file(lab: &Lab, is_direct: bool) -> io::Result<Serving> {
-    let file = prepared_file(lab)?;
+    let file = prepared_file(lab, is_direct)?;
     let option = if is_direct { "" } else { ",buffered" };
     serve(lab, &format!("{}{option},block-size=4096", file.replace(',', ",,")), "--mode poll")
 }
@@ -59,13 +59,15 @@ pub fn measure(lab: &Lab, port: u16, load: &Load, arguments: &str, seconds: f64)
     of_report(&serde_json::from_str(&report)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// A file with random bytes of the volume's size; the rows about files share it.
-pub fn prepared_file(lab: &Lab) -> io::Result<String> {
+/// A file with random bytes of the volume's size; the rows about files share it. All of it is in the page cache, unless it is used
+/// past that.
+pub fn prepared_file(lab: &Lab, is_direct: bool) -> io::Result<String> {
     let path = lab.file("isolane-bench.img");
-    if fs::metadata(&path).is_ok_and(|found| found.len() == VOLUME_BYTES) {
-        return Ok(path.to_string_lossy().into_owned());
+    if !fs::metadata(&path).is_ok_and(|found| found.len() == VOLUME_BYTES) {
+        write_random(&path)?;
+    } else if !is_direct {
+        io::copy(&mut File::open(&path)?, &mut io::sink())?;
     }
-    write_random(&path)?;
     Ok(path.to_string_lossy().into_owned())
 }
 

@@ -3,6 +3,10 @@
 //! A cold lane has one poll request in the ring; it comes back with the lane's first bytes and is made again when the lane
 //! cools. While the reactor spins, looking costs no system call: the completion queue and the kernel's "work for you" flag lie
 //! in shared memory.
+//!
+//! Operations on files are submitted together, once a turn. Those that the kernel carries out meanwhile, out of its page cache, are
+//! done by then. Those that a device carries out are submitted in small groups instead, so that it begins with the first of many
+//! while we are still at the others.
 
 mod probe;
 mod raw;
@@ -27,11 +31,16 @@ pub(crate) struct Ring {
     is_doorbell_armed: bool,
     /// Operations beyond what the ring carries at once.
     later: VecDeque<(u64, Arc<File>, Checked)>,
+    /// Operations were started since the kernel was last listened to.
+    has_started_files: bool,
+    /// What was started was not done at once: a device works on it.
+    are_files_slow: bool,
 }
 
 impl Ring {
     fn new(raw: RawRing) -> Ring {
-        Ring { raw, is_doorbell_armed: false, later: VecDeque::new() }
+        let (later, has_started_files, are_files_slow) = (VecDeque::new(), false, false);
+        Ring { raw, is_doorbell_armed: false, later, has_started_files, are_files_slow }
     }
 
     pub fn arm_read(&mut self, socket: BorrowedFd<'_>, key: Key) {
@@ -50,10 +59,19 @@ impl Ring {
     pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: Checked) -> Result<(), Checked> {
         match operation.operation().kind {
             kind if !RawRing::can_do(kind) => return Err(operation),
-            _ if self.raw.files_in_flight() < FILES_MAX => self.raw.submit_file(token, file, operation),
+            _ if self.raw.files_in_flight() < FILES_MAX => self.start_file(token, file, operation),
             _ => self.later.push_back((token, file.clone(), operation)),
         }
         Ok(())
+    }
+
+    fn start_file(&mut self, token: u64, file: &Arc<File>, operation: Checked) {
+        self.has_started_files = true;
+        self.raw.submit_file(token, file, operation);
+        if self.are_files_slow && self.raw.files_unsubmitted() >= FILES_GROUP {
+            // An error that lasts comes again when the kernel is next listened to, and is told then.
+            let _ = self.raw.enter(None);
+        }
     }
 
     pub fn collect(
@@ -76,6 +94,10 @@ impl Ring {
         for _ in 0..COMPLETIONS_MAX {
             let Some(completion) = self.raw.next_completion() else { break };
             self.translate(completion, doorbell, occurrences);
+        }
+        let is_busy = self.raw.files_in_flight() > 0;
+        if std::mem::take(&mut self.has_started_files) || is_busy {
+            self.are_files_slow = is_busy;
         }
         Ok(())
     }
@@ -126,3 +148,5 @@ impl Drop for Ring {
 const COMPLETIONS_MAX: usize = 256;
 /// File operations in the ring at once.
 const FILES_MAX: usize = 512;
+/// File operations that are submitted together to a device. Fewer would cost more calls than they save time.
+const FILES_GROUP: usize = 8;

@@ -28,6 +28,7 @@ pub(super) struct RawRing {
     flights: Vec<Flight>,
     free: Vec<u32>,
     polls_in_flight: usize,
+    files_unsubmitted: usize,
     enter_flags: EnterFlags,
 }
 
@@ -64,7 +65,7 @@ impl RawRing {
             enter_flags |= EnterFlags::NO_IOWAIT;
         }
         let (waiting, flights, free) = (VecDeque::new(), Vec::new(), Vec::new());
-        RawRing { ring, waiting, flights, free, polls_in_flight: 0, enter_flags }
+        RawRing { ring, waiting, flights, free, polls_in_flight: 0, files_unsubmitted: 0, enter_flags }
     }
 
     /// Asks for one completion when the file is ready for any of `wanted`, or broken.
@@ -94,10 +95,16 @@ impl RawRing {
         let flight = &mut self.flights[index as usize];
         let entry = flight.take_off(token, file, operation);
         self.push(entry.user_data(Key::new(Kind::File, index).to_bits()));
+        self.files_unsubmitted += 1;
     }
 
     pub fn files_in_flight(&self) -> usize {
         self.flights.len() - self.free.len()
+    }
+
+    /// Operations that the kernel has not been told of.
+    pub fn files_unsubmitted(&self) -> usize {
+        self.files_unsubmitted
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -120,6 +127,7 @@ impl RawRing {
     /// Submits, lets the kernel deliver, and with `wait` sleeps until there is a completion or the time is over. May return
     /// early.
     pub fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
+        self.files_unsubmitted = 0;
         let submissions_count = self.fill_submissions();
         let completions_min = u32::from(wait.is_some() && self.waiting.is_empty());
         let time = wait.flatten().map(Timespec::from).unwrap_or_default();
@@ -220,14 +228,12 @@ impl Flight {
     }
 
     fn describe(&self, file: Fd, operation: &Operation) -> squeue::Entry {
-        let (pieces, count) = (self.pieces.as_ptr().cast(), self.pieces.len() as u32);
         let &Operation { kind, offset, len, .. } = operation;
         match kind {
-            FileKind::Read => opcode::Readv::new(file, pieces, count).offset(offset).build(),
+            FileKind::Read => self.describe_read(file, offset),
             FileKind::Write { durable } => {
                 let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
-                let write = opcode::Writev::new(file, pieces, count).offset(offset);
-                write.rw_flags(flags.bits() as i32).build()
+                self.describe_write(file, offset, flags.bits() as i32)
             }
             FileKind::Sync => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
             FileKind::PunchHole => allocate(file, FallocateFlags::PUNCH_HOLE, offset, len),
@@ -239,12 +245,43 @@ impl Flight {
         }
     }
 
+    /// One piece needs no list, which the kernel would have to fetch.
+    fn describe_read(&self, file: Fd, offset: u64) -> squeue::Entry {
+        match self.pieces[..] {
+            [Piece { start, len }] => {
+                opcode::Read::new(file, start.cast_mut(), at_most(len)).offset(offset).build()
+            }
+            _ => opcode::Readv::new(file, self.list(), self.pieces.len() as u32).offset(offset).build(),
+        }
+    }
+
+    fn describe_write(&self, file: Fd, offset: u64, flags: i32) -> squeue::Entry {
+        match self.pieces[..] {
+            [Piece { start, len }] => {
+                opcode::Write::new(file, start, at_most(len)).offset(offset).rw_flags(flags).build()
+            }
+            _ => {
+                let write = opcode::Writev::new(file, self.list(), self.pieces.len() as u32);
+                write.offset(offset).rw_flags(flags).build()
+            }
+        }
+    }
+
+    fn list(&self) -> *const libc::iovec {
+        self.pieces.as_ptr().cast()
+    }
+
     fn land(&mut self, result: i32) -> Finished {
         self.file = None;
         let operation = self.operation.take().map_or_else(Operation::sync, Checked::into_operation);
         let result = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
         Finished { token: self.token, result, operation }
     }
+}
+
+/// What the kernel moves at once; the rest is a short transfer.
+fn at_most(len: usize) -> u32 {
+    len.min(TRANSFER_BYTES_MAX) as u32
 }
 
 fn allocate(file: Fd, flags: FallocateFlags, offset: u64, len: u64) -> squeue::Entry {
@@ -254,5 +291,7 @@ fn allocate(file: Fd, flags: FallocateFlags, offset: u64, len: u64) -> squeue::E
 
 const DRAIN_POLLS: Duration = Duration::from_secs(1);
 const DRAIN_STEP: Duration = Duration::from_millis(100);
+/// `MAX_RW_COUNT`.
+const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 /// The kernel takes no more pieces at once (`IOV_MAX`); the rest is a short transfer.
 const PIECES_MAX: usize = 1024;
