@@ -101,8 +101,8 @@ fn rate(outcome: &Outcome) -> f64 {
     outcome.operations.iter().sum::<u64>() as f64 / outcome.elapsed.as_secs_f64()
 }
 
-/// The best ones for both directions of 128 KiB, each of them twice.
-const SEND_BUFFERS: [usize; 4] = [128 << 10, 512 << 10, 128 << 10, 512 << 10];
+/// The best ones for both directions of 128 KiB.
+const SEND_BUFFERS: [usize; 2] = [128 << 10, 512 << 10];
 
 fn measure(options: &Options, send_buffer: usize, seconds: f64, served: &mut [Block]) -> io::Result<Outcome> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_send_buffer_that_counts_is_the_one_with_the_best_rate() {
-        for (counts, expected) in [([4, 5, 3, 1], 1), ([7, 5, 3, 1], 0), ([1, 2, 3, 4], 3)] {
+        for (counts, expected) in [([4, 5], 1), ([7, 5], 0)] {
             let mut tried = Vec::new();
             let (send_buffer, outcome) = best(|bytes| {
                 let operations = vec![counts[tried.len()]];

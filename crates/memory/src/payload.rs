@@ -156,6 +156,15 @@ impl Payload {
         self.pieces(offset, len).map(|(segment, from, count)| &segment.bytes()[from..from + count])
     }
 
+    /// All bytes, if they are one piece.
+    #[inline]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match &self.segments[..] {
+            [segment] => Some(segment.bytes()),
+            _ => None,
+        }
+    }
+
     /// All bytes, copied.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
@@ -172,6 +181,16 @@ impl Payload {
     pub(crate) fn drain_pages(&mut self) -> impl Iterator<Item = Page> {
         self.len = 0;
         self.segments.drain(..).filter_map(Segment::into_page)
+    }
+
+    /// The page that is all of it, if there is one; takes it away then.
+    #[inline]
+    pub(crate) fn take_only_page(&mut self) -> Option<Page> {
+        if !matches!(&self.segments[..], [Segment::Page { .. }]) {
+            return None;
+        }
+        self.len = 0;
+        self.segments.pop().and_then(Segment::into_page)
     }
 
     fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = (&Segment, usize, usize)> {

@@ -97,7 +97,10 @@ impl Pool {
 
     /// Takes a payload's pages back.
     pub fn recycle_payload(&mut self, mut payload: Payload) {
-        payload.drain_pages().for_each(|page| self.recycle_page(page));
+        match payload.take_only_page() {
+            Some(page) => self.recycle_page(page),
+            None => payload.drain_pages().for_each(|page| self.recycle_page(page)),
+        }
     }
 
     /// Takes an emptied page list back, so that the next large buffer needs no allocation.

@@ -114,9 +114,9 @@ impl Output {
             if !header.is_empty() && !plan.push(header) {
                 return;
             }
-            let is_taken = match item.payload.len() - skip {
-                0 => true,
-                len => item.payload.slices(skip, len).all(|slice| plan.push(slice)),
+            let is_taken = match item.payload.as_slice() {
+                Some(slice) => plan.push(&slice[skip..]),
+                None => item.payload.slices(skip, item.payload.len() - skip).all(|slice| plan.push(slice)),
             };
             if !is_taken {
                 return;
@@ -177,7 +177,7 @@ impl Output {
         self.payload_sent = 0;
         self.headers.clear();
         self.headers_sent = 0;
-        while let Some(item) = self.items.pop_front() {
+        for item in self.items.drain(..) {
             if !item.payload.is_empty() {
                 release(item.payload);
             }

@@ -257,8 +257,8 @@ fn output_bytes_max(lane: &Lane) -> usize {
     }
 }
 
-/// Sixteen answers of 4 KiB; and as many commands.
-const BATCH_BYTES: usize = 64 << 10;
+/// Fifteen answers of 4 KiB, which fill a segment of 64 KiB and do not begin a second one; and sixteen commands.
+const BATCH_BYTES: usize = 60 << 10;
 const BATCH_UNREAD_BYTES: usize = 16 * 72;
 /// An I/O queue is not read from while more output than this waits for its host.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
