@@ -98,7 +98,8 @@ fn set_up(writes: WriteReplay) -> (Target, Arc<Relay>, Client) {
     let (address, relay) = Relay::start(target.local_addrs()[0]);
     let options = Options {
         mode: Mode::Sleep,
-        keep_alive: Duration::from_secs(5),
+        // A proof by time would come after the test has lost its patience.
+        keep_alive: Duration::from_secs(3600),
         reconnect: Reconnect { writes, ..Reconnect::default() },
         ..Options::default()
     };
@@ -157,13 +158,10 @@ fn a_newer_write_is_not_under_one_that_arrives_late() {
 #[test]
 fn a_repeated_write_and_a_newer_one_both_come_after_the_late_bytes() {
     let (_target, relay, mut client) = set_up(WriteReplay::WhenGone);
-    let start = Instant::now();
     let completions = overtake(&mut client, &relay);
-    assert_eq!(completions.len(), 3);
+    assert_eq!(completions.len(), 3, "the target does not say that the old controller is gone");
     assert!(completions.iter().all(|completion| completion.result.is_ok()), "{completions:?}");
     assert_eq!(completions[0].tag, 3);
-    assert!(start.elapsed() >= LATENESS, "repeated while the old path was alive: {:?}", start.elapsed());
-    // Long before the keep-alive timeout: the target said that the old controller was gone.
-    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(relay.delivered_late.load(Ordering::SeqCst) > 0, "repeated while the old path was alive");
     assert_eq!(first_bytes(&mut client, 1000), vec![3; 8192]);
 }

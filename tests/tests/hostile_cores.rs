@@ -15,9 +15,9 @@ mod common {
 
     pub use super::base::*;
 
-    /// A target of memory volumes with two reactors, which share a core: they are in each other's way, too.
+    /// A target of memory volumes with two reactors on one core.
     pub fn config(volumes: &[&str]) -> TargetConfig {
-        let (cores, mode, io) = (vec![0, 0], Mode::Sleep, IoChoice::Epoll);
+        let (cores, mode, io) = (one_core_twice(), Mode::Sleep, IoChoice::Epoll);
         TargetConfig { cores, mode, io, ..super::base::config(volumes) }
     }
 }

@@ -7,3 +7,5 @@
 mod liar;
 #[path = "hostile/lies.rs"]
 mod lies;
+#[path = "../../crates/target/tests/common/patience.rs"]
+mod patience;

@@ -17,7 +17,7 @@ use isolane_wire::{Sgl, Status, SubmissionEntry, admin, io as nvm};
 
 /// Two reactors, wherever the test runs.
 fn two_cores(volumes: &[&str]) -> TargetConfig {
-    TargetConfig { cores: vec![0, 0], ..config(volumes) }
+    TargetConfig { cores: one_core_twice(), ..config(volumes) }
 }
 
 #[test]

@@ -4,7 +4,6 @@ mod common;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use common::filter::{Filter, Verdict};
 use common::*;
@@ -15,7 +14,7 @@ use isolane_wire::{Sgl, Status, SubmissionEntry};
 
 #[test]
 fn many_connections_on_two_cores_read_what_they_wrote() {
-    let (target, address) = start(TargetConfig { cores: vec![0, 0], ..config(&["mem:64M"]) });
+    let (target, address) = start(TargetConfig { cores: one_core_twice(), ..config(&["mem:64M"]) });
     let admin = MockHost::admin(address);
     let queues: Vec<_> = (1..=48).map(|qid| admin.io_queue(qid, 31)).collect();
     let threads = queues.into_iter().enumerate().map(|(at, mut queue)| {
@@ -158,7 +157,6 @@ fn writes_that_hold_memory_are_not_held_up_by_those_who_wait_for_it() {
     others.iter_mut().for_each(|queue| (0..15).for_each(|at| _ = queue.send(transport(at * 136, 136), &[])));
     eventually("the others wait for memory", || target.counters().deferred_commands > 64);
 
-    let begun = Instant::now();
     for (queue, r2t) in holders.iter_mut().zip(granted) {
         queue.send_granted(&r2t, &pattern(1, 1 << 20));
     }
@@ -166,7 +164,7 @@ fn writes_that_hold_memory_are_not_held_up_by_those_who_wait_for_it() {
         let ControllerPdu::CapsuleResp(response) = queue.answer().pdu else { panic!("no response") };
         assert_eq!(response.entry.status, Status::SUCCESS);
     }
-    assert!(begun.elapsed() < Duration::from_secs(3), "they waited for {:?}", begun.elapsed());
+    assert_eq!(target.counters().connections_open, 9, "nobody had to be closed for it");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use isolane_wire::{Sgl, Status, SubmissionEntry};
 
 /// Two reactors, and a scheduler that does nothing by itself for the time of a test.
 fn two_reactors(volumes: &[&str]) -> TargetConfig {
-    TargetConfig { cores: vec![0, 0], schedule: Some(Duration::from_secs(3600)), ..config(volumes) }
+    TargetConfig { cores: one_core_twice(), schedule: Some(Duration::from_secs(3600)), ..config(volumes) }
 }
 
 fn reactor_of(target: &Target, peer: SocketAddr) -> Option<usize> {

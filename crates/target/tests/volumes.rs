@@ -16,7 +16,7 @@ use isolane_wire::{Status, io};
 fn file_config(io: IoChoice) -> (tempfile::TempDir, TargetConfig) {
     let dir = tempfile::tempdir().unwrap();
     let volume = format!("{},size=16M", dir.path().join("image").display());
-    let config = TargetConfig { io, cores: vec![0, 0], ..config(&[&volume]) };
+    let config = TargetConfig { io, cores: one_core_twice(), ..config(&[&volume]) };
     (dir, config)
 }
 
@@ -76,7 +76,7 @@ fn zeroed_and_deallocated_blocks_read_as_zeroes() {
 #[test]
 fn many_overlapping_commands_of_several_queues_leave_whole_blocks() {
     let files = [IoChoice::Auto, IoChoice::Epoll].map(file_config);
-    let memory = TargetConfig { cores: vec![0, 0], ..config(&["mem:16M"]) };
+    let memory = TargetConfig { cores: one_core_twice(), ..config(&["mem:16M"]) };
     for config in files.iter().map(|(_, config)| config.clone()).chain([memory]) {
         let (_target, address) = start(config);
         let admin = MockHost::admin(address);

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isolane_target::Target;
 use isolane_wire::fabrics::ConnectCommand;
@@ -20,11 +20,9 @@ fn sockets(address: SocketAddr) -> usize {
     lines.filter(|fields| fields[1].ends_with(&local) && fields[9] != "0").count()
 }
 
-/// How long one small read takes.
-fn probe(good: &mut MockHost) -> Duration {
-    let begun = Instant::now();
+/// One small read, which must be answered while the others do what they do.
+fn probe(good: &mut MockHost) {
     assert_eq!(good.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
-    begun.elapsed()
 }
 
 fn connect_capsule() -> Vec<u8> {
@@ -46,18 +44,12 @@ fn a_host_that_does_not_finish_its_handshake_is_dropped_however_it_stalls() {
     let mut by_r2t = MockHost::initialised(address, IcReq::default());
     by_r2t.send(SubmissionEntry { sgl: Sgl::Transport { len: 1024 }, ..connect_entry(0, 31) }, &[]);
     let mut dripping = MockHost::dial(address);
-    let begun = Instant::now();
-    for byte in request.iter() {
-        if dripping.stream.write_all(&[*byte]).is_err() || begun.elapsed() > Duration::from_secs(15) {
-            break;
-        }
+    // All of it would take twice as long as a host has for its handshake.
+    let is_cut_off = request.iter().any(|byte| {
         std::thread::sleep(Duration::from_millis(150));
-    }
-    assert!(
-        begun.elapsed() < Duration::from_secs(14),
-        "the dripping host was served for {:?}",
-        begun.elapsed()
-    );
+        dripping.stream.write_all(&[*byte]).is_err()
+    });
+    assert!(is_cut_off, "the dripping host was waited for");
     eventually("all are dropped", || target.counters().connections_open == 0);
     drop((silent, half, initialised, half_connect, by_r2t));
 }
@@ -68,13 +60,11 @@ fn a_host_that_does_not_close_after_its_error_is_closed() {
     let mut host = MockHost::dial(address);
     host.send_bytes(&[0xff; 8]);
     host.expect_termination();
-    let begun = Instant::now();
-    // It goes on talking.
-    while target.counters().connections_open > 0 {
+    eventually("it is closed", || {
+        // It goes on talking.
         let _ = host.stream.write_all(&[0; 1024]);
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(begun.elapsed() < Duration::from_secs(9), "it is still open");
-    }
+        target.counters().connections_open == 0
+    });
 }
 
 #[test]
@@ -94,12 +84,10 @@ fn a_silent_host_loses_its_association_and_a_busy_one_does_not() {
     open_transfer.send(SubmissionEntry { sgl: Sgl::Transport { len: 8192 }, ..write_entry(0, 16) }, &[]);
     let ControllerPdu::R2t(r2t) = open_transfer.answer().pdu else { panic!("no R2T") };
     let mut queue = busy.io_queue(1, 31);
-    let begun = Instant::now();
-    while target.associations().len() > 1 {
+    eventually("the silent host is gone", || {
         probe(&mut queue);
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(begun.elapsed() < Duration::from_secs(5), "the silent host is still there");
-    }
+        target.associations().len() == 1
+    });
     let _ = open_transfer.stream.write_all(&[0; 100]);
     assert_eq!(r2t.r2tl, 8192);
     assert_eq!(queue.fetch(read_entry(0, 16), 8192).1, vec![0; 8192]);
@@ -113,14 +101,10 @@ fn a_thousand_connections_come_and_go_and_leave_no_descriptor() {
     let before = sockets(address);
     for round in 0..3 {
         let crowd: Vec<TcpStream> = (0..1000).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let slowest = crowd
-            .iter()
-            .map(|mut socket| {
-                socket.write_all(&IcReq::default().encode()[..64 * round]).unwrap();
-                probe(&mut good)
-            })
-            .max();
-        assert!(slowest < Some(Duration::from_secs(3)), "{slowest:?}");
+        for mut socket in &crowd {
+            socket.write_all(&IcReq::default().encode()[..64 * round]).unwrap();
+            probe(&mut good);
+        }
         drop(crowd);
         eventually("the crowd is gone", || target.counters().connections_open == 2);
     }
@@ -149,11 +133,10 @@ fn many_connects_of_one_name_at_once_do_not_stop_the_others() {
         (0..400).map(|_| MockHost::initialised(address, IcReq::default())).collect();
     let capsule = connect_capsule();
     storm.iter_mut().for_each(|host| host.send_bytes(&capsule));
-    let slowest = (0..50).map(|_| probe(&mut good.1)).max().unwrap();
+    (0..50).for_each(|_| probe(&mut good.1));
     for host in &mut storm {
         assert!(host.completion(0).0.status.is_success());
     }
-    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
     drop((crowd, storm));
     eventually("the crowd is gone", || target.associations().len() == 1);
 }
@@ -172,8 +155,7 @@ fn deallocations_of_everything_many_times_over_do_not_stop_the_others() {
         bad.send_bytes(&[&header[..], &data].concat());
     }
     std::thread::sleep(Duration::from_millis(100));
-    let slowest = (0..20).map(|_| probe(&mut good)).max().unwrap();
-    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+    (0..20).for_each(|_| probe(&mut good));
 }
 
 /// Another host's admin and I/O queue.

@@ -14,6 +14,7 @@ use isolane_wire::registers::{Cap, Csts};
 use isolane_wire::{Ascii, Direction, Nqn, Status, SubmissionEntry};
 
 use crate::liar::*;
+use crate::patience::{PATIENCE, without_hanging};
 
 /// Commands of one `inspect`, ICReqs included.
 const STEPS: usize = 16;
@@ -61,7 +62,7 @@ fn nonsense(told: &Told) -> Vec<(&'static str, Act)> {
 }
 
 #[test]
-fn nonsense_in_every_step_of_setup_is_an_error_in_time() {
+fn nonsense_in_every_step_of_setup_hangs_nobody() {
     let probe = Liar::start(Facts::default(), |_| Act::Honest);
     inspect(&probe.uri(), &impatient()).unwrap();
     let count = nonsense(&Told { number: 0, entry: None, is_io: false }).len();
@@ -77,11 +78,10 @@ fn nonsense_in_every_step_of_setup_is_an_error_in_time() {
                         true => nonsense(told).swap_remove(lie).1,
                         false => Act::Honest,
                     });
-                    let begun = Instant::now();
+                    let (uri, options) = (liar.uri(), options.clone());
                     // Some lies are told too late to be noticed, and a failed feature is no reason to give up.
-                    let outcome = inspect(&liar.uri(), options).map(drop);
-                    let took = begun.elapsed();
-                    assert!(took < Duration::from_secs(8), "step {step}, lie {lie}: {took:?}, {outcome:?}");
+                    let _ =
+                        without_hanging(&format!("step {step}, lie {lie}"), move || inspect(&uri, &options));
                 }
             });
         }
@@ -118,7 +118,7 @@ fn meet(what: &str, facts: Facts, options: Options) -> Result<Info, ConnectError
 }
 
 fn finish(client: &mut Client, count: usize, what: &str) -> Vec<Completion> {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + PATIENCE;
     let mut completions = Vec::new();
     while completions.len() < count {
         client.turn(&mut completions, Wait::Until(Instant::now() + Duration::from_millis(50)));
@@ -226,7 +226,7 @@ fn a_depth_beyond_every_queue_is_an_error_or_served() {
 }
 
 #[test]
-fn discovery_logs_that_lie_end_in_time() {
+fn discovery_logs_that_lie_come_to_an_end() {
     let entry = |change: fn(&mut DiscoveryEntry)| {
         let mut entry = DiscoveryEntry {
             trtype: Transport::Tcp.code(),
@@ -257,11 +257,12 @@ fn discovery_logs_that_lie_end_in_time() {
         let liar = Liar::start(facts, |_| Act::Honest);
         let uri = format!("nvme+tcp://{}", liar.address).parse().unwrap();
         let options = Options { connect_timeout: Duration::from_secs(2), ..impatient() };
-        let begun = Instant::now();
-        let outcome = discover(&uri, &options);
-        assert!(outcome.as_ref().map_or(0, Vec::len) <= 1024, "log {at}");
-        let _ = inspect(&uri, &options);
-        assert!(begun.elapsed() < Duration::from_secs(7), "log {at}: {:?}", begun.elapsed());
+        let listed = without_hanging(&format!("log {at}"), move || {
+            let listed = discover(&uri, &options).map_or(0, |entries| entries.len());
+            let _ = inspect(&uri, &options);
+            listed
+        });
+        assert!(listed <= 1024, "log {at}");
     }
 }
 

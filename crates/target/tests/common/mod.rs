@@ -4,11 +4,11 @@
 #![allow(dead_code)]
 
 pub mod filter;
+mod patience;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::{Volume, open};
@@ -21,6 +21,8 @@ use isolane_wire::pdu::{
 };
 use isolane_wire::registers::{Cc, Csts};
 use isolane_wire::{CompletionEntry, Framing, Nqn, Sgl, Status, SubmissionEntry, digest};
+
+pub use patience::*;
 
 /// Name of the subsystem of every test.
 pub const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349";
@@ -37,6 +39,11 @@ pub fn config(volumes: &[&str]) -> TargetConfig {
     config.volumes = (1..).zip(volumes.iter().map(|text| volume(text))).collect();
     config.pool_pages_max = 4096;
     config
+}
+
+/// Cores for two reactors that are in each other's way: one that this thread may use, twice.
+pub fn one_core_twice() -> Vec<usize> {
+    vec![isolane_reactor::core::usable().unwrap()[0]; 2]
 }
 
 pub fn volume(text: &str) -> Arc<dyn Volume> {
@@ -102,7 +109,7 @@ impl MockHost {
     pub fn dial(address: SocketAddr) -> MockHost {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let (outbound, inbound) = (Framing::default(), Framing::default());
         MockHost { stream, outbound, inbound, cntlid: 0xffff, maxh2cdata: 0, next_cid: 0 }
     }
@@ -353,13 +360,4 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 
 pub fn digests(header: bool, data: bool) -> IcReq {
     IcReq { digests: Digests(0).with_header(header).with_data(data), ..IcReq::default() }
-}
-
-/// Waits for something that happens soon, on a machine that is not too busy.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < until, "it did not happen: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
