@@ -13,6 +13,8 @@ use uuid::Uuid;
 /// Derived ids live in a name space of their own, so that they collide with no other use of the machine id.
 const SPACE: Uuid = Uuid::from_u128(0x6973_6f6c_616e_6540_8000_686f_7374_6964);
 
+const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
+
 /// The NQN of this host.
 pub fn host_nqn() -> Nqn {
     read_line(Path::new("/etc/nvme/hostnqn"))
@@ -24,15 +26,18 @@ pub fn host_nqn() -> Nqn {
 pub fn host_id() -> Uuid {
     read_line(Path::new("/etc/nvme/hostid"))
         .and_then(|text| Uuid::parse_str(&text).ok())
-        .or_else(|| read_line(Path::new("/etc/machine-id")).map(|id| Uuid::new_v5(&SPACE, id.as_bytes())))
+        .or_else(|| machine_id().map(|id| Uuid::new_v5(&SPACE, id.as_bytes())))
         .unwrap_or_else(Uuid::new_v4)
+}
+
+/// What this machine is known by, where it has such a thing.
+pub fn machine_id() -> Option<String> {
+    MACHINE_IDS.iter().find_map(|path| read_line(Path::new(path)))
 }
 
 /// The NQN form that carries a UUID (Base Specification, NVMe Qualified Names).
 fn nqn_of(id: Uuid) -> Nqn {
-    format!("nqn.2014-08.org.nvmexpress:uuid:{id}")
-        .parse()
-        .expect("a UUID in the standard form is a valid NQN")
+    format!("{}{id}", Nqn::UUID_PREFIX).parse().expect("a UUID in the standard form is a valid NQN")
 }
 
 fn read_line(path: &Path) -> Option<String> {

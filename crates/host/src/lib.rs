@@ -50,7 +50,7 @@ pub use classes::{Class, Classes};
 pub use client::{Client, ConnectionStatus, Wait};
 pub use discovery::{DiscoveredSubsystem, discover};
 pub use error::{ConnectError, RequestError, Step};
-pub use identity::{host_id, host_nqn};
+pub use identity::{host_id, host_nqn, machine_id};
 pub use info::{ControllerInfo, Info, NamespaceInfo, Negotiated};
 pub use isolane_memory::Buffer;
 pub use isolane_wire::Nqn;

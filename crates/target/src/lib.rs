@@ -40,7 +40,7 @@ mod target;
 pub use config::{StartError, TargetConfig};
 pub use connections::ConnectionStatus;
 pub use counters::{Counters, Latency, NamespaceCounters, Operation, OperationCounters};
-pub use listen::Listen;
+pub use listen::{Listen, parse_address};
 pub use placement::Placement;
 pub use target::{ShutdownReport, Target};
 

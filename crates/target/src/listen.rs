@@ -30,10 +30,20 @@ impl FromStr for Listen {
 
     fn from_str(text: &str) -> Result<Listen, String> {
         let (address, options) = text.split_once(',').unwrap_or((text, ""));
-        let wrong = |_| "it is no address with a port; write it as in 127.0.0.1:4420 or [::1]:4420";
-        let address = address.parse().map_err(wrong)?;
-        Ok(Listen { address, options: options.parse().map_err(|why| format!("{why}"))? })
+        Ok(Listen {
+            address: parse_address(address)?,
+            options: options.parse().map_err(|why| format!("{why}"))?,
+        })
     }
+}
+
+/// The address and port in `text`.
+///
+/// # Errors
+/// What is wrong with it, and how to write it.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |_| "it is no address with a port; write it as in 127.0.0.1:4420 or [::1]:4420";
+    Ok(text.parse().map_err(wrong)?)
 }
 
 impl fmt::Display for Listen {

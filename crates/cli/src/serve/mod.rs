@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_target::{Listen, Placement, Target, TargetConfig};
+use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 
@@ -223,11 +223,6 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
             .remedy("name an address that hosts can reach"));
     }
     Ok(config)
-}
-
-fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| "it is no address with a port; write it as in 127.0.0.1:4420 or [::1]:4420".into())
 }
 
 fn parse_threshold(text: &str) -> Result<Threshold, String> {

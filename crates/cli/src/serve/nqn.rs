@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::failure::{Context, Failure};
 
-/// Where a machine keeps its identity, most stable first.
-const SOURCES: [&str; 3] = ["/etc/machine-id", "/var/lib/dbus/machine-id", "/etc/hostname"];
+/// What tells a machine from others that has no machine id.
+const HOST_NAME: &str = "/etc/hostname";
 
 /// Separates names made here from other uses of the machine's identity.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6973_6f6c_616e_6540_8000_7461_7267_6574);
@@ -18,9 +18,9 @@ const FORBIDDEN: &str = "?#&;|<>()$`\\\"'*[]{}!";
 
 /// The NQN of this machine's target.
 pub fn of_this_machine() -> Result<Nqn, Failure> {
-    let identity = SOURCES.iter().find_map(|path| read(path)).unwrap_or_default();
+    let identity = isolane_host::machine_id().or_else(|| read(HOST_NAME)).unwrap_or_default();
     let uuid = Uuid::new_v5(&NAMESPACE, identity.as_bytes());
-    format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}").parse().context("cannot make a name for the subsystem")
+    format!("{}{uuid}", Nqn::UUID_PREFIX).parse().context("cannot make a name for the subsystem")
 }
 
 /// The name that somebody chose. It must survive what is pasted from it: a URI, and a shell's line.
