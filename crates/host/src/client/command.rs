@@ -52,7 +52,7 @@ fn deallocation(ranges: &[BlockRange], nsid: u32) -> (SubmissionEntry, Data) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::task::Shape;
+    use super::super::shape::Shape;
     use super::*;
     use crate::request::Request;
 

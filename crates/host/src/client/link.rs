@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use isolane_proto::host::Abandoned;
 use isolane_reactor::{Reactor, Token};
 
+use super::Client;
 use super::flow::Run;
 use super::keeper::Keeper;
 use super::lane::{Answer, Lane, Loss};
+use super::shape::Shape;
 use super::task::{Part, Task};
-use super::{Client, shape_of};
 use crate::error::{ConnectError, RequestError};
 use crate::fence::{FENCES_MAX, OldAssociation, Verdict};
 use crate::info::Info;
@@ -190,7 +191,7 @@ impl Client {
         if let Some(difference) = namespace.difference(&self.namespace) {
             return Err(ConnectError::VolumeChanged(difference));
         }
-        self.shape = shape_of(namespace, info)?;
+        self.shape = Shape::of(namespace, info)?;
         self.namespace = namespace.clone();
         Ok(())
     }

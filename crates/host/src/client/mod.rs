@@ -8,10 +8,10 @@
 //! anew and the questions of a [`fence`](crate::fence) run elsewhere. Invariants: each request is answered with exactly
 //! one completion; a request goes through the lane it was submitted to.
 //!
-//! Files: `turn` sends and receives, `housekeeping` looks at the clock, `task` splits requests, `flow` leads them through,
-//! `command` makes NVMe commands of them, `lane` moves bytes, `holding` holds back for more, `keeper` keeps the association
-//! alive, `link` loses and regains it, `replay` decides what is repeated, `connections` tells
-//! where they are.
+//! Files: `turn` sends and receives, `housekeeping` looks at the clock, `task` splits requests that fit the volume's `shape`
+//! and their buffers in `pieces`, `flow` leads them through, `command` makes NVMe commands of them, `lane` moves bytes,
+//! `holding` holds back for more, `keeper` keeps the association alive, `link` loses and regains it, `replay` decides what
+//! is repeated, `connections` tells where they are.
 
 mod command;
 mod connections;
@@ -22,7 +22,9 @@ mod housekeeping;
 mod keeper;
 mod lane;
 mod link;
+mod pieces;
 mod replay;
+mod shape;
 mod task;
 mod tasks;
 #[cfg(test)]
@@ -43,7 +45,7 @@ pub(crate) use self::lane::describe;
 use self::link::Link;
 pub(crate) use self::link::Message;
 use self::replay::Replay;
-use self::task::Shape;
+use self::shape::Shape;
 use self::tasks::Tasks;
 pub use self::turn::Wait;
 use crate::classes::{Class, Classes};
@@ -111,7 +113,7 @@ impl Client {
         let plan = Arc::new(Plan { uri: uri.clone(), options });
         let association = setup::associate(&plan)?;
         let namespace = association.info.choose(uri.nsid)?.clone();
-        let shape = shape_of(&namespace, &association.info)?;
+        let shape = Shape::of(&namespace, &association.info)?;
         let classes = association.info.negotiated.lanes;
         let reactor = Reactor::new(config(&plan.options)).map_err(|error| no_reactor(&error))?;
         let (sender, messages) = mailbox::unbounded(reactor.waker());
@@ -209,28 +211,6 @@ impl Client {
     pub fn close(mut self) {
         self.part();
     }
-}
-
-/// What requests are checked against and split by.
-fn shape_of(namespace: &NamespaceInfo, info: &Info) -> Result<Shape, ConnectError> {
-    let unsupported =
-        |what: &str| Err(ConnectError::Unsupported(format!("namespace {} {what}", namespace.nsid)));
-    if namespace.metadata_bytes != 0 {
-        return unsupported("has blocks with metadata");
-    }
-    if !namespace.block_bytes.is_power_of_two() || !(512..=65_536).contains(&namespace.block_bytes) {
-        return unsupported("has blocks that are not 512 bytes to 64 KiB long");
-    }
-    if namespace.len_bytes() > i64::MAX as u64 {
-        return unsupported("has more bytes than a file can have");
-    }
-    let part_blocks = info.negotiated.transfer_bytes_max / namespace.block_bytes as usize;
-    Ok(Shape {
-        block_bytes: namespace.block_bytes,
-        capacity_blocks: namespace.blocks,
-        // NLB has 16 bits and is 0's based.
-        part_blocks: part_blocks.clamp(1, 65_536) as u32,
-    })
 }
 
 fn config(options: &Options) -> Config {

@@ -10,6 +10,8 @@ use std::time::Instant;
 use isolane_memory::Buffer;
 use smallvec::SmallVec;
 
+use super::pieces::Pieces;
+use super::shape::Shape;
 use crate::error::RequestError;
 use crate::request::{BlockRange, Completion, Request};
 
@@ -28,16 +30,6 @@ impl Operation {
     pub(crate) fn changes_blocks(&self) -> bool {
         !matches!(self, Operation::Read | Operation::Flush)
     }
-}
-
-/// The shape of the volume that requests are checked against and split by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    /// A power of two.
-    pub block_bytes: u32,
-    pub capacity_blocks: u64,
-    /// The most blocks of one command.
-    pub part_blocks: u32,
 }
 
 /// One part of one task; its number in a command's mark.
@@ -79,24 +71,15 @@ pub(crate) struct Task {
     pieces: Pieces,
 }
 
-/// The buffer, as far as no command has it.
-#[derive(Debug)]
-enum Pieces {
-    /// That of the only part.
-    One(Option<Buffer>),
-    /// One for each part.
-    Many(Vec<Option<Buffer>>),
-}
-
 impl Task {
     /// Checks and splits a request. On error the request's buffer comes back with it.
     #[inline(always)]
     pub(crate) fn new(tag: u64, lane: usize, request: Request, shape: &Shape) -> Result<Task, Completion> {
-        let range = match check(&request, shape) {
+        let range = match shape.check(&request) {
             Ok(range) => range,
             Err(error) => return Err(Completion { tag, result: Err(error), buffer: request.into_buffer() }),
         };
-        let parts = parts_of(&range, shape);
+        let parts = shape.parts(&range);
         let (operation, buffer) = match request {
             Request::Read { buffer, .. } => (Operation::Read, Some(buffer)),
             Request::Write { buffer, fua, .. } => (Operation::Write { fua }, Some(buffer)),
@@ -187,104 +170,9 @@ impl Task {
     }
 }
 
-impl Pieces {
-    fn split(buffer: Option<Buffer>, parts: u32, part_bytes: usize) -> Pieces {
-        let Some(mut buffer) = buffer else { return Pieces::One(None) };
-        let mut pieces = Vec::with_capacity(parts as usize);
-        for _ in 1..parts {
-            let rest = buffer.split_off(part_bytes);
-            pieces.push(Some(std::mem::replace(&mut buffer, rest)));
-        }
-        pieces.push(Some(buffer));
-        Pieces::Many(pieces)
-    }
-
-    #[inline]
-    fn place(&mut self, part: u32) -> Option<&mut Option<Buffer>> {
-        match self {
-            Pieces::One(piece) => (part == 0).then_some(piece),
-            Pieces::Many(pieces) => pieces.get_mut(part as usize),
-        }
-    }
-
-    fn join(self) -> Option<Buffer> {
-        let mut pieces = match self {
-            Pieces::One(piece) => return piece,
-            Pieces::Many(pieces) => pieces.into_iter().flatten(),
-        };
-        let mut whole = pieces.next()?;
-        for piece in pieces {
-            if whole.join(piece).is_err() {
-                debug_assert!(false, "pieces of one buffer always fit");
-            }
-        }
-        Some(whole)
-    }
-}
-
 /// Whether two ranges have a block in common.
 pub(crate) fn overlaps(one: &BlockRange, other: &BlockRange) -> bool {
     one.lba < other.lba + other.blocks && other.lba < one.lba + one.blocks
-}
-
-fn parts_of(range: &BlockRange, shape: &Shape) -> u32 {
-    match range.blocks <= u64::from(shape.part_blocks) {
-        true => 1,
-        false => u32::try_from(range.blocks.div_ceil(u64::from(shape.part_blocks))).unwrap_or(u32::MAX),
-    }
-}
-
-/// Checks a request, and says which blocks it is about; nothing for one about no range, or about several.
-#[inline]
-fn check(request: &Request, shape: &Shape) -> Result<BlockRange, RequestError> {
-    let range = match request {
-        Request::Read { lba, buffer } | Request::Write { lba, buffer, .. } => {
-            BlockRange { lba: *lba, blocks: blocks_of(buffer, shape)? }
-        }
-        Request::WriteZeroes { range, .. } => *range,
-        Request::Deallocate { ranges } => {
-            check_ranges(ranges, shape)?;
-            return Ok(BlockRange { lba: 0, blocks: 0 });
-        }
-        Request::Flush => return Ok(BlockRange { lba: 0, blocks: 0 }),
-    };
-    check_range(&range, shape).map(|()| range)
-}
-
-/// The blocks that a buffer holds.
-#[inline]
-fn blocks_of(buffer: &Buffer, shape: &Shape) -> Result<u64, RequestError> {
-    let bytes = buffer.len() as u64;
-    if bytes == 0 {
-        return Err(RequestError::Buffer("the buffer is empty: give it the length of what is to be moved"));
-    }
-    if !buffer.is_exclusive() {
-        return Err(RequestError::Buffer("the buffer is shared: drop what was shared from it first"));
-    }
-    // A power of two (see `shape_of`): no division.
-    let blocks = bytes >> shape.block_bytes.trailing_zeros();
-    match blocks << shape.block_bytes.trailing_zeros() == bytes {
-        true => Ok(blocks),
-        false => Err(RequestError::Unaligned { bytes, block_bytes: shape.block_bytes }),
-    }
-}
-
-#[inline]
-fn check_range(range: &BlockRange, shape: &Shape) -> Result<(), RequestError> {
-    let capacity = shape.capacity_blocks;
-    match range.lba.checked_add(range.blocks) {
-        Some(end) if end <= capacity && range.blocks > 0 => Ok(()),
-        _ => Err(RequestError::OutOfRange { lba: range.lba, blocks: range.blocks, capacity }),
-    }
-}
-
-/// Dataset Management takes up to 256 ranges of 32-bit length.
-fn check_ranges(ranges: &[BlockRange], shape: &Shape) -> Result<(), RequestError> {
-    let is_fit = |range: &BlockRange| range.blocks <= u64::from(u32::MAX);
-    if ranges.is_empty() || ranges.len() > 256 || !ranges.iter().all(is_fit) {
-        return Err(RequestError::Ranges);
-    }
-    ranges.iter().try_for_each(|range| check_range(range, shape))
 }
 
 #[cfg(test)]
@@ -324,34 +212,6 @@ mod tests {
         assert_eq!(buffer.as_slice().unwrap().as_ptr(), start);
         let bytes = buffer.to_vec();
         assert_eq!((bytes[0], bytes[4096], bytes[8192], bytes.len()), (1, 2, 3, 20 * 512));
-    }
-
-    #[test]
-    fn what_does_not_fit_the_volume_is_refused_and_the_buffer_comes_back() {
-        let error = |result: Result<Task, Completion>| {
-            let completion = result.unwrap_err();
-            assert!(completion.buffer.is_some());
-            completion.result.unwrap_err()
-        };
-        assert!(matches!(error(read(999, 2)), RequestError::OutOfRange { .. }));
-        assert!(matches!(error(read(u64::MAX, 1)), RequestError::OutOfRange { .. }));
-        assert!(matches!(error(read(0, 0)), RequestError::Buffer(_)));
-        let odd = Request::Read { lba: 0, buffer: Buffer::contiguous(100) };
-        assert!(matches!(error(Task::new(0, 0, odd, &SHAPE)), RequestError::Unaligned { .. }));
-        let shared = Buffer::contiguous(512);
-        let _other = shared.share(0, 512);
-        let request = Request::Write { lba: 0, buffer: shared, fua: false };
-        assert!(matches!(error(Task::new(0, 0, request, &SHAPE)), RequestError::Buffer(_)));
-    }
-
-    #[test]
-    fn deallocation_is_bounded_like_its_command() {
-        let task = |ranges| Task::new(0, 0, Request::Deallocate { ranges }, &SHAPE);
-        let range = BlockRange { lba: 1, blocks: 2 };
-        assert_eq!(task(vec![range; 256]).unwrap().parts, 1);
-        assert!(task(vec![range; 257]).is_err());
-        assert!(task(vec![]).is_err());
-        assert!(task(vec![BlockRange { lba: 999, blocks: 2 }]).is_err());
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl Tasks {
 mod tests {
     use isolane_memory::Buffer;
 
-    use super::super::task::Shape;
+    use super::super::shape::Shape;
     use super::*;
     use crate::request::Request;
 

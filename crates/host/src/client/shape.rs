@@ -1,0 +1,151 @@
+//! The shape of the volume, and what of requests has to fit it.
+//!
+//! Invariant: the block size is a power of two, and every byte of the volume has an offset in 63 bits.
+
+use isolane_memory::Buffer;
+
+use crate::error::{ConnectError, RequestError};
+use crate::info::{Info, NamespaceInfo};
+use crate::request::{BlockRange, Request};
+
+/// What requests are checked against and split by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// A power of two.
+    pub block_bytes: u32,
+    pub capacity_blocks: u64,
+    /// The most blocks of one command.
+    pub part_blocks: u32,
+}
+
+impl Shape {
+    /// That of a namespace.
+    ///
+    /// # Errors
+    /// What of it requests cannot be made for.
+    pub(super) fn of(namespace: &NamespaceInfo, info: &Info) -> Result<Shape, ConnectError> {
+        let unsupported =
+            |what: &str| Err(ConnectError::Unsupported(format!("namespace {} {what}", namespace.nsid)));
+        if namespace.metadata_bytes != 0 {
+            return unsupported("has blocks with metadata");
+        }
+        if !namespace.block_bytes.is_power_of_two() || !(512..=65_536).contains(&namespace.block_bytes) {
+            return unsupported("has blocks that are not 512 bytes to 64 KiB long");
+        }
+        if namespace.len_bytes() > i64::MAX as u64 {
+            return unsupported("has more bytes than a file can have");
+        }
+        let part_blocks = info.negotiated.transfer_bytes_max / namespace.block_bytes as usize;
+        Ok(Shape {
+            block_bytes: namespace.block_bytes,
+            capacity_blocks: namespace.blocks,
+            // NLB has 16 bits and is 0's based.
+            part_blocks: part_blocks.clamp(1, 65_536) as u32,
+        })
+    }
+
+    /// How many commands carry these blocks.
+    #[inline]
+    pub(super) fn parts(&self, range: &BlockRange) -> u32 {
+        match range.blocks <= u64::from(self.part_blocks) {
+            true => 1,
+            false => u32::try_from(range.blocks.div_ceil(u64::from(self.part_blocks))).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Checks a request, and says which blocks it is about; nothing for one about no range, or about several.
+    #[inline]
+    pub(super) fn check(&self, request: &Request) -> Result<BlockRange, RequestError> {
+        let range = match request {
+            Request::Read { lba, buffer } | Request::Write { lba, buffer, .. } => {
+                BlockRange { lba: *lba, blocks: self.blocks_of(buffer)? }
+            }
+            Request::WriteZeroes { range, .. } => *range,
+            Request::Deallocate { ranges } => {
+                self.check_ranges(ranges)?;
+                return Ok(BlockRange { lba: 0, blocks: 0 });
+            }
+            Request::Flush => return Ok(BlockRange { lba: 0, blocks: 0 }),
+        };
+        self.check_range(&range).map(|()| range)
+    }
+
+    /// The blocks that a buffer holds.
+    #[inline]
+    fn blocks_of(&self, buffer: &Buffer) -> Result<u64, RequestError> {
+        let bytes = buffer.len() as u64;
+        if bytes == 0 {
+            return Err(RequestError::Buffer(
+                "the buffer is empty: give it the length of what is to be moved",
+            ));
+        }
+        if !buffer.is_exclusive() {
+            return Err(RequestError::Buffer("the buffer is shared: drop what was shared from it first"));
+        }
+        // A power of two (see [`Shape::of`]): no division.
+        let blocks = bytes >> self.block_bytes.trailing_zeros();
+        match blocks << self.block_bytes.trailing_zeros() == bytes {
+            true => Ok(blocks),
+            false => Err(RequestError::Unaligned { bytes, block_bytes: self.block_bytes }),
+        }
+    }
+
+    #[inline]
+    fn check_range(&self, range: &BlockRange) -> Result<(), RequestError> {
+        let capacity = self.capacity_blocks;
+        match range.lba.checked_add(range.blocks) {
+            Some(end) if end <= capacity && range.blocks > 0 => Ok(()),
+            _ => Err(RequestError::OutOfRange { lba: range.lba, blocks: range.blocks, capacity }),
+        }
+    }
+
+    /// Dataset Management takes up to 256 ranges of 32-bit length.
+    fn check_ranges(&self, ranges: &[BlockRange]) -> Result<(), RequestError> {
+        let is_fit = |range: &BlockRange| range.blocks <= u64::from(u32::MAX);
+        if ranges.is_empty() || ranges.len() > 256 || !ranges.iter().all(is_fit) {
+            return Err(RequestError::Ranges);
+        }
+        ranges.iter().try_for_each(|range| self.check_range(range))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::task::Task;
+    use crate::request::Completion;
+
+    const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1000, part_blocks: 8 };
+
+    fn read(lba: u64, blocks: usize) -> Result<Task, Completion> {
+        Task::new(7, 0, Request::Read { lba, buffer: Buffer::contiguous(blocks * 512) }, &SHAPE)
+    }
+
+    #[test]
+    fn what_does_not_fit_the_volume_is_refused_and_the_buffer_comes_back() {
+        let error = |result: Result<Task, Completion>| {
+            let completion = result.unwrap_err();
+            assert!(completion.buffer.is_some());
+            completion.result.unwrap_err()
+        };
+        assert!(matches!(error(read(999, 2)), RequestError::OutOfRange { .. }));
+        assert!(matches!(error(read(u64::MAX, 1)), RequestError::OutOfRange { .. }));
+        assert!(matches!(error(read(0, 0)), RequestError::Buffer(_)));
+        let odd = Request::Read { lba: 0, buffer: Buffer::contiguous(100) };
+        assert!(matches!(error(Task::new(0, 0, odd, &SHAPE)), RequestError::Unaligned { .. }));
+        let shared = Buffer::contiguous(512);
+        let _other = shared.share(0, 512);
+        let request = Request::Write { lba: 0, buffer: shared, fua: false };
+        assert!(matches!(error(Task::new(0, 0, request, &SHAPE)), RequestError::Buffer(_)));
+    }
+
+    #[test]
+    fn deallocation_is_bounded_like_its_command() {
+        let task = |ranges| Task::new(0, 0, Request::Deallocate { ranges }, &SHAPE);
+        let range = BlockRange { lba: 1, blocks: 2 };
+        assert_eq!(task(vec![range; 256]).unwrap().parts, 1);
+        assert!(task(vec![range; 257]).is_err());
+        assert!(task(vec![]).is_err());
+        assert!(task(vec![BlockRange { lba: 999, blocks: 2 }]).is_err());
+    }
+}
