@@ -1,20 +1,19 @@
 //! The commands in flight, found by slot (our own permits and transfer tags) or by CID (the host's choice).
 //!
-//! It does not answer anything. Invariant: a slot is occupied exactly while a permit for it exists, and the
+//! It does not answer anything. `slot` is one of them, `chains` finds it by CID. Invariant: a slot is occupied exactly while a permit for it exists, and the
 //! CIDs of occupied slots differ.
 
-use arrayvec::ArrayVec;
+mod chains;
+mod slot;
+
 use isolane_memory::Buffer;
 use isolane_wire::SubmissionEntry;
 
+use self::chains::NONE;
+use self::slot::TAG_SLOT_MASK;
+pub(super) use self::slot::{GRANTS_MAX, SLOTS_MAX, Slot};
 use super::permit::Permit;
 use crate::queue::Debt;
-
-/// The most R2Ts outstanding for one command, whatever the host allows.
-pub(super) const GRANTS_MAX: usize = 4;
-/// The most commands of one queue: what the tag leaves for the slot.
-pub(super) const SLOTS_MAX: usize = 1 << TAG_SLOT_BITS;
-const TAG_SLOT_BITS: u32 = 14;
 
 /// The table.
 pub(super) struct Slots {
@@ -30,39 +29,6 @@ pub(super) struct Slots {
     receiving_bytes: usize,
     /// Transfers ever begun.
     transfers: u64,
-}
-
-/// One command.
-pub(super) struct Slot {
-    generation: u32,
-    cid: u16,
-    next: u16,
-    is_occupied: bool,
-    pub(super) entry: SubmissionEntry,
-    /// Write data; present while it arrives.
-    pub(super) buffer: Option<Buffer>,
-    /// The number of its transfer, counted from 1.
-    transfer: u64,
-    /// Data digests so far were right.
-    pub(super) is_intact: bool,
-    /// Bytes that R2Ts asked for, and bytes that arrived.
-    granted: u32,
-    pub(super) received: u32,
-    pub(super) grants: ArrayVec<Grant, GRANTS_MAX>,
-}
-
-/// One outstanding R2T.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Grant {
-    pub(super) ttag: u16,
-    /// Its range, from the start of the command's data.
-    pub(super) start: u32,
-    /// The next byte that must come.
-    pub(super) next: u32,
-    /// The end of the range.
-    pub(super) end: u32,
-    /// It was given without a turn.
-    pub(super) is_extra: bool,
 }
 
 /// Why a command was not accepted.
@@ -217,53 +183,8 @@ impl Slots {
         self.slots.iter_mut().filter_map(|slot| slot.buffer.take())
     }
 
-    fn find(&self, cid: u16) -> Option<u16> {
-        let mut at = self.chains[self.bucket(cid)];
-        while at != NONE && self.slots[usize::from(at)].cid != cid {
-            at = self.slots[usize::from(at)].next;
-        }
-        (at != NONE).then_some(at)
-    }
-
-    fn bucket(&self, cid: u16) -> usize {
-        // Hosts count in the low bits and put a generation above: both take part.
-        usize::from(cid ^ (cid >> 12)) & (self.chains.len() - 1)
-    }
-
-    fn link(&mut self, at: u16) {
-        let bucket = self.bucket(self.slots[usize::from(at)].cid);
-        self.slots[usize::from(at)].next = self.chains[bucket];
-        self.chains[bucket] = at;
-    }
-
-    fn unlink(&mut self, at: u16) {
-        let next = self.slots[usize::from(at)].next;
-        let bucket = self.bucket(self.slots[usize::from(at)].cid);
-        if self.chains[bucket] == at {
-            self.chains[bucket] = next;
-            return;
-        }
-        let mut before = self.chains[bucket];
-        while self.slots[usize::from(before)].next != at {
-            before = self.slots[usize::from(before)].next;
-        }
-        self.slots[usize::from(before)].next = next;
-    }
-
     fn grow(&mut self, entry: &SubmissionEntry) -> u16 {
-        self.slots.push(Slot {
-            generation: 0,
-            cid: entry.cid,
-            next: NONE,
-            is_occupied: false,
-            entry: *entry,
-            buffer: None,
-            transfer: 0,
-            is_intact: true,
-            granted: 0,
-            received: 0,
-            grants: ArrayVec::new(),
-        });
+        self.slots.push(Slot::new(entry));
         (self.slots.len() - 1) as u16
     }
 
@@ -275,46 +196,6 @@ impl Slots {
         );
     }
 }
-
-impl Slot {
-    /// The CID of the command.
-    pub(super) fn cid(&self) -> u16 {
-        self.cid
-    }
-
-    /// Whether all data arrived.
-    pub(super) fn is_complete(&self) -> bool {
-        self.received == self.len()
-    }
-
-    fn len(&self) -> u32 {
-        self.buffer.as_ref().map_or(0, |buffer| buffer.len() as u32)
-    }
-
-    /// Opens the next grant of at most `len_max` bytes, if there is anything left to ask for.
-    pub(super) fn next_grant(&mut self, at: u16, len_max: u32, is_extra: bool) -> Option<Grant> {
-        let len = self.len();
-        if self.granted >= len || self.grants.is_full() {
-            return None;
-        }
-        let in_use = |tag| self.grants.iter().any(|grant| grant.ttag == tag);
-        let ttag = (0..GRANTS_MAX as u16).map(|n| at | n << TAG_SLOT_BITS).find(|tag| !in_use(*tag))?;
-        let grant = Grant {
-            ttag,
-            start: self.granted,
-            next: self.granted,
-            end: len.min(self.granted.saturating_add(len_max)),
-            is_extra,
-        };
-        self.granted = grant.end;
-        self.grants.push(grant);
-        Some(grant)
-    }
-}
-
-const NONE: u16 = u16::MAX;
-const TAG_SLOT_MASK: u16 = (1 << TAG_SLOT_BITS) - 1;
-const _: () = assert!(GRANTS_MAX << TAG_SLOT_BITS == 1 << 16);
 
 #[cfg(test)]
 mod tests {
