@@ -6,7 +6,8 @@ use isolane_reactor::{Reactor, socket};
 
 use super::Client;
 use super::lane::Lane;
-use super::link::{Link, Up};
+use super::link::Link;
+use super::up::Up;
 use crate::classes::Class;
 
 /// One connection of a client, and where its packets arrive (H3, S6).

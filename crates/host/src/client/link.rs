@@ -4,20 +4,18 @@
 //! which says what is repeated. A new association is made on a thread of its own, with pauses that grow.
 //! Invariant: a link that is down either has an attempt under way or a time for the next one.
 
-use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_proto::host::Abandoned;
-use isolane_reactor::{Reactor, Token};
 
 use super::Client;
 use super::flow::Run;
-use super::keeper::Keeper;
 use super::lane::{Answer, Lane, Loss};
 use super::shape::Shape;
 use super::task::{Part, Task};
+use super::up::Up;
 use crate::error::{ConnectError, RequestError};
 use crate::fence::{FENCES_MAX, OldAssociation, Verdict};
 use crate::info::Info;
@@ -32,24 +30,6 @@ pub(super) enum Link {
     Up(Box<Up>),
     Down(Outage),
     Closed(Arc<ConnectError>),
-}
-
-/// The connections of a living association.
-pub(super) struct Up {
-    pub keeper: Keeper,
-    pub lanes: Vec<Lane>,
-    /// By the index of a token.
-    places: Vec<Option<Place>>,
-    raised: Instant,
-    /// The outage that it ended.
-    before: Outage,
-}
-
-/// Which connection it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    Admin,
-    Lane(usize),
 }
 
 /// The time without an association, short-lived ones included.
@@ -78,90 +58,18 @@ impl Link {
 }
 
 impl Outage {
+    /// The one that the loss of an association begins. If that lived for less than the longest pause, it goes on with the
+    /// one before: a target that drops every association must not be stormed, nor tried for ever.
+    fn after(lost: &Up, reconnect: &Reconnect, now: Instant) -> Outage {
+        if now >= lost.raised + reconnect.delay_max {
+            return Outage { since: now, attempt: 0, next: Some(now) };
+        }
+        Outage { next: Some(now + reconnect.pause(lost.before.attempt)), ..lost.before }
+    }
+
     /// How long until the next attempt.
     pub(super) fn wait(&self, now: Instant) -> Duration {
         self.next.map_or(Duration::MAX, |next| next.saturating_duration_since(now))
-    }
-}
-
-impl Up {
-    /// Whether any connection has something to send and takes it.
-    pub fn wants_transmit(&self) -> bool {
-        self.lanes.iter().any(Lane::wants_transmit) || self.keeper.lane.wants_transmit()
-    }
-
-    fn adopt(
-        association: Association,
-        nsid: u32,
-        keep_alive: Duration,
-        before: Outage,
-        reactor: &mut Reactor,
-    ) -> io::Result<Up> {
-        let Association { admin, lanes, async_events_max, .. } = association;
-        let admin = Lane::adopt(admin, reactor)?;
-        let raised = Instant::now();
-        let keeper = Keeper::new(admin, nsid, keep_alive, async_events_max, raised);
-        let lanes_up = Vec::with_capacity(lanes.len());
-        let mut up = Up { keeper, lanes: lanes_up, places: Vec::new(), raised, before };
-        up.note(up.keeper.lane.token(), Place::Admin);
-        for connection in lanes {
-            match Lane::adopt(connection, reactor) {
-                Ok(lane) => up.add(lane),
-                Err(error) => {
-                    up.dismiss(reactor);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(up)
-    }
-
-    fn add(&mut self, lane: Lane) {
-        self.note(lane.token(), Place::Lane(self.lanes.len()));
-        self.lanes.push(lane);
-    }
-
-    /// Resets all connections; what was in flight on the lanes comes back.
-    fn dismiss(self, reactor: &mut Reactor) -> Vec<Abandoned> {
-        let abandoned = self.lanes.into_iter().flat_map(|lane| lane.abandon(reactor)).collect();
-        self.keeper.lane.abandon(reactor);
-        abandoned
-    }
-
-    /// The outage that its loss begins. If it lived for less than the longest pause, it goes on with the one before: a target
-    /// that drops every association must not be stormed, nor tried for ever.
-    fn outage(&self, reconnect: &Reconnect, now: Instant) -> Outage {
-        if now >= self.raised + reconnect.delay_max {
-            return Outage { since: now, attempt: 0, next: Some(now) };
-        }
-        Outage { next: Some(now + reconnect.pause(self.before.attempt)), ..self.before }
-    }
-
-    fn note(&mut self, token: Token, place: Place) {
-        let len = self.places.len().max(token.index() + 1);
-        self.places.resize(len, None);
-        self.places[token.index()] = Some(place);
-    }
-
-    /// Which connection a token names; none if it is one of an association that is gone.
-    pub(super) fn place(&self, token: Token) -> Option<Place> {
-        let place = (*self.places.get(token.index())?)?;
-        let lane = match place {
-            Place::Admin => &self.keeper.lane,
-            Place::Lane(index) => &self.lanes[index],
-        };
-        (lane.token() == token).then_some(place)
-    }
-
-    pub(super) fn at_mut(&mut self, place: Place) -> &mut Lane {
-        match place {
-            Place::Admin => &mut self.keeper.lane,
-            Place::Lane(index) => &mut self.lanes[index],
-        }
-    }
-
-    pub(super) fn lane_mut(&mut self, token: Token) -> Option<&mut Lane> {
-        self.place(token).map(|place| self.at_mut(place))
     }
 }
 
@@ -234,7 +142,7 @@ impl Client {
     /// The association is lost: resets its connections, sorts what was in flight, and starts to make a new one.
     pub(super) fn lose(&mut self, loss: &Loss) {
         let Link::Up(up) = &self.link else { return };
-        let outage = up.outage(&self.plan.options.reconnect, self.now);
+        let outage = Outage::after(up, &self.plan.options.reconnect, self.now);
         let Link::Up(up) = std::mem::replace(&mut self.link, Link::Down(outage)) else { return };
         let in_flight: usize = up.lanes.iter().map(Lane::in_flight).sum();
         log::warn!("{}: {loss}; {in_flight} commands in flight", self.info.address);

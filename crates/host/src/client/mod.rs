@@ -8,10 +8,10 @@
 //! anew and the questions of a [`fence`](crate::fence) run elsewhere. Invariants: each request is answered with exactly
 //! one completion; a request goes through the lane it was submitted to.
 //!
-//! Files: `turn` sends and receives, `housekeeping` looks at the clock, `task` splits requests that fit the volume's `shape`
-//! and their buffers in `pieces`, `flow` leads them through, `command` makes NVMe commands of them, `lane` moves bytes,
-//! `holding` holds back for more, `keeper` keeps the association alive, `link` loses and regains it, `replay` decides what
-//! is repeated, `connections` tells where they are.
+//! Files: `turn` sends and receives, `housekeeping` looks at the clock, `task` splits requests that fit the volume's
+//! `shape` and their buffers in `pieces`, `flow` leads them through, `command` makes NVMe commands of them, `lane`
+//! moves bytes, `holding` holds back for more, `keeper` keeps the association alive, `link` loses and regains it (while
+//! it is there it is `up`), `replay` decides what is repeated, `connections` tells where they are.
 
 mod command;
 mod connections;
@@ -30,6 +30,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod turn;
+mod up;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -9,7 +9,8 @@ use isolane_reactor::{Event, Token};
 
 use super::Client;
 use super::lane::{Lane, Loss};
-use super::link::{Link, Place};
+use super::link::Link;
+use super::up::Place;
 use crate::error::ConnectError;
 use crate::request::Completion;
 
