@@ -12,7 +12,7 @@ use isolane_memory::Buffer;
 
 use super::lanes::Lanes;
 use super::plan::{Direction, Plan};
-use super::report::Tally;
+use super::tally::Tally;
 use super::verifier::{Verdict, Verifier};
 use crate::failure::Failure;
 use crate::units::show_bytes;

@@ -14,6 +14,7 @@ mod pattern;
 mod place;
 mod plan;
 mod report;
+mod tally;
 mod threads;
 mod verifier;
 
@@ -36,7 +37,8 @@ use driver::Driver;
 use lanes::Lanes;
 use place::{Placement, ThreadPlace};
 use plan::{Kind, Plan};
-use report::{Report, Tally, Workload};
+use report::{Report, Workload};
+use tally::Tally;
 use verifier::Verdict;
 
 /// Runs the subcommand.

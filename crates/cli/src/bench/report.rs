@@ -1,29 +1,11 @@
-//! What a run of `bench` measured: counts, rates and the distribution of latencies.
+//! What a run of `bench` is summed up to: rates and the distribution of latencies, as JSON and as text.
 //!
-//! Latencies are recorded in nanoseconds into an HDR histogram with three significant digits and shown in
-//! microseconds. The JSON's top level is a contract: `iops`, `mib_per_s` and `latency_us` stay as they are.
-
-use std::time::Duration;
+//! Latencies are shown in microseconds. The JSON's top level is a contract: `iops`, `mib_per_s` and `latency_us` stay as they are.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::place::Placement;
-use super::verifier::Verdict;
-use crate::failure::{Context, Failure};
-
-/// Longest latency that is told apart from longer ones, in nanoseconds.
-const LATENCY_NS_MAX: u64 = 600_000_000_000;
-
-/// Counts and latencies of one run.
-pub struct Tally {
-    histogram: Histogram<u64>,
-    /// The last latency and how often in a row it came: that of operations that began and ended together. Not yet in the histogram.
-    run: (u64, u64),
-    bytes: u64,
-    errors: u64,
-    first_error: Option<String>,
-}
 
 /// What a run is summed up to.
 #[derive(Debug, Clone, Serialize)]
@@ -112,104 +94,9 @@ pub struct LatencyUs {
     pub max: f64,
 }
 
-impl Tally {
-    /// Nothing counted yet.
-    pub fn new() -> Result<Self, Failure> {
-        let histogram =
-            Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).context("cannot set up the histogram")?;
-        Ok(Tally { histogram, run: (1, 0), bytes: 0, errors: 0, first_error: None })
-    }
-
-    /// One operation of `bytes` bytes that succeeded after `latency_ns`.
-    #[inline]
-    pub fn completed(&mut self, latency_ns: u64, bytes: u64) {
-        if latency_ns != self.run.0 {
-            record_run(&mut self.histogram, self.run);
-            self.run = (latency_ns, 0);
-        }
-        self.run.1 += 1;
-        self.bytes += bytes;
-    }
-
-    /// All latencies.
-    fn latencies(&self) -> Histogram<u64> {
-        let mut histogram = self.histogram.clone();
-        record_run(&mut histogram, self.run);
-        histogram
-    }
-
-    /// One operation that failed.
-    pub fn failed(&mut self, why: &dyn std::fmt::Display) {
-        self.errors += 1;
-        self.first_error.get_or_insert_with(|| why.to_string());
-    }
-
-    /// Adds what another thread counted.
-    pub fn add(&mut self, other: &Tally) -> Result<(), Failure> {
-        self.bytes += other.bytes;
-        self.errors += other.errors;
-        self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
-        self.histogram.add(&other.histogram).context("cannot add two histograms up")
-    }
-
-    /// Why the first failed operation failed.
-    pub fn first_error(&self) -> Option<&str> {
-        self.first_error.as_deref()
-    }
-
-    /// Operations that succeeded so far.
-    pub fn operations(&self) -> u64 {
-        self.histogram.len() + self.run.1
-    }
-
-    /// Bytes moved so far.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Operations that failed so far.
-    pub fn errors(&self) -> u64 {
-        self.errors
-    }
-
-    /// The sum of the run.
-    pub fn report(&self, elapsed: Duration, verdict: &Verdict, workload: Workload) -> Report {
-        let seconds = elapsed.as_secs_f64().max(f64::EPSILON);
-        Report {
-            iops: self.operations() as f64 / seconds,
-            mib_per_s: self.bytes as f64 / f64::from(1 << 20) / seconds,
-            latency_us: LatencyUs::of(&self.latencies()),
-            errors: self.errors,
-            verified_blocks: verdict.blocks_checked(),
-            verify_errors: verdict.errors(),
-            operations: self.operations(),
-            seconds,
-            workload,
-            beside: None,
-            placement: None,
-        }
-    }
-
-    /// The sum of what went on beside a run.
-    pub fn stream_report(&self, elapsed: Duration) -> StreamReport {
-        let seconds = elapsed.as_secs_f64().max(f64::EPSILON);
-        StreamReport {
-            iops: self.operations() as f64 / seconds,
-            mib_per_s: self.bytes as f64 / f64::from(1 << 20) / seconds,
-            latency_us: LatencyUs::of(&self.latencies()),
-            errors: self.errors,
-        }
-    }
-}
-
-fn record_run(histogram: &mut Histogram<u64>, (latency_ns, count): (u64, u64)) {
-    if count > 0 {
-        histogram.saturating_record_n(latency_ns.clamp(1, LATENCY_NS_MAX), count);
-    }
-}
-
 impl LatencyUs {
-    fn of(histogram: &Histogram<u64>) -> Self {
+    /// That of latencies in nanoseconds.
+    pub fn of(histogram: &Histogram<u64>) -> Self {
         let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
         LatencyUs {
             mean: histogram.mean() / 1000.0,
@@ -291,6 +178,10 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::tally::Tally;
+    use super::super::verifier::Verdict;
     use super::*;
 
     fn report() -> Report {
@@ -317,15 +208,6 @@ mod tests {
     fn rates_are_counts_over_time() {
         assert_eq!(report().iops, 50.0);
         assert_eq!(report().mib_per_s, 100.0 * 4096.0 / 1048576.0 / 2.0);
-    }
-
-    #[test]
-    fn equal_latencies_in_a_row_all_count() {
-        let mut tally = Tally::new().unwrap();
-        [5000, 5000, 7000, 5000, 5000].into_iter().for_each(|ns| tally.completed(ns, 512));
-        assert_eq!((tally.operations(), tally.bytes()), (5, 5 * 512));
-        let latencies = tally.latencies();
-        assert_eq!((latencies.len(), latencies.count_at(5000), latencies.count_at(7000)), (5, 4, 1));
     }
 
     #[test]

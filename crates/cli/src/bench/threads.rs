@@ -9,7 +9,7 @@ use isolane_host::{BlockingVolume, Buffer, Completion, Options, Request, Request
 
 use super::place::ThreadPlace;
 use super::plan::{Direction, Plan};
-use super::report::Tally;
+use super::tally::Tally;
 use crate::failure::{Context, Failure};
 
 /// Several threads instead of one.
