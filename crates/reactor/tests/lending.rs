@@ -95,6 +95,22 @@ fn a_connection_whose_route_copies_is_sent_to_in_the_usual_way() {
 }
 
 #[test]
+fn a_socket_that_goes_to_another_reactor_takes_along_what_is_known_of_its_sends() {
+    with_each(|config| {
+        let (mut first, token, mut peer) = lane(&config);
+        let (mut second, mut third) = (reactor(&config), reactor(&config));
+        let token = second.attach(first.detach(token).expect("nothing is out")).expect("added");
+        let sent = send(&mut second, token, &payload(5));
+        assert!(sent.is_lent, "it is sent to without a copy there, too");
+        assert!(second.detach(token).is_none(), "something is out");
+        read_exactly(&mut peer, sent.bytes);
+        await_return(&mut second, sent.bytes);
+        let token = third.attach(second.detach(token).expect("nothing is out")).expect("added");
+        assert!(!send(&mut third, token, &payload(6)).is_lent, "it is known that the kernel copies");
+    });
+}
+
+#[test]
 fn a_closed_socket_lingers_until_its_last_byte_is_there() {
     with_each(|config| {
         let (mut reactor, token, mut peer) = lane(&config);
@@ -103,6 +119,7 @@ fn a_closed_socket_lingers_until_its_last_byte_is_there() {
         assert!(reactor.remove(token).is_none(), "it can only be closed");
         reactor.close(token);
         assert!(reactor.socket(token).is_none());
+        assert_eq!(reactor.lingering_count(), 1);
         let reader = std::thread::spawn(move || {
             let mut all = Vec::new();
             peer.read_to_end(&mut all).expect("read");
@@ -110,6 +127,7 @@ fn a_closed_socket_lingers_until_its_last_byte_is_there() {
         });
         let back: usize = std::iter::from_fn(|| reactor.poll_returned()).map(|(_, lent)| lent.bytes).sum();
         await_return(&mut reactor, lent - back);
+        assert_eq!(reactor.lingering_count(), 0);
         let all = reader.join().expect("a reader");
         assert!(all.len() == taken && all.iter().all(|byte| *byte == 7));
     });

@@ -44,6 +44,8 @@ impl Operation {
 pub struct Counters {
     /// Connections that are open now.
     pub connections_open: u64,
+    /// Closed connections whose last bytes the kernel still sends out of our memory. They count against the limit, too.
+    pub connections_lingering: u64,
     /// Connections accepted since the start.
     pub connections_total: u64,
     /// Bytes read from sockets.
@@ -165,6 +167,11 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(amount), Ordering::Relaxed);
     }
 
+    /// Replaces; only ever called by the core that owns this counter.
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     pub(crate) fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -175,6 +182,7 @@ impl Counter {
 #[repr(align(128))]
 pub(crate) struct CoreCounters {
     pub connections_open: Counter,
+    pub connections_lingering: Counter,
     pub connections_total: Counter,
     pub received_bytes: Counter,
     pub sent_bytes: Counter,
@@ -233,6 +241,7 @@ impl CoreCounters {
     /// Adds this core's numbers to `sum`, whose namespaces are in the same order.
     pub(crate) fn add_to(&self, sum: &mut Counters) {
         sum.connections_open += self.connections_open.value();
+        sum.connections_lingering += self.connections_lingering.value();
         sum.connections_total += self.connections_total.value();
         sum.received_bytes += self.received_bytes.value();
         sum.sent_bytes += self.sent_bytes.value();

@@ -32,6 +32,7 @@ mod listen;
 mod namespace;
 mod placement;
 mod scheduler;
+mod seats;
 mod shared;
 mod status;
 mod table;

@@ -21,6 +21,7 @@ use crate::core::Traveller;
 use crate::counters::CoreCounters;
 use crate::namespace::Namespaces;
 use crate::scheduler::CoreLoad;
+use crate::seats::Seats;
 use crate::table::Key;
 
 /// A lane, as another core names it.
@@ -95,9 +96,19 @@ pub(crate) struct Shared {
     pub connections_max: usize,
     /// Short commands pass long ones.
     pub scheduling: bool,
+    pub seats: Seats,
     /// Cores whose lanes are all closed after [`Message::Stop`].
     pub cores_drained: AtomicUsize,
     control: Mutex<Control>,
+}
+
+/// What is decided about all cores before they begin.
+pub(crate) struct Bounds {
+    pub connections_max: usize,
+    /// Lanes that one core may have.
+    pub lanes_on_each: usize,
+    /// Short commands pass long ones.
+    pub scheduling: bool,
 }
 
 /// The port, and which lanes its associations have.
@@ -124,12 +135,19 @@ impl Shared {
         namespaces: Namespaces,
         counters: Vec<Arc<CoreCounters>>,
         mailboxes: Vec<Sender<Message>>,
-        connections_max: usize,
-        scheduling: bool,
+        bounds: Bounds,
     ) -> Shared {
         let control = Control { port, lanes: HashMap::new(), waiting: Vec::new() };
-        let (control, cores_drained) = (Mutex::new(control), AtomicUsize::new(0));
-        Shared { namespaces, counters, mailboxes, connections_max, scheduling, cores_drained, control }
+        Shared {
+            namespaces,
+            counters,
+            seats: Seats::new(mailboxes.len(), bounds.lanes_on_each),
+            mailboxes,
+            connections_max: bounds.connections_max,
+            scheduling: bounds.scheduling,
+            cores_drained: AtomicUsize::new(0),
+            control: Mutex::new(control),
+        }
     }
 
     /// Leaves a message with a core. A core that has stopped needs none.

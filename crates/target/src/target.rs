@@ -18,12 +18,12 @@ use isolane_reactor::{Config as ReactorConfig, Reactor, ReactorError, SocketOpti
 
 use crate::config::{IN_CAPSULE_BYTES_MAX, StartError, TRANSFER_BYTES_MAX, TargetConfig};
 use crate::connections::{self, ConnectionStatus};
-use crate::core::{Acceptor, CoreReport, Driver, Parts};
+use crate::core::{Acceptor, CoreReport, Driver, Parts, lanes_max};
 use crate::counters::{CoreCounters, Counters, NamespaceCounters};
 use crate::listen::Listen;
 use crate::namespace::{Namespace, Namespaces};
 use crate::placement::Placer;
-use crate::shared::{Message, Shared};
+use crate::shared::{Bounds, Message, Shared};
 
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN`].
 pub struct Target {
@@ -270,10 +270,12 @@ fn introduce(
 ) -> (Arc<Shared>, Vec<Mailbox<Message>>) {
     let counters = cores.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len()))).collect();
     let (senders, mailboxes) = cores.iter().map(|core| mailbox::unbounded(core.waker.clone())).unzip();
-    (
-        Arc::new(Shared::new(port, namespaces, counters, senders, config.connections_max, config.scheduling)),
-        mailboxes,
-    )
+    let bounds = Bounds {
+        connections_max: config.connections_max,
+        lanes_on_each: lanes_max(config.pool_pages_max),
+        scheduling: config.scheduling,
+    };
+    (Arc::new(Shared::new(port, namespaces, counters, senders, bounds)), mailboxes)
 }
 
 fn open_listeners(places: &[Listen]) -> Result<Vec<(TcpListener, SocketOptions)>, StartError> {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -137,6 +137,33 @@ fn answers(queue: &mut MockHost, cids: &[u16]) -> Vec<Vec<u8>> {
         }
     }
     all
+}
+
+/// What each core keeps free for one command of each of its lanes is promised to no more lanes than it suffices for.
+#[test]
+fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
+    let (target, address) =
+        start(TargetConfig { pool_pages_max: 1024, connections_max: 4096, ..two_reactors(&["mem:1M"]) });
+    let (_admin, mut queue) = pair(address, 31);
+    let peer = peer_of(&queue);
+    let before = reactor_of(&target, peer).unwrap();
+    let (mut others, mut open_before) = (Vec::new(), 0);
+    while target.counters().connections_open > open_before {
+        open_before = target.counters().connections_open;
+        others.extend((0..16).map(|_| TcpStream::connect(address).unwrap()));
+        eventually("they were looked at", || target.counters().connections_total == 2 + others.len() as u64);
+    }
+    let counts = target.counters().connections_per_core;
+    for _ in 0..100 {
+        target.relocate(peer, 1 - before);
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    assert_eq!(target.counters().connections_per_core, counts);
+    assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
+    drop(others);
+    eventually("the others are gone", || target.counters().connections_open == 2);
+    relocate(&target, peer);
+    assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::Read;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use common::*;
@@ -63,6 +65,49 @@ fn hosts_that_take_nothing_and_go_cost_no_memory() {
     write(&mut queue, 5);
     assert_eq!(read(&mut queue), pattern(5, BYTES));
     assert_eq!(target.shutdown(Duration::from_secs(20)).into_result(), Ok(()));
+}
+
+/// A socket that lingers for its last bytes is still one, with memory of ours.
+#[test]
+fn closed_connections_whose_bytes_are_still_out_count_against_the_limit() {
+    let (target, address) =
+        start(TargetConfig { connections_max: 2, ..zero_copy(&["mem:4M"], IoChoice::Auto) });
+    let (admin, mut queue) = pair(address, 31);
+    for _ in 0..16 {
+        let entry = SubmissionEntry { sgl: Sgl::Transport { len: BYTES as u32 }, ..read_entry(0, BLOCKS) };
+        queue.send(entry, &[]);
+    }
+    eventually("something is lent", || target.counters().lent_bytes > 0);
+    drop(admin);
+    eventually("both are closed", || target.counters().connections_open == 0);
+    let _first = TcpStream::connect(address).unwrap();
+    eventually("it is served", || target.counters().connections_open == 1);
+    let mut second = TcpStream::connect(address).unwrap();
+    let is_refused = second.read(&mut [0]).is_ok_and(|count| count == 0);
+    // A machine that was too slow for this saw the host's patience end.
+    assert!(is_refused || target.counters().connections_lingering == 0);
+    drop(queue);
+    eventually("the peer is gone", || target.counters().connections_lingering == 0);
+}
+
+/// The kernel counts the sends of a socket wherever it is, and so does what moves with it.
+#[test]
+fn a_connection_that_has_moved_is_still_sent_to_without_a_copy() {
+    let schedule = Some(Duration::from_secs(3600));
+    let (target, address) =
+        start(TargetConfig { cores: vec![0, 0], schedule, ..zero_copy(&["mem:4M"], IoChoice::Auto) });
+    let (_admin, mut queue) = pair(address, 31);
+    write(&mut queue, 7);
+    let peer = queue.stream.local_addr().unwrap();
+    let reactor = || target.connections().iter().find(|it| it.peer == peer).map(|it| it.reactor);
+    let before = reactor().unwrap();
+    eventually("it has moved", || {
+        target.relocate(peer, 1 - before);
+        reactor() == Some(1 - before)
+    });
+    assert_eq!(target.counters().lent_bytes, 0, "nothing long was sent before");
+    assert_eq!(read(&mut queue), pattern(7, BYTES));
+    assert!(target.counters().lent_bytes > 0);
 }
 
 /// The least that a target takes.

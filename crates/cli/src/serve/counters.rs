@@ -108,6 +108,7 @@ fn to_json(counters: &Counters) -> serde_json::Value {
         .collect();
     json!({
         "connections_open": counters.connections_open,
+        "connections_lingering": counters.connections_lingering,
         "connections_total": counters.connections_total,
         "connections_per_core": counters.connections_per_core,
         "received_bytes": counters.received_bytes,

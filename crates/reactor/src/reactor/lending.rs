@@ -121,6 +121,11 @@ impl Reactor {
         self.lending.lingering.push(lingering);
     }
 
+    /// Closed sockets that still have something out.
+    pub fn lingering_count(&self) -> usize {
+        self.lending.lingering.len()
+    }
+
     /// Asks for what a socket has lent.
     pub(super) fn take_back(&mut self, token: Token) {
         let Some(lane) = self.lanes.get_mut(token) else { return };

@@ -8,6 +8,7 @@ mod sockets;
 
 use self::lending::Lending;
 pub use self::lending::Sent;
+pub use self::sockets::Detached;
 use crate::file::{Checked, Finished, Operation};
 use crate::key::Kind;
 use crate::lanes::{Lane, Lanes};

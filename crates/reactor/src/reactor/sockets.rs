@@ -3,9 +3,17 @@
 use super::Reactor;
 use crate::key::{Key, Kind};
 use crate::lanes::Lane;
+use crate::ledger::Ledger;
 use crate::{Received, Token, socket};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice, IoSliceMut};
+
+/// A socket between two reactors. What is known about sends without a copy goes with it: the kernel numbers them through.
+#[derive(Debug)]
+pub struct Detached {
+    socket: OwnedFd,
+    ledger: Option<Box<Ledger>>,
+}
 
 impl Reactor {
     /// Takes in a socket that is connected or connecting, and makes it non-blocking.
@@ -27,12 +35,29 @@ impl Reactor {
     /// Gives a socket back; drop it to close the connection. `None` if the token names nothing, or memory was lent for it
     /// that is still out: such a one can only be closed.
     pub fn remove(&mut self, token: Token) -> Option<OwnedFd> {
+        self.detach(token).map(|detached| detached.socket)
+    }
+
+    /// As [`Reactor::remove`], for a socket that goes to another reactor.
+    pub fn detach(&mut self, token: Token) -> Option<Detached> {
         if self.has_lent(token) {
             return None;
         }
         let lane = self.lanes.remove(token)?;
         self.poller.unregister(lane.socket.as_fd(), lane.armed());
-        Some(lane.socket)
+        Some(Detached { socket: lane.socket, ledger: lane.ledger })
+    }
+
+    /// Takes in a socket that comes from another reactor.
+    ///
+    /// # Errors
+    /// The kernel's; then the socket is closed.
+    pub fn attach(&mut self, detached: Detached) -> io::Result<Token> {
+        let token = self.add(detached.socket)?;
+        if let Some(lane) = self.lanes.get_mut(token) {
+            lane.ledger = detached.ledger;
+        }
+        Ok(token)
     }
 
     /// A socket, to set its options.

@@ -64,7 +64,7 @@ impl Driver {
 
     /// A connection came in.
     pub(super) fn handle_accepted(&mut self, listener: ListenerToken, socket: TcpStream, peer: SocketAddr) {
-        let open: u64 = (0..self.listeners.given.len()).map(|core| self.load(core)).sum();
+        let open = self.descriptors();
         if open >= self.core.shared.connections_max as u64 {
             log::warn!("{peer}: refused: {open} connections are open, which is the limit");
             return;
@@ -84,7 +84,7 @@ impl Driver {
     /// The connection is this core's own from now on.
     pub(super) fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
         self.core.counters.connections_total.add(1);
-        if self.stop.is_some() || !self.core.memory.has_room_for_lanes(self.lanes.len() + 1) {
+        if self.stop.is_some() || !self.core.shared.seats.take(self.core.index) {
             log::warn!("{peer}: refused: there is no memory for another connection on its core");
             return;
         }
@@ -93,7 +93,10 @@ impl Driver {
                 self.insert(token, ConnectionInfo { local, remote: peer });
                 self.core.counters.connections_open.add(1);
             }
-            Err(error) => log::warn!("{peer}: cannot be served: {error}"),
+            Err(error) => {
+                self.core.shared.seats.give_back(self.core.index);
+                log::warn!("{peer}: cannot be served: {error}");
+            }
         }
     }
 
@@ -131,6 +134,12 @@ impl Driver {
         let counters = &self.core.shared.counters[core];
         let on_the_way = self.listeners.given[core].saturating_sub(counters.connections_total.value());
         counters.connections_open.value() + on_the_way
+    }
+
+    /// Sockets of connections: open ones, those on their way to a core, and closed ones that linger for their last bytes.
+    fn descriptors(&self) -> u64 {
+        let lingering = self.core.shared.counters.iter().map(|core| core.connections_lingering.value());
+        (0..self.listeners.given.len()).map(|core| self.load(core)).chain(lingering).sum()
     }
 
     fn place(&mut self, socket: &TcpStream, peer: SocketAddr) -> usize {

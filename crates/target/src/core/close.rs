@@ -72,6 +72,7 @@ impl Core {
         }
         if let Some(token) = lane.token.take() {
             self.reactor.close(token);
+            self.count_lingering();
         }
         self.counters.connections_open.subtract(1);
         self.ended.push(lane.key);
@@ -109,6 +110,7 @@ impl Driver {
             if lane.phase == Phase::Closed {
                 self.travellers.remove(&lane.name);
                 self.lanes.remove(key);
+                self.core.shared.seats.give_back(self.core.index);
             }
         }
     }

@@ -46,7 +46,9 @@ impl Core {
     ) {
         if !is_intact {
             self.counters.digest_errors.add(1);
-            log::warn!("{}: the data digest of command {:#06x} is wrong", lane.peer(), entry.cid);
+            if self.digest_log.is_due(self.now) {
+                log::warn!("{}: the data digest of command {:#06x} is wrong", lane.peer(), entry.cid);
+            }
             self.memory.pool.recycle_buffer(buffer);
             return self.fail(lane, permit, Status::TRANSIENT_TRANSPORT_ERROR);
         }

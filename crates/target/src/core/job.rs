@@ -12,6 +12,7 @@ use isolane_reactor::file::{Finished, Operation as FileOperation};
 use isolane_volume::{Outcome, Request, Step, Task, Volume, VolumeError};
 
 use super::lane::{Association, Lane};
+use super::log_limit::LogLimit;
 use super::waiting::Waiting;
 use super::{Core, Driver};
 use crate::counters::Operation;
@@ -250,12 +251,12 @@ fn count(lane: &mut Lane, job: &mut Job) {
 
 /// Log lines about failing volumes: one a second for each, however many commands fail.
 pub(super) struct VolumeLog {
-    last: Vec<Option<Instant>>,
+    lines: Vec<LogLimit>,
 }
 
 impl VolumeLog {
     pub(super) fn new(namespaces: usize) -> VolumeLog {
-        VolumeLog { last: vec![None; namespaces] }
+        VolumeLog { lines: vec![LogLimit::default(); namespaces] }
     }
 
     /// Notes that a command failed. What the host did wrong is not the log's business.
@@ -270,12 +271,8 @@ impl VolumeLog {
         if matches!(error, VolumeError::OutOfRange { .. } | VolumeError::ReadOnly) {
             return;
         }
-        let last = &mut self.last[position];
-        if last.is_none_or(|last| now.saturating_duration_since(last) >= LOG_INTERVAL) {
-            *last = Some(now);
+        if self.lines[position].is_due(now) {
             log::error!("{}: {} failed: {error}", volume.name(), operation.name());
         }
     }
 }
-
-const LOG_INTERVAL: Duration = Duration::from_secs(1);

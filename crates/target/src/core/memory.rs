@@ -49,11 +49,6 @@ impl Memory {
         self.spare_pages = self.pool.free_pages().saturating_sub(lanes * RESERVE_PAGES);
     }
 
-    /// Whether memory for one more lane can be kept.
-    pub(crate) fn has_room_for_lanes(&self, lanes: usize) -> bool {
-        lanes * RESERVE_PAGES <= self.pool.pages_max() / 2
-    }
-
     /// A command begins to wait for so many bytes, if any.
     pub(crate) fn begin_wait(&mut self, len: usize) {
         self.waiters[Size::of(len) as usize] += usize::from(len > 0);
@@ -103,6 +98,16 @@ impl Memory {
     }
 }
 
+/// How many pages a core's pool has if so many are asked for.
+pub(crate) fn pool_pages(asked: usize) -> usize {
+    asked.max(POOL_PAGES_MIN)
+}
+
+/// How many lanes a core can keep memory free for.
+pub(crate) fn lanes_max(pool_pages_asked: usize) -> usize {
+    pool_pages(pool_pages_asked) / 2 / RESERVE_PAGES
+}
+
 /// Pages kept for each lane: the in-capsule data of one command.
 pub(crate) const RESERVE_PAGES: usize = pages_for(IN_CAPSULE_BYTES_MAX as usize);
 /// What one receive places on a guess at most.
@@ -113,7 +118,7 @@ const SMALL_BYTES_MAX: usize = 64 * 1024;
 const SMALL_SHARE: usize = 8;
 /// The least memory of a core: half of it is never kept for lanes, and the largest transfer fits into that half even
 /// without the part for small commands and what receives are lent.
-pub(crate) const POOL_PAGES_MIN: usize = 4 * pages_for(TRANSFER_BYTES_MAX as usize);
+const POOL_PAGES_MIN: usize = 4 * pages_for(TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(
     POOL_PAGES_MIN / 2 - POOL_PAGES_MIN / SMALL_SHARE - pages_for(RECEIVE_BYTES)
         >= pages_for(TRANSFER_BYTES_MAX as usize)

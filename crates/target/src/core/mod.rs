@@ -21,6 +21,7 @@
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
 //! | [`send`] | one vectored send per lane and turn |
 //! | [`close`] | the end of a lane |
+//! | [`log_limit`] | lines that others can cause, one a second |
 //! | [`mail`] | what other cores say |
 //! | [`timer`] | deadlines and keep-alive timers |
 //! | [`travel`] | lanes that move to another core |
@@ -35,6 +36,7 @@ mod flush;
 mod io;
 mod job;
 mod lane;
+mod log_limit;
 mod mail;
 mod memory;
 mod receive;
@@ -59,7 +61,9 @@ use self::connect::HostReading;
 use self::flush::{FlushGroup, Flushed, Planned};
 use self::job::{FileWork, VolumeLog};
 use self::lane::Lane;
+use self::log_limit::LogLimit;
 use self::memory::Memory;
+pub(crate) use self::memory::lanes_max;
 pub(crate) use self::travel::Traveller;
 use self::waiting::Waiting;
 use crate::counters::CoreCounters;
@@ -97,6 +101,7 @@ pub(crate) struct Core {
     flushed: Vec<Flushed>,
     planned: Vec<Planned>,
     volume_log: VolumeLog,
+    digest_log: LogLimit,
 }
 
 /// One core with its lanes.
@@ -150,7 +155,7 @@ impl Driver {
         let core = Core {
             index: parts.index,
             counters: Arc::clone(&parts.shared.counters[parts.index]),
-            memory: Memory::new(Pool::new(parts.pool_pages_max.max(memory::POOL_PAGES_MIN))),
+            memory: Memory::new(Pool::new(memory::pool_pages(parts.pool_pages_max))),
             volume_log: VolumeLog::new(parts.shared.namespaces.len()),
             shared: parts.shared,
             reactor: parts.reactor,
@@ -168,6 +173,7 @@ impl Driver {
             flushes: Table::default(),
             flushed: Vec::new(),
             planned: Vec::new(),
+            digest_log: LogLimit::default(),
         };
         let travel = parts.schedule.map(|interval| {
             travel::Travel::new(interval, core.reactor.mode(), core.shared.counters.len(), now)

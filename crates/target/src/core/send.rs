@@ -75,6 +75,14 @@ impl Core {
         }
     }
 
+    /// Tells how many closed sockets still have something out: they count against the limit of connections.
+    pub(super) fn count_lingering(&self) {
+        let lingering = self.reactor.lingering_count() as u64;
+        if lingering != self.counters.connections_lingering.value() {
+            self.counters.connections_lingering.set(lingering);
+        }
+    }
+
     /// A lane on its way out has said everything: tell the host that nothing follows.
     fn shut_write_if_done(&mut self, lane: &mut Lane) {
         let Phase::Leaving { until, is_write_shut: false } = lane.phase else { return };
@@ -97,6 +105,7 @@ impl Driver {
             }
             self.core.recycle_lent(lent);
         }
+        self.core.count_lingering();
     }
 
     /// Sends from a lane that had nothing to say before it was just read from: its host goes on while others are served. What

@@ -7,9 +7,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use isolane_reactor::Mode;
 use isolane_reactor::frequency::Frequency;
-use rustix::fd::OwnedFd;
+use isolane_reactor::{Detached, Mode};
 
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
@@ -20,7 +19,7 @@ use crate::table::Key;
 /// A lane between two cores.
 pub(crate) struct Traveller {
     lane: Option<Box<Lane>>,
-    socket: Option<OwnedFd>,
+    socket: Option<Detached>,
 }
 
 impl std::fmt::Debug for Traveller {
@@ -85,6 +84,26 @@ impl Travel {
         }
     }
 
+    /// The share of the time with work since the last report, if it is time for another.
+    fn share_if_due(&mut self, now: Instant, busy: Duration) -> Option<f64> {
+        if now < self.next_report {
+            return None;
+        }
+        let time = now.saturating_duration_since(self.reported).max(Duration::from_micros(1));
+        let share = (busy - self.busy_before).as_secs_f64() / time.as_secs_f64();
+        (self.reported, self.next_report, self.busy_before) = (now, now + self.interval, busy);
+        Some(share.min(1.0))
+    }
+
+    /// The newest loads; who has not reported lately has no lanes.
+    fn recent_loads(&self, now: Instant) -> Vec<CoreLoad> {
+        let oldest = self.interval * 2;
+        let load = |(at, load): &(Instant, CoreLoad)| {
+            if now.saturating_duration_since(*at) > oldest { CoreLoad::default() } else { load.clone() }
+        };
+        self.loads.iter().map(load).collect()
+    }
+
     fn follow(&mut self, busy: f64) {
         let Some(frequency) = &mut self.frequency else { return };
         if let Err(error) = frequency.follow(busy) {
@@ -102,27 +121,22 @@ impl Travel {
 impl Driver {
     /// Reports, plans, and lets lanes go, if the target's scheduler is dynamic.
     pub(super) fn see_to_travel(&mut self) {
-        let Some(mut travel) = self.travel.take() else { return };
-        if !self.core.is_stopping {
-            self.report_load(&mut travel);
-            self.see_to_departures(&mut travel);
-            self.choose_mode(&travel);
-        }
-        self.travel = Some(travel);
-    }
-
-    fn report_load(&mut self, travel: &mut Travel) {
-        let now = self.core.now;
-        if now < travel.next_report {
+        if self.travel.is_none() || self.core.is_stopping {
             return;
         }
-        let busy = self.core.reactor.busy_time();
-        let time = now.saturating_duration_since(travel.reported).max(Duration::from_micros(1));
-        let share = (busy - travel.busy_before).as_secs_f64() / time.as_secs_f64();
-        (travel.reported, travel.next_report, travel.busy_before) = (now, now + travel.interval, busy);
-        let load = CoreLoad { busy: share.min(1.0), lanes: self.lane_loads() };
+        self.report_load();
+        self.see_to_departures();
+        self.choose_mode();
+    }
+
+    fn report_load(&mut self) {
+        let (now, busy) = (self.core.now, self.core.reactor.busy_time());
+        let Some(share) = self.travel.as_mut().and_then(|travel| travel.share_if_due(now, busy)) else {
+            return;
+        };
+        let load = CoreLoad { busy: share, lanes: self.lane_loads() };
         match self.core.index {
-            0 => self.plan_moves(travel, load),
+            0 => self.plan_moves(load),
             core => self.core.shared.post(0, Message::Load { core, load }),
         }
     }
@@ -145,16 +159,13 @@ impl Driver {
         }
     }
 
-    /// On the first core: who has not reported lately has no lanes.
-    fn plan_moves(&mut self, travel: &mut Travel, own: CoreLoad) {
+    /// On the first core.
+    fn plan_moves(&mut self, own: CoreLoad) {
         let now = self.core.now;
+        let Some(travel) = &mut self.travel else { return };
         travel.follow(own.busy);
         travel.loads[0] = (now, own);
-        let oldest = travel.interval * 2;
-        let loads = travel.loads.iter().map(|(at, load)| {
-            if now.saturating_duration_since(*at) > oldest { CoreLoad::default() } else { load.clone() }
-        });
-        let loads: Vec<CoreLoad> = loads.collect();
+        let loads = travel.recent_loads(now);
         for it in travel.scheduler.plan(&loads) {
             log::debug!("a lane moves from reactor {} to reactor {}: {:?}", it.from, it.to, it.lane);
             self.core.shared.post(it.from, Message::Depart { lane: it.lane, to: it.to });
@@ -177,11 +188,15 @@ impl Driver {
         name.into_iter().for_each(|name| self.begin_departure(name, to));
     }
 
-    fn see_to_departures(&mut self, travel: &mut Travel) {
+    /// Messages are read meanwhile, and may tell of more departures.
+    fn see_to_departures(&mut self) {
+        let Some(travel) = &mut self.travel else { return };
         let mut departures = std::mem::take(&mut travel.departures);
         departures.retain_mut(|departure| self.is_still_to_go(departure));
-        departures.append(&mut travel.departures);
-        travel.departures = departures;
+        if let Some(travel) = &mut self.travel {
+            departures.append(&mut travel.departures);
+            travel.departures = departures;
+        }
     }
 
     fn is_still_to_go(&mut self, departure: &mut Departure) -> bool {
@@ -215,19 +230,33 @@ impl Driver {
         true
     }
 
-    /// Lets a lane go; false if a message has come for it, or for whom it is.
+    /// Lets a lane go; false if there is no seat for it, or a message has come for it, or for whom it is.
     fn depart(&mut self, key: Key, to: usize) -> bool {
-        let Some(lane) = self.lanes.get_mut(key) else { return false };
-        let Some(socket) = lane.token.and_then(|token| self.core.reactor.remove(token)) else {
+        if !self.core.shared.seats.take(to) {
             return false;
-        };
+        }
+        let has_left = self.pack(key).is_some_and(|traveller| self.send_off(traveller, to));
+        // One of its two seats is free now.
+        self.core.shared.seats.give_back(if has_left { self.core.index } else { to });
+        has_left
+    }
+
+    /// Takes a lane off this core.
+    fn pack(&mut self, key: Key) -> Option<Traveller> {
+        let lane = self.lanes.get_mut(key)?;
+        let socket = self.core.reactor.detach(lane.token?)?;
         lane.token = None;
-        let Some(lane) = self.lanes.remove(key) else { return false };
+        let lane = self.lanes.remove(key)?;
         self.travellers.remove(&lane.name);
         self.core.counters.connections_open.subtract(1);
+        Some(Traveller { lane: Some(Box::new(lane)), socket: Some(socket) })
+    }
+
+    /// Gives a lane to another core, or takes it back in.
+    fn send_off(&mut self, traveller: Traveller, to: usize) -> bool {
+        let Some(lane) = &traveller.lane else { return false };
         let (name, peer) = (lane.name, lane.peer());
         let id = lane.association.as_ref().map(|association| association.id);
-        let traveller = Traveller { lane: Some(Box::new(lane)), socket: Some(socket) };
         let mut unread = Vec::new();
         let mailbox = &self.mailbox;
         let is_mailbox_empty = || {
@@ -252,11 +281,11 @@ impl Driver {
         has_left
     }
 
-    /// A lane comes from another core.
+    /// A lane comes from another core, and has its seat here already.
     pub(super) fn arrive(&mut self, mut traveller: Traveller) {
         let (Some(mut lane), Some(socket)) = (traveller.lane.take(), traveller.socket.take()) else { return };
         self.core.counters.connections_open.add(1);
-        let added = self.core.reactor.add(socket);
+        let added = self.core.reactor.attach(socket);
         let name = lane.name;
         let key = self.lanes.insert_with(|key| {
             (lane.key, lane.token) = (key, added.as_ref().ok().copied());
@@ -281,7 +310,8 @@ impl Driver {
     }
 
     /// A reactor without connections sleeps, whatever the mode.
-    fn choose_mode(&mut self, travel: &Travel) {
+    fn choose_mode(&mut self) {
+        let Some(travel) = &self.travel else { return };
         let has_work = !self.lanes.is_empty() || !self.listeners.is_empty();
         let mode = if has_work { travel.mode } else { Mode::Sleep };
         self.core.reactor.set_mode(mode);
