@@ -14,8 +14,6 @@ pub(crate) enum Kind {
     Doorbell = 4,
     /// A file operation.
     File = 5,
-    /// A request whose answer nobody waits for.
-    Forgotten = 6,
 }
 
 /// Kind, slot and the slot's generation.
@@ -40,6 +38,16 @@ impl Key {
             | u64::from(self.index)
     }
 
+    /// As one number for the request that ends the request of this key.
+    pub fn to_ending_bits(self) -> u64 {
+        self.to_bits() | ENDING
+    }
+
+    /// The key whose request was to be ended; `None` for bits of anything else.
+    pub fn from_ending_bits(bits: u64) -> Option<Key> {
+        (bits & ENDING != 0).then(|| Key::from_bits(bits & !ENDING)).flatten()
+    }
+
     /// `None` for bits that no key has.
     pub fn from_bits(bits: u64) -> Option<Key> {
         let kind = match bits >> 56 {
@@ -48,12 +56,14 @@ impl Key {
             3 => Kind::Listener,
             4 => Kind::Doorbell,
             5 => Kind::File,
-            6 => Kind::Forgotten,
             _ => return None,
         };
         Some(Key { kind, generation: (bits >> 32) as u32 & Key::GENERATION_MAX, index: bits as u32 })
     }
 }
+
+/// No kind has this bit.
+const ENDING: u64 = 1 << 63;
 
 #[cfg(test)]
 mod tests {
@@ -61,9 +71,14 @@ mod tests {
 
     #[test]
     fn a_key_survives_the_kernel() {
-        for kind in [Kind::Read, Kind::Write, Kind::Listener, Kind::Doorbell, Kind::File, Kind::Forgotten] {
+        for kind in [Kind::Read, Kind::Write, Kind::Listener, Kind::Doorbell, Kind::File] {
             let key = Key { kind, generation: 0x00ab_cdef, index: 0x1234_5678 };
-            assert_eq!(Key::from_bits(key.to_bits()), Some(key));
+            assert_eq!(
+                (Key::from_bits(key.to_bits()), Key::from_ending_bits(key.to_bits())),
+                (Some(key), None)
+            );
+            let bits = key.to_ending_bits();
+            assert_eq!((Key::from_bits(bits), Key::from_ending_bits(bits)), (None, Some(key)));
         }
         let read = Key { kind: Kind::Read, generation: 0x00ab_cdef, index: 0x1234_5678 };
         assert_eq!(read.to_bits(), 0x01ab_cdef_1234_5678);

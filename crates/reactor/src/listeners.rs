@@ -62,6 +62,11 @@ impl Listeners {
         }
     }
 
+    /// The kernel has forgotten what it was asked.
+    pub fn on_disarmed(&mut self) {
+        self.slots.iter_mut().flatten().for_each(|listener| listener.is_armed = false);
+    }
+
     /// Accepts a bounded number of connections, and arms what is found empty.
     pub fn accept(&mut self, now: Instant, poller: &mut Poller, events: &mut Vec<Event>) {
         for (index, slot) in self.slots.iter_mut().enumerate() {

@@ -55,6 +55,18 @@ impl Poller {
         Ok((Poller::Epoll(epoll), format!("epoll{reason}")))
     }
 
+    /// After a refusal by [`Poller::collect`]: opens the interface anew if the reason is that the calling thread is another than
+    /// before. Nothing is armed then.
+    ///
+    /// # Errors
+    /// The refusal, if it has another reason; else the kernel's.
+    pub fn follow_thread(&mut self, refusal: io::Error) -> io::Result<()> {
+        match self {
+            Poller::Ring(ring) if Ring::is_of_another_thread(&refusal) => ring.reopen(),
+            _ => Err(refusal),
+        }
+    }
+
     /// A socket or listener comes in.
     pub fn register(&mut self, socket: BorrowedFd<'_>, key: Key) -> io::Result<()> {
         match self {

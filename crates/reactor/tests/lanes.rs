@@ -154,6 +154,54 @@ fn a_removed_lane_is_closed_at_once_though_the_kernel_watched_it() {
     });
 }
 
+/// The kernel was about to say that there are bytes, and now there are none.
+#[test]
+fn a_lane_that_somebody_emptied_and_removed_is_closed_at_once_though_the_kernel_watched_it() {
+    with_each(|config| {
+        let mut reactor = reactor(&config);
+        let (mut peer, socket) = pair();
+        let mut other = socket.try_clone().expect("cloned");
+        let lane = reactor.add(socket).expect("added");
+        turn_for(&mut reactor, Duration::from_millis(5));
+        peer.write_all(b"gone").expect("written");
+        let mut bytes = [0; 4];
+        while other.peek(&mut bytes).is_err() {}
+        other.read_exact(&mut bytes).expect("read");
+        drop((reactor.remove(lane).expect("present"), other));
+        turn_for(&mut reactor, Duration::from_millis(5));
+        peer.set_read_timeout(Some(PATIENCE)).expect("set");
+        assert_eq!(peer.read_to_end(&mut Vec::new()).expect("the end"), 0);
+    });
+}
+
+#[test]
+fn a_reactor_goes_on_in_another_thread() {
+    with_each(|config| {
+        let mut reactor = reactor(&config);
+        let (mut peer, socket) = pair();
+        let lane = reactor.add(socket).expect("added");
+        turn_for(&mut reactor, Duration::from_millis(5));
+        for round in 0..4u8 {
+            peer.write_all(&[round]).expect("written");
+            let there = std::thread::spawn(move || {
+                let received = receive(&mut reactor, lane);
+                let waker = reactor.waker();
+                let ringer = std::thread::spawn(move || waker.wake());
+                turn_until(&mut reactor, |_, event| matches!(event, Event::Woken).then_some(()));
+                ringer.join().expect("rung");
+                (reactor, received)
+            });
+            let received;
+            (reactor, received) = there.join().expect("a thread");
+            assert_eq!(received, [round]);
+        }
+        std::thread::spawn(move || drop(reactor)).join().expect("dropped");
+        peer.set_read_timeout(Some(PATIENCE)).expect("set");
+        // What is left of a ring in this thread may interrupt its calls.
+        assert_eq!(peer.read_to_end(&mut Vec::new()).expect("the end"), 0);
+    });
+}
+
 #[test]
 fn a_dropped_reactor_closes_its_sockets() {
     with_each(|config| {

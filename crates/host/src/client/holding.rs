@@ -1,11 +1,13 @@
 //! Holding requests back for a moment, so that more of them go out in one send (H9).
 //!
 //! Only while others are in flight: a request that would go alone waits for nobody, and so does one without which nothing else
-//! comes. Flush, Force Unit Access and everything on the admin queue are never held. Invariant: nothing is held longer than
-//! [`Hold::time`] beyond the turn that could have sent it.
+//! comes. Flush, Force Unit Access, what asks for the poll class, and everything on the admin queue are never held: lanes of the poll class
+//! are sent from in any case, and where there are none an urgent request ends the hold for all. Invariant: nothing is held longer
+//! than [`Hold::time`] beyond the turn that could have sent it.
 
 use std::time::Instant;
 
+use crate::classes::{Class, Classes};
 use crate::options::Hold;
 use crate::request::Request;
 
@@ -24,13 +26,15 @@ impl Holding {
         Holding { hold, requests: 0, bytes: 0, is_urgent: false, since: None }
     }
 
-    /// A request comes in.
+    /// A request comes in that asks for a class.
     #[inline]
-    pub(super) fn note(&mut self, request: &Request) {
-        if self.hold.is_none() {
+    pub(super) fn note(&mut self, class: Class, classes: &Classes, request: &Request) {
+        let is_polled = class == Class::Poll;
+        if self.hold.is_none() || is_polled && classes.poll > 0 {
             return;
         }
         self.requests += 1;
+        self.is_urgent |= is_polled;
         match request {
             Request::Read { .. } => {}
             Request::Write { buffer, fua, .. } => {
@@ -83,8 +87,12 @@ mod tests {
 
     fn holding(requests: impl IntoIterator<Item = Request>) -> Holding {
         let mut holding = Holding::new(Some(Hold::default()));
-        requests.into_iter().for_each(|request| holding.note(&request));
+        requests.into_iter().for_each(|request| note(&mut holding, Class::Default, request));
         holding
+    }
+
+    fn note(holding: &mut Holding, class: Class, request: Request) {
+        holding.note(class, &Classes { default: 1, read: 0, poll: 0 }, &request);
     }
 
     #[test]
@@ -117,9 +125,19 @@ mod tests {
     }
 
     #[test]
+    fn what_asks_for_the_poll_class_is_not_held_and_ends_the_hold_only_where_it_shares_a_lane() {
+        let now = Instant::now();
+        let mut held = holding([read()]);
+        held.note(Class::Poll, &Classes { default: 1, read: 0, poll: 1 }, &read());
+        assert!(held.holds(100, now), "it has a lane of its own");
+        note(&mut held, Class::Poll, read());
+        assert!(!held.holds(100, now));
+    }
+
+    #[test]
     fn without_a_hold_nothing_is_held() {
         let mut holding = Holding::new(None);
-        holding.note(&read());
+        note(&mut holding, Class::Default, read());
         assert!(!holding.holds(100, Instant::now()));
     }
 }

@@ -77,6 +77,8 @@ use crate::uri::Uri;
 /// # }
 /// ```
 ///
+/// It may be handed to another thread, but not often: its reactor settles there anew.
+///
 /// Turn it at least twice per keep-alive timeout, or the target ends the association; the client then connects anew.
 pub struct Client {
     plan: Arc<Plan>,
@@ -201,7 +203,7 @@ impl Client {
     /// As [`Client::submit`], for a request that asks for a class. If that has no lanes, another
     /// [serves](Classes::serving) it.
     pub fn submit_to(&mut self, class: Class, lane: usize, request: Request, tag: u64) {
-        self.holding.note(&request);
+        self.holding.note(class, &self.classes, &request);
         match self.admit(class, lane, request, tag) {
             Ok(task) => self.enqueue(task),
             Err(completion) => self.finished.push(completion),

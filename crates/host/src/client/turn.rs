@@ -109,8 +109,8 @@ impl Client {
         handled
     }
 
-    /// Sends what the lanes have queued, unless it is held. With several lanes each has its share of a turn, lest the others,
-    /// those for reads and urgent requests before all, wait for megabytes of one.
+    /// Sends what the lanes have queued, unless it is held; what is on lanes of the poll class never is. With several lanes each has
+    /// its share of a turn, lest the others, those for reads and urgent requests before all, wait for megabytes of one.
     pub(crate) fn transmit(&mut self) {
         let is_held = self.holding.holds(self.tasks.len(), self.now);
         self.has_more = false;
@@ -120,10 +120,11 @@ impl Client {
         }
         let share = if up.lanes.len() > 1 { SHARE_BYTES } else { usize::MAX };
         let (reactor, now, answers) = (&mut self.reactor, self.now, &mut self.answers);
-        let mut lanes = up.lanes.iter_mut().rev().filter(|_| !is_held);
-        let sent = lanes.try_for_each(|lane| lane.transmit(reactor, share, now, answers));
+        let held = if is_held { self.classes.total() - self.classes.poll } else { 0 };
+        let lanes = &mut up.lanes[held..];
+        let sent = lanes.iter_mut().rev().try_for_each(|lane| lane.transmit(reactor, share, now, answers));
+        self.has_more = share < usize::MAX && lanes.iter().any(Lane::wants_transmit);
         let sent = sent.and_then(|()| up.keeper.transmit(reactor, now));
-        self.has_more = share < usize::MAX && !is_held && up.lanes.iter().any(Lane::wants_transmit);
         self.answer_lanes();
         if let Err(loss) = sent {
             self.lose(&loss);

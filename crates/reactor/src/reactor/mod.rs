@@ -25,9 +25,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The sockets, files and sleep of one core. It lives on the thread that created it; only on epoll may it be handed to another,
-/// one at a time, for the kernel takes from no other thread what is asked for through a ring. Dropping it closes its sockets, and
-/// waits for the file operations in flight.
+/// The sockets, files and sleep of one core. It may be handed to another thread, one at a time, while no file operation is in
+/// flight; but not often: the kernel takes requests through a ring from one thread only, so another is opened there. Dropping it
+/// closes its sockets, and waits for the file operations in flight.
 pub struct Reactor {
     description: String,
     poller: Poller,
@@ -190,7 +190,7 @@ impl Reactor {
     /// Appends what there is to do, waiting for it as told.
     fn look(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
         let events_before = events.len();
-        self.poller.collect(wait, self.sleeper.doorbell(), &mut self.occurrences)?;
+        self.collect(wait)?;
         if let Wait::For(_) = wait {
             self.wake_up();
         }
@@ -209,6 +209,29 @@ impl Reactor {
             self.spin.on_work(self.now);
         }
         self.report_lanes(events);
+        Ok(())
+    }
+
+    fn collect(&mut self, wait: Wait) -> io::Result<()> {
+        let collected = self.poller.collect(wait, self.sleeper.doorbell(), &mut self.occurrences);
+        let Err(refusal) = collected else { return Ok(()) };
+        self.follow_thread(refusal)?;
+        self.poller.collect(wait, self.sleeper.doorbell(), &mut self.occurrences)
+    }
+
+    /// It may have come to another thread: then everything is armed anew.
+    #[cold]
+    fn follow_thread(&mut self, refusal: io::Error) -> io::Result<()> {
+        self.poller.follow_thread(refusal)?;
+        self.listeners.on_disarmed();
+        for lane in self.lanes.iter() {
+            if lane.is_read_armed {
+                self.poller.arm_read(lane.socket.as_fd(), lane.key(Kind::Read));
+            }
+            if lane.is_write_armed {
+                self.poller.arm_write(lane.socket.as_fd(), lane.key(Kind::Write))?;
+            }
+        }
         Ok(())
     }
 

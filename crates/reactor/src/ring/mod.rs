@@ -20,6 +20,7 @@ use crate::waker::silence;
 use raw::{Completion, RawRing};
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -41,6 +42,25 @@ impl Ring {
     fn new(raw: RawRing) -> Ring {
         let (later, has_started_files, are_files_slow) = (VecDeque::new(), false, false);
         Ring { raw, is_doorbell_armed: false, later, has_started_files, are_files_slow }
+    }
+
+    /// Whether the kernel refused a request because the ring belongs to another thread.
+    pub fn is_of_another_thread(error: &io::Error) -> bool {
+        error.raw_os_error() == Some(Errno::EXIST.raw_os_error())
+    }
+
+    /// Opens another ring, for the calling thread. Nothing is armed there.
+    ///
+    /// # Errors
+    /// The kernel's; or file operations are in flight, which only the old thread can bring back.
+    pub fn reopen(&mut self) -> io::Result<()> {
+        if self.raw.files_in_flight() > 0 {
+            return Err(io::Error::other(
+                "file operations are in flight in the thread that the ring belongs to",
+            ));
+        }
+        *self = open().map_err(io::Error::other)?;
+        Ok(())
     }
 
     pub fn arm_read(&mut self, socket: BorrowedFd<'_>, key: Key) {

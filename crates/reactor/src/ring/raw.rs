@@ -78,7 +78,7 @@ impl RawRing {
     /// Ends a poll request.
     pub fn cancel_poll(&mut self, key: Key) {
         let entry = opcode::PollRemove::new(key.to_bits()).build();
-        self.push(entry.user_data(Key::new(Kind::Forgotten, 0).to_bits()));
+        self.push(entry.user_data(key.to_ending_bits()));
     }
 
     /// Whether the ring has an operation of this kind.
@@ -163,9 +163,12 @@ impl RawRing {
     pub fn next_completion(&mut self) -> Option<Completion> {
         loop {
             let entry = self.ring.completion().next()?;
+            if let Some(key) = Key::from_ending_bits(entry.user_data()) {
+                self.on_cancelled(key, entry.result());
+                continue;
+            }
             let Some(key) = Key::from_bits(entry.user_data()) else { continue };
             match key.kind {
-                Kind::Forgotten => {}
                 Kind::File => return Some(Completion::File(self.land(key.index, entry.result()))),
                 _ => {
                     self.polls_in_flight -= 1;
@@ -175,6 +178,13 @@ impl RawRing {
                     return Some(Completion::Poll { key, ready });
                 }
             }
+        }
+    }
+
+    /// A poll request that was just being looked at was not ended, and waits on if nothing was there after all.
+    fn on_cancelled(&mut self, key: Key, result: i32) {
+        if result == -Errno::ALREADY.raw_os_error() {
+            self.cancel_poll(key);
         }
     }
 
@@ -197,7 +207,10 @@ impl RawRing {
 
 impl Drop for RawRing {
     fn drop(&mut self) {
-        if let Err(error) = self.drain() {
+        // In another thread than its own a ring takes no request; closing it ends polls in any case.
+        if let Err(error) = self.drain()
+            && self.files_in_flight() > 0
+        {
             log::error!("io_uring broke with file operations in flight: {error}; their memory is given up");
             std::mem::forget(std::mem::take(&mut self.flights));
         }

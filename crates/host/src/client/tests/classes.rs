@@ -138,3 +138,20 @@ fn every_connection_is_told_with_its_class_queue_and_port() {
     idle(&mut client, Duration::from_millis(50));
     assert_eq!(lanes(&client), [], "there are none while the association is down");
 }
+
+#[test]
+fn what_asks_for_the_poll_class_goes_out_while_other_requests_are_held() {
+    let target = Target::start(Script::default());
+    let hold = Hold { requests: 100, bytes: 1 << 30, time: Duration::from_secs(3600) };
+    let mut client = connect(&target, Options { hold: Some(hold), ..classed() });
+    target.set_misdeed(0, Misdeed::Silence);
+    client.submit(0, write(0, 512, 1), 0);
+    while target.shared.queues.lock().is_empty() {
+        idle(&mut client, Duration::from_millis(1));
+    }
+    client.submit(0, write(1, 512, 1), 1);
+    client.submit_to(Class::Poll, 0, read(0, 512), 2);
+    assert_eq!(wait_for(&mut client, 1)[0].tag, 2);
+    assert_eq!(queues_of(&target, IoOpcode::Read), [4]);
+    assert_eq!(target.shared.queues.lock().len(), 2, "the second write is held");
+}

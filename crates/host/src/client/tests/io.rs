@@ -56,7 +56,7 @@ fn a_deep_queue_on_several_lanes_completes_everything_once() {
 #[test]
 fn held_requests_are_all_sent() {
     let target = Target::start(Script::default());
-    let hold = Some(crate::options::Hold::default());
+    let hold = Some(Hold::default());
     let mut client = connect(&target, Options { hold, lanes: 2, ..options() });
     for tag in 0..20 {
         client.submit(0, write(tag, 512, 1), tag);
@@ -159,4 +159,23 @@ fn a_waker_ends_a_wait() {
     client.turn(&mut Vec::new(), Wait::Until(deadline));
     assert!(Instant::now() < deadline, "it waited to the end");
     thread.join().unwrap();
+}
+
+/// Also on a ring, of which the kernel lets one thread ask.
+#[test]
+fn a_client_goes_on_in_another_thread() {
+    for io in [IoChoice::Auto, IoChoice::Epoll] {
+        let target = Target::start(Script::default());
+        let mut client = connect(&target, Options { io, lanes: 2, ..options() });
+        for round in 0..3 {
+            let there = std::thread::spawn(move || {
+                assert!(run(&mut client, write(round, 512, round as u8)).result.is_ok());
+                client
+            });
+            client = there.join().unwrap();
+            assert_eq!(run(&mut client, read(round, 512)).buffer.unwrap().to_vec(), [round as u8; 512]);
+        }
+        client.close();
+        assert_eq!(target.shared.shutdowns.load(std::sync::atomic::Ordering::SeqCst), 1);
+    }
 }

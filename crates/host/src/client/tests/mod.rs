@@ -12,7 +12,7 @@ use isolane_memory::Buffer;
 
 use super::{Client, Wait};
 use crate::mock::{PATIENCE, Script, Target};
-use crate::options::{Mode, Options, Reconnect};
+use crate::options::{Hold, Mode, Options, Reconnect};
 use crate::request::{Completion, Request};
 
 /// Options whose times fit a test.
