@@ -17,6 +17,7 @@ mod iscsi;
 mod isolane;
 mod lab;
 mod machine;
+mod processor;
 mod program;
 mod report;
 mod row;

@@ -20,6 +20,8 @@ pub enum Target {
     None,
     /// `isolane serve` with further arguments, serving memory.
     Isolane(&'static str),
+    /// The same with a reactor on the target's core and another on the host's.
+    IsolaneOnBoth(&'static str),
     /// `isolane serve`, serving a file through the page cache, or past it.
     IsolaneFile {
         /// Past the page cache.
@@ -42,6 +44,8 @@ pub enum Host {
     Floor,
     /// `isolane bench` with further arguments.
     Isolane(&'static str),
+    /// The same, begun well before, and with the processor time of the target.
+    Settled(&'static str),
     /// SPDK's perf with this implementation of sockets and further arguments.
     Spdk(Sockets, &'static str),
     /// The plain host of this crate, with further arguments.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::figures::{Figure, Sample};
 use super::lab::{Lab, START_LIMIT};
+use super::processor;
 use super::row::Load;
 use super::start::{NQN, Serving};
 
@@ -23,10 +24,7 @@ pub fn measure(lab: &Lab, serving: &Serving, load: &Load, seconds: f64) -> io::R
     host.wait_for(START_LIMIT, |said| said.starts_with("idle").then_some(()))?;
     sleep(SETTLE);
     let resident_kib = resident_kib(target)? - resident_before_kib;
-    let begun = processor_ticks(target)?;
-    sleep(Duration::from_secs_f64(seconds));
-    let ticks = processor_ticks(target)? - begun;
-    let percent = ticks * 100.0 / (rustix::param::clock_ticks_per_second() as f64 * seconds);
+    let percent = processor::percent(target, seconds)?;
     let memory_kib = resident_kib / f64::from(load.connections);
     let figures = [(Figure::Processor, percent), (Figure::Memory, memory_kib)];
     Ok(figures.map(|(figure, value)| (figure.key().to_owned(), value)).into())
@@ -40,11 +38,4 @@ fn resident_kib(process: u32) -> io::Result<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// User and system time of the whole process.
-fn processor_ticks(process: u32) -> io::Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let fields = stat.rsplit(") ").next().unwrap_or_default().split_whitespace();
-    Ok(fields.skip(11).take(2).flat_map(str::parse::<f64>).sum())
 }

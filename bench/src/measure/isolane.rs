@@ -3,10 +3,12 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use std::thread::sleep;
 use std::time::Duration;
 
-use super::figures::{Sample, of_report};
+use super::figures::{Figure, Sample, of_report};
 use super::lab::{Lab, START_LIMIT, VOLUME_BYTES};
+use super::processor;
 use super::program::Program;
 use super::row::Load;
 use super::start::{NQN, Serving};
@@ -40,23 +42,60 @@ pub fn serve_file(lab: &Lab, is_direct: bool) -> io::Result<Serving> {
     serve(lab, &format!("{}{option},block-size=4096", file.replace(',', ",,")), "--mode poll")
 }
 
+/// Serves memory with a reactor on the target's core and another on the host's.
+pub fn serve_on_both(lab: &Lab, arguments: &str) -> io::Result<Serving> {
+    let program = lab.free_program(&lab.isolane);
+    let cores = format!("{},{}", lab.target_core, lab.host_core);
+    let serving = start(lab, program, &cores, &format!("mem:{VOLUME_BYTES}"), arguments)?;
+    fill(lab, serving.port)?;
+    Ok(serving)
+}
+
 /// Measures a load over a target on `port`.
 pub fn measure(lab: &Lab, port: u16, load: &Load, arguments: &str, seconds: f64) -> io::Result<Sample> {
+    let report = bench(lab, port, &load_arguments(lab, load, arguments, seconds), seconds)?;
+    sample_of(&report)
+}
+
+/// The same, begun so long before that connections have found their places; and what processor time the target takes.
+pub fn measure_settled(
+    lab: &Lab,
+    serving: &Serving,
+    load: &Load,
+    arguments: &str,
+    seconds: f64,
+) -> io::Result<Sample> {
+    let target = serving.program.as_ref().ok_or(io::ErrorKind::Unsupported)?.id();
+    let all = SETTLE.as_secs_f64() + seconds;
+    let host = bench_program(lab, serving.port, &load_arguments(lab, load, arguments, all)).start()?;
+    sleep(SETTLE);
+    let percent = processor::percent(target, seconds)?;
+    let mut sample = sample_of(&host.finish(START_LIMIT + Duration::from_secs_f64(all))?)?;
+    sample.insert(Figure::Processor.key().to_owned(), percent);
+    Ok(sample)
+}
+
+/// The scheduler looks once a second, and moves a connection when it has seen the same for several seconds.
+const SETTLE: Duration = Duration::from_secs(12);
+
+fn sample_of(report: &str) -> io::Result<Sample> {
+    of_report(&serde_json::from_str(report)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn load_arguments(lab: &Lab, load: &Load, arguments: &str, seconds: f64) -> String {
     // Lanes of several classes are named by the arguments.
     let lanes = match arguments.contains("--lanes") {
         true => String::new(),
         false => format!("--lanes {}", load.connections),
     };
-    let all = format!(
+    format!(
         "--rw {} --bs {} --depth {} {lanes} --time {}ms {arguments} {}",
         load.pattern(),
         load.block_bytes,
         load.depth,
         (seconds * 1e3) as u64,
         lab.bench_arguments,
-    );
-    let report = bench(lab, port, &all, seconds)?;
-    of_report(&serde_json::from_str(&report)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    )
 }
 
 /// A file with random bytes of the volume's size; the rows about files share it. All of it is in the page cache, unless it is used
@@ -83,9 +122,13 @@ fn write_random(path: &Path) -> io::Result<()> {
 }
 
 fn serve(lab: &Lab, volume: &str, arguments: &str) -> io::Result<Serving> {
-    let program = lab.target_program(&lab.isolane).arg("serve").arg(volume);
+    start(lab, lab.target_program(&lab.isolane), &lab.target_core.to_string(), volume, arguments)
+}
+
+fn start(lab: &Lab, program: Program, cores: &str, volume: &str, arguments: &str) -> io::Result<Serving> {
+    let program = program.arg("serve").arg(volume);
     let program = program.args("--listen 127.0.0.1:0 --log-level warn --nqn").arg(NQN);
-    let program = program.args(&format!("--cores {}", lab.target_core));
+    let program = program.args(&format!("--cores {cores}"));
     let mut program = program.args(arguments).args(&lab.serve_arguments).start()?;
     let port = program.wait_for(START_LIMIT, |said| {
         let line = said.lines().find_map(|line| line.strip_prefix("listening on "))?;
@@ -96,8 +139,11 @@ fn serve(lab: &Lab, volume: &str, arguments: &str) -> io::Result<Serving> {
 
 /// Runs `isolane bench`; returns its JSON report.
 fn bench(lab: &Lab, port: u16, arguments: &str, seconds: f64) -> io::Result<String> {
-    let program: Program = lab.host_program(&lab.isolane).arg("bench");
+    bench_program(lab, port, arguments).run(START_LIMIT + Duration::from_secs_f64(2.0 * seconds))
+}
+
+fn bench_program(lab: &Lab, port: u16, arguments: &str) -> Program {
+    let program = lab.host_program(&lab.isolane).arg("bench");
     let program = program.arg(format!("nvme+tcp://127.0.0.1:{port}/{NQN}"));
-    let program = program.args("--log-level warn --json -").args(arguments);
-    program.run(START_LIMIT + Duration::from_secs_f64(2.0 * seconds))
+    program.args("--log-level warn --json -").args(arguments)
 }

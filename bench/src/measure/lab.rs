@@ -86,7 +86,9 @@ impl Lab {
     fn needed_by_target(&self, target: Target) -> Vec<String> {
         match target {
             Target::None => vec![],
-            Target::Isolane(_) | Target::IsolaneFile { .. } => vec![name_of(&self.isolane)],
+            Target::Isolane(_) | Target::IsolaneOnBoth(_) | Target::IsolaneFile { .. } => {
+                vec![name_of(&self.isolane)]
+            }
             Target::Spdk(_) => vec![name_of(&self.spdk_program("nvmf_tgt"))],
             Target::Nbdkit => vec!["nbdkit".into()],
             Target::QemuNbd => vec!["qemu-storage-daemon".into()],
@@ -97,7 +99,7 @@ impl Lab {
     fn needed_by_host(&self, host: Host) -> Vec<String> {
         match host {
             Host::Floor => vec![name_of(&self.floor)],
-            Host::Isolane(_) => vec![name_of(&self.isolane)],
+            Host::Isolane(_) | Host::Settled(_) => vec![name_of(&self.isolane)],
             Host::Spdk(..) => vec![name_of(&self.spdk_program("spdk_nvme_perf"))],
             Host::Capsules(_) | Host::Idle => vec![name_of(&self.capsules)],
             Host::FioNbd | Host::FioFile { .. } => vec!["fio".into()],

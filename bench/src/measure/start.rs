@@ -28,6 +28,7 @@ pub fn start(lab: &Lab, target: Target) -> io::Result<Serving> {
     match target {
         Target::None => Ok(Serving { program: None, port: 0 }),
         Target::Isolane(arguments) => isolane::serve_memory(lab, arguments),
+        Target::IsolaneOnBoth(arguments) => isolane::serve_on_both(lab, arguments),
         Target::IsolaneFile { is_direct } => isolane::serve_file(lab, is_direct),
         Target::Spdk(sockets) => spdk::serve(lab, sockets),
         Target::Nbdkit => nbdkit(lab),

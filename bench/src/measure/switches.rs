@@ -50,6 +50,7 @@ pub const SWITCHES: &[Row] = &[
         &BATCHING_GOALS,
     ),
     Row { figure: Figure::Mean, ..switch("batching-lone", BATCHING_LONE, reads(1, 1), LONE, &LONE_GOALS) },
+    Row { figure: Figure::Mean, ..switch("hold-lone", HOLD_LONE, reads(1, 1), HELD, &HELD_GOALS) },
     switch(
         "zero-copy",
         "zero-copy send, 128 KiB read, QD16",
@@ -57,6 +58,11 @@ pub const SWITCHES: &[Row] = &[
         ZERO_COPY,
         &[],
     ),
+    Row {
+        figure: Figure::Processor,
+        ..switch("scheduler-light", SCHEDULER_LIGHT, reads(1, 1), LIGHT, &LIGHT_GOALS)
+    },
+    switch("scheduler-full", SCHEDULER_FULL, reads(32, 4), FULL, &FULL_GOALS),
     Row { figure: Figure::Processor, ..switch("idle", IDLE_TITLE, reads(1, 1000), IDLE, &[]) },
 ];
 
@@ -146,6 +152,33 @@ const LONE_GOALS: [Goal; 2] = [
     goal(Figure::Mean, "isolane+batched", &["isolane+single"], Limit::AtMost(1.02)),
     goal(Figure::Mean, "isolane+held", &["isolane+single"], Limit::AtMost(1.02)),
 ];
+
+const HOLD_LONE: &str = "requests are held for others, 4 KiB read, QD1";
+const HELD: &[Entrant] = &[ISOLANE, isolane("isolane+held", POLL, "--mode poll --hold")];
+const HELD_GOALS: [Goal; 1] = [goal(Figure::Mean, "isolane+held", &["isolane"], Limit::AtMost(1.02))];
+
+const SCHEDULER_LIGHT: &str =
+    "two reactors that poll, and little to do: 4 KiB read, QD1, by a host that sleeps";
+const LIGHT: &[Entrant] = &[
+    on_both("isolane+static", "--mode poll --scheduler static", "--mode sleep"),
+    on_both("isolane+dynamic", "--mode poll --scheduler dynamic", "--mode sleep"),
+];
+const LIGHT_GOALS: [Goal; 2] = [
+    goal(Figure::Processor, "isolane+dynamic", &["isolane+static"], Limit::AtMost(0.6)),
+    goal(Figure::Rate, "isolane+dynamic", &["isolane+static"], Limit::AtLeast(0.95)),
+];
+const SCHEDULER_FULL: &str = "two adaptive reactors at full load, 4 KiB read, 4 connections x QD32";
+const FULL: &[Entrant] = &[
+    on_both("isolane+static", "--mode adaptive --scheduler static", POLL),
+    on_both("isolane+dynamic", "--mode adaptive --scheduler dynamic", POLL),
+];
+const FULL_GOALS: [Goal; 1] =
+    [goal(Figure::Rate, "isolane+dynamic", &["isolane+static"], Limit::AtLeast(0.95))];
+
+/// Isolane with a reactor on either core, measured when its connections have found their places.
+const fn on_both(name: &'static str, serve: &'static str, bench: &'static str) -> Entrant {
+    entrant(name, Target::IsolaneOnBoth(serve), Host::Settled(bench))
+}
 
 const ZERO_COPY: &[Entrant] =
     &[ISOLANE, isolane("isolane+zero-copy", "--mode poll --zero-copy-above 64k", POLL)];
