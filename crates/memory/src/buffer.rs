@@ -131,7 +131,7 @@ impl Buffer {
         self.check_range(offset, len);
         match &mut self.store {
             Store::Pages(pages) => SlicesMut::Pages {
-                pages: pages[offset / PAGE_SIZE..].iter_mut(),
+                pages: &mut pages[offset / PAGE_SIZE..],
                 skip: offset % PAGE_SIZE,
                 left: len,
             },
@@ -151,11 +151,9 @@ impl Buffer {
     pub fn slices(&self, offset: usize, len: usize) -> Slices<'_> {
         self.check_range(offset, len);
         match &self.store {
-            Store::Pages(pages) => Slices::Pages {
-                pages: pages[offset / PAGE_SIZE..].iter(),
-                skip: offset % PAGE_SIZE,
-                left: len,
-            },
+            Store::Pages(pages) => {
+                Slices::Pages { pages: &pages[offset / PAGE_SIZE..], skip: offset % PAGE_SIZE, left: len }
+            }
             Store::Block(block) => {
                 Slices::Block(Some(&block.bytes()[offset..offset + len]).filter(|it| !it.is_empty()))
             }
@@ -280,11 +278,9 @@ impl Buffer {
     pub fn raw_parts(&self, offset: usize, len: usize) -> RawParts<'_> {
         self.check_range(offset, len);
         match &self.store {
-            Store::Pages(pages) => RawParts::Pages {
-                pages: pages[offset / PAGE_SIZE..].iter(),
-                skip: offset % PAGE_SIZE,
-                left: len,
-            },
+            Store::Pages(pages) => {
+                RawParts::Pages { pages: &pages[offset / PAGE_SIZE..], skip: offset % PAGE_SIZE, left: len }
+            }
             // SAFETY: the range was checked, so the address lies inside of the block.
             Store::Block(block) => RawParts::Block(unsafe { block.as_ptr().add(offset) }, len),
         }

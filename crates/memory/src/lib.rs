@@ -18,6 +18,7 @@ mod page;
 mod payload;
 mod pool;
 mod region;
+mod run;
 mod table;
 
 pub use buffer::{Buffer, RawParts, Slices, SlicesMut};

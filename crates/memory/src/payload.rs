@@ -10,7 +10,7 @@ use crate::block::Block;
 use crate::page::{Page, PageList};
 
 mod segments;
-use segments::{Segment, Segments};
+use segments::{Segment, Segments, Slices};
 
 /// Bytes to send, gathered from pages, blocks and constants.
 #[derive(Clone, Default)]
@@ -148,12 +148,14 @@ impl Payload {
         front
     }
 
-    /// The pieces of a range, in order.
+    /// The pieces of a range, in order; neighbouring pages are one piece.
     ///
     /// # Panics
     /// If the range is outside of the payload.
+    #[inline]
     pub fn slices(&self, offset: usize, len: usize) -> impl Iterator<Item = &[u8]> {
-        self.pieces(offset, len).map(|(segment, from, count)| &segment.bytes()[from..from + count])
+        self.check_range(offset, len);
+        Slices::new(&self.segments, offset, len)
     }
 
     /// All bytes, if they are one piece.
@@ -194,8 +196,7 @@ impl Payload {
     }
 
     fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = (&Segment, usize, usize)> {
-        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        assert!(is_inside, "{len} bytes from {offset} are outside of a payload of {} bytes", self.len);
+        self.check_range(offset, len);
         let (mut skip, mut left) = (offset, len);
         self.segments.iter().filter_map(move |segment| {
             let from = skip.min(segment.len());
@@ -204,6 +205,11 @@ impl Payload {
             left -= count;
             (count > 0).then_some((segment, from, count))
         })
+    }
+
+    fn check_range(&self, offset: usize, len: usize) {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(is_inside, "{len} bytes from {offset} are outside of a payload of {} bytes", self.len);
     }
 }
 

@@ -42,9 +42,18 @@ impl Pool {
         if count == 1 {
             return Some(Buffer::from_page(self.lend_page(), len));
         }
+        Some(Buffer::from_pages(self.lend_pages(count), len))
+    }
+
+    /// Pages that came back one after the other leave so again: neighbours stay together, through a volume that keeps them, too.
+    fn lend_pages(&mut self, count: usize) -> PageList {
         let mut pages = self.list(count);
-        pages.extend((0..count).map(|_| self.lend_page()));
-        Some(Buffer::from_pages(pages, len))
+        let first = self.free.len().saturating_sub(count);
+        pages.extend(self.free.drain(first..));
+        pages.resize_with(count, Page::zeroed);
+        pages.iter().for_each(|page| page.lend(self.meter));
+        self.lent += count;
+        pages
     }
 
     #[inline]
@@ -195,6 +204,18 @@ mod tests {
         assert!(pool.buffer(1).is_none());
         drop(clone);
         assert!(pool.buffer(1).is_some());
+    }
+
+    #[test]
+    fn pages_that_came_back_together_leave_together_and_in_their_order() {
+        let mut pool = Pool::new(64);
+        let places = |buffer: &Buffer| buffer.raw_parts(0, buffer.len()).collect::<Vec<_>>();
+        let buffers: Vec<Buffer> = (0..3).filter_map(|_| pool.buffer(8 * PAGE_SIZE)).collect();
+        let before: Vec<_> = buffers.iter().map(places).collect();
+        buffers.into_iter().for_each(|buffer| pool.recycle_buffer(buffer));
+        let again: Vec<Buffer> = (0..3).filter_map(|_| pool.buffer(8 * PAGE_SIZE)).collect();
+        let after: Vec<_> = again.iter().rev().map(places).collect();
+        assert_eq!(after, before);
     }
 
     #[test]

@@ -1,17 +1,19 @@
-//! The pieces of a range of a [`Buffer`](crate::Buffer), in order, none of them empty.
+//! The pieces of a range of a [`Buffer`](crate::Buffer), in order, none of them empty. Pages that are neighbours are one piece.
 
+use std::mem;
 use std::ptr::NonNull;
 
 use super::SHARED;
 use crate::PAGE_SIZE;
 use crate::page::Page;
+use crate::run::first_run;
 
 /// Start and length of the next page's piece; `None` once nothing is left.
 pub(super) fn next_piece(skip: &mut usize, left: &mut usize) -> Option<(usize, usize)> {
     if *left == 0 {
         return None;
     }
-    let start = std::mem::take(skip);
+    let start = mem::take(skip);
     let len = (*left).min(PAGE_SIZE - start);
     *left -= len;
     Some((start, len))
@@ -21,7 +23,7 @@ pub(super) fn next_piece(skip: &mut usize, left: &mut usize) -> Option<(usize, u
 #[derive(Debug)]
 pub enum SlicesMut<'a> {
     #[doc(hidden)]
-    Pages { pages: std::slice::IterMut<'a, Page>, skip: usize, left: usize },
+    Pages { pages: &'a mut [Page], skip: usize, left: usize },
     #[doc(hidden)]
     Block(Option<&'a mut [u8]>),
 }
@@ -33,11 +35,12 @@ impl<'a> Iterator for SlicesMut<'a> {
         match self {
             SlicesMut::Block(block) => block.take(),
             SlicesMut::Pages { pages, skip, left } => {
-                let (start, len) = next_piece(skip, left)?;
-                match pages.next()?.bytes_mut() {
-                    Some(bytes) => Some(&mut bytes[start..start + len]),
-                    None => panic!("{SHARED}"),
-                }
+                let (run, count) = first_run(pages, skip, left)?;
+                let (taken, rest) = mem::take(pages).split_at_mut(count);
+                *pages = rest;
+                assert!(taken.iter().all(Page::is_unique), "{SHARED}");
+                // SAFETY: these pages are nobody else's, and their borrow is in no other piece.
+                Some(unsafe { run.bytes_mut() })
             }
         }
     }
@@ -47,7 +50,7 @@ impl<'a> Iterator for SlicesMut<'a> {
 #[derive(Clone, Debug)]
 pub enum Slices<'a> {
     #[doc(hidden)]
-    Pages { pages: std::slice::Iter<'a, Page>, skip: usize, left: usize },
+    Pages { pages: &'a [Page], skip: usize, left: usize },
     #[doc(hidden)]
     Block(Option<&'a [u8]>),
 }
@@ -59,8 +62,10 @@ impl<'a> Iterator for Slices<'a> {
         match self {
             Slices::Block(block) => block.take(),
             Slices::Pages { pages, skip, left } => {
-                let (start, len) = next_piece(skip, left)?;
-                pages.next().map(|page| &page.bytes()[start..start + len])
+                let (run, count) = first_run(pages, skip, left)?;
+                *pages = &pages[count..];
+                // SAFETY: the pages are borrowed, and writers need an exclusive borrow.
+                Some(unsafe { run.bytes() })
             }
         }
     }
@@ -70,7 +75,7 @@ impl<'a> Iterator for Slices<'a> {
 #[derive(Clone, Debug)]
 pub enum RawParts<'a> {
     #[doc(hidden)]
-    Pages { pages: std::slice::Iter<'a, Page>, skip: usize, left: usize },
+    Pages { pages: &'a [Page], skip: usize, left: usize },
     #[doc(hidden)]
     Block(NonNull<u8>, usize),
 }
@@ -81,11 +86,11 @@ impl Iterator for RawParts<'_> {
     fn next(&mut self) -> Option<(*const u8, usize)> {
         match self {
             RawParts::Block(_, 0) => None,
-            RawParts::Block(start, len) => Some((start.as_ptr().cast_const(), std::mem::take(len))),
+            RawParts::Block(start, len) => Some((start.as_ptr().cast_const(), mem::take(len))),
             RawParts::Pages { pages, skip, left } => {
-                let (start, len) = next_piece(skip, left)?;
-                // SAFETY: `start` is below the page size.
-                pages.next().map(|page| (unsafe { page.as_ptr().add(start) }.as_ptr().cast_const(), len))
+                let (run, count) = first_run(pages, skip, left)?;
+                *pages = &pages[count..];
+                Some(run.raw())
             }
         }
     }

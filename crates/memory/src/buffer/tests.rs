@@ -2,8 +2,11 @@
 
 use super::*;
 
+/// In pages none of which is behind the other.
 fn paged(len: usize) -> Buffer {
-    Buffer::from_pages((0..pages_for(len)).map(|_| Page::zeroed()).collect(), len)
+    let mut pages: Vec<Page> = (0..pages_for(len)).map(|_| Page::zeroed()).collect();
+    pages.sort_by_key(|page| std::cmp::Reverse(page.as_ptr()));
+    Buffer::from_pages(pages.into(), len)
 }
 
 fn pattern(len: usize) -> Vec<u8> {

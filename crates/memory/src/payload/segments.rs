@@ -4,6 +4,7 @@
 //! long payload, so that warm threads send long payloads without allocating.
 
 use std::cell::RefCell;
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::block::Block;
 use crate::page::Page;
+use crate::run::Run;
 
 #[derive(Clone)]
 pub(super) enum Segment {
@@ -39,6 +41,14 @@ impl Segment {
     pub(super) fn into_page(self) -> Option<Page> {
         match self {
             Segment::Page { page, .. } => Some(page),
+            Segment::Block { .. } | Segment::Static(_) => None,
+        }
+    }
+
+    /// Where so many bytes from there are, if they are in a page.
+    fn run(&self, from: usize, count: usize) -> Option<Run> {
+        match self {
+            Segment::Page { page, start, .. } => Some(Run::of(page, usize::from(*start) + from, count)),
             Segment::Block { .. } | Segment::Static(_) => None,
         }
     }
@@ -99,8 +109,66 @@ impl Drop for Segments {
     #[inline]
     fn drop(&mut self) {
         if self.0.spilled() {
-            keep(std::mem::take(&mut self.0));
+            keep(mem::take(&mut self.0));
         }
+    }
+}
+
+/// The bytes of a range, piece by piece; those of neighbouring pages are one piece.
+pub(super) struct Slices<'a> {
+    segments: &'a [Segment],
+    /// Bytes to pass over before the range.
+    skip: usize,
+    left: usize,
+}
+
+impl<'a> Slices<'a> {
+    /// The `left` bytes behind the first `skip` of `segments`, which have so many.
+    pub(super) fn new(segments: &'a [Segment], skip: usize, left: usize) -> Slices<'a> {
+        Slices { segments, skip, left }
+    }
+
+    /// Goes on with the pages that are neighbours.
+    fn extend(&mut self, run: &mut Run) {
+        while self.left > 0
+            && let Some((segment, rest)) = self.segments.split_first()
+        {
+            let count = self.left.min(segment.len());
+            if !segment.run(0, count).is_some_and(|next| run.join(next)) {
+                return;
+            }
+            self.segments = rest;
+            self.left -= count;
+        }
+    }
+}
+
+impl<'a> Iterator for Slices<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while self.left > 0
+            && let Some((segment, rest)) = self.segments.split_first()
+        {
+            self.segments = rest;
+            let from = mem::take(&mut self.skip);
+            if from >= segment.len() {
+                self.skip = from - segment.len();
+                continue;
+            }
+            let count = self.left.min(segment.len() - from);
+            self.left -= count;
+            let bytes = &segment.bytes()[from..from + count];
+            if self.left == 0 {
+                return Some(bytes);
+            }
+            let Some(mut run) = segment.run(from, count) else { return Some(bytes) };
+            self.extend(&mut run);
+            // SAFETY: the segments hold the pages, and nobody writes to a page that is held by a payload.
+            return Some(unsafe { run.bytes() });
+        }
+        None
     }
 }
 

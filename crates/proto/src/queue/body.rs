@@ -9,7 +9,7 @@ use isolane_memory::Buffer;
 use isolane_wire::digest::Digest;
 
 use super::header::Shape;
-use super::plan::{DESTINATION_SLICES_MAX, ReceivePlan};
+use super::plan::{DESTINATION_BYTES_MAX, DESTINATION_SLICES_MAX, ReceivePlan};
 
 /// What is still to come of the running PDU.
 pub(crate) struct Body {
@@ -82,8 +82,8 @@ impl Body {
         if self.padding_left > 0 || self.data_left == 0 {
             return (0, true);
         }
-        let mut planned = 0;
-        for slice in destination.slices_mut(self.offset, self.data_left).take(DESTINATION_SLICES_MAX) {
+        let (mut planned, len) = (0, self.data_left.min(DESTINATION_BYTES_MAX));
+        for slice in destination.slices_mut(self.offset, len).take(DESTINATION_SLICES_MAX) {
             planned += slice.len();
             plan.slices.push(IoSliceMut::new(slice));
         }

@@ -14,6 +14,8 @@ pub const RECEIVE_SLICES_MAX: usize = 66;
 pub const TRANSMIT_SLICES_MAX: usize = 256;
 /// The most payload slices of a receive plan.
 pub(crate) const DESTINATION_SLICES_MAX: usize = 64;
+/// The most bytes of them: a turn is bounded.
+pub(crate) const DESTINATION_BYTES_MAX: usize = 256 * 1024;
 
 /// Where the next bytes of the connection go, in order: destinations of payload, then the overflow.
 ///
