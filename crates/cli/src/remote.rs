@@ -35,7 +35,7 @@ pub struct HostArgs {
     #[arg(long, value_enum, default_value_t = ReplayArg::WhenGone)]
     pub replay: ReplayArg,
     /// Options of the sockets, as priority=5,tos=0x68,congestion=bbr; also busy-poll=US, prefer-busy-poll=on,
-    /// send-buffer=BYTES, receive-buffer=BYTES, unsent-max=BYTES
+    /// send-buffer=BYTES (128 KiB to a target on this machine), receive-buffer=BYTES, unsent-max=BYTES
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub socket: SocketOptions,
     /// Which interface of the kernel the host sleeps in

@@ -63,6 +63,17 @@ pub(crate) fn prefer_busy_poll(socket: &impl AsFd) -> io::Result<bool> {
     option(socket, libc::SO_PREFER_BUSY_POLL).map(|value| value != 0)
 }
 
+/// Lets the kernel tune the buffers again whose sizes were set.
+pub(crate) fn unlock_buffers(socket: &impl AsFd) -> io::Result<()> {
+    set_option(socket, libc::SO_BUF_LOCK, 0)
+}
+
+/// Whether the kernel does not tune them.
+#[cfg(test)]
+pub(crate) fn are_buffers_locked(socket: &impl AsFd) -> io::Result<bool> {
+    option(socket, libc::SO_BUF_LOCK).map(|locks| locks != 0)
+}
+
 fn set_option(socket: &impl AsFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let (descriptor, len) = (socket.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: the descriptor is open, and the kernel reads one `c_int`, which outlives the call.

@@ -4,6 +4,7 @@ use rustix::fd::AsFd;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use socket2::{SockRef, TcpKeepalive};
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -71,6 +72,25 @@ pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()>
     SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
 }
 
+/// Whether a connection between these addresses does not leave the machine.
+pub fn is_within_machine(local: IpAddr, peer: IpAddr) -> bool {
+    peer.is_loopback() || local == peer
+}
+
+/// Lets the kernel take `bytes` from us at a time (`SO_SNDBUF`), if it may be so much; else it goes on to choose itself. For a
+/// connection within the machine, where a buffer bridges no distance: whatever waits in it leaves the caches.
+///
+/// # Errors
+/// The kernel's.
+pub fn bound_send_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
+    let sock = SockRef::from(socket);
+    sock.set_send_buffer_size(bytes)?;
+    match sock.send_buffer_size()? / 2 < bytes {
+        true => crate::kernel::unlock_buffers(socket),
+        false => Ok(()),
+    }
+}
+
 /// Bytes that the kernel has taken and not sent once (`SIOCOUTQNSD`).
 ///
 /// # Errors
@@ -90,4 +110,31 @@ pub fn local_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
 /// The core that the connection's packets were last processed on (`SO_INCOMING_CPU`, S6), if known.
 pub fn incoming_cpu(socket: &impl AsFd) -> Option<usize> {
     SockRef::from(socket).cpu_affinity().ok().filter(|&core| core < crate::core::CORES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_send_buffer_is_as_asked_for_or_the_kernels_business() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
+        bound_send_buffer(&stream, 64 << 10).expect("an option that there is");
+        assert_eq!(SockRef::from(&stream).send_buffer_size().expect("a size") / 2, 64 << 10);
+        bound_send_buffer(&stream, 1 << 30).expect("more than any kernel grants");
+        assert!(!crate::kernel::are_buffers_locked(&stream).expect("an option that there is"));
+    }
+
+    #[test]
+    fn a_connection_to_ones_own_address_does_not_leave_the_machine() {
+        let is_within = |local: &str, peer: &str| {
+            is_within_machine(local.parse().expect("an address"), peer.parse().expect("an address"))
+        };
+        assert!(is_within("127.0.0.1", "127.0.0.1") && is_within("::1", "::1"));
+        assert!(is_within("192.0.2.1", "192.0.2.1"));
+        assert!(!is_within("192.0.2.1", "192.0.2.2"));
+    }
 }

@@ -65,8 +65,9 @@ const SCHEDULE: Duration = Duration::from_secs(1);
 ///   congestion=NAME       the congestion control algorithm
 ///   busy-poll=US          how long a receive asks the network card
 ///   prefer-busy-poll=on   its interrupts stay off while it is asked
-///   send-buffer=BYTES     instead of what the kernel tunes
-///   receive-buffer=BYTES  likewise
+///   send-buffer=BYTES     instead of what the kernel tunes, or 512 KiB for
+///                         a host on this machine
+///   receive-buffer=BYTES  instead of what the kernel tunes
 ///   unsent-max=BYTES      how much waits in the kernel, where nothing can
 ///                         pass it, before it is sent
 ///

@@ -30,7 +30,8 @@ pub struct SocketOptions {
     pub congestion_control: Option<String>,
     /// `receive-buffer=BYTES`, without the kernel's own doubling (`SO_RCVBUF`); ends its automatic tuning.
     pub receive_buffer_bytes: Option<u32>,
-    /// `send-buffer=BYTES`, likewise (`SO_SNDBUF`).
+    /// `send-buffer=BYTES`, likewise (`SO_SNDBUF`). Without it targets and hosts bound those of connections within one machine:
+    /// [`bound_send_buffer`](crate::socket::bound_send_buffer).
     pub send_buffer_bytes: Option<u32>,
     /// `unsent-max=BYTES`: the socket takes no more while so much waits in it that was never sent (`TCP_NOTSENT_LOWAT`). What waits
     /// there cannot be passed by anything; what waits with us can.
