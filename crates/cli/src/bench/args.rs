@@ -86,8 +86,8 @@ pub struct Args {
     /// Pin the thread, or all of --threads, to this core
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
-    /// Also show where it ran: the core of each thread, and each connection's class, queue, port, and the core that its packets
-    /// arrive on. The JSON always has it, as placement
+    /// Also show where it ran: the core of each thread, and each connection's class, queue, port, the core that it was driven on
+    /// at the end, and the one that its packets arrive on. The JSON always has it, as placement
     #[arg(long = "where")]
     pub is_where_shown: bool,
     /// Seed of the random offsets; the same seed gives the same sequence

@@ -1,4 +1,4 @@
-//! `--where`: the cores that a run was on, and where the packets of each connection arrive.
+//! `--where`: the cores that a run was on, and for each connection where it is driven and where its packets arrive.
 //!
 //! The thread that submits also drives the lanes of every class, so each class begins on the core of that thread (H3). Where
 //! the packets arrive is for the network card to say, and for the target's end `isolane serve` tells it on SIGUSR1 (S6).
@@ -35,6 +35,8 @@ pub struct ConnectionPlace {
     #[serde(skip_serializing_if = "Option::is_none")]
     lane: Option<usize>,
     local_port: u16,
+    /// Where the thread was that drove it at the end: one of those above or, with `--inline off`, the volume's own.
+    driving_core: usize,
     incoming_cpu: Option<usize>,
 }
 
@@ -70,6 +72,7 @@ impl ConnectionPlace {
             class: status.lane.map(|(class, _)| class.to_string()),
             lane: status.lane.map(|(_, lane)| lane),
             local_port: status.local.port(),
+            driving_core: status.driving_core,
             incoming_cpu: status.incoming_cpu,
         }
     }
@@ -79,10 +82,12 @@ impl ConnectionPlace {
             (Some(class), Some(lane)) => format!("{class} {lane}"),
             _ => "admin".to_owned(),
         };
-        let arrives = self
-            .incoming_cpu
-            .map_or("arrive on no known core".into(), |core| format!("arrive on core {core}"));
-        let _ = writeln!(text, "{name:<10} queue {}, port {}, packets {arrives}", self.qid, self.local_port);
+        let arrive = self.incoming_cpu.map_or("no known core".into(), |core| format!("core {core}"));
+        let _ = writeln!(
+            text,
+            "{name:<10} queue {}, port {}, driven on core {}, packets arrive on {arrive}",
+            self.qid, self.local_port, self.driving_core
+        );
     }
 }
 
@@ -93,7 +98,7 @@ mod tests {
 
     fn status(qid: u16, lane: Option<(Class, usize)>, incoming_cpu: Option<usize>) -> ConnectionStatus {
         let local = ([127, 0, 0, 1], 40_000 + qid).into();
-        ConnectionStatus { qid, lane, local, incoming_cpu }
+        ConnectionStatus { qid, lane, local, driving_core: 2, incoming_cpu }
     }
 
     #[test]
@@ -107,9 +112,9 @@ mod tests {
         assert_eq!(
             placement.to_text(),
             "thread     on core 2, pinned\n\
-             admin      queue 0, port 40000, packets arrive on no known core\n\
-             default 0  queue 1, port 40001, packets arrive on core 3\n\
-             poll 0     queue 2, port 40002, packets arrive on core 1\n"
+             admin      queue 0, port 40000, driven on core 2, packets arrive on no known core\n\
+             default 0  queue 1, port 40001, driven on core 2, packets arrive on core 3\n\
+             poll 0     queue 2, port 40002, driven on core 2, packets arrive on core 1\n"
         );
     }
 

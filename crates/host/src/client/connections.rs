@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use isolane_reactor::{Reactor, socket};
+use isolane_reactor::{Reactor, core, socket};
 
 use super::Client;
 use super::lane::Lane;
@@ -19,6 +19,8 @@ pub struct ConnectionStatus {
     pub lane: Option<(Class, usize)>,
     /// This end of it, by which the target's list names it.
     pub local: SocketAddr,
+    /// The core of the thread that drove it when this was asked; of a volume that threads share, whoever led then.
+    pub driving_core: usize,
     /// The core that its packets were last processed on, if known.
     pub incoming_cpu: Option<usize>,
 }
@@ -46,5 +48,6 @@ fn status_of(
 ) -> Option<ConnectionStatus> {
     let socket = reactor.socket(connection.token())?;
     let local = socket::local_addr(&socket).ok()?;
-    Some(ConnectionStatus { qid, lane, local, incoming_cpu: socket::incoming_cpu(&socket) })
+    let (driving_core, incoming_cpu) = (core::current(), socket::incoming_cpu(&socket));
+    Some(ConnectionStatus { qid, lane, local, driving_core, incoming_cpu })
 }
