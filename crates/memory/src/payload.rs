@@ -76,6 +76,7 @@ impl Payload {
     ///
     /// # Panics
     /// If the range is outside of the page.
+    #[inline]
     pub fn push_page(&mut self, page: Page, start: usize, len: usize) {
         assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
         self.push(Segment::Page { page, start: start as u16, len: len as u16 });
@@ -102,6 +103,7 @@ impl Payload {
         self.segments.append(&mut other.segments);
     }
 
+    #[inline]
     fn push(&mut self, segment: Segment) {
         let len = segment.len();
         if len > 0 {

@@ -1,12 +1,15 @@
 //! A large array of optional pages that any core reads and swaps: the body of a memory volume.
 //!
-//! Each entry is one word: the page's address, with its lowest bit as a lock that is held for at most one copy of a page.
-//! It is not a map that grows. Invariant: who holds an entry's lock is alone with that entry; a reader takes
+//! Each entry is one word, a page's address. Those of one line of the cache share a lock, the lowest bit of the first of them,
+//! which is held for at most one copy of a page: to look at one entry costs one locked word, and so does a line of them.
+//! It is not a map that grows. Invariant: who holds the lock is alone with its entries; a reader takes
 //! its own counted reference under the lock, so a page that is swapped out lives until its last reader ends.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::Cell;
 use std::hint::spin_loop;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -48,16 +51,18 @@ impl PageTable {
 
     /// A counted reference to the page at `index`.
     pub fn page(&self, index: usize) -> Option<Page> {
-        let entry = self.entry(index);
-        if entry.load(Ordering::Relaxed).is_null() {
+        if self.is_vacant(index) {
             return None;
         }
-        let raw = lock_raw(entry);
-        // SAFETY: the entry owns this page, and does so until it is unlocked; the handle made here is never dropped.
-        let page = NonNull::new(raw).map(|raw| ManuallyDrop::new(unsafe { Page::from_raw(raw) }));
-        let shared = page.as_deref().cloned();
-        entry.store(raw, Ordering::Release);
-        shared
+        self.lock(index).shared(index)
+    }
+
+    /// Counted references to the pages from `first` on, `count` of them, in order. Those that share a lock are taken together.
+    pub fn pages(&self, first: usize, count: usize, mut each: impl FnMut(Option<Page>)) {
+        for range in groups(first, count) {
+            let group = self.lock(range.start);
+            range.for_each(|index| each(group.shared(index)));
+        }
     }
 
     /// Fetches the entry at `index` into the cache, if there is one.
@@ -72,8 +77,7 @@ impl PageTable {
     #[inline]
     pub fn prefetch_page(&self, index: usize) {
         if index < self.len
-            && let Some(page) =
-                NonNull::new(self.entry(index).load(Ordering::Relaxed).map_addr(|addr| addr & !LOCKED))
+            && let Some(page) = NonNull::new(unlocked(self.entry(index).load(Ordering::Relaxed)))
         {
             page::prefetch(page);
         }
@@ -84,9 +88,29 @@ impl PageTable {
         self.with(index, |current| std::mem::replace(current, page))
     }
 
+    /// Puts `pages` at the places from `first` on, in order, and hands each that was there to `each`.
+    pub fn swap_all(
+        &self,
+        first: usize,
+        pages: impl ExactSizeIterator<Item = Page>,
+        mut each: impl FnMut(Page),
+    ) {
+        let count = pages.len();
+        let mut pages = pages.into_iter();
+        for range in groups(first, count) {
+            let mut old = [const { None }; GROUP_ENTRIES];
+            let group = self.lock(range.start);
+            for (index, old) in range.zip(&mut old) {
+                *old = group.replace(index, pages.next());
+            }
+            drop(group);
+            old.into_iter().flatten().for_each(&mut each);
+        }
+    }
+
     /// Takes out what is at `index`. Costs little where nothing is.
     pub fn take(&self, index: usize) -> Option<Page> {
-        if self.entry(index).load(Ordering::Relaxed).is_null() {
+        if self.is_vacant(index) {
             return None;
         }
         self.swap(index, None)
@@ -94,9 +118,21 @@ impl PageTable {
 
     /// Runs `change` alone with the entry at `index`. It must be short: others spin meanwhile.
     pub fn with<R>(&self, index: usize, change: impl FnOnce(&mut Option<Page>) -> R) -> R {
-        let entry = self.entry(index);
-        let mut guard = Guard { entry, page: lock(entry) };
+        let group = self.lock(index);
+        let mut guard = Guard { page: group.owned(index), group: &group, index };
         change(&mut guard.page)
+    }
+
+    fn is_vacant(&self, index: usize) -> bool {
+        unlocked(self.entry(index).load(Ordering::Relaxed)).is_null()
+    }
+
+    /// Waits until nobody else is at the entries that share a lock with the one at `index`.
+    #[inline]
+    fn lock(&self, index: usize) -> Group<'_> {
+        let first = index - index % GROUP_ENTRIES;
+        let seen = lock_raw(self.entry(first));
+        Group { table: self, first, first_raw: Cell::new(seen) }
     }
 
     fn entry(&self, index: usize) -> &Entry {
@@ -124,26 +160,91 @@ impl std::fmt::Debug for PageTable {
     }
 }
 
-/// Unlocks its entry with whatever page it then holds, also when the change panicked.
+/// Entries that share a lock, held. The pointer of the first, whose lowest bit is the lock, is kept here until it ends.
+struct Group<'a> {
+    table: &'a PageTable,
+    first: usize,
+    first_raw: Cell<*mut u8>,
+}
+
+impl Group<'_> {
+    #[inline]
+    fn raw(&self, index: usize) -> *mut u8 {
+        match index == self.first {
+            true => self.first_raw.get(),
+            false => self.table.entry(index).load(Ordering::Relaxed),
+        }
+    }
+
+    #[inline]
+    fn set_raw(&self, index: usize, raw: *mut u8) {
+        match index == self.first {
+            true => self.first_raw.set(raw),
+            false => self.table.entry(index).store(raw, Ordering::Relaxed),
+        }
+    }
+
+    /// A counted reference to the page at `index`.
+    #[inline]
+    fn shared(&self, index: usize) -> Option<Page> {
+        // SAFETY: the entry owns this page, and does so while the lock is held; the handle made here is never dropped.
+        let page = NonNull::new(self.raw(index)).map(|raw| ManuallyDrop::new(unsafe { Page::from_raw(raw) }));
+        page.as_deref().cloned()
+    }
+
+    /// The page at `index`, owned. The entry goes on to show it, lest somebody who does not wait for the lock sees none, until
+    /// [`Group::put`], which must follow.
+    #[inline]
+    fn owned(&self, index: usize) -> Option<Page> {
+        // SAFETY: the entry owned this page by `into_raw`; nobody takes it from there while the lock is held.
+        NonNull::new(self.raw(index)).map(|raw| unsafe { Page::from_raw(raw) })
+    }
+
+    #[inline]
+    fn replace(&self, index: usize, page: Option<Page>) -> Option<Page> {
+        let old = self.owned(index);
+        self.put(index, page);
+        old
+    }
+
+    /// From now on the entry owns this page.
+    #[inline]
+    fn put(&self, index: usize, page: Option<Page>) {
+        self.set_raw(index, page.map_or(ptr::null_mut(), |page| page.into_raw().as_ptr()));
+    }
+}
+
+impl Drop for Group<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.table.entry(self.first).store(self.first_raw.get(), Ordering::Release);
+    }
+}
+
+/// Puts whatever page it then holds back at its place, also when the change panicked.
 struct Guard<'a> {
-    entry: &'a Entry,
     page: Option<Page>,
+    group: &'a Group<'a>,
+    index: usize,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let raw = self.page.take().map_or(ptr::null_mut(), |page| page.into_raw().as_ptr());
-        self.entry.store(raw, Ordering::Release);
+        self.group.put(self.index, self.page.take());
     }
 }
 
-/// Waits for the entry's lock and takes the page out of it.
-fn lock(entry: &Entry) -> Option<Page> {
-    // SAFETY: the entry owned this page by `into_raw`; the lock makes us the only one to take it.
-    NonNull::new(lock_raw(entry)).map(|raw| unsafe { Page::from_raw(raw) })
+/// The parts of a range of entries that share a lock each.
+fn groups(first: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let (mut at, end) = (first, first + count);
+    std::iter::from_fn(move || {
+        let part = at..end.min((at / GROUP_ENTRIES + 1) * GROUP_ENTRIES);
+        at = part.end;
+        (!part.is_empty()).then_some(part)
+    })
 }
 
-/// Waits for the entry's lock and returns what it holds.
+/// Waits for the lock in the first entry of a group and returns what that holds.
 #[inline]
 fn lock_raw(entry: &Entry) -> *mut u8 {
     let mut attempts = 0u32;
@@ -179,82 +280,19 @@ impl Lock for Entry {
 
 /// `None` for a table that is larger than the address space.
 fn layout(len: usize) -> Option<Layout> {
-    Layout::array::<Entry>(len.max(1)).ok()
+    Layout::array::<Entry>(len.max(1)).ok()?.align_to(GROUP_ENTRIES * size_of::<Entry>()).ok()
 }
+
+/// An entry's pointer, whether or not it bears the lock.
+fn unlocked(raw: *mut u8) -> *mut u8 {
+    raw.map_addr(|addr| addr & !LOCKED)
+}
+
+/// A line of the cache.
+const GROUP_ENTRIES: usize = 8;
 
 const LOCKED: usize = 1;
 const SPINS_BEFORE_YIELD: u32 = 64;
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    fn page_of(byte: u8) -> Page {
-        let mut page = Page::zeroed();
-        page.bytes_mut().unwrap().fill(byte);
-        page
-    }
-
-    #[test]
-    fn a_table_that_no_machine_can_hold_is_refused() {
-        assert!(PageTable::new(usize::MAX / 4).is_none());
-        assert!(PageTable::new(1 << 59).is_none());
-    }
-
-    #[test]
-    fn a_swap_returns_what_was_there_and_readers_keep_theirs() {
-        let table = PageTable::new(8).unwrap();
-        assert!(table.page(3).is_none());
-        assert!(table.swap(3, Some(page_of(1))).is_none());
-        let reader = table.page(3).unwrap();
-        let old = table.swap(3, Some(page_of(2))).unwrap();
-        assert_eq!((reader.bytes()[0], old.bytes()[0], table.page(3).unwrap().bytes()[0]), (1, 1, 2));
-        assert!(table.swap(3, None).is_some());
-        assert!(table.page(3).is_none());
-    }
-
-    #[test]
-    fn readers_never_see_half_of_a_page_while_writers_swap() {
-        let table = Arc::new(PageTable::new(1).unwrap());
-        let threads: Vec<_> = (0..4u8)
-            .map(|id| {
-                let table = Arc::clone(&table);
-                std::thread::spawn(move || {
-                    for round in 0..2000u32 {
-                        if id % 2 == 0 {
-                            table.swap(0, Some(page_of((round % 250) as u8)));
-                        } else if let Some(page) = table.page(0) {
-                            assert!(page.bytes().iter().all(|&byte| byte == page.bytes()[0]));
-                        }
-                    }
-                })
-            })
-            .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert!(table.page(0).is_some());
-    }
-
-    #[test]
-    fn changes_in_place_are_alone_with_their_page() {
-        let table = Arc::new(PageTable::new(1).unwrap());
-        table.swap(0, Some(Page::zeroed()));
-        let threads: Vec<_> = (0..4)
-            .map(|_| {
-                let table = Arc::clone(&table);
-                std::thread::spawn(move || {
-                    for _ in 0..1000 {
-                        table.with(0, |page| {
-                            let bytes = page.as_mut().unwrap().bytes_mut().unwrap();
-                            let count = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) + 1;
-                            bytes[..4].copy_from_slice(&count.to_le_bytes());
-                        });
-                    }
-                })
-            })
-            .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(table.page(0).unwrap().bytes()[..4], 4000u32.to_le_bytes());
-    }
-}
+mod tests;

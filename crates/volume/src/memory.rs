@@ -92,18 +92,22 @@ impl MemoryVolume {
     }
 
     fn read_pieces(&self, offset: usize, len: usize) -> Payload {
-        let mut payload = Payload::with_capacity(pages_for(offset % PAGE_SIZE + len));
-        for piece in pieces(offset, len) {
-            match self.pages.page(piece.page) {
+        let count = pages_for(offset % PAGE_SIZE + len);
+        let mut payload = Payload::with_capacity(count);
+        let (mut start, mut left) = (offset % PAGE_SIZE, len);
+        self.pages.pages(offset / PAGE_SIZE, if len == 0 { 0 } else { count }, |page| {
+            let part = left.min(PAGE_SIZE - start);
+            match page {
                 Some(page) => {
                     if len <= SHORT_BYTES {
                         page.prefetch();
                     }
-                    payload.push_page(page, piece.start, piece.len);
+                    payload.push_page(page, start, part);
                 }
-                None => payload.push_zeroes(piece.len),
+                None => payload.push_zeroes(part),
             }
-        }
+            (start, left) = (0, left - part);
+        });
         payload
     }
 
@@ -125,9 +129,8 @@ impl MemoryVolume {
         match data.into_pages() {
             Err(data) => self.copy(offset, data, pool),
             Ok(mut pages) => {
-                for (index, page) in pages.drain(..).enumerate() {
-                    self.publish(offset / PAGE_SIZE + index, page, pool);
-                }
+                pages.iter().for_each(|page| pool.forget(page));
+                self.pages.swap_all(offset / PAGE_SIZE, pages.drain(..), |old| pool.recycle_page(old));
                 pool.recycle_list(pages);
             }
         }
