@@ -12,6 +12,8 @@ pub(crate) struct Namespace {
     pub nsid: u32,
     pub geometry: Geometry,
     pub volume: Arc<dyn Volume>,
+    /// Its data is at hand, not in a file.
+    pub is_prompt: bool,
 }
 
 impl Namespace {
@@ -22,7 +24,8 @@ impl Namespace {
             blocks: geometry.blocks,
             read_only: geometry.read_only,
         };
-        Namespace { nsid, geometry, volume }
+        let is_prompt = volume.file().is_none();
+        Namespace { nsid, geometry, volume, is_prompt }
     }
 
     /// As the control path describes it to hosts.
@@ -63,6 +66,12 @@ impl Namespaces {
     pub(crate) fn find(&self, nsid: u32) -> Option<usize> {
         let position = *self.positions.get(nsid as usize)?;
         usize::from(position).checked_sub(1)
+    }
+
+    /// Whether the volume behind this id may answer at once.
+    #[inline]
+    pub(crate) fn have_answers(&self, nsid: u32) -> bool {
+        self.find(nsid).is_some_and(|position| self.list[position].is_prompt)
     }
 
     pub(crate) fn at(&self, position: usize) -> &Namespace {

@@ -29,12 +29,11 @@ impl Queue {
         let capsule = CapsuleCmd { entry, data_len: if is_in_capsule { len as u32 } else { 0 } };
         let mut bytes = HeaderBytes::blank();
         capsule.encode_to(&self.outbound, &mut bytes);
-        self.output.push(&bytes);
-        if let Data::Write(buffer) = &command.data
-            && is_in_capsule
-        {
-            let payload = buffer.share(0, len);
-            self.output.push_data(payload, self.outbound.data_digest);
+        match &command.data {
+            Data::Write(buffer) if is_in_capsule => {
+                self.output.push_with_data(&bytes, buffer.share(0, len), self.outbound.data_digest);
+            }
+            _ => self.output.push(&bytes),
         }
         command.output_end = self.output.queued_bytes();
         Ok(cid)

@@ -102,8 +102,8 @@ impl Queue {
                 datal: datal as u32,
                 last: left == 0,
             };
-            self.output.push(&data.encode(&self.outbound));
-            self.output.push_data(buffer.share(datao, datal), self.outbound.data_digest);
+            let (header, payload) = (data.encode(&self.outbound), buffer.share(datao, datal));
+            self.output.push_with_data(&header, payload, self.outbound.data_digest);
             datao += datal;
         }
         *output_end = self.output.queued_bytes();

@@ -33,35 +33,36 @@ impl Output {
     /// Appends header bytes; those behind other header bytes join their run.
     #[inline(always)]
     pub(crate) fn push(&mut self, header: &[u8]) {
+        self.append(header, Payload::default());
+    }
+
+    /// Appends a PDU with data, and its digest where that was negotiated.
+    #[inline(always)]
+    pub(crate) fn push_with_data(&mut self, header: &[u8], payload: Payload, is_digested: bool) {
+        let digest = is_digested.then(|| crc32c_slices(payload.slices(0, payload.len())));
+        self.append(header, payload);
+        if let Some(digest) = digest {
+            self.push(&digest.to_le_bytes());
+        }
+    }
+
+    #[inline(always)]
+    fn append(&mut self, header: &[u8], payload: Payload) {
         // The usual lengths are known to the compiler, which then copies without a call.
         match (<&[u8; 72]>::try_from(header), <&[u8; 24]>::try_from(header)) {
             (Ok(command), _) => self.headers.extend_from_slice(command),
             (_, Ok(short)) => self.headers.extend_from_slice(short),
             _ => self.headers.extend_from_slice(header),
         }
-        self.count(header.len());
+        let len = header.len() + payload.len();
+        self.pending_bytes += len;
+        self.queued_bytes += len as u64;
         match self.items.back_mut() {
-            Some(item) if item.payload.is_empty() => item.header_len += header.len(),
-            _ => self.items.push_back(Item { header_len: header.len(), payload: Payload::default() }),
-        }
-    }
-
-    #[inline]
-    fn push_payload(&mut self, payload: Payload) {
-        self.count(payload.len());
-        match self.items.back_mut() {
-            Some(item) if item.payload.is_empty() => item.payload = payload,
-            _ => self.items.push_back(Item { header_len: 0, payload }),
-        }
-    }
-
-    /// Appends the data of a PDU, and its digest where that was negotiated.
-    #[inline(always)]
-    pub(crate) fn push_data(&mut self, payload: Payload, is_digested: bool) {
-        let digest = is_digested.then(|| crc32c_slices(payload.slices(0, payload.len())));
-        self.push_payload(payload);
-        if let Some(digest) = digest {
-            self.push(&digest.to_le_bytes());
+            Some(item) if item.payload.is_empty() => {
+                item.header_len += header.len();
+                item.payload = payload;
+            }
+            _ => self.items.push_back(Item { header_len: header.len(), payload }),
         }
     }
 
@@ -184,11 +185,6 @@ impl Output {
         }
     }
 
-    fn count(&mut self, len: usize) {
-        self.pending_bytes += len;
-        self.queued_bytes += len as u64;
-    }
-
     /// Gives the sent headers' space back: at once when nothing is left, else when it is worth a move.
     fn compact(&mut self) {
         if self.headers_sent == self.headers.len() {
@@ -225,8 +221,8 @@ mod tests {
             let mut output = Output::default();
             output.push(b"ab");
             output.push(b"cd");
-            output.push_data(Payload::from(b"PAYLOAD".to_vec()), false);
-            output.push_data(Payload::from(b"more".to_vec()), false);
+            output.push_with_data(b"", Payload::from(b"PAYLOAD".to_vec()), false);
+            output.push_with_data(b"", Payload::from(b"more".to_vec()), false);
             output.push(b"ef");
             let mut all: Vec<u8> = Vec::new();
             while !output.is_empty() {
@@ -243,7 +239,7 @@ mod tests {
     fn headers_that_wait_are_told_apart_from_payload() {
         let mut output = Output::default();
         output.push(b"header");
-        output.push_data(Payload::from(b"data".to_vec()), true);
+        output.push_with_data(b"", Payload::from(b"data".to_vec()), true);
         assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (6 + 4 + 4, 6 + 4));
         output.advance(8, drop);
         assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (2 + 4, 4));
@@ -255,7 +251,7 @@ mod tests {
     fn payload_is_let_go_of_when_its_last_byte_is_gone() {
         let mut output = Output::default();
         output.push(b"header");
-        output.push_data(Payload::from(b"data".to_vec()), false);
+        output.push_with_data(b"", Payload::from(b"data".to_vec()), false);
         let mut released = 0;
         output.advance(9, |_| released += 1);
         assert_eq!(released, 0);
@@ -283,9 +279,9 @@ mod tests {
         for step in [1, 2, 3, 7, 9, 100] {
             let mut output = Output::default();
             output.push(b"abcd");
-            output.push_data(Payload::from(b"PAYLOAD".to_vec()), false);
+            output.push_with_data(b"", Payload::from(b"PAYLOAD".to_vec()), false);
             output.push(b"ef");
-            output.push_data(Payload::from(b"more".to_vec()), true);
+            output.push_with_data(b"", Payload::from(b"more".to_vec()), true);
             let (mut all, mut lents): (Vec<u8>, Vec<_>) = (Vec::new(), Vec::new());
             while !output.is_empty() {
                 let n = step.min(output.pending_bytes());
@@ -333,7 +329,7 @@ mod tests {
         let mut output = Output::default();
         for _ in 0..200 {
             output.push(b"h");
-            output.push_data(Payload::from(b"p".to_vec()), false);
+            output.push_with_data(b"", Payload::from(b"p".to_vec()), false);
         }
         assert_eq!((planned(&output).len(), planned(&output).bytes()), (TRANSMIT_SLICES_MAX, 256));
         output.advance(256, drop);

@@ -3,7 +3,7 @@
 //!
 //! Invariant: it does what [`Queue::poll_event`] would do, or nothing at all.
 
-use isolane_memory::Buffer;
+use isolane_memory::{Buffer, Payload};
 use isolane_wire::SubmissionEntry;
 use isolane_wire::pdu::CapsuleCmd;
 
@@ -12,17 +12,30 @@ use super::capsule::transfer;
 use super::event::{Place, Transfer};
 use super::permit::Permit;
 use super::receive::Receiving;
-use crate::queue::{Header, Phase};
+use crate::Completion;
+use crate::queue::Phase;
+
+/// What became of a command.
+pub enum Polled {
+    /// It was answered.
+    Answered,
+    /// It is to be answered.
+    Command(Permit, Transfer),
+}
 
 impl Queue {
     /// The next command, read into `entry`, if nothing is out of the ordinary: an
     /// [`Event::Command`](super::Event::Command) in parts. `None`: ask [`Queue::poll_event`], which misses nothing.
+    ///
+    /// `read` may return what a command reads that expects so many bytes; it is answered with them at once, and takes no
+    /// place among the commands in flight.
     #[inline]
     pub fn poll_command(
         &mut self,
         overflow: &[u8],
         entry: &mut SubmissionEntry,
-    ) -> Option<(Permit, Transfer)> {
+        read: impl FnOnce(&SubmissionEntry, u32) -> Option<Payload>,
+    ) -> Option<Polled> {
         if self.receiving != Receiving::Header || self.event.is_some() || self.phase != Phase::Open {
             return None;
         }
@@ -32,12 +45,24 @@ impl Queue {
         {
             return None;
         }
-        let permit = self.slots.open(entry).ok()?;
+        self.slots.admit(entry.cid).ok()?;
+        let transfer = transfer(entry, header.shape.data_len as u32);
+        let payload = match transfer {
+            Transfer::ToHost { len } => read(entry, len),
+            _ => None,
+        };
         self.receiver.take_header(&header);
-        self.start_capsule_body(&header);
-        let transfer = self.accept_capsule(&header, entry, &permit);
+        let polled = if let Some(payload) = payload {
+            self.answer_with_data(entry.cid, payload, Completion::success());
+            Polled::Answered
+        } else {
+            self.start_capsule_body(&header);
+            let permit = self.slots.occupy(entry);
+            self.expect_data(transfer, &permit);
+            Polled::Command(permit, transfer)
+        };
         self.receiver.clear_header();
-        Some((permit, transfer))
+        Some(polled)
     }
 
     /// The namespace and block that a command further ahead in the overflow begins at, if it is one of I/O; 0 is the next command.
@@ -50,19 +75,12 @@ impl Queue {
         Some((entry.nsid, entry.cdw10_11()))
     }
 
-    /// The command of this capsule is accepted: what follows belongs to it.
+    /// The command of this capsule is accepted: the data that follows belongs to it.
     #[inline]
-    pub(super) fn accept_capsule(
-        &mut self,
-        header: &Header,
-        entry: &SubmissionEntry,
-        permit: &Permit,
-    ) -> Transfer {
-        let transfer = transfer(entry, header.shape.data_len as u32);
+    pub(super) fn expect_data(&mut self, transfer: Transfer, permit: &Permit) {
         if matches!(transfer, Transfer::FromHost { place: Place::InCapsule, .. }) {
             self.receiving = Receiving::Undecided { slot: permit.slot() };
         }
-        transfer
     }
 
     /// Like [`Queue::receive_into`], if all of the data has landed where it was guessed to and needs no other look: then it is
@@ -82,6 +100,132 @@ impl Queue {
                 Ok((permit, buffer))
             }
             _ => Err((permit, buffer)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::time::Instant;
+
+    use isolane_memory::Pool;
+    use isolane_wire::pdu::IcReq;
+    use isolane_wire::{Framing, Sgl};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pair::{fill, take};
+    use crate::target::{Event, Limits};
+
+    /// A target whose reads return their CID, at once or as any other command; what returns nothing waits to the end.
+    struct Target {
+        queue: Queue,
+        reads_at_once: bool,
+        /// Reads that were answered at once.
+        answered: usize,
+        held: Vec<Permit>,
+        output: VecDeque<u8>,
+    }
+
+    impl Target {
+        fn new(reads_at_once: bool, flow_control_disabled: bool) -> Target {
+            let mut queue = Queue::new(Limits::default(), Instant::now());
+            queue.set_connected(1, 7, flow_control_disabled);
+            Target { queue, reads_at_once, answered: 0, held: Vec::new(), output: VecDeque::new() }
+        }
+
+        fn hear(&mut self, stream: &[u8], piece: usize) {
+            let mut overflow = vec![0; piece];
+            let mut stream: VecDeque<u8> = stream.iter().copied().collect();
+            while !stream.is_empty() {
+                let n = fill(&mut self.queue.receive_plan(&mut overflow), usize::MAX, &mut stream);
+                self.queue.handle_received(n);
+                while self.act(&overflow) {}
+                self.speak();
+            }
+            for permit in std::mem::take(&mut self.held) {
+                self.queue.complete(permit, Completion::success());
+            }
+            self.speak();
+        }
+
+        fn act(&mut self, overflow: &[u8]) -> bool {
+            let mut entry = SubmissionEntry::new(0, 0);
+            let polled = match self.reads_at_once {
+                true => {
+                    self.queue.poll_command(overflow, &mut entry, |entry, len| Some(returned(entry.cid, len)))
+                }
+                false => None,
+            };
+            match polled {
+                Some(Polled::Answered) => self.answered += 1,
+                Some(Polled::Command(permit, transfer)) => self.answer(permit, transfer),
+                None => match self.queue.poll_event(overflow, Instant::now()) {
+                    Some(Event::Command { permit, transfer, .. }) => self.answer(permit, transfer),
+                    Some(_) => {}
+                    None => return false,
+                },
+            }
+            true
+        }
+
+        fn answer(&mut self, permit: Permit, transfer: Transfer) {
+            match transfer {
+                Transfer::ToHost { len } => {
+                    let payload = returned(permit.cid(), len);
+                    self.queue.complete_with_data(permit, payload, Completion::success());
+                }
+                _ => self.held.push(permit),
+            }
+        }
+
+        fn speak(&mut self) {
+            while self.queue.wants_transmit() {
+                let n = take(&self.queue.transmit_plan(), usize::MAX, &mut self.output);
+                self.queue.handle_transmitted(n, &mut Pool::new(0));
+            }
+        }
+    }
+
+    fn returned(cid: u16, len: u32) -> Payload {
+        Payload::from(vec![cid as u8; len as usize])
+    }
+
+    fn capsule(opcode: u8, cid: u16, len: u32) -> Vec<u8> {
+        let entry = SubmissionEntry { cid, sgl: Sgl::Transport { len }, ..SubmissionEntry::new(opcode, 1) };
+        CapsuleCmd { entry, data_len: 0 }.encode(&Framing::default()).to_vec()
+    }
+
+    const FLUSH: u8 = 0x00;
+    const READ: u8 = 0x02;
+
+    #[test]
+    fn what_comes_behind_a_read_that_is_like_it_is_answered_at_once() {
+        let mut target = Target::new(true, true);
+        let reads: Vec<u8> = (0..3).flat_map(|cid| capsule(READ, cid, 4096)).collect();
+        target.hear(&[IcReq::default().encode().to_vec(), reads].concat(), 4096);
+        assert_eq!((target.answered, target.queue.slots.occupied()), (2, 0));
+    }
+
+    proptest! {
+        /// Also where a CID is in flight already, and where there are too many commands.
+        #[test]
+        fn what_is_answered_at_once_is_answered_alike(
+            commands in prop::collection::vec((prop::bool::weighted(0.7), 0u16..12, 1u32..9000), 0..40),
+            piece in 1usize..4096,
+            flow_control_disabled: bool,
+        ) {
+            let mut stream = IcReq::default().encode().to_vec();
+            for (is_read, cid, len) in commands {
+                stream.extend(if is_read { capsule(READ, cid, len) } else { capsule(FLUSH, cid, 0) });
+            }
+            let [at_once, later] = [true, false].map(|reads_at_once| {
+                let mut target = Target::new(reads_at_once, flow_control_disabled);
+                target.hear(&stream, piece);
+                target.output
+            });
+            prop_assert_eq!(at_once, later);
         }
     }
 }

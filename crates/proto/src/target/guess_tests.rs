@@ -116,9 +116,13 @@ impl Target {
 
     fn poll_command(&mut self, overflow: &[u8]) -> Option<Event> {
         let mut entry = SubmissionEntry::new(0, 0);
-        let (permit, transfer) =
-            self.is_brief.then(|| self.queue.poll_command(overflow, &mut entry)).flatten()?;
-        Some(Event::Command { permit, entry, transfer })
+        if !self.is_brief {
+            return None;
+        }
+        match self.queue.poll_command(overflow, &mut entry, |_, _| None)? {
+            Polled::Command(permit, transfer) => Some(Event::Command { permit, entry, transfer }),
+            Polled::Answered => unreachable!("nothing was read"),
+        }
     }
 
     /// The data of a command goes to `buffer`, or is there already.

@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 use isolane_memory::Buffer;
 use isolane_wire::{Direction, Framing};
 
+pub use command::Polled;
 pub use event::{Event, Place, Transfer};
 pub use limits::{Limits, Scheduling};
 pub use permit::Permit;

@@ -10,6 +10,7 @@ use isolane_wire::Status;
 use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType};
 
 use super::Queue;
+use super::capsule::transfer;
 use super::event::Event;
 use super::slots::{Refused, Slots};
 use crate::queue::{self, FatalError, Fault, Header, Phase, ReceivePlan};
@@ -186,7 +187,8 @@ impl Queue {
             }
             Err(Refused::Full) => return Err(FatalError::sequence(Fault::QueueOverrun(self.slots.limit()))),
         };
-        let transfer = self.accept_capsule(header, &entry, &permit);
+        let transfer = transfer(&entry, data_len as u32);
+        self.expect_data(transfer, &permit);
         Ok(Step::Event(Event::Command { permit, entry, transfer }))
     }
 

@@ -80,6 +80,11 @@ impl Queue {
         }
         let cid = permit.cid();
         self.slots.close(permit);
+        self.answer_with_data(cid, payload, completion);
+    }
+
+    #[inline]
+    pub(super) fn answer_with_data(&mut self, cid: u16, payload: Payload, completion: Completion) {
         if !self.phase.is_alive() {
             return;
         }
@@ -220,10 +225,11 @@ impl Queue {
     #[inline(always)]
     fn queue_data(&mut self, data: C2hData, payload: Payload) {
         match self.is_outbound_plain {
-            true => self.output.push(&data.encode(&Framing::PLAIN)),
-            false => self.output.push(&data.encode(&self.outbound)),
+            true => self.output.push_with_data(&data.encode(&Framing::PLAIN), payload, false),
+            false => {
+                self.output.push_with_data(&data.encode(&self.outbound), payload, self.outbound.data_digest);
+            }
         }
-        self.output.push_data(payload, self.outbound.data_digest);
     }
 
     fn queue_response(&mut self, cid: u16, completion: Completion) {

@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 
 use isolane_proto::queue::ReceivePlan;
-use isolane_proto::target::Event;
+use isolane_proto::target::{Event, Polled};
 use isolane_reactor::{Received, Token};
 use isolane_volume::Soon;
 use isolane_wire::SubmissionEntry;
@@ -11,6 +11,9 @@ use isolane_wire::SubmissionEntry;
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
 use crate::table::Key;
+
+/// Position of a namespace, and the block that a command begins at.
+type Upcoming = (usize, u64);
 
 /// What a receive came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,13 +84,16 @@ impl Core {
     /// Acts on everything that was received and not acted on.
     pub(super) fn act(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         let mut entry = SubmissionEntry::new(0, 0);
+        let mut next = None;
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
-            match lane.queue.poll_command(overflow, &mut entry) {
-                Some((permit, transfer)) => {
-                    self.foresee(lane, overflow);
-                    self.on_command(lane, permit, &entry, transfer);
-                }
+            next = self.foresee(lane, overflow, next);
+            let association = lane.association.as_ref();
+            let read = |entry: &SubmissionEntry, len| self.read_at_once(association, entry, len);
+            match lane.queue.poll_command(overflow, &mut entry, read) {
+                Some(Polled::Answered) => {}
+                Some(Polled::Command(permit, transfer)) => self.on_command(lane, permit, &entry, transfer),
                 None => {
+                    next = None;
                     let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
                     self.handle_queue_event(lane, event);
                 }
@@ -107,15 +113,23 @@ impl Core {
         Progress::More
     }
 
-    /// Tells volumes which blocks come next, so that what they need of them is in the cache by then.
+    /// Tells volumes which blocks come after the next command, so that what they need of them is in the cache by then: `next`
+    /// is the block of the command behind it, if that is known. Returns the same for the command after.
     #[inline]
-    fn foresee(&self, lane: &Lane, overflow: &[u8]) {
-        for (ahead, soon) in [(0, Soon::Next), (1, Soon::AfterNext)] {
-            let Some((nsid, lba)) = lane.queue.upcoming_block(overflow, ahead) else { return };
-            if let Some(position) = self.shared.namespaces.find(nsid) {
-                self.shared.namespaces.at(position).volume.foresee(lba, soon);
-            }
+    fn foresee(&self, lane: &Lane, overflow: &[u8], next: Option<Upcoming>) -> Option<Upcoming> {
+        let (position, lba) = next.or_else(|| self.upcoming(lane, overflow, 1))?;
+        self.shared.namespaces.at(position).volume.foresee(lba, Soon::Next);
+        let after = self.upcoming(lane, overflow, 2);
+        if let Some((position, lba)) = after {
+            self.shared.namespaces.at(position).volume.foresee(lba, Soon::AfterNext);
         }
+        after
+    }
+
+    #[inline]
+    fn upcoming(&self, lane: &Lane, overflow: &[u8], ahead: usize) -> Option<Upcoming> {
+        let (nsid, lba) = lane.queue.upcoming_block(overflow, ahead)?;
+        Some((self.shared.namespaces.find(nsid)?, lba))
     }
 
     fn handle_queue_event(&mut self, lane: &mut Lane, event: Event) {

@@ -97,12 +97,25 @@ impl Slots {
     /// Accepts a command.
     #[inline]
     pub(super) fn open(&mut self, entry: &SubmissionEntry) -> Result<Permit, Refused> {
-        if self.find(entry.cid).is_some() {
+        self.admit(entry.cid)?;
+        Ok(self.occupy(entry))
+    }
+
+    /// Whether there is room for a command of this CID.
+    #[inline]
+    pub(super) fn admit(&self, cid: u16) -> Result<(), Refused> {
+        if self.find(cid).is_some() {
             return Err(Refused::CidConflict);
         }
         if self.occupied >= self.limit {
             return Err(Refused::Full);
         }
+        Ok(())
+    }
+
+    /// Gives a place to a command that may be admitted.
+    #[inline]
+    pub(super) fn occupy(&mut self, entry: &SubmissionEntry) -> Permit {
         let at = match self.free.pop() {
             Some(at) => at,
             None => self.grow(entry),
@@ -114,7 +127,7 @@ impl Slots {
         let generation = slot.generation;
         self.link(at);
         self.occupied += 1;
-        Ok(Permit { slot: at, generation, cid: entry.cid })
+        Permit { slot: at, generation, cid: entry.cid }
     }
 
     /// Takes a permit back and frees its slot.
