@@ -22,7 +22,7 @@ pub fn sample(lab: &Lab, entrant: &Entrant, load: &Load, seconds: f64) -> io::Re
         Host::FioNbd => fio::over_nbd(lab, serving.port, entrant.target, load, seconds),
         Host::FioFile { is_direct } => fio::on_file(lab, is_direct, load, seconds),
         Host::IscsiPerf => iscsi::measure(lab, serving.port, load, seconds),
-        Host::Idle => idle::measure(lab, &serving, load, seconds),
+        Host::Idle(rest) => idle::measure(lab, &serving, load, rest, seconds),
     }
 }
 

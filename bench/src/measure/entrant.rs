@@ -59,8 +59,8 @@ pub enum Host {
     },
     /// libiscsi's iscsi-perf.
     IscsiPerf,
-    /// Connections that do nothing.
-    Idle,
+    /// Connections that do nothing, looked at after so many seconds.
+    Idle(u64),
 }
 
 /// SPDK's implementations of sockets.

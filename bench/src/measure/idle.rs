@@ -11,8 +11,8 @@ use super::processor;
 use super::row::Load;
 use super::start::{NQN, Serving};
 
-/// Opens connections, has each of them read once, and looks at the target while they do nothing.
-pub fn measure(lab: &Lab, serving: &Serving, load: &Load, seconds: f64) -> io::Result<Sample> {
+/// Opens connections, has each of them read once, and looks at the target while they do nothing, after `rest` seconds.
+pub fn measure(lab: &Lab, serving: &Serving, load: &Load, rest: u64, seconds: f64) -> io::Result<Sample> {
     let target = serving.program.as_ref().ok_or(io::ErrorKind::Unsupported)?.id();
     sleep(SETTLE);
     let resident_before_kib = resident_kib(target)?;
@@ -22,7 +22,7 @@ pub fn measure(lab: &Lab, serving: &Serving, load: &Load, seconds: f64) -> io::R
     ));
     let mut host = program.start()?;
     host.wait_for(START_LIMIT, |said| said.starts_with("idle").then_some(()))?;
-    sleep(SETTLE);
+    sleep(Duration::from_secs(rest));
     let resident_kib = resident_kib(target)? - resident_before_kib;
     let percent = processor::percent(target, seconds)?;
     let memory_kib = resident_kib / f64::from(load.connections);
@@ -30,7 +30,7 @@ pub fn measure(lab: &Lab, serving: &Serving, load: &Load, seconds: f64) -> io::R
     Ok(figures.map(|(figure, value)| (figure.key().to_owned(), value)).into())
 }
 
-/// Until spinning has ended and pools have given back what they give back.
+/// Until what filled the volume is forgotten.
 const SETTLE: Duration = Duration::from_secs(2);
 
 fn resident_kib(process: u32) -> io::Result<f64> {

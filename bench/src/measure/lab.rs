@@ -101,7 +101,7 @@ impl Lab {
             Host::Floor => vec![name_of(&self.floor)],
             Host::Isolane(_) | Host::Settled(_) => vec![name_of(&self.isolane)],
             Host::Spdk(..) => vec![name_of(&self.spdk_program("spdk_nvme_perf"))],
-            Host::Capsules(_) | Host::Idle => vec![name_of(&self.capsules)],
+            Host::Capsules(_) | Host::Idle(_) => vec![name_of(&self.capsules)],
             Host::FioNbd | Host::FioFile { .. } => vec!["fio".into()],
             Host::IscsiPerf => vec!["iscsi-perf".into()],
         }

@@ -1,4 +1,4 @@
-//! Requests to the kernel that no library wraps: for block devices, locks of open file descriptions, and some of sockets.
+//! Requests to the kernel that no library wraps: for block devices, locks of open file descriptions, some of sockets, and the core of a thread.
 
 #![allow(unsafe_code)]
 
@@ -21,6 +21,13 @@ pub(crate) fn zero(device: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
     let request = unsafe { Setter::<BLKZEROOUT, [u64; 2]>::new([offset, len]) };
     // SAFETY: as above.
     Ok(unsafe { ioctl(device, request) }?)
+}
+
+/// The core that the calling thread runs on now; 0 if the kernel does not say. By the C library, because it also works where a
+/// profiler hides the kernel's shared page.
+pub(crate) fn current_core() -> usize {
+    // SAFETY: it takes nothing and returns a number.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
 /// Locks a whole file for its open file description. False if somebody else has it.
