@@ -41,7 +41,7 @@ use crate::request::BlockRange;
 use crate::setup::{self, Plan};
 
 /// What is added to the target's own time: clocks differ, and segments linger in the network.
-const MARGIN: Duration = Duration::from_secs(1);
+pub(crate) const MARGIN: Duration = Duration::from_secs(1);
 
 /// Pauses between questions to the target.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
