@@ -99,6 +99,38 @@ fn files_stay_short() {
     }
 }
 
+/// The first folders of a path may be left out there; what stands behind "`file.rs`: " is in that file.
+#[test]
+fn the_architecture_names_what_there_is() {
+    let text = read(&root().join("docs/ARCHITECTURE.md"));
+    let parts: Vec<&str> = text.split('`').collect();
+    let sources = files(&["rs", "md"]);
+    let matching = |name: &str| -> Vec<&PathBuf> {
+        let wanted = format!("/{name}{}", ending(name));
+        sources.iter().filter(|path| format!("/{}$", relative(path)).contains(&wanted)).collect()
+    };
+    for at in (1..parts.len()).step_by(2).filter(|at| is_path(parts[*at])) {
+        let (name, found) = (parts[at], matching(parts[at]));
+        assert!(!found.is_empty() || root().join(name).exists(), "there is no {name}");
+        if let [between, word, ..] = &parts[at + 1..]
+            && between.trim() == ":"
+        {
+            let word = word.rsplit("::").next().unwrap_or_default();
+            assert!(found.iter().any(|path| read(path).contains(word)), "{name} has no {word}");
+        }
+    }
+}
+
+/// What follows the name of a file, or of a folder, in a path that ends with a `$`.
+fn ending(name: &str) -> &'static str {
+    if name.ends_with('/') { "" } else { "$" }
+}
+
+fn is_path(code: &str) -> bool {
+    let is_plain = code.chars().all(|letter| letter.is_alphanumeric() || "_-./".contains(letter));
+    is_plain && [".rs", ".md", "/"].iter().any(|ending| code.ends_with(ending) && code != "/")
+}
+
 #[test]
 fn every_module_says_what_it_is() {
     for path in files(&["rs"]).into_iter().filter(|path| !path.ends_with("tests.rs")) {
@@ -171,13 +203,23 @@ fn files(endings: &[&str]) -> Vec<PathBuf> {
         for entry in fs::read_dir(&folder).expect("a folder of the checkout").flatten() {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             if path.is_dir() {
-                folders.extend((!["target", ".git"].contains(&name.as_str())).then_some(path));
+                // What a build makes is marked so; folders of sources may be called `target` as well.
+                let is_ours = name != ".git" && !path.join("CACHEDIR.TAG").exists();
+                folders.extend(is_ours.then_some(path));
             } else if endings.iter().any(|ending| name == *ending || name.ends_with(&format!(".{ending}"))) {
                 found.push(path);
             }
         }
     }
     found
+}
+
+#[test]
+fn no_room_is_overlooked() {
+    let names: Vec<String> = files(&["rs"]).iter().map(|path| relative(path)).collect();
+    for room in rooms() {
+        assert!(names.iter().any(|name| name.starts_with(&format!("crates/{room}/src/"))), "{room}");
+    }
 }
 
 #[test]
