@@ -113,13 +113,8 @@ impl Shape {
 mod tests {
     use super::*;
     use crate::client::task::Task;
+    use crate::client::task::tests::{SHAPE, read};
     use crate::request::Completion;
-
-    const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1000, part_blocks: 8 };
-
-    fn read(lba: u64, blocks: usize) -> Result<Task, Completion> {
-        Task::new(7, 0, Request::Read { lba, buffer: Buffer::contiguous(blocks * 512) }, &SHAPE)
-    }
 
     #[test]
     fn what_does_not_fit_the_volume_is_refused_and_the_buffer_comes_back() {

@@ -176,12 +176,12 @@ pub(crate) fn overlaps(one: &BlockRange, other: &BlockRange) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1000, part_blocks: 8 };
+    pub(crate) const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1000, part_blocks: 8 };
 
-    fn read(lba: u64, blocks: usize) -> Result<Task, Completion> {
+    pub(crate) fn read(lba: u64, blocks: usize) -> Result<Task, Completion> {
         Task::new(7, 0, Request::Read { lba, buffer: Buffer::contiguous(blocks * 512) }, &SHAPE)
     }
 
