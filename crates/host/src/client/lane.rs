@@ -45,15 +45,13 @@ pub(crate) struct Lane {
     token: Token,
     queue: Queue,
     is_stuck: bool,
-    /// Its last send was long data.
-    is_bulky: bool,
 }
 
 impl Lane {
     /// Takes a connection into the reactor.
     pub(crate) fn adopt(connection: Connection, reactor: &mut Reactor) -> io::Result<Lane> {
         let token = reactor.add(connection.stream)?;
-        Ok(Lane { token, queue: connection.queue, is_stuck: false, is_bulky: false })
+        Ok(Lane { token, queue: connection.queue, is_stuck: false })
     }
 
     pub(crate) fn token(&self) -> Token {
@@ -80,11 +78,6 @@ impl Lane {
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         !self.is_stuck && self.queue.wants_transmit()
-    }
-
-    /// Whether its last send was long data: mostly the target soon asks for more.
-    pub(crate) fn is_bulky(&self) -> bool {
-        self.is_bulky
     }
 
     /// Sends what is queued, about `bytes_max` at most: everything in one call where the socket takes it. Appends commands that
@@ -115,7 +108,6 @@ impl Lane {
                 true => (&plan[..], plan.bytes()),
                 false => shortened(&plan, left),
             };
-            self.is_bulky = are_long(slices, offered);
             let taken = reactor.send(self.token, slices).map_err(broken)?;
             drop(plan);
             self.queue.handle_transmitted(taken);
@@ -220,11 +212,6 @@ fn shortened<'p, 'a>(plan: &'p [IoSlice<'a>], bytes_max: usize) -> (&'p [IoSlice
     (&plan[..count], bytes)
 }
 
-/// Whether most of `bytes` in these slices are of long data.
-fn are_long(slices: &[IoSlice<'_>], bytes: usize) -> bool {
-    bytes > slices.len() * LONG_SLICE_BYTES
-}
-
 fn broken(error: io::Error) -> Loss {
     match error.kind() {
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Loss::Closed,
@@ -234,9 +221,6 @@ fn broken(error: io::Error) -> Loss {
 
 /// Receives in one turn at most, so that no lane starves the others.
 const RECEIVES_PER_TURN: usize = 4;
-
-/// Headers and data in capsules come to less than this for each slice.
-const LONG_SLICE_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -252,16 +236,5 @@ mod tests {
         };
         assert_eq!((share(1), share(24), share(25)), ((1, 24), (1, 24), (2, 124)));
         assert_eq!((share(248), share(usize::MAX)), ((4, 248), (4, 248)));
-    }
-
-    #[test]
-    fn data_that_is_asked_for_is_long_and_capsules_are_not() {
-        let bytes = [0; 128 * 1024];
-        let are_long = |lens: &[usize]| {
-            let slices: Vec<IoSlice<'_>> = lens.iter().map(|len| IoSlice::new(&bytes[..*len])).collect();
-            are_long(&slices, lens.iter().sum())
-        };
-        assert!(are_long(&[24, 128 * 1024]) && are_long(&[72, 24, 128 * 1024, 24, 64 * 1024]));
-        assert!(!are_long(&[72 * 128]) && !are_long(&[72, 16 * 1024].repeat(32)));
     }
 }

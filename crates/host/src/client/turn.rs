@@ -31,7 +31,7 @@ impl Client {
     pub fn turn(&mut self, completions: &mut Vec<Completion>, wait: Wait) -> usize {
         let before = completions.len();
         self.is_woken = false;
-        self.transmit_first();
+        self.transmit();
         loop {
             self.turn_once(wait);
             completions.append(&mut self.finished);
@@ -107,19 +107,6 @@ impl Client {
         });
         self.answers = answers;
         handled
-    }
-
-    /// Sends what was queued since the last turn, unless that soon goes together with more.
-    fn transmit_first(&mut self) {
-        let Link::Up(up) = &self.link else { return };
-        let mut wanting = up.lanes.iter().filter(|lane| lane.wants_transmit()).peekable();
-        if wanting.peek().is_some() && wanting.all(Lane::is_bulky) {
-            // Mostly data is asked for together with each answer: then what follows on the answer goes with that data. The turn
-            // does not wait, and sends before it ends.
-            self.has_more = true;
-            return;
-        }
-        self.transmit();
     }
 
     /// Sends what the lanes have queued, unless it is held; what is on lanes of the poll class never is. With several lanes each has
