@@ -21,6 +21,7 @@
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
 //! | [`send`] | one vectored send per lane and turn |
 //! | [`close`] | the end of a lane |
+//! | [`load`] | what this core does, told to the first, and what moves therefore |
 //! | [`log_limit`] | lines that others can cause, one a second |
 //! | [`mail`] | what other cores say |
 //! | [`timer`] | deadlines and keep-alive timers |
@@ -36,6 +37,7 @@ mod flush;
 mod io;
 mod job;
 mod lane;
+mod load;
 mod log_limit;
 mod mail;
 mod memory;
@@ -179,7 +181,11 @@ impl Driver {
             travel::Travel::new(interval, core.reactor.mode(), core.shared.counters.len(), now)
         });
         let travel = travel.map(|mut travel| {
-            parts.cpu.into_iter().filter(|_| core.index == 0).for_each(|cpu| travel.drive_frequency(cpu));
+            parts
+                .cpu
+                .into_iter()
+                .filter(|_| core.index == 0)
+                .for_each(|cpu| travel.loads.drive_frequency(cpu));
             travel
         });
         Driver {

@@ -1,4 +1,4 @@
-//! Lanes move between cores (S8): what each core tells about its load, and how a lane leaves and arrives.
+//! Lanes move between cores (S8): how a lane leaves and arrives. Which ones do say `load` and [`crate::scheduler`].
 //!
 //! A lane leaves only while nothing of it is under way: no command is in flight but held Async Event Requests, no memory of
 //! the core's pool is in it, nothing waits to be sent, and no message for it is unread. So what moves is a socket and a state machine,
@@ -7,13 +7,12 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use isolane_reactor::frequency::Frequency;
 use isolane_reactor::{Detached, Mode};
 
 use super::lane::{Lane, Phase};
+use super::load::Loads;
 use super::{Core, Driver};
-use crate::scheduler::{CoreLoad, LaneLoad, Scheduler};
-use crate::shared::{Address, Message};
+use crate::shared::Address;
 use crate::table::Key;
 
 /// A lane between two cores.
@@ -39,16 +38,9 @@ impl Drop for Traveller {
 
 /// What the dynamic scheduler needs on one core.
 pub(super) struct Travel {
-    interval: Duration,
-    next_report: Instant,
-    reported: Instant,
-    busy_before: Duration,
+    pub(super) loads: Loads,
     mode: Mode,
     departures: Vec<Departure>,
-    /// Only on the first core.
-    scheduler: Scheduler,
-    loads: Vec<(Instant, CoreLoad)>,
-    frequency: Option<Frequency>,
 }
 
 struct Departure {
@@ -60,61 +52,12 @@ struct Departure {
 
 impl Travel {
     pub(super) fn new(interval: Duration, mode: Mode, cores: usize, now: Instant) -> Travel {
-        Travel {
-            interval,
-            next_report: now + interval,
-            reported: now,
-            busy_before: Duration::ZERO,
-            mode,
-            departures: Vec::new(),
-            scheduler: Scheduler::default(),
-            loads: vec![(now, CoreLoad::default()); cores],
-            frequency: None,
-        }
-    }
-
-    /// The clock of this core follows its load, if that can be had.
-    pub(super) fn drive_frequency(&mut self, core: usize) {
-        match Frequency::open(core) {
-            Ok(frequency) => {
-                log::info!("the clock of core {core} follows its load from now on");
-                self.frequency = Some(frequency);
-            }
-            Err(error) => log::info!("the clock of core {core} does not follow its load: {error}"),
-        }
-    }
-
-    /// The share of the time with work since the last report, if it is time for another.
-    fn share_if_due(&mut self, now: Instant, busy: Duration) -> Option<f64> {
-        if now < self.next_report {
-            return None;
-        }
-        let time = now.saturating_duration_since(self.reported).max(Duration::from_micros(1));
-        let share = (busy - self.busy_before).as_secs_f64() / time.as_secs_f64();
-        (self.reported, self.next_report, self.busy_before) = (now, now + self.interval, busy);
-        Some(share.min(1.0))
-    }
-
-    /// The newest loads; who has not reported lately has no lanes.
-    fn recent_loads(&self, now: Instant) -> Vec<CoreLoad> {
-        let oldest = self.interval * 2;
-        let load = |(at, load): &(Instant, CoreLoad)| {
-            if now.saturating_duration_since(*at) > oldest { CoreLoad::default() } else { load.clone() }
-        };
-        self.loads.iter().map(load).collect()
-    }
-
-    fn follow(&mut self, busy: f64) {
-        let Some(frequency) = &mut self.frequency else { return };
-        if let Err(error) = frequency.follow(busy) {
-            log::warn!("the clock of the first core follows its load no more: {error}");
-            self.frequency = None;
-        }
+        Travel { loads: Loads::new(interval, cores, now), mode, departures: Vec::new() }
     }
 
     /// When a turn is needed.
     pub(super) fn deadline(&self, now: Instant) -> Instant {
-        if self.departures.is_empty() { self.next_report } else { now + WATCH }
+        if self.departures.is_empty() { self.loads.next_report() } else { now + WATCH }
     }
 }
 
@@ -127,49 +70,6 @@ impl Driver {
         self.report_load();
         self.see_to_departures();
         self.choose_mode();
-    }
-
-    fn report_load(&mut self) {
-        let (now, busy) = (self.core.now, self.core.reactor.busy_time());
-        let Some(share) = self.travel.as_mut().and_then(|travel| travel.share_if_due(now, busy)) else {
-            return;
-        };
-        let load = CoreLoad { busy: share, lanes: self.lane_loads() };
-        match self.core.index {
-            0 => self.plan_moves(load),
-            core => self.core.shared.post(0, Message::Load { core, load }),
-        }
-    }
-
-    fn lane_loads(&mut self) -> Vec<LaneLoad> {
-        let keys: Vec<Key> = self.lanes.keys().collect();
-        let loads = keys.into_iter().filter_map(|key| {
-            let lane = self.lanes.get_mut(key).filter(|lane| lane.is_open() && lane.association.is_some())?;
-            let moved = lane.queue.moved_bytes();
-            let before = std::mem::replace(&mut lane.reported_bytes, moved);
-            Some(LaneLoad { name: lane.name, moved_bytes: moved - before })
-        });
-        loads.collect()
-    }
-
-    /// Another core has reported.
-    pub(super) fn note_load(&mut self, core: usize, load: CoreLoad) {
-        if let Some(travel) = &mut self.travel {
-            travel.loads[core] = (self.core.now, load);
-        }
-    }
-
-    /// On the first core.
-    fn plan_moves(&mut self, own: CoreLoad) {
-        let now = self.core.now;
-        let Some(travel) = &mut self.travel else { return };
-        travel.follow(own.busy);
-        travel.loads[0] = (now, own);
-        let loads = travel.recent_loads(now);
-        for it in travel.scheduler.plan(&loads) {
-            log::debug!("a lane moves from reactor {} to reactor {}: {:?}", it.from, it.to, it.lane);
-            self.core.shared.post(it.from, Message::Depart { lane: it.lane, to: it.to });
-        }
     }
 
     /// The scheduler wants a lane elsewhere.
