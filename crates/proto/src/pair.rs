@@ -210,7 +210,7 @@ impl Pair {
 
     fn on_host_event(&mut self, event: host::Event) {
         match event {
-            host::Event::Completed { tag, entry, buffer, intact } => {
+            host::Event::Completed(host::Completed { tag, entry, buffer, intact }) => {
                 self.completions.push_back((tag, entry, buffer, intact));
             }
             end => self.host_ends.push(end),

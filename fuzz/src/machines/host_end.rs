@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
-use isolane_proto::host::{Data, Event, Options, Queue};
+use isolane_proto::host::{Completed, Data, Event, Options, Queue};
 use isolane_wire::{SubmissionEntry, digest::crc32c, pdu::IcResp};
 
 use super::stream::{Cutter, fill, take};
@@ -91,7 +91,7 @@ impl HostEnd {
                     self.submit(opcode, len);
                 }
             }
-            Event::Completed { tag, entry, buffer, intact } => {
+            Event::Completed(Completed { tag, entry, buffer, intact }) => {
                 assert!(self.open.remove(&tag), "command {tag} was completed once");
                 let digest = buffer.map(|buffer| crc32c(&buffer.to_vec()));
                 self.transcript.push(format!("{tag} {entry:?} {digest:?} {intact}"));

@@ -224,14 +224,15 @@ impl<'a> Driver<'a> {
 
     fn account(&mut self, now_ns: u64) -> Result<(), Failure> {
         let mut completions = std::mem::take(&mut self.completions);
-        for completion in completions.drain(..) {
+        for completion in &mut completions {
             self.complete(completion, now_ns)?;
         }
+        completions.clear();
         self.completions = completions;
         Ok(())
     }
 
-    fn complete(&mut self, completion: Completion, now_ns: u64) -> Result<(), Failure> {
+    fn complete(&mut self, completion: &mut Completion, now_ns: u64) -> Result<(), Failure> {
         let index = completion.tag as usize;
         let operation = &mut self.operations[index];
         let Stream { plan, tally, idle, .. } = &mut self.streams[operation.stream];
@@ -240,12 +241,12 @@ impl<'a> Driver<'a> {
             Err(error) => tally.failed(error),
         }
         if let Some(verifier) = &mut self.verifier {
-            judge(verifier, operation, &completion);
+            judge(verifier, operation, completion);
             verifier.ledger.end(operation.slot as u32);
         }
-        operation.buffer = completion.buffer;
+        operation.buffer = completion.buffer.take();
         idle.push(index);
-        match completion.result {
+        match &completion.result {
             Err(error @ (RequestError::Lost(_) | RequestError::Closed)) => {
                 Err(Failure::new("the volume is lost", error))
             }

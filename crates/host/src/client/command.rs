@@ -9,23 +9,28 @@ use isolane_wire::io::{
     self, DatasetManagementCommand, Range, ReadCommand, WriteCommand, WriteZeroesCommand,
 };
 
-use super::task::{Operation, Task};
+use super::task::Operation;
 use crate::request::BlockRange;
 
-/// The command and data of a part; takes the part's piece of the buffer out of the task.
+/// The command and data of a part: an operation on these blocks, with the part's piece of the buffer.
 #[inline(always)]
-pub(crate) fn command_of(task: &mut Task, part: u32, nsid: u32) -> (SubmissionEntry, Data) {
-    let BlockRange { lba: slba, blocks } = task.part_range(part);
+pub(crate) fn command_of(
+    operation: &Operation,
+    blocks: BlockRange,
+    piece: Option<Buffer>,
+    nsid: u32,
+) -> (SubmissionEntry, Data) {
+    let BlockRange { lba: slba, blocks } = blocks;
     // NLB is 0's based; a part never has more than 65,536 blocks.
     let nlb = blocks.saturating_sub(1) as u16;
-    match &task.operation {
+    match operation {
         Operation::Read => {
             let entry = ReadCommand { nsid, slba, nlb, ..ReadCommand::default() }.entry();
-            (entry, task.take_piece(part).map_or(Data::None, Data::Read))
+            (entry, piece.map_or(Data::None, Data::Read))
         }
         Operation::Write { fua } => {
             let entry = WriteCommand { nsid, slba, nlb, fua: *fua, ..WriteCommand::default() }.entry();
-            (entry, task.take_piece(part).map_or(Data::None, Data::Write))
+            (entry, piece.map_or(Data::None, Data::Write))
         }
         Operation::Flush => (io::flush(nsid), Data::None),
         Operation::WriteZeroes { fua, deallocate } => {
@@ -53,20 +58,27 @@ fn deallocation(ranges: &[BlockRange], nsid: u32) -> (SubmissionEntry, Data) {
 #[cfg(test)]
 mod tests {
     use super::super::shape::Shape;
+    use super::super::task::Task;
     use super::*;
     use crate::request::Request;
 
     const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1 << 40, part_blocks: 65_536 };
 
     fn task(request: Request) -> Task {
-        Task::new(0, 0, request, &SHAPE).unwrap()
+        let range = SHAPE.check(&request).unwrap();
+        Task::new(0, 0, request, range, &SHAPE)
+    }
+
+    fn part_of(task: &mut Task, part: u32, nsid: u32) -> (SubmissionEntry, Data) {
+        let piece = task.take_piece(part);
+        command_of(&task.operation, task.part_range(part), piece, nsid)
     }
 
     #[test]
     fn a_durable_write_carries_fua_and_its_blocks() {
         let buffer = Buffer::contiguous(3 * 512);
         let mut task = task(Request::Write { lba: 1 << 33, buffer, fua: true });
-        let (entry, data) = command_of(&mut task, 0, 9);
+        let (entry, data) = part_of(&mut task, 0, 9);
         let command = WriteCommand::parse(&entry);
         assert_eq!((command.nsid, command.slba, command.blocks(), command.fua), (9, 1 << 33, 3, true));
         assert!(matches!(data, Data::Write(buffer) if buffer.len() == 3 * 512));
@@ -76,8 +88,8 @@ mod tests {
     fn the_longest_part_is_65536_blocks() {
         let range = BlockRange { lba: 5, blocks: 65_537 };
         let mut task = task(Request::WriteZeroes { range, fua: false, deallocate: true });
-        let first = WriteZeroesCommand::parse(&command_of(&mut task, 0, 1).0);
-        let second = WriteZeroesCommand::parse(&command_of(&mut task, 1, 1).0);
+        let first = WriteZeroesCommand::parse(&part_of(&mut task, 0, 1).0);
+        let second = WriteZeroesCommand::parse(&part_of(&mut task, 1, 1).0);
         assert_eq!((first.slba, first.blocks(), first.deallocate), (5, 65_536, true));
         assert_eq!((second.slba, second.blocks(), task.parts), (65_541, 1, 2));
     }
@@ -85,7 +97,7 @@ mod tests {
     #[test]
     fn ranges_are_listed_in_order() {
         let ranges = vec![BlockRange { lba: 1, blocks: 2 }, BlockRange { lba: 1 << 35, blocks: 7 }];
-        let (entry, data) = command_of(&mut task(Request::Deallocate { ranges }), 0, 1);
+        let (entry, data) = part_of(&mut task(Request::Deallocate { ranges }), 0, 1);
         assert_eq!(DatasetManagementCommand::parse(&entry).ranges(), 2);
         let Data::Write(buffer) = data else { panic!("ranges are data") };
         let sent: Vec<_> =

@@ -5,15 +5,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use isolane_proto::host::Completed;
 use isolane_wire::Status;
 
-use super::lane::Answer;
 use super::link::Link;
 use super::task::{Operation, Part, Task};
+use super::tasks::Tasks;
 use super::{Client, command};
 use crate::classes::{Class, Classes};
 use crate::error::RequestError;
-use crate::request::{Completion, Request};
+use crate::request::{BlockRange, Completion, Request};
 
 /// Parts of a task that follow each other, from `next` to before `end`.
 #[derive(Clone, Copy, Debug)]
@@ -24,20 +25,42 @@ pub(super) struct Run {
 }
 
 impl Client {
-    pub(super) fn admit(
-        &mut self,
+    /// Whether a request can be taken: its lane's number, and the blocks that it is about.
+    #[inline]
+    pub(super) fn check(
+        &self,
         class: Class,
         lane: usize,
-        request: Request,
-        tag: u64,
-    ) -> Result<u32, Completion> {
-        let place = self.check_room().and_then(|()| self.place(class, lane, request.is_read()));
-        let lane = match place {
-            Ok(lane) => lane,
-            Err(error) => return Err(Completion { tag, result: Err(error), buffer: request.into_buffer() }),
-        };
-        let task = Task::new(tag, lane, request, &self.shape)?;
-        Ok(self.tasks.insert(task))
+        request: &Request,
+    ) -> Result<(usize, BlockRange), RequestError> {
+        self.check_room()?;
+        let lane = self.place(class, lane, request.is_read())?;
+        Ok((lane, self.shape.check(request)?))
+    }
+
+    #[cold]
+    pub(super) fn refuse(&mut self, error: RequestError, request: Request, tag: u64) {
+        self.finished.push(Completion { tag, result: Err(error), buffer: request.into_buffer() });
+    }
+
+    /// Takes in a request that has passed.
+    #[inline]
+    pub(super) fn admit(&mut self, lane: usize, range: BlockRange, request: Request, tag: u64) {
+        let is_alone = self.backlogs[lane].is_empty() && self.replay.fences() == 0;
+        if let Link::Up(up) = &mut self.link
+            && is_alone
+            && self.shape.parts(&range) == 1
+            && let Ok(vacancy) = up.lanes[lane].vacancy()
+        {
+            // The usual case: nothing to wait for, so the command is made at once and takes the buffer with it.
+            let (operation, buffer) = Operation::of(request);
+            let (entry, data) = command::command_of(&operation, range, buffer, self.namespace.nsid);
+            let task = self.tasks.insert(Task::sent(tag, lane, operation, range));
+            vacancy.submit(entry, data, Part { task, part: 0 }.mark());
+            return;
+        }
+        let task = self.tasks.insert(Task::new(tag, lane, request, range, &self.shape));
+        self.enqueue(task);
     }
 
     /// The number of a class's lane. One that there was when the client connected is always there: if its class has fewer
@@ -73,17 +96,9 @@ impl Client {
             self.replay.hold(index);
             return;
         }
-        let (lane, parts) = (task.lane, task.parts);
-        if parts == 1 && self.backlogs[lane].is_empty() && self.has_room(lane) {
-            // The usual case: nothing to wait for.
-            return self.issue(lane, Part { task: index, part: 0 });
-        }
-        self.backlogs[lane].push_back(Run { task: index, next: 0, end: parts });
+        let (lane, end) = (task.lane, task.parts);
+        self.backlogs[lane].push_back(Run { task: index, next: 0, end });
         self.pump(lane);
-    }
-
-    fn has_room(&self, lane: usize) -> bool {
-        matches!(&self.link, Link::Up(up) if up.lanes[lane].room() > 0)
     }
 
     /// The lanes are others than before: everything that waits goes on in the same class.
@@ -123,29 +138,23 @@ impl Client {
             task.left -= 1;
             return self.finish_if_done(part.task);
         }
-        let (entry, data) = command::command_of(task, part.part, self.namespace.nsid);
+        let Ok(vacancy) = up.lanes[lane].vacancy() else {
+            return self.backlogs[lane].push_front(Run::one(part));
+        };
+        let (range, piece) = (task.part_range(part.part), task.take_piece(part.part));
+        let (entry, data) = command::command_of(&task.operation, range, piece, self.namespace.nsid);
+        vacancy.submit(entry, data, part.mark());
         task.in_flight += 1;
         task.seen_in_flight = None;
-        if let Err(data) = up.lanes[lane].submit(entry, data, part.mark()) {
-            task.in_flight -= 1;
-            task.return_piece(part.part, data.into_buffer());
-            self.backlogs[lane].push_front(Run::one(part));
-        }
     }
 
-    pub(super) fn on_answer(&mut self, answer: Answer) {
-        let part = Part::of_mark(answer.mark);
+    pub(super) fn on_answer(&mut self, answer: Completed) {
+        let part = Part::of_mark(answer.tag);
         let Some(task) = self.tasks.get_mut(part.task) else { return };
-        if task.is_plain() && answer.is_intact && answer.entry.status.is_success() {
-            // The usual case: what the command brought is the result.
-            let completion = Completion { tag: task.tag, result: Ok(()), buffer: answer.buffer };
-            self.tasks.release(part.task);
-            return self.finished.push(completion);
-        }
         task.in_flight -= 1;
         task.seen_in_flight = None;
         task.return_piece(part.part, answer.buffer);
-        match judge(answer.entry.status, answer.is_intact) {
+        match judge(answer.entry.status, answer.intact) {
             Judgement::Good => task.left -= 1,
             Judgement::Damaged(_) if task.repeats < REPEATS_MAX && task.failure.is_none() => {
                 task.repeats += 1;
@@ -162,6 +171,27 @@ impl Client {
     pub(super) fn finish_if_done(&mut self, index: u32) {
         if self.tasks.get(index).is_some_and(|task| task.left == 0 && task.in_flight == 0) {
             self.finished.extend(self.tasks.remove(index).map(Task::finish));
+        }
+    }
+}
+
+/// Where the commands go that end on a lane.
+pub(super) struct Ends<'a> {
+    pub tasks: &'a mut Tasks,
+    pub finished: &'a mut Vec<Completion>,
+    /// What needs a closer look: see [`Client::on_answer`].
+    pub answers: &'a mut Vec<Completed>,
+}
+
+impl Ends<'_> {
+    #[inline]
+    pub(super) fn take(&mut self, completed: Completed) {
+        let is_good = completed.intact && completed.entry.status.is_success();
+        let index = Part::of_mark(completed.tag).task;
+        match if is_good { self.tasks.end_plain(index) } else { None } {
+            // The usual case: what the command brought is the result.
+            Some(tag) => self.finished.push(Completion { tag, result: Ok(()), buffer: completed.buffer }),
+            None => self.answers.push(completed),
         }
     }
 }

@@ -7,14 +7,14 @@
 use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
-use isolane_proto::host::Data;
+use isolane_proto::host::{Completed, Data};
 use isolane_reactor::Reactor;
 use isolane_wire::SubmissionEntry;
 use isolane_wire::admin::{
     AsyncEvent, Cns, GetLogPageCommand, IdentifyCommand, LogPage, Notice, async_event_request, keep_alive,
 };
 
-use super::lane::{Answer, Lane, Loss};
+use super::lane::{Lane, Loss};
 
 /// The admin queue in use.
 pub(crate) struct Keeper {
@@ -45,7 +45,7 @@ impl Keeper {
     /// Looks at the time: sends Keep Alive when it is due.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> Result<(), Loss> {
         // No admin command in use here carries data to the target, so none can end by itself.
-        self.lane.handle_timeout(now, &mut Vec::new())?;
+        self.lane.handle_timeout(now, drop)?;
         if self.keep_alive.is_zero() {
             return Ok(());
         }
@@ -63,13 +63,13 @@ impl Keeper {
     /// Sends what is queued.
     pub(crate) fn transmit(&mut self, reactor: &mut Reactor, now: Instant) -> Result<(), Loss> {
         // No admin command in use here carries data to the target, so none can end while it is sent.
-        self.lane.transmit(reactor, usize::MAX, now, &mut Vec::new())
+        self.lane.transmit(reactor, usize::MAX, now, drop)
     }
 
     /// Takes an answer in. Identify Namespace data comes out when the namespace changed.
-    pub(crate) fn on_answer(&mut self, answer: Answer) -> Result<Option<Buffer>, Loss> {
-        let is_success = answer.entry.status.is_success() && answer.is_intact;
-        match Mark::of(answer.mark) {
+    pub(crate) fn on_answer(&mut self, answer: Completed) -> Result<Option<Buffer>, Loss> {
+        let is_success = answer.entry.status.is_success() && answer.intact;
+        match Mark::of(answer.tag) {
             Some(Mark::KeepAlive) if is_success => self.sent = None,
             Some(Mark::KeepAlive) => {
                 return Err(Loss::Misbehaved(format!("Keep Alive failed: {}", answer.entry.status)));
@@ -98,8 +98,9 @@ impl Keeper {
     }
 
     fn submit(&mut self, entry: SubmissionEntry, data: Data, mark: Mark) {
-        if self.lane.submit(entry, data, mark as u64).is_err() {
-            log::warn!("the admin queue is full: {mark:?} is left out");
+        match self.lane.vacancy() {
+            Ok(vacancy) => drop(vacancy.submit(entry, data, mark as u64)),
+            Err(refusal) => log::warn!("{mark:?} is left out: {refusal}"),
         }
     }
 }

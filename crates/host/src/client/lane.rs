@@ -6,24 +6,12 @@
 use std::io::{self, IoSlice};
 use std::time::Instant;
 
-use isolane_memory::Buffer;
-use isolane_proto::host::{Abandoned, Data, Event, Queue};
+use isolane_proto::host::{Abandoned, Completed, Event, Queue, Refusal, Vacancy};
 use isolane_proto::queue::{ReceivePlan, TransmitPlan};
 use isolane_reactor::{Reactor, Received, Token};
-use isolane_wire::{CompletionEntry, SubmissionEntry};
 
 use super::farewell;
 use crate::setup::Connection;
-
-/// A command's end, with its mark.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub mark: u64,
-    pub entry: CompletionEntry,
-    pub buffer: Option<Buffer>,
-    /// Whether the data digest was right.
-    pub is_intact: bool,
-}
 
 /// Why a connection is no more.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -68,10 +56,10 @@ impl Lane {
         self.queue.room()
     }
 
-    /// Queues a command; it is sent by the next [`Lane::transmit`]. Gives the data back if the queue takes no command.
-    #[inline(always)]
-    pub(crate) fn submit(&mut self, entry: SubmissionEntry, data: Data, mark: u64) -> Result<(), Data> {
-        self.queue.submit(entry, data, mark).map(drop).map_err(|rejected| rejected.data)
+    /// Room for a command, which is sent by the next [`Lane::transmit`].
+    #[inline]
+    pub(crate) fn vacancy(&mut self) -> Result<Vacancy<'_>, Refusal> {
+        self.queue.vacancy()
     }
 
     /// Whether there is something to send that the socket takes.
@@ -80,21 +68,21 @@ impl Lane {
         !self.is_stuck && self.queue.wants_transmit()
     }
 
-    /// Sends what is queued, about `bytes_max` at most: everything in one call where the socket takes it. Appends commands that
-    /// had failed already and end only now that their data has been sent.
+    /// Sends what is queued, about `bytes_max` at most: everything in one call where the socket takes it. `take` gets commands
+    /// that had failed already and end only now that their data has been sent.
     pub(crate) fn transmit(
         &mut self,
         reactor: &mut Reactor,
         bytes_max: usize,
         now: Instant,
-        answers: &mut Vec<Answer>,
+        take: impl FnMut(Completed),
     ) -> Result<(), Loss> {
         if !self.wants_transmit() {
             return Ok(());
         }
         self.send(reactor, bytes_max)?;
         match self.queue.has_lingering() {
-            true => self.take_events(&[], now, answers),
+            true => self.take_events(&[], now, take).map(drop),
             false => Ok(()),
         }
     }
@@ -122,14 +110,14 @@ impl Lane {
         self.is_stuck = false;
     }
 
-    /// Receives until commands have ended or nothing more is there, a bounded amount, and appends those that ended. What
+    /// Receives until commands have ended or nothing more is there, a bounded amount; `take` gets those that ended. What
     /// follows on them is sent before more is received: the target works on it meanwhile.
     pub(crate) fn receive(
         &mut self,
         reactor: &mut Reactor,
         overflow: &mut [u8],
         now: Instant,
-        answers: &mut Vec<Answer>,
+        mut take: impl FnMut(Completed),
     ) -> Result<(), Loss> {
         for _ in 0..RECEIVES_PER_TURN {
             let mut plan = ReceivePlan::new();
@@ -143,33 +131,45 @@ impl Lane {
                 Received::End => return Err(Loss::Closed),
             };
             self.queue.handle_received(count);
-            self.take_events(overflow, now, answers)?;
-            if count < room || !answers.is_empty() {
+            let ended = self.take_events(overflow, now, &mut take)?;
+            if count < room || ended > 0 {
                 break;
             }
         }
         Ok(())
     }
 
-    fn take_events(&mut self, overflow: &[u8], now: Instant, answers: &mut Vec<Answer>) -> Result<(), Loss> {
-        while let Some(event) = self.queue.poll_event(overflow, now) {
-            match event {
-                Event::Completed { tag, entry, buffer, intact } => {
-                    answers.push(Answer { mark: tag, entry, buffer, is_intact: intact });
+    /// Says how many commands ended.
+    fn take_events(
+        &mut self,
+        overflow: &[u8],
+        now: Instant,
+        mut take: impl FnMut(Completed),
+    ) -> Result<usize, Loss> {
+        let mut ended = 0;
+        loop {
+            while let Some(completed) = self.queue.poll_completed(overflow) {
+                ended += 1;
+                take(completed);
+            }
+            match self.queue.poll_event(overflow, now) {
+                Some(Event::Completed(completed)) => {
+                    ended += 1;
+                    take(completed);
                 }
-                event => return Err(Loss::Misbehaved(describe(&event))),
+                Some(event) => return Err(Loss::Misbehaved(describe(&event))),
+                None => return Ok(ended),
             }
         }
-        Ok(())
     }
 
     /// Tells the queue the time if it waits for it.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, answers: &mut Vec<Answer>) -> Result<(), Loss> {
+    pub(crate) fn handle_timeout(&mut self, now: Instant, take: impl FnMut(Completed)) -> Result<(), Loss> {
         if self.queue.poll_timeout().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
         self.queue.handle_timeout(now);
-        self.take_events(&[], now, answers)
+        self.take_events(&[], now, take).map(drop)
     }
 
     /// Ends the connection so that what its send buffer holds does not arrive later, and hands back every command that
@@ -198,7 +198,7 @@ pub(crate) fn describe(event: &Event) -> String {
             format!("it ended the connection with {:?} at {:#x}", request.fes, request.fei)
         }
         Event::Connected(_) => "it repeated the handshake".to_owned(),
-        Event::Completed { .. } => "it answered a command that was not expected now".to_owned(),
+        Event::Completed(_) => "it answered a command that was not expected now".to_owned(),
     }
 }
 

@@ -8,11 +8,11 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_proto::host::Abandoned;
+use isolane_proto::host::{Abandoned, Completed};
 
 use super::Client;
 use super::flow::Run;
-use super::lane::{Answer, Lane, Loss};
+use super::lane::{Lane, Loss};
 use super::shape::Shape;
 use super::task::{Part, Task};
 use super::up::Up;
@@ -125,7 +125,7 @@ impl Client {
         }
     }
 
-    pub(super) fn on_admin_answer(&mut self, answer: Answer) -> Result<(), Loss> {
+    pub(super) fn on_admin_answer(&mut self, answer: Completed) -> Result<(), Loss> {
         let Link::Up(up) = &mut self.link else { return Ok(()) };
         let Some(data) = up.keeper.on_answer(answer)? else { return Ok(()) };
         match setup::namespace_blocks(&data) {

@@ -36,12 +36,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use isolane_proto::host::Completed;
 use isolane_reactor::{Config, Event, Reactor, Waker, mailbox};
 
 pub use self::connections::ConnectionStatus;
 use self::flow::Run;
 use self::holding::Holding;
-use self::lane::Answer;
 pub(crate) use self::lane::describe;
 use self::link::Link;
 pub(crate) use self::link::Message;
@@ -99,7 +99,7 @@ pub struct Client {
     sender: mailbox::Sender<Message>,
     messages: mailbox::Receiver<Message>,
     events: Vec<Event>,
-    answers: Vec<Answer>,
+    answers: Vec<Completed>,
     overflow: Box<[u8]>,
     now: Instant,
     housekeeping: Instant,
@@ -204,9 +204,9 @@ impl Client {
     /// [serves](Classes::serving) it.
     pub fn submit_to(&mut self, class: Class, lane: usize, request: Request, tag: u64) {
         self.holding.note(class, &self.classes, &request);
-        match self.admit(class, lane, request, tag) {
-            Ok(task) => self.enqueue(task),
-            Err(completion) => self.finished.push(completion),
+        match self.check(class, lane, &request) {
+            Ok((lane, range)) => self.admit(lane, range, request, tag),
+            Err(error) => self.refuse(error, request, tag),
         }
     }
 

@@ -112,35 +112,33 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::task::Task;
-    use crate::client::task::tests::{SHAPE, read};
-    use crate::request::Completion;
+    use crate::client::task::tests::SHAPE;
+
+    fn read(lba: u64, blocks: usize) -> Request {
+        Request::Read { lba, buffer: Buffer::contiguous(blocks * 512) }
+    }
 
     #[test]
-    fn what_does_not_fit_the_volume_is_refused_and_the_buffer_comes_back() {
-        let error = |result: Result<Task, Completion>| {
-            let completion = result.unwrap_err();
-            assert!(completion.buffer.is_some());
-            completion.result.unwrap_err()
-        };
+    fn what_does_not_fit_the_volume_is_refused() {
+        let error = |request: Request| SHAPE.check(&request).unwrap_err();
         assert!(matches!(error(read(999, 2)), RequestError::OutOfRange { .. }));
         assert!(matches!(error(read(u64::MAX, 1)), RequestError::OutOfRange { .. }));
         assert!(matches!(error(read(0, 0)), RequestError::Buffer(_)));
         let odd = Request::Read { lba: 0, buffer: Buffer::contiguous(100) };
-        assert!(matches!(error(Task::new(0, 0, odd, &SHAPE)), RequestError::Unaligned { .. }));
+        assert!(matches!(error(odd), RequestError::Unaligned { .. }));
         let shared = Buffer::contiguous(512);
         let _other = shared.share(0, 512);
         let request = Request::Write { lba: 0, buffer: shared, fua: false };
-        assert!(matches!(error(Task::new(0, 0, request, &SHAPE)), RequestError::Buffer(_)));
+        assert!(matches!(error(request), RequestError::Buffer(_)));
     }
 
     #[test]
     fn deallocation_is_bounded_like_its_command() {
-        let task = |ranges| Task::new(0, 0, Request::Deallocate { ranges }, &SHAPE);
+        let parts = |ranges| SHAPE.check(&Request::Deallocate { ranges }).map(|range| SHAPE.parts(&range));
         let range = BlockRange { lba: 1, blocks: 2 };
-        assert_eq!(task(vec![range; 256]).unwrap().parts, 1);
-        assert!(task(vec![range; 257]).is_err());
-        assert!(task(vec![]).is_err());
-        assert!(task(vec![BlockRange { lba: 999, blocks: 2 }]).is_err());
+        assert_eq!(parts(vec![range; 256]).unwrap(), 1);
+        assert!(parts(vec![range; 257]).is_err());
+        assert!(parts(vec![]).is_err());
+        assert!(parts(vec![BlockRange { lba: 999, blocks: 2 }]).is_err());
     }
 }

@@ -26,6 +26,20 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
+    /// What a request asks for, and its buffer.
+    #[inline]
+    pub(crate) fn of(request: Request) -> (Operation, Option<Buffer>) {
+        match request {
+            Request::Read { buffer, .. } => (Operation::Read, Some(buffer)),
+            Request::Write { buffer, fua, .. } => (Operation::Write { fua }, Some(buffer)),
+            Request::Flush => (Operation::Flush, None),
+            Request::WriteZeroes { fua, deallocate, .. } => {
+                (Operation::WriteZeroes { fua, deallocate }, None)
+            }
+            Request::Deallocate { ranges } => (Operation::Deallocate(ranges.into_boxed_slice()), None),
+        }
+    }
+
     /// Whether repeating it late could undo a later write.
     pub(crate) fn changes_blocks(&self) -> bool {
         !matches!(self, Operation::Read | Operation::Flush)
@@ -72,41 +86,42 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Checks and splits a request. On error the request's buffer comes back with it.
-    #[inline(always)]
-    pub(crate) fn new(tag: u64, lane: usize, request: Request, shape: &Shape) -> Result<Task, Completion> {
-        let range = match shape.check(&request) {
-            Ok(range) => range,
-            Err(error) => return Err(Completion { tag, result: Err(error), buffer: request.into_buffer() }),
-        };
+    /// Splits a request, which the shape has passed as one about `range`.
+    pub(crate) fn new(tag: u64, lane: usize, request: Request, range: BlockRange, shape: &Shape) -> Task {
+        let (operation, buffer) = Operation::of(request);
         let parts = shape.parts(&range);
-        let (operation, buffer) = match request {
-            Request::Read { buffer, .. } => (Operation::Read, Some(buffer)),
-            Request::Write { buffer, fua, .. } => (Operation::Write { fua }, Some(buffer)),
-            Request::Flush => (Operation::Flush, None),
-            Request::WriteZeroes { fua, deallocate, .. } => {
-                (Operation::WriteZeroes { fua, deallocate }, None)
-            }
-            Request::Deallocate { ranges } => (Operation::Deallocate(ranges.into_boxed_slice()), None),
-        };
         let pieces = match parts {
             1 => Pieces::One(buffer),
             _ => Pieces::split(buffer, parts, shape.block_bytes as usize * shape.part_blocks as usize),
         };
-        Ok(Task {
+        let part_blocks = shape.part_blocks;
+        Task {
+            parts,
+            left: parts,
+            in_flight: 0,
+            part_blocks,
+            pieces,
+            ..Task::sent(tag, lane, operation, range)
+        }
+    }
+
+    /// One whose only part is on its way already, with the buffer.
+    #[inline(always)]
+    pub(crate) fn sent(tag: u64, lane: usize, operation: Operation, range: BlockRange) -> Task {
+        Task {
             tag,
             lane,
             operation,
             range,
-            parts,
-            left: parts,
-            in_flight: 0,
+            parts: 1,
+            left: 1,
+            in_flight: 1,
             repeats: 0,
             seen_in_flight: None,
             failure: None,
-            part_blocks: shape.part_blocks,
-            pieces,
-        })
+            part_blocks: u32::MAX,
+            pieces: Pieces::One(None),
+        }
     }
 
     /// Whether its one command is all that there is to it, and nothing has gone wrong.
@@ -181,13 +196,18 @@ pub(super) mod tests {
 
     pub(crate) const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1000, part_blocks: 8 };
 
-    pub(crate) fn read(lba: u64, blocks: usize) -> Result<Task, Completion> {
-        Task::new(7, 0, Request::Read { lba, buffer: Buffer::contiguous(blocks * 512) }, &SHAPE)
+    pub(crate) fn task(request: Request) -> Task {
+        let range = SHAPE.check(&request).unwrap();
+        Task::new(7, 0, request, range, &SHAPE)
+    }
+
+    fn read(lba: u64, blocks: usize) -> Task {
+        task(Request::Read { lba, buffer: Buffer::contiguous(blocks * 512) })
     }
 
     #[test]
     fn a_small_request_is_one_part_with_the_whole_buffer() {
-        let mut task = read(3, 8).unwrap();
+        let mut task = read(3, 8);
         assert_eq!((task.parts, task.part_range(0)), (1, BlockRange { lba: 3, blocks: 8 }));
         assert_eq!(task.take_piece(0).unwrap().len(), 4096);
         assert!(task.take_piece(0).is_none());
@@ -197,7 +217,7 @@ pub(super) mod tests {
     fn a_large_request_is_split_without_a_gap_and_joined_without_a_copy() {
         let buffer = Buffer::contiguous(20 * 512);
         let start = buffer.as_slice().unwrap().as_ptr();
-        let mut task = Task::new(7, 0, Request::Read { lba: 100, buffer }, &SHAPE).unwrap();
+        let mut task = task(Request::Read { lba: 100, buffer });
         let ranges: Vec<_> = (0..task.parts).map(|part| task.part_range(part)).collect();
         let expected = [(100, 8), (108, 8), (116, 4)].map(|(lba, blocks)| BlockRange { lba, blocks });
         assert_eq!(ranges, expected);
@@ -216,12 +236,11 @@ pub(super) mod tests {
 
     #[test]
     fn a_write_touches_exactly_its_blocks() {
-        let request = Request::Write { lba: 10, buffer: Buffer::contiguous(5 * 512), fua: false };
-        let task = Task::new(0, 0, request, &SHAPE).unwrap();
+        let task = task(Request::Write { lba: 10, buffer: Buffer::contiguous(5 * 512), fua: false });
         let touched = |lba, blocks| task.touches(&BlockRange { lba, blocks });
         assert!(touched(14, 1) && touched(0, 11) && touched(0, 100));
         assert!(!touched(15, 1) && !touched(0, 10));
-        assert!(!read(10, 5).unwrap().touches(&BlockRange { lba: 10, blocks: 5 }));
+        assert!(!read(10, 5).touches(&BlockRange { lba: 10, blocks: 5 }));
     }
 
     #[test]

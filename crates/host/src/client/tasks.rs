@@ -18,16 +18,20 @@ impl Tasks {
 
     #[inline(always)]
     pub(crate) fn insert(&mut self, task: Task) -> u32 {
-        match self.free.pop() {
-            Some(index) => {
-                self.places[index as usize] = Some(task);
-                index
-            }
-            None => {
-                self.places.push(Some(task));
-                (self.places.len() - 1) as u32
-            }
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        let place = &mut self.places[index as usize];
+        debug_assert!(place.is_none(), "a place was free and taken");
+        if place.is_none() {
+            // It is looked at so that the compiler knows that nothing is to be dropped here.
+            *place = Some(task);
         }
+        index
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.places.push(None);
+        (self.places.len() - 1) as u32
     }
 
     #[inline]
@@ -40,13 +44,14 @@ impl Tasks {
         self.places.get(index as usize)?.as_ref()
     }
 
-    /// Ends a task of which nothing is wanted any more.
+    /// Ends a task whose only command was a success; what that brought is the result. Its tag; none if there is more to it.
     #[inline]
-    pub(crate) fn release(&mut self, index: u32) {
-        if let Some(place @ Some(_)) = self.places.get_mut(index as usize) {
-            *place = None;
-            self.free.push(index);
-        }
+    pub(crate) fn end_plain(&mut self, index: u32) -> Option<u64> {
+        let place = self.places.get_mut(index as usize)?;
+        let tag = place.as_ref().filter(|task| task.is_plain())?.tag;
+        *place = None;
+        self.free.push(index);
+        Some(tag)
     }
 
     pub(crate) fn remove(&mut self, index: u32) -> Option<Task> {
@@ -72,12 +77,13 @@ mod tests {
 
     use super::super::shape::Shape;
     use super::*;
-    use crate::request::Request;
+    use crate::request::{BlockRange, Request};
 
     const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1000, part_blocks: 8 };
 
     fn read(lba: u64) -> Task {
-        Task::new(7, 0, Request::Read { lba, buffer: Buffer::contiguous(512) }, &SHAPE).unwrap()
+        let range = BlockRange { lba, blocks: 1 };
+        Task::new(7, 0, Request::Read { lba, buffer: Buffer::contiguous(512) }, range, &SHAPE)
     }
 
     #[test]
@@ -90,8 +96,7 @@ mod tests {
         assert!(tasks.remove(first).is_none());
         assert_eq!(tasks.insert(read(2)), first);
         assert_eq!((tasks.len(), tasks.iter_mut().count()), (2, 2));
-        tasks.release(second);
-        tasks.release(second);
+        assert_eq!((tasks.end_plain(second), tasks.end_plain(second)), (Some(7), None));
         assert_eq!((tasks.len(), tasks.insert(read(3))), (1, second));
     }
 }

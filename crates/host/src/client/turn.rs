@@ -8,6 +8,7 @@ use std::time::Instant;
 use isolane_reactor::{Event, Token};
 
 use super::Client;
+use super::flow::Ends;
 use super::lane::{Lane, Loss};
 use super::link::Link;
 use super::up::Place;
@@ -34,10 +35,18 @@ impl Client {
         self.transmit();
         loop {
             self.turn_once(wait);
-            completions.append(&mut self.finished);
+            self.hand_out(completions);
             if completions.len() > before || self.is_woken || wait.is_over(self.now) {
                 return completions.len() - before;
             }
+        }
+    }
+
+    /// Appends what has finished; to an empty list without a copy.
+    fn hand_out(&mut self, completions: &mut Vec<Completion>) {
+        match completions.is_empty() {
+            true => std::mem::swap(completions, &mut self.finished),
+            false => completions.append(&mut self.finished),
         }
     }
 
@@ -82,8 +91,15 @@ impl Client {
     fn receive(&mut self, token: Token) {
         let Link::Up(up) = &mut self.link else { return };
         let Some(place) = up.place(token) else { return };
-        let lane = up.at_mut(place);
-        let received = lane.receive(&mut self.reactor, &mut self.overflow, self.now, &mut self.answers);
+        let (reactor, overflow, now) = (&mut self.reactor, &mut self.overflow, self.now);
+        let (tasks, finished, answers) = (&mut self.tasks, &mut self.finished, &mut self.answers);
+        let received = match place {
+            Place::Lane(lane) => {
+                let mut ends = Ends { tasks, finished, answers };
+                up.lanes[lane].receive(reactor, overflow, now, |ended| ends.take(ended))
+            }
+            Place::Admin => up.keeper.lane.receive(reactor, overflow, now, |ended| answers.push(ended)),
+        };
         let handled = self.handle_answers(place);
         match (received.and(handled), place) {
             (Err(loss), _) => self.lose(&loss),
@@ -122,7 +138,8 @@ impl Client {
         let (reactor, now, answers) = (&mut self.reactor, self.now, &mut self.answers);
         let held = if is_held { self.classes.total() - self.classes.poll } else { 0 };
         let lanes = &mut up.lanes[held..];
-        let sent = lanes.iter_mut().rev().try_for_each(|lane| lane.transmit(reactor, share, now, answers));
+        let mut take = |answer| answers.push(answer);
+        let sent = lanes.iter_mut().rev().try_for_each(|lane| lane.transmit(reactor, share, now, &mut take));
         self.has_more = share < usize::MAX && lanes.iter().any(Lane::wants_transmit);
         let sent = sent.and_then(|()| up.keeper.transmit(reactor, now));
         self.answer_lanes();

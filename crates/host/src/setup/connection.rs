@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
-use isolane_proto::host::{self, Data, Event, Queue};
+use isolane_proto::host::{self, Completed, Data, Event, Queue};
 use isolane_reactor::socket;
 use isolane_wire::fabrics::ConnectRejection;
 use isolane_wire::{CompletionEntry, SubmissionEntry};
@@ -111,13 +111,13 @@ impl Connection {
         }
         loop {
             match self.next_event(step)? {
-                Event::Completed { tag: CALL, entry, buffer, intact: true } => {
+                Event::Completed(Completed { tag: CALL, entry, buffer, intact: true }) => {
                     return Ok(Reply { entry, buffer });
                 }
-                Event::Completed { tag: CALL, .. } => {
+                Event::Completed(Completed { tag: CALL, .. }) => {
                     return Err(self.misbehaved(step, "the data digest of its answer is wrong".to_owned()));
                 }
-                Event::Completed { .. } | Event::Connected(_) => {}
+                Event::Completed(_) | Event::Connected(_) => {}
                 event => return Err(self.broken(step, event)),
             }
         }

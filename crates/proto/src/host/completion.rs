@@ -5,7 +5,7 @@ use isolane_wire::pdu::{CapsuleResp, HeaderFault};
 
 use super::Queue;
 use super::commands::Command;
-use super::event::{Data, Event};
+use super::event::{Completed, Data, Event};
 use super::receive::Step;
 use crate::queue::{FatalError, Fault};
 
@@ -25,23 +25,22 @@ impl Queue {
             self.lingering += 1;
             return Ok(Step::Again);
         }
-        Ok(Step::Event(self.finish(entry)))
+        Ok(Step::Event(Event::Completed(self.finish(entry))))
     }
 
     /// The next command that was completed early and whose data has left the output now.
+    #[cold]
     pub(super) fn finish_lingering(&mut self) -> Option<Event> {
-        if self.lingering == 0 {
-            return None;
-        }
         let entry = self.commands.lingered(self.output.sent_bytes())?;
         self.lingering -= 1;
-        Some(self.finish(entry))
+        Some(Event::Completed(self.finish(entry)))
     }
 
     /// Gives everything back to the submitter.
-    pub(super) fn finish(&mut self, entry: CompletionEntry) -> Event {
+    #[inline]
+    pub(super) fn finish(&mut self, entry: CompletionEntry) -> Completed {
         let (tag, data, intact) = self.commands.close(entry.cid);
-        Event::Completed { tag, entry, buffer: data.into_buffer(), intact }
+        Completed { tag, entry, buffer: data.into_buffer(), intact }
     }
 }
 

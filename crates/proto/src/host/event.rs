@@ -42,20 +42,24 @@ pub enum Event {
     /// ICResp was accepted: Connect may be submitted.
     Connected(IcResp),
     /// A command ended.
-    Completed {
-        /// What the submitter called it.
-        tag: u64,
-        /// The result; made up from the SUCCESS flag where that stands for the response.
-        entry: CompletionEntry,
-        /// The memory given with the command.
-        buffer: Option<Buffer>,
-        /// False if a data digest was wrong: what was read is not what the controller sent.
-        intact: bool,
-    },
+    Completed(Completed),
     /// The controller gave up and said why. Nothing more will come.
     Terminated(Box<TermReq>),
     /// The controller broke the rules or its deadline.
     Fatal(FatalError),
+}
+
+/// The end of a command.
+#[derive(Debug)]
+pub struct Completed {
+    /// What the submitter called it.
+    pub tag: u64,
+    /// The result; made up from the SUCCESS flag where that stands for the response.
+    pub entry: CompletionEntry,
+    /// The memory given with the command.
+    pub buffer: Option<Buffer>,
+    /// False if a data digest was wrong: what was read is not what the controller sent.
+    pub intact: bool,
 }
 
 /// Why a command was not taken.

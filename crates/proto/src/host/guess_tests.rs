@@ -99,7 +99,9 @@ fn receive(host: &mut Queue, target: &mut Target, cuts: &[usize], now: Instant) 
         let n = fill(&mut host.receive_plan(&mut overflow), cut, &mut target.stream);
         host.handle_received(n);
         while let Some(event) = host.poll_event(&overflow, now) {
-            let Event::Completed { tag, entry, buffer, intact } = event else { panic!("{event:?}") };
+            let Event::Completed(Completed { tag, entry, buffer, intact }) = event else {
+                panic!("{event:?}")
+            };
             let bytes = buffer.expect("a read has a buffer").to_vec();
             assert!(intact);
             let is_right = bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(tag, at));

@@ -30,8 +30,9 @@ use std::time::Instant;
 use isolane_wire::pdu::{Digests, HeaderFault, IcReq, IcResp, TermReq};
 use isolane_wire::{Direction, Framing};
 
-pub use event::{Abandoned, Data, Event, Refusal, Rejected};
+pub use event::{Abandoned, Completed, Data, Event, Refusal, Rejected};
 pub use options::Options;
+pub use submit::Vacancy;
 
 use self::commands::Commands;
 use self::receive::Receiving;

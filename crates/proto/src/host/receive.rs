@@ -73,6 +73,9 @@ impl Queue {
     /// The next event. `None`: everything received was understood, read on.
     pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
         loop {
+            if let Some(completed) = self.poll_completed(overflow) {
+                return Some(Event::Completed(completed));
+            }
             if (self.event.is_some() || self.lingering > 0)
                 && let Some(event) = self.event.take().or_else(|| self.finish_lingering())
             {
@@ -80,9 +83,6 @@ impl Queue {
             }
             if !self.phase.is_alive() || self.has_understood_all() {
                 return None;
-            }
-            if let Some(event) = self.receive_usual(overflow) {
-                return Some(event);
             }
             match self.receive(overflow) {
                 Ok(Step::Event(event)) => return Some(event),

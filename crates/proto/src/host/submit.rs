@@ -7,46 +7,59 @@ use super::Queue;
 use super::event::{Data, Refusal, Rejected};
 use crate::queue::Phase;
 
+/// Room for one command in a queue: what is put into it is not refused.
+pub struct Vacancy<'a>(&'a mut Queue);
+
 impl Queue {
     /// Queues a command. The queue fills in the CID (and returns it), the data pointer and its kind.
-    #[inline(always)]
-    pub fn submit(&mut self, mut entry: SubmissionEntry, data: Data, tag: u64) -> Result<u16, Rejected> {
-        if let Some(refusal) = self.refusal() {
-            return Err(Rejected { refusal, data });
+    #[inline]
+    pub fn submit(&mut self, entry: SubmissionEntry, data: Data, tag: u64) -> Result<u16, Rejected> {
+        match self.vacancy() {
+            Ok(vacancy) => Ok(vacancy.submit(entry, data, tag)),
+            Err(refusal) => Err(Rejected { refusal, data }),
         }
+    }
+
+    /// Room for one command, for who makes the command only if there is some.
+    #[inline]
+    pub fn vacancy(&mut self) -> Result<Vacancy<'_>, Refusal> {
+        match self.phase {
+            Phase::Open if self.commands.in_flight() < self.depth => Ok(Vacancy(self)),
+            Phase::Open => Err(Refusal::Full),
+            Phase::Handshake => Err(Refusal::NotConnected),
+            Phase::Draining(_) | Phase::Closed => Err(Refusal::Ended),
+        }
+    }
+}
+
+impl Vacancy<'_> {
+    /// As [`Queue::submit`].
+    #[inline(always)]
+    pub fn submit(self, mut entry: SubmissionEntry, data: Data, tag: u64) -> u16 {
+        let Vacancy(queue) = self;
         let len = data.len();
         let is_write = matches!(data, Data::Write(_));
-        let is_in_capsule = is_write && 0 < len && len <= self.in_capsule_bytes_max;
-        let command = self.commands.open(tag, data, self.output.queued_bytes());
+        let is_in_capsule = is_write && 0 < len && len <= queue.in_capsule_bytes_max;
+        let command = queue.commands.open(tag, data, queue.output.queued_bytes());
         command.is_by_r2t = is_write && !is_in_capsule;
-        entry.cid = command.cid();
+        let cid = command.cid();
+        entry.cid = cid;
         entry.flags = entry.flags.with_psdt(PSDT_SGL);
         entry.sgl = match is_in_capsule {
             true => Sgl::InCapsule { offset: 0, len: len as u32 },
             false => Sgl::Transport { len: len as u32 },
         };
-        let cid = entry.cid;
         let capsule = CapsuleCmd { entry, data_len: if is_in_capsule { len as u32 } else { 0 } };
         let mut bytes = HeaderBytes::blank();
-        capsule.encode_to(&self.outbound, &mut bytes);
+        capsule.encode_to(&queue.outbound, &mut bytes);
         match &command.data {
             Data::Write(buffer) if is_in_capsule => {
-                self.output.push_with_data(&bytes, buffer.share(0, len), self.outbound.data_digest);
+                queue.output.push_with_data(&bytes, buffer.share(0, len), queue.outbound.data_digest);
             }
-            _ => self.output.push(&bytes),
+            _ => queue.output.push(&bytes),
         }
-        command.output_end = self.output.queued_bytes();
-        Ok(cid)
-    }
-
-    #[inline]
-    fn refusal(&self) -> Option<Refusal> {
-        match self.phase {
-            Phase::Handshake => Some(Refusal::NotConnected),
-            Phase::Open if self.room() == 0 => Some(Refusal::Full),
-            Phase::Open => None,
-            Phase::Draining(_) | Phase::Closed => Some(Refusal::Ended),
-        }
+        command.output_end = queue.output.queued_bytes();
+        cid
     }
 }
 

@@ -208,7 +208,7 @@ fn a_success_without_all_of_the_data_is_not_believed() {
 fn a_failure_without_data_is_a_failure() {
     let (mut target, cid) = BadTarget::reading();
     target.respond(cid, Status::INTERNAL_ERROR);
-    let [Event::Completed { tag: 1, entry, buffer: Some(_), .. }] = &target.events[..] else {
+    let [Event::Completed(Completed { tag: 1, entry, buffer: Some(_), .. })] = &target.events[..] else {
         panic!("{:?}", target.events)
     };
     assert_eq!(entry.status, Status::INTERNAL_ERROR);
@@ -303,7 +303,9 @@ fn a_wrong_data_digest_is_told_with_the_completion() {
     target.output();
     target.data(C2hData { last: true, success: true, ..part(cid, 0, 512) });
     target.say(&(!crc32c(&[7; 512])).to_le_bytes());
-    let [Event::Completed { intact, .. }] = &target.events[..] else { panic!("{:?}", target.events) };
+    let [Event::Completed(Completed { intact, .. })] = &target.events[..] else {
+        panic!("{:?}", target.events)
+    };
     assert!(!intact);
 }
 
@@ -318,7 +320,7 @@ fn an_early_failure_gives_the_buffer_back_when_the_output_lets_go_of_it() {
     assert!(target.events.is_empty(), "most of it is still ours to send");
     target.output();
     target.poll();
-    let [Event::Completed { buffer: Some(buffer), .. }] = &target.events[..] else {
+    let [Event::Completed(Completed { buffer: Some(buffer), .. })] = &target.events[..] else {
         panic!("{:?}", target.events)
     };
     assert!(buffer.is_exclusive() && !target.host.has_lingering());

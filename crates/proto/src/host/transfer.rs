@@ -8,7 +8,7 @@ use isolane_wire::pdu::{C2hData, H2cData, HeaderFault, R2t};
 
 use super::Queue;
 use super::commands::Command;
-use super::event::Data;
+use super::event::{Data, Event};
 use super::receive::{Receiving, Step};
 use crate::queue::{FatalError, Fault, Header};
 
@@ -57,7 +57,8 @@ impl Queue {
         if !success {
             return Step::Again;
         }
-        Step::Event(self.finish(CompletionEntry { cid, ..CompletionEntry::default() }))
+        let ended = self.finish(CompletionEntry { cid, ..CompletionEntry::default() });
+        Step::Event(Event::Completed(ended))
     }
 
     /// R2T: answered at once with all the data it asks for.

@@ -79,7 +79,7 @@ fn told(host: &mut Queue, stream: &mut VecDeque<u8>, piece: usize, now: Instant)
         host.handle_received(n);
         while let Some(event) = host.poll_event(&overflow, now) {
             story.push(format!("{event:?}"));
-            if let Event::Completed { entry, buffer: Some(buffer), .. } = event
+            if let Event::Completed(Completed { entry, buffer: Some(buffer), .. }) = event
                 && entry.status.is_success()
             {
                 story.push(format!("{:?}", buffer.to_vec()));
