@@ -54,13 +54,19 @@ impl Client {
         {
             // The usual case: nothing to wait for, so the command is made at once and takes the buffer with it.
             let (operation, buffer) = Operation::of(request);
-            let (entry, data) = command::command_of(&operation, range, buffer, self.namespace.nsid);
-            let task = self.tasks.insert(Task::sent(tag, lane, operation, range));
-            vacancy.submit(entry, data, Part { task, part: 0 }.mark());
+            let (index, task) = self.tasks.insert(|| Task::sent(tag, lane, operation, range));
+            let (entry, data) = command::command_of(&task.operation, range, buffer, self.namespace.nsid);
+            vacancy.submit(entry, data, Part { task: index, part: 0 }.mark());
             return;
         }
-        let task = self.tasks.insert(Task::new(tag, lane, request, range, &self.shape));
-        self.enqueue(task);
+        self.admit_to_wait(lane, range, request, tag);
+    }
+
+    /// Not inlined: it would take the registers that the usual case needs.
+    #[inline(never)]
+    fn admit_to_wait(&mut self, lane: usize, range: BlockRange, request: Request, tag: u64) {
+        let (index, _) = self.tasks.insert(|| Task::new(tag, lane, request, range, &self.shape));
+        self.enqueue(index);
     }
 
     /// The number of a class's lane. One that there was when the client connected is always there: if its class has fewer

@@ -148,18 +148,16 @@ impl Lane {
     ) -> Result<usize, Loss> {
         let mut ended = 0;
         loop {
-            while let Some(completed) = self.queue.poll_completed(overflow) {
-                ended += 1;
-                take(completed);
-            }
-            match self.queue.poll_event(overflow, now) {
-                Some(Event::Completed(completed)) => {
-                    ended += 1;
-                    take(completed);
-                }
-                Some(event) => return Err(Loss::Misbehaved(describe(&event))),
-                None => return Ok(ended),
-            }
+            let completed = match self.queue.poll_completed(overflow) {
+                Some(completed) => completed,
+                None => match self.queue.poll_event(overflow, now) {
+                    Some(Event::Completed(completed)) => completed,
+                    Some(event) => return Err(Loss::Misbehaved(describe(&event))),
+                    None => return Ok(ended),
+                },
+            };
+            ended += 1;
+            take(completed);
         }
     }
 

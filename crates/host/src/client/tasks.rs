@@ -16,16 +16,13 @@ impl Tasks {
         self.places.len() - self.free.len()
     }
 
+    /// The number of a new task, and the task. It is made when its place is known, so that the compiler can make it there.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, task: Task) -> u32 {
+    pub(crate) fn insert(&mut self, task: impl FnOnce() -> Task) -> (u32, &mut Task) {
         let index = self.free.pop().unwrap_or_else(|| self.grow());
         let place = &mut self.places[index as usize];
         debug_assert!(place.is_none(), "a place was free and taken");
-        if place.is_none() {
-            // It is looked at so that the compiler knows that nothing is to be dropped here.
-            *place = Some(task);
-        }
-        index
+        (index, place.insert(task()))
     }
 
     #[cold]
@@ -89,14 +86,14 @@ mod tests {
     #[test]
     fn places_are_used_again() {
         let mut tasks = Tasks::default();
-        let first = tasks.insert(read(0));
-        let second = tasks.insert(read(1));
+        let first = tasks.insert(|| read(0)).0;
+        let second = tasks.insert(|| read(1)).0;
         assert_ne!(first, second);
         assert!(tasks.remove(first).is_some());
         assert!(tasks.remove(first).is_none());
-        assert_eq!(tasks.insert(read(2)), first);
+        assert_eq!(tasks.insert(|| read(2)).0, first);
         assert_eq!((tasks.len(), tasks.iter_mut().count()), (2, 2));
         assert_eq!((tasks.end_plain(second), tasks.end_plain(second)), (Some(7), None));
-        assert_eq!((tasks.len(), tasks.insert(read(3))), (1, second));
+        assert_eq!((tasks.len(), tasks.insert(|| read(3)).0), (1, second));
     }
 }

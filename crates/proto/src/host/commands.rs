@@ -87,13 +87,14 @@ impl Commands {
     }
 
     /// The next free slot of the ring. It grows so that few that are taken lie in between.
+    #[inline]
     fn vacant_slot(&mut self) -> usize {
         if self.in_flight == 0 {
             // Few slots in use are few lines of the cache.
             (self.head, self.next) = (0, 0);
         }
         if self.in_flight + self.in_flight / 4 >= self.slots.len() && self.slots.len() < COMMANDS_MAX {
-            self.slots.push(Command::unused(self.slots.len() as u16));
+            self.grow();
         }
         loop {
             let at = if self.head < self.slots.len() { self.head } else { 0 };
@@ -102,6 +103,11 @@ impl Commands {
                 return at;
             }
         }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.slots.push(Command::unused(self.slots.len() as u16));
     }
 
     /// The memory of the read whose data is `arriving`, and of those that probably follow it: nothing of these has come yet.
@@ -138,6 +144,7 @@ impl Commands {
     }
 
     /// The command in flight with this CID.
+    #[inline]
     pub(super) fn find(&mut self, cid: u16) -> Option<&mut Command> {
         let command = self.slots.get_mut(usize::from(cid & SLOT_MASK))?;
         command.is_in_flight(cid).then_some(command)
@@ -154,6 +161,7 @@ impl Commands {
     }
 
     /// Ends a command. Its data is returned, with its tag and whether it is intact.
+    #[inline]
     pub(super) fn close(&mut self, cid: u16) -> (u64, Data, bool) {
         let at = usize::from(cid & SLOT_MASK);
         let command = &mut self.slots[at];

@@ -37,7 +37,7 @@ impl Queue {
     }
 
     /// Gives everything back to the submitter.
-    #[inline]
+    #[inline(always)]
     pub(super) fn finish(&mut self, entry: CompletionEntry) -> Completed {
         let (tag, data, intact) = self.commands.close(entry.cid);
         Completed { tag, entry, buffer: data.into_buffer(), intact }

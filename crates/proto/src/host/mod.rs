@@ -107,7 +107,11 @@ impl Queue {
 
     /// Commands that may be submitted now.
     pub fn room(&self) -> usize {
-        if self.phase == Phase::Open { self.depth.saturating_sub(self.commands.in_flight()) } else { 0 }
+        if matches!(self.phase, Phase::Open) {
+            self.depth.saturating_sub(self.commands.in_flight())
+        } else {
+            0
+        }
     }
 
     /// What to send next, as much as fits one call.

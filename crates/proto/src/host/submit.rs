@@ -54,9 +54,10 @@ impl Vacancy<'_> {
         capsule.encode_to(&queue.outbound, &mut bytes);
         match &command.data {
             Data::Write(buffer) if is_in_capsule => {
-                queue.output.push_with_data(&bytes, buffer.share(0, len), queue.outbound.data_digest);
+                let payload = buffer.share(0, len);
+                queue.output.push_command_with_data(&bytes, payload, queue.outbound.data_digest);
             }
-            _ => queue.output.push(&bytes),
+            _ => queue.output.push_command(&bytes),
         }
         command.output_end = queue.output.queued_bytes();
         cid

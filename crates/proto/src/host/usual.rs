@@ -16,16 +16,16 @@ use crate::queue::{Header, Phase};
 impl Queue {
     /// The end of a command, if that is next and nothing about it is unusual: what [`Queue::poll_event`] gives as well, by the
     /// shortest way. `None` does not say that nothing is left.
-    #[inline]
+    #[inline(always)]
     pub fn poll_completed(&mut self, overflow: &[u8]) -> Option<Completed> {
-        let is_usual = self.phase == Phase::Open
-            && self.receiving == Receiving::Header
+        let is_usual = matches!(self.phase, Phase::Open)
+            && matches!(self.receiving, Receiving::Header)
             && self.event.is_none()
             && self.lingering == 0;
         if is_usual { self.receive_usual(overflow) } else { None }
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive_usual(&mut self, overflow: &[u8]) -> Option<Completed> {
         let (header, bytes) = self.receiver.usual_header(overflow)?;
         match header.pdu_type {
@@ -35,10 +35,10 @@ impl Queue {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive_usual_data(&mut self, header: &Header, bytes: &[u8; C2hData::LEN]) -> Option<Completed> {
-        let cid = self.receiver.usual_guess(header)?;
-        let len = header.shape.data_len;
+        let guess = self.receiver.usual_guess(header)?;
+        let (cid, len) = (guess.cid, guess.len);
         let data = C2hData::decode_checked(bytes, len as u32).ok()?;
         let is_usual = data.cccid == cid
             && data.datao == 0
@@ -48,11 +48,11 @@ impl Queue {
         if !is_usual {
             return None;
         }
-        self.receiver.take_usual_guess();
+        self.receiver.take_usual_guess(guess);
         Some(self.finish(CompletionEntry { cid, ..CompletionEntry::default() }))
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive_usual_response(&mut self, bytes: &[u8; CapsuleResp::LEN]) -> Option<Completed> {
         let entry = CapsuleResp::decode_checked(bytes).entry;
         let sent_bytes = self.output.sent_bytes();

@@ -135,6 +135,12 @@ impl Guesses {
     /// The next guess is right: how many bytes of its data are in their place, and what of the overflow follows.
     pub(crate) fn verify(&mut self) -> (usize, Range<usize>) {
         let placed = self.next().map_or(0, |guess| self.placed(guess));
+        (placed, self.verify_placed(placed))
+    }
+
+    /// The next guess is right, and so many bytes of its data are in their place: what of the overflow follows.
+    #[inline]
+    pub(crate) fn verify_placed(&mut self, placed: usize) -> Range<usize> {
         self.verified += 1;
         let start = self.scratch_start(self.verified);
         let behind = match self.verified < self.list.len() {
@@ -142,7 +148,7 @@ impl Guesses {
             false => self.left - placed,
         };
         self.left -= placed + behind;
-        (placed, start..start + behind)
+        start..start + behind
     }
 
     /// A guess was wrong: the pieces that the unverified bytes lie in, in their order, each with its length. Nothing is
@@ -165,6 +171,7 @@ impl Guesses {
     }
 
     /// Data begins at this position of the stream and has this length: what lies between two of them is learned.
+    #[inline]
     pub(crate) fn learn(&mut self, start: u64, len: usize) {
         let gap = start.saturating_sub(self.data_end);
         self.learned_gap = if gap <= GAP_MAX as u64 { gap as usize } else { 0 };
@@ -188,6 +195,7 @@ impl Guesses {
     }
 
     /// Where in the overflow the bytes in front of the guess `at` were read to.
+    #[inline]
     fn scratch_start(&self, at: usize) -> usize {
         if at == 0 { 0 } else { self.first_gap + (at - 1) * self.gap }
     }

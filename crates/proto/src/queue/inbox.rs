@@ -43,8 +43,15 @@ impl Inbox {
 
     /// All unread bytes were read; `placed` more are in their place already, and then come those in `unread` of the overflow.
     pub(crate) fn skip(&mut self, placed: usize, unread: Range<usize>) {
-        debug_assert!(self.unread.is_empty() && self.kept.is_empty(), "bytes were left behind");
-        self.consumed_bytes += placed as u64;
+        debug_assert!(self.unread.is_empty(), "bytes were left behind");
+        self.pass(placed, unread);
+    }
+
+    /// All unread bytes are read, with those in their place `consumed` bytes; then come those in `unread` of the overflow.
+    #[inline]
+    pub(crate) fn pass(&mut self, consumed: usize, unread: Range<usize>) {
+        debug_assert!(self.kept.is_empty(), "bytes were left behind");
+        self.consumed_bytes += consumed as u64;
         self.unread = unread;
     }
 

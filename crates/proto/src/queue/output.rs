@@ -33,26 +33,42 @@ impl Output {
     /// Appends header bytes; those behind other header bytes join their run.
     #[inline(always)]
     pub(crate) fn push(&mut self, header: &[u8]) {
-        self.append(header, Payload::default());
+        self.append::<24>(header, Payload::default());
     }
 
     /// Appends a PDU with data, and its digest where that was negotiated.
     #[inline(always)]
     pub(crate) fn push_with_data(&mut self, header: &[u8], payload: Payload, is_digested: bool) {
+        self.append_with_data::<24>(header, payload, is_digested);
+    }
+
+    /// [`Output::push`] for a command capsule without data.
+    #[inline(always)]
+    pub(crate) fn push_command(&mut self, header: &[u8]) {
+        self.append::<72>(header, Payload::default());
+    }
+
+    /// [`Output::push_with_data`] for a command capsule.
+    #[inline(always)]
+    pub(crate) fn push_command_with_data(&mut self, header: &[u8], payload: Payload, is_digested: bool) {
+        self.append_with_data::<72>(header, payload, is_digested);
+    }
+
+    #[inline(always)]
+    fn append_with_data<const USUAL: usize>(&mut self, header: &[u8], payload: Payload, is_digested: bool) {
         let digest = is_digested.then(|| crc32c_slices(payload.slices(0, payload.len())));
-        self.append(header, payload);
+        self.append::<USUAL>(header, payload);
         if let Some(digest) = digest {
             self.push(&digest.to_le_bytes());
         }
     }
 
+    /// Headers mostly have the length `USUAL`, which the compiler knows and then copies without a call.
     #[inline(always)]
-    fn append(&mut self, header: &[u8], payload: Payload) {
-        // The usual lengths are known to the compiler, which then copies without a call.
-        match (<&[u8; 72]>::try_from(header), <&[u8; 24]>::try_from(header)) {
-            (Ok(command), _) => self.headers.extend_from_slice(command),
-            (_, Ok(short)) => self.headers.extend_from_slice(short),
-            _ => self.headers.extend_from_slice(header),
+    fn append<const USUAL: usize>(&mut self, header: &[u8], payload: Payload) {
+        match <&[u8; USUAL]>::try_from(header) {
+            Ok(usual) => self.headers.extend_from_slice(usual),
+            Err(_) => self.extend_headers(header),
         }
         let len = header.len() + payload.len();
         self.pending_bytes += len;
@@ -60,10 +76,18 @@ impl Output {
         match self.items.back_mut() {
             Some(item) if item.payload.is_empty() => {
                 item.header_len += header.len();
-                item.payload = payload;
+                if !payload.is_empty() {
+                    item.payload = payload;
+                }
             }
             _ => self.items.push_back(Item { header_len: header.len(), payload }),
         }
+    }
+
+    /// Not inlined: the compiler would make one copy of any length of both.
+    #[inline(never)]
+    fn extend_headers(&mut self, header: &[u8]) {
+        self.headers.extend_from_slice(header);
     }
 
     /// Whether nothing waits.

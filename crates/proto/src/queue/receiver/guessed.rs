@@ -56,25 +56,23 @@ impl Receiver {
         self.inbox.keep(bytes);
     }
 
-    /// The command whose whole data was guessed to follow the next header, and has arrived.
+    /// The guess of all data behind the next header, if that has arrived.
     #[inline]
-    pub(crate) fn usual_guess(&self, header: &Header) -> Option<u16> {
+    pub(crate) fn usual_guess(&self, header: &Header) -> Option<Guess> {
         let guess = self.guesses.next_whole()?;
         let is_alone = self.inbox.unread_len() == USUAL_LEN;
-        (guess.len == header.shape.data_len && is_alone).then_some(guess.cid)
+        (guess.len == header.shape.data_len && is_alone).then_some(guess)
     }
 
-    /// Takes the usual header and the data that was guessed to follow it.
+    /// Takes the usual header and the data of the guess that was [told](Receiver::usual_guess) to follow it.
     #[inline]
-    pub(crate) fn take_usual_guess(&mut self) {
-        let len = self.guesses.next().map_or(0, |guess| guess.len);
-        self.inbox.consume(USUAL_LEN);
-        self.expect(len);
+    pub(crate) fn take_usual_guess(&mut self, guess: Guess) {
+        self.expect(guess.len);
         self.pdus += 1;
         self.prefix = USUAL_LEN;
-        self.guesses.learn(self.inbox.consumed_bytes(), len);
-        let (placed, behind) = self.guesses.verify();
-        self.inbox.skip(placed, behind);
+        self.guesses.learn(self.inbox.consumed_bytes() + USUAL_LEN as u64, guess.len);
+        let behind = self.guesses.verify_placed(guess.len);
+        self.inbox.pass(USUAL_LEN + guess.len, behind);
     }
 
     /// All data of the PDU that begins is in its place, and there is nothing else to look at.
