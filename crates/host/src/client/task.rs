@@ -196,12 +196,12 @@ pub(super) mod tests {
 
     pub(crate) const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1000, part_blocks: 8 };
 
-    pub(crate) fn task(request: Request) -> Task {
+    fn task(request: Request) -> Task {
         let range = SHAPE.check(&request).unwrap();
         Task::new(7, 0, request, range, &SHAPE)
     }
 
-    fn read(lba: u64, blocks: usize) -> Task {
+    pub(crate) fn read(lba: u64, blocks: usize) -> Task {
         task(Request::Read { lba, buffer: Buffer::contiguous(blocks * 512) })
     }
 

@@ -70,17 +70,12 @@ impl Tasks {
 
 #[cfg(test)]
 mod tests {
-    use isolane_memory::Buffer;
-
-    use super::super::shape::Shape;
+    use super::super::task::tests::read as read_blocks;
     use super::*;
-    use crate::request::{BlockRange, Request};
-
-    const SHAPE: Shape = Shape { block_bytes: 512, capacity_blocks: 1000, part_blocks: 8 };
+    use crate::error::RequestError;
 
     fn read(lba: u64) -> Task {
-        let range = BlockRange { lba, blocks: 1 };
-        Task::new(7, 0, Request::Read { lba, buffer: Buffer::contiguous(512) }, range, &SHAPE)
+        read_blocks(lba, 1)
     }
 
     #[test]
@@ -95,5 +90,14 @@ mod tests {
         assert_eq!((tasks.len(), tasks.iter_mut().count()), (2, 2));
         assert_eq!((tasks.end_plain(second), tasks.end_plain(second)), (Some(7), None));
         assert_eq!((tasks.len(), tasks.insert(|| read(3)).0), (1, second));
+    }
+    #[test]
+    fn what_has_more_to_it_does_not_end_with_one_success() {
+        let mut tasks = Tasks::default();
+        let (large, _) = tasks.insert(|| read_blocks(0, 9));
+        let (failed, task) = tasks.insert(|| read(1));
+        task.fail(RequestError::Damaged);
+        assert_eq!([large, failed, 7].map(|index| tasks.end_plain(index)), [None; 3]);
+        assert_eq!(tasks.len(), 2);
     }
 }
