@@ -13,34 +13,40 @@ use super::task::Operation;
 use crate::request::BlockRange;
 
 /// The command and data of a part: an operation on these blocks, with the part's piece of the buffer.
-#[inline(always)]
 pub(crate) fn command_of(
     operation: &Operation,
     blocks: BlockRange,
     piece: Option<Buffer>,
     nsid: u32,
 ) -> (SubmissionEntry, Data) {
-    let BlockRange { lba: slba, blocks } = blocks;
-    // NLB is 0's based; a part never has more than 65,536 blocks.
-    let nlb = blocks.saturating_sub(1) as u16;
     match operation {
-        Operation::Read => {
-            let entry = ReadCommand { nsid, slba, nlb, ..ReadCommand::default() }.entry();
-            (entry, piece.map_or(Data::None, Data::Read))
-        }
-        Operation::Write { fua } => {
-            let entry = WriteCommand { nsid, slba, nlb, fua: *fua, ..WriteCommand::default() }.entry();
-            (entry, piece.map_or(Data::None, Data::Write))
-        }
+        Operation::Read => (read(&blocks, nsid), piece.map_or(Data::None, Data::Read)),
+        Operation::Write { fua } => (write(&blocks, *fua, nsid), piece.map_or(Data::None, Data::Write)),
         Operation::Flush => (io::flush(nsid), Data::None),
         Operation::WriteZeroes { fua, deallocate } => {
-            let (fua, deallocate) = (*fua, *deallocate);
+            let (slba, nlb, fua, deallocate) = (blocks.lba, nlb(&blocks), *fua, *deallocate);
             let command =
                 WriteZeroesCommand { nsid, slba, nlb, fua, deallocate, ..WriteZeroesCommand::default() };
             (command.entry(), Data::None)
         }
         Operation::Deallocate(ranges) => deallocation(ranges, nsid),
     }
+}
+
+#[inline(always)]
+pub(crate) fn read(blocks: &BlockRange, nsid: u32) -> SubmissionEntry {
+    ReadCommand { nsid, slba: blocks.lba, nlb: nlb(blocks), ..ReadCommand::default() }.entry()
+}
+
+#[inline(always)]
+pub(crate) fn write(blocks: &BlockRange, fua: bool, nsid: u32) -> SubmissionEntry {
+    WriteCommand { nsid, slba: blocks.lba, nlb: nlb(blocks), fua, ..WriteCommand::default() }.entry()
+}
+
+/// NLB is 0's based; a part never has more than 65,536 blocks.
+#[inline(always)]
+fn nlb(blocks: &BlockRange) -> u16 {
+    blocks.blocks.saturating_sub(1) as u16
 }
 
 fn deallocation(ranges: &[BlockRange], nsid: u32) -> (SubmissionEntry, Data) {

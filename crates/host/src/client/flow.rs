@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use isolane_proto::host::Completed;
+use isolane_proto::host::{Completed, Data};
 use isolane_wire::Status;
 
 use super::link::Link;
@@ -44,20 +44,30 @@ impl Client {
     }
 
     /// Takes in a request that has passed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit(&mut self, lane: usize, range: BlockRange, request: Request, tag: u64) {
         let is_alone = self.backlogs[lane].is_empty() && self.replay.fences() == 0;
+        let is_one_part = self.shape.parts(&range) == 1;
         if let Link::Up(up) = &mut self.link
             && is_alone
-            && self.shape.parts(&range) == 1
+            && is_one_part
             && let Ok(vacancy) = up.lanes[lane].vacancy()
         {
             // The usual case: nothing to wait for, so the command is made at once and takes the buffer with it.
-            let (operation, buffer) = Operation::of(request);
-            let (index, task) = self.tasks.insert(|| Task::sent(tag, lane, operation, range));
-            let (entry, data) = command::command_of(&task.operation, range, buffer, self.namespace.nsid);
-            vacancy.submit(entry, data, Part { task: index, part: 0 }.mark());
-            return;
+            let (tasks, nsid) = (&mut self.tasks, self.namespace.nsid);
+            match request {
+                Request::Read { buffer, .. } => {
+                    let mark = tasks.insert_sent(tag, lane, Operation::Read, range);
+                    vacancy.submit(command::read(&range, nsid), Data::Read(buffer), mark);
+                    return;
+                }
+                Request::Write { buffer, fua, .. } => {
+                    let mark = tasks.insert_sent(tag, lane, Operation::Write { fua }, range);
+                    vacancy.submit(command::write(&range, fua, nsid), Data::Write(buffer), mark);
+                    return;
+                }
+                _ => {}
+            }
         }
         self.admit_to_wait(lane, range, request, tag);
     }

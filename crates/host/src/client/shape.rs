@@ -49,8 +49,13 @@ impl Shape {
     pub(super) fn parts(&self, range: &BlockRange) -> u32 {
         match range.blocks <= u64::from(self.part_blocks) {
             true => 1,
-            false => u32::try_from(range.blocks.div_ceil(u64::from(self.part_blocks))).unwrap_or(u32::MAX),
+            false => self.many_parts(range),
         }
+    }
+
+    #[cold]
+    fn many_parts(&self, range: &BlockRange) -> u32 {
+        u32::try_from(range.blocks.div_ceil(u64::from(self.part_blocks))).unwrap_or(u32::MAX)
     }
 
     /// Checks a request, and says which blocks it is about; nothing for one about no range, or about several.

@@ -2,7 +2,8 @@
 //!
 //! A table whose free places are used again, so that it grows to the most requests ever outstanding and no further.
 
-use super::task::Task;
+use super::task::{Operation, Part, Task};
+use crate::request::BlockRange;
 
 /// The tasks of a client: a table whose free places are used again.
 #[derive(Debug, Default)]
@@ -23,6 +24,19 @@ impl Tasks {
         let place = &mut self.places[index as usize];
         debug_assert!(place.is_none(), "a place was free and taken");
         (index, place.insert(task()))
+    }
+
+    /// A new task whose only part is on its way already; the mark of that.
+    #[inline(always)]
+    pub(crate) fn insert_sent(
+        &mut self,
+        tag: u64,
+        lane: usize,
+        operation: Operation,
+        range: BlockRange,
+    ) -> u64 {
+        let (task, _) = self.insert(|| Task::sent(tag, lane, operation, range));
+        Part { task, part: 0 }.mark()
     }
 
     #[cold]

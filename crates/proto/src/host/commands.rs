@@ -67,7 +67,7 @@ impl Commands {
     }
 
     /// Takes a command in and gives it a CID. The caller has checked that there is room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn open(&mut self, tag: u64, data: Data, output_start: u64) -> &mut Command {
         let at = self.vacant_slot();
         self.in_flight += 1;
@@ -161,7 +161,7 @@ impl Commands {
     }
 
     /// Ends a command. Its data is returned, with its tag and whether it is intact.
-    #[inline]
+    #[inline(always)]
     pub(super) fn close(&mut self, cid: u16) -> (u64, Data, bool) {
         let at = usize::from(cid & SLOT_MASK);
         let command = &mut self.slots[at];

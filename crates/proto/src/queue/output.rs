@@ -33,7 +33,7 @@ impl Output {
     /// Appends header bytes; those behind other header bytes join their run.
     #[inline(always)]
     pub(crate) fn push(&mut self, header: &[u8]) {
-        self.append::<24>(header, Payload::default());
+        self.append::<24>(header, None);
     }
 
     /// Appends a PDU with data, and its digest where that was negotiated.
@@ -45,7 +45,7 @@ impl Output {
     /// [`Output::push`] for a command capsule without data.
     #[inline(always)]
     pub(crate) fn push_command(&mut self, header: &[u8]) {
-        self.append::<72>(header, Payload::default());
+        self.append::<72>(header, None);
     }
 
     /// [`Output::push_with_data`] for a command capsule.
@@ -57,7 +57,7 @@ impl Output {
     #[inline(always)]
     fn append_with_data<const USUAL: usize>(&mut self, header: &[u8], payload: Payload, is_digested: bool) {
         let digest = is_digested.then(|| crc32c_slices(payload.slices(0, payload.len())));
-        self.append::<USUAL>(header, payload);
+        self.append::<USUAL>(header, Some(payload));
         if let Some(digest) = digest {
             self.push(&digest.to_le_bytes());
         }
@@ -65,22 +65,24 @@ impl Output {
 
     /// Headers mostly have the length `USUAL`, which the compiler knows and then copies without a call.
     #[inline(always)]
-    fn append<const USUAL: usize>(&mut self, header: &[u8], payload: Payload) {
+    fn append<const USUAL: usize>(&mut self, header: &[u8], payload: Option<Payload>) {
         match <&[u8; USUAL]>::try_from(header) {
             Ok(usual) => self.headers.extend_from_slice(usual),
             Err(_) => self.extend_headers(header),
         }
-        let len = header.len() + payload.len();
+        let len = header.len() + payload.as_ref().map_or(0, Payload::len);
         self.pending_bytes += len;
         self.queued_bytes += len as u64;
         match self.items.back_mut() {
             Some(item) if item.payload.is_empty() => {
                 item.header_len += header.len();
-                if !payload.is_empty() {
+                if let Some(payload) = payload {
                     item.payload = payload;
                 }
             }
-            _ => self.items.push_back(Item { header_len: header.len(), payload }),
+            _ => {
+                self.items.push_back(Item { header_len: header.len(), payload: payload.unwrap_or_default() })
+            }
         }
     }
 

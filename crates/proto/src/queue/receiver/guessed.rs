@@ -65,7 +65,7 @@ impl Receiver {
     }
 
     /// Takes the usual header and the data of the guess that was [told](Receiver::usual_guess) to follow it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_usual_guess(&mut self, guess: Guess) {
         self.expect(guess.len);
         self.pdus += 1;

@@ -61,33 +61,43 @@ impl Receiver {
     fn plan_guesses<'a, P: ExactSizeIterator<Item = &'a mut [u8]>>(
         &mut self,
         plan: &mut ReceivePlan<'a>,
-        guessed: impl Iterator<Item = (Guess, P)>,
+        mut guessed: impl Iterator<Item = (Guess, P)>,
         overflow: &'a mut [u8],
     ) {
         let mut rest = overflow;
-        for (guess, pieces) in guessed {
+        let end = guessed.try_for_each(|(guess, pieces)| {
             if self.guesses.are_enough() {
-                // The next plan guesses better than to copy what lands in the overflow.
-                return;
+                return Err(Stop::Enough);
             }
             let gap = self.guesses.gap_before_next();
             let has_room = plan.slices.len() + pieces.len() + 2 <= RECEIVE_SLICES_MAX;
             if !has_room || rest.len() < gap + OVERFLOW_MIN {
-                break;
+                return Err(Stop::NoRoom);
             }
-            let (header, behind) = rest.split_at_mut(gap);
+            let (header, behind) = std::mem::take(&mut rest).split_at_mut(gap);
             plan.slices.push(IoSliceMut::new(header));
             pieces.for_each(|piece| plan.slices.push(IoSliceMut::new(piece)));
             self.guesses.push(guess);
             rest = behind;
+            Ok(())
+        });
+        if end != Err(Stop::Enough) {
+            self.plan_overflow(plan, rest);
         }
-        self.plan_overflow(plan, rest);
     }
 
     fn plan_overflow<'a>(&self, plan: &mut ReceivePlan<'a>, overflow: &'a mut [u8]) {
         let len = if self.long_expected > 0 { overflow.len().min(HEADERS_BYTES) } else { overflow.len() };
         plan.slices.push(IoSliceMut::new(&mut overflow[..len]));
     }
+}
+
+/// Why a plan guesses no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// The next plan guesses better than to copy what lands in the overflow.
+    Enough,
+    NoRoom,
 }
 
 /// Room for the headers that come between long data.
