@@ -22,6 +22,7 @@ mod run;
 mod table;
 
 pub use buffer::{Buffer, RawParts, Slices, SlicesMut};
+pub use cache::prefetch;
 pub use lent::Lent;
 pub use page::{Page, PageBytes, PageList};
 pub use payload::Payload;

@@ -117,11 +117,8 @@ impl Page {
 #[inline]
 pub(crate) fn prefetch(page: NonNull<u8>) {
     cache::prefetch_to_write(arena::frame_address(page).cast());
-    cache::prefetch::<PREFETCHED_BYTES>(page.as_ptr());
+    cache::prefetch_at::<{ cache::FIRST_BYTES }>(page.as_ptr());
 }
-
-/// What is fetched of a page that is going to be read.
-const PREFETCHED_BYTES: usize = 1024;
 
 fn tell(lender: *mut Meter) {
     // SAFETY: meters live for ever; a frame's lender is null or a meter.

@@ -69,7 +69,7 @@ impl PageTable {
     #[inline]
     pub fn prefetch_entry(&self, index: usize) {
         if index < self.len {
-            cache::prefetch::<1>(ptr::from_ref(self.entry(index)).cast());
+            cache::prefetch_at::<1>(ptr::from_ref(self.entry(index)).cast());
         }
     }
 

@@ -14,7 +14,7 @@ use super::phase::Phase;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) pdu_type: PduType,
-    hlen: usize,
+    pub(crate) hlen: usize,
     /// Bytes to collect: header and header digest; all of a TermReq.
     pub(crate) len: usize,
     /// What follows them.

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use isolane_memory::{Lent, Payload};
-use isolane_wire::digest::crc32c_slices;
+use isolane_memory::{Lent, PAGE_SIZE, Payload};
+use isolane_wire::digest::Digest;
 
 use super::plan::TransmitPlan;
 use super::progress::Debt;
@@ -56,7 +56,7 @@ impl Output {
 
     #[inline(always)]
     fn append_with_data<const USUAL: usize>(&mut self, header: &[u8], payload: Payload, is_digested: bool) {
-        let digest = is_digested.then(|| crc32c_slices(payload.slices(0, payload.len())));
+        let digest = is_digested.then(|| digest(&payload));
         self.append::<USUAL>(header, Some(payload));
         if let Some(digest) = digest {
             self.push(&digest.to_le_bytes());
@@ -225,6 +225,18 @@ impl Output {
 
 /// Sent header bytes are moved out of the way once there are so many.
 const COMPACT_BYTES: usize = 16 * 1024;
+
+/// The data digest. Within a page the processor reads ahead of it by itself, but not from one page to the next.
+fn digest(payload: &Payload) -> u32 {
+    let mut digest = Digest::new();
+    let slices = payload.slices(0, payload.len());
+    let mut pages = slices.flat_map(|slice| slice.chunks(PAGE_SIZE)).peekable();
+    while let Some(page) = pages.next() {
+        pages.peek().copied().into_iter().for_each(isolane_memory::prefetch);
+        digest.update(page);
+    }
+    digest.finish()
+}
 
 #[cfg(test)]
 mod tests {

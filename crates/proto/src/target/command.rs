@@ -69,7 +69,7 @@ impl Queue {
     /// A guess about bytes that nobody has checked yet, good for a hint only.
     #[inline]
     pub fn upcoming_block(&self, overflow: &[u8], ahead: usize) -> Option<(u32, u64)> {
-        let unread = self.receiver.unread(overflow).get(ahead * CapsuleCmd::LEN..)?;
+        let unread = self.receiver.unread(overflow).get(ahead * self.receiver.capsule_len()..)?;
         let capsule: &[u8; CapsuleCmd::LEN] = unread.first_chunk()?;
         let entry = CapsuleCmd::decode_checked(capsule, 0).entry;
         Some((entry.nsid, entry.cdw10_11()))

@@ -260,6 +260,30 @@ fn a_wrong_header_digest_is_fatal_and_told() {
 }
 
 #[test]
+fn the_short_way_looks_at_the_header_digest_too() {
+    let mut host = BadHost::connected(true, false);
+    host.command(transport(READ, 1, 512), &[]);
+    host.transfer();
+    for (cid, wrong_bit) in [(2, 0), (3, 1)] {
+        let mut bytes =
+            CapsuleCmd { entry: transport(READ, cid, 512), data_len: 0 }.encode(&host.framing).to_vec();
+        bytes[75] ^= wrong_bit;
+        host.stream.extend(bytes);
+        let n = fill(&mut host.target.receive_plan(&mut host.overflow), usize::MAX, &mut host.stream);
+        host.target.handle_received(n);
+        let mut entry = SubmissionEntry::new(0, 0);
+        match host.target.poll_command(&host.overflow, &mut entry, |_, _| None) {
+            Some(Polled::Command(permit, _)) if wrong_bit == 0 => {
+                host.target.complete(permit, Completion::success());
+            }
+            taken => assert!(taken.is_none() && wrong_bit != 0),
+        }
+    }
+    let event = host.target.poll_event(&host.overflow, host.now);
+    assert!(matches!(event, Some(Event::Fatal(_))), "the long way says what is wrong");
+}
+
+#[test]
 fn a_wrong_data_digest_fails_one_command_only() {
     let mut host = BadHost::connected(true, true);
     host.takes_in_capsule = true;

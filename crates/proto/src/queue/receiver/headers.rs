@@ -12,7 +12,8 @@ impl Receiver {
     #[inline]
     pub(crate) fn usual_header<'a>(&self, overflow: &'a [u8]) -> Option<(Header, &'a [u8; USUAL_LEN])> {
         let (header, bytes) = self.like_last(self.inbox.untouched(overflow)?)?;
-        (header.shape.padding == 0 && !self.framing.data_digest).then_some((header, bytes))
+        let is_bare = header.len == USUAL_LEN && header.shape.padding == 0 && !self.framing.data_digest;
+        is_bare.then_some((header, bytes))
     }
 
     /// Takes the usual header of a PDU without data.
@@ -39,14 +40,16 @@ impl Receiver {
         Ok(Some(header))
     }
 
-    /// The next capsule's header and command, if it is like the last, has arrived whole and bears no digest. It stays where it
-    /// is: see [`Receiver::take_header`].
+    /// The next capsule's header and command, if it is like the last, has arrived whole, and its digest (if it bears one) is right.
+    /// It stays where it is: see [`Receiver::take_header`].
     #[inline]
     pub(crate) fn peek_capsule(&self, overflow: &[u8], entry: &mut SubmissionEntry) -> Option<Header> {
-        let (header, bytes) = self.like_last(self.inbox.unread(overflow))?;
+        let unread = self.inbox.unread(overflow);
+        let (header, bytes) = self.like_last(unread)?;
         if self.inbox.is_mid_header() || header.pdu_type != PduType::CapsuleCmd {
             return None;
         }
+        header.verify(unread.get(..header.len)?).ok()?;
         *entry = CapsuleCmd::decode_checked(bytes, header.shape.data_len as u32).entry;
         Some(header)
     }
@@ -117,11 +120,11 @@ impl Receiver {
         (header.len <= unread.len()).then_some(header)
     }
 
-    /// The header at the front of `unread`, if it has this length, is whole, and starts like the last one.
+    /// The header at the front of `unread`, if it has this length without its digest, is there, and starts like the last one.
     #[inline]
     fn like_last<'a, const LEN: usize>(&self, unread: &'a [u8]) -> Option<(Header, &'a [u8; LEN])> {
         let bytes: &[u8; LEN] = unread.first_chunk()?;
-        let header = self.last_header.filter(|header| header.len == LEN)?;
+        let header = self.last_header.filter(|header| header.hlen == LEN)?;
         bytes.starts_with(&self.last_common).then_some((header, bytes))
     }
 

@@ -10,7 +10,7 @@ mod headers;
 mod planning;
 
 use isolane_memory::Buffer;
-use isolane_wire::pdu::CommonHeader;
+use isolane_wire::pdu::{CapsuleCmd, CommonHeader};
 use isolane_wire::{Direction, Framing};
 
 use super::body::Body;
@@ -102,6 +102,12 @@ impl Receiver {
     /// Whether data is digested.
     pub(crate) fn is_digested(&self) -> bool {
         self.framing.data_digest
+    }
+
+    /// Bytes from one capsule without data to the next.
+    #[inline]
+    pub(crate) fn capsule_len(&self) -> usize {
+        CapsuleCmd::LEN + self.framing.header_digest_len()
     }
 
     /// Data bytes of the running PDU that are still to come.
