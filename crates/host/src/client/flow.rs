@@ -8,6 +8,7 @@ use std::sync::Arc;
 use isolane_proto::host::{Completed, Data};
 use isolane_wire::Status;
 
+use super::lane::Recipient;
 use super::link::Link;
 use super::task::{Operation, Part, Task};
 use super::tasks::Tasks;
@@ -199,9 +200,9 @@ pub(super) struct Ends<'a> {
     pub answers: &'a mut Vec<Completed>,
 }
 
-impl Ends<'_> {
-    #[inline]
-    pub(super) fn take(&mut self, completed: Completed) {
+impl Recipient for Ends<'_> {
+    #[inline(always)]
+    fn take(&mut self, completed: Completed) {
         let is_good = completed.intact && completed.entry.status.is_success();
         let index = Part::of_mark(completed.tag).task;
         match if is_good { self.tasks.end_plain(index) } else { None } {

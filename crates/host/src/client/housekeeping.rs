@@ -18,8 +18,7 @@ impl Client {
     fn tell_time(&mut self) -> Result<(), Loss> {
         let Link::Up(up) = &mut self.link else { return Ok(()) };
         let (now, answers) = (self.now, &mut self.answers);
-        let told =
-            up.lanes.iter_mut().try_for_each(|lane| lane.handle_timeout(now, |answer| answers.push(answer)));
+        let told = up.lanes.iter_mut().try_for_each(|lane| lane.handle_timeout(now, answers));
         let told = told.and_then(|()| up.keeper.handle_timeout(now));
         self.answer_lanes();
         told

@@ -45,7 +45,7 @@ impl Keeper {
     /// Looks at the time: sends Keep Alive when it is due.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> Result<(), Loss> {
         // No admin command in use here carries data to the target, so none can end by itself.
-        self.lane.handle_timeout(now, drop)?;
+        self.lane.handle_timeout(now, &mut Vec::new())?;
         if self.keep_alive.is_zero() {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Keeper {
     /// Sends what is queued.
     pub(crate) fn transmit(&mut self, reactor: &mut Reactor, now: Instant) -> Result<(), Loss> {
         // No admin command in use here carries data to the target, so none can end while it is sent.
-        self.lane.transmit(reactor, usize::MAX, now, drop)
+        self.lane.transmit(reactor, usize::MAX, now, &mut Vec::new())
     }
 
     /// Takes an answer in. Identify Namespace data comes out when the namespace changed.

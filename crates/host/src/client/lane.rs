@@ -28,6 +28,17 @@ pub(crate) enum Loss {
     KeepAliveTimeout,
 }
 
+/// Who gets the commands that end on a lane.
+pub(crate) trait Recipient {
+    fn take(&mut self, completed: Completed);
+}
+
+impl Recipient for Vec<Completed> {
+    fn take(&mut self, completed: Completed) {
+        self.push(completed);
+    }
+}
+
 /// One connection in use.
 pub(crate) struct Lane {
     token: Token,
@@ -68,21 +79,21 @@ impl Lane {
         !self.is_stuck && self.queue.wants_transmit()
     }
 
-    /// Sends what is queued, about `bytes_max` at most: everything in one call where the socket takes it. `take` gets commands
+    /// Sends what is queued, about `bytes_max` at most: everything in one call where the socket takes it. Hands out commands
     /// that had failed already and end only now that their data has been sent.
     pub(crate) fn transmit(
         &mut self,
         reactor: &mut Reactor,
         bytes_max: usize,
         now: Instant,
-        take: impl FnMut(Completed),
+        ended: &mut impl Recipient,
     ) -> Result<(), Loss> {
         if !self.wants_transmit() {
             return Ok(());
         }
         self.send(reactor, bytes_max)?;
         match self.queue.has_lingering() {
-            true => self.take_events(&[], now, take).map(drop),
+            true => self.take_events(&[], now, ended).map(drop),
             false => Ok(()),
         }
     }
@@ -110,14 +121,14 @@ impl Lane {
         self.is_stuck = false;
     }
 
-    /// Receives until commands have ended or nothing more is there, a bounded amount; `take` gets those that ended. What
+    /// Receives until commands have ended or nothing more is there, a bounded amount, and hands out those that ended. What
     /// follows on them is sent before more is received: the target works on it meanwhile.
     pub(crate) fn receive(
         &mut self,
         reactor: &mut Reactor,
         overflow: &mut [u8],
         now: Instant,
-        mut take: impl FnMut(Completed),
+        ended: &mut impl Recipient,
     ) -> Result<(), Loss> {
         for _ in 0..RECEIVES_PER_TURN {
             let mut plan = ReceivePlan::new();
@@ -131,8 +142,8 @@ impl Lane {
                 Received::End => return Err(Loss::Closed),
             };
             self.queue.handle_received(count);
-            let ended = self.take_events(overflow, now, &mut take)?;
-            if count < room || ended > 0 {
+            let count_ended = self.take_events(overflow, now, ended)?;
+            if count < room || count_ended > 0 {
                 break;
             }
         }
@@ -144,30 +155,30 @@ impl Lane {
         &mut self,
         overflow: &[u8],
         now: Instant,
-        mut take: impl FnMut(Completed),
+        ended: &mut impl Recipient,
     ) -> Result<usize, Loss> {
-        let mut ended = 0;
+        let mut count = 0;
         loop {
-            let completed = match self.queue.poll_completed(overflow) {
-                Some(completed) => completed,
-                None => match self.queue.poll_event(overflow, now) {
-                    Some(Event::Completed(completed)) => completed,
-                    Some(event) => return Err(Loss::Misbehaved(describe(&event))),
-                    None => return Ok(ended),
-                },
-            };
-            ended += 1;
-            take(completed);
+            while let Some(completed) = self.queue.poll_completed(overflow) {
+                ended.take(completed);
+                count += 1;
+            }
+            match self.queue.poll_event(overflow, now) {
+                Some(Event::Completed(completed)) => take_unusual(ended, completed),
+                Some(event) => return Err(Loss::Misbehaved(describe(&event))),
+                None => return Ok(count),
+            }
+            count += 1;
         }
     }
 
     /// Tells the queue the time if it waits for it.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, take: impl FnMut(Completed)) -> Result<(), Loss> {
+    pub(crate) fn handle_timeout(&mut self, now: Instant, ended: &mut impl Recipient) -> Result<(), Loss> {
         if self.queue.poll_timeout().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
         self.queue.handle_timeout(now);
-        self.take_events(&[], now, take).map(drop)
+        self.take_events(&[], now, ended).map(drop)
     }
 
     /// Ends the connection so that what its send buffer holds does not arrive later, and hands back every command that
@@ -186,6 +197,12 @@ impl Lane {
     pub(crate) fn into_parts(self, reactor: &mut Reactor) -> Option<(rustix::fd::OwnedFd, Queue)> {
         Some((reactor.remove(self.token)?, self.queue))
     }
+}
+
+/// Not inlined: the usual way of a command's end stays short.
+#[inline(never)]
+fn take_unusual(ended: &mut impl Recipient, completed: Completed) {
+    ended.take(completed);
 }
 
 /// An event that ends a connection, in words.

@@ -124,10 +124,13 @@ impl Task {
         }
     }
 
-    /// Whether its one command is all that there is to it, and nothing has gone wrong.
-    #[inline]
+    /// Whether its one command is all that there is to it, and nothing has gone wrong. Then it owns no memory: the command has
+    /// the buffer.
+    #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
-        self.parts == 1 && self.failure.is_none()
+        let is_out = matches!(self.pieces, Pieces::One(None));
+        let is_bare = !matches!(self.operation, Operation::Deallocate(_));
+        self.parts == 1 && self.failure.is_none() && is_out && is_bare
     }
 
     /// The blocks of one part.

@@ -96,9 +96,9 @@ impl Client {
         let received = match place {
             Place::Lane(lane) => {
                 let mut ends = Ends { tasks, finished, answers };
-                up.lanes[lane].receive(reactor, overflow, now, |ended| ends.take(ended))
+                up.lanes[lane].receive(reactor, overflow, now, &mut ends)
             }
-            Place::Admin => up.keeper.lane.receive(reactor, overflow, now, |ended| answers.push(ended)),
+            Place::Admin => up.keeper.lane.receive(reactor, overflow, now, answers),
         };
         let handled = self.handle_answers(place);
         match (received.and(handled), place) {
@@ -138,8 +138,7 @@ impl Client {
         let (reactor, now, answers) = (&mut self.reactor, self.now, &mut self.answers);
         let held = if is_held { self.classes.total() - self.classes.poll } else { 0 };
         let lanes = &mut up.lanes[held..];
-        let mut take = |answer| answers.push(answer);
-        let sent = lanes.iter_mut().rev().try_for_each(|lane| lane.transmit(reactor, share, now, &mut take));
+        let sent = lanes.iter_mut().rev().try_for_each(|lane| lane.transmit(reactor, share, now, answers));
         self.has_more = share < usize::MAX && lanes.iter().any(Lane::wants_transmit);
         let sent = sent.and_then(|()| up.keeper.transmit(reactor, now));
         self.answer_lanes();

@@ -123,6 +123,7 @@ impl Guesses {
     }
 
     /// Whether this command is among those that are still to be verified.
+    #[inline]
     pub(crate) fn has(&self, cid: u16) -> bool {
         self.list[self.verified..].iter().any(|guess| guess.cid == cid)
     }
@@ -139,7 +140,7 @@ impl Guesses {
     }
 
     /// The next guess is right, and so many bytes of its data are in their place: what of the overflow follows.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn verify_placed(&mut self, placed: usize) -> Range<usize> {
         self.verified += 1;
         let start = self.scratch_start(self.verified);

@@ -37,6 +37,7 @@ impl Receiver {
     }
 
     /// Whether the memory of command `cid` may hold received bytes of others.
+    #[inline]
     pub(crate) fn is_guessed(&self, cid: u16) -> bool {
         self.guesses.has(cid)
     }
