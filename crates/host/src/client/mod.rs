@@ -1,7 +1,7 @@
 //! The core of the host: one association, driven in the caller's thread.
 //!
 //! ```text
-//! submit ─ Task ─ backlog ─ pump ─ Lane::submit        turn: Lane::transmit ─ Reactor::turn ─ Lane::receive ─ on_answer ─ finish
+//! submit ─ admit ─ Lane::vacancy (waits: Task ─ backlog ─ pump)    turn: Lane::transmit ─ Reactor::turn ─ Lane::receive ─ Ends::take (rare: on_answer ─ finish)
 //! ```
 //!
 //! One thread, no lock, one `sendmsg` per lane and turn. It has no thread of its own on the data path: only connecting
