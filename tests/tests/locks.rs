@@ -1,6 +1,7 @@
 //! No lock for an I/O: the files on the way of one name none, and those of a target do not ask its control path, which has one.
 //!
-//! It reads the sources as text. What is left, and is no lock in this sense: the bit in each entry of a memory volume's table
+//! It reads the sources as text. What is left, and is no lock in this sense: the arena that pages come from when they are used for the
+//! first time (`memory/src/arena.rs`, by way of `pool.rs` and `page.rs`), the bit in each entry of a memory volume's table
 //! (`memory/src/table.rs`), the threads that do file operations where there is no io_uring (`reactor/src/workers.rs`), and the lead of a
 //! volume that threads share (`host/src/service/shared.rs`), which nobody waits for.
 
@@ -17,6 +18,7 @@ const WAY: &[&str] = &[
     "crates/memory/src/buffer.rs",
     "crates/memory/src/payload",
     "crates/memory/src/payload.rs",
+    "crates/memory/src/run.rs",
     "crates/memory/src/table.rs",
     "crates/volume/src/memory.rs",
     "crates/volume/src/file",

@@ -160,6 +160,13 @@ fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
     }
     assert_eq!(target.counters().connections_per_core, counts);
     assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
+    // One that speaks is held, so that it may leave once it is quiet; as there is no room, it is read from again.
+    let read = SubmissionEntry { sgl: Sgl::Transport { len: 256 << 10 }, ..read_entry(0, 512) };
+    let reads: Vec<_> = (0..20).map(|_| queue.send(read, &[])).collect();
+    target.relocate(peer, 1 - before);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(answers(&mut queue, &reads).iter().all(|data| data.len() == 256 << 10));
+    assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
     drop(others);
     eventually("the others are gone", || target.counters().connections_open == 2);
     relocate(&target, peer);

@@ -77,6 +77,7 @@ impl Driver {
         let since = self.core.now;
         if let Some(travel) = &mut self.travel
             && to != self.core.index
+            && !travel.departures.iter().any(|departure| departure.name == name)
         {
             travel.departures.push(Departure { name, to, since, is_held: false });
         }
@@ -112,14 +113,21 @@ impl Driver {
             && self.readings.is_empty()
             && !lane.token.is_some_and(|token| self.core.reactor.has_lent(token))
         {
-            return !self.depart(key, departure.to);
+            if !self.core.shared.seats.take(departure.to) {
+                self.core.keep(lane, departure, "there is no room for it");
+                return false;
+            }
+            if self.depart(key, departure.to) {
+                return false;
+            }
         }
+        // What could not be handed over is back, in another place.
+        let Some(lane) = self.key_of(departure.name).and_then(|key| self.lanes.get_mut(key)) else {
+            return false;
+        };
         let waited = now.saturating_duration_since(departure.since);
         if waited >= PATIENCE {
-            if departure.is_held && !lane.is_paused {
-                self.core.resume_socket(lane);
-            }
-            log::debug!("{}: too busy to move", lane.peer());
+            self.core.keep(lane, departure, "it is too busy");
             return false;
         }
         // What is in flight needs nothing more from the host: it ends soon if nothing new is taken.
@@ -130,11 +138,8 @@ impl Driver {
         true
     }
 
-    /// Lets a lane go; false if there is no seat for it, or a message has come for it, or for whom it is.
+    /// Lets a lane go to a seat that was taken for it; false if a message has come for it, or for whom it is.
     fn depart(&mut self, key: Key, to: usize) -> bool {
-        if !self.core.shared.seats.take(to) {
-            return false;
-        }
         let has_left = self.pack(key).is_some_and(|traveller| self.send_off(traveller, to));
         // One of its two seats is free now.
         self.core.shared.seats.give_back(if has_left { self.core.index } else { to });
@@ -219,6 +224,14 @@ impl Driver {
 }
 
 impl Core {
+    /// The lane does not leave.
+    fn keep(&mut self, lane: &Lane, departure: &Departure, why: &str) {
+        if departure.is_held && !lane.is_paused {
+            self.resume_socket(lane);
+        }
+        log::debug!("{}: stays, and does not move to reactor {}: {why}", lane.peer(), departure.to);
+    }
+
     fn hold_socket(&mut self, lane: &Lane) {
         lane.token.into_iter().for_each(|token| self.reactor.pause(token));
     }
