@@ -38,7 +38,7 @@ struct Bench {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     samples: u16,
     /// Seconds of each sample
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    #[arg(long, value_name = "S", default_value = "2", value_parser = parse_seconds)]
     seconds: f64,
     /// The report; one that is there is added to, and what is measured again is replaced
     #[arg(long, value_name = "FILE")]
@@ -80,8 +80,23 @@ fn main() -> ExitCode {
     }
 }
 
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write a number of seconds without a unit, from 0.01 to 3600".into()),
+    }
+}
+
 fn measure(bench: Bench) -> io::Result<()> {
     let rows = chosen(&bench.rows)?;
+    for peer in &bench.peers {
+        let is_known =
+            |row: &Row| row.entrants.iter().any(|entrant| [entrant.name, entrant.peer()].contains(&&**peer));
+        if !rows.iter().any(is_known) {
+            let error = format!("no entrant {peer} is in these rows; see cargo xtask list");
+            return Err(io::Error::other(error));
+        }
+    }
     if !bench.no_build {
         build()?;
     }

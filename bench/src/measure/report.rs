@@ -50,14 +50,18 @@ pub struct Samples {
 impl Report {
     /// Reads a report.
     pub fn read(path: &Path) -> io::Result<Report> {
-        Ok(serde_json::from_slice(&fs::read(path)?)?)
+        let report = fs::read(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+        report
+            .map_err(|error| io::Error::other(format!("cannot read the report {}: {error}", path.display())))
     }
 
     /// Writes it so that a crash leaves the old file or the new one.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let fresh = path.with_extension("json.new");
-        fs::write(&fresh, serde_json::to_vec_pretty(self)?)?;
-        fs::rename(&fresh, path)
+        let written =
+            fs::write(&fresh, serde_json::to_vec_pretty(self)?).and_then(|()| fs::rename(&fresh, path));
+        written
+            .map_err(|error| io::Error::other(format!("cannot write the report {}: {error}", path.display())))
     }
 
     /// A row's samples.

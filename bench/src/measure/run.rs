@@ -33,9 +33,10 @@ pub struct Plan {
 /// Takes all samples. One that fails is noted, and the others go on.
 pub fn run(plan: &Plan, lab: &Lab) -> io::Result<Report> {
     let mut report = if plan.json.exists() { Report::read(&plan.json)? } else { Report::default() };
-    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-    report.command = format!("cargo xtask {command}");
+    note_command(&mut report.command);
     (report.machine, report.commit, report.date) = (Machine::here(), commit(), date());
+    // What cannot be written is told before anything is measured.
+    report.write(&plan.json)?;
     let mut told = BTreeSet::new();
     for row in &plan.rows {
         let entrants = entrants(plan, lab, row, &mut told);
@@ -43,6 +44,15 @@ pub fn run(plan: &Plan, lab: &Lab) -> io::Result<Report> {
     }
     forget_memory_file();
     Ok(report)
+}
+
+/// A report that is added to comes of several commands.
+fn note_command(commands: &mut String) {
+    let command = format!("cargo xtask {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
+    if commands.split("; ").all(|noted| noted != command) {
+        commands.push_str(if commands.is_empty() { "" } else { "; " });
+        commands.push_str(&command);
+    }
 }
 
 /// Those of a row that were asked for and that can run; what is missing is told once.

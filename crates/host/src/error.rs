@@ -130,7 +130,10 @@ pub enum ConnectError {
         granted: usize,
     },
     /// A depth that the queue cannot hold.
-    #[error("a depth of {asked} does not fit: the controller's queues hold at most {max} commands in flight")]
+    #[error(
+        "a depth of {asked} on one lane does not fit: the controller's queues hold at most {max} commands in flight; \
+         give a smaller depth, or more lanes"
+    )]
     Depth {
         /// The wish.
         asked: u16,

@@ -17,8 +17,8 @@ use crate::units::{parse_bytes, parse_time};
 /// Keeps `--depth` operations in flight on each of `--lanes` connections for `--time`, all from one thread, and
 /// prints operations and MiB (1,048,576 bytes) a second and the distribution of latencies in microseconds.
 ///
-/// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw and --verify need a volume without data worth
-/// keeping.
+/// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw, as --rw and as --beside, and --verify need a volume
+/// without data worth keeping.
 ///
 /// With `--verify` every block that is written carries its address and a sequence number, and is checked whenever
 /// it is read; at the end everything that was written is read back. A write that was never acknowledged (because

@@ -115,6 +115,11 @@ fn driver_error(tally: &Tally) -> String {
 }
 
 fn options(args: &Args) -> Result<Options, Failure> {
+    match args.class {
+        Some(ClassArg::Read) if args.read_lanes == 0 => log::warn!("{}", no_lanes("read")),
+        Some(ClassArg::Poll) if args.poll_lanes == 0 => log::warn!("{}", no_lanes("poll")),
+        _ => {}
+    }
     let mut options = args.host.options()?;
     options.lanes = usize::from(args.lanes);
     options.read_lanes = usize::from(args.read_lanes);
@@ -183,6 +188,12 @@ fn checked_plan(
         return Err(read_only());
     }
     Ok(Plan::new(kind, region / bytes, bytes, block_bytes, u32::from(depth), seed))
+}
+
+fn no_lanes(class: &str) -> String {
+    format!(
+        "the {class} class has no lanes, so --class {class} goes to others; give it some with --{class}-lanes"
+    )
 }
 
 fn read_only() -> Failure {
