@@ -1,7 +1,7 @@
 //! What a thread asks of the machine: its core, and enough descriptors for the process.
 
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::io;
 
 /// Cores are numbered below this.
@@ -37,7 +37,7 @@ pub(crate) fn unpin() {
 
 /// The core that the calling thread runs on now.
 pub fn current() -> usize {
-    crate::kernel::current_core()
+    sched_getcpu()
 }
 
 /// Raises the process's limit of open descriptors as far as it may without privilege, and returns it.

@@ -23,13 +23,6 @@ pub(crate) fn zero(device: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
     Ok(unsafe { ioctl(device, request) }?)
 }
 
-/// The core that the calling thread runs on now; 0 if the kernel does not say. By the C library, because it also works where a
-/// profiler hides the kernel's shared page.
-pub(crate) fn current_core() -> usize {
-    // SAFETY: it takes nothing and returns a number.
-    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
-}
-
 /// Locks a whole file for its open file description. False if somebody else has it.
 pub(crate) fn lock(file: &File, is_exclusive: bool) -> io::Result<bool> {
     // SAFETY: all zeroes is a valid `flock`: the whole file, from its start, no process.
