@@ -249,8 +249,7 @@ fn groups(first: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
 fn lock_raw(entry: &Entry) -> *mut u8 {
     let mut attempts = 0u32;
     loop {
-        let seen = entry.fetch_or_lock();
-        if seen.addr() & LOCKED == 0 {
+        if let Some(seen) = try_lock(entry) {
             return seen;
         }
         attempts += 1;
@@ -258,24 +257,15 @@ fn lock_raw(entry: &Entry) -> *mut u8 {
     }
 }
 
-trait Lock {
-    /// Sets the lock bit and returns what was there.
-    fn fetch_or_lock(&self) -> *mut u8;
-}
-
-impl Lock for Entry {
-    #[inline]
-    fn fetch_or_lock(&self) -> *mut u8 {
-        let seen = self.load(Ordering::Relaxed);
-        if seen.addr() & LOCKED != 0 {
-            return seen;
-        }
-        let locked = seen.map_addr(|addr| addr | LOCKED);
-        match self.compare_exchange(seen, locked, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(seen) => seen,
-            Err(_) => ptr::without_provenance_mut(LOCKED),
-        }
+/// Sets the lock and returns what was there; `None` if somebody else has it.
+#[inline]
+fn try_lock(entry: &Entry) -> Option<*mut u8> {
+    let seen = entry.load(Ordering::Relaxed);
+    if seen.addr() & LOCKED != 0 {
+        return None;
     }
+    let locked = seen.map_addr(|addr| addr | LOCKED);
+    entry.compare_exchange(seen, locked, Ordering::Acquire, Ordering::Relaxed).ok()
 }
 
 /// `None` for a table that is larger than the address space.
