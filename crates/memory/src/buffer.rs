@@ -10,11 +10,11 @@ use std::sync::Arc;
 use crate::block::{self, Block};
 use crate::page::{Page, PageList};
 use crate::payload::Payload;
+use crate::run::next_piece;
 use crate::{PAGE_SIZE, pages_for};
 
 mod pieces;
 
-use pieces::next_piece;
 pub use pieces::{RawParts, Slices, SlicesMut};
 
 /// Memory to receive into: pages in order, or one contiguous block.

@@ -52,14 +52,25 @@ impl Run {
     }
 }
 
+/// Start and length of the next page's piece; `None` once nothing is left.
+#[inline]
+pub(crate) fn next_piece(skip: &mut usize, left: &mut usize) -> Option<(usize, usize)> {
+    if *left == 0 {
+        return None;
+    }
+    let start = std::mem::take(skip);
+    let len = (*left).min(PAGE_SIZE - start);
+    *left -= len;
+    Some((start, len))
+}
+
 /// The first run of the `left` bytes that begin at `skip` of `pages`, and how many pages it lies in. What it takes is taken off
 /// `skip` and `left`.
 #[inline]
 pub(crate) fn first_run(pages: &[Page], skip: &mut usize, left: &mut usize) -> Option<(Run, usize)> {
-    let (first, rest) = pages.split_first().filter(|_| *left > 0)?;
-    let start = std::mem::take(skip);
-    let mut run = Run::of(first, start, (*left).min(PAGE_SIZE - start));
-    *left -= run.len;
+    let (first, rest) = pages.split_first()?;
+    let (start, len) = next_piece(skip, left)?;
+    let mut run = Run::of(first, start, len);
     let mut count = 1;
     for page in rest {
         let len = (*left).min(PAGE_SIZE);

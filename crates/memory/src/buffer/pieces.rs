@@ -4,20 +4,8 @@ use std::mem;
 use std::ptr::NonNull;
 
 use super::SHARED;
-use crate::PAGE_SIZE;
 use crate::page::Page;
 use crate::run::first_run;
-
-/// Start and length of the next page's piece; `None` once nothing is left.
-pub(super) fn next_piece(skip: &mut usize, left: &mut usize) -> Option<(usize, usize)> {
-    if *left == 0 {
-        return None;
-    }
-    let start = mem::take(skip);
-    let len = (*left).min(PAGE_SIZE - start);
-    *left -= len;
-    Some((start, len))
-}
 
 /// Iterator over the writable pieces of a [`Buffer`](crate::Buffer).
 #[derive(Debug)]
