@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod called;
 mod completions;
 mod copy;
 mod discover;

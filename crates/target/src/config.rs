@@ -56,7 +56,8 @@ pub struct TargetConfig {
     /// was placed. Nothing moves with one core. Where cpufreq allows it, the clock of the first core follows its load until the target
     /// has ended in order.
     pub schedule: Option<Duration>,
-    /// Sends of at least so many bytes are made without a copy, where the kernel can do that; `None` always copies.
+    /// Sends of at least so many bytes are made without a copy, where the kernel can do that: with 0 every send. `None`
+    /// always copies.
     pub zero_copy_above: Option<usize>,
     /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024 are taken.
     pub pool_pages_max: usize,

@@ -16,6 +16,7 @@ use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 
+use crate::called;
 use crate::failure::{Context, Failure};
 use crate::output;
 use crate::remote::{IoArg, ModeArg};
@@ -63,11 +64,13 @@ const SCHEDULE: Duration = Duration::from_secs(1);
 ///   priority=N            by which the network card may choose a queue set
 ///   tos=N                 type of service: DSCP * 4
 ///   congestion=NAME       the congestion control algorithm
-///   busy-poll=US          how long a receive asks the network card
+///   busy-poll=US          how long a receive asks the network card, in
+///                         microseconds
 ///   prefer-busy-poll=on   its interrupts stay off while it is asked
 ///   send-buffer=BYTES     instead of what the kernel tunes, or 512 KiB for
 ///                         a host on this machine
-///   receive-buffer=BYTES  instead of what the kernel tunes
+///   receive-buffer=BYTES  instead of what the kernel tunes; with a few KiB
+///                         the kernel of the other side sends at a crawl
 ///   unsent-max=BYTES      how much waits in the kernel, where nothing can
 ///                         pass it, before it is sent
 ///
@@ -116,8 +119,9 @@ pub struct Args {
     /// Whether short commands pass long ones on their connection
     #[arg(long, value_enum, default_value_t = SchedulingArg::On)]
     scheduling: SchedulingArg,
-    /// Send at least so many bytes without a copy, where the network card can; a copy is cheaper for little, and over
-    /// loopback the kernel copies in any case
+    /// Send at least so many bytes without a copy, where the network card can; 0 for every send. A copy is cheaper for
+    /// little, over loopback the kernel copies in any case, and to a host whose receive buffer is a few KiB sends crawl,
+    /// with a copy or without
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
     zero_copy_above: Threshold,
     /// Print the counters that SIGUSR1 asks for as JSON
@@ -182,7 +186,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             "{address} is reachable from other machines, and there is neither authentication nor encryption"
         );
     }
-    output::write_stdout(announce::lines(&addresses, nqn.as_str()).as_bytes())?;
+    output::write_stdout(announce::lines(&addresses, nqn.as_str(), &called::program()).as_bytes())?;
     while wishes.wait() == Wish::ShowCounters {
         eprint!("{}", counters::show(&target.counters(), &target.connections(), args.json)?);
     }
