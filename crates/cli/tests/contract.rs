@@ -24,7 +24,7 @@ impl Server {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let mut printed = Vec::new();
         for line in lines {
-            let is_last = line.trim_start().starts_with("isolane bench");
+            let is_last = line.contains("isolane bench nvme+tcp://");
             printed.push(line);
             if is_last {
                 break;
@@ -93,10 +93,13 @@ fn serve_prints_what_to_paste_and_ends_cleanly_on_sigterm() {
     let server = Server::start(&[]);
     let text = server.printed.join("\n");
     assert!(text.contains("sudo modprobe nvme-tcp") && text.contains("sudo nvme connect -t tcp"), "{text}");
-    assert!(
-        text.contains("isolane info nvme+tcp://") && text.contains("isolane bench nvme+tcp://"),
-        "{text}"
-    );
+    // A shell that does not have the program in its PATH.
+    for pasted in ["isolane info nvme+tcp://", "isolane bench nvme+tcp://"] {
+        let line = server.printed.iter().find(|line| line.contains(pasted)).expect(pasted);
+        let line = format!("{line} {}", if pasted.contains("bench") { "--time 10ms" } else { "" });
+        let ran = Command::new("sh").args(["-c", &line]).output().unwrap();
+        assert!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
+    }
     assert!(server.stop());
 }
 
@@ -206,6 +209,45 @@ fn bench_keeps_classes_apart_and_shares_a_volume_among_threads() {
             assert_eq!((&figures["errors"], &figures["workload"]["threads"]), (&0.into(), &3.into()));
         }
     }
+}
+
+#[test]
+fn bench_tells_what_was_chosen_and_which_lanes_were_granted() {
+    let server = Server::start(&["mem:4M", "--io-queues", "3"]);
+    let measure = |arguments: &[&str]| -> serde_json::Value {
+        let common = ["bench", &server.uri, "--time", "20ms", "--json", "-"];
+        serde_json::from_str(&succeed(&[&common, arguments].concat())).unwrap()
+    };
+    for threads in [&[][..], &["--threads", "2", "--batching", "off"]] {
+        let chosen = ["--read-lanes", "7", "--class", "read", "--hold=8:4k:20us", "-g", "--mode", "sleep"];
+        let workload = &measure(&[&chosen, threads].concat())["workload"];
+        let lanes = |name: &str| (&workload[name], &workload["lanes_asked"]["read"]);
+        assert_eq!(lanes("read_lanes"), (&2.into(), &7.into()), "{workload}");
+        assert_eq!((&workload["class"], &workload["mode"]), (&"read".into(), &"sleep".into()));
+        assert_eq!((&workload["hdr_digest"], &workload["data_digest"]), (&true.into(), &false.into()));
+        assert_eq!(workload["hold"], "8:4k:20us");
+        let of_threads = threads.first().map(|_| (true, false)).unzip();
+        assert_eq!((workload["inline"].as_bool(), workload["batching"].as_bool()), of_threads);
+    }
+    let heading = succeed(&["bench", &server.uri, "--time", "20ms", "--read-lanes", "7"]);
+    assert!(heading.contains("1 lane + 2 read (of 7 asked for)"), "{heading}");
+    assert!(heading.contains("class by direction, digests none, hold off"), "{heading}");
+}
+
+#[test]
+fn bench_refuses_what_it_would_have_to_ignore() {
+    let server = Server::start(&["mem:1M"]);
+    let error = fail(&["bench", &server.uri, "--mix", "50", "--rw", "randread"]);
+    assert!(error.contains("--mix") && error.contains("--rw randrw"), "{error}");
+    let error = fail(&["bench", &server.uri, "--size", "2m"]);
+    assert!(error.contains("--size of 2097152 bytes") && error.contains("holds 1048576"), "{error}");
+    succeed(&["bench", &server.uri, "--rw", "randrw", "--mix", "50", "--size", "1m", "--time", "20ms"]);
+}
+
+#[test]
+fn every_send_may_be_without_a_copy() {
+    let server = Server::start(&["mem:4M", "--zero-copy-above", "0"]);
+    succeed(&["bench", &server.uri, "--rw", "randrw", "--bs", "64k", "--verify", "--time", "100ms"]);
 }
 
 #[test]

@@ -17,6 +17,10 @@ use crate::units::{parse_bytes, parse_time};
 /// Keeps `--depth` operations in flight on each of `--lanes` connections for `--time`, all from one thread, and
 /// prints operations and MiB (1,048,576 bytes) a second and the distribution of latencies in microseconds.
 ///
+/// Memory that nobody has written yet is slow at its first write, because the system makes and clears each page then, and
+/// fast at reads, because all of it is one page of zeroes. A fresh memory volume, or a sparse file, is therefore written
+/// once before it is measured: `--rw write --bs 1m --time 10s`, or longer for a large one; `--size` makes it small.
+///
 /// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw, as --rw and as --beside, and --verify need a volume
 /// without data worth keeping.
 ///
@@ -37,9 +41,9 @@ pub struct Args {
     /// Kind of operations
     #[arg(long, value_enum, default_value_t = Rw::Randread)]
     pub rw: Rw,
-    /// Share of reads in randrw, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub mix: u8,
+    /// Share of reads in randrw, in percent (default: 70)
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub mix: Option<u8>,
     /// Bytes of one operation, as 512, 4k or 1M
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_bytes)]
     pub bs: u64,
@@ -49,7 +53,8 @@ pub struct Args {
     /// Lanes of the default class; each is one connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub lanes: u16,
-    /// Lanes for reads alone; without any, reads share the default class
+    /// Lanes for reads alone; without any, reads share the default class. A target that grants fewer lanes altogether takes
+    /// them from the poll class and then from here; what it granted is shown
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub read_lanes: u16,
     /// Lanes for operations that ask for the poll class, as --class poll does
@@ -67,7 +72,7 @@ pub struct Args {
     /// How long to measure, as 500ms, 10s or 2m
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     pub time: Duration,
-    /// Use only this much of the volume, from its start
+    /// Use only this much of the volume, from its start (default: all of it)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub size: Option<u64>,
     /// Write patterns and check them
@@ -76,8 +81,9 @@ pub struct Args {
     /// Keep these in flight as well, on each lane, and measure them apart: read|write|randread|randwrite:SIZE:DEPTH
     #[arg(long, value_name = "KIND:SIZE:DEPTH", conflicts_with = "verify")]
     pub beside: Option<Beside>,
-    /// While others are in flight, hold operations back until so many, so many bytes or so much time are there; 16:64k:50us if
-    /// nothing is said
+    /// While others are in flight, hold operations back until one of three is reached: a number of operations, bytes of
+    /// write data (with k or M for powers of 1024), or a time (with us, ms or s; seconds without). 16:64k:50us if nothing
+    /// is said
     #[arg(long, value_name = "REQUESTS:SIZE:TIME", num_args = 0..=1, require_equals = true, default_missing_value = "16:64k:50us", value_parser = parse_hold)]
     pub hold: Option<Hold>,
     /// Make every write durable before it completes (FUA)
@@ -100,6 +106,13 @@ pub struct Args {
     pub threads: ThreadArgs,
     #[command(flatten)]
     pub host: HostArgs,
+}
+
+impl Args {
+    /// The share of reads in randrw, in percent.
+    pub fn mix(&self) -> u8 {
+        self.mix.unwrap_or(70)
+    }
 }
 
 /// A class of lanes.

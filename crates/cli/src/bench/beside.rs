@@ -1,6 +1,9 @@
 //! `--beside`: what else goes on while a run is measured.
 
+use std::fmt;
 use std::str::FromStr;
+
+use isolane_volume::spec::format_size;
 
 use super::plan::Kind;
 use crate::units::parse_bytes;
@@ -42,6 +45,15 @@ impl FromStr for Beside {
     }
 }
 
+impl fmt::Display for Beside {
+    /// What [`Beside::from_str`] reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let random = if self.kind.random { "rand" } else { "" };
+        let direction = if self.kind.reads_percent > 0 { "read" } else { "write" };
+        write!(f, "{random}{direction}:{}:{}", format_size(self.bytes), self.depth)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +62,13 @@ mod tests {
     fn kind_size_and_depth_are_told_apart_by_colons() {
         let kind = Kind { random: false, reads_percent: 0 };
         assert_eq!("write:1m:32".parse(), Ok(Beside { kind, bytes: 1 << 20, depth: 32 }));
+    }
+
+    #[test]
+    fn printing_and_parsing_are_inverse() {
+        for text in ["read:512:1", "write:1M:32", "randread:4k:2", "randwrite:12k:3"] {
+            assert_eq!(text.parse::<Beside>().unwrap().to_string(), text);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `--hold`: how long requests wait for more to be sent with them.
 
 use isolane_host::Hold;
+use isolane_volume::spec::format_size;
 
 use crate::units::{parse_bytes, parse_time};
 
@@ -20,6 +21,11 @@ pub fn parse_hold(text: &str) -> Result<Hold, String> {
     })
 }
 
+/// What [`parse_hold`] reads.
+pub fn show_hold(hold: &Hold) -> String {
+    format!("{}:{}:{}us", hold.requests, format_size(hold.bytes as u64), hold.time.as_secs_f64() * 1e6)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,6 +33,9 @@ mod tests {
     #[test]
     fn requests_size_and_time_are_told_apart_by_colons() {
         assert_eq!(parse_hold("16:64k:50us"), Ok(Hold::default()));
+        for text in ["16:64k:50us", "1:1000:0.5us"] {
+            assert_eq!(show_hold(&parse_hold(text).unwrap()), text);
+        }
         for text in ["", "16", "16:64k", "16:64k:50us:1", "x:64k:50us", "16:x:50us", "16:64k:x"] {
             assert!(parse_hold(text).is_err(), "{text}");
         }

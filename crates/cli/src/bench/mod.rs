@@ -2,7 +2,7 @@
 //!
 //! [`args`] has the arguments, their checks are here; [`plan`] says what is done next, [`driver`] does it, [`ledger`] and
 //! [`pattern`] judge what comes back, [`report`] sums it up,
-//! [`place`] says where it was.
+//! [`workload`] says how it was asked for and [`place`] where it was.
 
 mod args;
 mod beside;
@@ -17,13 +17,13 @@ mod report;
 mod tally;
 mod threads;
 mod verifier;
+mod workload;
 
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use isolane_host::{BlockingVolume, Class, NamespaceInfo, Options};
 
 use crate::failure::{Context, Failure};
@@ -37,12 +37,14 @@ use driver::Driver;
 use lanes::Lanes;
 use place::{Placement, ThreadPlace};
 use plan::{Kind, Plan};
-use report::{Report, Workload};
+use report::Report;
 use tally::Tally;
 use verifier::Verdict;
+use workload::Workload;
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    check_mix(args)?;
     if let Some(core) = args.core {
         pin(core)?;
     }
@@ -58,7 +60,8 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     let plan = plan(args, client.namespace(), args.seed)?;
     check_json(args.json.as_deref())?;
     let beside = args.beside.map(|beside| beside_plan(args, &beside, client.namespace())).transpose()?;
-    let lanes = |class: Option<Class>| Lanes::new(&client.lanes(), class, args.spread);
+    let granted = client.lanes();
+    let lanes = |class: Option<Class>| Lanes::new(&granted, class, args.spread);
     let plan = (plan, lanes(args.class.map(ClassArg::class)));
     let beside = beside.map(|plan| (plan, lanes(None)));
     let mut driver = Driver::new(&mut client, plan, beside, args.verify, args.fua)?;
@@ -66,7 +69,7 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     driver.measure(args.time, live_line(args))?;
     let measured = driver.finish()?;
     let tally = &measured.tally;
-    let mut report = tally.report(measured.elapsed, &measured.verdict, workload(args));
+    let mut report = tally.report(measured.elapsed, &measured.verdict, Workload::new(args, granted));
     report.beside = measured.beside.as_ref().map(|tally| tally.stream_report(measured.elapsed));
     report.placement = Some(Placement::new(vec![ThreadPlace::here()], &client.connections()));
     show(args, &report)?;
@@ -78,6 +81,7 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
 fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
     let mut options = options(args)?;
     args.threads.apply(&mut options, u32::from(args.depth) * u32::from(threads));
+    let asked = options.classes();
     let uri = remote::parse_uri(&args.uri)?;
     let mut volume = BlockingVolume::connect(&uri, options).context(format!("cannot connect to {uri}"))?;
     if let Some(class) = args.class {
@@ -87,8 +91,11 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
         (0..threads).map(|thread| plan(args, volume.namespace(), args.seed.wrapping_add(u64::from(thread))));
     let plans = plans.collect::<Result<_, _>>()?;
     check_json(args.json.as_deref())?;
+    // An association that is down at the moment has no connections to count.
+    let granted = workload::granted(&volume.connections()).unwrap_or(asked);
     let measured = threads::measure(&volume, plans, args.time, args.fua)?;
-    let mut report = measured.tally.report(measured.elapsed, &Verdict::default(), workload(args));
+    let workload = Workload::new(args, granted);
+    let mut report = measured.tally.report(measured.elapsed, &Verdict::default(), workload);
     report.placement = Some(Placement::new(measured.places, &volume.connections()));
     volume.close();
     show(args, &report)?;
@@ -131,6 +138,17 @@ fn options(args: &Args) -> Result<Options, Failure> {
     Ok(options)
 }
 
+/// Only randrw mixes.
+fn check_mix(args: &Args) -> Result<(), Failure> {
+    match args.mix {
+        Some(_) if args.rw != Rw::Randrw => {
+            Err(Failure::new("--mix cannot be used", "only randrw has reads and writes to mix")
+                .remedy("add --rw randrw, or leave --mix out"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What is measured.
 fn plan(args: &Args, namespace: &NamespaceInfo, seed: u64) -> Result<Plan, Failure> {
     let kind = match args.rw {
@@ -138,7 +156,7 @@ fn plan(args: &Args, namespace: &NamespaceInfo, seed: u64) -> Result<Plan, Failu
         Rw::Write => Kind { random: false, reads_percent: 0 },
         Rw::Randread => Kind { random: true, reads_percent: 100 },
         Rw::Randwrite => Kind { random: true, reads_percent: 0 },
-        Rw::Randrw => Kind { random: true, reads_percent: args.mix },
+        Rw::Randrw => Kind { random: true, reads_percent: args.mix() },
     };
     let plan = checked_plan(args, namespace, "--bs", kind, args.bs, args.depth, seed)?;
     if args.verify && namespace.is_read_only {
@@ -179,7 +197,12 @@ fn checked_plan(
         return Err(Failure::new(what(), "it is more than 1 GiB").remedy("choose less"));
     }
     let capacity = namespace.blocks * block_bytes;
-    let region = args.size.unwrap_or(capacity).min(capacity);
+    let region = args.size.unwrap_or(capacity);
+    if region > capacity {
+        let what = format!("--size of {region} bytes cannot be used");
+        return Err(Failure::new(what, format!("the volume holds {capacity} bytes"))
+            .remedy("choose at most that, or leave --size out to use all of it"));
+    }
     if region < bytes {
         return Err(Failure::new(what(), format!("only {region} bytes of the volume are used"))
             .remedy("choose less, or more with --size"));
@@ -202,24 +225,6 @@ fn read_only() -> Failure {
 
 fn live_line(args: &Args) -> bool {
     std::io::stderr().is_terminal() && args.time > Duration::from_secs(1)
-}
-
-fn workload(args: &Args) -> Workload {
-    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-        value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    };
-    Workload {
-        uri: args.uri.clone(),
-        rw: name(&|| args.rw.to_possible_value()),
-        block_bytes: args.bs,
-        depth: u32::from(args.depth),
-        lanes: u32::from(args.lanes),
-        read_lanes: u32::from(args.read_lanes),
-        poll_lanes: u32::from(args.poll_lanes),
-        is_spread: args.spread,
-        mode: name(&|| args.mode.to_possible_value()),
-        threads: args.threads.threads,
-    }
 }
 
 /// Refuses a file that cannot be written before the time is spent.

@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::place::Placement;
+use super::workload::Workload;
 
 /// What a run is summed up to.
 #[derive(Debug, Clone, Serialize)]
@@ -47,32 +48,6 @@ pub struct StreamReport {
     pub latency_us: LatencyUs,
     /// Operations that ended with an error.
     pub errors: u64,
-}
-
-/// The settings of a run.
-#[derive(Debug, Clone, Serialize)]
-pub struct Workload {
-    /// The volume.
-    pub uri: String,
-    /// Kind of operations.
-    pub rw: String,
-    /// Bytes of one operation.
-    pub block_bytes: u64,
-    /// Operations in flight on each lane.
-    pub depth: u32,
-    /// Connections of the default class.
-    pub lanes: u32,
-    /// Connections of the read class.
-    pub read_lanes: u32,
-    /// Connections of the poll class.
-    pub poll_lanes: u32,
-    /// Whether depths count on all lanes together.
-    pub is_spread: bool,
-    /// How the host waits.
-    pub mode: String,
-    /// Threads that share the volume, with `--threads`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threads: Option<u16>,
 }
 
 /// The distribution of latencies, in microseconds.
@@ -118,38 +93,14 @@ impl LatencyUs {
     }
 }
 
-impl Workload {
-    fn lanes_to_text(&self) -> String {
-        let Workload { lanes, read_lanes, poll_lanes, is_spread, .. } = self;
-        let plural = |count: u32| if count == 1 { "" } else { "s" };
-        let sign = if *is_spread { "over" } else { "x" };
-        let mut text = match self.threads {
-            Some(threads) => {
-                format!("x {threads} thread{}, {lanes} lane{}", plural(u32::from(threads)), plural(*lanes))
-            }
-            None => format!("{sign} {lanes} lane{}", plural(*lanes)),
-        };
-        for (count, name) in
-            [(read_lanes, "read"), (poll_lanes, "poll")].into_iter().filter(|(count, _)| **count > 0)
-        {
-            text.push_str(&format!(" + {count} {name}"));
-        }
-        text
-    }
-}
-
 impl Report {
     /// The table that a person reads.
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "{} {} B x depth {} {}, {} mode, {:.1} s\n\
-             IOPS       {:>12.0}\nMiB/s      {:>12.1}\n{}",
-            self.workload.rw,
-            self.workload.block_bytes,
-            self.workload.depth,
-            self.workload.lanes_to_text(),
-            self.workload.mode,
+            "{}, {:.1} s\n{}\nIOPS       {:>12.0}\nMiB/s      {:>12.1}\n{}",
+            self.workload.shape(),
             self.seconds,
+            self.workload.choices(),
             self.iops,
             self.mib_per_s,
             self.latency_us.to_text(),
@@ -189,18 +140,7 @@ mod tests {
         for us in 1..=100 {
             tally.completed(us * 1000, 4096);
         }
-        let workload = Workload {
-            uri: "nvme+tcp://127.0.0.1/x".into(),
-            rw: "randread".into(),
-            block_bytes: 4096,
-            depth: 1,
-            lanes: 1,
-            read_lanes: 0,
-            poll_lanes: 0,
-            is_spread: false,
-            mode: "poll".into(),
-            threads: None,
-        };
+        let workload = crate::bench::workload::tests::workload();
         tally.report(Duration::from_secs(2), &Verdict::default(), workload)
     }
 

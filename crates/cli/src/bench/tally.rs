@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::report::{LatencyUs, Report, StreamReport, Workload};
+use super::report::{LatencyUs, Report, StreamReport};
 use super::verifier::Verdict;
+use super::workload::Workload;
 use crate::failure::{Context, Failure};
 
 /// Counts and latencies of one run.
@@ -57,7 +58,7 @@ impl Tally {
         self.bytes += other.bytes;
         self.errors += other.errors;
         self.first_error = self.first_error.take().or_else(|| other.first_error.clone());
-        self.histogram.add(&other.histogram).context("cannot add two histograms up")
+        self.histogram.add(other.latencies()).context("cannot add two histograms up")
     }
 
     /// Why the first failed operation failed.
@@ -122,6 +123,17 @@ const LATENCY_NS_MAX: u64 = 600_000_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_add_up_to_the_last_operation() {
+        let mut sum = Tally::new().unwrap();
+        for _ in 0..2 {
+            let mut one = Tally::new().unwrap();
+            [5000, 7000, 7000].into_iter().for_each(|ns| one.completed(ns, 512));
+            sum.add(&one).unwrap();
+        }
+        assert_eq!((sum.operations(), sum.bytes()), (6, 6 * 512));
+    }
 
     #[test]
     fn equal_latencies_in_a_row_all_count() {

@@ -21,26 +21,33 @@ pub struct ThreadArgs {
     pub threads: Option<u16>,
     /// Whether a thread that waits does the work itself while no other does
     #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
-    inline: Switch,
+    pub inline: Switch,
     /// Whether operations are handed over and sent together
     #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
-    batching: Switch,
+    pub batching: Switch,
 }
 
 /// Whether something is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Switch {
+pub enum Switch {
     /// Do it
     On,
     /// Do without
     Off,
 }
 
+impl Switch {
+    /// Whether it is on.
+    pub fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
+
 impl ThreadArgs {
     /// Sets what concerns threads; `total` operations are in flight in sum.
     pub fn apply(&self, options: &mut Options, total: u32) {
-        options.inline = self.inline == Switch::On;
-        options.batching = self.batching == Switch::On;
+        options.inline = self.inline.is_on();
+        options.batching = self.batching.is_on();
         options.requests_max = options.requests_max.max(total as usize);
         let on_each = (total as usize).div_ceil(options.lanes);
         options.depth = u16::try_from(on_each).unwrap_or(u16::MAX);
