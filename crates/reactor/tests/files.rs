@@ -6,6 +6,7 @@ use common::*;
 use isolane_memory::{Buffer, Pool};
 use isolane_reactor::file::{Finished, Kind, Operation};
 use isolane_reactor::{Event, Reactor};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
@@ -127,6 +128,42 @@ fn more_operations_than_the_kernel_takes_at_once_all_end() {
         let mut bytes = vec![0; 2000 * 512];
         file.read_exact_at(&mut bytes, 0).expect("read");
         assert!(bytes.chunks(512).enumerate().all(|(index, block)| block == [index as u8; 512]));
+    });
+}
+
+/// Whatever the new thread does first, and more of it than the kernel takes at once.
+#[test]
+fn a_reactor_in_another_thread_carries_out_files_from_the_start() {
+    with_each(|config| {
+        let mut reactor = reactor(&config);
+        let file = file(4096);
+        carry_out(&mut reactor, &file, Operation::sync());
+        for count in [1, 20, 1500] {
+            reactor = std::thread::spawn({
+                let file = file.clone();
+                move || {
+                    let mut missing: BTreeSet<u64> = (0..count).collect();
+                    for token in 0..count {
+                        let buffer = Buffer::contiguous(512);
+                        reactor.submit_file(token, &file, Operation::read(0, buffer, 0, 512));
+                    }
+                    while !missing.is_empty() {
+                        turn_until(&mut reactor, |_, event| match event {
+                            Event::File(finished) => {
+                                assert_eq!(finished.result.expect("read"), 512);
+                                assert!(missing.remove(&finished.token), "it ended twice");
+                                Some(())
+                            }
+                            _ => None,
+                        });
+                    }
+                    assert_eq!(reactor.files_in_flight(), 0);
+                    reactor
+                }
+            })
+            .join()
+            .expect("the other thread");
+        }
     });
 }
 

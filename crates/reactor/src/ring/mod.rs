@@ -17,10 +17,9 @@ use crate::file::Checked;
 use crate::key::{Key, Kind};
 use crate::poller::{Occurrence, Wait};
 use crate::waker::silence;
-use raw::{Completion, RawRing};
+use raw::{Completion, RawRing, Started};
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -31,7 +30,7 @@ pub(crate) struct Ring {
     raw: RawRing,
     is_doorbell_armed: bool,
     /// Operations beyond what the ring carries at once.
-    later: VecDeque<(u64, Arc<File>, Checked)>,
+    later: VecDeque<Started>,
     /// Operations were started since the kernel was last listened to.
     has_started_files: bool,
     /// What was started was not done at once: a device works on it.
@@ -46,20 +45,26 @@ impl Ring {
 
     /// Whether the kernel refused a request because the ring belongs to another thread.
     pub fn is_of_another_thread(error: &io::Error) -> bool {
-        error.raw_os_error() == Some(Errno::EXIST.raw_os_error())
+        raw::is_of_another_thread(error)
     }
 
-    /// Opens another ring, for the calling thread. Nothing is armed there.
+    /// Opens another ring, for the calling thread. File operations that were started here go on there; nothing else is armed.
     ///
     /// # Errors
-    /// The kernel's; or file operations are in flight, which only the old thread can bring back.
+    /// The kernel's; or file operations were started in the old thread, which alone can bring them back.
     pub fn reopen(&mut self) -> io::Result<()> {
-        if self.raw.files_in_flight() > 0 {
+        let ring = open().map_err(io::Error::other)?;
+        let Some(started) = self.raw.abandon() else {
             return Err(io::Error::other(
                 "file operations are in flight in the thread that the ring belongs to",
             ));
+        };
+        let later = std::mem::take(&mut self.later);
+        *self = ring;
+        for (token, file, operation) in started {
+            self.start_file(token, &file, operation);
         }
-        *self = open().map_err(io::Error::other)?;
+        self.later = later;
         Ok(())
     }
 

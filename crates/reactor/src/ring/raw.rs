@@ -29,6 +29,10 @@ pub(super) struct RawRing {
     free: Vec<u32>,
     polls_in_flight: usize,
     files_unsubmitted: usize,
+    /// The kernel may have been told of one of the file operations in flight.
+    are_files_told: bool,
+    /// It is used by another thread than its own, from which it takes no request.
+    is_abandoned: bool,
     enter_flags: EnterFlags,
 }
 
@@ -37,6 +41,9 @@ pub(super) enum Completion {
     Poll { key: Key, ready: PollFlags },
     File(Finished),
 }
+
+/// A file operation, by its token.
+pub(super) type Started = (u64, Arc<File>, Checked);
 
 /// A file operation in the kernel's hands. The list of pieces keeps its capacity for the next one.
 #[derive(Default)]
@@ -65,7 +72,17 @@ impl RawRing {
             enter_flags |= EnterFlags::NO_IOWAIT;
         }
         let (waiting, flights, free) = (VecDeque::new(), Vec::new(), Vec::new());
-        RawRing { ring, waiting, flights, free, polls_in_flight: 0, files_unsubmitted: 0, enter_flags }
+        RawRing {
+            ring,
+            waiting,
+            flights,
+            free,
+            polls_in_flight: 0,
+            files_unsubmitted: 0,
+            are_files_told: false,
+            is_abandoned: false,
+            enter_flags,
+        }
     }
 
     /// Asks for one completion when the file is ready for any of `wanted`, or broken.
@@ -88,6 +105,7 @@ impl RawRing {
 
     /// Starts a file operation, of a kind that the ring has.
     pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: Checked) {
+        self.are_files_told &= self.files_in_flight() > 0;
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(Flight::default());
             (self.flights.len() - 1) as u32
@@ -105,6 +123,16 @@ impl RawRing {
     /// Operations that the kernel has not been told of.
     pub fn files_unsubmitted(&self) -> usize {
         self.files_unsubmitted
+    }
+
+    /// Takes the file operations back, if the kernel was told of none of them. The ring is of no use any more.
+    pub fn abandon(&mut self) -> Option<Vec<Started>> {
+        if self.are_files_told && self.files_in_flight() > 0 {
+            return None;
+        }
+        self.is_abandoned = true;
+        self.free.clear();
+        Some(self.flights.drain(..).filter_map(Flight::turn_back).collect())
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -137,14 +165,16 @@ impl RawRing {
         };
         let (submitter, flags) = (self.ring.submitter(), self.enter_flags.bits());
         // SAFETY: the flags announce the extended argument, which lives until the call returns.
-        match unsafe { submitter.enter(submissions_count, completions_min, flags, Some(&args)) } {
-            Ok(_) => Ok(()),
-            Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+        let entered = unsafe { submitter.enter(submissions_count, completions_min, flags, Some(&args)) };
+        let entered =
+            entered.map(drop).or_else(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
                 // The time is over, a signal came, or the kernel wants its completions taken first.
                 Some(Errno::TIME | Errno::INTR | Errno::AGAIN | Errno::BUSY) => Ok(()),
                 _ => Err(error),
-            },
-        }
+            });
+        // A thread that the ring does not belong to is turned away before anything is read.
+        self.are_files_told |= !entered.as_ref().is_err_and(is_of_another_thread);
+        entered
     }
 
     fn fill_submissions(&mut self) -> u32 {
@@ -196,6 +226,9 @@ impl RawRing {
     /// Waits until the kernel has let go of all memory, and for a while until it has let go of polled sockets, which stay
     /// open as long.
     fn drain(&mut self) -> io::Result<()> {
+        if self.is_abandoned {
+            return Ok(());
+        }
         let end = Instant::now() + DRAIN_POLLS;
         while self.files_in_flight() > 0 || (self.polls_in_flight > 0 && Instant::now() < end) {
             self.enter(Some(Some(DRAIN_STEP)))?;
@@ -207,7 +240,7 @@ impl RawRing {
 
 impl Drop for RawRing {
     fn drop(&mut self) {
-        // In another thread than its own a ring takes no request; closing it ends polls in any case.
+        // Closing it ends polls in any case.
         if let Err(error) = self.drain()
             && self.files_in_flight() > 0
         {
@@ -215,6 +248,11 @@ impl Drop for RawRing {
             std::mem::forget(std::mem::take(&mut self.flights));
         }
     }
+}
+
+/// Whether the kernel refused a request because the ring belongs to another thread.
+pub(super) fn is_of_another_thread(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::EXIST.raw_os_error())
 }
 
 impl fmt::Debug for RawRing {
@@ -225,6 +263,10 @@ impl fmt::Debug for RawRing {
 }
 
 impl Flight {
+    fn turn_back(self) -> Option<Started> {
+        Some((self.token, self.file?, self.operation?))
+    }
+
     /// Takes the operation in and describes it to the kernel.
     fn take_off(&mut self, token: u64, file: &Arc<File>, checked: Checked) -> squeue::Entry {
         let operation = checked.operation();
