@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use isolane_proto::Completion;
@@ -115,8 +115,8 @@ pub(crate) struct Bounds {
 struct Control {
     port: Port,
     lanes: HashMap<AssociationId, Vec<LaneEntry>>,
-    /// Lanes whose Connect waits for an association to end.
-    waiting: Vec<Address>,
+    /// Lanes whose Connect waits for an association to end, each with what lives as long as it does.
+    waiting: Vec<(Address, Weak<Busy>)>,
 }
 
 struct LaneEntry {
@@ -189,7 +189,7 @@ impl Shared {
                 let entry = LaneEntry { qid, host_nqn, address, core, busy: Arc::clone(busy) };
                 control.lanes.entry(connected.id).or_default().push(entry);
             }
-            Err(Refusal::Wait) => control.waiting.push(address),
+            Err(Refusal::Wait) => control.wait(address, busy),
             Err(Refusal::Rejected(_)) => {}
         }
         self.deliver_events(&mut control);
@@ -277,7 +277,7 @@ impl Shared {
             Event::Shutdown { id } => self.post_shutdown(control, id),
             Event::Ended { id } => {
                 control.lanes.remove(&id);
-                for address in control.waiting.drain(..) {
+                for (address, _) in control.waiting.drain(..) {
                     self.post(address.core, Message::RetryConnect { lane: address.lane });
                 }
             }
@@ -298,6 +298,12 @@ impl Shared {
 }
 
 impl Control {
+    /// Lanes that have given up are forgotten here: an association may take long to end, and its host try often.
+    fn wait(&mut self, address: Address, busy: &Arc<Busy>) {
+        self.waiting.retain(|(other, lane)| *other != address && lane.strong_count() > 0);
+        self.waiting.push((address, Arc::downgrade(busy)));
+    }
+
     fn lanes_of(&self, id: AssociationId) -> impl Iterator<Item = &LaneEntry> {
         self.lanes.get(&id).into_iter().flatten()
     }
@@ -307,5 +313,51 @@ fn reason_text(reason: CloseReason) -> &'static str {
     match reason {
         CloseReason::AdminQueueLost => "the association's admin connection is gone",
         CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isolane_proto::subsystem::{PortConfig, SubsystemConfig};
+    use isolane_wire::NqnField;
+    use isolane_wire::fabrics::{CNTLID_DYNAMIC, ConnectAttributes, ConnectCommand, ConnectData};
+
+    use super::*;
+    use crate::table::Table;
+
+    /// One core that nobody runs.
+    fn shared(nqn: Nqn) -> Shared {
+        let subsystem = SubsystemConfig { nqn, ..SubsystemConfig::default() };
+        let config =
+            PortConfig { subsystem, advertise: Vec::new(), associations_max: 8, generation_start: 0 };
+        let bounds = Bounds { connections_max: 8, lanes_on_each: 8, scheduling: true };
+        Shared::new(Port::new(config).unwrap(), Namespaces::new(Vec::new()), Vec::new(), Vec::new(), bounds)
+    }
+
+    #[test]
+    fn lanes_that_wait_for_an_association_to_end_are_forgotten_with_their_end() {
+        let nqn: Nqn = "nqn.2014-08.org.example:disk".parse().unwrap();
+        let shared = shared(nqn);
+        let attributes = ConnectAttributes(0);
+        let entry = ConnectCommand { recfmt: 0, qid: 0, sqsize: 31, attributes, kato_ms: 0 }.entry();
+        let name = NqnField::from(&nqn);
+        let data =
+            ConnectData { hostid: [7; 16], cntlid: CNTLID_DYNAMIC, subnqn: name, hostnqn: name }.encode();
+        let any = SocketAddr::from(([127, 0, 0, 1], 4420));
+        let mut lanes = Table::default();
+        let mut connect = |busy: &Arc<Busy>| {
+            let address = Address { core: 0, lane: lanes.insert(()) };
+            let from = ConnectionInfo { local: any, remote: any };
+            shared.connect(&entry, &data, from, (address, busy), Instant::now())
+        };
+        let first = connect(&Arc::default()).unwrap();
+        shared.disconnect(first.id, 0);
+        let patient = Arc::default();
+        assert!(matches!(connect(&patient), Err(Refusal::Wait)));
+        for _ in 0..100 {
+            assert!(matches!(connect(&Arc::default()), Err(Refusal::Wait)));
+        }
+        // The first, and the last, whose end nobody has seen yet.
+        assert_eq!(shared.control.lock().waiting.len(), 2);
     }
 }

@@ -28,7 +28,10 @@ impl Queue {
     /// [`Event::Command`](super::Event::Command) in parts. `None`: ask [`Queue::poll_event`], which misses nothing.
     ///
     /// `read` may return what a command reads that expects so many bytes; it is answered with them at once, and takes no
-    /// place among the commands in flight.
+    /// place among the commands in flight. So a host that sends more commands than its queue has entries is told only if that
+    /// many are unanswered here ([`Fault::QueueOverrun`](crate::queue::Fault::QueueOverrun)). It is the same for commands that
+    /// volumes complete at once: an answer frees its entry when it is queued, as SQHD says, and what the host has seen of it by
+    /// then nobody here knows. The entries guard our memory, which the bound of what may wait to be sent guards for answers.
     #[inline]
     pub fn poll_command(
         &mut self,

@@ -142,6 +142,11 @@ impl Queue {
         self.receiver.received_bytes()
     }
 
+    /// Bytes ever sent.
+    pub fn sent_bytes(&self) -> u64 {
+        self.output.sent_bytes()
+    }
+
     /// Bytes ever received and sent: while the number stands still, the host does nothing.
     pub fn moved_bytes(&self) -> u64 {
         self.receiver.received_bytes() + self.output.sent_bytes()

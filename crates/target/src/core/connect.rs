@@ -5,6 +5,10 @@
 //! queue goes to the port, every core reads what has already arrived on older connections of that host, up to
 //! their end or until nothing is there; and the port admits it only when no write of an association that has ended is
 //! at a volume. Both waits are bounded: a Connect that has waited for too long is refused as busy.
+//!
+//! A connection with so many unread answers that it is not read from cannot be read to its end. If its host takes nothing of
+//! them it is given up, as its keep-alive timer would have it later (a host may have set none): what it has not read is lost, and
+//! so is what its socket still holds of the host's commands, which nobody has begun.
 
 use std::time::{Duration, Instant};
 
@@ -24,11 +28,37 @@ use crate::table::Key;
 /// Reading what has arrived from one host, for the Connects on `reply_to`.
 pub(super) struct HostReading {
     host_nqn: Nqn,
-    /// What is still to be read from, and how many bytes of each.
-    lanes: Vec<(Key, u64)>,
+    lanes: Vec<Unread>,
     reply_to: Vec<Address>,
     until: Instant,
     has_begun: bool,
+}
+
+/// A lane that is still to be read from.
+struct Unread {
+    key: Key,
+    bytes_left: u64,
+    answers: Answers,
+}
+
+/// Whether a host takes the answers that wait for it.
+struct Answers {
+    sent_bytes: u64,
+    since: Instant,
+}
+
+impl Answers {
+    fn new(now: Instant) -> Answers {
+        Answers { sent_bytes: 0, since: now }
+    }
+
+    /// Whether so many bytes were sent when it was looked at long ago already, with too much to send at each look.
+    fn are_left(&mut self, is_full: bool, sent_bytes: u64, now: Instant) -> bool {
+        if !is_full || sent_bytes != self.sent_bytes {
+            *self = Answers { sent_bytes, since: now };
+        }
+        now.saturating_duration_since(self.since) >= ANSWER_WAIT
+    }
 }
 
 impl Core {
@@ -136,7 +166,8 @@ impl Driver {
         }
         let is_of_host = |lane: &Lane| lane.association.as_ref().is_some_and(|it| it.host_nqn == *host_nqn);
         let keys = self.lanes.keys().filter(|key| self.lanes.get(*key).is_some_and(is_of_host));
-        let lanes = keys.map(|key| (key, READ_BYTES_MAX)).collect();
+        let answers = || Answers::new(self.core.now);
+        let lanes = keys.map(|key| Unread { key, bytes_left: READ_BYTES_MAX, answers: answers() }).collect();
         self.readings.push(HostReading {
             host_nqn: *host_nqn,
             lanes,
@@ -151,7 +182,7 @@ impl Driver {
         let mut readings = std::mem::take(&mut self.readings);
         readings.retain_mut(|reading| {
             reading.has_begun = true;
-            reading.lanes.retain_mut(|(key, left)| !self.is_settled(*key, left));
+            reading.lanes.retain_mut(|unread| !self.is_settled(unread));
             let is_settled = reading.lanes.is_empty();
             let is_done = is_settled || self.core.now >= reading.until;
             if is_done {
@@ -166,9 +197,23 @@ impl Driver {
 
     /// Whether nothing is left unread on a lane, and every change that was read has reached its volume. There, later writes to
     /// the same blocks come after it.
-    fn is_settled(&mut self, key: Key, bytes_left: &mut u64) -> bool {
-        self.read_until_empty(key, bytes_left);
-        *bytes_left == 0 && !self.core.has_unstarted_change(key)
+    fn is_settled(&mut self, unread: &mut Unread) -> bool {
+        self.read_until_empty(unread.key, &mut unread.bytes_left);
+        if unread.bytes_left > 0 {
+            self.give_up_if_deaf(unread);
+        }
+        unread.bytes_left == 0 && !self.core.has_unstarted_change(unread.key)
+    }
+
+    /// Closes a lane that cannot be read from because its host takes no answers.
+    fn give_up_if_deaf(&mut self, unread: &mut Unread) {
+        let Some(lane) = self.lanes.get_mut(unread.key) else { return };
+        // Who waits for memory waits for us.
+        let is_full = lane.is_paused && lane.stalled.is_none();
+        if unread.answers.are_left(is_full, lane.queue.sent_bytes(), self.core.now) {
+            self.core.close(lane, "its host connects anew and does not read its answers");
+            unread.bytes_left = 0;
+        }
     }
 
     /// Reads from a lane until nothing is there, or so much that all is read which was there at the start.
@@ -208,7 +253,38 @@ fn host_of_admin_connect(entry: &SubmissionEntry, data: &[u8]) -> Option<Nqn> {
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// A core reads no longer than this for a Connect.
 const READ_WAIT: Duration = Duration::from_secs(2);
+/// A host that connects anew has so long to take any of the answers on an older connection that is full of them. Less than
+/// [`READ_WAIT`], so that its Connect need not be repeated.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// Read from one lane for a Connect, in bytes: no socket's buffer holds as much.
 const READ_BYTES_MAX: u64 = 32 << 20;
 /// Receives on one lane and turn for a Connect.
 const RECEIVES_PER_TURN: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn answers_are_left_when_none_is_taken_for_long() {
+        let start = Instant::now();
+        let mut answers = Answers::new(start);
+        assert!(!answers.are_left(true, 7, start + 100 * MS));
+        assert!(!answers.are_left(true, 7, start + 1099 * MS));
+        assert!(answers.are_left(true, 7, start + 1100 * MS));
+    }
+
+    #[test]
+    fn answers_that_are_taken_slowly_or_fit_are_not_left() {
+        let start = Instant::now();
+        let mut answers = Answers::new(start);
+        for second in 0..60 {
+            assert!(!answers.are_left(true, u64::from(second) + 1, start + second * 900 * MS));
+        }
+        let start = start + 3600 * 1000 * MS;
+        assert!(!answers.are_left(false, 60, start));
+        assert!(!answers.are_left(true, 60, start + 900 * MS));
+    }
+}
