@@ -142,8 +142,9 @@ fn answers(queue: &mut MockHost, cids: &[u16]) -> Vec<Vec<u8>> {
 /// What each core keeps free for one command of each of its lanes is promised to no more lanes than it suffices for.
 #[test]
 fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
-    let (target, address) =
-        start(TargetConfig { pool_pages_max: 1024, connections_max: 4096, ..two_reactors(&["mem:1M"]) });
+    // The others say nothing, and keep their places for as long as this takes.
+    let config = TargetConfig { handshake: 10 * PATIENCE, ..two_reactors(&["mem:1M"]) };
+    let (target, address) = start(TargetConfig { pool_pages_max: 1024, connections_max: 4096, ..config });
     let (_admin, mut queue) = pair(address, 31);
     let peer = peer_of(&queue);
     let before = reactor_of(&target, peer).unwrap();
@@ -160,13 +161,18 @@ fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
     }
     assert_eq!(target.counters().connections_per_core, counts);
     assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
-    // One that speaks is held, so that it may leave once it is quiet; as there is no room, it is read from again.
+    // One that speaks is held, so that it may leave once it is quiet; as there is no room, it is read from again. Its host
+    // takes nothing before, and its answers do not fit on the way.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&queue.stream, 64 << 10).unwrap();
     let read = SubmissionEntry { sgl: Sgl::Transport { len: 256 << 10 }, ..read_entry(0, 512) };
-    let reads: Vec<_> = (0..20).map(|_| queue.send(read, &[])).collect();
-    target.relocate(peer, 1 - before);
-    std::thread::sleep(Duration::from_millis(50));
-    assert!(answers(&mut queue, &reads).iter().all(|data| data.len() == 256 << 10));
-    assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
+    for _ in 0..5 {
+        let reads: Vec<_> = (0..30).map(|_| queue.send(read, &[])).collect();
+        target.relocate(peer, 1 - before);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(answers(&mut queue, &reads).iter().all(|data| data.len() == 256 << 10));
+        assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
+    }
+    assert_eq!(target.counters().connections_per_core, counts);
     drop(others);
     eventually("the others are gone", || target.counters().connections_open == 2);
     relocate(&target, peer);
