@@ -54,17 +54,10 @@ end_target() { # NAME SIGNAL: returns the target's own status
 }
 
 restart_target() { # NAME SIGNAL: the same target again, on the same port, from the same volumes
-	local try
 	end_target "$1" "$2"
 	sleep "0.$((RANDOM % 10))"
-	# The kernel takes down a killed process's io_uring, and with it the listening socket, after
-	# the process is gone: like a supervisor, try again.
-	for try in 1 2 3 4 5; do
-		# shellcheck disable=SC2086
-		start_target "$1" ${target_arguments[$1]} && return 0
-		sleep 0.5
-	done
-	return 1
+	# shellcheck disable=SC2086
+	start_target "$1" ${target_arguments[$1]}
 }
 
 guest() { # NAME KERNEL SECONDS [guest.sh OPTION...] -- SCRIPT [ARG...]: run a script of inside/

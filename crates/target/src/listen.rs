@@ -1,8 +1,11 @@
 //! Where a target listens, and what the sockets there are like.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::str::FromStr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use isolane_reactor::SocketOptions;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -55,8 +58,13 @@ impl fmt::Display for Listen {
 
 impl Listen {
     /// Opens the listener, with its options: what cannot be had is found out now, and the TCP handshake tells every host how
-    /// large the buffers are.
+    /// large the buffers are. An address in use is waited for: the kernel tears a killed program's ring down on its own
+    /// time, and keeps the listeners that the ring accepted from until then.
     pub(crate) fn open(&self) -> Result<TcpListener, StartError> {
+        wait_for_the_dead(self.address, PATIENCE, || self.try_open())
+    }
+
+    fn try_open(&self) -> Result<TcpListener, StartError> {
         let address = self.address;
         let failed = |error| StartError::Listen { address, error };
         let socket = self.socket().map_err(failed)?;
@@ -76,6 +84,35 @@ impl Listen {
     }
 }
 
+/// Tries again while the address is in use, for a bounded time. Whether its user still lives cannot be known: other users'
+/// programs are not seen.
+fn wait_for_the_dead<T>(
+    address: SocketAddr,
+    patience: Duration,
+    mut attempt: impl FnMut() -> Result<T, StartError>,
+) -> Result<T, StartError> {
+    let until = Instant::now() + patience;
+    let mut outcome = attempt();
+    if is_in_use(&outcome) {
+        log::warn!(
+            "{address} is in use; trying for {patience:?} whether a program that was killed lets go of it"
+        );
+    }
+    while is_in_use(&outcome) && Instant::now() < until {
+        sleep(PAUSE);
+        outcome = attempt();
+    }
+    outcome
+}
+
+fn is_in_use<T>(outcome: &Result<T, StartError>) -> bool {
+    matches!(outcome, Err(StartError::Listen { error, .. }) if error.kind() == ErrorKind::AddrInUse)
+}
+
+/// How long an address in use is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
@@ -95,6 +132,32 @@ mod tests {
         let error = |text: &str| text.parse::<Listen>().expect_err(text);
         assert!(error("localhost").contains("no address with a port"));
         assert!(error("127.0.0.1:4420,size=1").contains("no socket option"));
+    }
+
+    #[test]
+    fn an_address_that_a_dead_program_still_holds_is_waited_for() {
+        let held = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listen = Listen::from(held.local_addr().expect("it is bound"));
+        let is_refused = |outcome: Result<_, StartError>| is_in_use(&outcome);
+        assert!(is_refused(listen.try_open()), "it is held");
+        let mut held = Some(held);
+        let outcome = wait_for_the_dead(listen.address, PATIENCE, || {
+            let outcome = listen.try_open();
+            drop(held.take());
+            outcome
+        });
+        assert_eq!(outcome.expect("it is free").local_addr().ok(), Some(listen.address));
+    }
+
+    #[test]
+    fn an_address_that_stays_in_use_is_refused_with_the_remedy() {
+        let held = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listen = Listen::from(held.local_addr().expect("it is bound"));
+        let patience = Duration::from_millis(50);
+        let error =
+            wait_for_the_dead(listen.address, patience, || listen.try_open()).expect_err("it is held");
+        let (text, port) = (error.to_string(), listen.address.port().to_string());
+        assert!(text.contains(&port) && text.contains("stop the program that uses it"), "{text}");
     }
 
     #[test]

@@ -85,7 +85,8 @@ impl Target {
     /// Starts to serve.
     ///
     /// # Errors
-    /// When an address, a core or the kernel's interfaces cannot be had as asked for.
+    /// When an address, a core or the kernel's interfaces cannot be had as asked for. An address in use is waited for, 5 s at
+    /// the most.
     pub fn start(config: TargetConfig) -> Result<Target, StartError> {
         config.check()?;
         if let Err(error) = raise_descriptor_limit() {

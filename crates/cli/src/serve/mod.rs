@@ -50,6 +50,9 @@ const SCHEDULE: Duration = Duration::from_secs(1);
 /// Sizes are in bytes, or with k, M, G or T in powers of 1024. A comma in a
 /// path is written twice.
 ///
+/// An address that is in use is waited for, 5 s at the most: the kernel may
+/// keep that of a target that was killed for a moment.
+///
 /// Without any VOLUME, mem:1G is served. For each listener `listening on
 /// ADDR:PORT` is printed once it accepts connections.
 ///
