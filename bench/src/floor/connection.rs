@@ -1,9 +1,11 @@
-//! A non-blocking socket: one `readv` a turn, whole batches out.
+//! A non-blocking socket: one `readv` a turn, whole batches out, or each request by itself.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 
 use rustix::net::sockopt::set_socket_send_buffer_size;
+
+use super::work::COMMAND_BYTES;
 
 /// Iovecs of one system call, the kernel's limit.
 pub const IOVECS_MAX: usize = 1024;
@@ -11,6 +13,7 @@ pub const IOVECS_MAX: usize = 1024;
 /// A connected socket that never blocks and never delays a segment.
 pub struct Connection {
     stream: TcpStream,
+    is_single: bool,
 }
 
 impl Connection {
@@ -22,7 +25,12 @@ impl Connection {
         if send_buffer_bytes > 0 {
             set_socket_send_buffer_size(&stream, send_buffer_bytes)?;
         }
-        Ok(Connection { stream })
+        Ok(Connection { stream, is_single: false })
+    }
+
+    /// Sends each request by itself, or all that are due together.
+    pub fn with_single(self, is_single: bool) -> Connection {
+        Connection { is_single, ..self }
     }
 
     /// One `readv`: the bytes that came, 0 when there are none, an error when the peer is gone.
@@ -35,6 +43,23 @@ impl Connection {
             }
             result => result,
         }
+    }
+
+    /// Whether each request is sent by itself.
+    pub fn is_single(&self) -> bool {
+        self.is_single
+    }
+
+    /// Sends requests that are only commands and lie one behind the other.
+    pub fn send_commands(&mut self, commands: &[u8]) -> io::Result<()> {
+        let each = if self.is_single { COMMAND_BYTES } else { commands.len().max(1) };
+        commands.chunks(each).try_for_each(|command| self.send(&mut [IoSlice::new(command)]))
+    }
+
+    /// Sends requests of a command, or of a data header, and a block each.
+    pub fn send_blocks(&mut self, batch: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let each = if self.is_single { 2 } else { batch.len().max(1) };
+        batch.chunks_mut(each).try_for_each(|request| self.send(request))
     }
 
     /// One `writev` of the whole batch, and more only while the socket is full.

@@ -131,9 +131,9 @@ impl Asker {
 
     fn start(&mut self, connection: &mut Connection, depth: usize) -> io::Result<()> {
         match self {
-            Asker::Read(asker) => connection.send(&mut [IoSlice::new(asker.commands.fresh(depth))]),
+            Asker::Read(asker) => connection.send_commands(asker.commands.fresh(depth)),
             Asker::Capsule(asker) => asker.ask(connection, depth),
-            Asker::Granted(asker) => connection.send(&mut [IoSlice::new(asker.commands.fresh(depth))]),
+            Asker::Granted(asker) => connection.send_commands(asker.commands.fresh(depth)),
         }
     }
 }
@@ -194,7 +194,7 @@ impl ReadAsker {
         let completed = self.units.receive(connection, &mut self.ring)?;
         if completed > 0 {
             self.units.advance(completed, self.ring[0].len());
-            connection.send(&mut [IoSlice::new(self.commands.fresh(completed))])?;
+            connection.send_commands(self.commands.fresh(completed))?;
         }
         Ok(completed)
     }
@@ -224,7 +224,7 @@ impl CapsuleAsker {
             batch.push(IoSlice::new(command));
             batch.push(IoSlice::new(block));
         }
-        let sent = connection.send(&mut batch);
+        let sent = connection.send_blocks(&mut batch);
         self.gather.put(batch);
         sent
     }
@@ -253,15 +253,18 @@ impl GrantedAsker {
 
     /// New commands first: their grants travel while the data does.
     fn answer(&mut self, connection: &mut Connection, granted: usize, completed: usize) -> io::Result<()> {
+        let commands = self.commands.fresh(completed);
         let mut batch = self.gather.take();
-        if completed > 0 {
-            batch.push(IoSlice::new(self.commands.fresh(completed)));
+        if connection.is_single() {
+            connection.send_commands(commands)?;
+        } else if completed > 0 {
+            batch.push(IoSlice::new(commands));
         }
         for place in self.front..self.front + granted {
             batch.push(IoSlice::new(&DATA_HEADER));
             batch.push(IoSlice::new(&*self.ring[place % self.ring.len()]));
         }
-        let sent = connection.send(&mut batch);
+        let sent = connection.send_blocks(&mut batch);
         self.gather.put(batch);
         self.front = (self.front + granted) % self.ring.len();
         sent

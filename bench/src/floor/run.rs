@@ -26,6 +26,9 @@ pub struct Options {
     /// Number of connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub connections: u16,
+    /// Send every request with a system call of its own
+    #[arg(long)]
+    pub single: bool,
     /// Seconds to measure, after a tenth of that to warm up
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
@@ -50,6 +53,8 @@ pub struct Report {
     pub depth: u16,
     /// Number of connections.
     pub connections: u16,
+    /// Whether every request was sent by itself.
+    pub single: bool,
     /// Send buffer of every socket in bytes, 0 for the kernel's choice.
     pub send_buffer: usize,
     /// Operations a second.
@@ -116,8 +121,11 @@ fn measure(options: &Options, send_buffer: usize, seconds: f64, served: &mut [Bl
             serve(accepted, work, depth, served)
         });
         pin(options.host_core)?;
-        let connect = |_| Connection::new(TcpStream::connect(address)?, send_buffer);
-        let connected = (0..count).map(connect).collect::<io::Result<_>>()?;
+        let connect = |_| {
+            let connection = Connection::new(TcpStream::connect(address)?, send_buffer)?;
+            Ok(connection.with_single(options.single))
+        };
+        let connected = (0..count).map(connect).collect::<io::Result<Vec<_>>>()?;
         let measured = Duration::from_secs_f64(seconds);
         let outcome = drive(connected, work, depth, measured / 10, measured)?;
         target.join().expect("the target thread does not panic")?;
@@ -136,6 +144,7 @@ fn report(options: &Options, send_buffer: usize, outcome: &Outcome) -> Report {
         work: options.work,
         depth: options.depth,
         connections: options.connections,
+        single: options.single,
         send_buffer,
         iops,
         mib_per_s: iops * options.work.block_bytes() as f64 / f64::from(1 << 20),
@@ -157,7 +166,7 @@ mod tests {
 
     fn options(work: Work, depth: u16, connections: u16) -> Options {
         let (seconds, send_buffer, target_core, host_core) = (0.02, Some(0), 0, 1);
-        Options { work, depth, connections, seconds, send_buffer, target_core, host_core }
+        Options { work, depth, connections, single: false, seconds, send_buffer, target_core, host_core }
     }
 
     /// What was measured once every connection had an answer in the measured time: on a busy machine a short one may see
@@ -174,14 +183,14 @@ mod tests {
     #[test]
     fn every_shape_of_traffic_flows_over_one_and_over_several_connections() {
         for work in [Work::Read4k, Work::Write4k, Work::Read128k, Work::Write128k] {
-            for (depth, connections) in [(1, 1), (7, 1), (3, 4)] {
+            for (depth, connections, single) in [(1, 1, false), (7, 1, false), (3, 4, false), (7, 1, true)] {
                 let (sender, measured) = mpsc::channel();
                 thread::spawn(move || {
-                    let _ = sender.send(flowing(&options(work, depth, connections)));
+                    let _ = sender.send(flowing(&Options { single, ..options(work, depth, connections) }));
                 });
                 let outcome = measured
                     .recv_timeout(Duration::from_secs(120))
-                    .unwrap_or_else(|_| panic!("{work:?} stops at depth {depth}"));
+                    .unwrap_or_else(|_| panic!("{work:?} stops at depth {depth}, single {single}"));
                 assert_eq!(outcome.operations.len(), usize::from(connections));
                 let operations: u64 = outcome.operations.iter().sum();
                 assert_eq!(outcome.round_trips_ns.len(), if depth == 1 { operations } else { 0 });

@@ -14,7 +14,7 @@ use super::{fio, idle, iscsi, isolane, spdk};
 pub fn sample(lab: &Lab, entrant: &Entrant, load: &Load, seconds: f64) -> io::Result<Sample> {
     let serving = start(lab, entrant.target)?;
     match entrant.host {
-        Host::Floor => floor(lab, load, seconds),
+        Host::Floor(arguments) => floor(lab, load, arguments, seconds),
         Host::Isolane(arguments) => isolane::measure(lab, serving.port, load, arguments, seconds),
         Host::Settled(arguments) => isolane::measure_settled(lab, &serving, load, arguments, seconds),
         Host::Spdk(sockets, arguments) => spdk::measure(lab, serving.port, sockets, load, arguments, seconds),
@@ -27,7 +27,7 @@ pub fn sample(lab: &Lab, entrant: &Entrant, load: &Load, seconds: f64) -> io::Re
 }
 
 /// The floor pins its threads itself.
-fn floor(lab: &Lab, load: &Load, seconds: f64) -> io::Result<Sample> {
+fn floor(lab: &Lab, load: &Load, arguments: &str, seconds: f64) -> io::Result<Sample> {
     let work = load.floor_work().ok_or(io::ErrorKind::Unsupported)?;
     let work = clap::ValueEnum::to_possible_value(&work).expect("no hidden work");
     let program = lab.free_program(&lab.floor).args(&format!(
@@ -38,6 +38,7 @@ fn floor(lab: &Lab, load: &Load, seconds: f64) -> io::Result<Sample> {
         lab.target_core,
         lab.host_core,
     ));
+    let program = program.args(arguments);
     parse(&program.run(START_LIMIT + Duration::from_secs_f64(2.0 * seconds))?)
 }
 

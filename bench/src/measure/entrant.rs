@@ -40,8 +40,8 @@ pub enum Target {
 /// An asking program.
 #[derive(Clone, Copy, Debug)]
 pub enum Host {
-    /// The floor, both sides of it.
-    Floor,
+    /// The floor, both sides of it, with further arguments.
+    Floor(&'static str),
     /// `isolane bench` with further arguments.
     Isolane(&'static str),
     /// The same, begun well before, and with the processor time of the target.
@@ -91,7 +91,7 @@ impl Entrant {
     /// Whether its programs can carry this load at all.
     pub fn can_carry(&self, load: &Load) -> bool {
         match self.host {
-            Host::Floor => load.floor_work().is_some(),
+            Host::Floor(_) => load.floor_work().is_some(),
             Host::IscsiPerf => load.rw == Rw::Read && load.connections == 1,
             Host::Capsules(_) => load.rw == Rw::Read,
             _ => true,
@@ -100,7 +100,7 @@ impl Entrant {
 }
 
 /// Bare TCP.
-pub const FLOOR: Entrant = entrant("floor", Target::None, Host::Floor);
+pub const FLOOR: Entrant = entrant("floor", Target::None, Host::Floor(""));
 /// Isolane on both sides.
 pub const ISOLANE: Entrant = entrant("isolane", Target::Isolane(POLL), Host::Isolane(POLL));
 /// SPDK on both sides.

@@ -98,7 +98,7 @@ impl Lab {
 
     fn needed_by_host(&self, host: Host) -> Vec<String> {
         match host {
-            Host::Floor => vec![name_of(&self.floor)],
+            Host::Floor(_) => vec![name_of(&self.floor)],
             Host::Isolane(_) | Host::Settled(_) => vec![name_of(&self.isolane)],
             Host::Spdk(..) => vec![name_of(&self.spdk_program("spdk_nvme_perf"))],
             Host::Capsules(_) | Host::Idle(_) => vec![name_of(&self.capsules)],

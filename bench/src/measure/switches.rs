@@ -23,6 +23,7 @@ pub const SWITCHES: &[Row] = &[
         MODES,
         &MODE_GOALS,
     ),
+    switch("segments-qd8", SEGMENTS_QD8, reads(8, 1), SEGMENTS, &SEGMENT_GOALS),
     switch("segments", "one capsule a segment, 4 KiB read, QD32", reads(32, 1), SEGMENTS, &SEGMENT_GOALS),
     switch(
         "file-buffered",
@@ -81,7 +82,11 @@ const ADAPTIVE: &str = "--mode adaptive";
 const MODES: &[Entrant] = &[ISOLANE, isolane("isolane+adaptive", ADAPTIVE, ADAPTIVE)];
 const MODE_GOALS: [Goal; 1] = [goal(Figure::Rate, "isolane+adaptive", &["isolane"], Limit::AtLeast(0.97))];
 
+/// How a Linux host behaves whose applications submit one at a time and wait.
+const SEGMENTS_QD8: &str = "one capsule a segment at low depth, 4 KiB read, QD8";
+/// The floor with a call for each request shows what the calls alone leave of the rate.
 const SEGMENTS: &[Entrant] = &[
+    entrant("floor+single", Target::None, Host::Floor("--single")),
     entrant("isolane+batched", Target::Isolane(POLL), Host::Capsules("")),
     entrant("isolane+single", Target::Isolane(POLL), Host::Capsules("--single")),
 ];
