@@ -16,6 +16,7 @@ mod idle;
 mod iscsi;
 mod isolane;
 mod lab;
+mod list;
 mod machine;
 mod processor;
 mod program;
@@ -30,6 +31,7 @@ mod table;
 
 pub use draw::draw;
 pub use lab::Lab;
+pub use list::list;
 pub use report::Report;
 pub use row::Row;
 pub use rows::rows;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, Parser, Subcommand};
-use isolane_bench::measure::{Lab, Plan, Report, Row, draw, rows, run, tables};
+use isolane_bench::measure::{Lab, Plan, Report, Row, draw, list, rows, run, tables};
 
 /// Tasks around the repository
 #[derive(Parser)]
@@ -23,7 +23,7 @@ enum Task {
     Bench(Box<Bench>),
     /// Print the tables of a report again
     Table(Table),
-    /// Print the names of all rows, their entrants, and what each of them lacks here
+    /// Name all rows and their entrants, and what is missing here
     List(Lab),
 }
 
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Bench(bench) => measure(*bench),
         Task::Table(table) => print(&table),
-        Task::List(lab) => list(&lab),
+        Task::List(lab) => io::stdout().write_all(list(&rows(), |entrant| lab.missing(entrant)).as_bytes()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -156,16 +156,4 @@ fn put(path: &Path, tables: &str) -> io::Result<()> {
         return Err(io::Error::other(format!("{} has no lines {}and {END}", path.display(), BEGIN)));
     };
     fs::write(path, format!("{head}{BEGIN}\n{tables}\n{END}{tail}"))
-}
-
-fn list(lab: &Lab) -> io::Result<()> {
-    let mut text = String::new();
-    for row in rows() {
-        text.push_str(&format!("{}: {}\n", row.name, row.title));
-        for entrant in row.entrants.iter().filter(|entrant| entrant.can_carry(&row.load)) {
-            let missing = lab.missing(entrant).map_or(String::new(), |missing| format!(" ({missing})"));
-            text.push_str(&format!("    {}{missing}\n", entrant.name));
-        }
-    }
-    io::stdout().write_all(text.as_bytes())
 }
