@@ -71,6 +71,8 @@ pub enum Act {
     After(Vec<u8>),
     /// These bytes only.
     Instead(Vec<u8>),
+    /// These bytes again and again.
+    Forever(Vec<u8>),
     /// The first bytes of what is right, then the end.
     Cut(usize),
     /// Nothing, and the connection stays open.
@@ -200,6 +202,9 @@ impl Connection {
             Act::Silence => return Some(()),
             Act::Close => return None,
             Act::Instead(bytes) => return self.send(&bytes),
+            Act::Forever(bytes) => loop {
+                self.send(&bytes)?;
+            },
             Act::Before(ref bytes) => self.send(bytes)?,
             Act::Honest | Act::After(_) | Act::Cut(_) => {}
         }

@@ -8,7 +8,7 @@ use isolane_host::{
 };
 use isolane_wire::identify::{Flbas, LbaFormat};
 use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader, SubsystemType, Transport};
-use isolane_wire::opcode::{AdminOpcode, IoOpcode};
+use isolane_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
 use isolane_wire::pdu::{CapsuleCmd, Digests, HeaderFault, IcReq, IcResp, TermReq};
 use isolane_wire::registers::{Cap, Csts};
 use isolane_wire::{Ascii, Direction, Nqn, Status, SubmissionEntry};
@@ -86,6 +86,35 @@ fn nonsense_in_every_step_of_setup_hangs_nobody() {
             });
         }
     });
+}
+
+/// The last answer of each connection's setup, after which the connection belongs to the client.
+#[test]
+fn what_follows_the_last_answer_of_setup_is_neither_lost_nor_left_behind() {
+    let is_connect_of_io = |entry: &SubmissionEntry| {
+        entry.opcode == AdminOpcode::Fabrics.code()
+            && FabricsType::decode(entry.fctype()) == Some(FabricsType::Connect)
+            && entry.cdw10 >> 16 != 0
+    };
+    let excess = |cid| {
+        let response = response(cid, Status::SUCCESS);
+        vec![response.clone(), response[..20].to_vec(), c2h_data(cid, 0, 4096, true, true)]
+    };
+    for at in 0..excess(0).len() {
+        let liar = Liar::start(Facts::default(), move |told| match told.entry {
+            Some(entry) if is_connect_of_io(&entry) => Act::After(excess(entry.cid).swap_remove(at)),
+            _ => Act::Honest,
+        });
+        let error = match Client::connect(&liar.uri(), impatient()) {
+            Err(error) => error.to_string(),
+            // Half a PDU: what follows it here completes it to one that nobody asked for.
+            Ok(mut client) => {
+                client.submit(0, Request::Read { lba: 0, buffer: Buffer::contiguous(4096) }, 0);
+                finish(&mut client, 1, "half an answer").remove(0).result.unwrap_err().to_string()
+            }
+        };
+        assert!(error.contains(&liar.address.to_string()), "excess {at}: {error}");
+    }
 }
 
 /// Connects to a target with these facts and tries everything on what comes of it.
@@ -296,6 +325,43 @@ fn nonsense_in_answer_to_io_fails_every_request_with_the_reason() {
                 };
                 assert!(is_right, "{what}: {completion:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn small_pdus_without_end_end_with_the_patience_of_the_host() {
+    type Drivel = fn(u16) -> Vec<u8>;
+    let drivels: [(&str, Drivel); 5] = [
+        ("data of no bytes", |cid| c2h_data(cid, 0, 0, false, false)),
+        ("data of four bytes", |cid| c2h_data(cid, 0, 4, false, false)),
+        ("data of no bytes that ends", |cid| c2h_data(cid, 0, 0, true, false)),
+        ("R2Ts of no bytes", |cid| r2t(cid, 0, 0, 0)),
+        ("R2Ts of four bytes", |cid| r2t(cid, 0, 0, 4)),
+    ];
+    for (what, drivel) in drivels {
+        for opcode in [IoOpcode::Read, IoOpcode::Write] {
+            let liar = Liar::start(Facts::default(), move |told| match told.entry {
+                Some(entry) if told.is_io && entry.opcode == opcode.code() => {
+                    Act::Forever(drivel(entry.cid).repeat(1000))
+                }
+                _ => Act::Honest,
+            });
+            let mut client = Client::connect(&liar.uri(), impatient()).unwrap();
+            let buffer = Buffer::contiguous(64 << 10);
+            client.submit(
+                0,
+                match opcode {
+                    IoOpcode::Read => Request::Read { lba: 0, buffer },
+                    _ => Request::Write { lba: 0, buffer, fua: false },
+                },
+                0,
+            );
+            let completion = finish(&mut client, 1, what).remove(0);
+            let Err(error) = completion.result else { panic!("{what}: {opcode:?} succeeded") };
+            let is_told = matches!(error, RequestError::Uncertain)
+                || error.to_string().contains(&liar.address.to_string());
+            assert!(is_told, "{what}: {error}");
         }
     }
 }

@@ -112,6 +112,7 @@ impl Connection {
         loop {
             match self.next_event(step)? {
                 Event::Completed(Completed { tag: CALL, entry, buffer, intact: true }) => {
+                    self.read_to_end(step)?;
                     return Ok(Reply { entry, buffer });
                 }
                 Event::Completed(Completed { tag: CALL, .. }) => {
@@ -121,6 +122,16 @@ impl Connection {
                 event => return Err(self.broken(step, event)),
             }
         }
+    }
+
+    /// Looks at what came together with an answer: the queue may go on with other memory for what it receives.
+    fn read_to_end(&mut self, step: Step) -> Result<(), ConnectError> {
+        while let Some(event) = self.queue.poll_event(&self.overflow, Instant::now()) {
+            if !matches!(event, Event::Completed(_) | Event::Connected(_)) {
+                return Err(self.broken(step, event));
+            }
+        }
+        Ok(())
     }
 
     /// Sends one command and waits for its successful completion.
