@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// One `listening on` line for each listener, then the lines for a Linux host and for ours, which is called as `program`.
+/// One `listening on` line for each listener, then the lines for a Linux host and for ours, which is called
+/// as `program`.
 pub fn lines(addresses: &[SocketAddr], nqn: &str, program: &str) -> String {
     let mut text = String::new();
     for address in addresses {

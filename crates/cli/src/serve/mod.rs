@@ -1,7 +1,7 @@
 //! `isolane serve`: files, block devices and memory as NVMe/TCP namespaces.
 //!
-//! Opens the volumes, starts the target, says what to paste, and waits for signals. The target runs in its own
-//! threads; this one only sleeps.
+//! Opens the volumes, starts the target, says what to paste, and waits for signals. The target runs in its
+//! own threads; this one only sleeps.
 
 mod announce;
 mod counters;
@@ -39,7 +39,7 @@ const SCHEDULE: Duration = Duration::from_secs(1);
 ///
 /// Options follow after commas, as in disk.img,size=10G,block-size=4096:
 ///
-///   size=10G              create a sparse file of that size if there is none
+///   size=10G              a sparse file of this size if there is none
 ///   block-size=512|4096   bytes of a logical block; 512 unless told
 ///   ro                    read only
 ///   nsid=N                the namespace id
@@ -64,15 +64,15 @@ const SCHEDULE: Duration = Duration::from_secs(1);
 /// Connections of a listener can have socket options, behind its address as in
 /// --listen 10.0.0.1:4420,priority=5,congestion=bbr:
 ///
-///   priority=N            by which the network card may choose a queue set
+///   priority=N            what the network card chooses a queue set by
 ///   tos=N                 type of service: DSCP * 4
 ///   congestion=NAME       the congestion control algorithm
 ///   busy-poll=US          how long a receive asks the network card, in
 ///                         microseconds
 ///   prefer-busy-poll=on   its interrupts stay off while it is asked
-///   send-buffer=BYTES     instead of what the kernel tunes, or 512 KiB for
-///                         a host on this machine
-///   receive-buffer=BYTES  instead of what the kernel tunes; with a few KiB
+///   send-buffer=BYTES     instead of what the kernel tunes, or 512 KiB
+///                         for a host on this machine
+///   receive-buffer=BYTES  instead of what the kernel tunes; with few KiB
 ///                         the kernel of the other side sends at a crawl
 ///   unsent-max=BYTES      how much waits in the kernel, where nothing can
 ///                         pass it, before it is sent
@@ -92,7 +92,8 @@ pub struct Args {
     /// Name this address in the discovery log instead of the one a host connected to; may be repeated
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     advertise: Vec<SocketAddr>,
-    /// Name of the subsystem (default: one of this machine's own; a second target on the machine needs another)
+    /// Name of the subsystem (default: one of this machine's own; a second target on the machine needs
+    /// another)
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
     /// Admit only hosts of this name; may be repeated
@@ -122,9 +123,9 @@ pub struct Args {
     /// Whether short commands pass long ones on their connection
     #[arg(long, value_enum, default_value_t = SchedulingArg::On)]
     scheduling: SchedulingArg,
-    /// Send at least so many bytes without a copy, where the network card can; 0 for every send. A copy is cheaper for
-    /// little, over loopback the kernel copies in any case, and to a host whose receive buffer is a few KiB sends crawl,
-    /// with a copy or without
+    /// Send at least so many bytes without a copy, where the network card can; 0 for every send. A copy is
+    /// cheaper for little, over loopback the kernel copies in any case, and to a host whose receive buffer is
+    /// a few KiB sends crawl, with a copy or without
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
     zero_copy_above: Threshold,
     /// Print the counters that SIGUSR1 asks for as JSON
@@ -161,8 +162,9 @@ enum PlacementArg {
 enum SchedulerArg {
     /// They do
     Static,
-    /// Idle ones and light loads gather on the first core, so that the others sleep; busy ones leave a core that has too much to do.
-    /// Where cpufreq lets us, the clock of the first core follows its load; an orderly end puts it back as it was
+    /// Idle ones and light loads gather on the first core, so that the others sleep; busy ones leave a core
+    /// that has too much to do. Where cpufreq lets us, the clock of the first core follows its load; an
+    /// orderly end puts it back as it was
     Dynamic,
 }
 
