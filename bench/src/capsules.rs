@@ -1,7 +1,8 @@
 //! A plain NVMe/TCP host: it connects, reads, and counts.
 //!
-//! It shows what a target does for hosts that are not ours, among them one that sends every capsule on its own.
-//! It checks that each command was answered with success and with as many bytes as it asked for, and nothing else.
+//! It shows what a target does for hosts that are not ours, among them one that sends every capsule on its
+//! own. It checks that each command was answered with success and with as many bytes as it asked for, and
+//! nothing else.
 
 mod association;
 mod lane;

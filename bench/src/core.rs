@@ -4,8 +4,8 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Pins the calling thread, and what it starts, to one core. A machine without that core runs on core 0, so that a
-/// single-core machine can still show something.
+/// Pins the calling thread, and what it starts, to one core. A machine without that core runs on core 0, so
+/// that a single-core machine can still show something.
 ///
 /// Which cores a thread may use at the moment does not matter: it may have been pinned to another one before.
 pub fn pin(core: usize) -> io::Result<()> {

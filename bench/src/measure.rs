@@ -1,11 +1,12 @@
 //! Measurements of Isolane beside the floor and beside its peers, in turn, in one run.
 //!
-//! A [`Row`] is one line of the tables: a load, and the entrants that carry it. Each sample starts its programs
-//! afresh, so that nothing spins while another is measured, and the samples of all entrants alternate: what the
-//! machine does besides hits all of them. The target runs on one core, the host on another.
+//! A [`Row`] is one line of the tables: a load, and the entrants that carry it. Each sample starts its
+//! programs afresh, so that nothing spins while another is measured, and the samples of all entrants
+//! alternate: what the machine does besides hits all of them. The target runs on one core, the host on
+//! another.
 //!
-//! What was measured is a [`Report`], written after every sample, so that an interrupted run keeps what it has.
-//! Tables and drawings are made from reports alone.
+//! What was measured is a [`Report`], written after every sample, so that an interrupted run keeps what it
+//! has. Tables and drawings are made from reports alone.
 
 mod draw;
 mod drive;

@@ -1,4 +1,5 @@
-//! Captures in the format of tcpdump, so that another implementation of the protocol can read what ours wrote.
+//! Captures in the format of tcpdump, so that another implementation of the protocol can read what ours
+//! wrote.
 //!
 //! One TCP conversation between two made-up addresses; the target's port is 4420, which dissectors know.
 //! Checksums of IP are right, those of TCP are zero: nobody checks them here.

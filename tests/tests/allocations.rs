@@ -1,7 +1,7 @@
 //! No allocation for an I/O: a target and a host that have warmed up take no memory from the allocator.
 //!
-//! The allocator of this program counts, on every thread. The target's reactor and the host are those that programs
-//! use, over real sockets of the loopback interface; what the kernel allocates is not seen.
+//! The allocator of this program counts, on every thread. The target's reactor and the host are those that
+//! programs use, over real sockets of the loopback interface; what the kernel allocates is not seen.
 
 use std::alloc::System;
 use std::time::{Duration, Instant};
@@ -60,7 +60,8 @@ enum Work {
 impl Work {
     fn allocations_max(self) -> usize {
         match self {
-            // How sends and receives cut long data is never the same twice: a list may get longer than ever before.
+            // How sends and receives cut long data is never the same twice: a list may get longer than ever
+            // before.
             Work::Read(bytes) | Work::Write(bytes) if bytes > 4096 => OPERATIONS / 50,
             Work::Read(_) | Work::Write(_) | Work::Flush => 0,
         }

@@ -1,7 +1,7 @@
 //! Writes captures of every PDU for other dissectors of the protocol to judge.
 //!
-//! `golden-*.pcap` are conversations built from the encoders, one for each framing. This test only writes them
-//! and checks that every kind of PDU is there; the whole check runs `tshark` over them.
+//! `golden-*.pcap` are conversations built from the encoders, one for each framing. This test only writes
+//! them and checks that every kind of PDU is there; the whole check runs `tshark` over them.
 
 use std::fs::File;
 use std::io::{self, BufWriter};

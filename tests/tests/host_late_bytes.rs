@@ -1,6 +1,6 @@
-//! A path that breaks and delivers late: between our host and our target sits a relay that holds bytes back, breaks the
-//! connection towards the host, and hands the bytes to the target a second later, as a network or a dead socket's send
-//! buffer may. A newer write to the same blocks must not end up under the late one.
+//! A path that breaks and delivers late: between our host and our target sits a relay that holds bytes back,
+//! breaks the connection towards the host, and hands the bytes to the target a second later, as a network or
+//! a dead socket's send buffer may. A newer write to the same blocks must not end up under the late one.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -120,7 +120,8 @@ fn turn_until(client: &mut Client, completions: &mut Vec<Completion>, count: usi
     }
 }
 
-/// Sends a write into the held path, breaks the path, and writes the same blocks anew. Returns the completions by tag.
+/// Sends a write into the held path, breaks the path, and writes the same blocks anew. Returns the
+/// completions by tag.
 fn overtake(client: &mut Client, relay: &Relay) -> Vec<Completion> {
     let mut completions = Vec::new();
     relay.hold();

@@ -1,5 +1,5 @@
-//! The same attacks on a target of two cores on epoll: connections of one host lie on different cores, and what ends an
-//! association crosses between them.
+//! The same attacks on a target of two cores on epoll: connections of one host lie on different cores, and
+//! what ends an association crosses between them.
 
 #[path = "../../crates/target/tests/common/mod.rs"]
 mod base;

@@ -1,5 +1,5 @@
-//! Hosts that attack: whatever comes over the wire, the target answers as the specification says or closes, keeps its
-//! memory, and serves the others.
+//! Hosts that attack: whatever comes over the wire, the target answers as the specification says or closes,
+//! keeps its memory, and serves the others.
 //!
 //! They run against a whole target over loopback. The files in `hostile` are the ways to attack it.
 

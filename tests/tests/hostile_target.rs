@@ -1,5 +1,5 @@
-//! Targets that attack: whatever they answer, the host says what was wrong, or goes on; it never panics, waits for ever,
-//! or touches memory that is not the command's.
+//! Targets that attack: whatever they answer, the host says what was wrong, or goes on; it never panics,
+//! waits for ever, or touches memory that is not the command's.
 //!
 //! The host library runs against a target that lies, over loopback.
 

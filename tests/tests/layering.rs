@@ -203,7 +203,8 @@ fn files(endings: &[&str]) -> Vec<PathBuf> {
         for entry in fs::read_dir(&folder).expect("a folder of the checkout").flatten() {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             if path.is_dir() {
-                // What a build makes is marked so, unless its folder was there before; others may be called `target` as well.
+                // What a build makes is marked so, unless its folder was there before; others may be called
+                // `target` as well.
                 let is_build = path == root().join("target") || path.join("CACHEDIR.TAG").exists();
                 let is_ours = name != ".git" && !is_build;
                 folders.extend(is_ours.then_some(path));

@@ -1,9 +1,11 @@
-//! No lock for an I/O: the files on the way of one name none, and those of a target do not ask its control path, which has one.
+//! No lock for an I/O: the files on the way of one name none, and those of a target do not ask its control
+//! path, which has one.
 //!
-//! It reads the sources as text. What is left, and is no lock in this sense: the arena that pages come from when they are used for the
-//! first time (`memory/src/arena.rs`, by way of `pool.rs` and `page.rs`), the bit in each entry of a memory volume's table
-//! (`memory/src/table.rs`), the threads that do file operations where there is no io_uring (`reactor/src/workers.rs`), and the lead of a
-//! volume that threads share (`host/src/service/shared.rs`), which nobody waits for.
+//! It reads the sources as text. What is left, and is no lock in this sense: the arena that pages come from
+//! when they are used for the first time (`memory/src/arena.rs`, by way of `pool.rs` and `page.rs`), the bit
+//! in each entry of a memory volume's table (`memory/src/table.rs`), the threads that do file operations
+//! where there is no io_uring (`reactor/src/workers.rs`), and the lead of a volume that threads share
+//! (`host/src/service/shared.rs`), which nobody waits for.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +69,8 @@ fn the_way_of_an_io_names_no_lock() {
     assert!(seen > 100, "only {seen} files: the list is out of date");
 }
 
-/// Every method of `Shared` that takes the lock of the control path is found by looking for the lock in its own file.
+/// Every method of `Shared` that takes the lock of the control path is found by looking for the lock in its
+/// own file.
 #[test]
 fn the_way_of_an_io_through_a_target_does_not_enter_its_control_path() {
     let locking = locking_methods(&fs::read_to_string(root().join("crates/target/src/shared.rs")).unwrap());

@@ -1,7 +1,7 @@
 //! Records what our host and our target really say to each other, for other dissectors to judge.
 //!
-//! `real-*.pcap` hold one connection each, with every combination of digests. Like the golden captures they are
-//! only written here; the whole check runs `tshark` over them.
+//! `real-*.pcap` hold one connection each, with every combination of digests. Like the golden captures they
+//! are only written here; the whole check runs `tshark` over them.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};

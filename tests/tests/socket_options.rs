@@ -1,4 +1,5 @@
-//! Options of sockets reach every connection of a host and of a target: asked of the kernel, over both families.
+//! Options of sockets reach every connection of a host and of a target: asked of the kernel, over both
+//! families.
 
 use std::net::{SocketAddr, TcpListener};
 

@@ -9,8 +9,8 @@ use isolane_bench::capsules::{Options, hold, run};
 
 /// Read from an NVMe/TCP target with as little of a host as there can be
 ///
-/// It spins over its connections, does nothing with the data, and sends the commands that became possible in one
-/// batch, or each on its own, as hosts do whose applications submit one at a time.
+/// It spins over its connections, does nothing with the data, and sends the commands that became possible in
+/// one batch, or each on its own, as hosts do whose applications submit one at a time.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]

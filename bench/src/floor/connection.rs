@@ -17,8 +17,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Takes over a connected stream. A bounded send buffer keeps what is under way in the caches; 0 leaves it to
-    /// the kernel, which lets it grow to megabytes.
+    /// Takes over a connected stream. A bounded send buffer keeps what is under way in the caches; 0 leaves
+    /// it to the kernel, which lets it grow to megabytes.
     pub fn new(stream: TcpStream, send_buffer_bytes: usize) -> io::Result<Connection> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;

@@ -25,8 +25,9 @@ fn stamped(block: Block, index: usize) -> Block {
     block
 }
 
-/// Has the processor look up a block's page and fetch its start while it does other things: several blocks that are
-/// touched before the kernel copies the first one are waited for once instead of one after the other.
+/// Has the processor look up a block's page and fetch its start while it does other things: several blocks
+/// that are touched before the kernel copies the first one are waited for once instead of one after the
+/// other.
 pub fn touch(block: &[u8]) {
     std::hint::black_box(block[0]);
 }

@@ -32,8 +32,8 @@ pub struct Options {
     /// Seconds to measure, after a tenth of that to warm up
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
-    /// Send buffer of every socket in bytes; 0 leaves it to the kernel. Without it several are measured for half of
-    /// the seconds each, and the best one counts
+    /// Send buffer of every socket in bytes; 0 leaves it to the kernel. Without it several are measured for
+    /// half of the seconds each, and the best one counts
     #[arg(long, value_name = "BYTES")]
     pub send_buffer: Option<usize>,
     /// Core of the serving thread
@@ -88,9 +88,9 @@ pub fn run(options: &Options) -> io::Result<Report> {
     Ok(report(options, send_buffer, &outcome))
 }
 
-/// The best of several measurements over fresh connections. A bounded send buffer keeps what is under way in the
-/// caches, one that is too small costs turns, and how the two sides fall into step is another matter for each
-/// connection; a yardstick takes the best of it.
+/// The best of several measurements over fresh connections. A bounded send buffer keeps what is under way in
+/// the caches, one that is too small costs turns, and how the two sides fall into step is another matter for
+/// each connection; a yardstick takes the best of it.
 fn best(mut measure: impl FnMut(usize) -> io::Result<Outcome>) -> io::Result<(usize, Outcome)> {
     let mut best: Option<(usize, Outcome)> = None;
     for bytes in SEND_BUFFERS {
@@ -169,8 +169,8 @@ mod tests {
         Options { work, depth, connections, single: false, seconds, send_buffer, target_core, host_core }
     }
 
-    /// What was measured once every connection had an answer in the measured time: on a busy machine a short one may see
-    /// none, so it grows.
+    /// What was measured once every connection had an answer in the measured time: on a busy machine a short
+    /// one may see none, so it grows.
     fn flowing(options: &Options) -> Outcome {
         let mut served = blocks(options.work.blocks(), options.work.block_bytes()).unwrap();
         let lengths = [0.02, 0.2, 2.0, 20.0].into_iter();

@@ -22,8 +22,8 @@ pub fn over_nbd(lab: &Lab, port: u16, target: Target, load: &Load, seconds: f64)
     run(lab.host_program("fio"), &engine, load, seconds)
 }
 
-/// Drives the file that the rows about files share, in the target's place: on its core, and through a ring without fixed buffers and
-/// registered files, as our target does.
+/// Drives the file that the rows about files share, in the target's place: on its core, and through a ring
+/// without fixed buffers and registered files, as our target does.
 pub fn on_file(lab: &Lab, is_direct: bool, load: &Load, seconds: f64) -> io::Result<Sample> {
     let file = prepared_file(lab, is_direct)?;
     let engine = format!("--ioengine=io_uring --direct={} --filename={file}", u8::from(is_direct));

@@ -11,7 +11,8 @@ use super::processor;
 use super::row::Load;
 use super::start::{NQN, Serving};
 
-/// Opens connections, has each of them read once, and looks at the target while they do nothing, after `rest` seconds.
+/// Opens connections, has each of them read once, and looks at the target while they do nothing, after `rest`
+/// seconds.
 pub fn measure(lab: &Lab, serving: &Serving, load: &Load, rest: u64, seconds: f64) -> io::Result<Sample> {
     let target = serving.program.as_ref().ok_or(io::ErrorKind::Unsupported)?.id();
     sleep(SETTLE);

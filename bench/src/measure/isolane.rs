@@ -20,8 +20,8 @@ pub fn serve_memory(lab: &Lab, arguments: &str) -> io::Result<Serving> {
     Ok(serving)
 }
 
-/// Writes the volume from its start, for longer and longer until one run has come to its end: how fast memory that nobody has
-/// touched yet can be written differs from one moment to the next.
+/// Writes the volume from its start, for longer and longer until one run has come to its end: how fast memory
+/// that nobody has touched yet can be written differs from one moment to the next.
 fn fill(lab: &Lab, port: u16) -> io::Result<()> {
     for seconds in [0.5, 2.0, 8.0, 32.0] {
         let arguments = format!("--rw write --bs 1m --depth 8 --time {}ms --mode poll", seconds * 1e3);
@@ -57,7 +57,8 @@ pub fn measure(lab: &Lab, port: u16, load: &Load, arguments: &str, seconds: f64)
     sample_of(&report)
 }
 
-/// The same, begun so long before that connections have found their places; and what processor time the target takes.
+/// The same, begun so long before that connections have found their places; and what processor time the
+/// target takes.
 pub fn measure_settled(
     lab: &Lab,
     serving: &Serving,
@@ -98,8 +99,8 @@ fn load_arguments(lab: &Lab, load: &Load, arguments: &str, seconds: f64) -> Stri
     )
 }
 
-/// A file with random bytes of the volume's size; the rows about files share it. All of it is in the page cache, unless it is used
-/// past that.
+/// A file with random bytes of the volume's size; the rows about files share it. All of it is in the page
+/// cache, unless it is used past that.
 pub fn prepared_file(lab: &Lab, is_direct: bool) -> io::Result<String> {
     let path = lab.file("isolane-bench.img");
     if !fs::metadata(&path).is_ok_and(|found| found.len() == VOLUME_BYTES) {

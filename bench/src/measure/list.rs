@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::entrant::Entrant;
 use super::row::{Group, Row};
 
-/// A line for each core row, two for each other, and one for each thing that is missing, as `missing` tells it.
+/// A line for each core row, two for each other, and one for each thing that is missing, as `missing` tells
+/// it.
 pub fn list(rows: &[Row], missing: impl Fn(&Entrant) -> Option<String>) -> String {
     let mut text = String::new();
     let core = || rows.iter().filter(|row| row.group == Group::Core);

@@ -1,7 +1,7 @@
 //! Child processes: pinned to a core, limited in time, and ended in any case.
 //!
-//! What a child says goes to files, so that no pipe can fill up. `setpriv` has the kernel end a child with this
-//! program, even where this program is killed; `taskset` pins it.
+//! What a child says goes to files, so that no pipe can fill up. `setpriv` has the kernel end a child with
+//! this program, even where this program is killed; `taskset` pins it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

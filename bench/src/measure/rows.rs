@@ -7,7 +7,8 @@ use super::figures::Figure;
 use super::row::{Goal, Group, Limit, Load, Row, Rw};
 use super::switches::SWITCHES;
 
-/// The goals of a rate: to the floor, to SPDK, and of each pair of ours and SPDK's programs to SPDK's own pair.
+/// The goals of a rate: to the floor, to SPDK, and of each pair of ours and SPDK's programs to SPDK's own
+/// pair.
 macro_rules! rate_goals {
     ($floor:literal, $spdk:literal) => {
         [

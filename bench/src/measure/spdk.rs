@@ -1,7 +1,7 @@
 //! SPDK's target and its perf tool.
 //!
-//! Zero-copy send is off on both sides: over loopback the kernel copies in any case. Without huge pages in the
-//! machine both run without them.
+//! Zero-copy send is off on both sides: over loopback the kernel copies in any case. Without huge pages in
+//! the machine both run without them.
 
 use std::fs;
 use std::io;
@@ -33,8 +33,8 @@ pub fn serve(lab: &Lab, sockets: Sockets) -> io::Result<Serving> {
 /// Without one perf leaves it empty, which only its own target takes.
 const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:be7c4000-0000-4000-8000-0000000000ff";
 
-/// Runs perf; the queue depth it is given is that of all connections together, which it hands out in turn: one
-/// connection may have more under way than another for a while.
+/// Runs perf; the queue depth it is given is that of all connections together, which it hands out in turn:
+/// one connection may have more under way than another for a while.
 pub fn measure(
     lab: &Lab,
     port: u16,

@@ -59,8 +59,8 @@ fn section(title: &str, body: &str) -> String {
     if body.is_empty() { String::new() } else { format!("## {title}\n\n{body}") }
 }
 
-/// The rows that have the first two of the columns at least, with the ratio of every column to the first; nothing if that only
-/// repeats what stands [`BESIDE`].
+/// The rows that have the first two of the columns at least, with the ratio of every column to the first;
+/// nothing if that only repeats what stands [`BESIDE`].
 fn columns(report: &Report, columns: &[Column]) -> String {
     let is_measured = |column: &&Column| {
         let has = |row: &Measured| row.spread(column.0, Figure::Rate).is_some();

@@ -1,8 +1,8 @@
 //! How this program is called, for lines that somebody pastes.
 //!
-//! As it was called itself if that works again: with a path as it was typed, with a bare name if that is found in the
-//! PATH. Else, as after an `exec` under another name, by the path of its file. Not checked: in which folder, with which
-//! PATH, the line is pasted.
+//! As it was called itself if that works again: with a path as it was typed, with a bare name if that is
+//! found in the PATH. Else, as after an `exec` under another name, by the path of its file. Not checked: in
+//! which folder, with which PATH, the line is pasted.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -9,8 +9,8 @@ use crate::remote::{self, HostArgs};
 
 /// List the subsystems that a target offers
 ///
-/// Asks the discovery controller at HOST[:4420] and prints one line for each entry of its log. An NQN in the URI
-/// is ignored.
+/// Asks the discovery controller at HOST[:4420] and prints one line for each entry of its log. An NQN in the
+/// URI is ignored.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The target: nvme+tcp://HOST[:4420]

@@ -12,7 +12,8 @@ use crate::units::show_bytes;
 
 /// Show a controller, its namespaces and what was negotiated
 ///
-/// Connects with one lane, asks, and disconnects. Sizes are in bytes, powers of 1024 where they are abbreviated.
+/// Connects with one lane, asks, and disconnects. Sizes are in bytes, powers of 1024 where they are
+/// abbreviated.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subsystem: nvme+tcp://HOST[:4420]/NQN

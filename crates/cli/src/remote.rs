@@ -34,8 +34,9 @@ pub struct HostArgs {
     /// What to do with writes whose fate a lost connection left open
     #[arg(long, value_enum, default_value_t = ReplayArg::WhenGone)]
     pub replay: ReplayArg,
-    /// Options of the sockets, as priority=5,tos=0x68,congestion=bbr; also busy-poll=US (microseconds), prefer-busy-poll=on,
-    /// send-buffer=BYTES (128 KiB to a target on this machine), receive-buffer=BYTES, unsent-max=BYTES
+    /// Options of the sockets, as priority=5,tos=0x68,congestion=bbr; also busy-poll=US (microseconds),
+    /// prefer-busy-poll=on, send-buffer=BYTES (128 KiB to a target on this machine), receive-buffer=BYTES,
+    /// unsent-max=BYTES
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub socket: SocketOptions,
     /// Which interface of the kernel the host sleeps in

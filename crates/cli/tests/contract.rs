@@ -1,4 +1,5 @@
-//! The command line's contract, tried on the program itself: what it prints, how it fails, what it leaves behind.
+//! The command line's contract, tried on the program itself: what it prints, how it fails, what it leaves
+//! behind.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -1,8 +1,9 @@
 //! A volume for callers that wait, on memory that they keep.
 //!
-//! Each call hands its borrowed memory to the lane and returns when it has it back. Not for many requests at a time from
-//! one thread: that is what [`BlockingVolume::submitter`], [`Volume`] and [`Client`](crate::Client) are for; several threads may share one.
-//! Invariant: no call returns while the lane still refers to its memory.
+//! Each call hands its borrowed memory to the lane and returns when it has it back. Not for many requests at
+//! a time from one thread: that is what [`BlockingVolume::submitter`], [`Volume`] and
+//! [`Client`](crate::Client) are for; several threads may share one. Invariant: no call returns while the
+//! lane still refers to its memory.
 
 use crate::classes::Class;
 use crate::client::ConnectionStatus;

@@ -1,8 +1,9 @@
 //! Classes of lanes: which requests share a byte stream, and which never wait for each other in one.
 //!
-//! A small read that follows a 1 MiB write on its connection waits for that MiB. On lanes of its own it does not (H2). Lanes
-//! are numbered through: the default class first, then read, then poll. Not here: what a lane is and how it moves bytes.
-//! Invariant: a request is on a lane of its class, or, if that class has none, on one of the class that stands in for it.
+//! A small read that follows a 1 MiB write on its connection waits for that MiB. On lanes of its own it does
+//! not (H2). Lanes are numbered through: the default class first, then read, then poll. Not here: what a lane
+//! is and how it moves bytes. Invariant: a request is on a lane of its class, or, if that class has none, on
+//! one of the class that stands in for it.
 
 use std::fmt;
 
@@ -16,7 +17,8 @@ pub enum Class {
     Default,
     /// Reads, if it has lanes; else they go with the others.
     Read,
-    /// Requests that ask for it: few, small and urgent ones. If it has no lanes they go where they would have gone.
+    /// Requests that ask for it: few, small and urgent ones. If it has no lanes they go where they would have
+    /// gone.
     Poll,
 }
 
@@ -64,8 +66,8 @@ impl Classes {
         }
     }
 
-    /// What is left of a wish when the controller grants only `granted` lanes: the poll class shrinks first, then the read
-    /// class. The default class does not: none, if it does not fit.
+    /// What is left of a wish when the controller grants only `granted` lanes: the poll class shrinks first,
+    /// then the read class. The default class does not: none, if it does not fit.
     pub(crate) fn granted(self, granted: usize) -> Option<Classes> {
         let rest = granted.checked_sub(self.default)?;
         let read = self.read.min(rest);
@@ -87,7 +89,8 @@ impl Classes {
         (lane < self.count(class)).then(|| self.first(class) + lane)
     }
 
-    /// Where the lane `lane` of `before` went: to the same class if that still has lanes, else to what stands in for it.
+    /// Where the lane `lane` of `before` went: to the same class if that still has lanes, else to what stands
+    /// in for it.
     pub(crate) fn moved(&self, before: &Classes, lane: usize, is_read: bool) -> usize {
         let class = before.class_of(lane);
         let serving = self.serving(class, is_read);

@@ -1,8 +1,8 @@
 //! The discovery service: which subsystems a target offers, and where (Fabrics 1.1 §5.3).
 //!
-//! The log is read in pieces. GENCTR in its header rises with each change, so the header is read again at the end, and if
-//! it changed the log is read anew, a bounded number of times. Not kept: the connection is closed after the answer.
-//! Invariant: the entries that come out are those of one generation.
+//! The log is read in pieces. GENCTR in its header rises with each change, so the header is read again at the
+//! end, and if it changed the log is read anew, a bounded number of times. Not kept: the connection is closed
+//! after the answer. Invariant: the entries that come out are those of one generation.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -49,8 +49,8 @@ pub struct DiscoveredSubsystem {
 }
 
 impl DiscoveredSubsystem {
-    /// Where it can be reached over NVMe/TCP; none if over something else only. An address that means "any" stands for
-    /// the one that was asked.
+    /// Where it can be reached over NVMe/TCP; none if over something else only. An address that means "any"
+    /// stands for the one that was asked.
     pub fn socket_address(&self, asked: SocketAddr) -> Option<SocketAddr> {
         if self.transport != Transport::Tcp.name() {
             return None;

@@ -1,7 +1,8 @@
 //! What can go wrong, and who did it.
 //!
-//! [`ConnectError`]: there is no connection. [`RequestError`]: one request failed. Every text says what failed, why, and
-//! what to do where that is known. Nothing here is retried by the reader: what can be retried was.
+//! [`ConnectError`]: there is no connection. [`RequestError`]: one request failed. Every text says what
+//! failed, why, and what to do where that is known. Nothing here is retried by the reader: what can be
+//! retried was.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,32 +1,36 @@
 //! When an old association is known dead, so that what it may still do needs no more fear.
 //!
-//! A write whose connection broke after its first byte was given to the kernel may be on the volume, may not be, and may
-//! still get there: bytes wait in the send buffer of a dead socket, in the target's receive buffer, in its back end.
-//! Repeating such a write, or letting a later write to the same blocks go first, is safe only when the old association can
-//! do nothing any more. The loss of the connection does not prove that, and neither does a FIN or an RST from the target:
-//! its back end may still be at work.
+//! A write whose connection broke after its first byte was given to the kernel may be on the volume, may not
+//! be, and may still get there: bytes wait in the send buffer of a dead socket, in the target's receive
+//! buffer, in its back end. Repeating such a write, or letting a later write to the same blocks go first, is
+//! safe only when the old association can do nothing any more. The loss of the connection does not prove
+//! that, and neither does a FIN or an RST from the target: its back end may still be at work.
 //!
 //! # The rule
 //!
-//! When a connection breaks, all connections of the association are reset, which throws away what their send buffers hold
-//! (one on which the target broke the protocol has half a second to hear why).
-//! From then on the old association is **known dead** as soon as one of these holds:
+//! When a connection breaks, all connections of the association are reset, which throws away what their send
+//! buffers hold (one on which the target broke the protocol has half a second to hear why). From then on the
+//! old association is **known dead** as soon as one of these holds:
 //!
-//! 1. *The target says that its controller is gone.* An I/O-queue Connect on a fresh connection to the same address, which
-//!    names the old controller id and our host NQN and id, is refused with Connect Invalid Parameters (1/82h) that points
-//!    at CNTLID. It asks for a queue id that no controller has, so that it joins none. Targets let go of a controller only
-//!    after its commands have ended: ours, the Linux kernel's and SPDK's do.
-//! 2. *The target gave its id to the new association.* Ids are unique among living controllers. Again only if the new
-//!    association is at the same address.
-//! 3. *The keep-alive timeout has passed.* The target must have ended the association after KATO without a command, twice
-//!    that if it only looks at intervals, three times if traffic counts as keep alive (TBKAS), and its commands
-//!    after its Command Quiesce Time more; to which this side adds a margin of its own. Never if keep alive is off.
+//! 1. *The target says that its controller is gone.* An I/O-queue Connect on a fresh connection to the same
+//!    address, which names the old controller id and our host NQN and id, is refused with Connect Invalid
+//!    Parameters (1/82h) that points at CNTLID. It asks for a queue id that no controller has, so that it
+//!    joins none. Targets let go of a controller only after its commands have ended: ours, the Linux kernel's
+//!    and SPDK's do.
+//! 2. *The target gave its id to the new association.* Ids are unique among living controllers. Again only if
+//!    the new association is at the same address.
+//! 3. *The keep-alive timeout has passed.* The target must have ended the association after KATO without a
+//!    command, twice that if it only looks at intervals, three times if traffic counts as keep alive (TBKAS),
+//!    and its commands after its Command Quiesce Time more; to which this side adds a margin of its own.
+//!    Never if keep alive is off.
 //!
-//! 1 and 2 presume that one server stands behind one address. Where that is not so, `WriteReplay::AfterTimeout` leaves 3.
+//! 1 and 2 presume that one server stands behind one address. Where that is not so,
+//! `WriteReplay::AfterTimeout` leaves 3.
 //!
-//! Until then writes of unknown fate are held back, and so is every new write that overlaps one of them. Afterwards they are
-//! repeated. If the rule can never be met (no keep alive, and the controller lives on), both fail when reconnecting gives up.
-//! Reads, Identify and Flush are repeated at once; so are writes of which no byte had been given to the kernel.
+//! Until then writes of unknown fate are held back, and so is every new write that overlaps one of them.
+//! Afterwards they are repeated. If the rule can never be met (no keep alive, and the controller lives on),
+//! both fail when reconnecting gives up. Reads, Identify and Flush are repeated at once; so are writes of
+//! which no byte had been given to the kernel.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Who this host is: its NQN and host id.
 //!
-//! The same as the kernel's host uses where it was set up (`/etc/nvme/hostnqn`, `/etc/nvme/hostid`), else derived from the
-//! machine id, so that a target's list of allowed hosts keeps fitting after a restart. Not a secret: a name can be forged.
-//! Invariant: name and id stay the same as long as their files do.
+//! The same as the kernel's host uses where it was set up (`/etc/nvme/hostnqn`, `/etc/nvme/hostid`), else
+//! derived from the machine id, so that a target's list of allowed hosts keeps fitting after a restart. Not a
+//! secret: a name can be forged. Invariant: name and id stay the same as long as their files do.
 
 use std::fs;
 use std::path::Path;

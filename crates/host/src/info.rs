@@ -1,6 +1,7 @@
 //! What the target told about itself when the association was made.
 //!
-//! Plain facts for people and programs; nothing here is asked anew. Sizes are in bytes unless a name says blocks.
+//! Plain facts for people and programs; nothing here is asked anew. Sizes are in bytes unless a name says
+//! blocks.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The one place where a caller's borrowed memory becomes a [`Buffer`].
 //!
-//! Only for calls that wait. Invariant: control does not come back to the caller, not even by a panic, while any buffer or
-//! payload made here may still be alive.
+//! Only for calls that wait. Invariant: control does not come back to the caller, not even by a panic, while
+//! any buffer or payload made here may still be alive.
 
 #![allow(unsafe_code)]
 
@@ -18,21 +18,22 @@ type Outcome = Result<(), RequestError>;
 pub(crate) fn lend_mut(memory: &mut [u8], work: impl FnOnce(Buffer) -> Outcome) -> Outcome {
     let guard = Abort;
     let len = memory.len();
-    // SAFETY: `memory` is borrowed exclusively, and not looked at any more, until this function returns. `work` returns
-    // only when the buffer is given back or dropped (see `blocking`), and a panic in it ends the process instead of
-    // unwinding past the loan.
+    // SAFETY: `memory` is borrowed exclusively, and not looked at any more, until this function returns.
+    // `work` returns only when the buffer is given back or dropped (see `blocking`), and a panic in it ends
+    // the process instead of unwinding past the loan.
     let buffer = unsafe { Buffer::lend(NonNull::from(memory).cast(), len) };
     let result = work(buffer);
     std::mem::forget(guard);
     result
 }
 
-/// Lets `work` write from `memory`. `work` returns only when the buffer is back or dropped, and writes nothing to it.
+/// Lets `work` write from `memory`. `work` returns only when the buffer is back or dropped, and writes
+/// nothing to it.
 pub(crate) fn lend(memory: &[u8], work: impl FnOnce(Buffer) -> Outcome) -> Outcome {
     let guard = Abort;
-    // SAFETY: `memory` is borrowed, so nobody writes it until this function returns; the client only reads the buffer of a
-    // write. `work` returns only when the buffer is given back or dropped (see `blocking`), and a panic in it ends the
-    // process instead of unwinding past the loan.
+    // SAFETY: `memory` is borrowed, so nobody writes it until this function returns; the client only reads
+    // the buffer of a write. `work` returns only when the buffer is given back or dropped (see `blocking`),
+    // and a panic in it ends the process instead of unwinding past the loan.
     let buffer = unsafe { Buffer::lend(NonNull::from(memory).cast(), memory.len()) };
     let result = work(buffer);
     std::mem::forget(guard);

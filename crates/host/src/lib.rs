@@ -1,8 +1,10 @@
 //! The NVMe/TCP host: volumes of any target, in user space, over plain TCP.
 //!
-//! * [`Uri`] says where a volume is, [`Options`] how to talk to it, [`discover`] and [`inspect`] what there is.
+//! * [`Uri`] says where a volume is, [`Options`] how to talk to it, [`discover`] and [`inspect`] what there
+//!   is.
 //! * [`Volume`] is asynchronous and runs under any executor; [`BlockingVolume`] waits and may borrow.
-//! * [`Client`] is the core of both: single-threaded, driven in the caller's thread, for programs that live for speed.
+//! * [`Client`] is the core of both: single-threaded, driven in the caller's thread, for programs that live
+//!   for speed.
 //!
 //! ```no_run
 //! use isolane_host::{Buffer, Options, Volume};
@@ -19,9 +21,10 @@
 //! # }
 //! ```
 //!
-//! Not here: kernel block devices, multipath, authentication, encryption. The invariants of the room: the buffer of a request
-//! comes back with its result; payload is copied at most once between the socket and that buffer; a request succeeds
-//! exactly if the target said so; a write is repeated only when [`fence`] allows it.
+//! Not here: kernel block devices, multipath, authentication, encryption. The invariants of the room: the
+//! buffer of a request comes back with its result; payload is copied at most once between the socket and that
+//! buffer; a request succeeds exactly if the target said so; a write is repeated only when [`fence`] allows
+//! it.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! One value from the lane's thread to whoever waits for it, under any executor or none.
 //!
-//! Not a channel: one value, one receiver. Invariant: the receiver ends. If the sender is dropped without a value, it
-//! yields `None`; if the receiver is dropped first, the value is dropped when it comes.
+//! Not a channel: one value, one receiver. Invariant: the receiver ends. If the sender is dropped without a
+//! value, it yields `None`; if the receiver is dropped first, the value is dropped when it comes.
 
 use std::future::Future;
 use std::pin::Pin;

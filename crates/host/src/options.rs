@@ -1,8 +1,8 @@
 //! What the caller chooses: how many lanes, how deep, with digests or without, and how long to try.
 //!
-//! Options are wishes. What both sides agreed on is in [`Negotiated`](crate::Negotiated). Every field has a default that
-//! works; a wish that the target cannot meet is an error with the limit, never silently less. Only lanes for reads and for
-//! polling may be fewer, and a log line says so.
+//! Options are wishes. What both sides agreed on is in [`Negotiated`](crate::Negotiated). Every field has a
+//! default that works; a wish that the target cannot meet is an error with the limit, never silently less.
+//! Only lanes for reads and for polling may be fewer, and a log line says so.
 
 use std::time::Duration;
 
@@ -20,10 +20,11 @@ pub struct Options {
     pub host_nqn: Nqn,
     /// Identity of this machine.
     pub host_id: Uuid,
-    /// I/O connections of the default [`Class`](crate::Class): for everything, but for what a class of its own is for.
+    /// I/O connections of the default [`Class`](crate::Class): for everything, but for what a class of its
+    /// own is for.
     pub lanes: usize,
-    /// I/O connections for reads alone. Where the controller grants fewer than were asked for altogether, `poll_lanes` shrink
-    /// first, then these; `lanes` never do.
+    /// I/O connections for reads alone. Where the controller grants fewer than were asked for altogether,
+    /// `poll_lanes` shrink first, then these; `lanes` never do.
     pub read_lanes: usize,
     /// I/O connections for requests that ask for [`Class::Poll`](crate::Class::Poll).
     pub poll_lanes: usize,
@@ -45,7 +46,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// A command without a response for this long means that the connection is dead.
     pub command_timeout: Duration,
-    /// The most data of one command, in bytes; the target's MDTS may lower it. A power of two, 4 KiB at least.
+    /// The most data of one command, in bytes; the target's MDTS may lower it. A power of two, 4 KiB at
+    /// least.
     pub transfer_bytes_max: usize,
     /// Requests that may be outstanding in the client, over all lanes.
     pub requests_max: usize,
@@ -53,13 +55,15 @@ pub struct Options {
     pub reconnect: Reconnect,
     /// Options of every connection's socket.
     pub socket: SocketOptions,
-    /// A volume's callers that wait turn the client themselves while nobody else does, instead of handing over to the volume's
-    /// thread. Such a volume sleeps in epoll; with [`IoChoice::Uring`] its thread does everything, as without this.
+    /// A volume's callers that wait turn the client themselves while nobody else does, instead of handing
+    /// over to the volume's thread. Such a volume sleeps in epoll; with [`IoChoice::Uring`] its thread does
+    /// everything, as without this.
     pub inline: bool,
-    /// A volume's requests are taken and sent together. Without, each wakes the volume's thread and is sent by itself: there to
-    /// be measured against.
+    /// A volume's requests are taken and sent together. Without, each wakes the volume's thread and is sent
+    /// by itself: there to be measured against.
     pub batching: bool,
-    /// Hold requests back for a moment while others are in flight, so that more go out in one send; none: send at every turn.
+    /// Hold requests back for a moment while others are in flight, so that more go out in one send; none:
+    /// send at every turn.
     pub hold: Option<Hold>,
 }
 
@@ -93,14 +97,15 @@ pub struct Reconnect {
     pub writes: WriteReplay,
 }
 
-/// What happens to writes whose fate is unknown after a connection broke. See [`fence`](crate::fence) for the rule.
+/// What happens to writes whose fate is unknown after a connection broke. See [`fence`](crate::fence) for the
+/// rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteReplay {
-    /// Repeated as soon as the old association is known dead: the target says that its controller is gone, or the
-    /// keep-alive timeout has passed.
+    /// Repeated as soon as the old association is known dead: the target says that its controller is gone, or
+    /// the keep-alive timeout has passed.
     WhenGone,
-    /// Repeated only after the keep-alive timeout: where one address leads to several servers, the answer of one says
-    /// nothing about the other.
+    /// Repeated only after the keep-alive timeout: where one address leads to several servers, the answer of
+    /// one says nothing about the other.
     AfterTimeout,
     /// Never repeated: they fail, and the caller decides.
     Never,
@@ -158,8 +163,8 @@ impl Reconnect {
         Reconnect { give_up_after: Some(Duration::ZERO), ..Reconnect::default() }
     }
 
-    /// The pause before attempt number `attempt`, counted from 0, with up to a quarter taken off at random so that many
-    /// hosts of one target do not come back in step.
+    /// The pause before attempt number `attempt`, counted from 0, with up to a quarter taken off at random so
+    /// that many hosts of one target do not come back in step.
     pub(crate) fn pause(&self, attempt: u32) -> Duration {
         if attempt == 0 {
             return Duration::ZERO;

@@ -1,8 +1,8 @@
 //! What a caller asks of a volume and what comes back.
 //!
-//! Addresses are logical blocks of the namespace the client is bound to. This is not a wire format: a request larger than
-//! what the controller takes in one command becomes several commands and one [`Completion`]. Invariant: the buffer of a
-//! request comes back in its completion, whatever happened.
+//! Addresses are logical blocks of the namespace the client is bound to. This is not a wire format: a request
+//! larger than what the controller takes in one command becomes several commands and one [`Completion`].
+//! Invariant: the buffer of a request comes back in its completion, whatever happened.
 
 use isolane_memory::Buffer;
 
@@ -47,7 +47,8 @@ pub enum Request {
         /// The controller may release the space.
         deallocate: bool,
     },
-    /// Tells that the content of ranges is no longer needed; what they read as afterwards is up to the controller.
+    /// Tells that the content of ranges is no longer needed; what they read as afterwards is up to the
+    /// controller.
     Deallocate {
         /// At most 256 ranges, each shorter than 2³² blocks.
         ranges: Vec<BlockRange>,
@@ -77,7 +78,7 @@ pub struct Completion {
     pub tag: u64,
     /// What became of it.
     pub result: Result<(), RequestError>,
-    /// The buffer of a read or a write. After a failed read what it holds is not told: it may be other data that came over
-    /// the same connection.
+    /// The buffer of a read or a write. After a failed read what it holds is not told: it may be other data
+    /// that came over the same connection.
     pub buffer: Option<Buffer>,
 }

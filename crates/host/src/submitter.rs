@@ -1,8 +1,10 @@
-//! One thread's own way into a volume that several threads share: many requests at a time, without a future for each.
+//! One thread's own way into a volume that several threads share: many requests at a time, without a future
+//! for each.
 //!
-//! Requests go to the lanes together: [`Submitter::submit`] says that more follow, [`Submitter::push`] or a wait that these are
-//! all (H8). Answers come back to this place alone. Nothing is allocated for a request. Invariant: as many requests as the
-//! depth says may be outstanding, and each is answered with exactly one completion.
+//! Requests go to the lanes together: [`Submitter::submit`] says that more follow, [`Submitter::push`] or a
+//! wait that these are all (H8). Answers come back to this place alone. Nothing is allocated for a request.
+//! Invariant: as many requests as the depth says may be outstanding, and each is answered with exactly one
+//! completion.
 
 use std::sync::Arc;
 
@@ -75,8 +77,8 @@ impl Submitter {
         self.take(completions)
     }
 
-    /// Sends what has been taken in, waits for a completion, and appends all that are there. Returns how many; none only if
-    /// nothing is outstanding.
+    /// Sends what has been taken in, waits for a completion, and appends all that are there. Returns how
+    /// many; none only if nothing is outstanding.
     pub fn wait(&mut self, completions: &mut Vec<Completion>) -> usize {
         if self.outstanding > 0 {
             self.handle.shared.wait(&self.caller, self.class == Some(Class::Poll));

@@ -1,9 +1,9 @@
 //! Where a volume is: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`.
 //!
 //! A URI names a place and nothing else: what the two sides agree on (digests, queues, keep alive) belongs to
-//! [`Options`](crate::Options). An omitted NQN means "the only subsystem that discovery finds", an omitted namespace id
-//! "the only namespace". Invariant: a [`Uri`] that exists is well formed, and `to_string` gives back what parses to the
-//! same value.
+//! [`Options`](crate::Options). An omitted NQN means "the only subsystem that discovery finds", an omitted
+//! namespace id "the only namespace". Invariant: a [`Uri`] that exists is well formed, and `to_string` gives
+//! back what parses to the same value.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;

@@ -1,8 +1,9 @@
 //! A volume for asynchronous callers: any number of clones, any executor.
 //!
-//! A thread of its own drives the [`Client`](crate::Client) behind it, so keep alive and reconnecting go on whatever the
-//! callers do. A buffer is handed in with the call and comes back with the result. Invariant: a dropped future cancels
-//! nothing; its buffer stays with the lane until the response has come or the connection is dead.
+//! A thread of its own drives the [`Client`](crate::Client) behind it, so keep alive and reconnecting go on
+//! whatever the callers do. A buffer is handed in with the call and comes back with the result. Invariant: a
+//! dropped future cancels nothing; its buffer stays with the lane until the response has come or the
+//! connection is dead.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -59,7 +60,8 @@ impl Volume {
         &self.handle.namespace
     }
 
-    /// Where each of its connections is; none while the association is down. Whoever drives the volume drives all of them.
+    /// Where each of its connections is; none while the association is down. Whoever drives the volume drives
+    /// all of them.
     pub async fn connections(&self) -> Vec<ConnectionStatus> {
         self.handle.ask_for_connections().await.unwrap_or_default()
     }
@@ -108,8 +110,8 @@ impl Volume {
         self.action(self.deallocation(offset_bytes, len_bytes))
     }
 
-    /// Ends the connection in order: what is in flight completes, the controller is shut down. Without it the end comes
-    /// when the last clone is dropped, in the background.
+    /// Ends the connection in order: what is in flight completes, the controller is shut down. Without it the
+    /// end comes when the last clone is dropped, in the background.
     pub async fn close(self) {
         self.handle.close().await;
     }

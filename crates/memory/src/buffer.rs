@@ -39,8 +39,8 @@ impl Buffer {
         Buffer { store: Store::Block(Block::zeroed(len)), len }
     }
 
-    /// `len` bytes in the given pages, in order. Pages beyond that are let go of: who takes the pages of a buffer gets
-    /// those of its bytes and no more.
+    /// `len` bytes in the given pages, in order. Pages beyond that are let go of: who takes the pages of a
+    /// buffer gets those of its bytes and no more.
     ///
     /// # Panics
     /// If the pages cannot hold `len` bytes.
@@ -101,8 +101,8 @@ impl Buffer {
         }
     }
 
-    /// Exchanges the first pages of the buffer, as many as there are in `others`, and their contents; false if the buffer
-    /// is not in so many pages.
+    /// Exchanges the first pages of the buffer, as many as there are in `others`, and their contents; false
+    /// if the buffer is not in so many pages.
     pub fn exchange_pages(&mut self, others: &mut [Page]) -> bool {
         let Store::Pages(pages) = &mut self.store else { return false };
         let Some(pages) = pages.get_mut(..others.len()) else { return false };
@@ -224,7 +224,8 @@ impl Buffer {
     /// Takes the bytes from `at` on into a buffer of their own, without a copy.
     ///
     /// # Panics
-    /// If the buffer is shared, `at` is outside of it, or it is made of pages and `at` is not at a page's start.
+    /// If the buffer is shared, `at` is outside of it, or it is made of pages and `at` is not at a page's
+    /// start.
     pub fn split_off(&mut self, at: usize) -> Buffer {
         assert!(at <= self.len, "a split at {at} is outside of a buffer of {} bytes", self.len);
         let len = self.len - at;

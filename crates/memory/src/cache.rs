@@ -1,7 +1,7 @@
 //! Hints to the processor's cache. Without effect where the processor has none that stable Rust can give.
 
-/// Fetches the first bytes into the cache, for who is going to read them all soon. The processor fetches the rest itself once it
-/// sees the bytes used in order.
+/// Fetches the first bytes into the cache, for who is going to read them all soon. The processor fetches the
+/// rest itself once it sees the bytes used in order.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
     prefetch_at::<FIRST_BYTES>(bytes.as_ptr());

@@ -1,4 +1,5 @@
-//! One counted page. Not a general buffer: it has no length of its own and is always 4 KiB at a 4 KiB boundary.
+//! One counted page. Not a general buffer: it has no length of its own and is always 4 KiB at a 4 KiB
+//! boundary.
 //!
 //! Invariant: bytes change only through an exclusive reference to the only owner.
 
@@ -63,8 +64,8 @@ impl Page {
         is_unique
     }
 
-    /// Fetches the first bytes into the cache, for who is going to have the kernel read them soon. The processor fetches the rest
-    /// itself once it sees the bytes used in order.
+    /// Fetches the first bytes into the cache, for who is going to have the kernel read them soon. The
+    /// processor fetches the rest itself once it sees the bytes used in order.
     #[inline]
     pub fn prefetch(&self) {
         prefetch(self.0);
@@ -128,7 +129,8 @@ fn tell(lender: *mut Meter) {
 impl Clone for Page {
     fn clone(&self) -> Page {
         let owners = self.frame().count.fetch_add(1, Ordering::Relaxed);
-        // As `Arc` does: a program that leaks two thousand million references is stopped before the count wraps.
+        // As `Arc` does: a program that leaks two thousand million references is stopped before the count
+        // wraps.
         if owners > u32::MAX / 2 {
             std::process::abort();
         }

@@ -1,8 +1,9 @@
-//! The bounded supply of pages of one core: what was received into comes back here and is received into again.
+//! The bounded supply of pages of one core: what was received into comes back here and is received into
+//! again.
 //!
-//! A pool is owned by one thread and is not a cache of zeroes: contents of its buffers are whatever was there.
-//! Invariants: at most `pages_max` pages are out as buffers (or as payload made of them) at any time, wherever they
-//! end; a page that is recycled is reused without an allocation.
+//! A pool is owned by one thread and is not a cache of zeroes: contents of its buffers are whatever was
+//! there. Invariants: at most `pages_max` pages are out as buffers (or as payload made of them) at any time,
+//! wherever they end; a page that is recycled is reused without an allocation.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -45,7 +46,8 @@ impl Pool {
         Some(Buffer::from_pages(self.lend_pages(count), len))
     }
 
-    /// Pages that came back one after the other leave so again: neighbours stay together, through a volume that keeps them, too.
+    /// Pages that came back one after the other leave so again: neighbours stay together, through a volume
+    /// that keeps them, too.
     fn lend_pages(&mut self, count: usize) -> PageList {
         let mut pages = self.list(count);
         let first = self.free.len().saturating_sub(count);

@@ -1,8 +1,8 @@
-//! Memory from the system in pieces of 2 MiB, aligned to their size and on one huge page each where the system has any
-//! to give: without configuration, and without harm where it has none.
+//! Memory from the system in pieces of 2 MiB, aligned to their size and on one huge page each where the
+//! system has any to give: without configuration, and without harm where it has none.
 //!
-//! A random 4 KiB read then misses the translation cache seldom. Neighbouring pieces are one mapping to the kernel, whose
-//! number of mappings is bounded, so nothing of different kind is left between them.
+//! A random 4 KiB read then misses the translation cache seldom. Neighbouring pieces are one mapping to the
+//! kernel, whose number of mappings is bounded, so nothing of different kind is left between them.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::{NonNull, null_mut};
@@ -49,7 +49,8 @@ fn take_aligned() -> Option<NonNull<u8>> {
 fn take_and_trim() -> Option<NonNull<u8>> {
     let start = map(2 * REGION_SIZE)?;
     let before = start.addr().get().next_multiple_of(REGION_SIZE) - start.addr().get();
-    // SAFETY: all three parts lie inside of what was just mapped, and only the middle one is used from now on.
+    // SAFETY: all three parts lie inside of what was just mapped, and only the middle one is used from now
+    // on.
     unsafe {
         let region = start.add(before);
         unmap(start.as_ptr(), before);
@@ -69,8 +70,8 @@ fn map(len: usize) -> Option<NonNull<u8>> {
 /// The range is mapped, and nobody refers to it.
 unsafe fn unmap(start: *mut u8, len: usize) {
     if len > 0 {
-        // SAFETY: the caller's promise. It can only fail if a hole in a mapping were one mapping too many; then the
-        // memory stays with us, unused.
+        // SAFETY: the caller's promise. It can only fail if a hole in a mapping were one mapping too many;
+        // then the memory stays with us, unused.
         let _ = unsafe { munmap(start.cast(), len) };
     }
 }

@@ -1,7 +1,8 @@
 //! Runs: bytes of pages that are neighbours in memory, as one piece.
 //!
-//! A long buffer mostly gets pages that are neighbours ([`Pool::buffer`](crate::Pool::buffer)). Few long pieces cost the
-//! kernel less than many short ones, above all where it copies to or from memory that is in no cache.
+//! A long buffer mostly gets pages that are neighbours ([`Pool::buffer`](crate::Pool::buffer)). Few long
+//! pieces cost the kernel less than many short ones, above all where it copies to or from memory that is in
+//! no cache.
 
 use std::ptr::NonNull;
 
@@ -23,8 +24,8 @@ impl Run {
         Run { start: unsafe { page.as_ptr().add(start) }, len }
     }
 
-    /// Goes on with `next` if that begins where this ends, up to a bound. Neighbours are of one region: its first pages are never
-    /// given out.
+    /// Goes on with `next` if that begins where this ends, up to a bound. Neighbours are of one region: its
+    /// first pages are never given out.
     pub(crate) fn join(&mut self, next: Run) -> bool {
         let is_behind = self.start.addr().get() + self.len == next.start.addr().get();
         let is_joined = is_behind && self.len + next.len <= RUN_BYTES_MAX;
@@ -64,8 +65,8 @@ pub(crate) fn next_piece(skip: &mut usize, left: &mut usize) -> Option<(usize, u
     Some((start, len))
 }
 
-/// The first run of the `left` bytes that begin at `skip` of `pages`, and how many pages it lies in. What it takes is taken off
-/// `skip` and `left`.
+/// The first run of the `left` bytes that begin at `skip` of `pages`, and how many pages it lies in. What it
+/// takes is taken off `skip` and `left`.
 #[inline]
 pub(crate) fn first_run(pages: &[Page], skip: &mut usize, left: &mut usize) -> Option<(Run, usize)> {
     let (first, rest) = pages.split_first()?;
@@ -83,7 +84,8 @@ pub(crate) fn first_run(pages: &[Page], skip: &mut usize, left: &mut usize) -> O
     Some((run, count))
 }
 
-/// Longer runs cost the kernel no less, and shares of what is received from or sent to several connections end between pieces.
+/// Longer runs cost the kernel no less, and shares of what is received from or sent to several connections
+/// end between pieces.
 const RUN_BYTES_MAX: usize = 64 * 1024;
 
 #[cfg(test)]
@@ -93,7 +95,8 @@ mod tests {
     use super::*;
     use crate::{Buffer, PageList, Payload};
 
-    /// So many pages, each behind the other. Other tests take pages meanwhile, so more are taken until there are.
+    /// So many pages, each behind the other. Other tests take pages meanwhile, so more are taken until there
+    /// are.
     fn neighbours(count: usize) -> PageList {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _guard = ONE_AT_A_TIME.lock();

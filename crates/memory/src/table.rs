@@ -1,9 +1,10 @@
 //! A large array of optional pages that any core reads and swaps: the body of a memory volume.
 //!
-//! Each entry is one word, a page's address. Those of one line of the cache share a lock, the lowest bit of the first of them,
-//! which is held for at most one copy of a page: to look at one entry costs one locked word, and so does a line of them.
-//! It is not a map that grows. Invariant: who holds the lock is alone with its entries; a reader takes
-//! its own counted reference under the lock, so a page that is swapped out lives until its last reader ends.
+//! Each entry is one word, a page's address. Those of one line of the cache share a lock, the lowest bit of
+//! the first of them, which is held for at most one copy of a page: to look at one entry costs one locked
+//! word, and so does a line of them. It is not a map that grows. Invariant: who holds the lock is alone with
+//! its entries; a reader takes its own counted reference under the lock, so a page that is swapped out lives
+//! until its last reader ends.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
@@ -30,8 +31,8 @@ unsafe impl Send for PageTable {}
 unsafe impl Sync for PageTable {}
 
 impl PageTable {
-    /// A table of `len` entries without pages. Costs 8 bytes an entry, and those only once touched. `None` if the system
-    /// does not even give the addresses.
+    /// A table of `len` entries without pages. Costs 8 bytes an entry, and those only once touched. `None` if
+    /// the system does not even give the addresses.
     pub fn new(len: usize) -> Option<PageTable> {
         let layout = layout(len)?;
         // SAFETY: the layout is not empty; zeroed memory is a valid array of null `AtomicPtr`s.
@@ -57,7 +58,8 @@ impl PageTable {
         self.lock(index).shared(index)
     }
 
-    /// Counted references to the pages from `first` on, `count` of them, in order. Those that share a lock are taken together.
+    /// Counted references to the pages from `first` on, `count` of them, in order. Those that share a lock
+    /// are taken together.
     pub fn pages(&self, first: usize, count: usize, mut each: impl FnMut(Option<Page>)) {
         for range in groups(first, count) {
             let group = self.lock(range.start);
@@ -160,7 +162,8 @@ impl std::fmt::Debug for PageTable {
     }
 }
 
-/// Entries that share a lock, held. The pointer of the first, whose lowest bit is the lock, is kept here until it ends.
+/// Entries that share a lock, held. The pointer of the first, whose lowest bit is the lock, is kept here
+/// until it ends.
 struct Group<'a> {
     table: &'a PageTable,
     first: usize,
@@ -187,13 +190,14 @@ impl Group<'_> {
     /// A counted reference to the page at `index`.
     #[inline]
     fn shared(&self, index: usize) -> Option<Page> {
-        // SAFETY: the entry owns this page, and does so while the lock is held; the handle made here is never dropped.
+        // SAFETY: the entry owns this page, and does so while the lock is held; the handle made here is never
+        // dropped.
         let page = NonNull::new(self.raw(index)).map(|raw| ManuallyDrop::new(unsafe { Page::from_raw(raw) }));
         page.as_deref().cloned()
     }
 
-    /// The page at `index`, owned. The entry goes on to show it, lest somebody who does not wait for the lock sees none, until
-    /// [`Group::put`], which must follow.
+    /// The page at `index`, owned. The entry goes on to show it, lest somebody who does not wait for the lock
+    /// sees none, until [`Group::put`], which must follow.
     #[inline]
     fn owned(&self, index: usize) -> Option<Page> {
         // SAFETY: the entry owned this page by `into_raw`; nobody takes it from there while the lock is held.

@@ -4,9 +4,10 @@
 //! * [`subsystem`]: what a target's controllers answer on the admin queue.
 //! * [`queue`]: what the two ends of a connection share.
 //!
-//! No file descriptor, no clock, no thread: bytes come and go through plans that the driver hands to the kernel,
-//! and time is an argument. The grammar is `handle_*` for what comes in and `poll_*` for what comes out. Payload
-//! never passes through a machine; it is placed by the kernel, or copied once out of the overflow.
+//! No file descriptor, no clock, no thread: bytes come and go through plans that the driver hands to the
+//! kernel, and time is an argument. The grammar is `handle_*` for what comes in and `poll_*` for what comes
+//! out. Payload never passes through a machine; it is placed by the kernel, or copied once out of the
+//! overflow.
 #![forbid(unsafe_code)]
 
 pub mod completion;

@@ -1,9 +1,10 @@
-//! What a reactor costs: one request at a time over loopback (72 bytes there, 4,120 back), the client always a busy loop of
-//! plain calls on core 0, the server on core 1 either the same plain loop or a reactor. Rounds are interleaved; the best and the
-//! median round trip of each are printed, and how much more than the plain loop that is.
+//! What a reactor costs: one request at a time over loopback (72 bytes there, 4,120 back), the client always
+//! a busy loop of plain calls on core 0, the server on core 1 either the same plain loop or a reactor. Rounds
+//! are interleaved; the best and the median round trip of each are printed, and how much more than the plain
+//! loop that is.
 //!
-//! Then the cost of one turn without any traffic: a receive in vain by the plain call, and turn and receive of a spinning
-//! reactor.
+//! Then the cost of one turn without any traffic: a receive in vain by the plain call, and turn and receive
+//! of a spinning reactor.
 //!
 //! `cargo run --release -p isolane-reactor --example echo`
 

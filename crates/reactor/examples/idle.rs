@@ -1,5 +1,5 @@
-//! What an idle reactor costs: the processor time of its thread with 1,000 connections in adaptive mode, silent and then with
-//! 200 keep-alives a second among them.
+//! What an idle reactor costs: the processor time of its thread with 1,000 connections in adaptive mode,
+//! silent and then with 200 keep-alives a second among them.
 //!
 //! `cargo run --release -p isolane-reactor --example idle`
 

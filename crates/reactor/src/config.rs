@@ -30,7 +30,8 @@ impl Config {
 /// Which interface of the kernel carries sleep, readiness and files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoChoice {
-    /// io_uring where it is usable, else epoll; [`Reactor::io_description`](crate::Reactor::io_description) tells.
+    /// io_uring where it is usable, else epoll; [`Reactor::io_description`](crate::Reactor::io_description)
+    /// tells.
     #[default]
     Auto,
     /// io_uring or an error.

@@ -1,7 +1,7 @@
 //! Readiness by epoll, for machines without a usable io_uring.
 //!
-//! Everything is registered edge-triggered: the kernel speaks once per change, and the table of lanes remembers. So arming
-//! costs nothing, and what a spinning reactor received on its own leaves no trace here.
+//! Everything is registered edge-triggered: the kernel speaks once per change, and the table of lanes
+//! remembers. So arming costs nothing, and what a spinning reactor received on its own leaves no trace here.
 
 use crate::key::{Key, Kind};
 use crate::poller::{Occurrence, Wait};

@@ -1,4 +1,5 @@
-//! File operations that a reactor carries out. Not a file system: offsets and lengths are the caller's business.
+//! File operations that a reactor carries out. Not a file system: offsets and lengths are the caller's
+//! business.
 
 use isolane_memory::Buffer;
 use std::fs::File;
@@ -78,8 +79,9 @@ impl Operation {
     }
 }
 
-/// Locks the whole file for this open file description, until it is closed (`F_OFD_SETLK`). False if another holds a lock
-/// against it. `is_exclusive` needs a file open for writing, the shared lock one open for reading.
+/// Locks the whole file for this open file description, until it is closed (`F_OFD_SETLK`). False if another
+/// holds a lock against it. `is_exclusive` needs a file open for writing, the shared lock one open for
+/// reading.
 ///
 /// # Errors
 /// The kernel's.
@@ -87,7 +89,8 @@ pub fn lock(file: &File, is_exclusive: bool) -> io::Result<bool> {
     crate::kernel::lock(file, is_exclusive)
 }
 
-/// An operation that may be given to the kernel: its range lies inside of its buffer, and nobody else reads what it overwrites.
+/// An operation that may be given to the kernel: its range lies inside of its buffer, and nobody else reads
+/// what it overwrites.
 #[derive(Debug)]
 pub(crate) struct Checked(Operation);
 

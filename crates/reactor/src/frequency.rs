@@ -1,7 +1,7 @@
 //! The clock of one core, as far as the kernel lets a program choose it (cpufreq).
 //!
-//! Where the governor `userspace` can be had the clock is set; elsewhere a ceiling is, under which the present governor goes on.
-//! Invariant: what was there before is there again when this is dropped.
+//! Where the governor `userspace` can be had the clock is set; elsewhere a ceiling is, under which the
+//! present governor goes on. Invariant: what was there before is there again when this is dropped.
 
 use std::fs;
 use std::io;
@@ -73,7 +73,8 @@ impl Frequency {
         self.replace(CEILING, &khz_max)
     }
 
-    /// Chooses a clock at which the work of late, `busy` of the time at the present one, leaves some time free.
+    /// Chooses a clock at which the work of late, `busy` of the time at the present one, leaves some time
+    /// free.
     ///
     /// # Errors
     /// The clock stays as it is.
@@ -114,7 +115,8 @@ fn read(directory: &Path, name: &str) -> Option<String> {
     fs::read_to_string(directory.join(name)).ok().map(|text| text.trim().to_owned())
 }
 
-/// Whole steps, so that a load that is nearly the same changes nothing; all there is for a core that has no time left.
+/// Whole steps, so that a load that is nearly the same changes nothing; all there is for a core that has no
+/// time left.
 fn wanted_khz(busy: f64, current: u64, min: u64, max: u64) -> u64 {
     if busy >= FULL {
         return max;

@@ -1,4 +1,5 @@
-//! Requests to the kernel that no library wraps: for block devices, locks of open file descriptions, some of sockets, and the core of a thread.
+//! Requests to the kernel that no library wraps: for block devices, locks of open file descriptions, some of
+//! sockets, and the core of a thread.
 
 #![allow(unsafe_code)]
 
@@ -86,7 +87,8 @@ fn option(socket: &impl AsFd, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
     let descriptor = socket.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `value`, and the length to `len`.
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `value`, and the length to
+    // `len`.
     let result = unsafe {
         libc::getsockopt(descriptor, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
     };

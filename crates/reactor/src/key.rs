@@ -1,4 +1,5 @@
-//! The 64 bits that the kernel hands back with each occurrence: what it concerns, and which life of that slot.
+//! The 64 bits that the kernel hands back with each occurrence: what it concerns, and which life of that
+//! slot.
 
 /// What an occurrence concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

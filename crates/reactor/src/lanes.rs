@@ -1,9 +1,9 @@
 //! The sockets of a reactor and what is known about each: a table without system calls.
 //!
-//! A lane is *ready* from the moment the kernel said so until a receive found it empty. It is *hot* while it lately had
-//! bytes: a spinning reactor then just tries to receive, which is cheaper than asking. A lane that is neither is *cold* and
-//! waits for the kernel's word. The list of active lanes holds all that are ready or hot, and every lane outside of it
-//! that is not paused is armed: so no wake-up is lost.
+//! A lane is *ready* from the moment the kernel said so until a receive found it empty. It is *hot* while it
+//! lately had bytes: a spinning reactor then just tries to receive, which is cheaper than asking. A lane that
+//! is neither is *cold* and waits for the kernel's word. The list of active lanes holds all that are ready or
+//! hot, and every lane outside of it that is not paused is armed: so no wake-up is lost.
 
 use crate::Token;
 use crate::key::{Key, Kind};
@@ -131,8 +131,8 @@ impl Lanes {
         }
     }
 
-    /// Goes round the active lanes, at most `lanes_max` of them: `report` is called for each that is worth a receive, `cool` for
-    /// each that leaves the list and has to be armed.
+    /// Goes round the active lanes, at most `lanes_max` of them: `report` is called for each that is worth a
+    /// receive, `cool` for each that leaves the list and has to be armed.
     pub fn go_round(
         &mut self,
         lanes_max: usize,

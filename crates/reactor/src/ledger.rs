@@ -1,8 +1,8 @@
 //! What one socket has lent to the kernel, and when it is given back: no I/O.
 //!
-//! The kernel numbers the sends of a socket that copy nothing, from 0, and gives back ranges of numbers, mostly in order
-//! (`MSG_ZEROCOPY`). Invariant: what was lent by a send stays here until the number of that send was given back; a number that
-//! is not out is ignored.
+//! The kernel numbers the sends of a socket that copy nothing, from 0, and gives back ranges of numbers,
+//! mostly in order (`MSG_ZEROCOPY`). Invariant: what was lent by a send stays here until the number of that
+//! send was given back; a number that is not out is ignored.
 
 use isolane_memory::Lent;
 use std::collections::VecDeque;

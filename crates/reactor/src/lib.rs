@@ -33,8 +33,8 @@
 //! ```
 //!
 //! It is not a runtime: no tasks, no futures, no protocol. It keeps three promises: one turn does a bounded
-//! amount of work; a lane with unread bytes is reported again until a receive found it empty; memory that was given
-//! to the kernel stays untouched until the kernel is done with it, even when the reactor is dropped.
+//! amount of work; a lane with unread bytes is reported again until a receive found it empty; memory that was
+//! given to the kernel stays untouched until the kernel is done with it, even when the reactor is dropped.
 
 #![deny(unsafe_code)]
 

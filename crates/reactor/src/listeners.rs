@@ -1,7 +1,7 @@
 //! Where connections come in.
 //!
-//! When the process has no descriptor or memory left for a connection, accepting rests for a while: the connection stays in the
-//! kernel's queue, and the reactor does not spin on it.
+//! When the process has no descriptor or memory left for a connection, accepting rests for a while: the
+//! connection stays in the kernel's queue, and the reactor does not spin on it.
 
 use crate::key::{Key, Kind};
 use crate::poller::Poller;

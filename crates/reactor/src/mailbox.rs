@@ -1,5 +1,6 @@
-//! Messages between threads and reactors: many senders, one receiver, no lock, and a [`Waker`] that is rung after each
-//! message. Not for payload: what is sent here is control (a new connection, a stop) or a submission.
+//! Messages between threads and reactors: many senders, one receiver, no lock, and a [`Waker`] that is rung
+//! after each message. Not for payload: what is sent here is control (a new connection, a stop) or a
+//! submission.
 
 use crate::Waker;
 use std::sync::mpsc;
@@ -90,7 +91,8 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The oldest unread message. After reading a bounded number of them, wake the own reactor if there may be more.
+    /// The oldest unread message. After reading a bounded number of them, wake the own reactor if there may
+    /// be more.
     pub fn poll(&self) -> Option<T> {
         self.receiver.try_recv().ok()
     }

@@ -1,4 +1,5 @@
-//! What the kernel says in a socket's error queue about sends that copied nothing. `unsafe` because no library reads it.
+//! What the kernel says in a socket's error queue about sends that copied nothing. `unsafe` because no
+//! library reads it.
 
 #![allow(unsafe_code)]
 
@@ -15,8 +16,8 @@ pub(crate) fn next(socket: &impl AsFd) -> io::Result<Option<Notice>> {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        // SAFETY: the descriptor is open; the kernel writes to `message` and to `control`, which are as long as it is told and
-        // outlive the call.
+        // SAFETY: the descriptor is open; the kernel writes to `message` and to `control`, which are as long
+        // as it is told and outlive the call.
         if unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) } < 0 {
             return match io::Error::last_os_error() {
                 error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -32,7 +33,8 @@ pub(crate) fn next(socket: &impl AsFd) -> io::Result<Option<Notice>> {
 
 /// The notice in a message's control data, whose buffer must still be alive.
 fn parse(message: &libc::msghdr) -> Option<Notice> {
-    // SAFETY: the kernel has filled in `msg_control` and `msg_controllen`, and the buffer lives in the caller.
+    // SAFETY: the kernel has filled in `msg_control` and `msg_controllen`, and the buffer lives in the
+    // caller.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     // SAFETY: a header that is not null lies whole in the buffer.
     while let Some(control) = unsafe { header.as_ref() } {

@@ -55,8 +55,8 @@ impl Poller {
         Ok((Poller::Epoll(epoll), format!("epoll{reason}")))
     }
 
-    /// After a refusal by [`Poller::collect`]: opens the interface anew if the reason is that the calling thread is another than
-    /// before. Nothing is armed then.
+    /// After a refusal by [`Poller::collect`]: opens the interface anew if the reason is that the calling
+    /// thread is another than before. Nothing is armed then.
     ///
     /// # Errors
     /// The refusal, if it has another reason; else the kernel's.

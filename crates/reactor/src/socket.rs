@@ -55,7 +55,8 @@ pub fn set_nodelay(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_tcp_nodelay(true)
 }
 
-/// Finds a dead peer of an idle connection: first probe after `idle`, then every `interval`, lost after `probes`.
+/// Finds a dead peer of an idle connection: first probe after `idle`, then every `interval`, lost after
+/// `probes`.
 ///
 /// # Errors
 /// The kernel's.
@@ -77,8 +78,9 @@ pub fn is_within_machine(local: IpAddr, peer: IpAddr) -> bool {
     peer.is_loopback() || local == peer
 }
 
-/// Lets the kernel take `bytes` from us at a time (`SO_SNDBUF`), if it may be so much; else it goes on to choose itself. For a
-/// connection within the machine, where a buffer bridges no distance: whatever waits in it leaves the caches.
+/// Lets the kernel take `bytes` from us at a time (`SO_SNDBUF`), if it may be so much; else it goes on to
+/// choose itself. For a connection within the machine, where a buffer bridges no distance: whatever waits in
+/// it leaves the caches.
 ///
 /// # Errors
 /// The kernel's.

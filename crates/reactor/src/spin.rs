@@ -1,6 +1,6 @@
-//! Whether to go on spinning. Spinning pays only while work follows on work; so the time spent on it doubles each time a
-//! sleep turns out to have been short, and halves each time it was long. A core with nothing but keep-alives spins for
-//! microseconds only; a lane that bounces replies finds its reactor awake.
+//! Whether to go on spinning. Spinning pays only while work follows on work; so the time spent on it doubles
+//! each time a sleep turns out to have been short, and halves each time it was long. A core with nothing but
+//! keep-alives spins for microseconds only; a lane that bounces replies finds its reactor awake.
 
 use crate::Mode;
 use std::time::{Duration, Instant};

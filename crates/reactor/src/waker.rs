@@ -1,8 +1,9 @@
 //! Wakes a reactor from other threads.
 //!
-//! One atomic word says what the reactor does. A waker swaps in `NOTIFIED`; only when the reactor slept does it pay for a
-//! system call. The reactor goes to sleep by exchanging `RUNNING` for `ASLEEP`, which fails if a notification came first.
-//! So a notification is never lost: whatever was written before [`Waker::wake`] is visible to the turn that reports it.
+//! One atomic word says what the reactor does. A waker swaps in `NOTIFIED`; only when the reactor slept does
+//! it pay for a system call. The reactor goes to sleep by exchanging `RUNNING` for `ASLEEP`, which fails if a
+//! notification came first. So a notification is never lost: whatever was written before [`Waker::wake`] is
+//! visible to the turn that reports it.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,8 +11,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Makes a reactor report [`Event::Woken`](crate::Event::Woken) soon. Costs one atomic exchange while the reactor runs, and
-/// one system call when it sleeps.
+/// Makes a reactor report [`Event::Woken`](crate::Event::Woken) soon. Costs one atomic exchange while the
+/// reactor runs, and one system call when it sleeps.
 #[derive(Clone, Debug)]
 pub struct Waker {
     shared: Arc<Shared>,
@@ -28,7 +29,8 @@ impl Waker {
     /// Wakes the reactor. Calls before its next turn count as one.
     pub fn wake(&self) {
         if self.shared.state.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP {
-            // The only failure of a non-blocking eventfd is a full counter, and then the doorbell rings already.
+            // The only failure of a non-blocking eventfd is a full counter, and then the doorbell rings
+            // already.
             let _ = rustix::io::write(&self.shared.doorbell, &1u64.to_ne_bytes());
         }
     }

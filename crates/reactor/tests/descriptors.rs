@@ -1,4 +1,5 @@
-//! The story of a process that runs out of descriptors. Alone in its program, because the limit is the whole process's.
+//! The story of a process that runs out of descriptors. Alone in its program, because the limit is the whole
+//! process's.
 
 mod common;
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A lost wake-up would leave the reactor asleep for ever: the deadline is far, and every message is waited for.
+/// A lost wake-up would leave the reactor asleep for ever: the deadline is far, and every message is waited
+/// for.
 #[test]
 fn no_message_of_many_threads_is_lost_however_often_the_reactor_falls_asleep() {
     with_each(|config| {

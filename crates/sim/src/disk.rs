@@ -1,8 +1,8 @@
 //! A simulated disk with a volatile cache.
 //!
-//! It carries out file operations a few sectors at a time, in any order, many at once. A sector is atomic; all larger units
-//! may be torn. Invariant: what a sync (or a durable write) covered when it succeeded survives a power cut; of all
-//! else, each sector independently keeps any of the versions it had since.
+//! It carries out file operations a few sectors at a time, in any order, many at once. A sector is atomic;
+//! all larger units may be torn. Invariant: what a sync (or a durable write) covered when it succeeded
+//! survives a power cut; of all else, each sector independently keeps any of the versions it had since.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -173,8 +173,8 @@ impl Disk {
         Finished { token, result, operation }
     }
 
-    /// Versions made before `time` are durable, or, if that failed, forgotten to be dirty: what got to the disk of them is
-    /// anybody's guess, and no later sync will say so.
+    /// Versions made before `time` are durable, or, if that failed, forgotten to be dirty: what got to the
+    /// disk of them is anybody's guess, and no later sync will say so.
     fn settle(&mut self, sectors: std::ops::Range<usize>, time: u64, is_ok: bool) {
         let durable = &mut self.durable;
         let rng = &mut self.rng;

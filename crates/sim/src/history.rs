@@ -1,9 +1,9 @@
 //! What a block may hold, judged by what was asked and acknowledged, and by nothing else.
 //!
-//! Each write of a block has a value of its own, a time when it was asked, and perhaps one when it was acknowledged.
-//! A value is superseded by a write that was asked after it was acknowledged. So:
-//! * a read may see any write asked before the read ended, but none that an acknowledged write superseded before the
-//!   read was asked;
+//! Each write of a block has a value of its own, a time when it was asked, and perhaps one when it was
+//! acknowledged. A value is superseded by a write that was asked after it was acknowledged. So:
+//! * a read may see any write asked before the read ended, but none that an acknowledged write superseded
+//!   before the read was asked;
 //! * a power cut may leave any write asked, but none that a write known to be durable superseded.
 
 /// The writes of all blocks.

@@ -1,4 +1,5 @@
-//! Clients that send random requests to a file volume on a simulated disk, and judge every answer by its [`History`].
+//! Clients that send random requests to a file volume on a simulated disk, and judge every answer by its
+//! [`History`].
 //!
 //! A block's value is a number written over the whole block, so half of a write is never a value.
 

@@ -49,15 +49,15 @@ pub struct TargetConfig {
     pub handshake: Duration,
     /// A transfer may stand still for so long, twice that at the most.
     pub stall: Duration,
-    /// Short commands pass long ones on their connection, and a turn receives a bounded amount from each of many; without
-    /// it, first come, first served.
+    /// Short commands pass long ones on their connection, and a turn receives a bounded amount from each of
+    /// many; without it, first come, first served.
     pub scheduling: bool,
-    /// At this interval lanes are moved between cores by their load, and reactors without any sleep; `None` leaves each where it
-    /// was placed. Nothing moves with one core. Where cpufreq allows it, the clock of the first core follows its load until the target
-    /// has ended in order.
+    /// At this interval lanes are moved between cores by their load, and reactors without any sleep; `None`
+    /// leaves each where it was placed. Nothing moves with one core. Where cpufreq allows it, the clock of
+    /// the first core follows its load until the target has ended in order.
     pub schedule: Option<Duration>,
-    /// Sends of at least so many bytes are made without a copy, where the kernel can do that: with 0 every send. `None`
-    /// always copies.
+    /// Sends of at least so many bytes are made without a copy, where the kernel can do that: with 0 every
+    /// send. `None` always copies.
     pub zero_copy_above: Option<usize>,
     /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024 are taken.
     pub pool_pages_max: usize,

@@ -1,4 +1,5 @@
-//! What a running target tells about its connections: asked of every core by a message, so that it costs the data path nothing.
+//! What a running target tells about its connections: asked of every core by a message, so that it costs the
+//! data path nothing.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;

@@ -44,7 +44,8 @@ impl Operation {
 pub struct Counters {
     /// Connections that are open now.
     pub connections_open: u64,
-    /// Closed connections whose last bytes the kernel still sends out of our memory. They count against the limit, too.
+    /// Closed connections whose last bytes the kernel still sends out of our memory. They count against the
+    /// limit, too.
     pub connections_lingering: u64,
     /// Connections accepted since the start.
     pub connections_total: u64,
@@ -118,7 +119,8 @@ impl Latency {
         self.buckets.iter().sum()
     }
 
-    /// The upper bound of the bucket that holds the given share (0.0 to 1.0) of all durations; zero when empty.
+    /// The upper bound of the bucket that holds the given share (0.0 to 1.0) of all durations; zero when
+    /// empty.
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;

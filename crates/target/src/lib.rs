@@ -1,9 +1,9 @@
 //! The NVMe/TCP target: protocol, reactors and volumes put together.
 //!
-//! [`Target::start`] listens, starts one reactor thread per core and serves the given volumes as namespaces of one
-//! NVM subsystem, beside a discovery subsystem. A connection belongs to one core at a time; its commands meet no
-//! lock but the volume's own. The control path (connecting, admin commands, keep-alive) is one lock around the
-//! subsystem's state.
+//! [`Target::start`] listens, starts one reactor thread per core and serves the given volumes as namespaces
+//! of one NVM subsystem, beside a discovery subsystem. A connection belongs to one core at a time; its
+//! commands meet no lock but the volume's own. The control path (connecting, admin commands, keep-alive) is
+//! one lock around the subsystem's state.
 //!
 //! ```no_run
 //! use isolane_target::{Target, TargetConfig};

@@ -57,9 +57,9 @@ impl fmt::Display for Listen {
 }
 
 impl Listen {
-    /// Opens the listener, with its options: what cannot be had is found out now, and the TCP handshake tells every host how
-    /// large the buffers are. An address in use is waited for: the kernel tears a killed program's ring down on its own
-    /// time, and keeps the listeners that the ring accepted from until then.
+    /// Opens the listener, with its options: what cannot be had is found out now, and the TCP handshake tells
+    /// every host how large the buffers are. An address in use is waited for: the kernel tears a killed
+    /// program's ring down on its own time, and keeps the listeners that the ring accepted from until then.
     pub(crate) fn open(&self) -> Result<TcpListener, StartError> {
         wait_for_the_dead(self.address, PATIENCE, || self.try_open())
     }
@@ -84,8 +84,8 @@ impl Listen {
     }
 }
 
-/// Tries again while the address is in use, for a bounded time. Whether its user still lives cannot be known: other users'
-/// programs are not seen.
+/// Tries again while the address is in use, for a bounded time. Whether its user still lives cannot be known:
+/// other users' programs are not seen.
 fn wait_for_the_dead<T>(
     address: SocketAddr,
     patience: Duration,

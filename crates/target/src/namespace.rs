@@ -1,4 +1,5 @@
-//! The namespaces as the data path sees them: an id leads to a volume and what commands to it are checked against.
+//! The namespaces as the data path sees them: an id leads to a volume and what commands to it are checked
+//! against.
 //!
 //! Immutable while the target runs, so every core reads it without a lock.
 

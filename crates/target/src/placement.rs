@@ -1,7 +1,7 @@
 //! Which core a new connection goes to (S6). A decision without I/O.
 //!
-//! Invariant: no core is chosen that has twice as many connections as the least loaded one and a few more, whatever the
-//! rule says.
+//! Invariant: no core is chosen that has twice as many connections as the least loaded one and a few more,
+//! whatever the rule says.
 
 use isolane_reactor::topology::Topology;
 
@@ -36,7 +36,8 @@ impl Placer {
         Placer { placement, reactors: cores.len().max(1), nearest, turn: 0 }
     }
 
-    /// The reactor for a connection whose packets arrive on core `incoming`; `load` tells how many connections a reactor has.
+    /// The reactor for a connection whose packets arrive on core `incoming`; `load` tells how many
+    /// connections a reactor has.
     pub(crate) fn place(&mut self, incoming: Option<usize>, load: impl Fn(usize) -> u64) -> usize {
         let least = (0..self.reactors).map(&load).min().unwrap_or(0);
         let is_crowded = |reactor: usize| load(reactor) >= 2 * least + CROWD;
@@ -60,8 +61,8 @@ impl Placer {
         self.of_turn(turn)
     }
 
-    /// Each round begins one reactor further on: hosts connect an admin queue and then so many I/O queues, and all the busy ones
-    /// of many hosts must not meet on one reactor.
+    /// Each round begins one reactor further on: hosts connect an admin queue and then so many I/O queues,
+    /// and all the busy ones of many hosts must not meet on one reactor.
     fn of_turn(&self, turn: usize) -> usize {
         (turn % self.reactors + turn / self.reactors) % self.reactors
     }

@@ -1,9 +1,10 @@
-//! Which lane should be on which core (S8): a decision about loads, without I/O and without a clock of its own.
+//! Which lane should be on which core (S8): a decision about loads, without I/O and without a clock of its
+//! own.
 //!
-//! Each core reports once an interval what it did. Lanes without traffic are moved to the first core, and so are those of cores
-//! that together do little, so that the other reactors can sleep; a lane is moved off a core that has too much to do, to the one that
-//! does least, if both are better off. Invariant: one round moves a bounded number of lanes, and a lane that was moved stays for
-//! a while.
+//! Each core reports once an interval what it did. Lanes without traffic are moved to the first core, and so
+//! are those of cores that together do little, so that the other reactors can sleep; a lane is moved off a
+//! core that has too much to do, to the one that does least, if both are better off. Invariant: one round
+//! moves a bounded number of lanes, and a lane that was moved stays for a while.
 
 use std::collections::HashMap;
 
@@ -127,7 +128,8 @@ fn balance(weight: f64, difference: f64) -> i64 {
 /// A core with work for more of its time than this has too much.
 const OVERLOADED: f64 = 0.9;
 const OVERLOADED_ROUNDS: u32 = 2;
-/// Only a core with less than this takes a lane of an overloaded one, and it must end up with so much less than that has now.
+/// Only a core with less than this takes a lane of an overloaded one, and it must end up with so much less
+/// than that has now.
 const RELIEF: f64 = 0.7;
 const GAIN: f64 = 0.9;
 /// A core with less than this gives its lanes to the first, if that then has no more than the second number.

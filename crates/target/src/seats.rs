@@ -1,7 +1,8 @@
 //! Seats for lanes: a core has as many as its pool can keep memory free for.
 //!
-//! A lane takes its seat before it is on a core, be it accepted there or moved there from another, and gives it back when it has
-//! gone for good (or ends with the target). Invariant: no core ever has more lanes than seats, whoever brings them and from wherever.
+//! A lane takes its seat before it is on a core, be it accepted there or moved there from another, and gives
+//! it back when it has gone for good (or ends with the target). Invariant: no core ever has more lanes than
+//! seats, whoever brings them and from wherever.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

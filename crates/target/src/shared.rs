@@ -211,8 +211,8 @@ impl Shared {
         self.control.lock().lanes_of(id).map(|lane| Arc::clone(&lane.busy)).collect()
     }
 
-    /// Asks the cores that own connections of this host to read them; returns how many will answer. The lock is held until all
-    /// are asked, so that no connection moves meanwhile.
+    /// Asks the cores that own connections of this host to read them; returns how many will answer. The lock
+    /// is held until all are asked, so that no connection moves meanwhile.
     pub(crate) fn ask_to_read(&self, host_nqn: Nqn, reply_to: Address) -> usize {
         let control = self.control.lock();
         let lanes = control.lanes.values().flatten().filter(|lane| lane.host_nqn == host_nqn);
@@ -223,8 +223,8 @@ impl Shared {
         cores.len()
     }
 
-    /// Gives a lane to another core, unless its old core has unread messages: all that concern the lane are sent under this
-    /// lock, so from then on they go to the new core, behind the lane.
+    /// Gives a lane to another core, unless its old core has unread messages: all that concern the lane are
+    /// sent under this lock, so from then on they go to the new core, behind the lane.
     ///
     /// # Errors
     /// The lane comes back.
@@ -298,7 +298,8 @@ impl Shared {
 }
 
 impl Control {
-    /// Lanes that have given up are forgotten here: an association may take long to end, and its host try often.
+    /// Lanes that have given up are forgotten here: an association may take long to end, and its host try
+    /// often.
     fn wait(&mut self, address: Address, busy: &Arc<Busy>) {
         self.waiting.retain(|(other, lane)| *other != address && lane.strong_count() > 0);
         self.waiting.push((address, Arc::downgrade(busy)));

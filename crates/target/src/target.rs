@@ -85,8 +85,8 @@ impl Target {
     /// Starts to serve.
     ///
     /// # Errors
-    /// When an address, a core or the kernel's interfaces cannot be had as asked for. An address in use is waited for, 5 s at
-    /// the most.
+    /// When an address, a core or the kernel's interfaces cannot be had as asked for. An address in use is
+    /// waited for, 5 s at the most.
     pub fn start(config: TargetConfig) -> Result<Target, StartError> {
         config.check()?;
         if let Err(error) = raise_descriptor_limit() {
@@ -143,16 +143,16 @@ impl Target {
         connections::ask(&self.shared, &self.cores)
     }
 
-    /// Moves the connection of this peer to another reactor, as soon as nothing of it is under way, if that is soon. Only with
-    /// [`TargetConfig::schedule`]; the scheduler may move it on.
+    /// Moves the connection of this peer to another reactor, as soon as nothing of it is under way, if that
+    /// is soon. Only with [`TargetConfig::schedule`]; the scheduler may move it on.
     pub fn relocate(&self, peer: SocketAddr, reactor: usize) {
         if reactor < self.shared.mailboxes.len() {
             self.shared.post_to_all(|| Message::DepartPeer { peer, to: reactor });
         }
     }
 
-    /// Stops: no connection is accepted any more, commands in flight get `within` to finish (not async events, and not
-    /// transfers that are half received), connections are closed, volumes flushed.
+    /// Stops: no connection is accepted any more, commands in flight get `within` to finish (not async
+    /// events, and not transfers that are half received), connections are closed, volumes flushed.
     pub fn shutdown(mut self, within: Duration) -> ShutdownReport {
         self.stop(within)
     }

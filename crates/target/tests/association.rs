@@ -178,7 +178,8 @@ fn a_host_is_not_admitted_anew_while_an_older_write_of_it_cannot_reach_its_volum
     assert_eq!(admitted.connect(0, 0xffff, NQN, HOST, 31).status, Status::SUCCESS);
 }
 
-/// It has asked for more than its connection holds, and what it sent behind that cannot be read until it has taken answers.
+/// It has asked for more than its connection holds, and what it sent behind that cannot be read until it has
+/// taken answers.
 #[test]
 fn a_host_that_left_its_answers_unread_is_admitted_anew_and_its_older_writes_are_lost() {
     let config = TargetConfig { queue_depth: 1024, ..two_cores(&["mem:64K"]) };

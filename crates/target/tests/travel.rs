@@ -139,7 +139,8 @@ fn answers(queue: &mut MockHost, cids: &[u16]) -> Vec<Vec<u8>> {
     all
 }
 
-/// What each core keeps free for one command of each of its lanes is promised to no more lanes than it suffices for.
+/// What each core keeps free for one command of each of its lanes is promised to no more lanes than it
+/// suffices for.
 #[test]
 fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
     // The others say nothing, and keep their places for as long as this takes.
@@ -161,8 +162,8 @@ fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
     }
     assert_eq!(target.counters().connections_per_core, counts);
     assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
-    // One that speaks is held, so that it may leave once it is quiet; as there is no room, it is read from again. Its host
-    // takes nothing before, and its answers do not fit on the way.
+    // One that speaks is held, so that it may leave once it is quiet; as there is no room, it is read from
+    // again. Its host takes nothing before, and its answers do not fit on the way.
     rustix::net::sockopt::set_socket_recv_buffer_size(&queue.stream, 64 << 10).unwrap();
     let read = SubmissionEntry { sgl: Sgl::Transport { len: 256 << 10 }, ..read_entry(0, 512) };
     for _ in 0..5 {

@@ -40,8 +40,8 @@ fn what_is_read_without_a_copy_is_what_was_written_also_when_it_is_overwritten_m
     }
 }
 
-/// A host that asks for much and takes nothing: its connection ends with memory lent, and that comes back. Together
-/// they are lent more than the target has.
+/// A host that asks for much and takes nothing: its connection ends with memory lent, and that comes back.
+/// Together they are lent more than the target has.
 #[test]
 fn hosts_that_take_nothing_and_go_cost_no_memory() {
     let directory = tempfile::tempdir().unwrap();

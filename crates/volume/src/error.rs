@@ -64,8 +64,8 @@ pub enum VolumeError {
         /// Bytes to write.
         len: u64,
     },
-    /// A sync failed, now or earlier: data that was written may be lost, and the kernel would not say so twice. Nothing is
-    /// written any more until the volume is opened anew.
+    /// A sync failed, now or earlier: data that was written may be lost, and the kernel would not say so
+    /// twice. Nothing is written any more until the volume is opened anew.
     #[error("a sync failed, so writes may be lost: {}; check the storage, then restart the target", errno(*raw_os_error))]
     SyncFailed {
         /// What the system said when it failed.

@@ -1,15 +1,16 @@
 //! Volumes: what a target serves. Memory, null, file and block device.
 //!
-//! A [`Volume`] does no I/O and knows no protocol. [`Volume::start`] either finishes a [`Request`] at once, or hands
-//! out one file [`Operation`](isolane_reactor::file::Operation) for the reactor to carry out, whose result goes to
-//! [`Volume::resume`]; so the same code runs on a real file and on a simulated disk that loses power.
+//! A [`Volume`] does no I/O and knows no protocol. [`Volume::start`] either finishes a [`Request`] at once,
+//! or hands out one file [`Operation`](isolane_reactor::file::Operation) for the reactor to carry out, whose
+//! result goes to [`Volume::resume`]; so the same code runs on a real file and on a simulated disk that loses
+//! power.
 //!
 //! Invariants, for every volume:
 //! * A block is never torn: no read sees a part of a concurrent write's block, on whatever core either runs,
 //!   and a request that is never started changes nothing.
 //! * A completed write is seen by every later read.
-//! * A completed [`Request::Flush`], and a completed write with `fua`, survives a power cut if the storage below
-//!   keeps its promises; if it said that it did not, no flush succeeds any more.
+//! * A completed [`Request::Flush`], and a completed write with `fua`, survives a power cut if the storage
+//!   below keeps its promises; if it said that it did not, no flush succeeds any more.
 
 #![forbid(unsafe_code)]
 

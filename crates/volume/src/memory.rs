@@ -1,7 +1,8 @@
 //! A volume in memory: a table of counted pages in which a missing page reads as zeroes.
 //!
-//! It survives nothing but its target's connections. Whole pages are published by swapping them in, parts of a page are
-//! copied under the page's lock; a read holds the pages it started with, so it never sees half of a block.
+//! It survives nothing but its target's connections. Whole pages are published by swapping them in, parts of
+//! a page are copied under the page's lock; a read holds the pages it started with, so it never sees half of
+//! a block.
 
 use std::io;
 
@@ -21,7 +22,8 @@ pub struct MemoryVolume {
 }
 
 impl MemoryVolume {
-    /// A volume of zeroes. Memory is taken as it is written; `None` if the system refuses even the table of pages.
+    /// A volume of zeroes. Memory is taken as it is written; `None` if the system refuses even the table of
+    /// pages.
     pub fn new(name: String, geometry: Geometry, identity: Identity) -> Option<MemoryVolume> {
         let pages = PageTable::new(geometry.bytes().div_ceil(PAGE_SIZE as u64) as usize)?;
         Some(MemoryVolume { geometry, identity, name, pages })
@@ -262,7 +264,8 @@ fn pieces(offset: usize, len: usize) -> impl Iterator<Item = Piece> {
 
 /// Bytes zeroed in one turn.
 const ZERO_MAX: u64 = 64 << 20;
-/// Pages of reads up to this length are prefetched; those of longer ones would push each other out of the cache.
+/// Pages of reads up to this length are prefetched; those of longer ones would push each other out of the
+/// cache.
 const SHORT_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]

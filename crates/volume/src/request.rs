@@ -70,7 +70,8 @@ pub enum Step {
     /// [`resume`](crate::Volume::resume) the task with its result.
     File(Operation, Task),
     /// Not now: no memory, or a request for the same blocks (or another flush) is being carried out. Start
-    /// this request in a later turn. It is what is left of the original one, and its outcome is the outcome of all.
+    /// this request in a later turn. It is what is left of the original one, and its outcome is the outcome
+    /// of all.
     Later(Request),
 }
 

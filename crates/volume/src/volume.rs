@@ -38,19 +38,20 @@ pub trait Volume: Send + Sync {
         None
     }
 
-    /// Reads blocks that can be had at once, without the pool's memory and without a file. `None`: [`Volume::start`] the read.
+    /// Reads blocks that can be had at once, without the pool's memory and without a file. `None`:
+    /// [`Volume::start`] the read.
     fn read_now(&self, _lba: u64, _blocks: u64) -> Option<Payload> {
         None
     }
 
-    /// Writes blocks if that can be done at once, and is then as durable as it ever gets. `Err` gives the data back:
-    /// [`Volume::start`] the write.
+    /// Writes blocks if that can be done at once, and is then as durable as it ever gets. `Err` gives the
+    /// data back: [`Volume::start`] the write.
     fn write_now(&self, _lba: u64, _blocks: u64, data: Buffer, _pool: &mut Pool) -> Result<(), Buffer> {
         Err(data)
     }
 
-    /// A hint: a command on the block at `lba` follows soon, as the next one or as the one after it. The volume may fetch into the
-    /// processor's cache what it will look at then. The block need not exist.
+    /// A hint: a command on the block at `lba` follows soon, as the next one or as the one after it. The
+    /// volume may fetch into the processor's cache what it will look at then. The block need not exist.
     fn foresee(&self, _lba: u64, _soon: Soon) {}
 
     /// Starts a request. Memory is taken from and given back to `pool`, the one of the calling core.

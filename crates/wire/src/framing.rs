@@ -30,7 +30,8 @@ pub struct Framing {
     pub header_digest: bool,
     /// All data is followed by its CRC32C.
     pub data_digest: bool,
-    /// CPDA (towards the controller) or HPDA (towards the host): data alignment in dwords, 0's based, 0 to 31.
+    /// CPDA (towards the controller) or HPDA (towards the host): data alignment in dwords, 0's based, 0 to
+    /// 31.
     pub pda: u8,
 }
 

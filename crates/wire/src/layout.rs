@@ -1,5 +1,5 @@
-//! Tables instead of code: `layout!` turns a list of offsets into a structure that encodes and decodes itself,
-//! `bits!` does the same for the bit fields of one word, `codes!` for a list of code points.
+//! Tables instead of code: `layout!` turns a list of offsets into a structure that encodes and decodes
+//! itself, `bits!` does the same for the bit fields of one word, `codes!` for a list of code points.
 //!
 //! Invariant, checked by the compiler: fields lie inside the structure, in rising order, without overlap.
 //! Bytes and bits that no field names are written as zero and ignored when read.

@@ -6,8 +6,8 @@
 //!
 //! Invariant: no input makes it panic, and what a decoder accepts its encoder writes again.
 //!
-//! Layouts follow the NVM Express Base Specification 1.4 (with the later fields that hosts ask for), NVMe over
-//! Fabrics 1.1 and the NVMe/TCP Transport Specification 1.0. All multi-byte fields are little endian.
+//! Layouts follow the NVM Express Base Specification 1.4 (with the later fields that hosts ask for), NVMe
+//! over Fabrics 1.1 and the NVMe/TCP Transport Specification 1.0. All multi-byte fields are little endian.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -8,8 +8,8 @@ use crate::Field;
 
 /// A qualified name: 1 to 223 bytes of UTF-8 without control characters.
 ///
-/// Real peers use names that are not of the form `nqn.yyyy-mm.domain:…` (the kernel's target takes any), so that
-/// form is a question ([`Self::has_standard_format`]), not a condition.
+/// Real peers use names that are not of the form `nqn.yyyy-mm.domain:…` (the kernel's target takes any), so
+/// that form is a question ([`Self::has_standard_format`]), not a condition.
 #[derive(Clone, Copy)]
 pub struct Nqn {
     bytes: [u8; Self::LEN_MAX],

@@ -1,4 +1,5 @@
-//! Controller properties: the registers of NVMe as Property Get and Set reach them (Base 1.4 §3.1; Fabrics 1.1 §3.4).
+//! Controller properties: the registers of NVMe as Property Get and Set reach them (Base 1.4 §3.1; Fabrics
+//! 1.1 §3.4).
 
 /// Where a property is.
 pub mod offset {

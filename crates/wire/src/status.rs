@@ -53,8 +53,8 @@ impl Status {
     }
 }
 
-/// In an entry the status stands above the phase tag, which is written as zero and ignored: there is none over
-/// Fabrics (Fabrics 1.1 §2.2).
+/// In an entry the status stands above the phase tag, which is written as zero and ignored: there is none
+/// over Fabrics (Fabrics 1.1 §2.2).
 impl Field for Status {
     const LEN: usize = 2;
 

@@ -1,5 +1,5 @@
-//! Properties: what is encoded decodes to the same; what decodes at all encodes to something that decodes to the
-//! same again; no bytes whatsoever make a decoder panic.
+//! Properties: what is encoded decodes to the same; what decodes at all encodes to something that decodes to
+//! the same again; no bytes whatsoever make a decoder panic.
 
 use isolane_wire::pdu::{
     C2hData, CapsuleCmd, CapsuleResp, CommonHeader, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu,

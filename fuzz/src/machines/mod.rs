@@ -1,5 +1,5 @@
-//! The machines of `isolane-proto`: no bytes and no way to cut them make one panic, place a byte outside of the
-//! memory given for it, answer a command twice, or send what is not a PDU.
+//! The machines of `isolane-proto`: no bytes and no way to cut them make one panic, place a byte outside of
+//! the memory given for it, answer a command twice, or send what is not a PDU.
 
 mod admin_commands;
 mod control;

@@ -175,7 +175,8 @@ impl TargetEnd {
     }
 }
 
-/// Eight bytes of seed, then the stream of a host. However it is cut, the events and the answers are the same.
+/// Eight bytes of seed, then the stream of a host. However it is cut, the events and the answers are the
+/// same.
 pub(crate) fn target_stream(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let seed = input.u64();

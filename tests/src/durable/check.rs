@@ -19,8 +19,8 @@ pub struct Broken {
     pub found: Found,
 }
 
-/// Reads every block that was ever written and returns the broken promises. What was found becomes the least that the next check
-/// may find, unless the promise was broken.
+/// Reads every block that was ever written and returns the broken promises. What was found becomes the least
+/// that the next check may find, unless the promise was broken.
 pub fn check(disk: &mut dyn Disk, ledger: &mut Ledger) -> io::Result<Vec<Broken>> {
     let mut broken = Vec::new();
     let block_bytes = ledger.block_bytes;

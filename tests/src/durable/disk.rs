@@ -58,7 +58,8 @@ impl Disk for Device {
     }
 }
 
-/// A volume behind Isolane's host, which ends with its connection: a write whose fate is unknown stays unknown.
+/// A volume behind Isolane's host, which ends with its connection: a write whose fate is unknown stays
+/// unknown.
 struct Remote(BlockingVolume);
 
 impl Remote {

@@ -9,8 +9,8 @@ use std::{fs, io};
 pub enum Claim {
     /// Those of FUA writes, and of all writes before a Flush.
     Durable,
-    /// All of them, and nothing is written with FUA or flushed. A disk with a volatile cache must break this claim: it
-    /// shows that the power cut cuts.
+    /// All of them, and nothing is written with FUA or flushed. A disk with a volatile cache must break this
+    /// claim: it shows that the power cut cuts.
     Completed,
 }
 

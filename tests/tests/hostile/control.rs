@@ -1,5 +1,5 @@
-//! Commands that are well formed and out of place: before Connect, before enabling, twice, too many, and the registers
-//! turned under load.
+//! Commands that are well formed and out of place: before Connect, before enabling, twice, too many, and the
+//! registers turned under load.
 
 use std::io::Write;
 

@@ -79,7 +79,8 @@ fn nonsense_in_every_step_of_setup_hangs_nobody() {
                         false => Act::Honest,
                     });
                     let (uri, options) = (liar.uri(), options.clone());
-                    // Some lies are told too late to be noticed, and a failed feature is no reason to give up.
+                    // Some lies are told too late to be noticed, and a failed feature is no reason to give
+                    // up.
                     let _ =
                         without_hanging(&format!("step {step}, lie {lie}"), move || inspect(&uri, &options));
                 }

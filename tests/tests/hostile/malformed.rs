@@ -1,5 +1,5 @@
-//! PDUs that are wrong: each is answered with the status and offset that the specification wants, on every state of a
-//! connection, whole or byte by byte, and nobody else notices.
+//! PDUs that are wrong: each is answered with the status and offset that the specification wants, on every
+//! state of a connection, whole or byte by byte, and nobody else notices.
 
 use std::net::SocketAddr;
 

@@ -14,25 +14,29 @@ use crate::units::{parse_bytes, parse_time};
 
 /// Measure a volume, or check it with patterns
 ///
-/// Keeps `--depth` operations in flight on each of `--lanes` connections for `--time`, all from one thread, and
-/// prints operations and MiB (1,048,576 bytes) a second and the distribution of latencies in microseconds.
+/// Keeps `--depth` operations in flight on each of `--lanes` connections for `--time`, all from one thread,
+/// and prints operations and MiB (1,048,576 bytes) a second and the distribution of latencies in
+/// microseconds.
 ///
-/// Memory that nobody has written yet is slow at its first write, because the system makes and clears each page then, and
-/// fast at reads, because all of it is one page of zeroes. A fresh memory volume, or a sparse file, is therefore written
-/// once before it is measured: `--rw write --bs 1m --time 10s`, or longer for a large one; `--size` makes it small.
+/// Memory that nobody has written yet is slow at its first write, because the system makes and clears each
+/// page then, and fast at reads, because all of it is one page of zeroes. A fresh memory volume, or a sparse
+/// file, is therefore written once before it is measured: `--rw write --bs 1m --time 10s`, or longer for a
+/// large one; `--size` makes it small.
 ///
-/// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw, as --rw and as --beside, and --verify need a volume
-/// without data worth keeping.
+/// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw, as --rw and as --beside, and --verify need
+/// a volume without data worth keeping.
 ///
-/// With `--verify` every block that is written carries its address and a sequence number, and is checked whenever
-/// it is read; at the end everything that was written is read back. A write that was never acknowledged (because
-/// the target went away) may read as old or new; anything else is an error and the exit status is 1.
+/// With `--verify` every block that is written carries its address and a sequence number, and is checked
+/// whenever it is read; at the end everything that was written is read back. A write that was never
+/// acknowledged (because the target went away) may read as old or new; anything else is an error and the exit
+/// status is 1.
 ///
 /// With `--threads` that many threads share one volume and keep `--depth` operations in flight each.
 ///
-/// With `--beside` other operations are kept in flight on the same lanes, and both are measured apart: `--depth 16
-/// --beside write:1m:32` shows what small reads suffer from bulk on their connection. With lanes by class they need not
-/// share one: `--depth 16 --beside write:1m:32 --spread` with `--lanes 4` against `--lanes 2 --read-lanes 2`.
+/// With `--beside` other operations are kept in flight on the same lanes, and both are measured apart:
+/// `--depth 16 --beside write:1m:32` shows what small reads suffer from bulk on their connection. With lanes
+/// by class they need not share one: `--depth 16 --beside write:1m:32 --spread` with `--lanes 4` against
+/// `--lanes 2 --read-lanes 2`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N]
@@ -53,17 +57,19 @@ pub struct Args {
     /// Lanes of the default class; each is one connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub lanes: u16,
-    /// Lanes for reads alone; without any, reads share the default class. A target that grants fewer lanes altogether takes
-    /// them from the poll class and then from here; what it granted is shown
+    /// Lanes for reads alone; without any, reads share the default class. A target that grants fewer lanes
+    /// altogether takes them from the poll class and then from here; what it granted is shown
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub read_lanes: u16,
     /// Lanes for operations that ask for the poll class, as --class poll does
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub poll_lanes: u16,
-    /// The class that the measured operations ask for; without it, reads go to the read class and writes to the default class
+    /// The class that the measured operations ask for; without it, reads go to the read class and writes to
+    /// the default class
     #[arg(long, value_enum)]
     pub class: Option<ClassArg>,
-    /// Let --depth and the depth of --beside count on all lanes together, and each operation go to the next lane of its class
+    /// Let --depth and the depth of --beside count on all lanes together, and each operation go to the next
+    /// lane of its class
     #[arg(long)]
     pub spread: bool,
     /// What the host does while it waits
@@ -78,12 +84,13 @@ pub struct Args {
     /// Write patterns and check them
     #[arg(long)]
     pub verify: bool,
-    /// Keep these in flight as well, on each lane, and measure them apart: read|write|randread|randwrite:SIZE:DEPTH
+    /// Keep these in flight as well, on each lane, and measure them apart:
+    /// read|write|randread|randwrite:SIZE:DEPTH
     #[arg(long, value_name = "KIND:SIZE:DEPTH", conflicts_with = "verify")]
     pub beside: Option<Beside>,
-    /// While others are in flight, hold operations back until one of three is reached: a number of operations, bytes of
-    /// write data (with k or M for powers of 1024), or a time (with us, ms or s; seconds without). 16:64k:50us if nothing
-    /// is said
+    /// While others are in flight, hold operations back until one of three is reached: a number of
+    /// operations, bytes of write data (with k or M for powers of 1024), or a time (with us, ms or s; seconds
+    /// without). 16:64k:50us if nothing is said
     #[arg(long, value_name = "REQUESTS:SIZE:TIME", num_args = 0..=1, require_equals = true, default_missing_value = "16:64k:50us", value_parser = parse_hold)]
     pub hold: Option<Hold>,
     /// Make every write durable before it completes (FUA)
@@ -92,8 +99,9 @@ pub struct Args {
     /// Pin the thread, or all of --threads, to this core
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
-    /// Also show where it ran: the core of each thread, and each connection's class, queue, port, the core that it was driven on
-    /// at the end, and the one that its packets arrive on. The JSON always has it, as placement
+    /// Also show where it ran: the core of each thread, and each connection's class, queue, port, the core
+    /// that it was driven on at the end, and the one that its packets arrive on. The JSON always has it, as
+    /// placement
     #[arg(long = "where")]
     pub is_where_shown: bool,
     /// Seed of the random offsets; the same seed gives the same sequence

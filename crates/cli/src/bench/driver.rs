@@ -1,7 +1,7 @@
 //! Keeps operations in flight and times them.
 //!
-//! One thread, one client: submit what is idle, take one turn, account for what completed. Each operation
-//! in flight owns a number (its tag) and, while idle, a buffer. The operations of a stream follow one plan: the
+//! One thread, one client: submit what is idle, take one turn, account for what completed. Each operation in
+//! flight owns a number (its tag) and, while idle, a buffer. The operations of a stream follow one plan: the
 //! measured stream is the first, that of `--beside` the second.
 
 use std::io::Write;

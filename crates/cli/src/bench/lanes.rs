@@ -1,7 +1,7 @@
 //! Which lane an operation goes to.
 //!
-//! Either each operation has a lane of its own in each class that may serve it, or, with `--spread`, each goes to the next
-//! lane of its class.
+//! Either each operation has a lane of its own in each class that may serve it, or, with `--spread`, each
+//! goes to the next lane of its class.
 
 use isolane_host::{Class, Classes, Client, Request};
 
@@ -24,7 +24,8 @@ impl Lanes {
         Lanes { class, counts, next: is_spread.then_some([0; 2]) }
     }
 
-    /// Operations of a kind that are in flight for a depth: on each lane, or, if they are spread, on all together.
+    /// Operations of a kind that are in flight for a depth: on each lane, or, if they are spread, on all
+    /// together.
     pub fn operations(&self, kind: Kind, depth: u32) -> usize {
         let [reads, writes] = self.counts;
         let lanes = match kind.reads_percent {

@@ -1,8 +1,8 @@
 //! `isolane bench`: measure a volume, or check it with patterns.
 //!
-//! [`args`] has the arguments, their checks are here; [`plan`] says what is done next, [`driver`] does it, [`ledger`] and
-//! [`pattern`] judge what comes back, [`report`] sums it up,
-//! [`workload`] says how it was asked for and [`place`] where it was.
+//! [`args`] has the arguments, their checks are here; [`plan`] says what is done next, [`driver`] does it,
+//! [`ledger`] and [`pattern`] judge what comes back, [`report`] sums it up, [`workload`] says how it was
+//! asked for and [`place`] where it was.
 
 mod args;
 mod beside;

@@ -1,7 +1,9 @@
-//! `--where`: the cores that a run was on, and for each connection where it is driven and where its packets arrive.
+//! `--where`: the cores that a run was on, and for each connection where it is driven and where its packets
+//! arrive.
 //!
-//! The thread that submits also drives the lanes of every class, so each class begins on the core of that thread (H3). Where
-//! the packets arrive is for the network card to say, and for the target's end `isolane serve` tells it on SIGUSR1 (S6).
+//! The thread that submits also drives the lanes of every class, so each class begins on the core of that
+//! thread (H3). Where the packets arrive is for the network card to say, and for the target's end
+//! `isolane serve` tells it on SIGUSR1 (S6).
 
 use std::fmt::Write;
 
@@ -35,7 +37,8 @@ pub struct ConnectionPlace {
     #[serde(skip_serializing_if = "Option::is_none")]
     lane: Option<usize>,
     local_port: u16,
-    /// Where the thread was that drove it at the end: one of those above or, with `--inline off`, the volume's own.
+    /// Where the thread was that drove it at the end: one of those above or, with `--inline off`, the
+    /// volume's own.
     driving_core: usize,
     incoming_cpu: Option<usize>,
 }

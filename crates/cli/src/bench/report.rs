@@ -1,6 +1,7 @@
 //! What a run of `bench` is summed up to: rates and the distribution of latencies, as JSON and as text.
 //!
-//! Latencies are shown in microseconds. The JSON's top level is a contract: `iops`, `mib_per_s` and `latency_us` stay as they are.
+//! Latencies are shown in microseconds. The JSON's top level is a contract: `iops`, `mib_per_s` and
+//! `latency_us` stay as they are.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;

@@ -14,7 +14,8 @@ use crate::failure::{Context, Failure};
 /// Counts and latencies of one run.
 pub struct Tally {
     histogram: Histogram<u64>,
-    /// The last latency and how often in a row it came: that of operations that began and ended together. Not yet in the histogram.
+    /// The last latency and how often in a row it came: that of operations that began and ended together. Not
+    /// yet in the histogram.
     run: (u64, u64),
     bytes: u64,
     errors: u64,

@@ -1,6 +1,7 @@
 //! `--threads`: several threads that share one volume, as a multi-threaded program would.
 //!
-//! Each thread has a place of its own at the volume and keeps `--depth` operations in flight; their figures are added up.
+//! Each thread has a place of its own at the volume and keeps `--depth` operations in flight; their figures
+//! are added up.
 
 use std::time::{Duration, Instant};
 

@@ -23,14 +23,14 @@ use source::Source;
 /// Copy between files and volumes
 ///
 /// SRC and DST are each a file, a block device, `-` or a path for a pipe, or a volume URI
-/// (nvme+tcp://HOST[:4420]/NQN[?nsid=N]).
-/// Holes of a file become Write Zeroes on a volume (they are never skipped: the volume may hold something else), and
-/// zeroes become holes again in a file. Everything is made durable before the command ends: a file is synced, a
-/// volume flushed.
+/// (nvme+tcp://HOST[:4420]/NQN[?nsid=N]). Holes of a file become Write Zeroes on a volume (they are never
+/// skipped: the volume may hold something else), and zeroes become holes again in a file. Everything is made
+/// durable before the command ends: a file is synced, a volume flushed.
 ///
-/// Before anything is written it is checked that the source consists of whole blocks and fits. A destination that is
-/// larger keeps what it has behind the end. An existing regular file is replaced, unless a running target or another
-/// program holds a lock on it; a block device must not be in use. Of a pipe nobody knows the size before its end.
+/// Before anything is written it is checked that the source consists of whole blocks and fits. A destination
+/// that is larger keeps what it has behind the end. An existing regular file is replaced, unless a running
+/// target or another program holds a lock on it; a block device must not be in use. Of a pipe nobody knows
+/// the size before its end.
 ///
 /// With `--verify` the destination is read again and compared with what was read from the source.
 #[derive(Debug, clap::Args)]

@@ -52,7 +52,8 @@ impl Side {
         }
     }
 
-    /// Whether both name the same thing, as far as can be seen from here: a file has one number, however many names.
+    /// Whether both name the same thing, as far as can be seen from here: a file has one number, however many
+    /// names.
     pub fn is_same(&self, other: &Side) -> bool {
         match (self, other) {
             (Side::File(a), Side::File(b)) => match (number(a), number(b)) {

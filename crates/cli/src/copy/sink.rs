@@ -184,7 +184,8 @@ impl FileSink {
     }
 }
 
-/// Keeps off files that a target serves or another program has locked. A file system without locks has no such file.
+/// Keeps off files that a target serves or another program has locked. A file system without locks has no
+/// such file.
 fn lock(path: &Path, file: &File) -> Result<(), Failure> {
     match isolane_reactor::file::lock(file, true) {
         Ok(false) => Err(Failure::new(

@@ -1,4 +1,5 @@
-//! Where the connections of a client are: asked when somebody wants to know, so that it costs the data path nothing.
+//! Where the connections of a client are: asked when somebody wants to know, so that it costs the data path
+//! nothing.
 
 use std::net::SocketAddr;
 
@@ -19,15 +20,16 @@ pub struct ConnectionStatus {
     pub lane: Option<(Class, usize)>,
     /// This end of it, by which the target's list names it.
     pub local: SocketAddr,
-    /// The core of the thread that drove it when this was asked; of a volume that threads share, whoever led then.
+    /// The core of the thread that drove it when this was asked; of a volume that threads share, whoever led
+    /// then.
     pub driving_core: usize,
     /// The core that its packets were last processed on, if known.
     pub incoming_cpu: Option<usize>,
 }
 
 impl Client {
-    /// Every connection of the association, the admin queue first, then lanes by class; none while it is down. One thread
-    /// drives all of them: the one that turns the client.
+    /// Every connection of the association, the admin queue first, then lanes by class; none while it is
+    /// down. One thread drives all of them: the one that turns the client.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         let Link::Up(up) = &self.link else { return Vec::new() };
         let Up { keeper, lanes, .. } = &**up;

@@ -1,8 +1,9 @@
 //! The last words of a connection that the target has spoilt.
 //!
-//! A termination request tells the target what it did wrong. Resetting at once would destroy it on its way, so a connection
-//! that has sent everything shuts down writing and waits a moment for the target to close (TCP 1.0 §3.5). Invariant: the
-//! connection is reset after [`PATIENCE`] at the latest, which the margin of [`fence`](crate::fence) covers.
+//! A termination request tells the target what it did wrong. Resetting at once would destroy it on its way,
+//! so a connection that has sent everything shuts down writing and waits a moment for the target to close
+//! (TCP 1.0 §3.5). Invariant: the connection is reset after [`PATIENCE`] at the latest, which the margin of
+//! [`fence`](crate::fence) covers.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +29,8 @@ pub(super) fn part_in_peace(socket: OwnedFd) {
 
 /// Resets the connection: what its send buffer holds is thrown away, so that it does not arrive later.
 pub(super) fn reset(socket: &OwnedFd) {
-    // Disconnecting resets at once, also while the kernel still holds another reference to the socket; it fails where the
-    // target has reset the connection already.
+    // Disconnecting resets at once, also while the kernel still holds another reference to the socket; it
+    // fails where the target has reset the connection already.
     let _ = connect_unspec(socket);
 }
 

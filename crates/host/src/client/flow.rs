@@ -1,6 +1,7 @@
 //! The way of a request: admitted, queued behind its lane, sent part by part, answered, finished.
 //!
-//! No bytes move here. Invariant: a part is in exactly one place: in a backlog, in flight, behind a fence, or done.
+//! No bytes move here. Invariant: a part is in exactly one place: in a backlog, in flight, behind a fence, or
+//! done.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,7 +55,8 @@ impl Client {
             && is_one_part
             && let Ok(vacancy) = up.lanes[lane].vacancy()
         {
-            // The usual case: nothing to wait for, so the command is made at once and takes the buffer with it.
+            // The usual case: nothing to wait for, so the command is made at once and takes the buffer with
+            // it.
             let (tasks, nsid) = (&mut self.tasks, self.namespace.nsid);
             match request {
                 Request::Read { buffer, .. } => {
@@ -80,8 +82,8 @@ impl Client {
         self.enqueue(index);
     }
 
-    /// The number of a class's lane. One that there was when the client connected is always there: if its class has fewer
-    /// lanes since, they take turns.
+    /// The number of a class's lane. One that there was when the client connected is always there: if its
+    /// class has fewer lanes since, they take turns.
     fn place(&self, class: Class, lane: usize, is_read: bool) -> Result<usize, RequestError> {
         let serving = self.classes.serving(class, is_read);
         if let Some(place) = self.classes.place(serving, lane) {

@@ -1,9 +1,10 @@
 //! Holding requests back for a moment, so that more of them go out in one send (H9).
 //!
-//! Only while others are in flight: a request that would go alone waits for nobody, and so does one without which nothing else
-//! comes. Flush, Force Unit Access, what asks for the poll class, and everything on the admin queue are never held: lanes of the poll class
-//! are sent from in any case, and where there are none an urgent request ends the hold for all. Invariant: nothing is held longer
-//! than [`Hold::time`] beyond the turn that could have sent it.
+//! Only while others are in flight: a request that would go alone waits for nobody, and so does one without
+//! which nothing else comes. Flush, Force Unit Access, what asks for the poll class, and everything on the
+//! admin queue are never held: lanes of the poll class are sent from in any case, and where there are none an
+//! urgent request ends the hold for all. Invariant: nothing is held longer than [`Hold::time`] beyond the
+//! turn that could have sent it.
 
 use std::time::Instant;
 
@@ -47,7 +48,8 @@ impl Holding {
         }
     }
 
-    /// Whether to send nothing yet; `outstanding` counts the held requests, too. If not, nothing is held any more.
+    /// Whether to send nothing yet; `outstanding` counts the held requests, too. If not, nothing is held any
+    /// more.
     #[inline]
     pub(super) fn holds(&mut self, outstanding: usize, now: Instant) -> bool {
         let Some(hold) = &self.hold else { return false };

@@ -1,8 +1,9 @@
 //! The admin queue in use: Keep Alive, and the events that the target tells of.
 //!
-//! It holds one Asynchronous Event Request at the target. An event is read away with Get Log Page, so that the next can come
-//! (Base 1.4 §5.2); a changed namespace is identified anew. Invariant: while keep alive is on, a command is on its way at
-//! least twice per timeout, and one that is not answered within the timeout means the association is lost.
+//! It holds one Asynchronous Event Request at the target. An event is read away with Get Log Page, so that
+//! the next can come (Base 1.4 §5.2); a changed namespace is identified anew. Invariant: while keep alive is
+//! on, a command is on its way at least twice per timeout, and one that is not answered within the timeout
+//! means the association is lost.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! One connection in use: a socket of the reactor and the queue on it.
 //!
-//! It moves bytes and says what came of them; what a command was for is the client's business. Invariant: after a [`Loss`]
-//! the lane is only good for [`Lane::abandon`].
+//! It moves bytes and says what came of them; what a command was for is the client's business. Invariant:
+//! after a [`Loss`] the lane is only good for [`Lane::abandon`].
 
 use std::io::{self, IoSlice};
 use std::time::Instant;
@@ -79,8 +79,8 @@ impl Lane {
         !self.is_stuck && self.queue.wants_transmit()
     }
 
-    /// Sends what is queued, about `bytes_max` at most: everything in one call where the socket takes it. Hands out commands
-    /// that had failed already and end only now that their data has been sent.
+    /// Sends what is queued, about `bytes_max` at most: everything in one call where the socket takes it.
+    /// Hands out commands that had failed already and end only now that their data has been sent.
     pub(crate) fn transmit(
         &mut self,
         reactor: &mut Reactor,
@@ -121,8 +121,8 @@ impl Lane {
         self.is_stuck = false;
     }
 
-    /// Receives until commands have ended or nothing more is there, a bounded amount, and hands out those that ended. What
-    /// follows on them is sent before more is received: the target works on it meanwhile.
+    /// Receives until commands have ended or nothing more is there, a bounded amount, and hands out those
+    /// that ended. What follows on them is sent before more is received: the target works on it meanwhile.
     pub(crate) fn receive(
         &mut self,
         reactor: &mut Reactor,
@@ -181,8 +181,8 @@ impl Lane {
         self.take_events(&[], now, ended).map(drop)
     }
 
-    /// Ends the connection so that what its send buffer holds does not arrive later, and hands back every command that
-    /// was not answered.
+    /// Ends the connection so that what its send buffer holds does not arrive later, and hands back every
+    /// command that was not answered.
     pub(crate) fn abandon(mut self, reactor: &mut Reactor) -> Vec<Abandoned> {
         let said_all = self.send(reactor, usize::MAX).is_ok();
         match reactor.remove(self.token) {

@@ -1,8 +1,8 @@
 //! The association: up, down and being made anew, or given up.
 //!
-//! Losing one connection loses the association: all of its connections are reset. What was in flight goes to `replay`,
-//! which says what is repeated. A new association is made on a thread of its own, with pauses that grow.
-//! Invariant: a link that is down either has an attempt under way or a time for the next one.
+//! Losing one connection loses the association: all of its connections are reset. What was in flight goes to
+//! `replay`, which says what is repeated. A new association is made on a thread of its own, with pauses that
+//! grow. Invariant: a link that is down either has an attempt under way or a time for the next one.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ impl Link {
 }
 
 impl Outage {
-    /// The one that the loss of an association begins. If that lived for less than the longest pause, it goes on with the
-    /// one before: a target that drops every association must not be stormed, nor tried for ever.
+    /// The one that the loss of an association begins. If that lived for less than the longest pause, it goes
+    /// on with the one before: a target that drops every association must not be stormed, nor tried for ever.
     fn after(lost: &Up, reconnect: &Reconnect, now: Instant) -> Outage {
         if now >= lost.raised + reconnect.delay_max {
             return Outage { since: now, attempt: 0, next: Some(now) };
@@ -139,7 +139,8 @@ impl Client {
         }
     }
 
-    /// The association is lost: resets its connections, sorts what was in flight, and starts to make a new one.
+    /// The association is lost: resets its connections, sorts what was in flight, and starts to make a new
+    /// one.
     pub(super) fn lose(&mut self, loss: &Loss) {
         let Link::Up(up) = &self.link else { return };
         let outage = Outage::after(up, &self.plan.options.reconnect, self.now);

@@ -1,17 +1,19 @@
 //! The core of the host: one association, driven in the caller's thread.
 //!
 //! ```text
-//! submit ─ admit ─ Lane::vacancy (waits: Task ─ backlog ─ pump)    turn: Lane::transmit ─ Reactor::turn ─ Lane::receive ─ Ends::take (rare: on_answer ─ finish)
+//! submit ─ admit ─ Lane::vacancy (waits: Task ─ backlog ─ pump)
+//! turn: Lane::transmit ─ Reactor::turn ─ Lane::receive ─ Ends::take (rare: on_answer ─ finish)
 //! ```
 //!
-//! One thread, no lock, one `sendmsg` per lane and turn. It has no thread of its own on the data path: only connecting
-//! anew and the questions of a [`fence`](crate::fence) run elsewhere. Invariants: each request is answered with exactly
-//! one completion; a request goes through the lane it was submitted to.
+//! One thread, no lock, one `sendmsg` per lane and turn. It has no thread of its own on the data path: only
+//! connecting anew and the questions of a [`fence`](crate::fence) run elsewhere. Invariants: each request is
+//! answered with exactly one completion; a request goes through the lane it was submitted to.
 //!
-//! Files: `turn` sends and receives, `housekeeping` looks at the clock, `task` splits requests that fit the volume's
-//! `shape` and their buffers in `pieces`, `flow` leads them through, `command` makes NVMe commands of them, `lane`
-//! moves bytes, `holding` holds back for more, `keeper` keeps the association alive, `link` loses and regains it (while
-//! it is there it is `up`), `replay` decides what is repeated, `connections` tells where they are.
+//! Files: `turn` sends and receives, `housekeeping` looks at the clock, `task` splits requests that fit the
+//! volume's `shape` and their buffers in `pieces`, `flow` leads them through, `command` makes NVMe commands
+//! of them, `lane` moves bytes, `holding` holds back for more, `keeper` keeps the association alive, `link`
+//! loses and regains it (while it is there it is `up`), `replay` decides what is repeated, `connections`
+//! tells where they are.
 
 mod command;
 mod connections;
@@ -79,7 +81,8 @@ use crate::uri::Uri;
 ///
 /// It may be handed to another thread, but not often: its reactor settles there anew.
 ///
-/// Turn it at least twice per keep-alive timeout, or the target ends the association; the client then connects anew.
+/// Turn it at least twice per keep-alive timeout, or the target ends the association; the client then
+/// connects anew.
 pub struct Client {
     plan: Arc<Plan>,
     info: Info,
@@ -190,11 +193,11 @@ impl Client {
         self.classes_first
     }
 
-    /// Takes a request in; `tag` comes back in its completion. It is sent by the next turn, together with all others. What
-    /// cannot be taken is completed with an error by the next turn.
+    /// Takes a request in; `tag` comes back in its completion. It is sent by the next turn, together with all
+    /// others. What cannot be taken is completed with an error by the next turn.
     ///
-    /// `lane` counts from 0 within the class that serves the request: reads go to the read class if it has lanes, all else
-    /// to the default class.
+    /// `lane` counts from 0 within the class that serves the request: reads go to the read class if it has
+    /// lanes, all else to the default class.
     pub fn submit(&mut self, lane: usize, request: Request, tag: u64) {
         let class = Class::of(&request);
         self.submit_to(class, lane, request, tag);
@@ -224,6 +227,6 @@ fn no_reactor(error: &isolane_reactor::ReactorError) -> ConnectError {
     ConnectError::System { what: "a reactor", source: Arc::new(std::io::Error::other(error.to_string())) }
 }
 
-/// Where bytes go that have no other place yet. Large enough for what a deep queue of small reads sends at once, small
-/// enough for the second level of the cache.
+/// Where bytes go that have no other place yet. Large enough for what a deep queue of small reads sends at
+/// once, small enough for the second level of the cache.
 const OVERFLOW_BYTES: usize = 128 * 1024;

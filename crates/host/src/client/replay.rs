@@ -1,8 +1,9 @@
-//! What is repeated after a loss, and what waits for what: the rule of [`fence`](crate::fence), applied to tasks.
+//! What is repeated after a loss, and what waits for what: the rule of [`fence`](crate::fence), applied to
+//! tasks.
 //!
-//! Parts of writes whose fate is unknown wait behind the fence of their association; new writes that overlap one of them
-//! wait, too. Not here: when an association is known dead. Invariant: no command that changes a block is sent while a
-//! write of a lost association may still change that block.
+//! Parts of writes whose fate is unknown wait behind the fence of their association; new writes that overlap
+//! one of them wait, too. Not here: when an association is known dead. Invariant: no command that changes a
+//! block is sent while a write of a lost association may still change that block.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! Requests on their way: one task each, split into the commands ("parts") that carry it.
 //!
-//! A part needs no record of its own: the mark that travels with its command names the task and the part, and the part's
-//! blocks follow from its number. The buffer is split into one piece per part without a copy and joined again at the end.
-//! Not a queue: who is next is the lane's business. Invariant: a task ends exactly when none of its parts is in flight and
-//! none remains to be sent, and then all pieces of its buffer are back.
+//! A part needs no record of its own: the mark that travels with its command names the task and the part, and
+//! the part's blocks follow from its number. The buffer is split into one piece per part without a copy and
+//! joined again at the end. Not a queue: who is next is the lane's business. Invariant: a task ends exactly
+//! when none of its parts is in flight and none remains to be sent, and then all pieces of its buffer are
+//! back.
 
 use std::time::Instant;
 
@@ -124,8 +125,8 @@ impl Task {
         }
     }
 
-    /// Whether its one command is all that there is to it, and nothing has gone wrong. Then it owns no memory: the command has
-    /// the buffer.
+    /// Whether its one command is all that there is to it, and nothing has gone wrong. Then it owns no
+    /// memory: the command has the buffer.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         let is_out = matches!(self.pieces, Pieces::One(None));

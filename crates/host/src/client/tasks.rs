@@ -1,6 +1,7 @@
 //! The tasks of a client.
 //!
-//! A table whose free places are used again, so that it grows to the most requests ever outstanding and no further.
+//! A table whose free places are used again, so that it grows to the most requests ever outstanding and no
+//! further.
 
 use super::task::{Operation, Part, Task};
 use crate::request::BlockRange;
@@ -17,7 +18,8 @@ impl Tasks {
         self.places.len() - self.free.len()
     }
 
-    /// The number of a new task, and the task. It is made when its place is known, so that the compiler can make it there.
+    /// The number of a new task, and the task. It is made when its place is known, so that the compiler can
+    /// make it there.
     #[inline(always)]
     pub(crate) fn insert(&mut self, task: impl FnOnce() -> Task) -> (u32, &mut Task) {
         let index = self.free.pop().unwrap_or_else(|| self.grow());
@@ -55,7 +57,8 @@ impl Tasks {
         self.places.get(index as usize)?.as_ref()
     }
 
-    /// Ends a task whose only command was a success; what that brought is the result. Its tag; none if there is more to it.
+    /// Ends a task whose only command was a success; what that brought is the result. Its tag; none if there
+    /// is more to it.
     #[inline(always)]
     pub(crate) fn end_plain(&mut self, index: u32) -> Option<u64> {
         let place = self.places.get_mut(index as usize)?;

@@ -27,8 +27,8 @@ pub enum Wait {
 }
 
 impl Client {
-    /// One turn: sends what is queued, receives what has come, and appends completions. Waits as told if there is nothing
-    /// to do; a [`Client::waker`] ends the wait. Returns how many completions were appended.
+    /// One turn: sends what is queued, receives what has come, and appends completions. Waits as told if
+    /// there is nothing to do; a [`Client::waker`] ends the wait. Returns how many completions were appended.
     pub fn turn(&mut self, completions: &mut Vec<Completion>, wait: Wait) -> usize {
         let before = completions.len();
         self.is_woken = false;
@@ -125,8 +125,9 @@ impl Client {
         handled
     }
 
-    /// Sends what the lanes have queued, unless it is held; what is on lanes of the poll class never is. With several lanes each has
-    /// its share of a turn, lest the others, those for reads and urgent requests before all, wait for megabytes of one.
+    /// Sends what the lanes have queued, unless it is held; what is on lanes of the poll class never is. With
+    /// several lanes each has its share of a turn, lest the others, those for reads and urgent requests
+    /// before all, wait for megabytes of one.
     pub(crate) fn transmit(&mut self) {
         let is_held = self.holding.holds(self.tasks.len(), self.now);
         self.has_more = false;

@@ -1,7 +1,7 @@
 //! A target for this crate's tests: correct by default, and wrong in one chosen way on request.
 //!
-//! One thread for each connection, on loopback, over the real [`isolane_proto::target::Queue`]; what a well-behaved queue
-//! cannot send goes to the socket as bytes. It remembers the order in which writes landed.
+//! One thread for each connection, on loopback, over the real [`isolane_proto::target::Queue`]; what a
+//! well-behaved queue cannot send goes to the socket as bytes. It remembers the order in which writes landed.
 
 mod connection;
 mod controller;
@@ -23,7 +23,8 @@ use crate::uri::Uri;
 /// The subsystem's name.
 pub(crate) const NQN: &str = "nqn.2024-01.org.example:mock";
 
-/// How long a test waits for what must happen: far beyond what anything takes, so that only what hangs fails by it.
+/// How long a test waits for what must happen: far beyond what anything takes, so that only what hangs fails
+/// by it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running target. Dropping it closes every connection.

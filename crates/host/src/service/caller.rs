@@ -1,7 +1,8 @@
 //! A caller's place at a volume: what it asks for goes in, what came of it goes out.
 //!
-//! Both ways are queues without a lock, as long as the most requests that the caller may have outstanding, so neither is ever
-//! full. Invariant: a request that was taken from here is answered here, by an error if by nothing else.
+//! Both ways are queues without a lock, as long as the most requests that the caller may have outstanding, so
+//! neither is ever full. Invariant: a request that was taken from here is answered here, by an error if by
+//! nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};

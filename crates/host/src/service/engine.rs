@@ -1,7 +1,8 @@
 //! What whoever drives a volume holds: the client, and who waits for what.
 //!
-//! It takes requests from callers and futures, turns the client, and answers. It adds no protocol and no policy. Invariant:
-//! every request taken is answered; the client, and with it every buffer, is dropped before the answers are.
+//! It takes requests from callers and futures, turns the client, and answers. It adds no protocol and no
+//! policy. Invariant: every request taken is answered; the client, and with it every buffer, is dropped
+//! before the answers are.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

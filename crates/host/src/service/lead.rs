@@ -1,7 +1,7 @@
 //! The lead: the right to turn a volume's client, and the duty to look back when it is given up.
 //!
-//! It says how long its holder goes on; who gets it is told in `shared`. Invariant: a panic under it closes the volume, because
-//! what was being turned is in an unknown state.
+//! It says how long its holder goes on; who gets it is told in `shared`. Invariant: a panic under it closes
+//! the volume, because what was being turned is in an unknown state.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,8 @@ impl<'a> Lead<'a> {
         engine.outstanding()
     }
 
-    /// Turns the client until nothing is left to do for callers, or the volume stops. Returns when it wants to be turned again.
+    /// Turns the client until nothing is left to do for callers, or the volume stops. Returns when it wants
+    /// to be turned again.
     pub(super) fn serve_all(&mut self) -> Option<Instant> {
         let shared = self.shared;
         let mut wait = Wait::None;

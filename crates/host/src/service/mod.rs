@@ -1,13 +1,15 @@
-//! What is behind a [`Volume`](crate::Volume): one client, any number of callers, and a thread for what no caller waits for.
+//! What is behind a [`Volume`](crate::Volume): one client, any number of callers, and a thread for what no
+//! caller waits for.
 //!
 //! ```text
 //! caller ─ Caller::submit ─ Shared::wait ┬ try_lead ─ Engine::turn                       nobody else leads
 //!                                        └ inbox ─ whoever leads ─ Engine::turn ─ bell   somebody does
 //! ```
 //!
-//! `shared` says who drives, `lead` how long, `engine` is what is driven, `caller` is where requests go in and answers come out, `spinning` how
-//! callers wait. Invariant: every request that is taken in is answered; when the volume ends for any reason, the client, and
-//! with it every buffer, is dropped before the answers are.
+//! `shared` says who drives, `lead` how long, `engine` is what is driven, `caller` is where requests go in
+//! and answers come out, `spinning` how callers wait. Invariant: every request that is taken in is answered;
+//! when the volume ends for any reason, the client, and with it every buffer, is dropped before the answers
+//! are.
 
 mod caller;
 mod engine;
@@ -160,7 +162,8 @@ fn connect(uri: &Uri, mut options: Options) -> Result<Handle, ConnectError> {
     })
 }
 
-/// The thread's life: it leads where no caller does, and looks after the client while nobody asks for anything.
+/// The thread's life: it leads where no caller does, and looks after the client while nobody asks for
+/// anything.
 fn run(shared: &Shared) {
     while !shared.is_stopping() {
         let next = shared.try_lead().and_then(|mut lead| lead.serve_all());

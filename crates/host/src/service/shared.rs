@@ -1,11 +1,13 @@
 //! Who drives: at most one thread at a time, be it the volume's own or that of a caller that waits.
 //!
-//! The engine is behind a lock that nobody waits for: whoever gets it *leads*, until it leaves. A caller that finds it taken leaves
-//! its requests in the inbox and wakes the leader. Everybody who leaves looks back: if there is work and nobody leads, the
-//! volume's own thread is called. Invariant: while a request is without an answer, somebody leads, or is on its way to.
+//! The engine is behind a lock that nobody waits for: whoever gets it *leads*, until it leaves. A caller that
+//! finds it taken leaves its requests in the inbox and wakes the leader. Everybody who leaves looks back: if
+//! there is work and nobody leads, the volume's own thread is called. Invariant: while a request is without
+//! an answer, somebody leads, or is on its way to.
 //!
-//! Why none is missed: who leaves a request first leaves it, then looks whether somebody leads; who leads first lets go, then
-//! looks whether there are requests; with a full fence between both steps on both sides at least one of them sees the other.
+//! Why none is missed: who leaves a request first leaves it, then looks whether somebody leads; who leads
+//! first lets go, then looks whether there are requests; with a full fence between both steps on both sides
+//! at least one of them sees the other.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -148,8 +150,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the caller, which has requests without an answer, has an answer. Turns the client itself if it may, and does
-    /// not sleep meanwhile if it `polls`.
+    /// Waits until the caller, which has requests without an answer, has an answer. Turns the client itself
+    /// if it may, and does not sleep meanwhile if it `polls`.
     pub(crate) fn wait(&self, caller: &Arc<Caller>, polls: bool) {
         if caller.has_completions() {
             return self.push(caller);

@@ -1,6 +1,7 @@
 //! How long a caller that does not lead spins for its answer before it sleeps.
 //!
-//! Not at all where whoever leads shares its core, or where nobody spins; else for the time that the options give.
+//! Not at all where whoever leads shares its core, or where nobody spins; else for the time that the options
+//! give.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -49,7 +50,8 @@ impl<'a> Spinning<'a> {
         true
     }
 
-    /// Others count on this caller no more. Who sleeps next looks whether somebody leads; who returns looks back. True if they did.
+    /// Others count on this caller no more. Who sleeps next looks whether somebody leads; who returns looks
+    /// back. True if they did.
     pub(super) fn end(&mut self) -> bool {
         self.until = None;
         let was_counted = std::mem::take(&mut self.is_counted);

@@ -8,8 +8,8 @@ use super::Admin;
 use crate::classes::Classes;
 use crate::error::{ConnectError, Step};
 
-/// Asks for an I/O queue for each lane. If there are fewer, classes shrink (see [`Classes::granted`]); too few for the
-/// default class is an error with the limit.
+/// Asks for an I/O queue for each lane. If there are fewer, classes shrink (see [`Classes::granted`]); too
+/// few for the default class is an error with the limit.
 pub(crate) fn grant_io_queues(admin: &mut Admin, wish: Classes) -> Result<Classes, ConnectError> {
     let too_many = |granted| ConnectError::Lanes { asked: wish.default, granted };
     if wish.default == 0 {

@@ -1,4 +1,5 @@
-//! The namespaces: active list, Identify Namespace and the identification descriptors of each (Base 1.4 §5.15).
+//! The namespaces: active list, Identify Namespace and the identification descriptors of each (Base 1.4
+//! §5.15).
 
 use isolane_memory::Buffer;
 use isolane_wire::admin::{Cns, IdentifyCommand};

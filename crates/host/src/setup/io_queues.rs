@@ -1,7 +1,7 @@
 //! Fabrics Connect: of every queue of an association, and as a question about an old one.
 //!
-//! Submission queue flow control is asked to be off (CATTR bit 2): a target that knows no such bit gets a second Connect
-//! without it. Invariant: a connection that comes out of here is a connected queue.
+//! Submission queue flow control is asked to be off (CATTR bit 2): a target that knows no such bit gets a
+//! second Connect without it. Invariant: a connection that comes out of here is a connected queue.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ use crate::options::Options;
 /// How long a question about an old association may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// No controller has a queue of this id, so a question changes nothing: if the controller is there, the id is refused.
+/// No controller has a queue of this id, so a question changes nothing: if the controller is there, the id is
+/// refused.
 const QID_PROBE: u16 = 0xfffe;
 
 /// SQHD of a Connect whose queue has no flow control (Base 2.0 §6.3, Connect response).
@@ -122,8 +123,8 @@ fn try_connect(
     };
     let Reply { entry, .. } = connection.call(spec.step, command.entry(), connect_data(spec, options))?;
     connection.is_flow_control_disabled = wants_no_flow_control && entry.sqhd == SQHD_FLOW_CONTROL_DISABLED;
-    // SQHD is not kept by this side in any case, so a SUCCESS flag takes nothing away: there are targets that send it
-    // without having confirmed in SQHD that flow control is off.
+    // SQHD is not kept by this side in any case, so a SUCCESS flag takes nothing away: there are targets that
+    // send it without having confirmed in SQHD that flow control is off.
     connection.queue.set_connected(u32::from(spec.entries), wants_no_flow_control);
     Ok((connection, entry))
 }

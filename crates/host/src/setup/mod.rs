@@ -1,9 +1,10 @@
 //! Setting up an association: from a URI to connected queues and a known volume.
 //!
-//! Sequential code on sockets that wait with one deadline, because nothing else can happen meanwhile; a client that has
-//! other things to do runs it on a thread of its own. The order of Fabrics 1.1 §3.3 and Base §3.5: ICReq, Connect
-//! of the admin queue, CAP, CC.EN, CSTS.RDY, Identify Controller, Number of Queues, Connect of each I/O queue,
-//! namespaces. Invariant: what is handed out is complete; on any error every connection is closed.
+//! Sequential code on sockets that wait with one deadline, because nothing else can happen meanwhile; a
+//! client that has other things to do runs it on a thread of its own. The order of Fabrics 1.1 §3.3 and Base
+//! §3.5: ICReq, Connect of the admin queue, CAP, CC.EN, CSTS.RDY, Identify Controller, Number of Queues,
+//! Connect of each I/O queue, namespaces. Invariant: what is handed out is complete; on any error every
+//! connection is closed.
 
 mod admin;
 mod connection;

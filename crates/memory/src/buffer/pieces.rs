@@ -1,4 +1,5 @@
-//! The pieces of a range of a [`Buffer`](crate::Buffer), in order, none of them empty. Pages that are neighbours are one piece.
+//! The pieces of a range of a [`Buffer`](crate::Buffer), in order, none of them empty. Pages that are
+//! neighbours are one piece.
 
 use std::mem;
 use std::ptr::NonNull;

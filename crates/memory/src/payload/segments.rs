@@ -1,7 +1,7 @@
 //! The pieces of a payload, and the memory that lists of them stand in.
 //!
-//! A list that has outgrown the value itself is not given back to the allocator: it waits on its thread for the next
-//! long payload, so that warm threads send long payloads without allocating.
+//! A list that has outgrown the value itself is not given back to the allocator: it waits on its thread for
+//! the next long payload, so that warm threads send long payloads without allocating.
 
 use std::cell::RefCell;
 use std::mem;

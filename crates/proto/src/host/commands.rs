@@ -11,13 +11,14 @@ use super::event::{Abandoned, Data};
 
 /// The most R2Ts of one command that we keep track of.
 pub(super) const R2TS_MAX: usize = 4;
-/// The most commands in flight: what the CID leaves for the slot, less the one that would make CID FFFFh, which
-/// is nobody's (Base 1.4 §5.14.1.1).
+/// The most commands in flight: what the CID leaves for the slot, less the one that would make CID FFFFh,
+/// which is nobody's (Base 1.4 §5.14.1.1).
 pub(super) const COMMANDS_MAX: usize = (1 << SLOT_BITS) - 1;
 const SLOT_BITS: u32 = 12;
 const SLOT_MASK: u16 = (1 << SLOT_BITS) - 1;
 
-/// The table: a ring of slots, so that commands lie in the order they were submitted in, as far as they end in that order.
+/// The table: a ring of slots, so that commands lie in the order they were submitted in, as far as they end
+/// in that order.
 pub(super) struct Commands {
     slots: Vec<Command>,
     in_flight: usize,
@@ -110,7 +111,8 @@ impl Commands {
         self.slots.push(Command::unused(self.slots.len() as u16));
     }
 
-    /// The memory of the read whose data is `arriving`, and of those that probably follow it: nothing of these has come yet.
+    /// The memory of the read whose data is `arriving`, and of those that probably follow it: nothing of
+    /// these has come yet.
     pub(super) fn reads(
         &mut self,
         arriving: Option<u16>,

@@ -1,14 +1,16 @@
 //! One connection of a host: commands in, PDUs out; PDUs in, completions out.
 //!
 //! ```text
-//! submit … ─ transmit_plan ─ sendmsg ─ handle_transmitted ─ receive_plan ─ readv ─ handle_received ─ poll_event …
+//! submit … ─ transmit_plan ─ sendmsg ─ handle_transmitted
+//!          ─ receive_plan ─ readv ─ handle_received ─ poll_event …
 //! ```
 //!
-//! [`Queue`] is the mirror image of [`target::Queue`](crate::target::Queue). It knows no controller: Connect and
-//! Identify are commands like any other. It never sees a socket or a clock.
+//! [`Queue`] is the mirror image of [`target::Queue`](crate::target::Queue). It knows no controller: Connect
+//! and Identify are commands like any other. It never sees a socket or a clock.
 //!
 //! Invariants: a command is completed once, or abandoned once; its buffer comes back only when neither the
-//! network nor our output can touch it any more; no byte the target sends lands outside of what was asked for.
+//! network nor our output can touch it any more; no byte the target sends lands outside of what was asked
+//! for.
 
 mod commands;
 mod completion;
@@ -87,8 +89,8 @@ impl Queue {
         }
     }
 
-    /// Connect succeeded: the queue has `entries` entries, of which one stays free. Flow control is disabled if
-    /// that was asked for and the response confirmed it with SQHD FFFFh (Fabrics 1.1 §3.3).
+    /// Connect succeeded: the queue has `entries` entries, of which one stays free. Flow control is disabled
+    /// if that was asked for and the response confirmed it with SQHD FFFFh (Fabrics 1.1 §3.3).
     pub fn set_connected(&mut self, entries: u32, is_flow_control_disabled: bool) {
         self.depth = (entries as usize).saturating_sub(1).clamp(1, commands::COMMANDS_MAX);
         self.is_flow_control_disabled = is_flow_control_disabled;
@@ -142,7 +144,8 @@ impl Queue {
         self.output.pending_bytes()
     }
 
-    /// Whether a command has failed whose data is still on its way out: its event comes when that has been sent.
+    /// Whether a command has failed whose data is still on its way out: its event comes when that has been
+    /// sent.
     pub fn has_lingering(&self) -> bool {
         self.lingering > 0
     }

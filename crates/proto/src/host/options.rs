@@ -17,7 +17,8 @@ pub struct Options {
     pub maxr2t: u32,
     /// From the connection to ICResp.
     pub handshake: Duration,
-    /// A half-received PDU or queued output may rest for so long, twice that at the most, and take four times that in all.
+    /// A half-received PDU or queued output may rest for so long, twice that at the most, and take four times
+    /// that in all.
     pub stall: Duration,
     /// After a fatal error, the target's time to read our TermReq (TCP 1.0 §3.5: at most 30 s).
     pub drain: Duration,

@@ -35,8 +35,9 @@ impl Queue {
     /// Pass the same overflow to the [`Queue::poll_event`]s that follow. It may be shared with other
     /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
     ///
-    /// On the guess that data comes in the order of the commands, the plan goes on with the buffers of other reads in flight;
-    /// until such a read is completed, its buffer may hold bytes of anything that was received.
+    /// On the guess that data comes in the order of the commands, the plan goes on with the buffers of other
+    /// reads in flight; until such a read is completed, its buffer may hold bytes of anything that was
+    /// received.
     pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
         let mut plan = ReceivePlan::new();
         self.fill_receive_plan(overflow, &mut plan);
@@ -93,8 +94,8 @@ impl Queue {
         }
     }
 
-    /// Keeps what is unread in `overflow`, because others shall have their turn. Until [`Queue::poll_event`] has
-    /// used it up (pass any overflow), the receive plan is empty.
+    /// Keeps what is unread in `overflow`, because others shall have their turn. Until [`Queue::poll_event`]
+    /// has used it up (pass any overflow), the receive plan is empty.
     pub fn defer_input(&mut self, overflow: &[u8]) {
         self.receiver.defer(overflow);
     }

@@ -1,8 +1,8 @@
-//! The two answers that nearly all commands have, taken where they lie: all data of a read in the place that was guessed, with
-//! the SUCCESS flag, and a response that says success.
+//! The two answers that nearly all commands have, taken where they lie: all data of a read in the place that
+//! was guessed, with the SUCCESS flag, and a response that says success.
 //!
-//! Nothing here refuses anything: what is not exactly as usual is left untouched for [`receive`](super::receive), which does the
-//! same thing step by step.
+//! Nothing here refuses anything: what is not exactly as usual is left untouched for
+//! [`receive`](super::receive), which does the same thing step by step.
 
 use isolane_wire::CompletionEntry;
 use isolane_wire::pdu::{C2hData, CapsuleResp, PduType};
@@ -14,8 +14,8 @@ use super::receive::Receiving;
 use crate::queue::{Header, Phase};
 
 impl Queue {
-    /// The end of a command, if that is next and nothing about it is unusual: what [`Queue::poll_event`] gives as well, by the
-    /// shortest way. `None` does not say that nothing is left.
+    /// The end of a command, if that is next and nothing about it is unusual: what [`Queue::poll_event`]
+    /// gives as well, by the shortest way. `None` does not say that nothing is left.
     #[inline(always)]
     pub fn poll_completed(&mut self, overflow: &[u8]) -> Option<Completed> {
         let is_usual = matches!(self.phase, Phase::Open)

@@ -77,7 +77,8 @@ impl Body {
         std::mem::take(&mut self.padding_left)
     }
 
-    /// Adds the destination of the data to come to a receive plan; returns its length, and whether all fitted.
+    /// Adds the destination of the data to come to a receive plan; returns its length, and whether all
+    /// fitted.
     pub(crate) fn plan<'a>(&self, destination: &'a mut Buffer, plan: &mut ReceivePlan<'a>) -> (usize, bool) {
         if self.padding_left > 0 || self.data_left == 0 {
             return (0, true);

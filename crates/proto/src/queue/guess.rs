@@ -1,10 +1,10 @@
-//! Receiving on a guess: data mostly comes in the order it was asked for, so the plan reads ahead as header, destination,
-//! header, destination, …, and many PDUs land in their places by one call.
+//! Receiving on a guess: data mostly comes in the order it was asked for, so the plan reads ahead as header,
+//! destination, header, destination, …, and many PDUs land in their places by one call.
 //!
-//! It keeps what was guessed and how far that has come true. It knows no PDU: who uses it compares each header with the
-//! guess. The places are free scratch until their own data is there, so what a wrong guess put into them is gathered and
-//! read again in the usual way. Invariant: while guessed bytes are unverified, nothing is placed into any guessed place,
-//! and none of them leaves the connection.
+//! It keeps what was guessed and how far that has come true. It knows no PDU: who uses it compares each
+//! header with the guess. The places are free scratch until their own data is there, so what a wrong guess
+//! put into them is gathered and read again in the usual way. Invariant: while guessed bytes are unverified,
+//! nothing is placed into any guessed place, and none of them leaves the connection.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use arrayvec::ArrayVec;
 /// The most PDUs that one plan guesses.
 pub(crate) const GUESSES_MAX: usize = 32;
 
-/// One guessed PDU: all data of a command. The number names the place that it is read to: a target, which does not know the
-/// command yet, counts the places.
+/// One guessed PDU: all data of a command. The number names the place that it is read to: a target, which
+/// does not know the command yet, counts the places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guess {
     pub(crate) cid: u16,
@@ -58,8 +58,8 @@ impl Guesses {
         }
     }
 
-    /// A new plan begins where `position` bytes have been received. Whether to guess. `prefix` bytes come before data if
-    /// nothing else does, and no PDU is cut at the position.
+    /// A new plan begins where `position` bytes have been received. Whether to guess. `prefix` bytes come
+    /// before data if nothing else does, and no PDU is cut at the position.
     pub(crate) fn begin(&mut self, position: u64, is_at_boundary: bool, prefix: usize) -> bool {
         debug_assert!(self.left == 0, "guessed bytes were not looked at");
         self.settle();
@@ -133,13 +133,15 @@ impl Guesses {
         next.len.min(self.left)
     }
 
-    /// The next guess is right: how many bytes of its data are in their place, and what of the overflow follows.
+    /// The next guess is right: how many bytes of its data are in their place, and what of the overflow
+    /// follows.
     pub(crate) fn verify(&mut self) -> (usize, Range<usize>) {
         let placed = self.next().map_or(0, |guess| self.placed(guess));
         (placed, self.verify_placed(placed))
     }
 
-    /// The next guess is right, and so many bytes of its data are in their place: what of the overflow follows.
+    /// The next guess is right, and so many bytes of its data are in their place: what of the overflow
+    /// follows.
     #[inline(always)]
     pub(crate) fn verify_placed(&mut self, placed: usize) -> Range<usize> {
         self.verified += 1;
@@ -152,8 +154,8 @@ impl Guesses {
         start..start + behind
     }
 
-    /// A guess was wrong: the pieces that the unverified bytes lie in, in their order, each with its length. Nothing is
-    /// open afterwards, and it takes a while until the next try.
+    /// A guess was wrong: the pieces that the unverified bytes lie in, in their order, each with its length.
+    /// Nothing is open afterwards, and it takes a while until the next try.
     pub(crate) fn give_up(&mut self, mut piece: impl FnMut(Piece)) {
         for at in self.verified..self.list.len() {
             let (placed, behind) = (self.list[at], at + 1);
@@ -171,7 +173,8 @@ impl Guesses {
         self.penalty = (self.penalty * 2).min(PENALTY_MAX);
     }
 
-    /// Data begins at this position of the stream and has this length: what lies between two of them is learned.
+    /// Data begins at this position of the stream and has this length: what lies between two of them is
+    /// learned.
     #[inline]
     pub(crate) fn learn(&mut self, start: u64, len: usize) {
         let gap = start.saturating_sub(self.data_end);

@@ -32,8 +32,8 @@ impl Inbox {
         }
     }
 
-    /// `n` bytes arrived, of which the first `direct` are in their place already; of the others, those in `unread` of the
-    /// overflow come next.
+    /// `n` bytes arrived, of which the first `direct` are in their place already; of the others, those in
+    /// `unread` of the overflow come next.
     pub(crate) fn received(&mut self, n: usize, direct: usize, unread: Range<usize>) {
         debug_assert!(self.unread.is_empty(), "bytes received before the last ones were consumed");
         self.received_bytes += n as u64;
@@ -41,13 +41,15 @@ impl Inbox {
         self.unread = unread;
     }
 
-    /// All unread bytes were read; `placed` more are in their place already, and then come those in `unread` of the overflow.
+    /// All unread bytes were read; `placed` more are in their place already, and then come those in `unread`
+    /// of the overflow.
     pub(crate) fn skip(&mut self, placed: usize, unread: Range<usize>) {
         debug_assert!(self.unread.is_empty(), "bytes were left behind");
         self.pass(placed, unread);
     }
 
-    /// All unread bytes are read, with those in their place `consumed` bytes; then come those in `unread` of the overflow.
+    /// All unread bytes are read, with those in their place `consumed` bytes; then come those in `unread` of
+    /// the overflow.
     #[inline]
     pub(crate) fn pass(&mut self, consumed: usize, unread: Range<usize>) {
         debug_assert!(self.kept.is_empty(), "bytes were left behind");

@@ -226,7 +226,8 @@ impl Output {
 /// Sent header bytes are moved out of the way once there are so many.
 const COMPACT_BYTES: usize = 16 * 1024;
 
-/// The data digest. Within a page the processor reads ahead of it by itself, but not from one page to the next.
+/// The data digest. Within a page the processor reads ahead of it by itself, but not from one page to the
+/// next.
 fn digest(payload: &Payload) -> u32 {
     let mut digest = Digest::new();
     let slices = payload.slices(0, payload.len());
@@ -334,7 +335,8 @@ mod tests {
                 lents.push((lent, bytes, places));
             }
             assert_eq!(all[..17], *b"abcdPAYLOADefmore");
-            // Where the kernel reads are still the bytes that it was given, whatever was queued and sent meanwhile.
+            // Where the kernel reads are still the bytes that it was given, whatever was queued and sent
+            // meanwhile.
             for (lent, bytes, places) in &lents {
                 let mut left = &bytes[..];
                 for (start, len) in places {

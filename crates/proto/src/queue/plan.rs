@@ -1,7 +1,8 @@
 //! What one `readv` and one `sendmsg` of a turn are given.
 //!
-//! A plan borrows the machine, so nothing can move under the kernel's pointers. It is never longer than
-//! the arrays here: a turn is bounded. Plans are large, so who makes one in every turn has it filled where it stays.
+//! A plan borrows the machine, so nothing can move under the kernel's pointers. It is never longer than the
+//! arrays here: a turn is bounded. Plans are large, so who makes one in every turn has it filled where it
+//! stays.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut};
@@ -19,7 +20,8 @@ pub(crate) const DESTINATION_BYTES_MAX: usize = 256 * 1024;
 
 /// Where the next bytes of the connection go, in order: destinations of payload, then the overflow.
 ///
-/// Empty when the machine must not be given bytes now (input was [deferred](crate::target::Queue::defer_input)).
+/// Empty when the machine must not be given bytes now (input was
+/// [deferred](crate::target::Queue::defer_input)).
 #[derive(Default)]
 pub struct ReceivePlan<'a> {
     pub(crate) slices: ArrayVec<IoSliceMut<'a>, RECEIVE_SLICES_MAX>,

@@ -1,8 +1,9 @@
 //! Whether a connection that owes something still moves, and whether it ever gets done.
 //!
-//! No clock is read per I/O: counters are looked at when a deadline passes. A connection has stalled if no byte moved for one to
-//! two times the limit. Moving is not enough, or a peer that sends a byte now and then, or something else than what it
-//! owes, could hold memory for ever: what it owed at one look it must have delivered [`PATIENCE`] limits later.
+//! No clock is read per I/O: counters are looked at when a deadline passes. A connection has stalled if no
+//! byte moved for one to two times the limit. Moving is not enough, or a peer that sends a byte now and then,
+//! or something else than what it owes, could hold memory for ever: what it owed at one look it must have
+//! delivered [`PATIENCE`] limits later.
 
 use std::time::{Duration, Instant};
 

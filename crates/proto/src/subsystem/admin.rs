@@ -137,8 +137,8 @@ fn hold_async_event(
     Ok(Action::HoldAsyncEvent)
 }
 
-/// Only held Async Event Requests can be aborted: all else ends by itself, and once "aborted" is told, a write
-/// must not land (Base 1.4 §5.1).
+/// Only held Async Event Requests can be aborted: all else ends by itself, and once "aborted" is told, a
+/// write must not land (Base 1.4 §5.1).
 fn abort(association: &mut Association, entry: &SubmissionEntry, events: &mut Events) -> Action {
     let AbortCommand { sqid, cid } = AbortCommand::parse(entry);
     let is_aborted = sqid == 0 && association.events.release(cid);

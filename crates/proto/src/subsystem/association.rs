@@ -1,7 +1,8 @@
 //! One association: a host, its controller, its queues.
 //!
 //! What it is: all state that a controller keeps for one host. What it is not: a table of them (`Subsystem`).
-//! Invariant: a queue stays in the table until its I/O has ended, and an association until its last queue left.
+//! Invariant: a queue stays in the table until its I/O has ended, and an association until its last queue
+//! left.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! What a port serves: one NVM subsystem, its namespaces, its limits.
 //!
-//! What it is: plain values, checked once when a [`Port`](super::Port) is made. What it is not: a command line
-//! or a file; those live above. Invariant: what [`PortConfig::check`] accepts, every Identify page can express.
+//! What it is: plain values, checked once when a [`Port`](super::Port) is made. What it is not: a command
+//! line or a file; those live above. Invariant: what [`PortConfig::check`] accepts, every Identify page can
+//! express.
 
 use std::net::SocketAddr;
 
@@ -43,7 +44,8 @@ pub struct SubsystemConfig {
     pub queue_entries_max: u16,
     /// In-capsule data of an I/O queue, in bytes, a multiple of 16; told as IOCCSZ.
     pub in_capsule_bytes_max: u32,
-    /// Data of one command, in bytes, a power of two of at least 8 KiB (MDTS 0 would mean no limit); told as MDTS.
+    /// Data of one command, in bytes, a power of two of at least 8 KiB (MDTS 0 would mean no limit); told as
+    /// MDTS.
     pub transfer_bytes_max: u32,
 }
 

@@ -1,8 +1,8 @@
 //! Fabrics Connect: admits a connection as the admin queue of a new controller or as one of its I/O queues.
 //!
-//! What it is: every reason to refuse, checked in one order, each with the offending field (Fabrics 1.1 §3.3).
-//! What it is not: authentication; a host is who it says it is. Invariants: a CNTLID names one association at a
-//! time and is not given again soon; a QID of a controller is one connection.
+//! What it is: every reason to refuse, checked in one order, each with the offending field (Fabrics 1.1
+//! §3.3). What it is not: authentication; a host is who it says it is. Invariants: a CNTLID names one
+//! association at a time and is not given again soon; a QID of a controller is one connection.
 
 use std::sync::Arc;
 use std::time::Instant;

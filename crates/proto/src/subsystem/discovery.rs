@@ -50,8 +50,8 @@ fn specified(address: SocketAddr, local: IpAddr) -> SocketAddr {
 
 fn entry(site: &Site, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
     let ip = address.ip().to_canonical();
-    // The secure channel stays "not told": libnvme before autumn 2025 takes "not required" for a wish to use TLS, and then
-    // `nvme connect-all` fails for want of a key.
+    // The secure channel stays "not told": libnvme before autumn 2025 takes "not required" for a wish to use
+    // TLS, and then `nvme connect-all` fails for want of a key.
     let treq = TransportRequirements(0).with_disable_sq_flow_control(true);
     DiscoveryEntry {
         trtype: Transport::Tcp.code(),

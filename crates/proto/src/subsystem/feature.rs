@@ -1,7 +1,8 @@
 //! Get Features and Set Features (Base 1.4 §5.14, §5.21).
 //!
 //! What it is: the value of every feature of one controller, and what a host may set it to. What it is not: a
-//! store; nothing is saved (ONCS bit 4 is clear). Invariant: a value that is told is the one that is acted on.
+//! store; nothing is saved (ONCS bit 4 is clear). Invariant: a value that is told is the one that is acted
+//! on.
 
 use std::collections::VecDeque;
 

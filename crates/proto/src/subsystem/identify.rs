@@ -18,8 +18,8 @@ use super::namespace::{Kind, Profile};
 use super::{ADMIN_ENTRIES_MAX, Action, NSID_MAX, NamespaceConfig, event, keep_alive, log, property};
 use crate::completion::Completion;
 
-/// WCTEMP and default over temperature threshold. There is no sensor, but since revision 1.2 a value is required,
-/// and this one is recommended.
+/// WCTEMP and default over temperature threshold. There is no sensor, but since revision 1.2 a value is
+/// required, and this one is recommended.
 pub(super) const WARNING_TEMPERATURE_KELVIN: u16 = 0x0157;
 /// Aborts at a time, 0's based (ACL): each is answered at once, so the recommended value holds.
 const ACL: u8 = 3;
@@ -84,7 +84,8 @@ fn active(profile: &Profile, nsid: u32) -> Result<&NamespaceConfig, Status> {
     profile.namespaces.get(&nsid).ok_or(refused(Status::INVALID_NAMESPACE))
 }
 
-/// An identifier that is valid but not active has a structure of zeroes; any other is an error (Base 1.4 §5.15.2.1).
+/// An identifier that is valid but not active has a structure of zeroes; any other is an error (Base 1.4
+/// §5.15.2.1).
 fn namespace_or_zeroes(
     profile: &Profile,
     nsid: u32,

@@ -1,8 +1,8 @@
 //! I/O commands, decoded and checked against the namespace that they name.
 //!
-//! What it is: pure functions of an entry and a geometry. What it is not: it knows no controller and no volume.
-//! Invariant: a command that comes out of [`parse_io`] lies inside its namespace, may be done to it, and moves
-//! exactly the bytes that the host described.
+//! What it is: pure functions of an entry and a geometry. What it is not: it knows no controller and no
+//! volume. Invariant: a command that comes out of [`parse_io`] lies inside its namespace, may be done to it,
+//! and moves exactly the bytes that the host described.
 
 use isolane_wire::io::{DatasetManagementCommand, Range, ReadCommand, WriteCommand, WriteZeroesCommand};
 use isolane_wire::opcode::IoOpcode;
@@ -86,7 +86,8 @@ pub fn parse_io(
     }
 }
 
-/// The first `ranges` ranges of a Deallocate's data, each checked; the host may have sent more bytes than these.
+/// The first `ranges` ranges of a Deallocate's data, each checked; the host may have sent more bytes than
+/// these.
 pub fn parse_ranges(data: &[u8], ranges: u16, geometry: &Geometry) -> Result<Vec<BlockRange>, Status> {
     let data =
         data.get(..usize::from(ranges) * Range::LEN).ok_or(refused(Status::DATA_SGL_LENGTH_INVALID))?;
@@ -141,7 +142,8 @@ impl Parser<'_> {
         Ok(IoCommand::WriteZeroes { lba: slba, blocks: command.blocks(), fua, deallocate })
     }
 
-    /// Hosts such as Linux describe room for 256 ranges whatever NR says, so more data than ranges is legal here.
+    /// Hosts such as Linux describe room for 256 ranges whatever NR says, so more data than ranges is legal
+    /// here.
     fn dataset_management(&self, command: &DatasetManagementCommand) -> Result<IoCommand, Status> {
         if !(command.data_len()..=RANGES_BYTES_MAX).contains(&self.data_bytes) {
             return Err(refused(Status::DATA_SGL_LENGTH_INVALID));

@@ -1,9 +1,9 @@
 //! The keep-alive timer of one association (Base 1.4 §7.12, TCP §3.4).
 //!
 //! What it is: when the host was last heard, and for how long it may be silent. Traffic on any queue counts
-//! (TBKAS), so the timer is looked at once per timeout and not once per command: a silent host is found within
-//! two timeouts. What it is not: a clock. Invariant: every association has a timer, except that of a ready I/O
-//! controller whose host asked for none (KATO 0).
+//! (TBKAS), so the timer is looked at once per timeout and not once per command: a silent host is found
+//! within two timeouts. What it is not: a clock. Invariant: every association has a timer, except that of a
+//! ready I/O controller whose host asked for none (KATO 0).
 
 use std::time::{Duration, Instant};
 

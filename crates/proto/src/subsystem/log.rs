@@ -1,7 +1,8 @@
 //! Get Log Page (Base 1.4 §5.14).
 //!
-//! What it is: each page as bytes, and the part of it that a host asks for. What it is not: the discovery log's
-//! content. Invariant: whatever offset and length a host gives, it gets bytes of the page or zeroes behind it.
+//! What it is: each page as bytes, and the part of it that a host asks for. What it is not: the discovery
+//! log's content. Invariant: whatever offset and length a host gives, it gets bytes of the page or zeroes
+//! behind it.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,19 +1,22 @@
 //! The control path of a target: subsystems, their controllers, and every command that is not I/O.
 //!
-//! What it is: one [`Port`] holds the NVM subsystem and the discovery subsystem with all of their associations.
-//! Commands go in with [`Port::connect`] and [`Port::handle_command`], which answer at once; what happens beyond
-//! the one connection that asked comes out of [`Port::poll_event`]. What it is not: it owns no connection, no
-//! permit, no volume and no clock, and no I/O command passes through it; [`parse_io`] checks those without it.
+//! What it is: one [`Port`] holds the NVM subsystem and the discovery subsystem with all of their
+//! associations. Commands go in with [`Port::connect`] and [`Port::handle_command`], which answer at once;
+//! what happens beyond the one connection that asked comes out of [`Port::poll_event`]. What it is not: it
+//! owns no connection, no permit, no volume and no clock, and no I/O command passes through it; [`parse_io`]
+//! checks those without it.
 //!
 //! How a driver uses it:
 //!
 //! 1. The first command of a connection must be Fabrics Connect; anything else is answered
 //!    `Status::COMMAND_SEQUENCE_ERROR`. Its 1,024 bytes go into [`Port::connect`].
-//! 2. Every command of the admin queue, and fabrics commands of I/O queues, go into [`Port::handle_command`] with
-//!    their data. [`data_expected`] says beforehand how much data a command moves; what the host offers must equal it.
-//! 3. After every call, [`Port::poll_event`] is drained, and its events are acted on before the returned action.
-//! 4. When a connection is gone: [`Port::handle_disconnected`] at once, [`Port::handle_drained`] when no I/O of
-//!    it is in flight any more. Until then its controller keeps its place, so that no late write can land
+//! 2. Every command of the admin queue, and fabrics commands of I/O queues, go into [`Port::handle_command`]
+//!    with their data. [`data_expected`] says beforehand how much data a command moves; what the host offers
+//!    must equal it.
+//! 3. After every call, [`Port::poll_event`] is drained, and its events are acted on before the returned
+//!    action.
+//! 4. When a connection is gone: [`Port::handle_disconnected`] at once, [`Port::handle_drained`] when no I/O
+//!    of it is in flight any more. Until then its controller keeps its place, so that no late write can land
 //!    behind the back of a successor.
 //! 5. [`Port::poll_timeout`] and [`Port::handle_timeout`] run the keep-alive timers.
 //!
@@ -101,8 +104,9 @@ pub struct Connected {
 pub enum Refusal {
     /// Answer with this, then close the connection when the answer has been sent.
     Rejected(Completion),
-    /// An earlier association of the same host still has I/O in flight. Keep the command and try it again after
-    /// an [`Event::Ended`]; answer [`Status::CONNECT_CONTROLLER_BUSY`](isolane_wire::Status::CONNECT_CONTROLLER_BUSY) after a while.
+    /// An earlier association of the same host still has I/O in flight. Keep the command and try it again
+    /// after an [`Event::Ended`]; answer
+    /// [`Status::CONNECT_CONTROLLER_BUSY`](isolane_wire::Status::CONNECT_CONTROLLER_BUSY) after a while.
     Wait,
 }
 

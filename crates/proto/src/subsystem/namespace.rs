@@ -1,7 +1,7 @@
 //! What a subsystem is: its kind, limits and namespaces, apart from who is connected to it.
 //!
-//! What it is: plain data that every command may look at while one association is changed. What it is not: the
-//! volumes. Invariant: the namespaces are those of [`NamespaceConfig`] that were checked.
+//! What it is: plain data that every command may look at while one association is changed. What it is not:
+//! the volumes. Invariant: the namespaces are those of [`NamespaceConfig`] that were checked.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Controller properties: CAP, VS, CC, CSTS (Base 1.4 §3.1, Fabrics 1.1 §3.4 and §3.5).
 //!
-//! What it is: the states of enabling, resetting and shutting down, driven by CC and told by CSTS.
-//! What it is not: it closes nothing and flushes nothing; it says that someone must.
-//! Invariant: SHST says "complete" only after a flush without an error, and RDY drops only without I/O queues.
+//! What it is: the states of enabling, resetting and shutting down, driven by CC and told by CSTS. What it is
+//! not: it closes nothing and flushes nothing; it says that someone must. Invariant: SHST says "complete"
+//! only after a flush without an error, and RDY drops only without I/O queues.
 
 use isolane_wire::Status;
 use isolane_wire::fabrics::{PropertyGetCommand, PropertySetCommand, PropertySize};
@@ -158,7 +158,8 @@ impl Registers {
         has_ended
     }
 
-    /// The flush of a shutdown has ended. That of a shutdown before a reset says nothing about the one after it.
+    /// The flush of a shutdown has ended. That of a shutdown before a reset says nothing about the one after
+    /// it.
     pub(super) fn handle_flushed(&mut self, is_durable: bool) {
         self.flushes = self.flushes.saturating_sub(1);
         if self.phase == Phase::ShuttingDown && self.flushes == 0 {

@@ -1,8 +1,8 @@
 //! The few words that the cores of one association share.
 //!
 //! What it is: atomics that an I/O queue reads on every command (`ControllerStatus`) or writes alone
-//! (`IoCounters`). What it is not: a place for anything that needs two of them to agree.
-//! Invariant: no I/O writes a word that another core writes, except the first command after a keep-alive turn.
+//! (`IoCounters`). What it is not: a place for anything that needs two of them to agree. Invariant: no I/O
+//! writes a word that another core writes, except the first command after a keep-alive turn.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -26,8 +26,8 @@ impl ControllerStatus {
         self.ready.load(Acquire)
     }
 
-    /// Whether the association is over. What still comes on its connections gets no answer: an error that is answered is
-    /// one that a host reports, silence one that it repeats.
+    /// Whether the association is over. What still comes on its connections gets no answer: an error that is
+    /// answered is one that a host reports, silence one that it repeats.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Relaxed)
     }

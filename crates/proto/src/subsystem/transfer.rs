@@ -33,7 +33,8 @@ impl DataExpected {
 }
 
 /// The data of an admin or fabrics command; none if it is not one that a controller here knows. A driver
-/// receives data only if it is [`DataExpected::FromHost`] of the length that the host describes, and discards it else.
+/// receives data only if it is [`DataExpected::FromHost`] of the length that the host describes, and discards
+/// it else.
 pub fn data_expected(entry: &SubmissionEntry) -> DataExpected {
     match AdminOpcode::decode(entry.opcode) {
         Some(AdminOpcode::Fabrics) if entry.fctype() == FabricsType::Connect.code() => {

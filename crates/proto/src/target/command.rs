@@ -1,5 +1,5 @@
-//! The usual case of receiving, with less ado: a whole capsule whose header is like the last, and data that has landed in
-//! its place.
+//! The usual case of receiving, with less ado: a whole capsule whose header is like the last, and data that
+//! has landed in its place.
 //!
 //! Invariant: it does what [`Queue::poll_event`] would do, or nothing at all.
 
@@ -25,13 +25,16 @@ pub enum Polled {
 
 impl Queue {
     /// The next command, read into `entry`, if nothing is out of the ordinary: an
-    /// [`Event::Command`](super::Event::Command) in parts. `None`: ask [`Queue::poll_event`], which misses nothing.
+    /// [`Event::Command`](super::Event::Command) in parts. `None`: ask [`Queue::poll_event`], which misses
+    /// nothing.
     ///
-    /// `read` may return what a command reads that expects so many bytes; it is answered with them at once, and takes no
-    /// place among the commands in flight. So a host that sends more commands than its queue has entries is told only if that
-    /// many are unanswered here ([`Fault::QueueOverrun`](crate::queue::Fault::QueueOverrun)). It is the same for commands that
-    /// volumes complete at once: an answer frees its entry when it is queued, as SQHD says, and what the host has seen of it by
-    /// then nobody here knows. The entries guard our memory, which the bound of what may wait to be sent guards for answers.
+    /// `read` may return what a command reads that expects so many bytes; it is answered with them at once,
+    /// and takes no place among the commands in flight. So a host that sends more commands than its queue has
+    /// entries is told only if that many are unanswered here
+    /// ([`Fault::QueueOverrun`](crate::queue::Fault::QueueOverrun)). It is the same for commands that volumes
+    /// complete at once: an answer frees its entry when it is queued, as SQHD says, and what the host has
+    /// seen of it by then nobody here knows. The entries guard our memory, which the bound of what may wait
+    /// to be sent guards for answers.
     #[inline]
     pub fn poll_command(
         &mut self,
@@ -68,8 +71,8 @@ impl Queue {
         Some(polled)
     }
 
-    /// The namespace and block that a command further ahead in the overflow begins at, if it is one of I/O; 0 is the next command.
-    /// A guess about bytes that nobody has checked yet, good for a hint only.
+    /// The namespace and block that a command further ahead in the overflow begins at, if it is one of I/O; 0
+    /// is the next command. A guess about bytes that nobody has checked yet, good for a hint only.
     #[inline]
     pub fn upcoming_block(&self, overflow: &[u8], ahead: usize) -> Option<(u32, u64)> {
         let unread = self.receiver.unread(overflow).get(ahead * self.receiver.capsule_len()..)?;
@@ -86,8 +89,9 @@ impl Queue {
         }
     }
 
-    /// Like [`Queue::receive_into`], if all of the data has landed where it was guessed to and needs no other look: then it is
-    /// in the buffer now, and there will be no [`Event::Data`](super::Event::Data). Otherwise nothing has happened.
+    /// Like [`Queue::receive_into`], if all of the data has landed where it was guessed to and needs no other
+    /// look: then it is in the buffer now, and there will be no [`Event::Data`](super::Event::Data).
+    /// Otherwise nothing has happened.
     #[inline]
     pub fn receive_landed(
         &mut self,
@@ -121,7 +125,8 @@ mod tests {
     use crate::pair::{fill, take};
     use crate::target::{Event, Limits};
 
-    /// A target whose reads return their CID, at once or as any other command; what returns nothing waits to the end.
+    /// A target whose reads return their CID, at once or as any other command; what returns nothing waits to
+    /// the end.
     struct Target {
         queue: Queue,
         reads_at_once: bool,

@@ -75,7 +75,8 @@ impl Target {
         }
     }
 
-    /// Receives the stream in pieces, as a driver does; other connections use the same overflow and the same pages.
+    /// Receives the stream in pieces, as a driver does; other connections use the same overflow and the same
+    /// pages.
     fn receive(&mut self, cuts: &[usize]) {
         let mut overflow = vec![0xee; 65536];
         let mut cuts = cuts.iter().cycle();

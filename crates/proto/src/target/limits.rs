@@ -25,8 +25,8 @@ pub struct Limits {
     pub commands_before_connect_max: usize,
     /// From accept to a successful Connect.
     pub handshake: Duration,
-    /// A transfer, a half-received PDU or queued output may rest for so long, twice that at the most, and take four
-    /// times that in all.
+    /// A transfer, a half-received PDU or queued output may rest for so long, twice that at the most, and
+    /// take four times that in all.
     pub stall: Duration,
     /// After a fatal error, the host's time to read our TermReq and close (TCP 1.0 §3.5: at most 30 s).
     pub drain: Duration,
@@ -35,12 +35,14 @@ pub struct Limits {
 /// How far bulk is let ahead of what comes later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduling {
-    /// Answers longer than this wait for their turn, and are sent in data PDUs of at most so many bytes, with shorter
-    /// answers between them.
+    /// Answers longer than this wait for their turn, and are sent in data PDUs of at most so many bytes, with
+    /// shorter answers between them.
     pub chunk_bytes: usize,
-    /// Long answers get turns until so many bytes are ready to be sent; a quarter of it while short ones are sent, too.
+    /// Long answers get turns until so many bytes are ready to be sent; a quarter of it while short ones are
+    /// sent, too.
     pub ready_bytes: usize,
-    /// Write data that is asked for and has not arrived, in bytes: more is asked for when some of it has come.
+    /// Write data that is asked for and has not arrived, in bytes: more is asked for when some of it has
+    /// come.
     pub granted_bytes_max: usize,
 }
 
@@ -58,8 +60,8 @@ impl Scheduling {
         if self.chunk_bytes == usize::MAX { usize::MAX } else { self.chunk_bytes / 4 }
     }
 
-    /// How much is asked for at a time when several transfers wait for their turn; and how much may be asked for without
-    /// a turn, in addition.
+    /// How much is asked for at a time when several transfers wait for their turn; and how much may be asked
+    /// for without a turn, in addition.
     pub(super) fn grant_bytes(&self) -> usize {
         self.granted_bytes_max / 4
     }

@@ -1,14 +1,15 @@
 //! One connection of a target: PDUs in, commands and data out; answers in, PDUs out.
 //!
 //! ```text
-//! receive_plan ─ readv ─ handle_received ─ poll_event … ─ complete… ─ transmit_plan ─ sendmsg ─ handle_transmitted
+//! receive_plan ─ readv ─ handle_received ─ poll_event …
+//!              ─ complete… ─ transmit_plan ─ sendmsg ─ handle_transmitted
 //! ```
 //!
-//! [`Queue`] knows no controller and no volume: it keeps the rules of the transport and nothing else. It never
-//! sees a socket or a clock. After [`Event::Fatal`] or [`Event::Terminated`] it goes on like this: send what
-//! [`Queue::wants_transmit`], then, when [`Queue::is_finished_sending`], shut down writing, go on reading (the
-//! bytes are thrown away), and close when [`Queue::is_closed`] or at the end of the stream. Closing with unread
-//! data in the socket would destroy the TermReq on its way.
+//! [`Queue`] knows no controller and no volume: it keeps the rules of the transport and nothing else. It
+//! never sees a socket or a clock. After [`Event::Fatal`] or [`Event::Terminated`] it goes on like this: send
+//! what [`Queue::wants_transmit`], then, when [`Queue::is_finished_sending`], shut down writing, go on
+//! reading (the bytes are thrown away), and close when [`Queue::is_closed`] or at the end of the stream.
+//! Closing with unread data in the socket would destroy the TermReq on its way.
 //!
 //! Invariants: a command is answered once; no byte is placed into memory that was not given for it, at the
 //! offset it belongs to; what is queued is sent whole, and in order.
@@ -181,7 +182,8 @@ impl Queue {
         }
     }
 
-    /// The host could not go on for so long, because there was no memory for its data: that time does not count against it.
+    /// The host could not go on for so long, because there was no memory for its data: that time does not
+    /// count against it.
     pub fn excuse(&mut self, wait: Duration) {
         self.progress.excuse(wait);
     }

@@ -5,9 +5,10 @@
 
 /// The right and the duty to answer one command.
 ///
-/// It must reach [`Queue::complete`](super::Queue::complete), [`Queue::complete_with_data`](super::Queue::complete_with_data),
-/// [`Queue::receive_into`](super::Queue::receive_into), [`Queue::request_data`](super::Queue::request_data) or
-/// [`Queue::abandon`](super::Queue::abandon), or, when the queue is gone, [`Permit::forfeit`]. Dropping it
+/// It must reach [`Queue::complete`](super::Queue::complete),
+/// [`Queue::complete_with_data`](super::Queue::complete_with_data),
+/// [`Queue::receive_into`](super::Queue::receive_into), [`Queue::request_data`](super::Queue::request_data)
+/// or [`Queue::abandon`](super::Queue::abandon), or, when the queue is gone, [`Permit::forfeit`]. Dropping it
 /// otherwise is a bug that debug builds report by a panic.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an accepted command must be answered or abandoned"]

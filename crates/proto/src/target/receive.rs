@@ -53,15 +53,16 @@ impl Queue {
         }
     }
 
-    /// Lends pages for the next receive, which nobody else holds. The plan goes on with them, on the guess that the next
-    /// capsules are as long as the last; data that was guessed right is not copied. Without them nothing is guessed.
+    /// Lends pages for the next receive, which nobody else holds. The plan goes on with them, on the guess
+    /// that the next capsules are as long as the last; data that was guessed right is not copied. Without
+    /// them nothing is guessed.
     pub fn lend_spares(&mut self, spares: Vec<Page>) {
         self.spares.lend(spares);
     }
 
-    /// As many pages as were lent: those, or the pages of buffers that have changed places with them. To be called when
-    /// [`Queue::poll_event`] has returned `None`, or input was deferred, or the connection ends: what is unread in them is
-    /// lost.
+    /// As many pages as were lent: those, or the pages of buffers that have changed places with them. To be
+    /// called when [`Queue::poll_event`] has returned `None`, or input was deferred, or the connection ends:
+    /// what is unread in them is lost.
     pub fn take_spares(&mut self) -> Vec<Page> {
         if self.receiver.is_guessing() {
             self.receiver.discard();
@@ -96,9 +97,9 @@ impl Queue {
         }
     }
 
-    /// Keeps what is unread in `overflow`, because no memory is free for the command that was just yielded, or
-    /// because others shall have their turn. Until [`Queue::poll_event`] has used it up (pass any overflow),
-    /// the receive plan is empty.
+    /// Keeps what is unread in `overflow`, because no memory is free for the command that was just yielded,
+    /// or because others shall have their turn. Until [`Queue::poll_event`] has used it up (pass any
+    /// overflow), the receive plan is empty.
     pub fn defer_input(&mut self, overflow: &[u8]) {
         if self.receiver.is_guessing() {
             return self.give_up_guesses(overflow);

@@ -1,9 +1,9 @@
-//! Fresh pages that the driver lends for one receive, so that in-capsule data lands in them on a guess: the next capsule
-//! mostly has the shape of the last.
+//! Fresh pages that the driver lends for one receive, so that in-capsule data lands in them on a guess: the
+//! next capsule mostly has the shape of the last.
 //!
-//! They are nobody's memory while data lands in them. When a guess has come true, the pages change places with those of
-//! the buffer that was given for the data; so whoever counts pages need not know of it. Invariant: there are as many of
-//! them before a receive as after it, and none of them is shared.
+//! They are nobody's memory while data lands in them. When a guess has come true, the pages change places
+//! with those of the buffer that was given for the data; so whoever counts pages need not know of it.
+//! Invariant: there are as many of them before a receive as after it, and none of them is shared.
 
 use isolane_memory::{Buffer, PAGE_SIZE, Page, pages_for};
 
@@ -54,7 +54,8 @@ impl Spares {
         })
     }
 
-    /// The data that was guessed to land in the place `at` is that of `buffer`, of which `placed` bytes have come.
+    /// The data that was guessed to land in the place `at` is that of `buffer`, of which `placed` bytes have
+    /// come.
     pub(super) fn settle(&mut self, at: u16, placed: usize, buffer: &mut Buffer) {
         let pages = &mut self.pages[usize::from(at)..][..pages_for(placed)];
         if !buffer.exchange_pages(pages) {

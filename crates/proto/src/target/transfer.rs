@@ -1,10 +1,10 @@
 //! Write data: in the capsule, or asked for with R2T and brought by H2CData (TCP 1.0 §3.3.2).
 //!
-//! A host sends what it was asked for in order, and its next command behind it. So a bounded amount is asked for at a
-//! time, in turns ([`turns`](super::turns)), and what is short is asked for at once.
+//! A host sends what it was asked for in order, and its next command behind it. So a bounded amount is asked
+//! for at a time, in turns ([`turns`](super::turns)), and what is short is asked for at once.
 //!
-//! Invariants: what is granted lies inside the command's data, and every byte of it is accepted once; as long as
-//! anything waits to be granted, something is granted or there is no room.
+//! Invariants: what is granted lies inside the command's data, and every byte of it is accepted once; as long
+//! as anything waits to be granted, something is granted or there is no room.
 
 use isolane_memory::Buffer;
 use isolane_wire::pdu::{H2cData, HeaderFault, R2t};
@@ -39,7 +39,8 @@ impl Grants {
         self.per_command_max = max;
     }
 
-    /// Whether a transfer is so short that it need not wait for its turn, as long as there are few of its kind.
+    /// Whether a transfer is so short that it need not wait for its turn, as long as there are few of its
+    /// kind.
     fn needs_no_turn(&self, len: usize) -> bool {
         let share = self.scheduling.grant_bytes();
         len <= share / 4 && self.extra_bytes + len <= share
@@ -78,8 +79,8 @@ impl Queue {
         }
     }
 
-    /// Asks the host for the command's data, as many bytes as `buffer` has, in R2Ts of bounded size and number: now or
-    /// as data of other commands arrives.
+    /// Asks the host for the command's data, as many bytes as `buffer` has, in R2Ts of bounded size and
+    /// number: now or as data of other commands arrives.
     ///
     /// # Panics
     /// If the buffer is empty: there is no R2T of zero length.

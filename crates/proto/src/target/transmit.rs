@@ -1,11 +1,12 @@
 //! The sending half: answers become PDUs in one gather list.
 //!
-//! Long answers wait for their turn ([`turns`](super::turns)) and become PDUs, a bounded number of bytes at a time, when
-//! the driver asks for what to send next; everything else becomes a PDU at once and so passes them.
+//! Long answers wait for their turn ([`turns`](super::turns)) and become PDUs, a bounded number of bytes at a
+//! time, when the driver asks for what to send next; everything else becomes a PDU at once and so passes
+//! them.
 //!
-//! Invariants: PDUs leave in the order they were queued in; the data of one command is without gaps and rises (Linux
-//! appends it and ignores the offset), and its response is behind it; after a fatal error nothing but the TermReq is
-//! queued.
+//! Invariants: PDUs leave in the order they were queued in; the data of one command is without gaps and rises
+//! (Linux appends it and ignores the offset), and its response is behind it; after a fatal error nothing but
+//! the TermReq is queued.
 
 use isolane_memory::{Lent, Payload, Pool};
 use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, TermReq};
@@ -119,7 +120,8 @@ impl Queue {
         self.output.advance(n, |payload| pool.recycle_payload(payload));
     }
 
-    /// The kernel has taken the first `n` bytes of the plan and still reads them: keep `lent` until it says that it is done.
+    /// The kernel has taken the first `n` bytes of the plan and still reads them: keep `lent` until it says
+    /// that it is done.
     pub fn handle_lent(&mut self, n: usize, lent: &mut Lent) {
         self.output.lend(n, lent);
     }
@@ -196,7 +198,8 @@ impl Queue {
         }
     }
 
-    /// A turn ends when so much is ready: less if short answers were sent lately, which more bytes would delay.
+    /// A turn ends when so much is ready: less if short answers were sent lately, which more bytes would
+    /// delay.
     fn ready_bytes(&mut self) -> usize {
         let LongAnswers { scheduling, position, mixed, .. } = &mut self.long_answers;
         let is_alone = *position == self.output.queued_bytes();

@@ -1,7 +1,8 @@
-//! Options of a TCP socket that a user may choose: for each listener of a target, for each connection of a host (H5, V6).
+//! Options of a TCP socket that a user may choose: for each listener of a target, for each connection of a
+//! host (H5, V6).
 //!
-//! Invariant: an option is set as asked for, or the error names it, the kernel's reason and the remedy; what the kernel would
-//! silently make less of is read back and refused.
+//! Invariant: an option is set as asked for, or the error names it, the kernel's reason and the remedy; what
+//! the kernel would silently make less of is read back and refused.
 
 mod error;
 mod text;
@@ -24,17 +25,18 @@ pub struct SocketOptions {
     pub type_of_service: Option<u8>,
     /// `busy-poll=US`: a receive that finds nothing asks the network card for so long (`SO_BUSY_POLL`).
     pub busy_poll_us: Option<u32>,
-    /// `prefer-busy-poll=on|off`: the card's interrupts stay off while there is polling (`SO_PREFER_BUSY_POLL`).
+    /// `prefer-busy-poll=on|off`: the card's interrupts stay off while there is polling
+    /// (`SO_PREFER_BUSY_POLL`).
     pub prefer_busy_poll: Option<bool>,
     /// `congestion=NAME` (`TCP_CONGESTION`).
     pub congestion_control: Option<String>,
     /// `receive-buffer=BYTES`, without the kernel's own doubling (`SO_RCVBUF`); ends its automatic tuning.
     pub receive_buffer_bytes: Option<u32>,
-    /// `send-buffer=BYTES`, likewise (`SO_SNDBUF`). Without it targets and hosts bound those of connections within one machine:
-    /// [`bound_send_buffer`](crate::socket::bound_send_buffer).
+    /// `send-buffer=BYTES`, likewise (`SO_SNDBUF`). Without it targets and hosts bound those of connections
+    /// within one machine: [`bound_send_buffer`](crate::socket::bound_send_buffer).
     pub send_buffer_bytes: Option<u32>,
-    /// `unsent-max=BYTES`: the socket takes no more while so much waits in it that was never sent (`TCP_NOTSENT_LOWAT`). What waits
-    /// there cannot be passed by anything; what waits with us can.
+    /// `unsent-max=BYTES`: the socket takes no more while so much waits in it that was never sent
+    /// (`TCP_NOTSENT_LOWAT`). What waits there cannot be passed by anything; what waits with us can.
     pub unsent_bytes_max: Option<u32>,
 }
 
@@ -120,7 +122,8 @@ fn check_buffer(asked: u32, granted: usize) -> io::Result<()> {
     }
 }
 
-/// The kernel counts its own bookkeeping among a buffer's bytes and takes twice what it is asked for (socket(7)).
+/// The kernel counts its own bookkeeping among a buffer's bytes and takes twice what it is asked for
+/// (socket(7)).
 const DOUBLED: usize = 2;
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! Sends that copy nothing (S7, `MSG_ZEROCOPY`): the kernel reads from our memory until it says that it is done.
+//! Sends that copy nothing (S7, `MSG_ZEROCOPY`): the kernel reads from our memory until it says that it is
+//! done.
 //!
-//! The reactor keeps what was lent, also when its socket is closed and when the reactor is dropped: a socket with something
-//! out lingers until the kernel has given it back. If the peer takes nothing for too long the connection is reset, after which
-//! nothing is sent any more; and memory that does not come back even then is never used again.
+//! The reactor keeps what was lent, also when its socket is closed and when the reactor is dropped: a socket
+//! with something out lingers until the kernel has given it back. If the peer takes nothing for too long the
+//! connection is reset, after which nothing is sent any more; and memory that does not come back even then is
+//! never used again.
 
 use super::Reactor;
 use crate::lanes::Lane;
@@ -56,8 +58,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// Like [`Reactor::send`], without a copy if that is enabled, possible and useful. If the answer says that memory was lent,
-    /// tell with [`Reactor::lend`] at once what the bytes lie in.
+    /// Like [`Reactor::send`], without a copy if that is enabled, possible and useful. If the answer says
+    /// that memory was lent, tell with [`Reactor::lend`] at once what the bytes lie in.
     ///
     /// # Errors
     /// As [`Reactor::send`].
@@ -73,7 +75,8 @@ impl Reactor {
             Ok(bytes) => {
                 ledger.on_sent();
                 self.lending.sends += 1;
-                // The kernel has the bytes, so they are lent in any case; what is wrong with the socket the next send meets.
+                // The kernel has the bytes, so they are lent in any case; what is wrong with the socket the
+                // next send meets.
                 let _ = self.on_sent(token, bytes, bytes < offered);
                 Ok(Sent { bytes, is_lent: true })
             }
@@ -115,7 +118,8 @@ impl Reactor {
         self.poller.unregister(lane.socket.as_fd(), lane.armed());
         let Lane { socket, ledger, .. } = lane;
         let Some(ledger) = ledger.filter(|ledger| ledger.has_lent()) else { return };
-        // What the kernel has is still sent, as it is after a plain close. If this fails there is no connection any more.
+        // What the kernel has is still sent, as it is after a plain close. If this fails there is no
+        // connection any more.
         let _ = rustix::net::shutdown(&socket, Shutdown::Both);
         let lingering = Lingering { token, socket, ledger: *ledger, since: self.now, is_reset: false };
         self.lending.lingering.push(lingering);

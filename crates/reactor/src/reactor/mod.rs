@@ -1,7 +1,8 @@
 //! The loop of one core.
 //!
-//! A turn goes: hear what the kernel says (`collect`) → note it (`on_occurrence`) → accept → report the lanes worth a receive;
-//! and only if all that yielded nothing, spin or sleep. The driver then receives, acts, and sends once per lane.
+//! A turn goes: hear what the kernel says (`collect`) → note it (`on_occurrence`) → accept → report the lanes
+//! worth a receive; and only if all that yielded nothing, spin or sleep. The driver then receives, acts, and
+//! sends once per lane.
 
 mod lending;
 mod sockets;
@@ -25,9 +26,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The sockets, files and sleep of one core. It may be handed to another thread, one at a time, while no file operation is in
-/// flight; but not often: the kernel takes requests through a ring from one thread only, so another is opened there. Dropping it
-/// closes its sockets, and waits for the file operations in flight.
+/// The sockets, files and sleep of one core. It may be handed to another thread, one at a time, while no file
+/// operation is in flight; but not often: the kernel takes requests through a ring from one thread only, so
+/// another is opened there. Dropping it closes its sockets, and waits for the file operations in flight.
 pub struct Reactor {
     description: String,
     poller: Poller,
@@ -130,9 +131,9 @@ impl Reactor {
         self.listeners.remove(token, &mut self.poller);
     }
 
-    /// Starts a file operation; [`Event::File`] brings it back with `token`. Its buffer belongs to the kernel until then. An
-    /// operation whose range is not in its buffer, or a read into shared memory, comes back as `InvalidInput`; one of no bytes does
-    /// nothing.
+    /// Starts a file operation; [`Event::File`] brings it back with `token`. Its buffer belongs to the kernel
+    /// until then. An operation whose range is not in its buffer, or a read into shared memory, comes back as
+    /// `InvalidInput`; one of no bytes does nothing.
     pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: Operation) {
         self.files_in_flight += 1;
         let operation = match Checked::new(operation) {
@@ -159,8 +160,8 @@ impl Reactor {
         self.files_in_flight
     }
 
-    /// One turn: appends what happened to `events`, a bounded number of them. If nothing happened it spins or sleeps by its
-    /// [`Mode`]: it returns without an event at `deadline`, and sometimes earlier.
+    /// One turn: appends what happened to `events`, a bounded number of them. If nothing happened it spins or
+    /// sleeps by its [`Mode`]: it returns without an event at `deadline`, and sometimes earlier.
     ///
     /// # Errors
     /// Only if the kernel breaks the reactor itself.
@@ -287,7 +288,8 @@ impl Reactor {
         self.lanes.go_round(LANES_MAX, is_spinning, report, cool);
     }
 
-    /// Sleeps until something happens or `deadline`. Everything that can happen is armed: no lane is active, no listener ready.
+    /// Sleeps until something happens or `deadline`. Everything that can happen is armed: no lane is active,
+    /// no listener ready.
     fn sleep(&mut self, deadline: Option<Instant>, events: &mut Vec<Event>) -> io::Result<()> {
         if !self.lanes.are_all_cold() || self.listeners.is_ready() {
             return Ok(());

@@ -8,7 +8,8 @@ use crate::{Received, Token, socket};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice, IoSliceMut};
 
-/// A socket between two reactors. What is known about sends without a copy goes with it: the kernel numbers them through.
+/// A socket between two reactors. What is known about sends without a copy goes with it: the kernel numbers
+/// them through.
 #[derive(Debug)]
 pub struct Detached {
     socket: OwnedFd,
@@ -32,8 +33,8 @@ impl Reactor {
         Ok(token)
     }
 
-    /// Gives a socket back; drop it to close the connection. `None` if the token names nothing, or memory was lent for it
-    /// that is still out: such a one can only be closed.
+    /// Gives a socket back; drop it to close the connection. `None` if the token names nothing, or memory was
+    /// lent for it that is still out: such a one can only be closed.
     pub fn remove(&mut self, token: Token) -> Option<OwnedFd> {
         self.detach(token).map(|detached| detached.socket)
     }
@@ -65,7 +66,8 @@ impl Reactor {
         self.lanes.get(token).map(|lane| lane.socket.as_fd())
     }
 
-    /// Receives into `plan`, in its order, what there is now. After the end or an error the socket is reported as readable no more.
+    /// Receives into `plan`, in its order, what there is now. After the end or an error the socket is
+    /// reported as readable no more.
     ///
     /// # Errors
     /// The kernel's (the connection is lost), or `NotFound` if the token names nothing. Never `WouldBlock`.
@@ -107,16 +109,17 @@ impl Reactor {
         }
     }
 
-    /// How often a vain receive is repeated at once: not at all, unless this reactor spins in vain and there is nobody else to
-    /// look after. A turn that does nothing takes about as long as the kernel does, and bytes that come meanwhile wait for it.
+    /// How often a vain receive is repeated at once: not at all, unless this reactor spins in vain and there
+    /// is nobody else to look after. A turn that does nothing takes about as long as the kernel does, and
+    /// bytes that come meanwhile wait for it.
     fn tries_beyond_first(&self) -> u32 {
         let is_busy = self.was_busy || self.is_busy || self.files_in_flight > 0;
         let is_waiting = !is_busy && self.lanes.is_one_active() && self.spin.is_spinning(self.now);
         if is_waiting { TRIES_ALONE } else { 0 }
     }
 
-    /// Sends once from `plan`, in its order, and returns how many bytes the kernel took. If that is less than offered (0 if the
-    /// socket is full), one [`Event::Writable`] follows when it takes more.
+    /// Sends once from `plan`, in its order, and returns how many bytes the kernel took. If that is less than
+    /// offered (0 if the socket is full), one [`Event::Writable`] follows when it takes more.
     ///
     /// # Errors
     /// The kernel's (the connection is lost), or `NotFound` if the token names nothing. Never `WouldBlock`.
@@ -156,8 +159,8 @@ impl Reactor {
         Ok(rustix::net::shutdown(&lane.socket, rustix::net::Shutdown::Write)?)
     }
 
-    /// Reports one [`Event::Writable`] when the socket takes bytes: for a socket that still connects. A send that takes less
-    /// than offered implies it.
+    /// Reports one [`Event::Writable`] when the socket takes bytes: for a socket that still connects. A send
+    /// that takes less than offered implies it.
     ///
     /// # Errors
     /// The kernel's, or `NotFound` if the token names nothing.

@@ -1,12 +1,12 @@
 //! Sleep, readiness and files by io_uring.
 //!
-//! A cold lane has one poll request in the ring; it comes back with the lane's first bytes and is made again when the lane
-//! cools. While the reactor spins, looking costs no system call: the completion queue and the kernel's "work for you" flag lie
-//! in shared memory.
+//! A cold lane has one poll request in the ring; it comes back with the lane's first bytes and is made again
+//! when the lane cools. While the reactor spins, looking costs no system call: the completion queue and the
+//! kernel's "work for you" flag lie in shared memory.
 //!
-//! Operations on files are submitted together, once a turn. Those that the kernel carries out meanwhile, out of its page cache, are
-//! done by then. Those that a device carries out are submitted in small groups instead, so that it begins with the first of many
-//! while we are still at the others.
+//! Operations on files are submitted together, once a turn. Those that the kernel carries out meanwhile, out
+//! of its page cache, are done by then. Those that a device carries out are submitted in small groups
+//! instead, so that it begins with the first of many while we are still at the others.
 
 mod probe;
 mod raw;
@@ -48,7 +48,8 @@ impl Ring {
         raw::is_of_another_thread(error)
     }
 
-    /// Opens another ring, for the calling thread. File operations that were started here go on there; nothing else is armed.
+    /// Opens another ring, for the calling thread. File operations that were started here go on there;
+    /// nothing else is armed.
     ///
     /// # Errors
     /// The kernel's; or file operations were started in the old thread, which alone can bring them back.

@@ -1,5 +1,5 @@
-//! Opens a ring if this machine has a usable one, and says in words why not. What the ring can do is asked and tried, never
-//! guessed from a version.
+//! Opens a ring if this machine has a usable one, and says in words why not. What the ring can do is asked
+//! and tried, never guessed from a version.
 
 use super::Ring;
 use super::raw::RawRing;

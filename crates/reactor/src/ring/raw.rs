@@ -1,8 +1,9 @@
 //! The ring's queues and the operations that the kernel holds. All of the ring's `unsafe` is here.
 //!
-//! The invariant: memory whose address is in the kernel's hands (a file operation's buffer and the list of its pieces) is owned
-//! by [`RawRing::flights`] from before its submission until after its completion was taken, and dropping the ring waits for all
-//! completions. A buffer that is moved keeps its bytes where they are.
+//! The invariant: memory whose address is in the kernel's hands (a file operation's buffer and the list of
+//! its pieces) is owned by [`RawRing::flights`] from before its submission until after its completion was
+//! taken, and dropping the ring waits for all completions. A buffer that is moved keeps its bytes where they
+//! are.
 
 #![allow(unsafe_code)]
 
@@ -62,7 +63,8 @@ struct Piece {
     len: usize,
 }
 
-// SAFETY: it points into the buffer of the operation that is kept beside it, which may be sent itself, and goes with it.
+// SAFETY: it points into the buffer of the operation that is kept beside it, which may be sent itself, and
+// goes with it.
 unsafe impl Send for Piece {}
 
 impl RawRing {
@@ -125,7 +127,8 @@ impl RawRing {
         self.files_unsubmitted
     }
 
-    /// Takes the file operations back, if the kernel was told of none of them. The ring is of no use any more.
+    /// Takes the file operations back, if the kernel was told of none of them. The ring is of no use any
+    /// more.
     pub fn abandon(&mut self) -> Option<Vec<Started>> {
         if self.are_files_told && self.files_in_flight() > 0 {
             return None;
@@ -136,14 +139,15 @@ impl RawRing {
     }
 
     fn push(&mut self, entry: squeue::Entry) {
-        // SAFETY: polls and their removals name no memory. The memory named by file operations is owned by their flight.
+        // SAFETY: polls and their removals name no memory. The memory named by file operations is owned by
+        // their flight.
         if !self.waiting.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.waiting.push_back(entry);
         }
     }
 
-    /// Whether there is something to submit, or the kernel has completions that it delivers only when asked. Looks at
-    /// shared memory only.
+    /// Whether there is something to submit, or the kernel has completions that it delivers only when asked.
+    /// Looks at shared memory only.
     pub fn wants_enter(&mut self) -> bool {
         let submissions = self.ring.submission();
         !submissions.is_empty()
@@ -152,8 +156,8 @@ impl RawRing {
             || !self.waiting.is_empty()
     }
 
-    /// Submits, lets the kernel deliver, and with `wait` sleeps until there is a completion or the time is over. May return
-    /// early.
+    /// Submits, lets the kernel deliver, and with `wait` sleeps until there is a completion or the time is
+    /// over. May return early.
     pub fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
         self.files_unsubmitted = 0;
         let submissions_count = self.fill_submissions();
@@ -202,7 +206,8 @@ impl RawRing {
                 Kind::File => return Some(Completion::File(self.land(key.index, entry.result()))),
                 _ => {
                     self.polls_in_flight -= 1;
-                    // A poll that failed reports its file as broken: whoever uses the file then sees the reason.
+                    // A poll that failed reports its file as broken: whoever uses the file then sees the
+                    // reason.
                     let ready =
                         u16::try_from(entry.result()).map_or(PollFlags::ERR, PollFlags::from_bits_retain);
                     return Some(Completion::Poll { key, ready });
@@ -211,7 +216,8 @@ impl RawRing {
         }
     }
 
-    /// A poll request that was just being looked at was not ended, and waits on if nothing was there after all.
+    /// A poll request that was just being looked at was not ended, and waits on if nothing was there after
+    /// all.
     fn on_cancelled(&mut self, key: Key, result: i32) {
         if result == -Errno::ALREADY.raw_os_error() {
             self.cancel_poll(key);
@@ -223,8 +229,8 @@ impl RawRing {
         self.flights[index as usize].land(result)
     }
 
-    /// Waits until the kernel has let go of all memory, and for a while until it has let go of polled sockets, which stay
-    /// open as long.
+    /// Waits until the kernel has let go of all memory, and for a while until it has let go of polled
+    /// sockets, which stay open as long.
     fn drain(&mut self) -> io::Result<()> {
         if self.is_abandoned {
             return Ok(());

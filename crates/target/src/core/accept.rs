@@ -1,7 +1,7 @@
 //! Connections come in on the first core and go to the core that [`Placer`] chooses.
 //!
-//! One core accepts for all, not one listener for each core (`SO_REUSEPORT`): then the kernel would choose by a hash, or by the
-//! incoming core alone, without a look at how crowded the cores are.
+//! One core accepts for all, not one listener for each core (`SO_REUSEPORT`): then the kernel would choose by
+//! a hash, or by the incoming core alone, without a look at how crowded the cores are.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -141,7 +141,8 @@ impl Driver {
         counters.connections_open.value() + on_the_way
     }
 
-    /// Sockets of connections: open ones, those on their way to a core, and closed ones that linger for their last bytes.
+    /// Sockets of connections: open ones, those on their way to a core, and closed ones that linger for their
+    /// last bytes.
     fn descriptors(&self) -> u64 {
         let lingering = self.core.shared.counters.iter().map(|core| core.connections_lingering.value());
         (0..self.listeners.given.len()).map(|core| self.load(core)).chain(lingering).sum()
@@ -160,8 +161,8 @@ impl Driver {
     }
 }
 
-/// The core that the connection's packets arrive on. Those from this machine itself arrive where their sender runs, which says
-/// nothing, and is the one core where our reactor would be in the way.
+/// The core that the connection's packets arrive on. Those from this machine itself arrive where their sender
+/// runs, which says nothing, and is the one core where our reactor would be in the way.
 fn incoming_cpu(socket: &TcpStream, peer: SocketAddr) -> Option<usize> {
     if is_from_here(socket, peer) { None } else { socket::incoming_cpu(socket) }
 }

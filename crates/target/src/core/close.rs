@@ -1,8 +1,8 @@
 //! The end of a lane, and of all lanes of a core.
 //!
 //! A lane ends in three steps that need not follow at once: the port hears that it is lost and what has not
-//! reached a volume is cancelled ([`Core::disconnect`]); the socket is closed ([`Core::close`]); the last of its
-//! commands leaves its volume, the port hears that it is drained, and it goes ([`Driver::reap`]).
+//! reached a volume is cancelled ([`Core::disconnect`]); the socket is closed ([`Core::close`]); the last of
+//! its commands leaves its volume, the port hears that it is drained, and it goes ([`Driver::reap`]).
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

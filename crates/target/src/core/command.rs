@@ -1,4 +1,5 @@
-//! Which way a command goes, and the commands of the control path: all of the admin queue, and fabrics commands.
+//! Which way a command goes, and the commands of the control path: all of the admin queue, and fabrics
+//! commands.
 //!
 //! It decides nothing about them: the port does, behind its lock.
 

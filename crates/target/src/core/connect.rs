@@ -3,12 +3,13 @@
 //! A host that connects anew may have left writes in the sockets of its older connections. A write of the old
 //! path that lands after the new association has begun would corrupt data. So before the Connect of an admin
 //! queue goes to the port, every core reads what has already arrived on older connections of that host, up to
-//! their end or until nothing is there; and the port admits it only when no write of an association that has ended is
-//! at a volume. Both waits are bounded: a Connect that has waited for too long is refused as busy.
+//! their end or until nothing is there; and the port admits it only when no write of an association that has
+//! ended is at a volume. Both waits are bounded: a Connect that has waited for too long is refused as busy.
 //!
-//! A connection with so many unread answers that it is not read from cannot be read to its end. If its host takes nothing of
-//! them it is given up, as its keep-alive timer would have it later (a host may have set none): what it has not read is lost, and
-//! so is what its socket still holds of the host's commands, which nobody has begun.
+//! A connection with so many unread answers that it is not read from cannot be read to its end. If its host
+//! takes nothing of them it is given up, as its keep-alive timer would have it later (a host may have set
+//! none): what it has not read is lost, and so is what its socket still holds of the host's commands, which
+//! nobody has begun.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,8 @@ impl Answers {
         Answers { sent_bytes: 0, since: now }
     }
 
-    /// Whether so many bytes were sent when it was looked at long ago already, with too much to send at each look.
+    /// Whether so many bytes were sent when it was looked at long ago already, with too much to send at each
+    /// look.
     fn are_left(&mut self, is_full: bool, sent_bytes: u64, now: Instant) -> bool {
         if !is_full || sent_bytes != self.sent_bytes {
             *self = Answers { sent_bytes, since: now };
@@ -195,8 +197,8 @@ impl Driver {
         self.readings = readings;
     }
 
-    /// Whether nothing is left unread on a lane, and every change that was read has reached its volume. There, later writes to
-    /// the same blocks come after it.
+    /// Whether nothing is left unread on a lane, and every change that was read has reached its volume.
+    /// There, later writes to the same blocks come after it.
     fn is_settled(&mut self, unread: &mut Unread) -> bool {
         self.read_until_empty(unread.key, &mut unread.bytes_left);
         if unread.bytes_left > 0 {
@@ -253,8 +255,8 @@ fn host_of_admin_connect(entry: &SubmissionEntry, data: &[u8]) -> Option<Nqn> {
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// A core reads no longer than this for a Connect.
 const READ_WAIT: Duration = Duration::from_secs(2);
-/// A host that connects anew has so long to take any of the answers on an older connection that is full of them. Less than
-/// [`READ_WAIT`], so that its Connect need not be repeated.
+/// A host that connects anew has so long to take any of the answers on an older connection that is full of
+/// them. Less than [`READ_WAIT`], so that its Connect need not be repeated.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// Read from one lane for a Connect, in bytes: no socket's buffer holds as much.
 const READ_BYTES_MAX: u64 = 32 << 20;

@@ -51,8 +51,8 @@ pub(super) struct Flushed {
 /// A flush of all volumes that has to wait for commands which are at volumes now.
 pub(super) struct Planned {
     busy: Vec<Arc<Busy>>,
-    /// Shared with a message to every core. When ours is the only reference, every core has seen what the port changed, and
-    /// has counted among `busy` what it began before.
+    /// Shared with a message to every core. When ours is the only reference, every core has seen what the
+    /// port changed, and has counted among `busy` what it began before.
     unseen: Arc<()>,
     then: Then,
 }
@@ -74,8 +74,8 @@ impl Core {
         self.plan(busy, Then::ShutDown(id));
     }
 
-    /// The volatile cache was disabled: flushes as soon as nothing that was started before can leave anything in it,
-    /// then answers the command.
+    /// The volatile cache was disabled: flushes as soon as nothing that was started before can leave anything
+    /// in it, then answers the command.
     pub(super) fn plan_answer(
         &mut self,
         id: AssociationId,

@@ -105,8 +105,8 @@ impl Core {
         self.start(lane, job, request);
     }
 
-    /// A read that its volume can answer at once is answered without ado, unless others may pass it. One with FUA returns
-    /// nothing that a power cut could still take back: the cache is flushed before it.
+    /// A read that its volume can answer at once is answered without ado, unless others may pass it. One with
+    /// FUA returns nothing that a power cut could still take back: the cache is flushed before it.
     fn read(&mut self, lane: &mut Lane, permit: Permit, position: usize, lba: u64, blocks: u64, fua: bool) {
         let namespace = self.shared.namespaces.at(position);
         let len = (blocks as usize) << namespace.geometry.block_shift;
@@ -122,7 +122,8 @@ impl Core {
         self.start(lane, job, read);
     }
 
-    /// What a read of `len` bytes returns, if it can be answered at once, which it then is. The usual case with less ado.
+    /// What a read of `len` bytes returns, if it can be answered at once, which it then is. The usual case
+    /// with less ado.
     #[inline]
     pub(super) fn read_at_once(
         &self,
@@ -181,7 +182,8 @@ impl Core {
         Ok((position, command))
     }
 
-    /// Finds memory for a command's data and takes it, or lets the command wait. Gives it back if all of it is there already.
+    /// Finds memory for a command's data and takes it, or lets the command wait. Gives it back if all of it
+    /// is there already.
     fn take_data(
         &mut self,
         lane: &mut Lane,

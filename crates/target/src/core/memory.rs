@@ -116,8 +116,8 @@ const RECEIVE_BYTES: usize = 128 << 10;
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 /// One part in so many of the pool is for small commands only.
 const SMALL_SHARE: usize = 8;
-/// The least memory of a core: half of it is never kept for lanes, and the largest transfer fits into that half even
-/// without the part for small commands and what receives are lent.
+/// The least memory of a core: half of it is never kept for lanes, and the largest transfer fits into that
+/// half even without the part for small commands and what receives are lent.
 const POOL_PAGES_MIN: usize = 4 * pages_for(TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(
     POOL_PAGES_MIN / 2 - POOL_PAGES_MIN / SMALL_SHARE - pages_for(RECEIVE_BYTES)

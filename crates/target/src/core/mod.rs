@@ -1,11 +1,12 @@
 //! One core of the target: its reactor, its memory, its lanes. The turn of the reactor is [`Driver::turn`].
 //!
 //! ```text
-//! receive from every ready lane → act on every whole PDU → volumes complete at once or later → ONE send per lane
+//! receive from every ready lane → act on every whole PDU
+//!                               → volumes complete at once or later → ONE send per lane
 //! ```
 //!
-//! [`Driver`] owns the lanes and knows which of them an event is for; [`Core`] owns everything else and acts on
-//! one lane at a time. The files beside this one are its verbs:
+//! [`Driver`] owns the lanes and knows which of them an event is for; [`Core`] owns everything else and acts
+//! on one lane at a time. The files beside this one are its verbs:
 //!
 //! | file | what it does |
 //! |---|---|
@@ -27,7 +28,8 @@
 //! | [`timer`] | deadlines and keep-alive timers |
 //! | [`travel`] | lanes that move to another core |
 //!
-//! Invariant: no lane of this core is touched by another thread, and nothing here waits but the reactor's turn.
+//! Invariant: no lane of this core is touched by another thread, and nothing here waits but the reactor's
+//! turn.
 
 mod accept;
 mod close;

@@ -113,8 +113,9 @@ impl Core {
         Progress::More
     }
 
-    /// Tells volumes which blocks come after the next command, so that what they need of them is in the cache by then: `next`
-    /// is the block of the command behind it, if that is known. Returns the same for the command after.
+    /// Tells volumes which blocks come after the next command, so that what they need of them is in the cache
+    /// by then: `next` is the block of the command behind it, if that is known. Returns the same for the
+    /// command after.
     #[inline]
     fn foresee(&self, lane: &Lane, overflow: &[u8], next: Option<Upcoming>) -> Option<Upcoming> {
         let (position, lba) = next.or_else(|| self.upcoming(lane, overflow, 1))?;
@@ -242,8 +243,9 @@ fn within<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut [IoSlic
     &mut plan[..count]
 }
 
-/// Whether enough has been answered for a send, and enough is still to be answered for another one: then the host can go on
-/// while we do. Not for a socket that takes nothing, nor for a lane that is leaving: its end is told first.
+/// Whether enough has been answered for a send, and enough is still to be answered for another one: then the
+/// host can go on while we do. Not for a socket that takes nothing, nor for a lane that is leaving: its end
+/// is told first.
 fn is_batch(lane: &Lane) -> bool {
     !lane.is_stuck
         && lane.is_open()
@@ -251,7 +253,8 @@ fn is_batch(lane: &Lane) -> bool {
         && lane.queue.transmit_ready_bytes() >= BATCH_BYTES
 }
 
-/// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has no more answers.
+/// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has
+/// no more answers.
 fn is_full(lane: &Lane) -> bool {
     is_filled(lane, 1) && !lane.queue.is_closed()
 }
@@ -262,8 +265,9 @@ fn is_filled(lane: &Lane, parts: usize) -> bool {
         || lane.queue.transmit_pending_header_bytes() > CONTROL_OUTPUT_BYTES_MAX / parts
 }
 
-/// One receive can bring thousands of commands whose answers are of any size. What admin commands return is memory of its
-/// own; what I/O commands return is held in any case, but pages that were overwritten meanwhile live on.
+/// One receive can bring thousands of commands whose answers are of any size. What admin commands return is
+/// memory of its own; what I/O commands return is held in any case, but pages that were overwritten meanwhile
+/// live on.
 fn output_bytes_max(lane: &Lane) -> usize {
     match &lane.association {
         Some(association) if association.qid != 0 => OUTPUT_BYTES_MAX,
@@ -271,7 +275,8 @@ fn output_bytes_max(lane: &Lane) -> usize {
     }
 }
 
-/// Fifteen answers of 4 KiB, which fill a segment of 64 KiB and do not begin a second one; and sixteen commands.
+/// Fifteen answers of 4 KiB, which fill a segment of 64 KiB and do not begin a second one; and sixteen
+/// commands.
 const BATCH_BYTES: usize = 60 << 10;
 const BATCH_UNREAD_BYTES: usize = 16 * 72;
 /// An I/O queue is not read from while more output than this waits for its host.

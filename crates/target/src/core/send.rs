@@ -1,5 +1,6 @@
-//! One vectored send a turn for every lane that has something to say: at once for a lane that was just read from, else at the
-//! end of the turn. A long one may copy nothing (S7): then what it is made of is lent to the kernel and comes back later.
+//! One vectored send a turn for every lane that has something to say: at once for a lane that was just read
+//! from, else at the end of the turn. A long one may copy nothing (S7): then what it is made of is lent to
+//! the kernel and comes back later.
 
 use isolane_memory::Lent;
 use isolane_proto::queue::TransmitPlan;
@@ -18,8 +19,8 @@ impl Core {
         }
     }
 
-    /// Sends once. What does not fit into one call goes with the next turn; what the socket does not take, when
-    /// it is writable again.
+    /// Sends once. What does not fit into one call goes with the next turn; what the socket does not take,
+    /// when it is writable again.
     pub(super) fn send(&mut self, lane: &mut Lane) {
         let Some(token) = lane.token else { return };
         if lane.queue.wants_transmit() {
@@ -108,8 +109,8 @@ impl Driver {
         self.core.count_lingering();
     }
 
-    /// Sends from a lane that had nothing to say before it was just read from: its host goes on while others are served. What
-    /// ends a lane is said at the end of the turn.
+    /// Sends from a lane that had nothing to say before it was just read from: its host goes on while others
+    /// are served. What ends a lane is said at the end of the turn.
     pub(super) fn send_if_last(&mut self, key: Key) {
         if self.core.ended.is_empty()
             && self.core.dirty.last() == Some(&key)

@@ -1,10 +1,11 @@
-//! What one lane may keep of its core's memory, so that a host which asks for much and then does nothing leaves
-//! enough for all others; and how much of its long reads is ready to be sent, so that short ones need not wait.
+//! What one lane may keep of its core's memory, so that a host which asks for much and then does nothing
+//! leaves enough for all others; and how much of its long reads is ready to be sent, so that short ones need
+//! not wait.
 //!
-//! A command that would exceed its lane's share waits at its lane, where it stands in nobody's way: with scheduling,
-//! small commands pass large ones, a bounded number of them. Only within the share it takes memory, or waits for it in
-//! the queue of all ([`waiting`](super::waiting)). When commands wait there for long, lanes that keep memory and let it
-//! lie are closed.
+//! A command that would exceed its lane's share waits at its lane, where it stands in nobody's way: with
+//! scheduling, small commands pass large ones, a bounded number of them. Only within the share it takes
+//! memory, or waits for it in the queue of all ([`waiting`](super::waiting)). When commands wait there for
+//! long, lanes that keep memory and let it lie are closed.
 
 use std::time::Duration;
 
@@ -125,7 +126,8 @@ fn idle_bytes(lane: &Lane) -> usize {
 
 /// So many small commands pass a large one.
 const PASSED_MAX: u32 = 256;
-/// Long reads are begun while less than this is to be sent or read. Less than what stops a lane from being read from.
+/// Long reads are begun while less than this is to be sent or read. Less than what stops a lane from being
+/// read from.
 const LONG_OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// So many lanes with full shares fill the pool.
 const LANES_FULL: usize = 8;

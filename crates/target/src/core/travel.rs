@@ -1,8 +1,10 @@
-//! Lanes move between cores (S8): how a lane leaves and arrives. Which ones do say `load` and [`crate::scheduler`].
+//! Lanes move between cores (S8): how a lane leaves and arrives. Which ones do say `load` and
+//! [`crate::scheduler`].
 //!
-//! A lane leaves only while nothing of it is under way: no command is in flight but held Async Event Requests, no memory of
-//! the core's pool is in it, nothing waits to be sent, and no message for it is unread. So what moves is a socket and a state machine,
-//! and there is nothing to forward afterwards. A lane that is never so by itself is not read from for a moment.
+//! A lane leaves only while nothing of it is under way: no command is in flight but held Async Event
+//! Requests, no memory of the core's pool is in it, nothing waits to be sent, and no message for it is
+//! unread. So what moves is a socket and a state machine, and there is nothing to forward afterwards. A lane
+//! that is never so by itself is not read from for a moment.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Commands that cannot go on now: no memory is left, or another command works on the same blocks.
 //!
-//! First come, first served: a command that waits for memory keeps later ones from taking it. Invariants: one turn
-//! tries a bounded number of them again; a command that waits for memory keeps none from its turn that needs none, which
-//! may hold just the memory that is waited for.
+//! First come, first served: a command that waits for memory keeps later ones from taking it. Invariants: one
+//! turn tries a bounded number of them again; a command that waits for memory keeps none from its turn that
+//! needs none, which may hold just the memory that is waited for.
 
 use std::collections::VecDeque;
 
@@ -61,7 +61,8 @@ impl Core {
         self.waiting.push_back(waiting);
     }
 
-    /// Whether a command of a lane that changes blocks has all of its data and has not reached its volume yet.
+    /// Whether a command of a lane that changes blocks has all of its data and has not reached its volume
+    /// yet.
     pub(super) fn has_unstarted_change(&self, lane: Key) -> bool {
         self.waiting.iter().any(|waiting| match waiting {
             Waiting::Start { lane: it, request, .. } => {

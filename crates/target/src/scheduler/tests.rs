@@ -1,4 +1,5 @@
-//! Simulated loads: lanes with a given demand, cores that share their time among them, and the scheduler's moves carried out.
+//! Simulated loads: lanes with a given demand, cores that share their time among them, and the scheduler's
+//! moves carried out.
 
 use super::*;
 use crate::table::Key;

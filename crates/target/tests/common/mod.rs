@@ -1,6 +1,8 @@
-//! A tiny host over a blocking socket, made from the wire types alone: it does what a test tells it, right or wrong.
+//! A tiny host over a blocking socket, made from the wire types alone: it does what a test tells it, right or
+//! wrong.
 //!
-//! It is not a host library: one command at a time unless a test sends more, and it panics when it is surprised.
+//! It is not a host library: one command at a time unless a test sends more, and it panics when it is
+//! surprised.
 #![allow(dead_code)]
 
 pub mod filter;

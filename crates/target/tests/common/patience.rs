@@ -1,5 +1,5 @@
-//! How long tests wait for what must happen: so long that only what hangs is found by it. No test says how fast
-//! anything is.
+//! How long tests wait for what must happen: so long that only what hangs is found by it. No test says how
+//! fast anything is.
 #![allow(dead_code)]
 
 use std::sync::mpsc;

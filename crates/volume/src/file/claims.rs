@@ -1,10 +1,10 @@
 //! Which parts of a file are being read or written, across cores: a file system may tear concurrent requests
 //! for the same block, so they are not let at it at the same time.
 //!
-//! Not a queue: who does not get its claim tries again in a later turn. Each slot stands for every 4 KiB piece whose
-//! number is the slot's modulo the number of slots; so distant pieces may exclude each other, needlessly but harmlessly.
-//! Invariants: a slot is held by one writer, or by any number of readers; readers that keep coming do not keep a
-//! writer out for ever.
+//! Not a queue: who does not get its claim tries again in a later turn. Each slot stands for every 4 KiB
+//! piece whose number is the slot's modulo the number of slots; so distant pieces may exclude each other,
+//! needlessly but harmlessly. Invariants: a slot is held by one writer, or by any number of readers; readers
+//! that keep coming do not keep a writer out for ever.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,7 +38,8 @@ impl Claims {
         Arc::new(Claims { slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect() })
     }
 
-    /// Claims `len` bytes from `offset`; `None` while someone holds any of them in a way that excludes this one.
+    /// Claims `len` bytes from `offset`; `None` while someone holds any of them in a way that excludes this
+    /// one.
     pub(crate) fn claim(self: &Arc<Claims>, offset: u64, len: u64, access: Access) -> Option<Claim> {
         let first = offset / PIECE_BYTES;
         let count = (offset + len).div_ceil(PIECE_BYTES).saturating_sub(first).min(SLOTS);
@@ -56,7 +57,8 @@ impl Claims {
         let taken = |state: u32| match (access, state & !WANTED) {
             (Access::Write, 0) => Some(WRITER),
             (Access::Write, _) | (Access::Read, WRITER | READERS_MAX) => None,
-            // The others leave, then it is the writer's turn. It may have gone away, so the first who comes then may go in.
+            // The others leave, then it is the writer's turn. It may have gone away, so the first who comes
+            // then may go in.
             (Access::Read, 1..) if state & WANTED != 0 => None,
             (Access::Read, readers) => Some(readers + 1),
         };

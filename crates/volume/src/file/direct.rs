@@ -1,7 +1,7 @@
 //! Whether a file can be read and written directly, at this block size.
 //!
-//! Asked with statx where the kernel tells (STATX_DIOALIGN, Linux 6.1), and tried with a read in any case. A file that is
-//! direct is never used through the page cache, and the other way round.
+//! Asked with statx where the kernel tells (STATX_DIOALIGN, Linux 6.1), and tried with a read in any case. A
+//! file that is direct is never used through the page cache, and the other way round.
 
 use std::fs::File;
 

@@ -1,5 +1,5 @@
-//! Who holds a file or a device, as far as `/proc` and `/sys` tell: for error messages, and to tell a lock that its holder
-//! still wants from one that the kernel has yet to let go of.
+//! Who holds a file or a device, as far as `/proc` and `/sys` tell: for error messages, and to tell a lock
+//! that its holder still wants from one that the kernel has yet to let go of.
 
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,10 @@
-//! Two targets never serve one file: an open file description lock (`F_OFD_SETLK`) on the whole of it. Read-only
-//! volumes share it. A block device is opened with O_EXCL instead, which its mounts also respect.
+//! Two targets never serve one file: an open file description lock (`F_OFD_SETLK`) on the whole of it.
+//! Read-only volumes share it. A block device is opened with O_EXCL instead, which its mounts also respect.
 //!
-//! Not protection from programs that do not ask for locks. The lock ends with the open file. That may be a while after its
-//! program was killed: the kernel tears a ring with writes in flight down on its own time, and keeps the file for them. So
-//! a lock that no living program holds is waited for, which also keeps those late writes out of the new program's way.
+//! Not protection from programs that do not ask for locks. The lock ends with the open file. That may be a
+//! while after its program was killed: the kernel tears a ring with writes in flight down on its own time,
+//! and keeps the file for them. So a lock that no living program holds is waited for, which also keeps those
+//! late writes out of the new program's way.
 
 use std::fs::File;
 use std::path::Path;

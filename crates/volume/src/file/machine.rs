@@ -1,7 +1,7 @@
 //! A file volume without its file: which operation comes next for a request, and what its result means.
 //!
-//! It makes no system call, so it runs on real files and on simulated disks alike. One operation at a time is in
-//! flight for a request. Invariants: see [`file`](super).
+//! It makes no system call, so it runs on real files and on simulated disks alike. One operation at a time is
+//! in flight for a request. Invariants: see [`file`](super).
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ pub struct FileMachine {
 }
 
 impl FileMachine {
-    /// A machine for a file. Without a volatile cache in its geometry, every write is durable when it completes.
+    /// A machine for a file. Without a volatile cache in its geometry, every write is durable when it
+    /// completes.
     pub fn new(
         name: String,
         geometry: Geometry,
@@ -203,7 +204,8 @@ impl FileMachine {
         }
     }
 
-    /// A sync succeeded. But another core's may have failed meanwhile, and taken the error that was meant for this one.
+    /// A sync succeeded. But another core's may have failed meanwhile, and taken the error that was meant for
+    /// this one.
     fn promise(&self) -> Step {
         self.health.check().map_or_else(Step::failed, |()| Step::done())
     }
@@ -309,8 +311,8 @@ impl Volume for FileMachine {
     }
 }
 
-/// Whether a write failed in the part that makes it durable, as far as one can tell: then the cache below may have lost
-/// what other writes left there.
+/// Whether a write failed in the part that makes it durable, as far as one can tell: then the cache below may
+/// have lost what other writes left there.
 fn is_sync_failure(kind: Kind, raw_os_error: i32) -> bool {
     kind == Kind::Write { durable: true } && !health::is_out_of_space(raw_os_error)
 }

@@ -1,9 +1,9 @@
 //! The identity of a regular file, kept in an extended attribute of its own.
 //!
-//! The attribute travels with a copy, and two copies on one host must not collide. So it names the file it was made for
-//! by inode number, time of birth, file system and path; a file that is another one gets a new identity. Where
-//! there are no extended attributes, the identity is derived from the canonical path. Nothing here reads or changes
-//! the file's contents.
+//! The attribute travels with a copy, and two copies on one host must not collide. So it names the file it
+//! was made for by inode number, time of birth, file system and path; a file that is another one gets a new
+//! identity. Where there are no extended attributes, the identity is derived from the canonical path. Nothing
+//! here reads or changes the file's contents.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -91,8 +91,8 @@ impl Place {
         Place { inode, born, file_system, path: canonical.as_os_str().as_bytes().to_owned() }
     }
 
-    /// A rename keeps all but the path; a new device number may change the file system's id; a copy, a restored backup
-    /// and a snapshot under another path change more.
+    /// A rename keeps all but the path; a new device number may change the file system's id; a copy, a
+    /// restored backup and a snapshot under another path change more.
     fn is_same_file(&self, now: &Place) -> bool {
         let is_same_place = self.file_system == now.file_system || self.path == now.path;
         self.inode == now.inode && self.born == now.born && is_same_place

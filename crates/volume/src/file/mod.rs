@@ -5,12 +5,14 @@
 //!
 //! The rules it keeps (durability on Linux files):
 //! * Direct I/O where the file system has it at this block size, the page cache elsewhere, never both.
-//! * A completed write may still be in a cache: that is told as a volatile write cache. With `fua`, or `write-through`,
-//!   a write completes after its data is durable: by RWF_DSYNC on direct files, by a sync of its own on buffered ones.
+//! * A completed write may still be in a cache: that is told as a volatile write cache. With `fua`, or
+//!   `write-through`, a write completes after its data is durable: by RWF_DSYNC on direct files, by a sync of
+//!   its own on buffered ones.
 //! * After a failed sync nothing is written any more until the volume is opened anew, on any core: the kernel
 //!   reports such an error once and then calls the pages clean.
 //! * On buffered files one sync runs at a time, because an error is reported to only one of two that overlap.
-//! * Ranges are punched and zeroed without changing the file's size; a discard of a device is never taken for zeroes.
+//! * Ranges are punched and zeroed without changing the file's size; a discard of a device is never taken for
+//!   zeroes.
 
 mod abilities;
 mod claims;
@@ -50,8 +52,8 @@ pub struct FileVolume {
 }
 
 impl FileVolume {
-    /// A truncated file would silently grow again under a write, with zeroes where data was. So its size is checked before
-    /// everything that promises durability, and now and then.
+    /// A truncated file would silently grow again under a write, with zeroes where data was. So its size is
+    /// checked before everything that promises durability, and now and then.
     fn check_size(&self, request: &Request) {
         let is_promise = match request {
             Request::Read { .. } => return,

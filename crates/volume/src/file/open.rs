@@ -137,8 +137,8 @@ fn measure(name: &str, file: &File, spec: &VolumeSpec, size: Option<u64>) -> Res
     Ok(bytes / block_size)
 }
 
-/// One block is always promised whole, also when the power fails (AWUPF is 0's based); a disk that writes 512 bytes at a time
-/// may tear a block of 4 KiB.
+/// One block is always promised whole, also when the power fails (AWUPF is 0's based); a disk that writes 512
+/// bytes at a time may tear a block of 4 KiB.
 fn warn_if_torn(name: &str, file: &File, block_size: u32, device: Option<(u32, u32)>) {
     let physical = match device {
         Some(_) => ioctl_blkpbszget(file).ok(),

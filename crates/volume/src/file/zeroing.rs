@@ -1,7 +1,7 @@
 //! What is left to zero or deallocate of a request, and how the next piece of it is done.
 //!
-//! Ranges are punched or zeroed by the file system in whole 4 KiB pieces; edges are written. Steps are bounded, so
-//! that other requests get their turn.
+//! Ranges are punched or zeroed by the file system in whole 4 KiB pieces; edges are written. Steps are
+//! bounded, so that other requests get their turn.
 
 use isolane_reactor::file::Kind;
 use smallvec::SmallVec;

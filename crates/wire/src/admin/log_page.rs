@@ -36,7 +36,8 @@ pub struct GetLogPageCommand {
     pub numd: u32,
     /// LSI: log specific identifier.
     pub lsi: u16,
-    /// LPO: where to start (LPOU and LPOL): in bytes, a multiple of 4, or if `is_index` the number of an entry.
+    /// LPO: where to start (LPOU and LPOL): in bytes, a multiple of 4, or if `is_index` the number of an
+    /// entry.
     pub offset: u64,
     /// OT: the offset counts entries.
     pub is_index: bool,

@@ -2,11 +2,12 @@
 
 use crate::Field;
 
-/// Where a command's data is. Only two kinds are legal on NVMe/TCP; every other is kept as it came, so that the
-/// command can be refused with SGL Descriptor Type Invalid (0/11h) and the connection lives on.
+/// Where a command's data is. Only two kinds are legal on NVMe/TCP; every other is kept as it came, so that
+/// the command can be refused with SGL Descriptor Type Invalid (0/11h) and the connection lives on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sgl {
-    /// SGL Data Block with offset (01h): `len` bytes in the capsule, `offset` bytes behind the start of its data.
+    /// SGL Data Block with offset (01h): `len` bytes in the capsule, `offset` bytes behind the start of its
+    /// data.
     InCapsule {
         /// Bytes from the start of the in-capsule data.
         offset: u64,

@@ -19,7 +19,8 @@ impl CommandFlags {
 
 layout! {
     @bare
-    /// One command. The typed commands of [`crate::admin`], [`crate::io`] and [`crate::fabrics`] build and read it.
+    /// One command. The typed commands of [`crate::admin`], [`crate::io`] and [`crate::fabrics`] build and
+    /// read it.
     #[derive(Copy)]
     pub struct SubmissionEntry[64] {
         /// Opcode, see [`crate::opcode`].

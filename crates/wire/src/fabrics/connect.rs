@@ -137,7 +137,8 @@ bits! {
 }
 
 impl ConnectRejection {
-    /// The answer; `cid` and SQHD are filled in by the queue. Trying the same again fails again, so DNR is set.
+    /// The answer; `cid` and SQHD are filled in by the queue. Trying the same again fails again, so DNR is
+    /// set.
     pub fn completion(&self) -> CompletionEntry {
         let (ipo, is_data) = match *self {
             Self::Command(offset) => (offset, false),

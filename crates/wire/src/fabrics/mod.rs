@@ -1,7 +1,7 @@
 //! Fabrics commands: Connect, Property Get and Set, Disconnect (Fabrics 1.1 §3).
 //!
-//! Each command builds its [`SubmissionEntry`] and is read from one; opcode and FCTYPE are the reader's business
-//! ([`crate::opcode::FabricsType`]). The data pointer is set by the queue that sends the command.
+//! Each command builds its [`SubmissionEntry`] and is read from one; opcode and FCTYPE are the reader's
+//! business ([`crate::opcode::FabricsType`]). The data pointer is set by the queue that sends the command.
 
 mod connect;
 mod disconnect;

@@ -1,4 +1,5 @@
-//! Identify Controller, CNS 01h (Base 1.4 figure 251; Fabrics 1.1 figure 33; domain and discovery type: Base 2.0).
+//! Identify Controller, CNS 01h (Base 1.4 figure 251; Fabrics 1.1 figure 33; domain and discovery type: Base
+//! 2.0).
 
 use super::{Cmic, Ctratt, Fcatt, Fna, LogPageAttributes, Oacs, Oaes, Ofcs, Oncs, SglSupport, VolatileCache};
 use crate::{Ascii, NqnField, registers::Vs};
@@ -204,7 +205,8 @@ impl Controller {
         (u64::from(self.ioccsz) * 16).saturating_sub(64)
     }
 
-    /// The most data of one command in bytes with memory pages of 2^(12 + `mpsmin`) bytes; `None` is no limit.
+    /// The most data of one command in bytes with memory pages of 2^(12 + `mpsmin`) bytes; `None` is no
+    /// limit.
     pub fn transfer_len_max(&self, mpsmin: u8) -> Option<u64> {
         let shift = 12 + u32::from(mpsmin) + u32::from(self.mdts);
         if self.mdts == 0 { None } else { Some(1_u64.checked_shl(shift).unwrap_or(u64::MAX)) }

@@ -86,8 +86,8 @@ impl Namespace {
         self.lbaf[usize::from(self.flbas.index()) % self.lbaf.len()]
     }
 
-    /// Length of a logical block in bytes; `None` if the format's LBADS makes no sense (under 512 bytes or over
-    /// 2 GiB), as it is in the structure of an inactive namespace.
+    /// Length of a logical block in bytes; `None` if the format's LBADS makes no sense (under 512 bytes or
+    /// over 2 GiB), as it is in the structure of an inactive namespace.
     pub fn block_len(&self) -> Option<u32> {
         let lbads = self.format().lbads();
         (9..=31).contains(&lbads).then(|| 1 << lbads)

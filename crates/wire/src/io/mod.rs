@@ -1,5 +1,6 @@
-//! I/O commands of the NVM command set (Base 1.4 §6). Each builds its [`SubmissionEntry`] and is read from one;
-//! the opcode is the reader's business ([`crate::opcode::IoOpcode`]), the data pointer that of the queue.
+//! I/O commands of the NVM command set (Base 1.4 §6). Each builds its [`SubmissionEntry`] and is read from
+//! one; the opcode is the reader's business ([`crate::opcode::IoOpcode`]), the data pointer that of the
+//! queue.
 //!
 //! Not here: whether a range lies in a namespace; that needs its size.
 

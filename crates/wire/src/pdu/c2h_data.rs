@@ -51,7 +51,8 @@ impl C2hData {
         Self::decode_checked(bytes, header.data_len(framing))
     }
 
-    /// Reads and checks what stands behind a common header that was checked and tells of `data_len` bytes of data.
+    /// Reads and checks what stands behind a common header that was checked and tells of `data_len` bytes of
+    /// data.
     #[inline]
     pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
         let flags: PduFlags = field(bytes, CommonHeader::FLAGS);

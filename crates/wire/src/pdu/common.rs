@@ -162,8 +162,8 @@ impl CommonHeader {
         self.plen.saturating_sub(u32::from(self.pdo) + framing.data_digest_len() as u32)
     }
 
-    /// Bytes of header, header digest and pad: all that comes before the data, or the end of the PDU if there is
-    /// none. (For a TermReq: its header.) Only after [`Self::check`].
+    /// Bytes of header, header digest and pad: all that comes before the data, or the end of the PDU if there
+    /// is none. (For a TermReq: its header.) Only after [`Self::check`].
     #[inline]
     pub fn prefix_len(&self, framing: &Framing) -> usize {
         if self.has_data(framing) { usize::from(self.pdo) } else { self.bare_len(framing) as usize }
@@ -195,14 +195,16 @@ impl CommonHeader {
         self.flags.hdgst() == framing.header_digest && is_ddgst_right && is_success_right
     }
 
-    /// PDO is a multiple of the alignment behind header and header digest (TCP 1.0 §3.6.2.1); reserved without data.
+    /// PDO is a multiple of the alignment behind header and header digest (TCP 1.0 §3.6.2.1); reserved
+    /// without data.
     #[inline]
     fn is_pdo_right(&self, framing: &Framing) -> bool {
         if !self.pdu_type.must_have_data() && !self.has_data(framing) {
             return true;
         }
         let pdo = usize::from(self.pdo);
-        // Nearly everybody has the least alignment; a division by a variable costs more than the rest of this.
+        // Nearly everybody has the least alignment; a division by a variable costs more than the rest of
+        // this.
         let is_aligned = match framing.pda {
             0 => pdo.is_multiple_of(4),
             _ => pdo.is_multiple_of(framing.alignment_bytes()),

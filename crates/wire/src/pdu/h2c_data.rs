@@ -51,7 +51,8 @@ impl H2cData {
         Self::decode_checked(bytes, header.data_len(framing))
     }
 
-    /// Reads and checks what stands behind a common header that was checked and tells of `data_len` bytes of data.
+    /// Reads and checks what stands behind a common header that was checked and tells of `data_len` bytes of
+    /// data.
     #[inline]
     pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
         let flags: PduFlags = field(bytes, CommonHeader::FLAGS);
@@ -67,7 +68,8 @@ impl H2cData {
     }
 }
 
-/// PLEN and DATAL have to agree (PLEN is the lower field, so it is the one to blame), and there has to be data.
+/// PLEN and DATAL have to agree (PLEN is the lower field, so it is the one to blame), and there has to be
+/// data.
 #[inline]
 pub(super) fn check_datal(datal: u32, data_len: u32) -> Result<(), HeaderFault> {
     if datal == 0 {

@@ -5,8 +5,8 @@ use core::ops::Deref;
 use super::{CommonHeader, PduFlags, PduType};
 use crate::{Field, Framing, digest};
 
-/// Header, header digest and pad of one PDU as they go on the wire: everything before its data. Its capacity is
-/// what its kind of PDU can need.
+/// Header, header digest and pad of one PDU as they go on the wire: everything before its data. Its capacity
+/// is what its kind of PDU can need.
 #[derive(Clone, Copy)]
 pub struct HeaderBytes<const CAPACITY: usize> {
     bytes: [u8; CAPACITY],

@@ -1,9 +1,9 @@
 //! The PDUs of NVMe/TCP (TCP 1.0 §3.6), one file each.
 //!
-//! A receiver reads 8 bytes, [`CommonHeader::decode`]s and [`CommonHeader::check`]s them, reads the rest of the
-//! header (HLEN) and the header digest, compares that, and only then decodes the whole header as a [`HostPdu`] or
-//! [`ControllerPdu`]. A sender encodes a PDU to [`HeaderBytes`]: header, header digest and pad, ready to be
-//! followed by its data and [`crate::digest`].
+//! A receiver reads 8 bytes, [`CommonHeader::decode`]s and [`CommonHeader::check`]s them, reads the rest of
+//! the header (HLEN) and the header digest, compares that, and only then decodes the whole header as a
+//! [`HostPdu`] or [`ControllerPdu`]. A sender encodes a PDU to [`HeaderBytes`]: header, header digest and
+//! pad, ready to be followed by its data and [`crate::digest`].
 //!
 //! Not here: order, tags, ranges and limits; those need the state of a queue and belong to the machines.
 
@@ -35,8 +35,8 @@ pub use term_req::TermReq;
 
 use crate::{Direction, Framing};
 
-/// The most bytes in front of the data of a PDU: a CapsuleCmd with header digest (76 bytes) whose data is aligned to
-/// 72 bytes. (Alignments need not be powers of two; 128 bytes is not the worst one.)
+/// The most bytes in front of the data of a PDU: a CapsuleCmd with header digest (76 bytes) whose data is
+/// aligned to 72 bytes. (Alignments need not be powers of two; 128 bytes is not the worst one.)
 pub const PREFIX_LEN_MAX: usize = 144;
 
 /// A PDU that a host sends.

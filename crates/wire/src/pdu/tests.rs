@@ -1,5 +1,5 @@
-//! Golden vectors: every PDU with all fields different, bytes and digests worked out by hand from the layouts of
-//! TCP 1.0 §3.6.2, and what is wrong with headers that are not so.
+//! Golden vectors: every PDU with all fields different, bytes and digests worked out by hand from the layouts
+//! of TCP 1.0 §3.6.2, and what is wrong with headers that are not so.
 
 use std::{vec, vec::Vec};
 

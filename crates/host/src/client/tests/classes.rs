@@ -107,7 +107,8 @@ fn a_target_that_comes_back_with_fewer_queues_serves_what_waited_and_what_comes(
     // And with all of them again.
     target.shared.script.lock().lanes_max = 8;
     target.drop_connections();
-    // However long that takes: a request that comes before has the lanes of the poorer association to choose from.
+    // However long that takes: a request that comes before has the lanes of the poorer association to choose
+    // from.
     turn_until(&mut client, &mut Vec::new(), |client, _| client.info().negotiated.lanes == CLASSES);
     client.submit_to(Class::Poll, 0, read(0, 512), 2);
     assert!(wait_for(&mut client, 1)[0].result.is_ok());

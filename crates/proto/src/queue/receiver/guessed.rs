@@ -1,4 +1,5 @@
-//! What landed where it was guessed to belong: taken in its place if the headers agree, gathered if they do not.
+//! What landed where it was guessed to belong: taken in its place if the headers agree, gathered if they do
+//! not.
 
 use isolane_memory::Buffer;
 
@@ -14,8 +15,8 @@ impl Receiver {
         self.guesses.are_open()
     }
 
-    /// Whether what follows this header is as was guessed, whosever it is, or no data at all. `unread` bytes of the header are
-    /// still to be read.
+    /// Whether what follows this header is as was guessed, whosever it is, or no data at all. `unread` bytes
+    /// of the header are still to be read.
     #[inline]
     pub(crate) fn is_shaped_as_guessed(&self, header: &Header, unread: usize) -> bool {
         let data_len = header.shape.data_len;
@@ -42,8 +43,8 @@ impl Receiver {
         self.guesses.has(cid)
     }
 
-    /// The guess was wrong: gathers what lies in guessed places. `data` copies so many bytes from the start of the memory of a
-    /// command.
+    /// The guess was wrong: gathers what lies in guessed places. `data` copies so many bytes from the start
+    /// of the memory of a command.
     pub(crate) fn give_up_guesses(
         &mut self,
         overflow: &[u8],

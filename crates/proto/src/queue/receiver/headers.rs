@@ -40,8 +40,8 @@ impl Receiver {
         Ok(Some(header))
     }
 
-    /// The next capsule's header and command, if it is like the last, has arrived whole, and its digest (if it bears one) is right.
-    /// It stays where it is: see [`Receiver::take_header`].
+    /// The next capsule's header and command, if it is like the last, has arrived whole, and its digest (if
+    /// it bears one) is right. It stays where it is: see [`Receiver::take_header`].
     #[inline]
     pub(crate) fn peek_capsule(&self, overflow: &[u8], entry: &mut SubmissionEntry) -> Option<Header> {
         let unread = self.inbox.unread(overflow);
@@ -120,7 +120,8 @@ impl Receiver {
         (header.len <= unread.len()).then_some(header)
     }
 
-    /// The header at the front of `unread`, if it has this length without its digest, is there, and starts like the last one.
+    /// The header at the front of `unread`, if it has this length without its digest, is there, and starts
+    /// like the last one.
     #[inline]
     fn like_last<'a, const LEN: usize>(&self, unread: &'a [u8]) -> Option<(Header, &'a [u8; LEN])> {
         let bytes: &[u8; LEN] = unread.first_chunk()?;
@@ -140,7 +141,8 @@ impl Receiver {
 
 /// Length of the PDU headers that are short, without a digest.
 pub(super) const USUAL_LEN: usize = 24;
-/// Data is long from so many bytes on: to receive its header first costs less than to copy it out of the overflow.
+/// Data is long from so many bytes on: to receive its header first costs less than to copy it out of the
+/// overflow.
 const LONG_BYTES: usize = 16 * 1024;
 /// Long data is expected until so many PDUs in a row had none.
 pub(super) const SHORT_IN_A_ROW: u8 = 32;

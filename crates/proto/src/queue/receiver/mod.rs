@@ -3,7 +3,8 @@
 //! It is the receiving machinery of both sides. What a PDU means, and which memory its data belongs to, is
 //! told by the side that uses it.
 //!
-//! Files: `planning` says where the next bytes go, `headers` takes PDU headers, `guessed` what landed where it was guessed to belong.
+//! Files: `planning` says where the next bytes go, `headers` takes PDU headers, `guessed` what landed where
+//! it was guessed to belong.
 
 mod guessed;
 mod headers;

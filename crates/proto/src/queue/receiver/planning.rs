@@ -57,7 +57,8 @@ impl Receiver {
         is_worth_it && !self.body.is_padded()
     }
 
-    /// Header and data by turns, headers at the front of the overflow; then the rest of it, unless there is more to guess.
+    /// Header and data by turns, headers at the front of the overflow; then the rest of it, unless there is
+    /// more to guess.
     fn plan_guesses<'a, P: ExactSizeIterator<Item = &'a mut [u8]>>(
         &mut self,
         plan: &mut ReceivePlan<'a>,

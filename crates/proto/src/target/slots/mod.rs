@@ -1,7 +1,7 @@
 //! The commands in flight, found by slot (our own permits and transfer tags) or by CID (the host's choice).
 //!
-//! It does not answer anything. `slot` is one of them, `chains` finds it by CID. Invariant: a slot is occupied exactly while a permit for it exists, and the
-//! CIDs of occupied slots differ.
+//! It does not answer anything. `slot` is one of them, `chains` finds it by CID. Invariant: a slot is
+//! occupied exactly while a permit for it exists, and the CIDs of occupied slots differ.
 
 mod chains;
 mod slot;
