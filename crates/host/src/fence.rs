@@ -27,17 +27,18 @@
 //! 1 and 2 presume that one server stands behind one address. Where that is not so,
 //! `WriteReplay::AfterTimeout` leaves 3.
 //!
-//! Until then writes of unknown fate are held back, and so is every new write that overlaps one of them.
-//! Afterwards they are repeated. If the rule can never be met (no keep alive, and the controller lives on),
-//! both fail when reconnecting gives up. Reads, Identify and Flush are repeated at once; so are writes of
-//! which no byte had been given to the kernel.
+//! Until then writes of unknown fate are held back, and so is every new write to the volume that overlaps one
+//! of them, whichever of its associations it goes through. Afterwards they are repeated. If the rule can
+//! never be met (no keep alive, and the controller lives on), both fail when reconnecting gives up. Reads,
+//! Identify and Flush are repeated at once; so are writes of which no byte had been given to the kernel.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use isolane_reactor::mailbox;
+use parking_lot::Mutex;
 
 use crate::client::Message;
 use crate::options::WriteReplay;
@@ -109,41 +110,113 @@ pub(crate) enum Probe {
     Unclear,
 }
 
+/// The fences of all associations with one volume. The lock is taken while there are any, and when one is
+/// raised or falls.
+#[derive(Default)]
+pub(crate) struct Fences {
+    /// How many stand: a write learns without the lock that there are none.
+    count: AtomicUsize,
+    standing: Mutex<Standing>,
+}
+
+#[derive(Default)]
+struct Standing {
+    id_next: u64,
+    fences: Vec<Fence>,
+    /// The clients that are told when one falls.
+    members: Vec<mailbox::Sender<Message>>,
+}
+
 /// A lost association, and the blocks that it may still change.
-#[derive(Debug)]
-pub(crate) struct Fence {
-    pub old: OldAssociation,
-    pub ranges: Vec<BlockRange>,
+struct Fence {
+    id: u64,
+    old: OldAssociation,
+    ranges: Arc<[BlockRange]>,
     is_cancelled: Arc<AtomicBool>,
 }
 
-impl Fence {
-    /// Sets the fence up and starts to ask the target; the verdict comes to the client's mailbox.
-    pub(crate) fn watch(
-        id: u64,
+impl Fences {
+    /// One more client of the volume.
+    pub(crate) fn join(&self, member: mailbox::Sender<Message>) {
+        self.standing.lock().members.push(member);
+    }
+
+    /// Whether no write has to wait.
+    #[inline]
+    pub(crate) fn are_none(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether blocks that something touches may still be changed by a lost association.
+    pub(crate) fn hold_back(&self, touches: impl Fn(&BlockRange) -> bool) -> bool {
+        let is_behind = |fence: &Fence| fence.ranges.iter().any(&touches);
+        !self.are_none() && self.standing.lock().fences.iter().any(is_behind)
+    }
+
+    /// Sets a fence up and starts to ask the target; the verdict comes to the mailbox of every client.
+    /// Returns its number.
+    pub(crate) fn raise(
+        self: &Arc<Self>,
         old: OldAssociation,
         ranges: Vec<BlockRange>,
         plan: &Arc<Plan>,
-        mailbox: &mailbox::Sender<Message>,
-    ) -> Fence {
+    ) -> u64 {
         let is_cancelled = Arc::<AtomicBool>::default();
-        let (unwatched, mailbox) = (mailbox, mailbox.clone());
-        let (watched, plan) = (old.clone(), Arc::clone(plan));
-        let cancelled = Arc::clone(&is_cancelled);
+        let id = self.stand(old.clone(), ranges, &is_cancelled);
+        let (fences, plan) = (Arc::downgrade(self), Arc::clone(plan));
         let watch = move || {
-            let verdict = wait_for_death(&watched, &plan, &cancelled);
-            // A client that is gone needs no verdict.
-            let _ = mailbox.send(Message::Fenced(id, verdict));
+            let verdict = wait_for_death(&old, &plan, &is_cancelled);
+            // A volume that is gone needs no verdict.
+            Weak::upgrade(&fences).into_iter().for_each(|fences| fences.fall(id, verdict));
         };
         if let Err(error) = std::thread::Builder::new().name("isolane-fence".to_owned()).spawn(watch) {
             log::error!("no thread to watch a lost association: {error}; its writes fail");
-            let _ = unwatched.send(Message::Fenced(id, Verdict::Unknown));
+            self.fall(id, Verdict::Unknown);
         }
-        Fence { old, ranges, is_cancelled }
+        id
     }
 
+    /// A new association: it may prove old ones dead (rule 2).
+    pub(crate) fn on_association(&self, address: SocketAddr, cntlid: u16, replay: WriteReplay) {
+        let is_proven = |fence: &&Fence| fence.is_proven_by(address, cntlid, replay);
+        let proven: Vec<u64> =
+            self.standing.lock().fences.iter().filter(is_proven).map(|fence| fence.id).collect();
+        proven.into_iter().for_each(|id| self.fall(id, Verdict::NumberReused));
+    }
+
+    /// A client has given up: its fences stand as long as others may write.
+    pub(crate) fn on_giving_up(&self) {
+        let mut standing = self.standing.lock();
+        if standing.members.len() == 1 {
+            standing.fences.clear();
+            self.count.store(0, Ordering::Release);
+        }
+    }
+
+    fn stand(&self, old: OldAssociation, ranges: Vec<BlockRange>, is_cancelled: &Arc<AtomicBool>) -> u64 {
+        let mut standing = self.standing.lock();
+        standing.id_next += 1;
+        let (id, is_cancelled) = (standing.id_next, Arc::clone(is_cancelled));
+        standing.fences.push(Fence { id, old, ranges: ranges.into(), is_cancelled });
+        self.count.store(standing.fences.len(), Ordering::Release);
+        id
+    }
+
+    fn fall(&self, id: u64, verdict: Verdict) {
+        let mut standing = self.standing.lock();
+        let Some(at) = standing.fences.iter().position(|fence| fence.id == id) else { return };
+        let fence = standing.fences.swap_remove(at);
+        self.count.store(standing.fences.len(), Ordering::Release);
+        for member in &standing.members {
+            // A client that is gone needs no verdict.
+            let _ = member.send(Message::Fenced { id, verdict, ranges: Arc::clone(&fence.ranges) });
+        }
+    }
+}
+
+impl Fence {
     /// Whether a new association proves the old one dead: rule 2.
-    pub(crate) fn is_proven_by(&self, address: SocketAddr, cntlid: u16, replay: WriteReplay) -> bool {
+    fn is_proven_by(&self, address: SocketAddr, cntlid: u16, replay: WriteReplay) -> bool {
         replay != WriteReplay::AfterTimeout && self.old.address == address && self.old.cntlid == cntlid
     }
 }
@@ -203,10 +276,29 @@ mod tests {
     fn the_same_number_at_the_same_address_is_a_proof_and_nothing_less_is() {
         let old = old(5, false);
         let (here, there) = (old.address, "127.0.0.2:4420".parse().unwrap());
-        let fence = Fence { old, ranges: Vec::new(), is_cancelled: Arc::default() };
+        let fence = Fence { id: 1, old, ranges: Arc::default(), is_cancelled: Arc::default() };
         assert!(fence.is_proven_by(here, 5, WriteReplay::WhenGone));
         assert!(!fence.is_proven_by(here, 6, WriteReplay::WhenGone));
         assert!(!fence.is_proven_by(there, 5, WriteReplay::WhenGone));
         assert!(!fence.is_proven_by(here, 5, WriteReplay::AfterTimeout));
+    }
+
+    #[test]
+    fn a_fence_holds_for_every_client_of_the_volume_until_all_are_told_that_it_fell() {
+        let reactor = || isolane_reactor::Reactor::new(isolane_reactor::Config::default()).unwrap();
+        let reactors = [reactor(), reactor()];
+        let (fences, touches) = (Fences::default(), |range: &BlockRange| range.lba == 7);
+        let boxes = reactors.each_ref().map(|reactor| mailbox::unbounded(reactor.waker()));
+        boxes.iter().for_each(|(sender, _)| fences.join(sender.clone()));
+        assert!(fences.are_none() && !fences.hold_back(touches));
+        let is_cancelled = Arc::default();
+        let id = fences.stand(old(5, false), vec![BlockRange { lba: 7, blocks: 1 }], &is_cancelled);
+        fences.on_giving_up();
+        assert!(!fences.are_none() && fences.hold_back(touches) && !fences.hold_back(|range| range.lba == 8));
+        fences.fall(id, Verdict::ControllerGone);
+        assert!(fences.are_none() && is_cancelled.load(Ordering::Relaxed));
+        for (_, messages) in boxes {
+            assert!(matches!(messages.poll(), Some(Message::Fenced { id: told, .. }) if told == id));
+        }
     }
 }

@@ -48,7 +48,7 @@ impl Client {
     /// Takes in a request that has passed.
     #[inline(always)]
     pub(super) fn admit(&mut self, lane: usize, range: BlockRange, request: Request, tag: u64) {
-        let is_alone = self.backlogs[lane].is_empty() && self.replay.fences() == 0;
+        let is_alone = self.backlogs[lane].is_empty() && self.replay.is_clear();
         let is_one_part = self.shape.parts(&range) == 1;
         if let Link::Up(up) = &mut self.link
             && is_alone

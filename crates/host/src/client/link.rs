@@ -20,6 +20,7 @@ use crate::error::{ConnectError, RequestError};
 use crate::fence::{FENCES_MAX, OldAssociation, Verdict};
 use crate::info::Info;
 use crate::options::Reconnect;
+use crate::request::BlockRange;
 use crate::setup::{self, Association, Connection};
 
 /// How long the target may take to shut its controller down.
@@ -47,7 +48,7 @@ pub(crate) enum Message {
     /// An attempt to connect ended.
     Connected(Result<Box<Association>, ConnectError>),
     /// What became of a lost association.
-    Fenced(u64, Verdict),
+    Fenced { id: u64, verdict: Verdict, ranges: Arc<[BlockRange]> },
 }
 
 impl Link {
@@ -118,8 +119,8 @@ impl Client {
                 }
             }
             Message::Connected(Err(error)) => self.on_failed_attempt(error),
-            Message::Fenced(id, verdict) => {
-                self.replay.on_verdict(id, verdict);
+            Message::Fenced { id, verdict, ranges } => {
+                self.replay.on_verdict(id, verdict, &ranges);
                 self.settle_replay();
             }
         }
@@ -148,7 +149,7 @@ impl Client {
         let in_flight: usize = up.lanes.iter().map(Lane::in_flight).sum();
         log::warn!("{}: {loss}; {in_flight} commands in flight", self.info.address);
         up.dismiss(&mut self.reactor).into_iter().for_each(|abandoned| self.on_abandoned(abandoned));
-        self.replay.raise_fence(self.old_association(), &self.plan, &self.sender);
+        self.replay.raise_fence(self.old_association(), &self.plan);
         self.settle_replay();
         self.housekeeping = self.now;
         if self.plan.options.reconnect.give_up_after.is_some_and(|after| self.now >= outage.since + after) {

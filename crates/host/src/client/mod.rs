@@ -53,6 +53,7 @@ use self::tasks::Tasks;
 pub use self::turn::Wait;
 use crate::classes::{Class, Classes};
 use crate::error::ConnectError;
+use crate::fence::Fences;
 use crate::info::{Info, NamespaceInfo};
 use crate::options::Options;
 use crate::request::{Completion, Request};
@@ -116,6 +117,15 @@ impl Client {
     /// # Errors
     /// Why there is no connection, and what to do.
     pub fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
+        Client::connect_beside(uri, options, Arc::default())
+    }
+
+    /// Connects as one of several clients of a volume, whose writes wait for the fences of each.
+    pub(crate) fn connect_beside(
+        uri: &Uri,
+        options: Options,
+        fences: Arc<Fences>,
+    ) -> Result<Client, ConnectError> {
         let plan = Arc::new(Plan { uri: uri.clone(), options });
         let association = setup::associate(&plan)?;
         let namespace = association.info.choose(uri.nsid)?.clone();
@@ -123,6 +133,7 @@ impl Client {
         let classes = association.info.negotiated.lanes;
         let reactor = Reactor::new(config(&plan.options)).map_err(|error| no_reactor(&error))?;
         let (sender, messages) = mailbox::unbounded(reactor.waker());
+        fences.join(sender.clone());
         let now = Instant::now();
         let mut client = Client {
             info: association.info.clone(),
@@ -133,7 +144,7 @@ impl Client {
             classes,
             classes_first: classes,
             backlogs: vec![VecDeque::new(); classes.total()],
-            replay: Replay::default(),
+            replay: Replay::new(fences),
             holding: Holding::new(plan.options.hold),
             finished: Vec::new(),
             reactor,

@@ -2,29 +2,29 @@
 //! tasks.
 //!
 //! Parts of writes whose fate is unknown wait behind the fence of their association; new writes that overlap
-//! one of them wait, too. Not here: when an association is known dead. Invariant: no command that changes a
-//! block is sent while a write of a lost association may still change that block.
+//! one of them wait, too, whichever client of the volume it was that lost them. Not here: when an association
+//! is known dead. Invariant: no command that changes a block is sent while a write of a lost association may
+//! still change that block.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use isolane_reactor::mailbox;
-
+use super::Client;
 use super::flow::Run;
 use super::task::{Part, Task};
 use super::tasks::Tasks;
-use super::{Client, Message};
 use crate::error::RequestError;
-use crate::fence::{Fence, OldAssociation, Verdict};
+use crate::fence::{Fences, OldAssociation, Verdict};
 use crate::options::WriteReplay;
 use crate::request::BlockRange;
 use crate::setup::Plan;
 
 /// Writes of unknown fate, and what waits for them.
-#[derive(Debug, Default)]
 pub(super) struct Replay {
+    /// Those of all clients of the volume.
+    fences: Arc<Fences>,
+    /// Those that this client raised.
     raised: Vec<Raised>,
-    fence_next: u64,
     /// What the association that is being lost leaves behind.
     uncertain: Vec<Part>,
     ranges: Vec<BlockRange>,
@@ -40,7 +40,7 @@ pub(super) struct Replay {
 #[derive(Debug)]
 struct Raised {
     id: u64,
-    fence: Fence,
+    cntlid: u16,
     parts: Vec<Part>,
 }
 
@@ -52,14 +52,32 @@ enum Fate {
 }
 
 impl Replay {
-    /// Lost associations that are not known dead.
+    pub(super) fn new(fences: Arc<Fences>) -> Replay {
+        Replay {
+            fences,
+            raised: Vec::new(),
+            uncertain: Vec::new(),
+            ranges: Vec::new(),
+            lost: Vec::new(),
+            held: Vec::new(),
+            settled: Vec::new(),
+        }
+    }
+
+    /// Lost associations of this client that are not known dead.
     pub(super) fn fences(&self) -> usize {
         self.raised.len()
     }
 
+    /// Whether no write has to wait.
+    #[inline]
+    pub(super) fn is_clear(&self) -> bool {
+        self.fences.are_none()
+    }
+
     /// Whether a task must wait.
     pub(super) fn holds_back(&self, task: &Task) -> bool {
-        self.raised.iter().any(|raised| raised.fence.ranges.iter().any(|range| task.touches(range)))
+        self.fences.hold_back(|range| task.touches(range))
     }
 
     pub(super) fn hold(&mut self, task: u32) {
@@ -73,12 +91,7 @@ impl Replay {
     }
 
     /// All connections of the association are reset: from now on it is watched, if it left anything behind.
-    pub(super) fn raise_fence(
-        &mut self,
-        old: OldAssociation,
-        plan: &Arc<Plan>,
-        sender: &mailbox::Sender<Message>,
-    ) {
+    pub(super) fn raise_fence(&mut self, old: OldAssociation, plan: &Arc<Plan>) {
         let mut parts = std::mem::take(&mut self.uncertain);
         if parts.is_empty() {
             return;
@@ -86,30 +99,28 @@ impl Replay {
         if plan.options.reconnect.writes == WriteReplay::Never {
             self.settled.extend(parts.drain(..).map(|part| (part, Fate::Fail)));
         }
-        self.fence_next += 1;
-        let (id, ranges) = (self.fence_next, std::mem::take(&mut self.ranges));
-        log::info!("{} writes wait until controller {} is known dead", parts.len(), old.cntlid);
-        self.raised.push(Raised { id, fence: Fence::watch(id, old, ranges, plan, sender), parts });
+        let cntlid = old.cntlid;
+        log::info!("{} writes wait until controller {cntlid} is known dead", parts.len());
+        let id = self.fences.raise(old, std::mem::take(&mut self.ranges), plan);
+        self.raised.push(Raised { id, cntlid, parts });
     }
 
     /// A new association: it may prove old ones dead.
-    pub(super) fn on_association(&mut self, address: SocketAddr, cntlid: u16, writes: WriteReplay) {
-        let proven = self.raised.iter().filter(|raised| raised.fence.is_proven_by(address, cntlid, writes));
-        let proven: Vec<u64> = proven.map(|raised| raised.id).collect();
-        proven.into_iter().for_each(|id| self.on_verdict(id, Verdict::NumberReused));
+    pub(super) fn on_association(&self, address: SocketAddr, cntlid: u16, writes: WriteReplay) {
+        self.fences.on_association(address, cntlid, writes);
     }
 
-    /// A fence falls.
-    pub(super) fn on_verdict(&mut self, id: u64, verdict: Verdict) {
+    /// A fence has fallen, of this client or of another of the volume.
+    pub(super) fn on_verdict(&mut self, id: u64, verdict: Verdict, ranges: &[BlockRange]) {
+        if verdict == Verdict::Unknown {
+            self.lost.extend(ranges);
+        }
         let Some(at) = self.raised.iter().position(|raised| raised.id == id) else { return };
-        let Raised { fence, parts, .. } = self.raised.swap_remove(at);
+        let Raised { cntlid, parts, .. } = self.raised.swap_remove(at);
         let fate = if verdict == Verdict::Unknown { Fate::Fail } else { Fate::Repeat };
         let so = if fate == Fate::Fail { "fail" } else { "are repeated" };
-        log::info!("controller {} {verdict}; {} writes {so}", fence.old.cntlid, parts.len());
+        log::info!("controller {cntlid} {verdict}; {} writes {so}", parts.len());
         self.settled.extend(parts.into_iter().map(|part| (part, fate)));
-        if fate == Fate::Fail {
-            self.lost.extend(&fence.ranges);
-        }
     }
 
     /// No association will come: the fates stay unknown.
@@ -118,6 +129,7 @@ impl Replay {
         for part in behind.chain(self.uncertain.drain(..)) {
             tasks.get_mut(part.task).into_iter().for_each(|task| task.fail(RequestError::Uncertain));
         }
+        self.fences.on_giving_up();
         self.held.clear();
         self.ranges.clear();
         self.settled.clear();
