@@ -66,9 +66,25 @@ impl Classes {
         }
     }
 
+    /// What each of several cores has of these lanes: every class is dealt out on its own, from the first
+    /// core upward. Cores without any are left out.
+    pub(crate) fn dealt(self, cores: usize) -> impl Iterator<Item = Classes> {
+        let of = move |count: usize, core: usize| count / cores + usize::from(core < count % cores);
+        let on = move |core| Classes {
+            default: of(self.default, core),
+            read: of(self.read, core),
+            poll: of(self.poll, core),
+        };
+        (0..cores).map(on).take_while(|classes| classes.total() > 0)
+    }
+
     /// What is left of a wish when the controller grants only `granted` lanes: the poll class shrinks first,
-    /// then the read class. The default class does not: none, if it does not fit.
+    /// then the read class. The default class does not: none, if it does not fit. Nor does anything where
+    /// there is no default class to stand in.
     pub(crate) fn granted(self, granted: usize) -> Option<Classes> {
+        if self.default == 0 && granted < self.total() {
+            return None;
+        }
         let rest = granted.checked_sub(self.default)?;
         let read = self.read.min(rest);
         Some(Classes { default: self.default, read, poll: self.poll.min(rest - read) })
@@ -172,6 +188,26 @@ mod tests {
         let granted = |count| CLASSES.granted(count).map(|classes| (classes.read, classes.poll));
         assert_eq!([6, 5, 3, 2].map(granted), [Some((3, 1)), Some((3, 0)), Some((1, 0)), Some((0, 0))]);
         assert_eq!(granted(1), None);
+    }
+
+    #[test]
+    fn every_class_is_dealt_out_from_the_first_core_upward() {
+        let dealt = |classes: Classes, cores| {
+            classes.dealt(cores).map(|classes| (classes.default, classes.read, classes.poll))
+        };
+        assert_eq!(dealt(CLASSES, 2).collect::<Vec<_>>(), [(1, 2, 1), (1, 1, 0)]);
+        assert_eq!(dealt(CLASSES, 1).collect::<Vec<_>>(), [(2, 3, 1)]);
+        assert_eq!(
+            dealt(CLASSES, 8).collect::<Vec<_>>(),
+            [(1, 1, 1), (1, 1, 0), (0, 1, 0)],
+            "no core without a lane"
+        );
+    }
+
+    #[test]
+    fn without_a_default_class_nothing_shrinks() {
+        let reads = Classes { default: 0, read: 2, poll: 1 };
+        assert_eq!((reads.granted(2), reads.granted(3)), (None, Some(reads)));
     }
 
     #[test]

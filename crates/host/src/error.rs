@@ -175,6 +175,24 @@ pub enum ConnectError {
         /// What happened.
         why: String,
     },
+    /// The association of one of several cores.
+    #[error("for core {core}: {source}")]
+    OfCore {
+        /// Which.
+        core: usize,
+        /// What is wrong.
+        source: Box<ConnectError>,
+    },
+    /// No thread of this process can run on a core.
+    #[error(
+        "cannot run on core {core}: {source}; choose cores that this machine has and this process may use"
+    )]
+    Core {
+        /// Which.
+        core: usize,
+        /// The system's error.
+        source: Arc<io::Error>,
+    },
     /// This system refused what the client needs.
     #[error("the system refused {what}: {source}")]
     System {
@@ -186,6 +204,11 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
+    pub(crate) fn without_default_lane() -> ConnectError {
+        let without = "a client without a lane of the default class; ask for one at least";
+        ConnectError::Unsupported(without.to_owned())
+    }
+
     /// Whether a later attempt can succeed without anybody changing the options.
     pub(crate) fn is_transient(&self) -> bool {
         !matches!(self, ConnectError::VolumeChanged(_) | ConnectError::Unsupported(_))

@@ -31,6 +31,7 @@
 mod blocking;
 mod classes;
 mod client;
+mod cores;
 mod discovery;
 mod error;
 pub mod fence;
@@ -51,6 +52,7 @@ mod volume;
 pub use blocking::BlockingVolume;
 pub use classes::{Class, Classes};
 pub use client::{Client, ConnectionStatus, Wait};
+pub use cores::{Cores, CoresError};
 pub use discovery::{DiscoveredSubsystem, discover};
 pub use error::{ConnectError, RequestError, Step};
 pub use identity::{host_id, host_nqn, machine_id};

@@ -11,6 +11,7 @@ use isolane_wire::Nqn;
 use uuid::Uuid;
 
 use crate::classes::Classes;
+use crate::cores::Cores;
 use crate::identity;
 
 /// How to connect and how to behave afterwards.
@@ -28,6 +29,11 @@ pub struct Options {
     pub read_lanes: usize,
     /// I/O connections for requests that ask for [`Class::Poll`](crate::Class::Poll).
     pub poll_lanes: usize,
+    /// The cores that a volume's lanes are placed on (H3); none: the URI's. Each has a thread of the volume,
+    /// pinned to it, with an association of its own. The lanes of each class are dealt out over them, from
+    /// the first core upward; a core that gets none is not used. See
+    /// [`Volume::connect`](crate::Volume::connect).
+    pub cores: Cores,
     /// Commands in flight on a lane; the target's queue must have one entry more.
     pub depth: u16,
     /// CRC32C over every header.
@@ -49,7 +55,7 @@ pub struct Options {
     /// The most data of one command, in bytes; the target's MDTS may lower it. A power of two, 4 KiB at
     /// least.
     pub transfer_bytes_max: usize,
-    /// Requests that may be outstanding in the client, over all lanes.
+    /// Requests that may be outstanding in the client, over all lanes; of a volume with cores on each core.
     pub requests_max: usize,
     /// What happens when the connection breaks.
     pub reconnect: Reconnect,
@@ -119,6 +125,7 @@ impl Default for Options {
             lanes: 1,
             read_lanes: 0,
             poll_lanes: 0,
+            cores: Cores::default(),
             depth: 64,
             header_digest: false,
             data_digest: false,

@@ -1,6 +1,7 @@
-//! Where a volume is: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`.
+//! Where a volume is: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`, and `&cores=LIST` where on this machine it is
+//! used.
 //!
-//! A URI names a place and nothing else: what the two sides agree on (digests, queues, keep alive) belongs to
+//! A URI names places and nothing else: what the two sides agree on (digests, queues, keep alive) belongs to
 //! [`Options`](crate::Options). An omitted NQN means "the only subsystem that discovery finds", an omitted
 //! namespace id "the only namespace". Invariant: a [`Uri`] that exists is well formed, and `to_string` gives
 //! back what parses to the same value.
@@ -9,6 +10,8 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use isolane_wire::Nqn;
+
+use crate::cores::{Cores, CoresError};
 
 /// The scheme that every URI starts with.
 const SCHEME: &str = "nvme+tcp://";
@@ -27,6 +30,9 @@ pub struct Uri {
     pub nqn: Option<Nqn>,
     /// The namespace; none: the only one.
     pub nsid: Option<u32>,
+    /// The cores of this machine that a volume's lanes are placed on, if
+    /// [`Options::cores`](crate::Options::cores) says nothing; none if neither does.
+    pub cores: Cores,
 }
 
 /// Why a text is not a [`Uri`].
@@ -58,8 +64,16 @@ pub enum UriError {
     /// A namespace id of zero, FFFFFFFFh or no number at all.
     #[error("nsid={0:?} is not a namespace id: give a number from 1 to 4294967294")]
     Nsid(String),
+    /// A list of cores that is none.
+    #[error("cores={list:?}: {why}")]
+    Cores {
+        /// The text in the place of the list.
+        list: String,
+        /// What is wrong with it.
+        why: CoresError,
+    },
     /// A parameter that is not known.
-    #[error("{0:?} is not a parameter of a volume URI: only nsid=N is")]
+    #[error("{0:?} is not a parameter of a volume URI: only nsid=N and cores=LIST are")]
     Parameter(String),
 }
 
@@ -84,7 +98,8 @@ impl FromStr for Uri {
         if host.is_empty() {
             return Err(UriError::NoHost(text.to_owned()));
         }
-        Ok(Uri { host, port, nqn: parse_nqn(path.unwrap_or(""))?, nsid: parse_query(query)? })
+        let (nsid, cores) = parse_query(query)?;
+        Ok(Uri { host, port, nqn: parse_nqn(path.unwrap_or(""))?, nsid, cores })
     }
 }
 
@@ -94,10 +109,10 @@ impl Display for Uri {
         if let Some(nqn) = &self.nqn {
             write!(formatter, "/{}", escape(nqn.as_str()))?;
         }
-        match self.nsid {
-            Some(nsid) => write!(formatter, "?nsid={nsid}"),
-            None => Ok(()),
-        }
+        let nsid = self.nsid.map(|nsid| format!("nsid={nsid}"));
+        let cores = (!self.cores.is_empty()).then(|| format!("cores={}", self.cores));
+        let parameters = nsid.into_iter().chain(cores).zip(["?", "&"]);
+        parameters.into_iter().try_for_each(|(parameter, before)| write!(formatter, "{before}{parameter}"))
     }
 }
 
@@ -147,14 +162,20 @@ fn parse_nqn(path: &str) -> Result<Option<Nqn>, UriError> {
     }
 }
 
-fn parse_query(query: Option<&str>) -> Result<Option<u32>, UriError> {
-    let mut nsid = None;
+fn parse_query(query: Option<&str>) -> Result<(Option<u32>, Cores), UriError> {
+    let (mut nsid, mut cores) = (None, Cores::default());
     for parameter in query.unwrap_or("").split('&').filter(|parameter| !parameter.is_empty()) {
-        let value =
-            parameter.strip_prefix("nsid=").ok_or_else(|| UriError::Parameter(parameter.to_owned()))?;
-        nsid = Some(parse_nsid(value)?);
+        match parameter.split_once('=') {
+            Some(("nsid", value)) => nsid = Some(parse_nsid(value)?),
+            Some(("cores", list)) => cores = parse_cores(list)?,
+            _ => return Err(UriError::Parameter(parameter.to_owned())),
+        }
     }
-    Ok(nsid)
+    Ok((nsid, cores))
+}
+
+fn parse_cores(list: &str) -> Result<Cores, UriError> {
+    list.parse().map_err(|why| UriError::Cores { list: list.to_owned(), why })
 }
 
 /// Base Specification: 0 and FFFFFFFFh name no single namespace.
@@ -235,6 +256,8 @@ mod tests {
         for text in [
             format!("nvme+tcp://h:1/{NQN}?nsid=3"),
             format!("nvme+tcp://[::1]:4420/{NQN}"),
+            format!("nvme+tcp://h:1/{NQN}?nsid=3&cores=0,2"),
+            "nvme+tcp://h:1?cores=1".to_owned(),
             "nvme+tcp://h:4420".to_owned(),
             "nvme+tcp://h:4420/nqn.2020-01.org.example:100%25%3Fyes".to_owned(),
         ] {
@@ -251,6 +274,8 @@ mod tests {
         assert!(matches!(parse("nvme+tcp://h/%zz"), Err(UriError::Escape(_))));
         assert!(matches!(parse("nvme+tcp://h/?nsid=0"), Err(UriError::Nsid(_))));
         assert!(matches!(parse("nvme+tcp://h/?nsid=4294967295"), Err(UriError::Nsid(_))));
+        assert!(matches!(parse("nvme+tcp://h/?cores=0,0"), Err(UriError::Cores { .. })));
+        assert!(matches!(parse("nvme+tcp://h/?nsid"), Err(UriError::Parameter(_))));
         assert!(matches!(parse("nvme+tcp://h/?size=1"), Err(UriError::Parameter(_))));
         let long = format!("nvme+tcp://h/nqn.2014-08.org.nvmexpress:{}", "x".repeat(300));
         assert!(matches!(parse(&long), Err(UriError::Nqn { .. })));

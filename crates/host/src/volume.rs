@@ -19,7 +19,7 @@ use crate::info::{Info, NamespaceInfo};
 use crate::oneshot::{Receiver, oneshot};
 use crate::options::Options;
 use crate::request::{BlockRange, Completion, Request};
-use crate::service::{self, Handle};
+use crate::service::Handle;
 use crate::submitter::Submitter;
 use crate::uri::Uri;
 
@@ -34,13 +34,18 @@ pub struct Volume {
 impl Volume {
     /// Connects.
     ///
+    /// With [`Options::cores`], or cores in the URI, the volume has an association on each of them, whose
+    /// lanes are driven there alone (H3): the lanes of each class are dealt out from the first core upward. A
+    /// request goes to the core that its caller runs on, if there is a lane of its class, else to one that
+    /// has some; callers on other cores are spread over all. So pin threads that submit to those cores. What
+    /// completed through one association is seen through all; a flush goes through each of them; writes wait
+    /// for the [`fence`](crate::fence)s of all. An association that is lost is no concern of the others:
+    /// requests that are for it wait or fail as they do with one association alone, and so does a flush.
+    ///
     /// # Errors
-    /// Why there is no connection, and what to do.
+    /// Why there is no connection, and what to do; of several cores, for which.
     pub async fn connect(uri: &Uri, options: Options) -> Result<Volume, ConnectError> {
-        let handle = service::start(uri.clone(), options)?.await.unwrap_or_else(|| {
-            Err(ConnectError::Unsupported("the lane's thread ended while connecting".to_owned()))
-        })?;
-        Ok(Volume { handle: Arc::new(handle), class: None })
+        Ok(Volume { handle: Arc::new(Handle::open(uri, options).await?), class: None })
     }
 
     /// The same volume, whose requests all ask for a class of lanes: [`Class::Poll`] for urgent ones,
@@ -50,7 +55,7 @@ impl Volume {
         Volume { handle: Arc::clone(&self.handle), class: Some(class) }
     }
 
-    /// What the target told when the connection was made.
+    /// What the target told when the connection was made; with cores that of the first, and the lanes of all.
     pub fn info(&self) -> &Info {
         &self.handle.info
     }
@@ -61,9 +66,9 @@ impl Volume {
     }
 
     /// Where each of its connections is; none while the association is down. Whoever drives the volume drives
-    /// all of them.
+    /// all of them, with cores all that are on one.
     pub async fn connections(&self) -> Vec<ConnectionStatus> {
-        self.handle.ask_for_connections().await.unwrap_or_default()
+        self.handle.connections().await
     }
 
     /// Bytes in a logical block: offsets and lengths are multiples of it.

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use isolane_reactor::{Reactor, core, socket};
+use isolane_reactor::{core, socket};
 
 use super::Client;
 use super::lane::Lane;
@@ -14,9 +14,15 @@ use crate::classes::Class;
 /// One connection of a client, and where its packets arrive (H3, S6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionStatus {
+    /// The controller that it belongs to: one for each association.
+    pub cntlid: u16,
+    /// The core that a volume with [`Options::cores`](crate::Options::cores) has placed it on; where it
+    /// should be driven.
+    pub core: Option<usize>,
     /// The queue; 0 is the admin queue.
     pub qid: u16,
-    /// Its class and its number there, counted from 0; the admin queue has none.
+    /// Its class and its number there, counted from 0, in a volume with cores over all of them; the admin
+    /// queue has none.
     pub lane: Option<(Class, usize)>,
     /// This end of it, by which the target's list names it.
     pub local: SocketAddr,
@@ -33,23 +39,29 @@ impl Client {
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         let Link::Up(up) = &self.link else { return Vec::new() };
         let Up { keeper, lanes, .. } = &**up;
-        let admin = status_of(&self.reactor, &keeper.lane, 0, None);
+        let admin = self.status_of(&keeper.lane, 0, None);
         let lanes = lanes.iter().enumerate().filter_map(|(index, lane)| {
             // Queues are connected in the order of lanes.
-            status_of(&self.reactor, lane, index as u16 + 1, Some(self.classes.position(index)))
+            self.status_of(lane, index as u16 + 1, Some(self.classes.position(index)))
         });
         admin.into_iter().chain(lanes).collect()
     }
-}
 
-fn status_of(
-    reactor: &Reactor,
-    connection: &Lane,
-    qid: u16,
-    lane: Option<(Class, usize)>,
-) -> Option<ConnectionStatus> {
-    let socket = reactor.socket(connection.token())?;
-    let local = socket::local_addr(&socket).ok()?;
-    let (driving_core, incoming_cpu) = (core::current(), socket::incoming_cpu(&socket));
-    Some(ConnectionStatus { qid, lane, local, driving_core, incoming_cpu })
+    fn status_of(
+        &self,
+        connection: &Lane,
+        qid: u16,
+        lane: Option<(Class, usize)>,
+    ) -> Option<ConnectionStatus> {
+        let socket = self.reactor.socket(connection.token())?;
+        Some(ConnectionStatus {
+            cntlid: self.info.controller.cntlid,
+            core: None,
+            qid,
+            lane,
+            local: socket::local_addr(&socket).ok()?,
+            driving_core: core::current(),
+            incoming_cpu: socket::incoming_cpu(&socket),
+        })
+    }
 }

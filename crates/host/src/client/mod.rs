@@ -115,8 +115,17 @@ impl Client {
     /// Connects and chooses the volume: the URI's namespace, or the only one.
     ///
     /// # Errors
-    /// Why there is no connection, and what to do.
+    /// Why there is no connection, and what to do. [`ConnectError::Unsupported`] if the options or the URI
+    /// name cores: those are for volumes, which have a thread on each.
     pub fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
+        if !options.cores.is_empty() || !uri.cores.is_empty() {
+            let several =
+                "cores for a client, which its one caller drives; leave them out, or connect a volume";
+            return Err(ConnectError::Unsupported(several.to_owned()));
+        }
+        if options.lanes == 0 {
+            return Err(ConnectError::without_default_lane());
+        }
         Client::connect_beside(uri, options, Arc::default())
     }
 

@@ -62,7 +62,7 @@ struct Connection<'a> {
 impl Connection<'_> {
     fn run(&mut self) {
         let mut overflow = vec![0; 65_536];
-        while self.is_open && self.shared.generation.load(Ordering::SeqCst) == self.generation {
+        while self.is_open && !self.is_dropped() {
             self.transmit();
             let mut plan = self.queue.receive_plan(&mut overflow);
             let received = self.stream.read_vectored(&mut plan);
@@ -78,6 +78,25 @@ impl Connection<'_> {
             }
         }
         self.queue.handle_eof();
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.shared.generation.load(Ordering::SeqCst) != self.generation
+            || self.shared.dropped.lock().contains(&self.controller.cntlid())
+    }
+
+    /// Closes this connection and all others, or those of its controller.
+    fn close_all(&mut self) {
+        self.is_open = false;
+        if self.shared.script.lock().spares_other_controllers {
+            self.shared.dropped.lock().insert(self.controller.cntlid());
+        } else {
+            self.shared.generation.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn note_way(&self) {
+        self.shared.ways.lock().push((self.controller.cntlid(), self.controller.qid()));
     }
 
     fn transmit(&mut self) {
@@ -135,6 +154,7 @@ impl Connection<'_> {
             if entry.opcode == IoOpcode::Flush.code() { 0 } else { ReadCommand::parse(entry).blocks() };
         self.shared.commands.lock().push((entry.opcode, blocks));
         self.shared.queues.lock().push((self.controller.qid(), entry.opcode));
+        self.note_way();
 
         match self.next_misdeed() {
             Some(misdeed) => self.misbehave(permit, entry, misdeed),
@@ -160,6 +180,7 @@ impl Connection<'_> {
 
     fn on_write(&mut self, permit: Permit, entry: &SubmissionEntry, buffer: &Buffer) {
         self.shared.queues.lock().push((self.controller.qid(), entry.opcode));
+        self.note_way();
         if entry.opcode == IoOpcode::DatasetManagement.code() {
             let ranges = DatasetManagementCommand::parse(entry).ranges();
             self.shared.commands.lock().push((entry.opcode, ranges as u32));
@@ -216,8 +237,7 @@ impl Connection<'_> {
         match misdeed {
             Misdeed::Close | Misdeed::ApplyAndClose | Misdeed::LandLate(_) => {
                 permit.forfeit();
-                self.is_open = false;
-                self.shared.generation.fetch_add(1, Ordering::SeqCst);
+                self.close_all();
             }
             Misdeed::Silence | Misdeed::R2tBeyond => permit.forfeit(),
             Misdeed::UnknownCommand => {
@@ -253,8 +273,7 @@ impl Connection<'_> {
             }
             Misdeed::CloseMidway => {
                 self.send_raw(permit, &data(cid, 0, len).encode(&self.framing), &vec![9; len as usize / 2]);
-                self.is_open = false;
-                self.shared.generation.fetch_add(1, Ordering::SeqCst);
+                self.close_all();
             }
             Misdeed::Grow => {
                 self.shared.script.lock().blocks *= 2;

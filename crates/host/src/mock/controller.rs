@@ -190,7 +190,8 @@ fn identify(command: &IdentifyCommand, cntlid: u16, script: &Script) -> Option<V
         }
         Cns::Namespace => Some(namespace(script).encode().to_vec()),
         Cns::NamespaceDescriptors => {
-            let uuid = Descriptor::Uuid((script.uuid + u128::from(command.nsid)).to_be_bytes());
+            let own = if script.has_many_volumes { u128::from(cntlid) << 64 } else { 0 };
+            let uuid = Descriptor::Uuid((script.uuid + own + u128::from(command.nsid)).to_be_bytes());
             Some(DescriptorList::encode(&[uuid]).to_vec())
         }
         _ => None,

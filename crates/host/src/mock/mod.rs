@@ -47,6 +47,10 @@ pub(crate) struct Shared {
     pub commands: Mutex<Vec<(u8, u32)>>,
     /// Queue ids and opcodes of I/O commands.
     pub queues: Mutex<Vec<(u16, u8)>>,
+    /// Controllers and queue ids of I/O commands.
+    pub ways: Mutex<Vec<(u16, u16)>>,
+    /// Controllers whose connections close.
+    pub dropped: Mutex<BTreeSet<u16>>,
     pub keep_alives: AtomicU64,
     pub log_reads: AtomicU64,
     pub shutdowns: AtomicU64,
@@ -71,6 +75,8 @@ impl Target {
             landed: Mutex::default(),
             commands: Mutex::default(),
             queues: Mutex::default(),
+            ways: Mutex::default(),
+            dropped: Mutex::default(),
             keep_alives: AtomicU64::new(0),
             log_reads: AtomicU64::new(0),
             shutdowns: AtomicU64::new(0),
@@ -96,6 +102,11 @@ impl Target {
     /// Closes every connection there is.
     pub(crate) fn drop_connections(&self) {
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Closes the connections of one controller.
+    pub(crate) fn drop_controller(&self, cntlid: u16) {
+        self.shared.dropped.lock().insert(cntlid);
     }
 
     /// The bytes of a range of blocks.

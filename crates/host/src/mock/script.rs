@@ -21,7 +21,11 @@ pub(crate) struct Script {
     /// The next controller gets the number of the last.
     pub reuses_numbers: bool,
     pub uuid: u128,
+    /// Each controller shows a volume of another identity.
+    pub has_many_volumes: bool,
     pub nsids: Vec<u32>,
+    /// A misdeed that closes connections closes those of its controller alone.
+    pub spares_other_controllers: bool,
     /// Answers no Keep Alive.
     pub ignores_keep_alive: bool,
     pub has_digests: bool,
@@ -78,6 +82,8 @@ impl Default for Script {
             keeps_controllers: false,
             reuses_numbers: false,
             uuid: 7,
+            has_many_volumes: false,
+            spares_other_controllers: false,
             nsids: vec![1],
             ignores_keep_alive: false,
             has_digests: true,

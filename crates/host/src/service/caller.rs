@@ -29,17 +29,27 @@ pub(crate) struct Caller {
     completions: ArrayQueue<Completion>,
     /// Whether whoever drives knows that there are submissions.
     is_listed: AtomicBool,
-    bell: Bell,
+    /// That of all places of the same thread.
+    bell: Arc<Bell>,
 }
 
 impl Caller {
     /// For `depth` requests at a time, one at least.
     pub(crate) fn new(depth: usize) -> Arc<Caller> {
+        Caller::with_bell(depth, Arc::default())
+    }
+
+    /// Another place of the same thread, at another service: a ring at either wakes it.
+    pub(crate) fn beside(&self, depth: usize) -> Arc<Caller> {
+        Caller::with_bell(depth, Arc::clone(&self.bell))
+    }
+
+    fn with_bell(depth: usize, bell: Arc<Bell>) -> Arc<Caller> {
         Arc::new(Caller {
             submissions: ArrayQueue::new(depth),
             completions: ArrayQueue::new(depth),
             is_listed: AtomicBool::new(false),
-            bell: Bell::default(),
+            bell,
         })
     }
 
@@ -85,7 +95,7 @@ impl Caller {
     }
 
     /// Sleeps until an answer is there, or somebody rings for another reason, unless `is_over` already.
-    pub(super) fn sleep(&self, is_over: impl Fn() -> bool) {
+    pub(crate) fn sleep(&self, is_over: impl Fn() -> bool) {
         self.bell.sleep(|| self.has_completions() || is_over());
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::caller::{Caller, Duty, Submission};
+use super::reply::Reply;
 use super::shared::Inbox;
 use crate::classes::{Class, Classes};
 use crate::client::{Client, ConnectionStatus, Wait};
@@ -35,7 +36,7 @@ pub(crate) struct Engine {
 /// What a future has left.
 pub(super) enum Message {
     /// A request. The order of the fields is the order of their dropping: the buffer before the answer.
-    Request { class: Class, request: Request, reply: Sender<Completion> },
+    Request { class: Class, request: Request, reply: Reply },
     /// Tell where the connections are.
     Describe(Sender<Vec<ConnectionStatus>>),
 }
@@ -116,8 +117,8 @@ impl Engine {
     fn take_message(&mut self, message: Message) {
         match message {
             Message::Request { class, request, reply } => {
-                self.submit(class, request, Reply::Future(reply));
-                self.is_for_futures = true;
+                self.is_for_futures |= matches!(reply, Reply::Future(_));
+                self.submit(class, request, reply);
             }
             Message::Describe(asker) => asker.send(self.client.connections()),
         }
@@ -142,23 +143,12 @@ impl Engine {
     }
 
     fn answer(&mut self, completion: Completion) {
-        match self.replies.take(completion.tag) {
-            Some(Reply::Future(sender)) => sender.send(completion),
-            Some(Reply::Caller(duty)) => {
-                let caller = duty.fulfil(completion);
-                let is_last =
-                    |caller: &Arc<Caller>| self.to_ring.last().is_some_and(|last| Arc::ptr_eq(last, caller));
-                self.to_ring.extend(caller.filter(|caller| !is_last(caller)));
-            }
-            None => {}
-        }
+        let Some(reply) = self.replies.take(completion.tag) else { return };
+        let caller = reply.deliver(completion);
+        let is_last =
+            |caller: &Arc<Caller>| self.to_ring.last().is_some_and(|last| Arc::ptr_eq(last, caller));
+        self.to_ring.extend(caller.filter(|caller| !is_last(caller)));
     }
-}
-
-/// Who waits for a request.
-enum Reply {
-    Future(Sender<Completion>),
-    Caller(Duty),
 }
 
 /// Who waits for which tag.

@@ -151,15 +151,16 @@ impl Shared {
     }
 
     /// Waits until the caller, which has requests without an answer, has an answer. Turns the client itself
-    /// if it may, and does not sleep meanwhile if it `polls`.
-    pub(crate) fn wait(&self, caller: &Arc<Caller>, polls: bool) {
-        if caller.has_completions() {
-            return self.push(caller);
+    /// if it `may_lead`, and does not sleep meanwhile if it `polls`.
+    pub(crate) fn wait(&self, caller: &Arc<Caller>, polls: bool, may_lead: bool) {
+        if !may_lead || caller.has_completions() {
+            // Who never leads leaves it to the thread, which has to be called.
+            self.push(caller);
         }
-        let mut spinning = Spinning::new(self);
+        let mut spinning = Spinning::new(self, may_lead);
         let mut is_listed = false;
         while !caller.has_completions() {
-            if self.try_to_serve(caller, polls) {
+            if may_lead && self.try_to_serve(caller, polls) {
                 continue;
             }
             if !std::mem::replace(&mut is_listed, true) && caller.has_submissions() {
@@ -171,7 +172,7 @@ impl Shared {
                 std::hint::spin_loop();
                 continue;
             }
-            caller.sleep(|| self.may_lead());
+            caller.sleep(|| may_lead && self.may_lead());
         }
         if spinning.end() {
             self.look_back();
@@ -190,6 +191,11 @@ impl Shared {
 
     fn may_lead(&self) -> bool {
         self.is_inline && !self.is_stopping() && !self.engine.is_locked()
+    }
+
+    /// How long a caller goes on spinning that waits for this service among others.
+    pub(crate) fn spinning(&self) -> Spinning<'_> {
+        Spinning::new(self, false)
     }
 
     /// Puts a caller on the list and wakes the leader, if there is one.
@@ -255,7 +261,8 @@ impl Message {
     fn refuse(self, error: RequestError) {
         // Who asks where the connections are hears that there are none.
         let Message::Request { request, reply, .. } = self else { return };
-        reply.send(Completion { tag: 0, result: Err(error), buffer: request.into_buffer() });
+        let refused = Completion { tag: 0, result: Err(error), buffer: request.into_buffer() };
+        reply.deliver(refused).into_iter().for_each(|caller| caller.ring());
     }
 }
 

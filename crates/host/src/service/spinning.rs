@@ -13,21 +13,28 @@ use super::shared::Shared;
 /// Looks at the clock are that many rounds apart.
 const ROUNDS: u32 = 16;
 
-pub(super) struct Spinning<'a> {
+pub(crate) struct Spinning<'a> {
     shared: &'a Shared,
     until: Option<Instant>,
     rounds: u32,
+    may_lead: bool,
     /// Whether others count on this caller to lead.
     is_counted: bool,
 }
 
 impl<'a> Spinning<'a> {
-    pub(super) fn new(shared: &'a Shared) -> Spinning<'a> {
-        Spinning { shared, until: None, rounds: 0, is_counted: false }
+    pub(super) fn new(shared: &'a Shared, may_lead: bool) -> Spinning<'a> {
+        Spinning {
+            shared,
+            until: None,
+            rounds: 0,
+            may_lead: may_lead && shared.is_inline(),
+            is_counted: false,
+        }
     }
 
     /// Whether to go round once more.
-    pub(super) fn goes_on(&mut self) -> bool {
+    pub(crate) fn goes_on(&mut self) -> bool {
         self.rounds += 1;
         let is_over = match self.until {
             None => !self.begin(),
@@ -45,7 +52,7 @@ impl<'a> Spinning<'a> {
             return false;
         }
         self.until = Some(Instant::now() + shared.spin);
-        self.is_counted = shared.is_inline();
+        self.is_counted = self.may_lead;
         shared.spinners.fetch_add(usize::from(self.is_counted), Ordering::SeqCst);
         true
     }

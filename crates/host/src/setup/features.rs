@@ -9,12 +9,12 @@ use crate::classes::Classes;
 use crate::error::{ConnectError, Step};
 
 /// Asks for an I/O queue for each lane. If there are fewer, classes shrink (see [`Classes::granted`]); too
-/// few for the default class is an error with the limit.
+/// few for the default class, or fewer than asked for where that has none here, is an error with the limit.
 pub(crate) fn grant_io_queues(admin: &mut Admin, wish: Classes) -> Result<Classes, ConnectError> {
-    let too_many = |granted| ConnectError::Lanes { asked: wish.default, granted };
-    if wish.default == 0 {
-        let without = "a client without a lane of the default class; ask for one at least";
-        return Err(ConnectError::Unsupported(without.to_owned()));
+    let needed = if wish.default == 0 { wish.total() } else { wish.default };
+    let too_many = |granted| ConnectError::Lanes { asked: needed, granted };
+    if wish.total() == 0 {
+        return Err(ConnectError::without_default_lane());
     }
     let granted = ask_for_io_queues(admin, wish.total())?;
     let classes = wish.granted(granted).ok_or_else(|| too_many(granted))?;

@@ -1,5 +1,7 @@
 //! Stories of callers that share a volume: who leads, who waits, and what a loss or an end makes of both.
 
+mod cores;
+
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
