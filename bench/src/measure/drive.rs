@@ -17,6 +17,7 @@ pub fn sample(lab: &Lab, entrant: &Entrant, load: &Load, seconds: f64) -> io::Re
         Host::Floor(arguments) => floor(lab, load, arguments, seconds),
         Host::Isolane(arguments) => isolane::measure(lab, serving.port, load, arguments, seconds),
         Host::Settled(arguments) => isolane::measure_settled(lab, &serving, load, arguments, seconds),
+        Host::IsolaneOnBoth(lanes) => isolane::measure_on_both(lab, serving.port, load, lanes, seconds),
         Host::Spdk(sockets, arguments) => spdk::measure(lab, serving.port, sockets, load, arguments, seconds),
         Host::Capsules(arguments) => capsules(lab, &serving, load, arguments, seconds),
         Host::FioNbd => fio::over_nbd(lab, serving.port, entrant.target, load, seconds),

@@ -46,6 +46,8 @@ pub enum Host {
     Isolane(&'static str),
     /// The same, begun well before, and with the processor time of the target.
     Settled(&'static str),
+    /// `isolane bench` with a thread on either core that share a volume, whose lanes are placed there.
+    IsolaneOnBoth(Lanes),
     /// SPDK's perf with this implementation of sockets and further arguments.
     Spdk(Sockets, &'static str),
     /// The plain host of this crate, with further arguments.
@@ -61,6 +63,17 @@ pub enum Host {
     IscsiPerf,
     /// Connections that do nothing, looked at after so many seconds.
     Idle(u64),
+}
+
+/// Where the lanes are of a volume that threads on both cores share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lanes {
+    /// With whichever thread waits.
+    Anywhere,
+    /// On the target's core.
+    OnOne,
+    /// On either core.
+    OnEach,
 }
 
 /// SPDK's implementations of sockets.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+use super::entrant::Lanes;
 use super::figures::{Figure, Sample, of_report};
 use super::lab::{Lab, START_LIMIT, VOLUME_BYTES};
 use super::processor;
@@ -57,8 +58,22 @@ pub fn measure(lab: &Lab, port: u16, load: &Load, arguments: &str, seconds: f64)
     sample_of(&report)
 }
 
-/// The same, begun so long before that connections have found their places; and what processor time the
-/// target takes.
+/// Measures a load of two threads that share a volume, one on either core.
+pub fn measure_on_both(lab: &Lab, port: u16, load: &Load, lanes: Lanes, seconds: f64) -> io::Result<Sample> {
+    let both = format!("{},{}", lab.target_core, lab.host_core);
+    let cores = match lanes {
+        Lanes::Anywhere => String::new(),
+        Lanes::OnOne => format!("--cores {}", lab.target_core),
+        Lanes::OnEach => format!("--cores {both}"),
+    };
+    let arguments = format!("--mode adaptive --threads 2 --thread-cores {both} {cores}");
+    let program = bench_command(lab.free_program(&lab.isolane), port);
+    let program = program.args(&load_arguments(lab, load, &arguments, seconds));
+    sample_of(&program.run(START_LIMIT + Duration::from_secs_f64(2.0 * seconds))?)
+}
+
+/// The same as [`measure`], begun so long before that connections have found their places; and what processor
+/// time the target takes.
 pub fn measure_settled(
     lab: &Lab,
     serving: &Serving,
@@ -144,7 +159,10 @@ fn bench(lab: &Lab, port: u16, arguments: &str, seconds: f64) -> io::Result<Stri
 }
 
 fn bench_program(lab: &Lab, port: u16, arguments: &str) -> Program {
-    let program = lab.host_program(&lab.isolane).arg("bench");
-    let program = program.arg(format!("nvme+tcp://127.0.0.1:{port}/{NQN}"));
-    program.args("--log-level warn --json -").args(arguments)
+    bench_command(lab.host_program(&lab.isolane), port).args(arguments)
+}
+
+fn bench_command(program: Program, port: u16) -> Program {
+    let program = program.arg("bench").arg(format!("nvme+tcp://127.0.0.1:{port}/{NQN}"));
+    program.args("--log-level warn --json -")
 }

@@ -99,7 +99,7 @@ impl Lab {
     fn needed_by_host(&self, host: Host) -> Vec<String> {
         match host {
             Host::Floor(_) => vec![name_of(&self.floor)],
-            Host::Isolane(_) | Host::Settled(_) => vec![name_of(&self.isolane)],
+            Host::Isolane(_) | Host::IsolaneOnBoth(_) | Host::Settled(_) => vec![name_of(&self.isolane)],
             Host::Spdk(..) => vec![name_of(&self.spdk_program("spdk_nvme_perf"))],
             Host::Capsules(_) | Host::Idle(_) => vec![name_of(&self.capsules)],
             Host::FioNbd | Host::FioFile { .. } => vec!["fio".into()],

@@ -1,6 +1,6 @@
 //! The rows that change one thing about Isolane, or about its surroundings.
 
-use super::entrant::{Entrant, Host, ISOLANE, POLL, SPDK, Sockets, Target, entrant, isolane};
+use super::entrant::{Entrant, Host, ISOLANE, Lanes, POLL, SPDK, Sockets, Target, entrant, isolane};
 use super::figures::Figure;
 use super::row::{Goal, Group, Limit, Load, Row, Rw};
 use super::rows::{goal, load, reads};
@@ -52,6 +52,8 @@ pub const SWITCHES: &[Row] = &[
     ),
     Row { figure: Figure::Mean, ..switch("batching-lone", BATCHING_LONE, reads(1, 1), LONE, &LONE_GOALS) },
     Row { figure: Figure::Mean, ..switch("hold-lone", HOLD_LONE, reads(1, 1), HELD, &HELD_GOALS) },
+    switch("cores", CORES_TITLE, reads(16, 2), CORES, &[]),
+    Row { figure: Figure::Mean, ..switch("cores-lone", CORES_LONE, reads(1, 2), CORES, &[]) },
     switch(
         "zero-copy",
         "zero-copy send, 128 KiB read, QD16",
@@ -157,6 +159,17 @@ const LONE_GOALS: [Goal; 2] = [
     goal(Figure::Mean, "isolane+batched", &["isolane+single"], Limit::AtMost(1.02)),
     goal(Figure::Mean, "isolane+held", &["isolane+single"], Limit::AtMost(1.02)),
 ];
+
+const CORES_TITLE: &str = "a thread and a reactor on either core, 4 KiB read, QD16 each, 2 connections";
+const CORES_LONE: &str = "a thread and a reactor on either core, 4 KiB read, QD1 each, 2 connections";
+/// Without goals: threads, lanes and the target share two cores, so what is saved on the way between them is
+/// all there is to see.
+const CORES: &[Entrant] = &[
+    entrant("isolane+anywhere", BOTH, Host::IsolaneOnBoth(Lanes::Anywhere)),
+    entrant("isolane+one", BOTH, Host::IsolaneOnBoth(Lanes::OnOne)),
+    entrant("isolane+each", BOTH, Host::IsolaneOnBoth(Lanes::OnEach)),
+];
+const BOTH: Target = Target::IsolaneOnBoth(ADAPTIVE);
 
 const HOLD_LONE: &str = "requests are held for others, 4 KiB read, QD1";
 const HELD: &[Entrant] = &[ISOLANE, isolane("isolane+held", POLL, "--mode poll --hold")];

@@ -274,6 +274,34 @@ fn bench_shows_where_its_threads_and_connections_were() {
 }
 
 #[test]
+fn bench_places_lanes_on_cores() {
+    let server = Server::start(&["mem:4M"]);
+    let core = isolane_reactor::core::usable().unwrap()[0];
+    let list = core.to_string();
+    let common = ["--threads", "2", "--time", "20ms", "--read-lanes", "1", "--where"];
+    let shown = succeed(
+        &[&["bench", &server.uri, "--cores", &list, "--thread-cores", &list][..], &common[..]].concat(),
+    );
+    assert!(shown.contains(&format!(", lanes on cores {core}\n")), "{shown}");
+    assert_eq!(
+        shown.matches(&format!("placed on core {core}, driven on core {core}, ")).count(),
+        3,
+        "{shown}"
+    );
+    assert_eq!(shown.matches(&format!("\nthread     on core {core}, pinned")).count(), 2, "{shown}");
+    let placed = format!("{}?cores={core}", server.volume(1).split('?').next().unwrap());
+    let shown = succeed(&[&["bench", &placed][..], &common[..]].concat());
+    assert_eq!(shown.matches(&format!("placed on core {core}, ")).count(), 3, "{shown}");
+    assert!(fail(&["bench", &placed]).contains("--threads"));
+    assert!(fail(&["copy", &placed, "-"]).contains("leave them out"));
+    let error = fail(&["bench", &server.uri, "--threads", "1", "--cores", "1023"]);
+    assert!(error.contains("core 1023"), "{error}");
+    assert!(
+        fail(&["bench", &server.uri, "--threads", "1", "--cores", "1,1"]).contains("core 1 is given twice")
+    );
+}
+
+#[test]
 fn bench_writes_the_promised_json_and_verifies() {
     let server = Server::start(&["mem:4M"]);
     let folder = tempfile::tempdir().unwrap();

@@ -31,7 +31,9 @@ use crate::units::{parse_bytes, parse_time};
 /// acknowledged (because the target went away) may read as old or new; anything else is an error and the exit
 /// status is 1.
 ///
-/// With `--threads` that many threads share one volume and keep `--depth` operations in flight each.
+/// With `--threads` that many threads share one volume and keep `--depth` operations in flight each. Then
+/// `--cores` places its lanes on several cores:
+/// `--threads 2 --thread-cores 0,1 --cores 0,1 --lanes 2 --where`.
 ///
 /// With `--beside` other operations are kept in flight on the same lanes, and both are measured apart:
 /// `--depth 16 --beside write:1m:32` shows what small reads suffer from bulk on their connection. With lanes
@@ -39,7 +41,7 @@ use crate::units::{parse_bytes, parse_time};
 /// `--lanes 2 --read-lanes 2`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N]
+    /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N][&cores=LIST]
     #[arg(value_name = "URI")]
     pub uri: String,
     /// Kind of operations
@@ -100,8 +102,8 @@ pub struct Args {
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
     /// Also show where it ran: the core of each thread, and each connection's class, queue, port, the core
-    /// that it was driven on at the end, and the one that its packets arrive on. The JSON always has it, as
-    /// placement
+    /// that it was placed on, with --cores, the one that it was driven on at the end, and the one that its
+    /// packets arrive on. The JSON always has it, as placement
     #[arg(long = "where")]
     pub is_where_shown: bool,
     /// Seed of the random offsets; the same seed gives the same sequence

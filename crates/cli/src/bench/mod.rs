@@ -56,7 +56,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Drives a client.
 fn run_one_thread(args: &Args) -> Result<(), Failure> {
-    let mut client = remote::connect(&remote::parse_uri(&args.uri)?, options(args)?)?;
+    let uri = remote::parse_uri(&args.uri)?;
+    if !uri.cores.is_empty() {
+        return Err(Failure::new(
+            "cannot place lanes on cores",
+            "one thread drives a client, with all its lanes",
+        )
+        .remedy("give --threads, or leave cores out of the URI"));
+    }
+    let mut client = remote::connect(&uri, options(args)?)?;
     let plan = plan(args, client.namespace(), args.seed)?;
     check_json(args.json.as_deref())?;
     let beside = args.beside.map(|beside| beside_plan(args, &beside, client.namespace())).transpose()?;
@@ -89,10 +97,11 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
     }
     let plans =
         (0..threads).map(|thread| plan(args, volume.namespace(), args.seed.wrapping_add(u64::from(thread))));
-    let plans = plans.collect::<Result<_, _>>()?;
+    let plans = plans.collect::<Result<Vec<_>, _>>()?;
     check_json(args.json.as_deref())?;
     // An association that is down at the moment has no connections to count.
     let granted = workload::granted(&volume.connections()).unwrap_or(asked);
+    let plans = plans.into_iter().zip(args.threads.homes()).collect();
     let measured = threads::measure(&volume, plans, args.time, args.fua)?;
     let workload = Workload::new(args, granted);
     let mut report = measured.tally.report(measured.elapsed, &Verdict::default(), workload);

@@ -2,8 +2,8 @@
 //! arrive.
 //!
 //! The thread that submits also drives the lanes of every class, so each class begins on the core of that
-//! thread (H3). Where the packets arrive is for the network card to say, and for the target's end
-//! `isolane serve` tells it on SIGUSR1 (S6).
+//! thread (H3); with `--cores` lanes are driven on the cores that they are placed on. Where the packets
+//! arrive is for the network card to say, and for the target's end `isolane serve` tells it on SIGUSR1 (S6).
 
 use std::fmt::Write;
 
@@ -29,6 +29,8 @@ pub struct ThreadPlace {
 /// Where the packets of a connection arrive.
 #[derive(Debug, Clone, Serialize)]
 pub struct ConnectionPlace {
+    /// The controller: one for each association.
+    cntlid: u16,
     qid: u16,
     /// Its class; the admin queue has none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,6 +39,9 @@ pub struct ConnectionPlace {
     #[serde(skip_serializing_if = "Option::is_none")]
     lane: Option<usize>,
     local_port: u16,
+    /// Where it was placed, with `--cores`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    core: Option<usize>,
     /// Where the thread was that drove it at the end: one of those above or, with `--inline off`, the
     /// volume's own.
     driving_core: usize,
@@ -71,10 +76,12 @@ impl ThreadPlace {
 impl ConnectionPlace {
     fn of(status: &ConnectionStatus) -> ConnectionPlace {
         ConnectionPlace {
+            cntlid: status.cntlid,
             qid: status.qid,
             class: status.lane.map(|(class, _)| class.to_string()),
             lane: status.lane.map(|(_, lane)| lane),
             local_port: status.local.port(),
+            core: status.core,
             driving_core: status.driving_core,
             incoming_cpu: status.incoming_cpu,
         }
@@ -86,9 +93,10 @@ impl ConnectionPlace {
             _ => "admin".to_owned(),
         };
         let arrive = self.incoming_cpu.map_or("no known core".into(), |core| format!("core {core}"));
+        let placed = self.core.map_or(String::new(), |core| format!("placed on core {core}, "));
         let _ = writeln!(
             text,
-            "{name:<10} queue {}, port {}, driven on core {}, packets arrive on {arrive}",
+            "{name:<10} queue {}, port {}, {placed}driven on core {}, packets arrive on {arrive}",
             self.qid, self.local_port, self.driving_core
         );
     }
@@ -101,7 +109,7 @@ mod tests {
 
     fn status(qid: u16, lane: Option<(Class, usize)>, incoming_cpu: Option<usize>) -> ConnectionStatus {
         let local = ([127, 0, 0, 1], 40_000 + qid).into();
-        ConnectionStatus { qid, lane, local, driving_core: 2, incoming_cpu }
+        ConnectionStatus { cntlid: 1, core: None, qid, lane, local, driving_core: 2, incoming_cpu }
     }
 
     #[test]
@@ -110,6 +118,7 @@ mod tests {
             status(0, None, None),
             status(1, Some((Class::Default, 0)), Some(3)),
             status(2, Some((Class::Poll, 0)), Some(1)),
+            ConnectionStatus { core: Some(2), ..status(3, Some((Class::Poll, 1)), Some(1)) },
         ];
         let placement = Placement::new(vec![ThreadPlace { core: 2, is_pinned: true }], &connections);
         assert_eq!(
@@ -117,7 +126,8 @@ mod tests {
             "thread     on core 2, pinned\n\
              admin      queue 0, port 40000, driven on core 2, packets arrive on no known core\n\
              default 0  queue 1, port 40001, driven on core 2, packets arrive on core 3\n\
-             poll 0     queue 2, port 40002, driven on core 2, packets arrive on core 1\n"
+             poll 0     queue 2, port 40002, driven on core 2, packets arrive on core 1\n\
+             poll 1     queue 3, port 40003, placed on core 2, driven on core 2, packets arrive on core 1\n"
         );
     }
 

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use isolane_host::{BlockingVolume, Buffer, Completion, Options, Request, RequestError, Submitter};
+use isolane_host::{BlockingVolume, Buffer, Completion, Cores, Options, Request, RequestError, Submitter};
 
 use super::place::ThreadPlace;
 use super::plan::{Direction, Plan};
@@ -26,6 +26,14 @@ pub struct ThreadArgs {
     /// Whether operations are handed over and sent together
     #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
     pub batching: Switch,
+    /// Place the lanes on these cores, as 0,1 or 0-3: an association for each, driven there alone, and the
+    /// lanes of each class dealt out from the first core upward. An operation goes to the core that its
+    /// thread is on, if there is a lane of its class. The URI may say it, too: ?cores=LIST
+    #[arg(long, value_name = "LIST", requires = "threads")]
+    pub cores: Option<Cores>,
+    /// Pin the threads to these cores, one after the other
+    #[arg(long, value_name = "LIST", requires = "threads", conflicts_with = "core")]
+    thread_cores: Option<Cores>,
 }
 
 /// Whether something is done.
@@ -49,9 +57,17 @@ impl ThreadArgs {
     pub fn apply(&self, options: &mut Options, total: u32) {
         options.inline = self.inline.is_on();
         options.batching = self.batching.is_on();
+        options.cores = self.cores.clone().unwrap_or_default();
         options.requests_max = options.requests_max.max(total as usize);
         let on_each = (total as usize).div_ceil(options.lanes);
         options.depth = u16::try_from(on_each).unwrap_or(u16::MAX);
+    }
+
+    /// The core of each thread, for as many as there are.
+    pub fn homes(&self) -> impl Iterator<Item = Option<usize>> {
+        let cores = self.thread_cores.as_ref().map_or(&[][..], Cores::as_slice);
+        let count = cores.len();
+        (0..).map(move |thread: usize| cores.get(thread % count.max(1)).copied())
     }
 }
 
@@ -65,10 +81,10 @@ pub struct Measured {
     pub places: Vec<ThreadPlace>,
 }
 
-/// Runs one plan in each thread for `time`.
+/// Runs one plan in each thread, on its core if it has one, for `time`.
 pub fn measure(
     volume: &BlockingVolume,
-    plans: Vec<Plan>,
+    plans: Vec<(Plan, Option<usize>)>,
     time: Duration,
     fua: bool,
 ) -> Result<Measured, Failure> {
@@ -77,9 +93,10 @@ pub fn measure(
         .checked_add(time)
         .ok_or_else(|| Failure::new("--time is too long", "no clock goes so far"))?;
     let tallies: Vec<_> = std::thread::scope(|scope| {
-        let thread = |plan: Plan| {
+        let thread = |(plan, core): (Plan, Option<usize>)| {
             let submitter = volume.submitter(plan.depth as usize);
             scope.spawn(move || {
+                core.map_or(Ok(()), super::pin)?;
                 let tally = Worker::new(submitter, plan, fua)?.run(until)?;
                 Ok((tally, ThreadPlace::here()))
             })

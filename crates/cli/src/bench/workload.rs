@@ -55,6 +55,9 @@ pub struct Workload {
     /// With `--threads`: whether operations are sent together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batching: Option<bool>,
+    /// The cores that lanes are placed on, with `--cores`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores: Option<String>,
 }
 
 /// Lanes that were asked for, by class.
@@ -96,6 +99,7 @@ impl Workload {
             threads: threads.threads,
             inline: of_threads(threads.inline.is_on()),
             batching: of_threads(threads.batching.is_on()),
+            cores: threads.cores.as_ref().map(ToString::to_string),
         }
     }
 
@@ -121,6 +125,7 @@ impl Workload {
         for (name, value) in [("inline", self.inline), ("batching", self.batching)] {
             text += &value.map_or(String::new(), |is_on| format!(", {name} {}", on(is_on)));
         }
+        text += &self.cores.as_ref().map_or(String::new(), |cores| format!(", lanes on cores {cores}"));
         text += if self.fua { ", FUA" } else { "" };
         text + &self.beside.as_ref().map_or(String::new(), |beside| format!(", beside {beside}"))
     }
@@ -192,6 +197,8 @@ pub mod tests {
         let threads = of("--rw randrw --threads 3 --batching off", Classes { default: 1, read: 0, poll: 0 });
         assert_eq!(threads.shape(), "randrw 70 % reads 4096 B x depth 32 x 3 threads, 1 lane, adaptive mode");
         assert_eq!(threads.choices(), "class by direction, digests none, hold off, inline on, batching off");
+        let placed = of("--threads 2 --cores 0-2", classes).choices();
+        assert!(placed.ends_with(", inline on, batching on, lanes on cores 0,1,2"), "{placed}");
     }
 
     #[test]
