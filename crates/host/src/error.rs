@@ -183,6 +183,11 @@ pub enum ConnectError {
         /// What is wrong.
         source: Box<ConnectError>,
     },
+    /// What it leads to is another volume than that of the first core.
+    #[error(
+        "it has another volume than the first association: {0}; give an address that leads to one target alone"
+    )]
+    OtherVolume(String),
     /// No thread of this process can run on a core.
     #[error(
         "cannot run on core {core}: {source}; choose cores that this machine has and this process may use"

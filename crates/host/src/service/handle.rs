@@ -52,13 +52,11 @@ impl Handle {
         for other in others {
             let other = other.await?;
             if let Some(difference) = other.namespace.difference(&namespace) {
-                return Err(other.service.concerning(ConnectError::VolumeChanged(difference)));
+                return Err(other.service.concerning(ConnectError::OtherVolume(difference)));
             }
             services.push(other.service);
         }
-        let cores: Option<Vec<_>> =
-            services.iter().map(|service| Some((service.core?, service.lanes))).collect();
-        let map = cores.map(|cores| Map::new(&cores));
+        let map = map(&services);
         if let Some(map) = &map {
             info.negotiated.lanes = map.lanes();
         }
@@ -146,6 +144,12 @@ impl Handle {
             let _: Option<()> = end.await;
         }
     }
+}
+
+/// Where which lanes are; none of a volume without cores.
+fn map(services: &[Service]) -> Option<Map> {
+    let places = services.iter().map(|service| Some((service.core?, service.lanes)));
+    Some(Map::new(&places.collect::<Option<Vec<_>>>()?))
 }
 
 /// The core and the options of each service.

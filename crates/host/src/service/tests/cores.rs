@@ -209,7 +209,8 @@ fn a_flush_goes_through_every_association_and_fails_if_one_of_them_does() {
         completion.result
     };
     let awaited = |volume: &Volume| block_on(volume.flush());
-    let flushes: [&dyn Fn(&Volume) -> Result<(), RequestError>; 3] = [&blocking, &submitted, &awaited];
+    type Flush<'a> = &'a dyn Fn(&Volume) -> Result<(), RequestError>;
+    let flushes: [Flush; 3] = [&blocking, &submitted, &awaited];
     let controllers = cores.map(|core| controller_on(&volume, core));
     for flush in flushes {
         flush(&volume).unwrap();
@@ -315,7 +316,7 @@ fn another_volume_behind_one_of_the_associations_is_refused() {
     let target = Target::start(Script { has_many_volumes: true, ..Script::default() });
     let outcome = block_on(Volume::connect(&target.uri(), on_both(cores, Mode::Sleep)));
     let Err(ConnectError::OfCore { core, source }) = outcome else { panic!("it connected") };
-    assert!(core == cores[1] && matches!(*source, ConnectError::VolumeChanged(_)), "{source}");
+    assert!(core == cores[1] && matches!(*source, ConnectError::OtherVolume(_)), "{source}");
     wait_until(|| target.shared.controllers.lock().is_empty());
 }
 
