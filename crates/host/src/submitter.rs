@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::classes::Class;
 use crate::request::{Completion, Request};
-use crate::service::{Caller, Handle, Home, Submission};
+use crate::service::{Caller, Handle, Shared, Spread, Submission};
 
 /// One thread's place at a volume; see [`Volume::submitter`](crate::Volume::submitter).
 ///
@@ -32,30 +32,28 @@ use crate::service::{Caller, Handle, Home, Submission};
 /// ```
 pub struct Submitter {
     handle: Arc<Handle>,
-    /// One at each service of the volume; where there are several, one more for what goes through all of
-    /// them.
-    places: Vec<Place>,
+    way: Way,
     class: Option<Class>,
     depth: usize,
     outstanding: usize,
-    /// Where the thread is; looked up for each batch.
-    home: Home,
 }
 
-struct Place {
-    caller: Arc<Caller>,
-    outstanding: usize,
+/// Where requests go.
+enum Way {
+    /// To the only service.
+    One { shared: Arc<Shared>, caller: Arc<Caller> },
+    /// To that of the core that the thread is on.
+    Several(Spread),
 }
 
 impl Submitter {
     pub(crate) fn new(handle: &Arc<Handle>, class: Option<Class>, depth: usize) -> Submitter {
         let depth = depth.max(1);
-        let (first, services) = (Caller::new(depth), handle.services().len());
-        let further = if services > 1 { services } else { 0 };
-        let callers = (0..further).map(|_| first.beside(depth)).collect::<Vec<_>>();
-        let callers = std::iter::once(first).chain(callers);
-        let places = callers.map(|caller| Place { caller, outstanding: 0 }).collect();
-        Submitter { handle: Arc::clone(handle), places, class, depth, outstanding: 0, home: handle.home() }
+        let way = match handle.only_service() {
+            Some(shared) => Way::One { shared: Arc::clone(shared), caller: Caller::new(depth) },
+            None => Way::Several(Spread::new(handle, depth)),
+        };
+        Submitter { handle: Arc::clone(handle), way, class, depth, outstanding: 0 }
     }
 
     /// Requests without a completion yet.
@@ -72,18 +70,18 @@ impl Submitter {
         if self.outstanding == self.depth {
             return Err(request);
         }
-        if self.outstanding == 0 {
-            self.home = self.handle.home();
-        }
         let class = self.class.unwrap_or_else(|| Class::of(&request));
-        if self.handle.is_for_all(&request) {
-            self.flush(class, tag);
-            return Ok(());
-        }
-        let place = &mut self.places[self.handle.way(self.home, class, request.is_read())];
-        place.caller.submit(Submission { class, request, tag }).map_err(|submission| submission.request)?;
-        place.outstanding += 1;
         self.outstanding += 1;
+        let caller = match &mut self.way {
+            Way::One { caller, .. } => caller,
+            Way::Several(spread) if self.handle.is_for_all(&request) => {
+                spread.flush(&self.handle, class, tag);
+                return Ok(());
+            }
+            Way::Several(spread) => spread.place(&self.handle, class, request.is_read()),
+        };
+        let left = caller.submit(Submission { class, request, tag });
+        debug_assert!(left.is_ok(), "fewer than the depth were outstanding");
         if !self.handle.is_batching {
             self.push();
         }
@@ -92,8 +90,9 @@ impl Submitter {
 
     /// Sends what has been taken in.
     pub fn push(&mut self) {
-        for (service, place) in self.handle.services().iter().zip(&self.places) {
-            service.shared.push(&place.caller);
+        match &self.way {
+            Way::One { shared, caller } => shared.push(caller),
+            Way::Several(spread) => spread.push(&self.handle),
         }
     }
 
@@ -107,54 +106,22 @@ impl Submitter {
     /// many; none only if nothing is outstanding.
     pub fn wait(&mut self, completions: &mut Vec<Completion>) -> usize {
         if self.outstanding > 0 {
-            self.home = self.handle.home();
-            self.wait_for_some();
+            let only = match &mut self.way {
+                Way::One { shared, caller } => Some((&**shared, &*caller, self.handle.may_lead())),
+                Way::Several(spread) => spread.only(&self.handle),
+            };
+            if let Some((shared, caller, may_lead)) = only {
+                shared.wait(caller, self.class == Some(Class::Poll), may_lead);
+            }
         }
         self.take(completions)
     }
 
-    /// Goes through every service, apart from what is on its way there; the answers of all are one.
-    fn flush(&mut self, class: Class, tag: u64) {
-        let Some(place) = self.places.last_mut() else { return };
-        place.outstanding += 1;
-        self.outstanding += 1;
-        self.handle.flush_for(&place.caller, class, tag);
-    }
-
-    /// Waits where all requests are; only there this thread may lead.
-    fn wait_for_some(&self) {
-        let mut waiting = self.places.iter().enumerate().filter(|(_, place)| place.outstanding > 0);
-        let services = self.handle.services();
-        let (Some((at, place)), None) = (waiting.next(), waiting.next()) else { return self.wait_for_any() };
-        match services.get(at) {
-            Some(service) => {
-                service.shared.wait(&place.caller, self.class == Some(Class::Poll), self.home.is_at(at))
-            }
-            None => self.wait_for_any(),
-        }
-    }
-
-    /// Waits while others turn the clients.
-    fn wait_for_any(&self) {
-        let services = self.handle.services();
-        services.iter().zip(&self.places).for_each(|(service, place)| service.shared.push(&place.caller));
-        let has_some = || self.places.iter().any(|place| place.caller.has_completions());
-        let (service, place) = (&services[0], &self.places[0]);
-        let mut spinning = service.shared.spinning();
-        while !has_some() {
-            match spinning.goes_on() {
-                true => std::hint::spin_loop(),
-                false => place.caller.sleep(has_some),
-            }
-        }
-    }
-
     fn take(&mut self, completions: &mut Vec<Completion>) -> usize {
         let before = completions.len();
-        for place in &mut self.places {
-            let there = completions.len();
-            completions.extend(std::iter::from_fn(|| place.caller.take_completion()));
-            place.outstanding -= completions.len() - there;
+        match &mut self.way {
+            Way::One { caller, .. } => completions.extend(std::iter::from_fn(|| caller.take_completion())),
+            Way::Several(spread) => spread.take(completions),
         }
         let taken = completions.len() - before;
         self.outstanding -= taken;

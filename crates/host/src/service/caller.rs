@@ -40,7 +40,7 @@ impl Caller {
     }
 
     /// Another place of the same thread, at another service: a ring at either wakes it.
-    pub(crate) fn beside(&self, depth: usize) -> Arc<Caller> {
+    pub(super) fn beside(&self, depth: usize) -> Arc<Caller> {
         Caller::with_bell(depth, Arc::clone(&self.bell))
     }
 
@@ -95,7 +95,7 @@ impl Caller {
     }
 
     /// Sleeps until an answer is there, or somebody rings for another reason, unless `is_over` already.
-    pub(crate) fn sleep(&self, is_over: impl Fn() -> bool) {
+    pub(super) fn sleep(&self, is_over: impl Fn() -> bool) {
         self.bell.sleep(|| self.has_completions() || is_over());
     }
 
@@ -122,6 +122,7 @@ impl Duty {
     }
 
     /// Leaves the answer and tells whom to ring for.
+    #[inline(always)]
     pub(super) fn fulfil(mut self, completion: Completion) -> Option<Arc<Caller>> {
         let caller = self.caller.take()?;
         caller.complete(Completion { tag: self.tag, ..completion });

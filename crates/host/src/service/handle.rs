@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::caller::{Caller, Duty};
 use super::map::{Home, Map, class_of_flush};
 use super::reply::Reply;
+use super::shared::Shared;
 use super::{Place, Service, Started};
 use crate::classes::{Class, Classes};
 use crate::client::ConnectionStatus;
@@ -63,19 +64,33 @@ impl Handle {
         Ok(Handle { info, namespace, is_batching, services, map })
     }
 
-    pub(crate) fn services(&self) -> &[Service] {
+    /// That of a volume that has one.
+    pub(crate) fn only_service(&self) -> Option<&Arc<Shared>> {
+        match &self.services[..] {
+            [only] => Some(&only.shared),
+            _ => None,
+        }
+    }
+
+    pub(super) fn services(&self) -> &[Service] {
         &self.services
+    }
+
+    /// Whether the calling thread may turn the client of the only service.
+    #[inline]
+    pub(crate) fn may_lead(&self) -> bool {
+        self.map.as_ref().is_none_or(|map| map.home().is_at(0))
     }
 
     /// Where the calling thread is.
     #[inline]
-    pub(crate) fn home(&self) -> Home {
+    pub(super) fn home(&self) -> Home {
         self.map.as_ref().map_or(Home::ANYWHERE, Map::home)
     }
 
     /// The service that a request goes to.
     #[inline]
-    pub(crate) fn way(&self, home: Home, class: Class, is_read: bool) -> usize {
+    pub(super) fn way(&self, home: Home, class: Class, is_read: bool) -> usize {
         self.map.as_ref().map_or(0, |map| map.service(home, class, is_read))
     }
 
@@ -109,7 +124,7 @@ impl Handle {
     }
 
     /// Flushes through every association; the answer, of all together, is for the caller.
-    pub(crate) fn flush_for(&self, caller: &Arc<Caller>, class: Class, tag: u64) {
+    pub(super) fn flush_for(&self, caller: &Arc<Caller>, class: Class, tag: u64) {
         self.flush(class, Reply::Caller(Duty::new(caller, tag)));
     }
 

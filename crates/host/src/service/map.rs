@@ -11,7 +11,7 @@ use crate::classes::{Class, Classes};
 
 /// Where a calling thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home {
+pub(super) struct Home {
     /// The service that is for it.
     service: usize,
     /// Whether it is on that service's core.
@@ -20,11 +20,11 @@ pub(crate) struct Home {
 
 impl Home {
     /// That of a volume whose lanes are on no core of their own: everywhere.
-    pub(crate) const ANYWHERE: Home = Home { service: 0, is_there: true };
+    pub(super) const ANYWHERE: Home = Home { service: 0, is_there: true };
 
     /// Whether the thread may turn a service's client.
     #[inline]
-    pub(crate) fn is_at(&self, service: usize) -> bool {
+    pub(super) fn is_at(&self, service: usize) -> bool {
         self.is_there && self.service == service
     }
 }

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! `handle` is the callers' end and `map` the way to a service; `shared` says who drives it, `lead` how long,
-//! `engine` is what is driven, `caller` is where requests go in and answers come out, `reply` who waits for
-//! them, `spinning` how callers wait. Invariant: every request that is taken in is answered; when the volume
-//! ends for any reason, the clients, and with them every buffer, are dropped before the answers are.
+//! `engine` is what is driven, `caller` is where requests go in and answers come out, `spread` those of a
+//! thread at several services, `reply` who waits for them, `spinning` how callers wait. Invariant: every
+//! request that is taken in is answered; when the volume ends for any reason, the clients, and with them
+//! every buffer, are dropped before the answers are.
 
 mod caller;
 mod engine;
@@ -19,6 +20,7 @@ mod map;
 mod reply;
 mod shared;
 mod spinning;
+mod spread;
 #[cfg(test)]
 mod tests;
 
@@ -34,9 +36,10 @@ use parking_lot::Mutex;
 pub(crate) use self::caller::{Caller, Submission};
 use self::engine::{Engine, Message};
 pub(crate) use self::handle::Handle;
-pub(crate) use self::map::Home;
 use self::reply::Reply;
-use self::shared::{Manner, Shared};
+use self::shared::Manner;
+pub(crate) use self::shared::Shared;
+pub(crate) use self::spread::Spread;
 use crate::classes::{Class, Classes};
 use crate::client::{Client, ConnectionStatus, Wait};
 use crate::error::ConnectError;

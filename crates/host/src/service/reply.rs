@@ -22,6 +22,7 @@ pub(super) enum Reply {
 
 impl Reply {
     /// Tells, and returns whom to ring for.
+    #[inline(always)]
     pub(super) fn deliver(self, completion: Completion) -> Option<Arc<Caller>> {
         match self {
             Reply::Future(sender) => {
@@ -31,6 +32,12 @@ impl Reply {
             Reply::Caller(duty) => duty.fulfil(completion),
             Reply::Part(part) => part.end(completion.result),
         }
+    }
+
+    /// Tells of the last of several requests.
+    #[cold]
+    fn deliver_joint(self, result: Result<(), RequestError>) -> Option<Arc<Caller>> {
+        self.deliver(Completion { tag: 0, result, buffer: None })
     }
 
     /// As many as there are requests, each of which is a part of the one that this waits for: it fails if any
@@ -54,6 +61,7 @@ struct Joint {
 pub(super) struct Part(Option<Arc<Joint>>);
 
 impl Part {
+    #[inline(never)]
     fn end(mut self, result: Result<(), RequestError>) -> Option<Arc<Caller>> {
         self.0.take()?.end(result)
     }
@@ -78,7 +86,7 @@ impl Joint {
         }
         let reply = self.reply.lock().take()?;
         let result = self.failure.lock().take().map_or(Ok(()), Err);
-        reply.deliver(Completion { tag: 0, result, buffer: None })
+        reply.deliver_joint(result)
     }
 }
 

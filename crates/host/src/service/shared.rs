@@ -194,7 +194,7 @@ impl Shared {
     }
 
     /// How long a caller goes on spinning that waits for this service among others.
-    pub(crate) fn spinning(&self) -> Spinning<'_> {
+    pub(super) fn spinning(&self) -> Spinning<'_> {
         Spinning::new(self, false)
     }
 

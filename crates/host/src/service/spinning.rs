@@ -13,7 +13,7 @@ use super::shared::Shared;
 /// Looks at the clock are that many rounds apart.
 const ROUNDS: u32 = 16;
 
-pub(crate) struct Spinning<'a> {
+pub(super) struct Spinning<'a> {
     shared: &'a Shared,
     until: Option<Instant>,
     rounds: u32,
@@ -34,7 +34,7 @@ impl<'a> Spinning<'a> {
     }
 
     /// Whether to go round once more.
-    pub(crate) fn goes_on(&mut self) -> bool {
+    pub(super) fn goes_on(&mut self) -> bool {
         self.rounds += 1;
         let is_over = match self.until {
             None => !self.begin(),
