@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_end_is_ended() {
-        let running = shell("sleep 1000").start().unwrap();
+        let running = shell("exec sleep 1000").start().unwrap();
         let pid = Pid::from_raw(running.id() as i32).unwrap();
         assert!(running.finish(Duration::from_millis(50)).is_err());
         assert!(rustix::process::test_kill_process(pid).is_err(), "it still runs");
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_a_program_says_can_be_waited_for() {
-        let mut running = shell("echo ready 7; sleep 1000").start().unwrap();
+        let mut running = shell("echo ready 7; exec sleep 1000").start().unwrap();
         let number = |text: &str| text.strip_prefix("ready ")?.trim().parse::<u32>().ok();
         assert_eq!(running.wait_for(Duration::from_secs(10), number).unwrap(), 7);
     }
