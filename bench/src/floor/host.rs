@@ -31,8 +31,8 @@ pub fn drive(
     measured: Duration,
 ) -> io::Result<Outcome> {
     let mut lanes = Vec::new();
-    for connection in connections {
-        lanes.push(Lane::start(connection, work, depth)?);
+    for (seed, connection) in (1..).zip(connections) {
+        lanes.push(Lane::start(connection, work, depth, seed)?);
     }
     answered_once(&mut lanes)?;
     turn_for(&mut lanes, warm_up, Lane::turn)?;
@@ -62,8 +62,8 @@ struct Lane {
 }
 
 impl Lane {
-    fn start(mut connection: Connection, work: Work, depth: usize) -> io::Result<Lane> {
-        let mut asker = Asker::new(work, depth)?;
+    fn start(mut connection: Connection, work: Work, depth: usize, seed: u64) -> io::Result<Lane> {
+        let mut asker = Asker::new(work, depth, seed)?;
         asker.start(&mut connection, depth)?;
         Ok(Lane { connection, asker, clock: Clock::new(depth) })
     }
@@ -112,8 +112,8 @@ enum Asker {
 }
 
 impl Asker {
-    fn new(work: Work, depth: usize) -> io::Result<Asker> {
-        let commands = Commands::new(work, depth);
+    fn new(work: Work, depth: usize, seed: u64) -> io::Result<Asker> {
+        let commands = Commands::new(work, depth, seed);
         let ring = blocks(depth, work.block_bytes())?;
         let replies = Replies::new(2 * depth);
         Ok(match work {
@@ -138,7 +138,8 @@ impl Asker {
     }
 }
 
-/// Commands that lie one behind the other and name random blocks.
+/// Commands that lie one behind the other and name random blocks. Each connection has its own sequence: what one has just read
+/// would be in the cache for the others.
 struct Commands {
     bytes: Vec<u8>,
     blocks: usize,
@@ -146,9 +147,9 @@ struct Commands {
 }
 
 impl Commands {
-    fn new(work: Work, depth: usize) -> Commands {
+    fn new(work: Work, depth: usize, seed: u64) -> Commands {
         let bytes = vec![0; depth * COMMAND_BYTES];
-        Commands { bytes, blocks: work.blocks(), random: fastrand::Rng::with_seed(1) }
+        Commands { bytes, blocks: work.blocks(), random: fastrand::Rng::with_seed(seed) }
     }
 
     fn fresh(&mut self, count: usize) -> &[u8] {
