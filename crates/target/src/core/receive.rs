@@ -275,9 +275,10 @@ fn output_bytes_max(lane: &Lane) -> usize {
     }
 }
 
-/// Fifteen answers of 4 KiB, which fill a segment of 64 KiB and do not begin a second one; and sixteen
-/// commands.
-const BATCH_BYTES: usize = 60 << 10;
+/// Sixty answers of 4 KiB, which fill four segments of 64 KiB and do not begin a fifth; and sixteen
+/// commands. A host mostly has less to do than its target, so that few long calls serve both better than
+/// many short ones.
+const BATCH_BYTES: usize = 240 << 10;
 const BATCH_UNREAD_BYTES: usize = 16 * 72;
 /// An I/O queue is not read from while more output than this waits for its host.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
