@@ -36,7 +36,7 @@ fn what_is_read_without_a_copy_is_what_was_written_also_when_it_is_overwritten_m
             write(&mut queue, salt);
             assert_eq!(read(&mut queue), pattern(salt, BYTES));
         }
-        assert!(target.counters().lent_bytes > 0, "at least the first was lent");
+        eventually("at least the first is counted", || target.counters().lent_bytes > 0);
     }
 }
 
@@ -107,7 +107,8 @@ fn a_connection_that_has_moved_is_still_sent_to_without_a_copy() {
     });
     assert_eq!(target.counters().lent_bytes, 0, "nothing long was sent before");
     assert_eq!(read(&mut queue), pattern(7, BYTES));
-    assert!(target.counters().lent_bytes > 0);
+    // It is counted after the send, which its host may see the end of first.
+    eventually("it is counted", || target.counters().lent_bytes > 0);
 }
 
 /// The least that a target takes.
