@@ -2,8 +2,9 @@
 //! several cores. A service is one client and a thread for what no caller waits for.
 //!
 //! ```text
-//! caller ─ Handle::way ─ Caller::submit ─ Shared::wait ┬ try_lead ─ Engine::turn                       nobody else leads
-//!                                                      └ inbox ─ whoever leads ─ Engine::turn ─ bell   somebody does, on its core
+//! caller ─ Handle::way ─ Caller::submit ─ Shared::wait
+//!            nobody else leads, and it is the caller's core: try_lead ─ Engine::turn
+//!            else: inbox ─ whoever leads, or the service's thread ─ Engine::turn ─ bell
 //! ```
 //!
 //! `handle` is the callers' end and `map` the way to a service; `shared` says who drives it, `lead` how long,
