@@ -12,7 +12,7 @@ use super::{fio, idle, iscsi, isolane, spdk};
 
 /// One sample: starts the target, measures, ends both.
 pub fn sample(lab: &Lab, entrant: &Entrant, load: &Load, seconds: f64) -> io::Result<Sample> {
-    let serving = start(lab, entrant.target)?;
+    let serving = start(lab, entrant.target, load.connections)?;
     match entrant.host {
         Host::Floor(arguments) => floor(lab, load, arguments, seconds),
         Host::Isolane(arguments) => isolane::measure(lab, serving.port, load, arguments, seconds),

@@ -23,7 +23,7 @@ pub fn serve_memory(lab: &Lab, arguments: &str) -> io::Result<Serving> {
 
 /// Writes the volume from its start, for longer and longer until one run has come to its end: how fast memory
 /// that nobody has touched yet can be written differs from one moment to the next.
-fn fill(lab: &Lab, port: u16) -> io::Result<()> {
+pub fn fill(lab: &Lab, port: u16) -> io::Result<()> {
     for seconds in [0.5, 2.0, 8.0, 32.0] {
         let arguments = format!("--rw write --bs 1m --depth 8 --time {}ms --mode poll", seconds * 1e3);
         let report = serde_json::from_str(&bench(lab, port, &arguments, seconds)?)?;
@@ -126,7 +126,8 @@ pub fn prepared_file(lab: &Lab, is_direct: bool) -> io::Result<String> {
     Ok(path.to_string_lossy().into_owned())
 }
 
-fn write_random(path: &Path) -> io::Result<()> {
+/// A file with random bytes of the volume's size.
+pub fn write_random(path: &Path) -> io::Result<()> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut chunk = vec![0; 1 << 20];
     let mut file = File::create(path)?;

@@ -89,7 +89,8 @@ impl Lab {
             Target::Isolane(_) | Target::IsolaneOnBoth(_) | Target::IsolaneFile { .. } => {
                 vec![name_of(&self.isolane)]
             }
-            Target::Spdk(_) => vec![name_of(&self.spdk_program("nvmf_tgt"))],
+            // Our host writes what it serves.
+            Target::Spdk(_) => vec![name_of(&self.spdk_program("nvmf_tgt")), name_of(&self.isolane)],
             Target::Nbdkit => vec!["nbdkit".into()],
             Target::QemuNbd => vec!["qemu-storage-daemon".into()],
             Target::Tgt => vec!["tgtd".into(), "tgtadm".into()],

@@ -1,7 +1,9 @@
 //! SPDK's target and its perf tool.
 //!
 //! Zero-copy send is off on both sides: over loopback the kernel copies in any case. Without huge pages in
-//! the machine both run without them.
+//! the machine both run without them; what the target serves is then memory that the first access to each
+//! page has yet to get from the kernel. Perf hides that in the second that it warms up for, our host, which
+//! does not, would measure it.
 
 use std::fs;
 use std::io;
@@ -11,23 +13,27 @@ use serde_json::{Value, json};
 
 use super::entrant::Sockets;
 use super::figures::{Figure, Sample};
+use super::isolane;
 use super::lab::{Lab, START_LIMIT, VOLUME_BYTES, free_port};
 use super::row::Load;
 use super::start::{NQN, Serving, listening};
 
-/// Starts nvmf_tgt with one memory device.
-pub fn serve(lab: &Lab, sockets: Sockets) -> io::Result<Serving> {
+/// Starts nvmf_tgt with one memory device that was written, and room for so many I/O connections.
+pub fn serve(lab: &Lab, sockets: Sockets, connections: u16) -> io::Result<Serving> {
     let port = free_port()?;
     let configuration = lab.file(&format!("spdk-{port}.json"));
     fs::write(&configuration, configuration_of(sockets, port).to_string())?;
     let program = lab.free_program(lab.spdk_program("nvmf_tgt"));
+    let memory = memory(target_mib(connections));
     let program =
-        program.args(&format!("-m [{}] --no-pci --disable-cpumask-locks {}", lab.target_core, memory(1024)));
+        program.args(&format!("-m [{}] --no-pci --disable-cpumask-locks {memory}", lab.target_core));
     let program = program.arg("-r").arg(lab.file(&format!("spdk-{port}.sock")));
     let serving = program.arg("-c").arg(&configuration).start().and_then(|run| listening(run, port));
     // The listener is the last thing it reads there.
     fs::remove_file(&configuration)?;
-    serving
+    let serving = serving?;
+    isolane::fill(lab, serving.port)?;
+    Ok(serving)
 }
 
 /// Without one perf leaves it empty, which only its own target takes.
@@ -67,6 +73,18 @@ fn parse(said: &str) -> Option<Sample> {
     let figures = [(Figure::Rate, *numbers.first()?), (Figure::Mean, *numbers.get(2)?)];
     Some(figures.map(|(figure, value)| (figure.key().to_owned(), value)).into())
 }
+
+/// What the target may take: it resets a connection that it has no memory left for.
+fn target_mib(connections: u16) -> u32 {
+    1024.max(VOLUME_MIB + POOLS_MIB + CONNECTION_MIB * u32::from(connections))
+}
+
+const VOLUME_MIB: u32 = (VOLUME_BYTES >> 20) as u32;
+/// Buffers that it keeps whatever it serves, and some.
+const POOLS_MIB: u32 = 256;
+/// A connection gets buffers for in-capsule data and PDUs of 256 commands, whatever its queue's size, which
+/// takes about 2 MiB.
+const CONNECTION_MIB: u32 = 3;
 
 fn memory(size_mib: u32) -> String {
     match has_huge_pages(size_mib) {
@@ -130,5 +148,11 @@ mod tests {
         let sample = parse(said).unwrap();
         assert_eq!((sample["iops"], sample["mean_us"]), (820936.33, 38.95));
         assert!(parse("no controller found").is_none());
+    }
+
+    #[test]
+    fn many_connections_get_more_memory_and_few_what_they_always_had() {
+        assert_eq!((target_mib(1), target_mib(16)), (1024, 1024));
+        assert_eq!(target_mib(1000), VOLUME_MIB + 3256);
     }
 }

@@ -1,8 +1,9 @@
 //! Starting what serves.
 
-use std::fs::File;
+use std::fs;
 use std::io;
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -23,14 +24,14 @@ pub struct Serving {
 /// The NQN of every NVMe target here, known beforehand, so that no discovery is needed.
 pub const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:be7c4000-0000-4000-8000-000000000001";
 
-/// Starts a target and waits until it listens.
-pub fn start(lab: &Lab, target: Target) -> io::Result<Serving> {
+/// Starts a target for so many I/O connections and waits until it listens.
+pub fn start(lab: &Lab, target: Target, connections: u16) -> io::Result<Serving> {
     match target {
         Target::None => Ok(Serving { program: None, port: 0 }),
         Target::Isolane(arguments) => isolane::serve_memory(lab, arguments),
         Target::IsolaneOnBoth(arguments) => isolane::serve_on_both(lab, arguments),
         Target::IsolaneFile { is_direct } => isolane::serve_file(lab, is_direct),
-        Target::Spdk(sockets) => spdk::serve(lab, sockets),
+        Target::Spdk(sockets) => spdk::serve(lab, sockets, connections),
         Target::Nbdkit => nbdkit(lab),
         Target::QemuNbd => qemu(lab),
         Target::Tgt => iscsi::serve(lab),
@@ -56,16 +57,18 @@ fn qemu(lab: &Lab) -> io::Result<Serving> {
     listening(program.start()?, port)
 }
 
-/// A file of the volume's size on a file system in memory.
+/// A file of the volume's size on a file system in memory, without holes.
 pub fn memory_file() -> io::Result<String> {
     let path = Path::new(MEMORY_FILE);
-    File::options().create(true).truncate(false).write(true).open(path)?.set_len(VOLUME_BYTES)?;
+    if !fs::metadata(path).is_ok_and(|found| found.blocks() * 512 >= VOLUME_BYTES) {
+        isolane::write_random(path)?;
+    }
     Ok(path.to_string_lossy().into_owned())
 }
 
 /// Gives the memory of that file back.
 pub fn forget_memory_file() {
-    let _ = std::fs::remove_file(MEMORY_FILE);
+    let _ = fs::remove_file(MEMORY_FILE);
 }
 
 const MEMORY_FILE: &str = "/dev/shm/isolane-bench.img";
