@@ -50,8 +50,8 @@ pub trait Volume: Send + Sync {
         Err(data)
     }
 
-    /// A hint: a command on the block at `lba` follows soon, as the next one or as the one after it. The
-    /// volume may fetch into the processor's cache what it will look at then. The block need not exist.
+    /// A hint: a command on the block at `lba` follows soon. The volume may fetch into the processor's cache
+    /// what it will look at then. The block need not exist.
     fn foresee(&self, _lba: u64, _soon: Soon) {}
 
     /// Starts a request. Memory is taken from and given back to `pool`, the one of the calling core.
@@ -64,9 +64,9 @@ pub trait Volume: Send + Sync {
 /// How soon something is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Soon {
-    /// Next.
+    /// After one or two commands.
     Next,
-    /// After that.
+    /// After a few more; what leads to the block's data should be fetched now, the data later.
     AfterNext,
 }
 

@@ -12,9 +12,6 @@ use super::lane::{Lane, Phase};
 use super::{Core, Driver};
 use crate::table::Key;
 
-/// Position of a namespace, and the block that a command begins at.
-type Upcoming = (usize, u64);
-
 /// What a receive came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -84,16 +81,14 @@ impl Core {
     /// Acts on everything that was received and not acted on.
     pub(super) fn act(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         let mut entry = SubmissionEntry::new(0, 0);
-        let mut next = None;
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
-            next = self.foresee(lane, overflow, next);
+            self.foresee(lane, overflow);
             let association = lane.association.as_ref();
             let read = |entry: &SubmissionEntry, len| self.read_at_once(association, entry, len);
             match lane.queue.poll_command(overflow, &mut entry, read) {
                 Some(Polled::Answered) => {}
                 Some(Polled::Command(permit, transfer)) => self.on_command(lane, permit, &entry, transfer),
                 None => {
-                    next = None;
                     let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
                     self.handle_queue_event(lane, event);
                 }
@@ -113,24 +108,17 @@ impl Core {
         Progress::More
     }
 
-    /// Tells volumes which blocks come after the next command, so that what they need of them is in the cache
-    /// by then: `next` is the block of the command behind it, if that is known. Returns the same for the
-    /// command after.
+    /// Tells volumes which blocks come after the next command, so that what they need of them is in the
+    /// cache by then.
     #[inline]
-    fn foresee(&self, lane: &Lane, overflow: &[u8], next: Option<Upcoming>) -> Option<Upcoming> {
-        let (position, lba) = next.or_else(|| self.upcoming(lane, overflow, 1))?;
-        self.shared.namespaces.at(position).volume.foresee(lba, Soon::Next);
-        let after = self.upcoming(lane, overflow, 2);
-        if let Some((position, lba)) = after {
-            self.shared.namespaces.at(position).volume.foresee(lba, Soon::AfterNext);
+    fn foresee(&self, lane: &Lane, overflow: &[u8]) {
+        for (ahead, soon) in [(COMMANDS_AHEAD_SOON, Soon::Next), (COMMANDS_AHEAD_LATER, Soon::AfterNext)] {
+            if let Some((nsid, lba)) = lane.queue.upcoming_block(overflow, ahead)
+                && let Some(position) = self.shared.namespaces.find(nsid)
+            {
+                self.shared.namespaces.at(position).volume.foresee(lba, soon);
+            }
         }
-        after
-    }
-
-    #[inline]
-    fn upcoming(&self, lane: &Lane, overflow: &[u8], ahead: usize) -> Option<Upcoming> {
-        let (nsid, lba) = lane.queue.upcoming_block(overflow, ahead)?;
-        Some((self.shared.namespaces.find(nsid)?, lba))
     }
 
     fn handle_queue_event(&mut self, lane: &mut Lane, event: Event) {
@@ -275,6 +263,10 @@ fn output_bytes_max(lane: &Lane) -> usize {
     }
 }
 
+/// How many commands ahead a volume hears of a block: memory takes about as long as two commands do, and what
+/// leads to it must be there before.
+const COMMANDS_AHEAD_SOON: usize = 2;
+const COMMANDS_AHEAD_LATER: usize = 5;
 /// Sixty answers of 4 KiB, which fill four segments of 64 KiB and do not begin a fifth; and sixteen
 /// commands. A host mostly has less to do than its target, so that few long calls serve both better than
 /// many short ones.
