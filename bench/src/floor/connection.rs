@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 
-use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::sockopt::{set_socket_send_buffer_size, set_tcp_congestion};
 
 use super::work::COMMAND_BYTES;
 
@@ -25,6 +25,8 @@ impl Connection {
         if send_buffer_bytes > 0 {
             set_socket_send_buffer_size(&stream, send_buffer_bytes)?;
         }
+        // BBR's timers slow long writes down; where Reno is not to be had, the kernel's choice will do.
+        let _ = set_tcp_congestion(&stream, "reno");
         Ok(Connection { stream, is_single: false })
     }
 

@@ -66,7 +66,9 @@ const SCHEDULE: Duration = Duration::from_secs(1);
 ///
 ///   priority=N            what the network card chooses a queue set by
 ///   tos=N                 type of service: DSCP * 4
-///   congestion=NAME       the congestion control algorithm
+///   congestion=NAME       the congestion control algorithm; without it
+///                         the system's, or Reno instead of BBR for a
+///                         host on this machine
 ///   busy-poll=US          how long a receive asks the network card, in
 ///                         microseconds
 ///   prefer-busy-poll=on   its interrupts stay off while it is asked

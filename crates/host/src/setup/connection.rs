@@ -253,11 +253,8 @@ fn connect(address: SocketAddr, options: &Options, patience: Duration) -> Result
     options.socket.apply(&socket)?;
     socket.connect_timeout(&address.into(), patience).map_err(failed)?;
     let stream = TcpStream::from(socket);
-    if options.socket.send_buffer_bytes.is_none()
-        && stream.local_addr().is_ok_and(|local| socket::is_within_machine(local.ip(), address.ip()))
-    {
-        // Only speed hangs on it.
-        let _ = socket::bound_send_buffer(&stream, SEND_BUFFER_HERE_BYTES);
+    if stream.local_addr().is_ok_and(|local| socket::is_within_machine(local.ip(), address.ip())) {
+        options.socket.suit_within_machine(&stream, SEND_BUFFER_HERE_BYTES);
     }
     Ok(stream)
 }

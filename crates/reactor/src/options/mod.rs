@@ -28,12 +28,13 @@ pub struct SocketOptions {
     /// `prefer-busy-poll=on|off`: the card's interrupts stay off while there is polling
     /// (`SO_PREFER_BUSY_POLL`).
     pub prefer_busy_poll: Option<bool>,
-    /// `congestion=NAME` (`TCP_CONGESTION`).
+    /// `congestion=NAME` (`TCP_CONGESTION`). Without it targets and hosts use Reno instead of BBR on connections
+    /// within one machine: [`SocketOptions::suit_within_machine`].
     pub congestion_control: Option<String>,
     /// `receive-buffer=BYTES`, without the kernel's own doubling (`SO_RCVBUF`); ends its automatic tuning.
     pub receive_buffer_bytes: Option<u32>,
     /// `send-buffer=BYTES`, likewise (`SO_SNDBUF`). Without it targets and hosts bound those of connections
-    /// within one machine: [`bound_send_buffer`](crate::socket::bound_send_buffer).
+    /// within one machine: [`SocketOptions::suit_within_machine`].
     pub send_buffer_bytes: Option<u32>,
     /// `unsent-max=BYTES`: the socket takes no more while so much waits in it that was never sent
     /// (`TCP_NOTSENT_LOWAT`). What waits there cannot be passed by anything; what waits with us can.
@@ -68,6 +69,21 @@ impl SocketOptions {
             sock.set_send_buffer_size(bytes as usize)?;
             check_buffer(bytes, sock.send_buffer_size()?)
         })
+    }
+
+    /// Suits a connection that does not leave the machine, as far as nothing was chosen: its send buffer is
+    /// bounded to `send_buffer_bytes`, and BBR, which spaces packets by timers for the sake of a path that is not
+    /// there, makes way for Reno. Only speed hangs on it, so what the kernel refuses is left as it is.
+    pub fn suit_within_machine(&self, socket: &impl AsFd, send_buffer_bytes: usize) {
+        let sock = SockRef::from(socket);
+        if self.send_buffer_bytes.is_none() {
+            let _ = crate::socket::bound_send_buffer(socket, send_buffer_bytes);
+        }
+        if self.congestion_control.is_none()
+            && sock.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"))
+        {
+            let _ = sock.set_tcp_congestion(b"reno");
+        }
     }
 
     /// What the kernel says about a socket.

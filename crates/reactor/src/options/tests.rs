@@ -85,3 +85,22 @@ fn busy_polling_is_set_or_names_the_privilege() {
         }
     }
 }
+
+#[test]
+fn a_connection_within_the_machine_is_suited_as_far_as_nothing_was_chosen() {
+    for listener in listeners() {
+        let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+        let begun_with_bbr = options("congestion=bbr").apply(&stream).is_ok();
+        SocketOptions::default().suit_within_machine(&stream, 64 << 10);
+        let told = SocketOptions::of(&stream).expect("told");
+        assert_eq!(told.send_buffer_bytes, Some(64 << 10));
+        assert!(!begun_with_bbr || told.congestion_control.as_deref() == Some("reno"));
+
+        let name = allowed_algorithm();
+        let chosen = options(&format!("congestion={name},send-buffer=96k"));
+        chosen.apply(&stream).expect("set");
+        chosen.suit_within_machine(&stream, 64 << 10);
+        let told = SocketOptions::of(&stream).expect("told");
+        assert_eq!((told.congestion_control, told.send_buffer_bytes), (Some(name), Some(96 << 10)));
+    }
+}

@@ -73,9 +73,8 @@ impl Driver {
         if let Err(error) = options.apply(&socket) {
             return log::warn!("{peer}: cannot be served: {error}");
         }
-        if options.send_buffer_bytes.is_none() && is_from_here(&socket, peer) {
-            // Only speed hangs on it.
-            let _ = socket::bound_send_buffer(&socket, SEND_BUFFER_HERE_BYTES);
+        if is_from_here(&socket, peer) {
+            options.suit_within_machine(&socket, SEND_BUFFER_HERE_BYTES);
         }
         let core = self.place(&socket, peer);
         self.listeners.given[core] += 1;
