@@ -221,6 +221,15 @@ pub(crate) fn target_dialogues() -> Vec<Vec<u8>> {
     NEGOTIATIONS.map(dialogue).to_vec()
 }
 
+/// Both sides in turn, and a vandal between them.
+pub(crate) fn ring_dialogues() -> Vec<Vec<u8>> {
+    let step = |len: u16, choice: u8| [len.to_le_bytes().as_slice(), &[choice]].concat();
+    let both: Vec<u8> = (0..24u16).flat_map(|at| step(at * 211, 2 + at as u8 % 10)).collect();
+    let lies: Vec<u8> =
+        (0..8).flat_map(|at| [step(0, at % 2), vec![at, at % 3, at, 0, 0, 0, 0, 0, 0, 0]].concat()).collect();
+    vec![both.clone(), [both.clone(), lies.clone(), both.clone()].concat(), [lies, both].concat()]
+}
+
 /// Negotiation, what a host submits, and steps of a target.
 pub(crate) fn host_dialogues() -> Vec<Vec<u8>> {
     let submissions = [0, 6, 3, 5, 1, 4, 4, 9, 2, 12, 5, 13];

@@ -1,7 +1,7 @@
 //! Fuzz targets for every decoder and machine, on stable Rust.
 //!
-//! What it is: one plain function over bytes for each decoder of `isolane-wire` and each machine of
-//! `isolane-proto`, inputs to start from, and a runner that mutates them from a seed. `cargo test` makes a
+//! What it is: one plain function over bytes for each decoder of `isolane-wire`, each machine of
+//! `isolane-proto` and the rings of `isolane-ring`, inputs to start from, and a runner that mutates them from a seed. `cargo test` makes a
 //! short run; the program `fuzz` makes a long one and plays a single input again. What it is not: guided by
 //! coverage; the functions are ready for an engine that is (each takes `&[u8]` and panics on a finding).
 //!
@@ -51,6 +51,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "target-dialogue", check: machines::target_dialogue, corpus: corpus::target_dialogues },
     Target { name: "host-stream", check: machines::host_stream, corpus: corpus::controller_streams },
     Target { name: "host-dialogue", check: machines::host_dialogue, corpus: corpus::host_dialogues },
+    Target { name: "rings", check: machines::rings, corpus: corpus::ring_dialogues },
 ];
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The machines of `isolane-proto`: no bytes and no way to cut them make one panic, place a byte outside of
-//! the memory given for it, answer a command twice, or send what is not a PDU.
+//! The machines of `isolane-proto` and the rings of `isolane-ring`: no bytes and no way to cut them make one
+//! panic, place a byte outside of the memory given for it, answer a command twice, or send what is not a PDU.
 
 mod admin_commands;
 mod control;
@@ -7,6 +7,7 @@ mod host_end;
 mod host_peer;
 mod io;
 mod pdus;
+mod rings;
 mod stream;
 mod target_end;
 mod target_peer;
@@ -15,5 +16,6 @@ pub(crate) use control::port;
 pub(crate) use host_end::host_stream;
 pub(crate) use host_peer::host_dialogue;
 pub(crate) use io::io_command;
+pub(crate) use rings::rings;
 pub(crate) use target_end::target_stream;
 pub(crate) use target_peer::target_dialogue;

@@ -1,0 +1,29 @@
+//! The room that two processes share: rings of bytes and of entries, bells that wake, memory for payload.
+//!
+//! * [`Memory`]: a sealed memfd, mapped; everything in it is named by its offset.
+//! * [`index`]: who may write and who may read how much of a ring: the protocol of its two indices.
+//! * [`bytes`]: streams of bytes, mapped twice in a row so that no piece ever wraps.
+//! * [`entries`]: commands and completions of 64 bytes, copied out before anybody looks at them.
+//! * [`Bell`]: spin, arm, look again, sleep; who publishes rings only if somebody has armed it.
+//! * [`Arena`]: which pages of the memory its owner has given to what.
+//!
+//! It knows neither NVMe nor sockets. Its invariants: **the other side is not trusted**, so that each side works with its own
+//! index, capacity and mask, and an index of the other that cannot be is an error, [`Impossible`], after which the other side is
+//! left; and **no reference to the bytes of shared memory is ever formed**, because they may change at any time.
+
+mod arena;
+mod bell;
+pub mod bytes;
+pub mod entries;
+pub mod index;
+mod memory;
+pub mod mock;
+mod sync;
+
+pub use arena::{Arena, Span};
+pub use bell::{Bell, Flag};
+pub use index::Impossible;
+pub use memory::{Memory, MemoryError, Piece, Shared};
+
+/// Bytes of a page: what offsets and lengths of rings are multiples of.
+pub const PAGE_SIZE: usize = 4096;

@@ -1,0 +1,407 @@
+//! A sealed memfd that two processes map: everything in it is named by offset and length, never by address.
+//!
+//! The seals keep its size, so that no access can fault because the other side has made it shorter. Invariant: a place is
+//! checked against the size before anything is made of it, and what is made of it holds the mapping; only a [`Piece`] is no
+//! more than an address and a length.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use crate::PAGE_SIZE;
+use crate::bell::Flag;
+use crate::index::Words;
+
+/// Memory that another process maps, too.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    map: Map,
+    memfd: OwnedFd,
+}
+
+/// Why memory, or a place in it, cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The system refuses.
+    #[error("shared memory of {bytes} bytes: {source}")]
+    System {
+        /// Bytes wanted, or 0 if that is not known yet.
+        bytes: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its size is not one that can be used.
+    #[error(
+        "shared memory of {bytes} bytes cannot be used: it must be whole pages of {PAGE_SIZE}, at most {bytes_max} bytes"
+    )]
+    Size {
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes allowed.
+        bytes_max: usize,
+    },
+    /// The other side could make it shorter while it is used.
+    #[error("shared memory is not sealed against a change of its size: who gives it must seal it")]
+    NotSealed,
+    /// A place that is outside, or not where it must begin.
+    #[error(
+        "{len} bytes at {offset} are not a place in shared memory of {bytes} bytes, or not one for {what}"
+    )]
+    Place {
+        /// What was wanted there.
+        what: &'static str,
+        /// Where it was said to begin.
+        offset: u64,
+        /// Its bytes.
+        len: u64,
+        /// Bytes of the memory.
+        bytes: usize,
+    },
+}
+
+impl Memory {
+    /// Fresh memory of zeroes, sealed against any change of its size. `name` is shown in `/proc`. Pages are taken once touched.
+    ///
+    /// # Errors
+    /// [`MemoryError::Size`] if `bytes` is no multiple of the page, or 0; [`MemoryError::System`].
+    pub fn create(name: &str, bytes: usize) -> Result<Memory, MemoryError> {
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
+            return Err(MemoryError::Size { bytes: bytes as u64, bytes_max: usize::MAX });
+        }
+        let refused = |error: rustix::io::Errno| MemoryError::System { bytes, source: error.into() };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memfd = memfd_create(name, flags).map_err(refused)?;
+        ftruncate(&memfd, bytes as u64).map_err(refused)?;
+        fcntl_add_seals(&memfd, SEALS).map_err(refused)?;
+        Memory::map(memfd, bytes)
+    }
+
+    /// Memory that the other side has made, of at most `bytes_max`.
+    ///
+    /// # Errors
+    /// [`MemoryError`]; it names what the other side has done wrong.
+    pub fn open(memfd: OwnedFd, bytes_max: usize) -> Result<Memory, MemoryError> {
+        let refused = |error: rustix::io::Errno| MemoryError::System { bytes: 0, source: error.into() };
+        if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(SEALS)) {
+            return Err(MemoryError::NotSealed);
+        }
+        let bytes = fstat(&memfd).map_err(refused)?.st_size as u64;
+        if bytes == 0 || bytes > bytes_max as u64 || !bytes.is_multiple_of(PAGE_SIZE as u64) {
+            return Err(MemoryError::Size { bytes, bytes_max });
+        }
+        Memory::map(memfd, bytes as usize)
+    }
+
+    fn map(memfd: OwnedFd, bytes: usize) -> Result<Memory, MemoryError> {
+        let map = Map::of(&memfd, 0, bytes).map_err(|source| MemoryError::System { bytes, source })?;
+        Ok(Memory(Arc::new(Inner { map, memfd })))
+    }
+
+    /// The descriptor, to be given to the other side.
+    pub fn memfd(&self) -> BorrowedFd<'_> {
+        self.0.memfd.as_fd()
+    }
+
+    /// Bytes in it.
+    pub fn bytes(&self) -> usize {
+        self.0.map.bytes
+    }
+
+    /// The two indices of a ring, at an offset that the other side may have named.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`].
+    pub fn words(&self, offset: u64) -> Result<Shared<Words>, MemoryError> {
+        self.shared("a ring's indices", offset, Words::BYTES)
+    }
+
+    /// The flag of a bell, at an offset that the other side may have named.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`].
+    pub fn flag(&self, offset: u64) -> Result<Shared<Flag>, MemoryError> {
+        self.shared("a bell's flag", offset, Flag::BYTES)
+    }
+
+    /// Bytes at a place that the other side may have named.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`].
+    #[inline]
+    pub fn piece(&self, offset: u64, len: u64) -> Result<Piece, MemoryError> {
+        let start = self.place("payload", offset, len, 1)?;
+        Ok(Piece { start, len: len as usize })
+    }
+
+    /// Copies bytes out. What is copied may be changing meanwhile: look at the copy alone.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`].
+    #[inline]
+    pub fn copy_out(&self, offset: u64, target: &mut [u8]) -> Result<(), MemoryError> {
+        self.piece(offset, target.len() as u64)?.copy_out(target);
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`].
+    #[inline]
+    pub fn copy_in(&self, offset: u64, source: &[u8]) -> Result<(), MemoryError> {
+        self.piece(offset, source.len() as u64)?.copy_in(source);
+        Ok(())
+    }
+
+    /// Whole pages at a place that the other side may have named, mapped twice in a row.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`], [`MemoryError::System`].
+    pub fn mirror(&self, offset: u64, len: u64) -> Result<Mirror, MemoryError> {
+        self.place("a ring's bytes", offset, len, PAGE_SIZE)?;
+        let bytes = len as usize;
+        if !bytes.is_power_of_two() || bytes < PAGE_SIZE {
+            return Err(self.misplaced("a ring's bytes", offset, len));
+        }
+        let map = Map::twice(&self.0.memfd, offset, bytes);
+        let map = map.map_err(|source| MemoryError::System { bytes: 2 * bytes, source })?;
+        Ok(Mirror { map, bytes })
+    }
+
+    /// Entries of 64 bytes, a power of two of them, at a place that the other side may have named.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`].
+    pub fn entries(&self, offset: u64, count: u64) -> Result<Slots, MemoryError> {
+        let len = count.saturating_mul(ENTRY_BYTES as u64);
+        if !count.is_power_of_two() {
+            return Err(self.misplaced("a ring's entries", offset, len));
+        }
+        let start = self.place("a ring's entries", offset, len, ENTRY_BYTES)?;
+        Ok(Slots { start, count: count as usize, _memory: self.clone() })
+    }
+
+    fn shared<T>(&self, what: &'static str, offset: u64, len: usize) -> Result<Shared<T>, MemoryError> {
+        let start = self.place(what, offset, len as u64, align_of::<T>())?;
+        Ok(Shared { word: start.cast(), _memory: self.clone(), _type: PhantomData })
+    }
+
+    #[inline]
+    fn place(
+        &self,
+        what: &'static str,
+        offset: u64,
+        len: u64,
+        align: usize,
+    ) -> Result<NonNull<u8>, MemoryError> {
+        let end = offset.checked_add(len);
+        if end.is_none_or(|end| end > self.bytes() as u64) || !offset.is_multiple_of(align as u64) {
+            return Err(self.misplaced(what, offset, len));
+        }
+        // SAFETY: inside of the mapping, as checked.
+        Ok(unsafe { self.0.map.start.add(offset as usize) })
+    }
+
+    #[cold]
+    fn misplaced(&self, what: &'static str, offset: u64, len: u64) -> MemoryError {
+        MemoryError::Place { what, offset, len, bytes: self.bytes() }
+    }
+}
+
+/// Words that both sides see. They are atomics, which any other side may change at any time.
+pub struct Shared<T> {
+    word: NonNull<T>,
+    _memory: Memory,
+    _type: PhantomData<T>,
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: only made for types of atomics (`Words`, `Flag`), which every pattern of bits is a value of; aligned and
+        // inside of a mapping that is held here.
+        unsafe { self.word.as_ref() }
+    }
+}
+
+// SAFETY: atomics in a mapping that lives as long as this.
+unsafe impl<T: Sync> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Shared<T> {}
+
+impl<T> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({:p})", self.word)
+    }
+}
+
+/// Bytes in shared memory: an address and a length, and no promise about what is there. Valid while the memory is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Piece {
+    /// Only while the memory is known to be mapped.
+    #[inline]
+    pub(crate) fn copy_out(self, target: &mut [u8]) {
+        assert_eq!(self.len, target.len());
+        // SAFETY: as many bytes on both sides, and ours are not in shared memory: those have no reference. If the other side
+        // breaks the rules and writes meanwhile, the copy is of no definite bytes, but a copy.
+        unsafe { ptr::copy_nonoverlapping(self.start.as_ptr(), target.as_mut_ptr(), self.len) };
+    }
+
+    /// Only while the memory is known to be mapped.
+    #[inline]
+    pub(crate) fn copy_in(self, source: &[u8]) {
+        assert_eq!(self.len, source.len());
+        // SAFETY: as above, in the other direction.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), self.start.as_ptr(), self.len) };
+    }
+
+    /// Where it begins, for the kernel's use.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Bytes in it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Pages mapped twice in a row: a piece that begins in the first half and is no longer than that does not wrap.
+#[derive(Debug)]
+pub struct Mirror {
+    map: Map,
+    bytes: usize,
+}
+
+impl Mirror {
+    /// Bytes of one half: what a ring in it holds.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A piece of it. `start` is below [`Mirror::bytes`], `len` not above.
+    ///
+    /// # Panics
+    /// If not.
+    #[inline]
+    pub(crate) fn piece(&self, start: usize, len: usize) -> Piece {
+        assert!(
+            start < self.bytes && len <= self.bytes,
+            "{len} bytes at {start} of a ring of {}",
+            self.bytes
+        );
+        // SAFETY: in the first half, as checked, of a mapping twice as long.
+        Piece { start: unsafe { self.map.start.add(start) }, len }
+    }
+}
+
+/// Places of entries of 64 bytes.
+pub struct Slots {
+    start: NonNull<u8>,
+    count: usize,
+    _memory: Memory,
+}
+
+impl Slots {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// # Panics
+    /// If there is no such one.
+    #[inline]
+    pub(crate) fn at(&self, index: usize) -> NonNull<u8> {
+        assert!(index < self.count, "entry {index} of {}", self.count);
+        // SAFETY: inside, as checked.
+        unsafe { self.start.add(index * ENTRY_BYTES) }
+    }
+}
+
+// SAFETY: an address in a mapping that lives as long as this; who uses it copies by atomics.
+unsafe impl Send for Slots {}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slots({} at {:p})", self.count, self.start)
+    }
+}
+
+/// Addresses that stand for pages of a memfd.
+#[derive(Debug)]
+struct Map {
+    start: NonNull<u8>,
+    /// Bytes mapped.
+    bytes: usize,
+}
+
+// SAFETY: a range of addresses; the bytes behind it belong to nobody.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    fn of(memfd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Map> {
+        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+        let start = unsafe { mmap(ptr::null_mut(), bytes, ACCESS, MapFlags::SHARED, memfd, offset) }?;
+        Map::from_kernel(start, bytes)
+    }
+
+    /// The same pages twice, one behind the other.
+    fn twice(memfd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Map> {
+        // SAFETY: as above. It only keeps the addresses.
+        let start =
+            unsafe { mmap_anonymous(ptr::null_mut(), 2 * bytes, ProtFlags::empty(), MapFlags::PRIVATE) }?;
+        let map = Map::from_kernel(start, 2 * bytes)?;
+        for half in [0, bytes] {
+            // SAFETY: each half lies inside of the addresses that were just kept for it, which nobody else knows.
+            unsafe {
+                let place = map.start.add(half).as_ptr().cast::<c_void>();
+                mmap(place, bytes, ACCESS, MapFlags::SHARED | MapFlags::FIXED, memfd, offset)?;
+            }
+        }
+        Ok(map)
+    }
+
+    fn from_kernel(start: *mut c_void, bytes: usize) -> io::Result<Map> {
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Map { start, bytes })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us, and whatever refers to it holds it.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Bytes of an entry: a command, a completion, a notification.
+pub const ENTRY_BYTES: usize = 64;
+
+const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+/// Nobody can make it shorter or longer, nor take this back.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);

@@ -1,0 +1,58 @@
+//! Both ends of a ring in one process, and a vandal who shares its memory: for the tests of whoever uses rings.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::index::Words;
+use crate::memory::{ENTRY_BYTES, Memory, MemoryError};
+use crate::{PAGE_SIZE, bytes, entries};
+
+/// Somebody who may write to all of a memory at any time.
+#[derive(Clone, Debug)]
+pub struct Vandal(Memory);
+
+impl Vandal {
+    /// Of this memory.
+    pub fn of(memory: &Memory) -> Vandal {
+        Vandal(memory.clone())
+    }
+
+    /// Writes a word at the `place`th word of the memory, counted around.
+    pub fn scribble(&self, place: usize, value: u64) {
+        self.word(place).store(value, Ordering::Relaxed);
+    }
+
+    /// Adds to such a word, wrapping around: what a slightly broken other side does.
+    pub fn nudge(&self, place: usize, by: u64) {
+        self.word(place).fetch_add(by, Ordering::Relaxed);
+    }
+
+    fn word(&self, place: usize) -> &AtomicU64 {
+        let words = self.0.bytes() / size_of::<AtomicU64>();
+        let offset = place % words * size_of::<AtomicU64>();
+        let piece = self.0.piece(offset as u64, size_of::<AtomicU64>() as u64);
+        let address = piece.expect("inside, counted around").as_ptr();
+        // SAFETY: an aligned word inside of the mapping, which `self` holds; every pattern of bits is a value.
+        unsafe { AtomicU64::from_ptr(address.cast()) }
+    }
+}
+
+/// Both ends of a ring of bytes. Its indices are in the first page.
+///
+/// # Errors
+/// As [`Memory::create`]; and if `capacity` is not a power of two of whole pages.
+pub fn bytes(capacity: usize) -> Result<(bytes::Writer, bytes::Reader, Vandal), MemoryError> {
+    let memory = Memory::create("isolane-mock", PAGE_SIZE + capacity.next_multiple_of(PAGE_SIZE))?;
+    let place = bytes::Place { words: 0, bytes: PAGE_SIZE as u64, capacity: capacity as u64 };
+    Ok((bytes::Writer::new(&memory, place, 0)?, bytes::Reader::new(&memory, place, 0)?, Vandal(memory)))
+}
+
+/// Both ends of a ring of entries. Its indices are at the beginning, its entries behind them.
+///
+/// # Errors
+/// As [`Memory::create`]; and if `count` is not a power of two.
+pub fn entries(count: usize) -> Result<(entries::Sender, entries::Receiver, Vandal), MemoryError> {
+    let memory =
+        Memory::create("isolane-mock", (Words::BYTES + count * ENTRY_BYTES).next_multiple_of(PAGE_SIZE))?;
+    let place = entries::Place { words: 0, entries: Words::BYTES as u64, count: count as u64 };
+    Ok((entries::Sender::new(&memory, place)?, entries::Receiver::new(&memory, place)?, Vandal(memory)))
+}

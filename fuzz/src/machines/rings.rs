@@ -1,0 +1,61 @@
+//! Rings whose memory is shared with somebody who writes anything anywhere at any time.
+//!
+//! Promised: no side panics, waits, or believes in more than a ring can hold.
+
+use isolane_ring::mock::{self, Vandal};
+
+use crate::input::Input;
+
+/// Decisions of both sides of both kinds of rings, and of a vandal.
+pub(crate) fn rings(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let (mut writer, mut reader, bytes_vandal) = mock::bytes(BYTES).expect("there is memory");
+    let (mut sender, mut receiver, entries_vandal) = mock::entries(ENTRIES).expect("there is memory");
+    let mut buffer = [0; 2 * BYTES];
+    while !input.is_empty() {
+        let len = usize::from(input.u16()) % buffer.len();
+        match input.u8() % 12 {
+            0 => vandalize(&bytes_vandal, &mut input),
+            1 => vandalize(&entries_vandal, &mut input),
+            2 => assert!(writer.write(&buffer[..len]).unwrap_or(0) <= len.min(BYTES)),
+            3 => assert!(reader.read(&mut buffer[..len]).unwrap_or(0) <= len.min(BYTES)),
+            4 => {
+                if let Ok(piece) = writer.vacant() {
+                    assert!(piece.len() <= BYTES);
+                    writer.fill(piece.len().min(len));
+                    writer.publish();
+                }
+            }
+            5 => {
+                if let Ok(piece) = reader.pending() {
+                    assert!(piece.len() <= BYTES);
+                    reader.consume(piece.len().min(len));
+                    reader.publish();
+                }
+            }
+            6 | 7 => drop(sender.push(&[len as u64; 8])),
+            8 => sender.publish(),
+            9 => assert!(receiver.refresh().unwrap_or(0) <= ENTRIES as u64),
+            10 => receiver.publish(),
+            _ => assert!(std::iter::from_fn(|| receiver.pop()).count() <= ENTRIES),
+        }
+    }
+}
+
+/// Anywhere, but mostly where the indices are; anything, but mostly close to what is there.
+fn vandalize(vandal: &Vandal, input: &mut Input<'_>) {
+    let place = match input.u8() {
+        choice @ 0..128 => usize::from(choice % 2) * INDEX_WORDS,
+        choice => usize::from(choice) * 3,
+    };
+    match input.u8() % 3 {
+        0 => vandal.scribble(place, input.u64()),
+        1 => vandal.nudge(place, u64::from(input.u8() % 16)),
+        _ => vandal.nudge(place, u64::from(input.u8() % 16).wrapping_neg()),
+    }
+}
+
+const BYTES: usize = 4096;
+const ENTRIES: usize = 8;
+/// Words between the two indices of a ring.
+const INDEX_WORDS: usize = 16;
