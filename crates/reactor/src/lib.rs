@@ -40,6 +40,7 @@
 
 mod config;
 pub mod core;
+pub mod dead;
 mod epoll;
 mod event;
 pub mod file;

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::str::FromStr;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isolane_reactor::SocketOptions;
+use isolane_reactor::dead::{self, PATIENCE};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::StartError;
@@ -89,30 +89,19 @@ impl Listen {
 fn wait_for_the_dead<T>(
     address: SocketAddr,
     patience: Duration,
-    mut attempt: impl FnMut() -> Result<T, StartError>,
+    attempt: impl FnMut() -> Result<T, StartError>,
 ) -> Result<T, StartError> {
-    let until = Instant::now() + patience;
-    let mut outcome = attempt();
-    if is_in_use(&outcome) {
+    dead::wait_for_the_dead(patience, attempt, is_in_use, || {
         log::warn!(
             "{address} is in use; trying for {patience:?} whether a program that was killed lets go of it"
         );
-    }
-    while is_in_use(&outcome) && Instant::now() < until {
-        sleep(PAUSE);
-        outcome = attempt();
-    }
-    outcome
+    })
 }
 
 fn is_in_use<T>(outcome: &Result<T, StartError>) -> bool {
     matches!(outcome, Err(StartError::Listen { error, .. }) if error.kind() == ErrorKind::AddrInUse)
 }
 
-/// How long an address in use is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait between two attempts.
-const PAUSE: Duration = Duration::from_millis(20);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 

@@ -8,10 +8,8 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use isolane_reactor::file;
+use isolane_reactor::{dead, file};
 
 use super::holder;
 use crate::OpenError;
@@ -35,20 +33,12 @@ pub(crate) fn lock(name: &str, path: &Path, file: &File, is_exclusive: bool) -> 
 /// Tries again while somebody holds it whom nobody can see any more, for a bounded time.
 pub(crate) fn wait_for_the_dead<T>(
     name: &str,
-    mut attempt: impl FnMut() -> T,
+    attempt: impl FnMut() -> T,
     is_orphaned: impl Fn(&T) -> bool,
 ) -> T {
-    let mut outcome = attempt();
-    let until = Instant::now() + PATIENCE;
-    let mut is_told = false;
-    while is_orphaned(&outcome) && Instant::now() < until {
-        if !std::mem::replace(&mut is_told, true) {
-            log::info!("{name}: waiting until the kernel lets go of it for a program that has ended");
-        }
-        sleep(PAUSE);
-        outcome = attempt();
-    }
-    outcome
+    dead::wait_for_the_dead(dead::PATIENCE, attempt, is_orphaned, || {
+        log::info!("{name}: waiting until the kernel lets go of it for a program that has ended");
+    })
 }
 
 /// What to say of a device that somebody holds.
@@ -56,11 +46,6 @@ pub(crate) fn busy_device(name: &str, path: &Path, device: (u32, u32)) -> OpenEr
     let reason = format!("it is in use by {}", holder::describe_device(path, device));
     OpenError::new(name, reason, "unmount or stop that first")
 }
-
-/// How long a lock that nobody seems to hold is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait between two attempts.
-const PAUSE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
