@@ -5,6 +5,8 @@
 
 #[path = "hostile/damage.rs"]
 mod damage;
+#[path = "hostile/door.rs"]
+mod door;
 #[path = "hostile/path.rs"]
 mod path;
 #[path = "../../crates/target/tests/common/patience.rs"]

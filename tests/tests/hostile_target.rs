@@ -3,6 +3,8 @@
 //!
 //! The host library runs against a target that lies, over loopback.
 
+#[path = "hostile/door.rs"]
+mod door;
 #[path = "hostile/liar.rs"]
 mod liar;
 #[path = "hostile/lies.rs"]

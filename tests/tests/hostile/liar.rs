@@ -3,9 +3,9 @@
 //! One blocking thread for each connection. Reads return zeroes and writes are asked for and thrown away.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use isolane_host::{Options, Reconnect, Uri};
@@ -18,6 +18,8 @@ use isolane_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
 use isolane_wire::pdu::{C2hData, CapsuleResp, CommonHeader, Digests, H2cData, HostPdu, IcReq, IcResp, R2t};
 use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
 use isolane_wire::{Ascii, CompletionEntry, Framing, Sgl, Status, SubmissionEntry};
+
+use crate::door::Door;
 
 pub const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349";
 pub const PLAIN: Framing = Framing { header_digest: false, data_digest: false, pda: 0 };
@@ -95,6 +97,7 @@ type Lie = dyn Fn(&Told) -> Act + Send + Sync;
 pub struct Liar {
     pub address: SocketAddr,
     shared: Arc<Shared>,
+    _door: Door,
 }
 
 struct Shared {
@@ -102,32 +105,23 @@ struct Shared {
     lie: Box<Lie>,
     told: AtomicUsize,
     connections: AtomicUsize,
-    is_stopped: AtomicBool,
 }
 
 impl Liar {
     pub fn start(facts: Facts, lie: impl Fn(&Told) -> Act + Send + Sync + 'static) -> Liar {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             facts,
             lie: Box::new(lie),
             told: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
-            is_stopped: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&shared);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                if accepting.is_stopped.load(Ordering::SeqCst) {
-                    return;
-                }
-                accepting.connections.fetch_add(1, Ordering::SeqCst);
-                let shared = Arc::clone(&accepting);
-                std::thread::spawn(move || Connection { stream, shared, qid: 0, cc: Cc(0) }.serve());
-            }
+        let door = Door::open(move |stream| {
+            accepting.connections.fetch_add(1, Ordering::SeqCst);
+            let shared = Arc::clone(&accepting);
+            std::thread::spawn(move || Connection { stream, shared, qid: 0, cc: Cc(0) }.serve());
         });
-        Liar { address, shared }
+        Liar { address: door.address, shared, _door: door }
     }
 
     pub fn uri(&self) -> Uri {
@@ -137,13 +131,6 @@ impl Liar {
     /// Connections that there ever were.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Liar {
-    fn drop(&mut self) {
-        self.shared.is_stopped.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(self.address);
     }
 }
 

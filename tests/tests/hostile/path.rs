@@ -3,12 +3,14 @@
 //! It carries what the host says untouched, and the target's PDUs one by one.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use isolane_wire::pdu::CommonHeader;
+
+use crate::door::Door;
 
 /// What becomes of the target's words on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,7 @@ impl Carried {
 pub struct Path {
     pub address: SocketAddr,
     shared: Arc<Shared>,
+    _door: Door,
 }
 
 struct Shared {
@@ -59,43 +62,25 @@ struct Shared {
     damage: (usize, Damage),
     connections: AtomicUsize,
     carried: Mutex<Vec<Carried>>,
-    is_stopped: AtomicBool,
 }
 
 impl Path {
     /// A path to `target` that does `damage` on one connection.
     pub fn start(target: SocketAddr, connection: usize, damage: Damage) -> Path {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             target,
             damage: (connection, damage),
             connections: AtomicUsize::new(0),
             carried: Mutex::default(),
-            is_stopped: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&shared);
-        std::thread::spawn(move || {
-            for host in listener.incoming().flatten() {
-                if accepting.is_stopped.load(Ordering::SeqCst) {
-                    return;
-                }
-                accepting.accept(&host);
-            }
-        });
-        Path { address, shared }
+        let door = Door::open(move |host| accepting.accept(&host));
+        Path { address: door.address, shared, _door: door }
     }
 
     /// What the target said on each connection.
     pub fn carried(&self) -> Vec<Carried> {
         self.shared.carried.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Path {
-    fn drop(&mut self) {
-        self.shared.is_stopped.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(self.address);
     }
 }
 
