@@ -136,12 +136,6 @@ impl<W: Deref<Target = Words>> Producer<W> {
     pub fn index(&self) -> u64 {
         self.produced
     }
-
-    /// How many the ring holds.
-    #[inline]
-    pub fn capacity(&self) -> u64 {
-        self.capacity
-    }
 }
 
 /// The side that takes out.
@@ -216,12 +210,6 @@ impl<W: Deref<Target = Words>> Consumer<W> {
     #[inline]
     pub fn index(&self) -> u64 {
         self.consumed
-    }
-
-    /// How many the ring holds.
-    #[inline]
-    pub fn capacity(&self) -> u64 {
-        self.capacity
     }
 }
 
