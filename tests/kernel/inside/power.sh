@@ -18,13 +18,15 @@ modprobe null_blk nr_devices=0; modprobe nvme-tcp; modprobe ext4
 
 serve() { # DISK: on $ADDR:$PORT, by Isolane or, as a stand-in, by the kernel
 	if [ -n "${STANDIN-}" ]; then kernel_target_start "$ADDR" "$PORT" "$NQN" "${1%%,*}"; return; fi
+	: > /tmp/serve.out   # what the last one said is not to be taken for this one's
 	isolane serve "$1" --listen "$ADDR:$PORT" --nqn "$NQN" --io "$io" > /tmp/serve.out 2> /tmp/serve.log &
 	server=$!
 	wait_for 20 grep -q '^listening on ' /tmp/serve.out || { cat /tmp/serve.log; return 1; }
 }
 serve_no_more() {
 	if [ -n "${STANDIN-}" ]; then kernel_target_end "$NQN"; return; fi
-	kill -9 "$server"; wait "$server" 2>/dev/null; true
+	[ -z "${server-}" ] || { kill -9 "$server"; wait "$server"; } 2>/dev/null
+	server=
 }
 reach() { # sets $disk for the host that takes part
 	disk="nvme+tcp://$ADDR:$PORT/$NQN"
@@ -64,6 +66,7 @@ cut_under_load() { # CLAIM: serve, write, cut the power at a random moment, serv
 control() { ! cut_under_load completed && grep -q 'broke a promise' "$check_log"; }
 
 new_disk() {
+	serve_no_more 2>/dev/null   # of a check that failed
 	[ ! -d "$nullb/disk" ] || { umount /mnt 2>/dev/null; power_off; rmdir "$nullb/disk"; }
 	rm -f /tmp/ledger
 	null_disk disk size=$((2 * region_mib)) cache_size=$region_mib blocksize=4096 && prepare
