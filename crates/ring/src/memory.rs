@@ -13,7 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::PAGE_SIZE;
@@ -54,6 +56,9 @@ pub enum MemoryError {
     /// The other side could make it shorter while it is used.
     #[error("shared memory is not sealed against a change of its size: who gives it must seal it")]
     NotSealed,
+    /// Its pages could be taken away, and be missed by who looks at them next.
+    #[error("shared memory is no ordinary memfd: who gives it must make one without huge pages")]
+    NotOrdinary,
     /// A place that is outside, or not where it must begin.
     #[error(
         "{len} bytes at {offset} are not a place in shared memory of {bytes} bytes, or not one for {what}"
@@ -95,6 +100,11 @@ impl Memory {
         let refused = |error: rustix::io::Errno| MemoryError::System { bytes: 0, source: error.into() };
         if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(SEALS)) {
             return Err(MemoryError::NotSealed);
+        }
+        // Huge pages are sealed, too, but a hole can be punched into them, and then there may be none left for
+        // who touches it. Others come back as zeroes.
+        if fstatfs(&memfd).map_err(refused)?.f_type != TMPFS_MAGIC {
+            return Err(MemoryError::NotOrdinary);
         }
         let bytes = fstat(&memfd).map_err(refused)?.st_size as u64;
         if bytes == 0 || bytes > bytes_max as u64 || !bytes.is_multiple_of(PAGE_SIZE as u64) {
@@ -405,3 +415,46 @@ pub const ENTRY_BYTES: usize = 64;
 const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// Nobody can make it shorter or longer, nor take this back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// The file system of every memfd without huge pages.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A memfd as another side might make it.
+    fn memfd(flags: MemfdFlags, bytes: u64, seals: SealFlags) -> rustix::io::Result<OwnedFd> {
+        let memfd = memfd_create("other", flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&memfd, bytes)?;
+        fcntl_add_seals(&memfd, seals)?;
+        Ok(memfd)
+    }
+
+    #[test]
+    fn what_the_other_side_has_made_in_order_is_mapped() {
+        let ours = Memory::create("ours", PAGE_SIZE).unwrap();
+        let theirs = Memory::open(ours.memfd().try_clone_to_owned().unwrap(), PAGE_SIZE).unwrap();
+        ours.copy_in(7, &[1, 2, 3]).unwrap();
+        let mut seen = [0; 3];
+        theirs.copy_out(7, &mut seen).unwrap();
+        assert_eq!(seen, [1, 2, 3]);
+    }
+
+    #[test]
+    fn memory_that_could_change_its_size_or_has_a_wrong_one_is_refused() {
+        let open = |bytes, seals| Memory::open(memfd(MemfdFlags::empty(), bytes, seals).unwrap(), 8192);
+        let lax = open(4096, SealFlags::SHRINK | SealFlags::GROW);
+        assert!(matches!(lax, Err(MemoryError::NotSealed)), "the seals could be taken for more");
+        for bytes in [0, 4095, 12288] {
+            let error = open(bytes, SEALS).unwrap_err();
+            assert!(matches!(error, MemoryError::Size { bytes: told, .. } if told == bytes), "{error}");
+        }
+    }
+
+    #[test]
+    fn huge_pages_which_could_be_taken_away_are_refused() {
+        // Where the system has no huge pages at all, there is nothing to refuse.
+        let Ok(memfd) = memfd(MemfdFlags::HUGETLB, 2 << 20, SEALS) else { return };
+        assert!(matches!(Memory::open(memfd, 4 << 20), Err(MemoryError::NotOrdinary)));
+    }
+}
