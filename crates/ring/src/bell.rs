@@ -1,18 +1,26 @@
-//! Who waits, and who wakes: a flag in shared memory, and an eventfd for the one who sleeps.
+//! Who waits, and who wakes: a flag in shared memory, and a pair of sockets for the one who sleeps.
 //!
-//! The one who waits spins, arms the flag, looks once more, and sleeps; who publishes rings only where the flag is armed. So a
-//! waiter that spins costs its other side nothing, and one that sleeps is woken once. The flag belongs to whom it wakes: a thread
-//! has one for all of its rings.
+//! The one who waits spins, arms the flag, looks once more, and sleeps; who publishes rings only where the
+//! flag is armed. So a waiter that spins costs its other side nothing, and one that sleeps is woken once. The
+//! flag belongs to whom it wakes: a thread has one for all of its rings.
 //!
-//! Invariant: whoever publishes before [`Flag::take`] is seen by who looks after [`Flag::arm`], or takes the flag: a fence on
-//! both sides lets neither miss the other. A hostile other side can only ring too often or never.
+//! Sockets and not an eventfd: that would be one file for both sides, and whoever has it can make it block
+//! who writes to it, and take what was meant for another. Of a pair each side has an end of its own.
+//!
+//! Invariant: whoever publishes before [`Flag::take`] is seen by who looks after [`Flag::arm`], or takes the
+//! flag: a fence on both sides lets neither miss the other. A hostile other side can only ring too often or
+//! never.
 
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
+};
 
 use crate::index::Line;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -57,31 +65,40 @@ impl Flag {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Flag>() == Flag::BYTES);
 
-/// A flag and the eventfd behind it.
+/// A flag and an end of the pair of sockets behind it.
 #[derive(Debug)]
 pub struct Bell<F> {
     flag: F,
-    eventfd: OwnedFd,
+    end: OwnedFd,
 }
 
 impl<F: Deref<Target = Flag>> Bell<F> {
-    /// A bell with an eventfd of its own.
+    /// A bell, and the end that is to be given to the other side.
     ///
     /// # Errors
     /// The kernel's, for want of descriptors.
-    pub fn new(flag: F) -> io::Result<Bell<F>> {
-        Ok(Bell { flag, eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+    pub fn new(flag: F) -> io::Result<(Bell<F>, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (end, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        Ok((Bell { flag, end }, theirs))
     }
 
-    /// A bell whose eventfd the other side has made. Writes to it never block if it is one; what else it may be is up to who
-    /// receives it to find out.
-    pub fn with(flag: F, eventfd: OwnedFd) -> Bell<F> {
-        Bell { flag, eventfd }
+    /// A bell whose end the other side has given.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is something else than an end of such a pair, on which anything may block.
+    pub fn with(flag: F, end: OwnedFd) -> io::Result<Bell<F>> {
+        let is_unix = sockopt::socket_domain(&end).is_ok_and(|domain| domain == AddressFamily::UNIX);
+        if !is_unix || sockopt::socket_type(&end).ok() != Some(SocketType::STREAM) {
+            let refusal = "the other side's end of a bell is no Unix stream socket: it must give one";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, refusal));
+        }
+        Ok(Bell { flag, end })
     }
 
-    /// The eventfd, to be given to the other side or watched by a poller.
-    pub fn eventfd(&self) -> BorrowedFd<'_> {
-        self.eventfd.as_fd()
+    /// What becomes readable when somebody rings, to be watched by a poller.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
     }
 
     /// The flag.
@@ -102,14 +119,16 @@ impl<F: Deref<Target = Flag>> Bell<F> {
     /// Wakes the other side whether or not it has asked for it.
     #[cold]
     pub fn ring_anyway(&self) {
-        // Full means that it is awake, or about to be.
-        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+        // Full means that it is awake, or about to be; broken, that nobody is there to be woken. The flags
+        // are for this call alone: those of the file are shared with whoever else has it.
+        let _ = send(&self.end, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Sleeps until somebody rings, unless `look` finds something to do once the flag is armed. Returns false if time ran out.
+    /// Sleeps until somebody rings, unless `look` finds something to do once the flag is armed. Returns false
+    /// if time ran out.
     ///
     /// # Errors
-    /// The kernel's, or what `look` returns.
+    /// As [`Bell::quiet`], or what `look` returns.
     pub fn wait<E: From<io::Error>>(
         &self,
         timeout: Option<Duration>,
@@ -127,22 +146,35 @@ impl<F: Deref<Target = Flag>> Bell<F> {
 
     fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(FOREVER));
-        let mut watched = [PollFd::new(&self.eventfd, PollFlags::IN)];
+        let mut watched = [PollFd::new(&self.end, PollFlags::IN)];
         let count = match poll(&mut watched, timeout.as_ref()) {
-            Err(rustix::io::Errno::INTR) => return Ok(true),
+            Err(Errno::INTR) => return Ok(true),
             other => other?,
         };
-        self.quiet();
+        self.quiet()?;
         Ok(count > 0)
     }
 
     /// Forgets that somebody has rung.
-    pub fn quiet(&self) {
-        // Empty means that nobody has.
-        let _ = rustix::io::read(&self.eventfd, &mut [0u8; 8]);
+    ///
+    /// # Errors
+    /// `ConnectionAborted` if the other side's end is closed: nobody will ring any more. The kernel's.
+    pub fn quiet(&self) -> io::Result<()> {
+        let mut rings = [0u8; RINGS_MAX];
+        match recv(&self.end, &mut rings[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) | Err(Errno::CONNRESET) => {
+                let gone = "the other side has closed its end of a bell";
+                Err(io::Error::new(io::ErrorKind::ConnectionAborted, gone))
+            }
+            // Empty means that nobody has.
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
+/// Rings that are forgotten together; whoever rings more often wakes more often.
+const RINGS_MAX: usize = 64;
 const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
 
 #[cfg(all(test, not(loom)))]
@@ -150,22 +182,25 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 
+    use rustix::fs::{OFlags, fcntl_setfl};
+
     use super::*;
 
     #[test]
     fn only_who_has_armed_is_woken_and_only_once() {
         let flag = Arc::new(Flag::new());
-        let bell = Bell::new(Arc::clone(&flag)).unwrap();
-        assert!(!bell.ring());
+        let (bell, theirs) = Bell::new(Arc::clone(&flag)).unwrap();
+        let other = Bell::with(Arc::clone(&flag), theirs).unwrap();
+        assert!(!other.ring());
         flag.arm();
-        assert!(bell.ring() && !bell.ring());
+        assert!(other.ring() && !other.ring());
         assert!(bell.sleep(Some(Duration::ZERO)).unwrap());
         assert!(!bell.sleep(Some(Duration::ZERO)).unwrap(), "the ring was heard");
     }
 
     #[test]
     fn who_finds_something_to_do_does_not_sleep() {
-        let bell = Bell::new(Arc::new(Flag::new())).unwrap();
+        let (bell, _theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
         assert!(bell.wait::<io::Error>(None, || Ok(true)).unwrap());
         assert!(!bell.ring(), "nobody asks any more");
         assert!(!bell.wait::<io::Error>(Some(Duration::ZERO), || Ok(false)).unwrap());
@@ -181,8 +216,8 @@ mod tests {
                 &self.0.1
             }
         }
-        let waiter = Bell::new(Part(Arc::clone(&shared))).unwrap();
-        let waker = Bell::with(Part(Arc::clone(&shared)), waiter.eventfd().try_clone_to_owned().unwrap());
+        let (waiter, theirs) = Bell::new(Part(Arc::clone(&shared))).unwrap();
+        let waker = Bell::with(Part(Arc::clone(&shared)), theirs).unwrap();
         let counted = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             for _ in 0..20_000 {
@@ -197,5 +232,48 @@ mod tests {
             assert!(waiter.wait(Some(Duration::from_secs(60)), has_come).unwrap(), "a ring was lost");
         }
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn who_rings_never_waits_whatever_the_other_side_does_to_its_end() {
+        let (told, done) = std::sync::mpsc::channel();
+        let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
+        // Nobody takes the rings, and what can be said to block says so, on both ends.
+        for end in [theirs.as_fd(), bell.end()] {
+            fcntl_setfl(end, OFlags::empty()).unwrap();
+        }
+        std::thread::spawn(move || {
+            (0..100_000).for_each(|_| bell.ring_anyway());
+            told.send(bell.quiet().is_ok()).unwrap();
+        });
+        assert!(done.recv_timeout(Duration::from_secs(60)).expect("it waits for the other side"));
+    }
+
+    #[test]
+    fn a_flood_of_rings_is_heard_and_ends() {
+        let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
+        let other = Bell::with(Arc::new(Flag::new()), theirs).unwrap();
+        (0..1000).for_each(|_| other.ring_anyway());
+        let wakes = (0..1000).take_while(|_| bell.sleep(Some(Duration::ZERO)).unwrap()).count();
+        assert!((1..1000).contains(&wakes), "{wakes}");
+    }
+
+    #[test]
+    fn who_sleeps_is_told_that_the_other_side_has_gone() {
+        let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
+        drop(theirs);
+        let error = bell.wait::<io::Error>(None, || Ok(false)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+        bell.ring_anyway();
+    }
+
+    #[test]
+    fn what_is_no_socket_of_a_pair_is_refused() {
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for end in [eventfd, OwnedFd::from(other)] {
+            let error = Bell::with(Arc::new(Flag::new()), end).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
     }
 }
