@@ -1,5 +1,5 @@
-//! Paths that attack: whatever becomes of the answers on their way, the host says what was wrong or comes back by itself, and no
-//! data is lost or mixed.
+//! Paths that attack: whatever becomes of the answers on their way, the host says what was wrong or comes
+//! back by itself, and no data is lost or mixed.
 //!
 //! The host library, a path that damages, and the target, in one process.
 

@@ -1,8 +1,8 @@
 //! Which pages of a memory its owner has given to what: rings, or the payload of a command.
 //!
-//! Kept in private memory by the side that hands pages out; the other side only checks that what it is told lies inside of the
-//! memory ([`Memory::piece`](crate::Memory::piece)). It is not a general allocator: spans are whole pages, found first fit from
-//! where the last one was found.
+//! Kept in private memory by the side that hands pages out; the other side only checks that what it is told
+//! lies inside of the memory ([`Memory::piece`](crate::Memory::piece)). It is not a general allocator: spans
+//! are whole pages, found first fit from where the last one was found.
 
 use crate::PAGE_SIZE;
 
@@ -136,7 +136,8 @@ mod tests {
                 } else if !out.is_empty() {
                     arena.give(out.swap_remove(count % out.len()));
                 }
-                let places: Vec<usize> = out.iter().flat_map(|span| (span.offset..span.offset + span.len).step_by(PAGE_SIZE)).collect();
+                let pages_of = |span: &Span| (span.offset..span.offset + span.len).step_by(PAGE_SIZE);
+                let places: Vec<usize> = out.iter().flat_map(pages_of).collect();
                 let different: HashSet<usize> = places.iter().copied().collect();
                 prop_assert_eq!(different.len(), places.len());
                 prop_assert!(places.iter().all(|place| place / PAGE_SIZE < pages));

@@ -1,7 +1,7 @@
 //! A stream of bytes from one side to the other.
 //!
-//! Mapped twice in a row ([`Mirror`]), so that what is to be read, and the room for what is to be written, is one piece each,
-//! which may be given to the kernel as it is.
+//! Mapped twice in a row ([`Mirror`]), so that what is to be read, and the room for what is to be written, is
+//! one piece each, which may be given to the kernel as it is.
 
 use crate::index::{Consumer, Impossible, Producer, Words};
 use crate::memory::{Memory, MemoryError, Mirror, Piece, Shared};

@@ -1,6 +1,7 @@
 //! Commands, completions and notifications: entries of 64 bytes from one side to the other.
 //!
-//! An entry is copied out by eight loads before anybody looks at it, so that it cannot change between a check and its use.
+//! An entry is copied out by eight loads before anybody looks at it, so that it cannot change between a check
+//! and its use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -87,7 +88,8 @@ impl Receiver {
         Ok(Receiver { index: Consumer::new(memory.words(place.words)?, place.count), slots })
     }
 
-    /// The next entry of those seen by the last [`Receiver::refresh`]. [`Receiver::publish`] gives its place back.
+    /// The next entry of those seen by the last [`Receiver::refresh`]. [`Receiver::publish`] gives its place
+    /// back.
     #[inline]
     pub fn pop(&mut self) -> Option<Entry> {
         if self.index.available() == 0 {

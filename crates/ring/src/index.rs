@@ -1,11 +1,11 @@
 //! The two indices of a ring with one producer and one consumer.
 //!
-//! Both count from the ring's beginning and never go back; where something lies is the index modulo the capacity. Each side
-//! keeps its own index and what it last saw of the other's, loads the other's once a turn, and publishes its own when it is
-//! done. It is not a ring: what is stored, and where, is the caller's.
+//! Both count from the ring's beginning and never go back; where something lies is the index modulo the
+//! capacity. Each side keeps its own index and what it last saw of the other's, loads the other's once a
+//! turn, and publishes its own when it is done. It is not a ring: what is stored, and where, is the caller's.
 //!
-//! Invariant: `consumed <= produced <= consumed + capacity`. What the other side writes is believed only within that, and never
-//! if it goes back.
+//! Invariant: `consumed <= produced <= consumed + capacity`. What the other side writes is believed only
+//! within that, and never if it goes back.
 
 use std::ops::Deref;
 
@@ -45,7 +45,8 @@ pub(crate) const LINE_BYTES: usize = 128;
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Words>() == Words::BYTES);
 
-/// The other side wrote an index that cannot be. It is hostile or broken, and nothing more it says can be believed.
+/// The other side wrote an index that cannot be. It is hostile or broken, and nothing more it says can be
+/// believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the other side's index of a ring went from {before} to {now}, but can only be up to {most}")]
 pub struct Impossible {

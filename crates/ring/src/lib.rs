@@ -7,9 +7,10 @@
 //! * [`Bell`]: spin, arm, look again, sleep; who publishes rings only if somebody has armed it.
 //! * [`Arena`]: which pages of the memory its owner has given to what.
 //!
-//! It knows neither NVMe nor sockets. Its invariants: **the other side is not trusted**, so that each side works with its own
-//! index, capacity and mask, and an index of the other that cannot be is an error, [`Impossible`], after which the other side is
-//! left; and **no reference to the bytes of shared memory is ever formed**, because they may change at any time.
+//! It knows neither NVMe nor the network. Its invariants: **the other side is not trusted**, so that each
+//! side works with its own index, capacity and mask, and an index of the other that cannot be is an error,
+//! [`Impossible`], after which the other side is left; and **no reference to the bytes of shared memory is
+//! ever formed**, because they may change at any time.
 
 mod arena;
 mod bell;

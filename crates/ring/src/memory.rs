@@ -1,8 +1,8 @@
 //! A sealed memfd that two processes map: everything in it is named by offset and length, never by address.
 //!
-//! The seals keep its size, so that no access can fault because the other side has made it shorter. Invariant: a place is
-//! checked against the size before anything is made of it, and what is made of it holds the mapping; only a [`Piece`] is no
-//! more than an address and a length.
+//! The seals keep its size, so that no access can fault because the other side has made it shorter.
+//! Invariant: a place is checked against the size before anything is made of it, and what is made of it holds
+//! the mapping; only a [`Piece`] is no more than an address and a length.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -76,7 +76,8 @@ pub enum MemoryError {
 }
 
 impl Memory {
-    /// Fresh memory of zeroes, sealed against any change of its size. `name` is shown in `/proc`. Pages are taken once touched.
+    /// Fresh memory of zeroes, sealed against any change of its size. `name` is shown in `/proc`. Pages are
+    /// taken once touched.
     ///
     /// # Errors
     /// [`MemoryError::Size`] if `bytes` is no multiple of the page, or 0; [`MemoryError::System`].
@@ -101,8 +102,8 @@ impl Memory {
         if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(SEALS)) {
             return Err(MemoryError::NotSealed);
         }
-        // Huge pages are sealed, too, but a hole can be punched into them, and then there may be none left for
-        // who touches it. Others come back as zeroes.
+        // Huge pages are sealed, too, but a hole can be punched into them, and then there may be none left
+        // for who touches it. Others come back as zeroes.
         if fstatfs(&memfd).map_err(refused)?.f_type != TMPFS_MAGIC {
             return Err(MemoryError::NotOrdinary);
         }
@@ -241,8 +242,8 @@ impl<T> Deref for Shared<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: only made for types of atomics (`Words`, `Flag`), which every pattern of bits is a value of; aligned and
-        // inside of a mapping that is held here.
+        // SAFETY: only made for types of atomics (`Words`, `Flag`), which every pattern of bits is a value
+        // of; aligned and inside of a mapping that is held here.
         unsafe { self.word.as_ref() }
     }
 }
@@ -258,7 +259,8 @@ impl<T> fmt::Debug for Shared<T> {
     }
 }
 
-/// Bytes in shared memory: an address and a length, and no promise about what is there. Valid while the memory is mapped.
+/// Bytes in shared memory: an address and a length, and no promise about what is there. Valid while the
+/// memory is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     start: NonNull<u8>,
@@ -270,8 +272,8 @@ impl Piece {
     #[inline]
     pub(crate) fn copy_out(self, target: &mut [u8]) {
         assert_eq!(self.len, target.len());
-        // SAFETY: as many bytes on both sides, and ours are not in shared memory: those have no reference. If the other side
-        // breaks the rules and writes meanwhile, the copy is of no definite bytes, but a copy.
+        // SAFETY: as many bytes on both sides, and ours are not in shared memory: those have no reference. If
+        // the other side breaks the rules and writes meanwhile, the copy is of no definite bytes, but a copy.
         unsafe { ptr::copy_nonoverlapping(self.start.as_ptr(), target.as_mut_ptr(), self.len) };
     }
 
@@ -299,7 +301,8 @@ impl Piece {
     }
 }
 
-/// Pages mapped twice in a row: a piece that begins in the first half and is no longer than that does not wrap.
+/// Pages mapped twice in a row: a piece that begins in the first half and is no longer than that does not
+/// wrap.
 #[derive(Debug)]
 pub struct Mirror {
     map: Map,
@@ -387,7 +390,8 @@ impl Map {
             unsafe { mmap_anonymous(ptr::null_mut(), 2 * bytes, ProtFlags::empty(), MapFlags::PRIVATE) }?;
         let map = Map::from_kernel(start, 2 * bytes)?;
         for half in [0, bytes] {
-            // SAFETY: each half lies inside of the addresses that were just kept for it, which nobody else knows.
+            // SAFETY: each half lies inside of the addresses that were just kept for it, which nobody else
+            // knows.
             unsafe {
                 let place = map.start.add(half).as_ptr().cast::<c_void>();
                 mmap(place, bytes, ACCESS, MapFlags::SHARED | MapFlags::FIXED, memfd, offset)?;

@@ -1,4 +1,5 @@
-//! Both ends of a ring in one process, and a vandal who shares its memory: for the tests of whoever uses rings.
+//! Both ends of a ring in one process, and a vandal who shares its memory: for the tests of whoever uses
+//! rings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,7 +32,8 @@ impl Vandal {
         let offset = place % words * size_of::<AtomicU64>();
         let piece = self.0.piece(offset as u64, size_of::<AtomicU64>() as u64);
         let address = piece.expect("inside, counted around").as_ptr();
-        // SAFETY: an aligned word inside of the mapping, which `self` holds; every pattern of bits is a value.
+        // SAFETY: an aligned word inside of the mapping, which `self` holds; every pattern of bits is a
+        // value.
         unsafe { AtomicU64::from_ptr(address.cast()) }
     }
 }

@@ -1,4 +1,5 @@
-//! Every order of events between two threads: `RUSTFLAGS="--cfg loom" cargo test -p isolane-ring --release --test loom`.
+//! Every order of events between two threads:
+//! `RUSTFLAGS="--cfg loom" cargo test -p isolane-ring --release --test loom`.
 #![cfg(loom)]
 
 use isolane_ring::Flag;

@@ -102,7 +102,8 @@ impl Trial {
         }
     }
 
-    /// The completions in the order of the requests, unless one says that it failed, as it may if nothing shows a flipped bit.
+    /// The completions in the order of the requests, unless one says that it failed, as it may if nothing
+    /// shows a flipped bit.
     fn run_all(&self, client: &mut Client, requests: Vec<Request>) -> Option<Vec<Completion>> {
         let depth = if self.has_digests { requests.len() } else { 1 };
         let mut all = Vec::new();
@@ -206,7 +207,8 @@ fn a_flipped_bit_in_any_header_is_found_by_its_digest_and_loses_no_data() {
     try_all(&trials, true);
 }
 
-/// Some of them are right for all that the host can know; but none hangs, and no data comes that was not written.
+/// Some of them are right for all that the host can know; but none hangs, and no data comes that was not
+/// written.
 #[test]
 fn a_flipped_bit_in_any_header_without_a_digest_is_lived_through() {
     let trials: Vec<_> = header_bits(&honest(false)[IO], 0).into_iter().map(|it| (IO, it)).collect();

@@ -1,4 +1,5 @@
-//! A path between our host and our target that damages what the target says, once, at a place that a test chooses.
+//! A path between our host and our target that damages what the target says, once, at a place that a test
+//! chooses.
 //!
 //! It carries what the host says untouched, and the target's PDUs one by one.
 
