@@ -17,8 +17,9 @@
 //!    Parameters (1/82h) that points at CNTLID. It asks for a queue id that no controller has, so that it
 //!    joins none. Targets let go of a controller only after its commands have ended: ours, the Linux kernel's
 //!    and SPDK's do.
-//! 2. *The target gave its id to the new association.* Ids are unique among living controllers. Again only if
-//!    the new association is at the same address.
+//! 2. *The target gave its id to a new association.* Ids are unique among living controllers. Again only if
+//!    the new association is at the same address; and only if it was begun after the old one was given up:
+//!    another client of the volume may come late to tell of one that had the id before.
 //! 3. *The keep-alive timeout has passed.* The target must have ended the association after KATO without a
 //!    command, twice that if it only looks at intervals, three times if traffic counts as keep alive (TBKAS),
 //!    and its commands after its Command Quiesce Time more; to which this side adds a margin of its own.
@@ -75,6 +76,15 @@ impl OldAssociation {
         let wait = self.keep_alive * intervals + self.command_quiesce_time + MARGIN;
         (!self.keep_alive.is_zero()).then(|| self.died + wait)
     }
+}
+
+/// An association that may prove an old one dead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewAssociation {
+    pub address: SocketAddr,
+    pub cntlid: u16,
+    /// When nobody had been asked for it yet.
+    pub begun: Instant,
 }
 
 /// Why an association is known dead.
@@ -177,8 +187,8 @@ impl Fences {
     }
 
     /// A new association: it may prove old ones dead (rule 2).
-    pub(crate) fn on_association(&self, address: SocketAddr, cntlid: u16, replay: WriteReplay) {
-        let is_proven = |fence: &&Fence| fence.is_proven_by(address, cntlid, replay);
+    pub(crate) fn on_association(&self, new: &NewAssociation, replay: WriteReplay) {
+        let is_proven = |fence: &&Fence| fence.is_proven_by(new, replay);
         let proven: Vec<u64> =
             self.standing.lock().fences.iter().filter(is_proven).map(|fence| fence.id).collect();
         proven.into_iter().for_each(|id| self.fall(id, Verdict::NumberReused));
@@ -216,8 +226,10 @@ impl Fences {
 
 impl Fence {
     /// Whether a new association proves the old one dead: rule 2.
-    fn is_proven_by(&self, address: SocketAddr, cntlid: u16, replay: WriteReplay) -> bool {
-        replay != WriteReplay::AfterTimeout && self.old.address == address && self.old.cntlid == cntlid
+    fn is_proven_by(&self, new: &NewAssociation, replay: WriteReplay) -> bool {
+        let old = &self.old;
+        let has_its_id = (old.address, old.cntlid) == (new.address, new.cntlid);
+        replay != WriteReplay::AfterTimeout && has_its_id && new.begun >= old.died
     }
 }
 
@@ -275,12 +287,26 @@ mod tests {
     #[test]
     fn the_same_number_at_the_same_address_is_a_proof_and_nothing_less_is() {
         let old = old(5, false);
-        let (here, there) = (old.address, "127.0.0.2:4420".parse().unwrap());
+        let new = NewAssociation { address: old.address, cntlid: 5, begun: old.died };
+        let there = "127.0.0.2:4420".parse().unwrap();
         let fence = Fence { id: 1, old, ranges: Arc::default(), is_cancelled: Arc::default() };
-        assert!(fence.is_proven_by(here, 5, WriteReplay::WhenGone));
-        assert!(!fence.is_proven_by(here, 6, WriteReplay::WhenGone));
-        assert!(!fence.is_proven_by(there, 5, WriteReplay::WhenGone));
-        assert!(!fence.is_proven_by(here, 5, WriteReplay::AfterTimeout));
+        assert!(fence.is_proven_by(&new, WriteReplay::WhenGone));
+        assert!(!fence.is_proven_by(&NewAssociation { cntlid: 6, ..new }, WriteReplay::WhenGone));
+        assert!(!fence.is_proven_by(&NewAssociation { address: there, ..new }, WriteReplay::WhenGone));
+        assert!(!fence.is_proven_by(&new, WriteReplay::AfterTimeout));
+    }
+
+    /// One client's association had the id and is gone; so the target gives it to another client's, which is
+    /// lost with a write; only then the first client comes to tell of its own.
+    #[test]
+    fn an_association_that_had_the_number_before_proves_nothing() {
+        let (fences, old) = (Fences::default(), old(5, false));
+        let before = old.died.checked_sub(Duration::from_millis(1)).unwrap();
+        let late = NewAssociation { address: old.address, cntlid: 5, begun: before };
+        let ranges = vec![BlockRange { lba: 7, blocks: 1 }];
+        fences.stand(old, ranges, &Arc::default());
+        fences.on_association(&late, WriteReplay::WhenGone);
+        assert!(fences.hold_back(|range| range.lba == 7), "the write may still land");
     }
 
     #[test]

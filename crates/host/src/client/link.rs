@@ -17,7 +17,7 @@ use super::shape::Shape;
 use super::task::{Part, Task};
 use super::up::Up;
 use crate::error::{ConnectError, RequestError};
-use crate::fence::{FENCES_MAX, OldAssociation, Verdict};
+use crate::fence::{FENCES_MAX, NewAssociation, OldAssociation, Verdict};
 use crate::info::Info;
 use crate::options::Reconnect;
 use crate::request::BlockRange;
@@ -80,10 +80,12 @@ impl Client {
         let Link::Down(before) = self.link else { return Ok(()) };
         self.check_volume(&association.info)?;
         let info = association.info.clone();
+        let cntlid = info.controller.cntlid;
+        let new = NewAssociation { address: info.address, cntlid, begun: association.begun };
         let keep_alive = self.plan.options.keep_alive;
         let up = Up::adopt(association, self.namespace.nsid, keep_alive, before, &mut self.reactor)
             .map_err(|source| ConnectError::System { what: "a socket", source: Arc::new(source) })?;
-        self.replay.on_association(info.address, info.controller.cntlid, self.plan.options.reconnect.writes);
+        self.replay.on_association(&new, self.plan.options.reconnect.writes);
         self.reclass(info.negotiated.lanes);
         self.link = Link::Up(Box::new(up));
         self.info = info;
@@ -109,8 +111,6 @@ impl Client {
         match message {
             // A client that has given up takes none any more.
             Message::Connected(_) if !matches!(self.link, Link::Down(_)) => {}
-            // The client has given up meanwhile.
-            Message::Connected(_) if matches!(self.link, Link::Closed(_)) => {}
             Message::Connected(Ok(association)) => {
                 if let Err(error) = self.raise(*association) {
                     self.on_failed_attempt(error);

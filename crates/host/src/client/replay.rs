@@ -6,7 +6,6 @@
 //! is known dead. Invariant: no command that changes a block is sent while a write of a lost association may
 //! still change that block.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Client;
@@ -14,7 +13,7 @@ use super::flow::Run;
 use super::task::{Part, Task};
 use super::tasks::Tasks;
 use crate::error::RequestError;
-use crate::fence::{Fences, OldAssociation, Verdict};
+use crate::fence::{Fences, NewAssociation, OldAssociation, Verdict};
 use crate::options::WriteReplay;
 use crate::request::BlockRange;
 use crate::setup::Plan;
@@ -106,8 +105,8 @@ impl Replay {
     }
 
     /// A new association: it may prove old ones dead.
-    pub(super) fn on_association(&self, address: SocketAddr, cntlid: u16, writes: WriteReplay) {
-        self.fences.on_association(address, cntlid, writes);
+    pub(super) fn on_association(&self, new: &NewAssociation, writes: WriteReplay) {
+        self.fences.on_association(new, writes);
     }
 
     /// A fence has fallen, of this client or of another of the volume.

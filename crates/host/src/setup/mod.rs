@@ -39,6 +39,8 @@ pub(crate) struct Plan {
 
 /// Connected queues and what the target told.
 pub(crate) struct Association {
+    /// When nobody had been asked for it yet.
+    pub begun: Instant,
     pub admin: Connection,
     pub lanes: Vec<Connection>,
     pub info: Info,
@@ -92,6 +94,7 @@ fn unresolved(uri: &Uri, error: std::io::Error) -> ConnectError {
 }
 
 fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<Association, ConnectError> {
+    let begun = Instant::now();
     let (address, nqn) = find_subsystem(address, plan, deadline)?;
     let mut admin = Admin::connect(address, &nqn, &plan.options, deadline)?;
     let controller = admin.enable_and_identify()?;
@@ -102,6 +105,7 @@ fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<A
     let namespaces = inventory::namespaces(&mut admin)?;
     let negotiated = negotiated(&admin, &lanes, classes, &plan.options);
     Ok(Association {
+        begun,
         async_events_max: admin.async_events_max(),
         info: Info { address, nqn, controller, namespaces, negotiated },
         admin: admin.into_connection(),
