@@ -62,7 +62,7 @@ impl Writer {
             self.index.refresh()?;
         }
         let count = self.index.room().min(bytes.len() as u64) as usize;
-        self.mirror.piece(self.index.place(), count).copy_in(&bytes[..count]);
+        self.mirror.copy_in(self.index.place(), &bytes[..count]);
         self.index.advance(count as u64);
         Ok(count)
     }
@@ -123,7 +123,7 @@ impl Reader {
             self.index.refresh()?;
         }
         let count = self.index.available().min(bytes.len() as u64) as usize;
-        self.mirror.piece(self.index.place(), count).copy_out(&mut bytes[..count]);
+        self.mirror.copy_out(self.index.place(), &mut bytes[..count]);
         self.consume(count);
         self.publish();
         Ok(count)

@@ -161,7 +161,9 @@ impl Memory {
     /// [`MemoryError::Place`].
     #[inline]
     pub fn copy_out(&self, offset: u64, target: &mut [u8]) -> Result<(), MemoryError> {
-        self.piece(offset, target.len() as u64)?.copy_out(target);
+        let piece = self.piece(offset, target.len() as u64)?;
+        // SAFETY: mapped as long as `self` is there.
+        unsafe { piece.copy_out(target) };
         Ok(())
     }
 
@@ -171,7 +173,9 @@ impl Memory {
     /// [`MemoryError::Place`].
     #[inline]
     pub fn copy_in(&self, offset: u64, source: &[u8]) -> Result<(), MemoryError> {
-        self.piece(offset, source.len() as u64)?.copy_in(source);
+        let piece = self.piece(offset, source.len() as u64)?;
+        // SAFETY: as above.
+        unsafe { piece.copy_in(source) };
         Ok(())
     }
 
@@ -268,18 +272,21 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Only while the memory is known to be mapped.
+    /// # Safety
+    /// Only while the memory is mapped.
     #[inline]
-    pub(crate) fn copy_out(self, target: &mut [u8]) {
+    unsafe fn copy_out(self, target: &mut [u8]) {
         assert_eq!(self.len, target.len());
-        // SAFETY: as many bytes on both sides, and ours are not in shared memory: those have no reference. If
-        // the other side breaks the rules and writes meanwhile, the copy is of no definite bytes, but a copy.
+        // SAFETY: mapped, says the caller. As many bytes on both sides, and ours are not in shared memory:
+        // those have no reference. If the other side breaks the rules and writes meanwhile, the copy is of no
+        // definite bytes, but a copy.
         unsafe { ptr::copy_nonoverlapping(self.start.as_ptr(), target.as_mut_ptr(), self.len) };
     }
 
-    /// Only while the memory is known to be mapped.
+    /// # Safety
+    /// Only while the memory is mapped.
     #[inline]
-    pub(crate) fn copy_in(self, source: &[u8]) {
+    unsafe fn copy_in(self, source: &[u8]) {
         assert_eq!(self.len, source.len());
         // SAFETY: as above, in the other direction.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), self.start.as_ptr(), self.len) };
@@ -328,6 +335,26 @@ impl Mirror {
         );
         // SAFETY: in the first half, as checked, of a mapping twice as long.
         Piece { start: unsafe { self.map.start.add(start) }, len }
+    }
+
+    /// Copies bytes out of a piece.
+    ///
+    /// # Panics
+    /// As [`Mirror::piece`].
+    #[inline]
+    pub(crate) fn copy_out(&self, start: usize, target: &mut [u8]) {
+        // SAFETY: mapped as long as `self` is there.
+        unsafe { self.piece(start, target.len()).copy_out(target) };
+    }
+
+    /// Copies bytes into a piece.
+    ///
+    /// # Panics
+    /// As [`Mirror::piece`].
+    #[inline]
+    pub(crate) fn copy_in(&self, start: usize, source: &[u8]) {
+        // SAFETY: as above.
+        unsafe { self.piece(start, source.len()).copy_in(source) };
     }
 }
 
