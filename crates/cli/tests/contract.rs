@@ -185,6 +185,9 @@ fn sizes_are_checked_before_anything_is_written() {
 fn a_read_only_volume_refuses_writers_before_they_start() {
     let server = Server::start(&["mem:1M,ro"]);
     assert!(fail(&["bench", &server.uri, "--rw", "randwrite"]).contains("read only"));
+    let error = fail(&["bench", &server.uri, "--beside", "write:4k:1"]);
+    assert!(error.contains("read only; read beside it"), "{error}");
+    assert!(fail(&["bench", &server.uri, "--verify"]).contains("leave --verify out"));
     assert!(fail(&["copy", "/dev/null", &server.uri]).contains("read only"));
 }
 
@@ -292,6 +295,7 @@ fn bench_places_lanes_on_cores() {
     let placed = format!("{}?cores={core}", server.volume(1).split('?').next().unwrap());
     let shown = succeed(&[&["bench", &placed][..], &common[..]].concat());
     assert_eq!(shown.matches(&format!("placed on core {core}, ")).count(), 3, "{shown}");
+    assert!(shown.contains(&format!(", lanes on cores {core}\n")), "those of the URI: {shown}");
     assert!(fail(&["bench", &placed]).contains("--threads"));
     assert!(fail(&["copy", &placed, "-"]).contains("leave them out"));
     let error = fail(&["bench", &server.uri, "--threads", "1", "--cores", "1023"]);

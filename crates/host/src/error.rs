@@ -75,7 +75,7 @@ pub enum ConnectError {
     #[error(transparent)]
     SocketOption(#[from] isolane_reactor::SocketOptionError),
     /// No answer in time.
-    #[error("{step} with {address}: no answer within {waited:?}; is it an NVMe/TCP target, and reachable?")]
+    #[error("{step} with {address}: no answer within {waited:.1?}; is it an NVMe/TCP target, and reachable?")]
     Timeout {
         /// The target.
         address: SocketAddr,
@@ -224,7 +224,7 @@ impl ConnectError {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RequestError {
     /// The controller answered with an error.
-    #[error("the target refused the command: {0}")]
+    #[error("the target refused the command: {0}{remedy}", remedy = remedy_of_command(*.0))]
     Status(Status),
     /// The data arrived damaged, also when asked for again.
     #[error("data digest error: the data was damaged on its way; check the network")]
@@ -296,6 +296,32 @@ fn remedy(step: Step, status: Status, field: Option<&str>) -> &'static str {
     }
 }
 
+fn remedy_of_command(status: Status) -> &'static str {
+    match status {
+        _ if status.is(Status::CAPACITY_EXCEEDED) => "; make room where the target keeps the volume",
+        _ if status.is(Status::NAMESPACE_WRITE_PROTECTED) => "; let the target serve the volume for writing",
+        _ => "",
+    }
+}
+
 fn nsids(list: &[u32]) -> String {
     list.iter().map(|nsid| format!("nsid={nsid}")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_targets_side_can_mend_has_its_remedy() {
+        let full = RequestError::Status(Status::CAPACITY_EXCEEDED.with_dnr(true)).to_string();
+        assert!(
+            full.ends_with("(0/81h, do not retry); make room where the target keeps the volume"),
+            "{full}"
+        );
+        let protected = RequestError::Status(Status::NAMESPACE_WRITE_PROTECTED).to_string();
+        assert!(protected.ends_with("; let the target serve the volume for writing"), "{protected}");
+        let other = RequestError::Status(Status::INTERNAL_ERROR).to_string();
+        assert!(other.ends_with("internal error (0/06h)"), "{other}");
+    }
 }

@@ -113,6 +113,9 @@ pub enum StartError {
         /// The kernel's answer.
         error: io::Error,
     },
+    /// An address is to be listened on more than once.
+    #[error("{0} is given twice: name every address once")]
+    SameAddress(SocketAddr),
     /// A socket option of a listener cannot be had.
     #[error("cannot listen on {address}: {error}")]
     SocketOption {
@@ -145,8 +148,15 @@ pub enum StartError {
 
 impl TargetConfig {
     /// # Errors
-    /// When hosts could not tell two namespaces apart: they would take them for two paths to one.
+    /// When an address is given twice, which would seem to be in use, or when hosts could not tell two
+    /// namespaces apart: they would take them for two paths to one.
     pub(crate) fn check(&self) -> Result<(), StartError> {
+        for (at, Listen { address, .. }) in self.listen.iter().enumerate() {
+            let is_twice = self.listen[..at].iter().any(|other| other.address == *address);
+            if is_twice && address.port() != 0 {
+                return Err(StartError::SameAddress(*address));
+            }
+        }
         for (at, (_, volume)) in self.volumes.iter().enumerate() {
             let twin = self.volumes[..at].iter().find(|(_, other)| other.identity() == volume.identity());
             if let Some((_, other)) = twin {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::thread;
 
 use common::filter::{Filter, Verdict};
@@ -151,6 +152,19 @@ fn two_namespaces_with_one_identity_are_refused() {
     let volume = "mem:1M,uuid=0f01fb42-9f7f-4856-b0b3-51e60b8de349";
     let error = Target::start(config(&[volume, volume])).err().unwrap();
     assert!(matches!(error, StartError::SameIdentity { .. }), "{error}");
+}
+
+#[test]
+fn an_address_given_twice_is_refused_without_waiting_for_its_user() {
+    let address: SocketAddr = "127.0.0.1:4420".parse().unwrap();
+    let start = |listen: &[SocketAddr]| {
+        let listen = listen.iter().map(|&address| address.into()).collect();
+        Target::start(TargetConfig { listen, ..config(&["mem:1M"]) })
+    };
+    let error = start(&[address, address]).err().unwrap();
+    assert_eq!(error.to_string(), "127.0.0.1:4420 is given twice: name every address once");
+    let any = "127.0.0.1:0".parse().unwrap();
+    assert_eq!(start(&[any, any]).unwrap().local_addrs().len(), 2, "port 0 is another one each time");
 }
 
 #[test]

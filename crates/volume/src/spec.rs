@@ -183,10 +183,10 @@ fn split_fields(text: &str) -> Vec<String> {
 
 fn parse_source(text: &str) -> Result<Source, Refusal> {
     if let Some(size) = text.strip_prefix("mem:") {
-        return Ok(Source::Memory { bytes: sized(size)? });
+        return Ok(Source::Memory { bytes: sized(size, "mem:")? });
     }
     if let Some(size) = text.strip_prefix("null:") {
-        return Ok(Source::Null { bytes: sized(size)? });
+        return Ok(Source::Null { bytes: sized(size, "null:")? });
     }
     if text.is_empty() {
         return Err(Refusal::new("it names nothing to serve", "give mem:1G, null:1T or a path"));
@@ -194,13 +194,13 @@ fn parse_source(text: &str) -> Result<Source, Refusal> {
     Ok(Source::Path { path: Path::new(text).to_owned(), size: None })
 }
 
-fn sized(text: &str) -> Result<u64, Refusal> {
+fn sized(text: &str, example: &str) -> Result<u64, Refusal> {
     match parse_size(text) {
-        Ok(0) => Err(Refusal::new("its size is 0", "give at least one block, as in mem:1M")),
+        Ok(0) => Err(Refusal::new("its size is 0", format!("give at least one block, as in {example}1M"))),
         Ok(bytes) => Ok(bytes),
         Err(error) => Err(Refusal::new(
             format!("{text:?} is not a size ({})", error.reason),
-            "write a whole number with k, M, G or T, as in mem:1G",
+            format!("write a whole number with k, M, G or T, as in {example}1G"),
         )),
     }
 }
@@ -235,7 +235,7 @@ fn apply(spec: &mut VolumeSpec, option: &str) -> Result<(), Refusal> {
 }
 
 fn apply_size(spec: &mut VolumeSpec, value: &str) -> Result<(), Refusal> {
-    let bytes = sized(value)?;
+    let bytes = sized(value, "size=")?;
     match &mut spec.source {
         Source::Path { size, .. } => *size = Some(bytes),
         Source::Memory { .. } | Source::Null { .. } => {

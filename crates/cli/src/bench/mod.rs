@@ -24,7 +24,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
-use isolane_host::{BlockingVolume, Class, NamespaceInfo, Options};
+use isolane_host::{BlockingVolume, Class, Classes, Cores, NamespaceInfo, Options};
 
 use crate::failure::{Context, Failure};
 use crate::output;
@@ -77,7 +77,8 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     driver.measure(args.time, live_line(args))?;
     let measured = driver.finish()?;
     let tally = &measured.tally;
-    let mut report = tally.report(measured.elapsed, &measured.verdict, Workload::new(args, granted));
+    let workload = Workload::new(args, granted, &Cores::default());
+    let mut report = tally.report(measured.elapsed, &measured.verdict, workload);
     report.beside = measured.beside.as_ref().map(|tally| tally.stream_report(measured.elapsed));
     report.placement = Some(Placement::new(vec![ThreadPlace::here()], &client.connections()));
     show(args, &report)?;
@@ -91,6 +92,10 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
     args.threads.apply(&mut options, u32::from(args.depth) * u32::from(threads));
     let asked = options.classes();
     let uri = remote::parse_uri(&args.uri)?;
+    if options.cores.is_empty() {
+        options.cores = uri.cores.clone();
+    }
+    let cores = options.cores.clone();
     let mut volume = BlockingVolume::connect(&uri, options).context(format!("cannot connect to {uri}"))?;
     if let Some(class) = args.class {
         volume = volume.of_class(class.class());
@@ -101,14 +106,25 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
     check_json(args.json.as_deref())?;
     // An association that is down at the moment has no connections to count.
     let granted = workload::granted(&volume.connections()).unwrap_or(asked);
+    warn_of_cores_without_lanes(&cores, granted);
     let plans = plans.into_iter().zip(args.threads.homes()).collect();
     let measured = threads::measure(&volume, plans, args.time, args.fua)?;
-    let workload = Workload::new(args, granted);
+    let workload = Workload::new(args, granted, &cores);
     let mut report = measured.tally.report(measured.elapsed, &Verdict::default(), workload);
     report.placement = Some(Placement::new(measured.places, &volume.connections()));
     volume.close();
     show(args, &report)?;
     reject_errors(&measured.tally)
+}
+
+fn warn_of_cores_without_lanes(cores: &Cores, granted: Classes) {
+    let (all, used) = (cores.as_slice().len(), workload::with_lanes(cores, granted).len());
+    if used < all {
+        log::warn!(
+            "only the first {used} of the {all} cores {cores} have lanes, as many as the largest class; give more \
+             with --lanes, or name fewer cores"
+        );
+    }
 }
 
 fn reject_errors(tally: &Tally) -> Result<(), Failure> {
@@ -169,7 +185,7 @@ fn plan(args: &Args, namespace: &NamespaceInfo, seed: u64) -> Result<Plan, Failu
     };
     let plan = checked_plan(args, namespace, "--bs", kind, args.bs, args.depth, seed)?;
     if args.verify && namespace.is_read_only {
-        return Err(read_only());
+        return Err(read_only("--verify"));
     }
     if args.verify && plan.slots > u64::from(u32::MAX) {
         return Err(Failure::new(
@@ -217,7 +233,7 @@ fn checked_plan(
             .remedy("choose less, or more with --size"));
     }
     if namespace.is_read_only && kind.reads_percent < 100 {
-        return Err(read_only());
+        return Err(read_only(option));
     }
     Ok(Plan::new(kind, region / bytes, bytes, block_bytes, u32::from(depth), seed))
 }
@@ -228,8 +244,13 @@ fn no_lanes(class: &str) -> String {
     )
 }
 
-fn read_only() -> Failure {
-    Failure::new("cannot write to the volume", "it is read only").remedy("use --rw read or randread")
+fn read_only(option: &str) -> Failure {
+    let remedy = match option {
+        "--verify" => "leave --verify out",
+        "--beside" => "read beside it, as in --beside read:1m:32",
+        _ => "use --rw read or randread",
+    };
+    Failure::new("cannot write to the volume", "it is read only").remedy(remedy)
 }
 
 fn live_line(args: &Args) -> bool {

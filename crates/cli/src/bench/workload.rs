@@ -1,7 +1,7 @@
 //! How a run of `bench` was asked for, and what of it the target granted.
 
 use clap::ValueEnum;
-use isolane_host::{Class, Classes, ConnectionStatus};
+use isolane_host::{Class, Classes, ConnectionStatus, Cores};
 use serde::Serialize;
 
 use super::Args;
@@ -55,7 +55,7 @@ pub struct Workload {
     /// With `--threads`: whether operations are sent together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batching: Option<bool>,
-    /// The cores that lanes are placed on, with `--cores`.
+    /// The cores that have lanes, with `--cores` or those of the URI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<String>,
 }
@@ -69,8 +69,8 @@ pub struct LanesAsked {
 }
 
 impl Workload {
-    /// What `args` ask for; of the lanes, what was `granted`.
-    pub fn new(args: &Args, granted: Classes) -> Workload {
+    /// What `args` ask for; of the lanes, what was `granted`, on `cores` if there are any.
+    pub fn new(args: &Args, granted: Classes, cores: &Cores) -> Workload {
         let threads = &args.threads;
         let of_threads = |is_on: bool| threads.threads.map(|_| is_on);
         let asked = LanesAsked {
@@ -99,7 +99,7 @@ impl Workload {
             threads: threads.threads,
             inline: of_threads(threads.inline.is_on()),
             batching: of_threads(threads.batching.is_on()),
-            cores: threads.cores.as_ref().map(ToString::to_string),
+            cores: list(with_lanes(cores, granted)),
         }
     }
 
@@ -161,6 +161,17 @@ pub fn granted(connections: &[ConnectionStatus]) -> Option<Classes> {
     (granted.default > 0).then_some(granted)
 }
 
+/// Those of the cores that have lanes: each class is dealt out from the first core upward.
+pub fn with_lanes(cores: &Cores, granted: Classes) -> &[usize] {
+    let most = granted.default.max(granted.read).max(granted.poll);
+    &cores.as_slice()[..most.min(cores.as_slice().len())]
+}
+
+fn list(cores: &[usize]) -> Option<String> {
+    let texts: Vec<_> = cores.iter().map(ToString::to_string).collect();
+    (!texts.is_empty()).then(|| texts.join(","))
+}
+
 /// A choice as it is written.
 fn name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
@@ -185,7 +196,8 @@ pub mod tests {
 
     fn of(arguments: &str, granted: Classes) -> Workload {
         let line = format!("bench nvme+tcp://127.0.0.1/x {arguments}");
-        Workload::new(&Line::try_parse_from(line.split_whitespace()).unwrap().args, granted)
+        let args = Line::try_parse_from(line.split_whitespace()).unwrap().args;
+        Workload::new(&args, granted, &args.threads.cores.clone().unwrap_or_default())
     }
 
     #[test]
@@ -197,8 +209,15 @@ pub mod tests {
         let threads = of("--rw randrw --threads 3 --batching off", Classes { default: 1, read: 0, poll: 0 });
         assert_eq!(threads.shape(), "randrw 70 % reads 4096 B x depth 32 x 3 threads, 1 lane, adaptive mode");
         assert_eq!(threads.choices(), "class by direction, digests none, hold off, inline on, batching off");
-        let placed = of("--threads 2 --cores 0-2", classes).choices();
-        assert!(placed.ends_with(", inline on, batching on, lanes on cores 0,1,2"), "{placed}");
+        let placed = of("--threads 2 --cores 0-1", classes).choices();
+        assert!(placed.ends_with(", inline on, batching on, lanes on cores 0,1"), "{placed}");
+    }
+
+    #[test]
+    fn cores_without_a_lane_are_not_in_the_heading() {
+        let classes = Classes { default: 1, read: 2, poll: 0 };
+        let placed = of("--threads 2 --read-lanes 2 --cores 3,5,0-2", classes);
+        assert_eq!(placed.cores.as_deref(), Some("3,5"));
     }
 
     #[test]

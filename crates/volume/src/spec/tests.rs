@@ -64,6 +64,8 @@ fn errors_say_what_failed_why_and_what_to_do() {
         ("mem:lots", "\"lots\" is not a size (there is no whole number in front); write a whole number"),
         ("mem:0", "its size is 0"),
         ("mem:1000", "1000 bytes are not whole blocks of 512 bytes; give a multiple of the block size"),
+        ("disk.img,size=many", "k, M, G or T, as in size=1G"),
+        ("null:", "k, M, G or T, as in null:1G"),
         ("mem:1G,size=2G", "size= is for files; write the size behind the colon"),
         (
             "img,block-size=1k",
