@@ -1,9 +1,10 @@
 //! Fuzz targets for every decoder and machine, on stable Rust.
 //!
 //! What it is: one plain function over bytes for each decoder of `isolane-wire`, each machine of
-//! `isolane-proto` and the rings of `isolane-ring`, inputs to start from, and a runner that mutates them from a seed. `cargo test` makes a
-//! short run; the program `fuzz` makes a long one and plays a single input again. What it is not: guided by
-//! coverage; the functions are ready for an engine that is (each takes `&[u8]` and panics on a finding).
+//! `isolane-proto` and the rings of `isolane-ring`, inputs to start from, and a runner that mutates them from
+//! a seed. `cargo test` makes a short run; the program `fuzz` makes a long one and plays a single input
+//! again. What it is not: guided by coverage; the functions are ready for an engine that is (each takes
+//! `&[u8]` and panics on a finding).
 //!
 //! Invariant: a run is a function of target, seed and number of iterations; nothing else has influence on it.
 #![forbid(unsafe_code)]

@@ -138,8 +138,8 @@ impl Asker {
     }
 }
 
-/// Commands that lie one behind the other and name random blocks. Each connection has its own sequence: what one has just read
-/// would be in the cache for the others.
+/// Commands that lie one behind the other and name random blocks. Each connection has its own sequence: what
+/// one has just read would be in the cache for the others.
 struct Commands {
     bytes: Vec<u8>,
     blocks: usize,

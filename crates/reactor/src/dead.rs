@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// How long to wait for what nobody alive seems to hold.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Tries again while `is_held` says so of the outcome, for `patience`. `tell` is called before the first wait.
+/// Tries again while `is_held` says so of the outcome, for `patience`. `tell` is called before the first
+/// wait.
 pub fn wait_for_the_dead<T>(
     patience: Duration,
     mut attempt: impl FnMut() -> T,

@@ -124,7 +124,8 @@ impl Connection {
         }
     }
 
-    /// Looks at what came together with an answer: the queue may go on with other memory for what it receives.
+    /// Looks at what came together with an answer: the queue may go on with other memory for what it
+    /// receives.
     fn read_to_end(&mut self, step: Step) -> Result<(), ConnectError> {
         while let Some(event) = self.queue.poll_event(&self.overflow, Instant::now()) {
             if !matches!(event, Event::Completed(_) | Event::Connected(_)) {

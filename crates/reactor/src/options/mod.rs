@@ -28,8 +28,8 @@ pub struct SocketOptions {
     /// `prefer-busy-poll=on|off`: the card's interrupts stay off while there is polling
     /// (`SO_PREFER_BUSY_POLL`).
     pub prefer_busy_poll: Option<bool>,
-    /// `congestion=NAME` (`TCP_CONGESTION`). Without it targets and hosts use Reno instead of BBR on connections
-    /// within one machine: [`SocketOptions::suit_within_machine`].
+    /// `congestion=NAME` (`TCP_CONGESTION`). Without it targets and hosts use Reno instead of BBR on
+    /// connections within one machine: [`SocketOptions::suit_within_machine`].
     pub congestion_control: Option<String>,
     /// `receive-buffer=BYTES`, without the kernel's own doubling (`SO_RCVBUF`); ends its automatic tuning.
     pub receive_buffer_bytes: Option<u32>,
@@ -72,8 +72,8 @@ impl SocketOptions {
     }
 
     /// Suits a connection that does not leave the machine, as far as nothing was chosen: its send buffer is
-    /// bounded to `send_buffer_bytes`, and BBR, which spaces packets by timers for the sake of a path that is not
-    /// there, makes way for Reno. Only speed hangs on it, so what the kernel refuses is left as it is.
+    /// bounded to `send_buffer_bytes`, and BBR, which spaces packets by timers for the sake of a path that is
+    /// not there, makes way for Reno. Only speed hangs on it, so what the kernel refuses is left as it is.
     pub fn suit_within_machine(&self, socket: &impl AsFd, send_buffer_bytes: usize) {
         let sock = SockRef::from(socket);
         if self.send_buffer_bytes.is_none() {
