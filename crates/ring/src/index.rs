@@ -27,12 +27,6 @@ impl Words {
     pub fn new() -> Words {
         Words::default()
     }
-
-    /// Writes whatever one likes, as a hostile other side might.
-    pub fn scribble(&self, produced: u64, consumed: u64) {
-        self.produced.0.store(produced, Ordering::Relaxed);
-        self.consumed.0.store(consumed, Ordering::Relaxed);
-    }
 }
 
 /// Two lines of the cache, because processors fetch them in pairs.
@@ -90,7 +84,7 @@ impl<W: Deref<Target = Words>> Producer<W> {
     /// What there is room for, as far as was seen.
     #[inline]
     pub fn room(&self) -> u64 {
-        self.capacity - (self.produced - self.consumed)
+        (self.capacity - self.unconsumed()).min(u64::MAX - self.produced)
     }
 
     /// Put in and, as far as was seen, not taken out.
@@ -235,6 +229,12 @@ mod tests {
         (Producer::new(Arc::clone(&words), capacity), Consumer::new(Arc::clone(&words), capacity), words)
     }
 
+    /// Writes whatever one likes, as a hostile other side might.
+    fn scribble(words: &Words, produced: u64, consumed: u64) {
+        words.produced.0.store(produced, Ordering::Relaxed);
+        words.consumed.0.store(consumed, Ordering::Relaxed);
+    }
+
     #[test]
     fn what_is_put_in_is_seen_once_it_is_published() {
         let (mut producer, mut consumer, _) = pair(4);
@@ -255,11 +255,27 @@ mod tests {
         producer.advance(4);
         producer.publish();
         assert_eq!(consumer.refresh(), Ok(4));
-        words.scribble(5, 5);
+        scribble(&words, 5, 5);
         assert_eq!(consumer.refresh(), Err(Impossible { before: 4, now: 5, most: 4 }));
         assert_eq!(producer.refresh(), Err(Impossible { before: 0, now: 5, most: 4 }));
-        words.scribble(3, 0);
+        scribble(&words, 3, 0);
         assert!(consumer.refresh().is_err() && producer.refresh().is_ok());
+    }
+
+    /// Nobody comes there by counting, but a ring may be taken up where the other side says.
+    #[test]
+    fn a_ring_ends_where_the_numbers_do() {
+        let words = Arc::new(Words::new());
+        let mut producer = Producer::at(Arc::clone(&words), 4, u64::MAX - 1);
+        let mut consumer = Consumer::at(Arc::clone(&words), 4, u64::MAX - 1);
+        scribble(&words, u64::MAX - 1, u64::MAX - 1);
+        assert_eq!((producer.refresh(), consumer.refresh()), (Ok(1), Ok(0)));
+        producer.advance(producer.room());
+        producer.publish();
+        assert_eq!((producer.refresh(), consumer.refresh()), (Ok(0), Ok(1)));
+        consumer.advance(1);
+        consumer.publish();
+        assert_eq!((producer.refresh(), consumer.refresh()), (Ok(0), Ok(0)));
     }
 
     #[test]
@@ -323,7 +339,7 @@ mod tests {
         ) {
             let (mut producer, mut consumer, shared) = pair(16);
             for (produced, consumed) in words.into_iter().chain(small) {
-                shared.scribble(produced, consumed);
+                scribble(&shared, produced, consumed);
                 if let Ok(room) = producer.refresh() {
                     prop_assert!(room <= 16);
                     producer.advance(room / 2);
