@@ -7,17 +7,12 @@
 
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::PAGE_SIZE;
+use crate::meter::Meter;
 use crate::region::{self, REGION_SIZE};
-
-/// Counts pages that a pool lent and that ended somewhere else than in that pool.
-#[derive(Debug, Default)]
-pub(crate) struct Meter {
-    pub(crate) returned: AtomicUsize,
-}
 
 /// What is known about one page.
 pub(crate) struct Frame {

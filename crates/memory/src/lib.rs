@@ -2,6 +2,7 @@
 //!
 //! * [`Page`]: 4 KiB, aligned, counted. Written only while one owner holds it, shared afterwards.
 //! * [`PageTable`]: a large array of optional pages, read and swapped by any core.
+//! * [`PageGuard`]: a page of a table that one core looks at for the rest of its turn.
 //! * [`Buffer`]: exclusive memory of a given length that bytes are received into.
 //! * [`Payload`]: a gather list of counted references that bytes are sent from.
 //! * [`Pool`]: the bounded supply of pages of one core.
@@ -13,16 +14,21 @@ mod arena;
 mod block;
 mod buffer;
 mod cache;
+mod grace;
+mod guard;
 mod lent;
+mod meter;
 mod page;
 mod payload;
 mod pool;
 mod region;
 mod run;
+mod sync;
 mod table;
 
 pub use buffer::{Buffer, RawParts, Slices, SlicesMut};
 pub use cache::prefetch;
+pub use guard::PageGuard;
 pub use lent::Lent;
 pub use page::{Page, PageBytes, PageList};
 pub use payload::Payload;

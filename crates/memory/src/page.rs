@@ -12,8 +12,9 @@ use std::sync::atomic::{Ordering, fence};
 use smallvec::SmallVec;
 
 use crate::PAGE_SIZE;
-use crate::arena::{self, Frame, Meter};
+use crate::arena::{self, Frame};
 use crate::cache;
+use crate::meter::Meter;
 
 /// The bytes of a page.
 pub type PageBytes = [u8; PAGE_SIZE];

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use crate::PAGE_SIZE;
 use crate::block::Block;
+use crate::guard::PageGuard;
 use crate::page::{Page, PageList};
+use crate::pool::Pool;
 
 mod segments;
 use segments::{Segment, Segments, Slices};
@@ -46,6 +48,20 @@ impl Payload {
         Payload { segments: Segments::of(segment), len }
     }
 
+    /// `len` bytes from `start` of a page that is looked at.
+    ///
+    /// # Panics
+    /// If the range is outside of the page, or empty.
+    #[inline]
+    pub fn from_guard(page: PageGuard, start: usize, len: usize) -> Payload {
+        assert!(
+            start < PAGE_SIZE && len > 0 && len <= PAGE_SIZE - start,
+            "{len} bytes from {start} leave the page"
+        );
+        let segment = Segment::Guard { page, start: start as u16, len: len as u16 };
+        Payload { segments: Segments::of(segment), len }
+    }
+
     pub(crate) fn from_pages(pages: PageList, len: usize) -> Payload {
         let mut payload = Payload::with_capacity(pages.len());
         for page in pages {
@@ -80,6 +96,21 @@ impl Payload {
     pub fn push_page(&mut self, page: Page, start: usize, len: usize) {
         assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
         self.push(Segment::Page { page, start: start as u16, len: len as u16 });
+    }
+
+    /// Appends `len` bytes from `start` of a page that is looked at.
+    ///
+    /// # Panics
+    /// If the range is outside of the page.
+    #[inline]
+    pub fn push_guard(&mut self, page: PageGuard, start: usize, len: usize) {
+        assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
+        self.push(Segment::Guard { page, start: start as u16, len: len as u16 });
+    }
+
+    /// Counts the pages that `pool` looks at for it, so that it may be kept for longer.
+    pub fn count_pages(&mut self, pool: &mut Pool) {
+        self.segments.iter_mut().for_each(|segment| segment.count_page(pool));
     }
 
     /// Appends constant bytes.
@@ -181,20 +212,13 @@ impl Payload {
         std::mem::take(&mut *self.segments).into_iter().filter_map(Segment::into_page)
     }
 
-    /// The same for a payload whose list is to be used again.
-    pub(crate) fn drain_pages(&mut self) -> impl Iterator<Item = Page> {
-        self.len = 0;
-        self.segments.drain(..).filter_map(Segment::into_page)
-    }
-
-    /// The page that is all of it, if there is one; takes it away then.
+    /// Gives its pages and guards to `pool`.
     #[inline]
-    pub(crate) fn take_only_page(&mut self) -> Option<Page> {
-        if !matches!(&self.segments[..], [Segment::Page { .. }]) {
-            return None;
+    pub(crate) fn drain_to(mut self, pool: &mut Pool) {
+        match self.segments.len() {
+            1 => self.segments.pop().into_iter().for_each(|segment| segment.give_to(pool)),
+            _ => self.segments.drain(..).for_each(|segment| segment.give_to(pool)),
         }
-        self.len = 0;
-        self.segments.pop().and_then(Segment::into_page)
     }
 
     fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = (&Segment, usize, usize)> {

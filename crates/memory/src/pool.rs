@@ -4,19 +4,22 @@
 //! A pool is owned by one thread and is not a cache of zeroes: contents of its buffers are whatever was
 //! there. Invariants: at most `pages_max` pages are out as buffers (or as payload made of them) at any time,
 //! wherever they end; a page that is recycled is reused without an allocation.
+//!
+//! It also stands for its core at tables of pages: it looks at them for it ([`PageGuard`]), and keeps what the
+//! core has taken out of them until nobody looks at that any more. [`Pool::end_turn`] ends both.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::mem;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use crate::PAGE_SIZE;
-use crate::arena::Meter;
 use crate::buffer::{Buffer, Store};
+use crate::guard::{self, Limbo, PageGuard};
+use crate::meter::Meter;
 use crate::page::{Page, PageList};
 use crate::payload::Payload;
 
 /// Bounded page pool of one reactor.
-#[derive(Debug)]
 pub struct Pool {
     free: Vec<Page>,
     /// Emptied page lists that had outgrown their inline place.
@@ -25,13 +28,26 @@ pub struct Pool {
     lent: usize,
     pages_max: usize,
     meter: &'static Meter,
+    /// Guards out, as far as this core knows.
+    guards: usize,
+    /// Whether the looker looks: always while guards are out.
+    is_looking: bool,
+    limbo: Limbo,
 }
 
 impl Pool {
     /// A pool that lends at most `pages_max` pages of 4 KiB at a time. Pages are made when first needed.
     pub fn new(pages_max: usize) -> Pool {
-        let free = Vec::with_capacity(pages_max.min(FREE_RESERVED));
-        Pool { free, lists: Vec::with_capacity(LISTS_MAX), lent: 0, pages_max, meter: take_meter() }
+        Pool {
+            free: Vec::with_capacity(pages_max.min(FREE_RESERVED)),
+            lists: Vec::with_capacity(LISTS_MAX),
+            lent: 0,
+            pages_max,
+            meter: Meter::take(),
+            guards: 0,
+            is_looking: false,
+            limbo: Limbo::new(),
+        }
     }
 
     /// A buffer of `len` bytes in pages; `None` when the bound is reached. Its contents are old bytes.
@@ -107,11 +123,8 @@ impl Pool {
     }
 
     /// Takes a payload's pages back.
-    pub fn recycle_payload(&mut self, mut payload: Payload) {
-        match payload.take_only_page() {
-            Some(page) => self.recycle_page(page),
-            None => payload.drain_pages().for_each(|page| self.recycle_page(page)),
-        }
+    pub fn recycle_payload(&mut self, payload: Payload) {
+        payload.drain_to(self);
     }
 
     /// Takes an emptied page list back, so that the next large buffer needs no allocation.
@@ -130,6 +143,80 @@ impl Pool {
         }
     }
 
+    /// Looks at what `find` finds in a table, if anything.
+    #[inline]
+    pub(crate) fn look(&mut self, find: impl FnOnce() -> Option<NonNull<u8>>) -> Option<PageGuard> {
+        if !self.is_looking {
+            self.meter.looker.begin();
+            self.is_looking = true;
+        }
+        let page = find()?;
+        self.guards += 1;
+        // SAFETY: the looker looks, the page was found after it had begun to, and the guard is counted.
+        Some(unsafe { PageGuard::new(page, self.meter) })
+    }
+
+    /// Takes a guard back.
+    #[inline]
+    pub(crate) fn end_guard(&mut self, guard: PageGuard) {
+        if guard.end(self.meter) {
+            self.guards -= 1;
+        }
+    }
+
+    /// Takes what was taken out of a table, where others may still look at it.
+    #[inline]
+    pub(crate) fn retire(&mut self, page: Page) {
+        self.limbo.put(page);
+    }
+
+    /// Whether so many more pages may be taken out of tables now: those that wait until nobody looks at them
+    /// are bounded. If not, others have to end their turns first.
+    #[inline]
+    pub fn may_retire(&mut self, pages: usize) -> bool {
+        self.limbo.len() + pages <= LIMBO_PAGES_MAX || self.make_room_to_retire(pages)
+    }
+
+    #[cold]
+    fn make_room_to_retire(&mut self, pages: usize) -> bool {
+        self.end_turn();
+        self.limbo.is_empty() || self.limbo.len() + pages <= LIMBO_PAGES_MAX
+    }
+
+    /// Whether guards are out that somebody waits for: [`Payload::count_pages`] should be called for all
+    /// that were not sent, before the turn ends. Otherwise they may stay for more turns.
+    #[inline]
+    pub fn is_awaited(&mut self) -> bool {
+        self.guards_out() > 0 && (self.meter.looker.is_awaited() || !self.limbo.is_empty())
+    }
+
+    /// Guards that have not ended.
+    #[inline]
+    pub fn guards_out(&mut self) -> usize {
+        self.guards -= self.meter.take_guards_ended();
+        self.guards
+    }
+
+    /// Stops looking, if no guard is out, and takes back what nobody looks at any more. To be called often: others
+    /// wait for it.
+    #[inline]
+    pub fn end_turn(&mut self) {
+        if self.is_looking && self.guards_out() == 0 {
+            self.meter.looker.end();
+            self.is_looking = false;
+        }
+        if !self.limbo.is_empty() {
+            self.take_back();
+        }
+        guard::release_orphans();
+    }
+
+    fn take_back(&mut self) {
+        let mut limbo = mem::take(&mut self.limbo);
+        limbo.release(|page| self.recycle_page(page));
+        self.limbo = limbo;
+    }
+
     fn free_pages_known(&self) -> usize {
         self.pages_max - self.lent
     }
@@ -144,9 +231,18 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if self.free_pages() == self.pages_max {
-            spare_meters().push(self.meter);
+        self.end_turn();
+        guard::orphan(mem::take(&mut self.limbo).into_pages());
+        let is_unseen = !self.is_looking || self.meter.leave_guards(self.guards);
+        if is_unseen && self.free_pages() == self.pages_max {
+            self.meter.give();
         }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pool({} of {} pages out)", self.lent, self.pages_max)
     }
 }
 
@@ -155,18 +251,10 @@ pub const fn pages_for(len: usize) -> usize {
     len.div_ceil(PAGE_SIZE)
 }
 
-/// Meters live for ever, because pages may outlive their pool; those that no page refers to are used again.
-fn take_meter() -> &'static Meter {
-    spare_meters().pop().unwrap_or_else(|| Box::leak(Box::default()))
-}
-
-fn spare_meters() -> std::sync::MutexGuard<'static, Vec<&'static Meter>> {
-    static SPARE: Mutex<Vec<&'static Meter>> = Mutex::new(Vec::new());
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 const FREE_RESERVED: usize = 4096;
 const LISTS_MAX: usize = 64;
+/// What may wait until nobody looks at it any more: 64 MiB.
+const LIMBO_PAGES_MAX: usize = 1 << 14;
 
 #[cfg(test)]
 mod tests {

@@ -17,11 +17,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// `len` bytes of a page from `start`.
-    pub(crate) fn of(page: &Page, start: usize, len: usize) -> Run {
+    /// `len` bytes of the page at `page` from `start`.
+    pub(crate) fn of(page: NonNull<u8>, start: usize, len: usize) -> Run {
         assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
         // SAFETY: inside of the page, as checked.
-        Run { start: unsafe { page.as_ptr().add(start) }, len }
+        Run { start: unsafe { page.add(start) }, len }
     }
 
     /// Goes on with `next` if that begins where this ends, up to a bound. Neighbours are of one region: its
@@ -71,11 +71,11 @@ pub(crate) fn next_piece(skip: &mut usize, left: &mut usize) -> Option<(usize, u
 pub(crate) fn first_run(pages: &[Page], skip: &mut usize, left: &mut usize) -> Option<(Run, usize)> {
     let (first, rest) = pages.split_first()?;
     let (start, len) = next_piece(skip, left)?;
-    let mut run = Run::of(first, start, len);
+    let mut run = Run::of(first.as_ptr(), start, len);
     let mut count = 1;
     for page in rest {
         let len = (*left).min(PAGE_SIZE);
-        if len == 0 || !run.join(Run::of(page, 0, len)) {
+        if len == 0 || !run.join(Run::of(page.as_ptr(), 0, len)) {
             break;
         }
         *left -= len;

@@ -1,21 +1,22 @@
 //! A large array of optional pages that any core reads and swaps: the body of a memory volume.
 //!
-//! Each entry is one word, a page's address. Those of one line of the cache share a lock, the lowest bit of
-//! the first of them, which is held for at most one copy of a page: to look at one entry costs one locked
-//! word, and so does a line of them. It is not a map that grows. Invariant: who holds the lock is alone with
-//! its entries; a reader takes its own counted reference under the lock, so a page that is swapped out lives
-//! until its last reader ends.
+//! Each entry is one word, a page's address. Those of one line of the cache share a lock for who changes them,
+//! the lowest bit of the first of them, which is held for at most one copy of a page. Who reads takes no lock
+//! and counts nothing: it looks ([`PageGuard`]). It is not a map that grows. Invariants: who holds the lock is
+//! alone with changing its entries; what is swapped out goes to the limbo of the pool that did it, and so lives until
+//! nobody looks at it; a page is changed where it is only under the lock, while nobody looks at all.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
 use std::hint::spin_loop;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::cache;
+use crate::guard::{self, LOOKERS, PageGuard};
 use crate::page::{self, Page};
+use crate::pool::Pool;
 
 /// Optional pages by index, shared by all cores.
 pub struct PageTable {
@@ -50,21 +51,20 @@ impl PageTable {
         self.len == 0
     }
 
-    /// A counted reference to the page at `index`.
-    pub fn page(&self, index: usize) -> Option<Page> {
-        if self.is_vacant(index) {
-            return None;
-        }
-        self.lock(index).shared(index)
+    /// The page at `index`, to be looked at. Waits for who changes it.
+    #[inline]
+    pub fn look(&self, index: usize, pool: &mut Pool) -> Option<PageGuard> {
+        pool.look(|| self.find(index))
     }
 
-    /// Counted references to the pages from `first` on, `count` of them, in order. Those that share a lock
-    /// are taken together.
-    pub fn pages(&self, first: usize, count: usize, mut each: impl FnMut(Option<Page>)) {
-        for range in groups(first, count) {
-            let group = self.lock(range.start);
-            range.for_each(|index| each(group.shared(index)));
+    /// What is at `index`, while nobody has the lock.
+    #[inline]
+    fn find(&self, index: usize) -> Option<NonNull<u8>> {
+        let first = self.entry(index - index % GROUP_ENTRIES);
+        if first.load(Ordering::Acquire).addr() & LOCKED != 0 {
+            wait_until(|| (first.load(Ordering::Acquire).addr() & LOCKED == 0).then_some(()));
         }
+        NonNull::new(unlocked(self.entry(index).load(Ordering::Acquire)))
     }
 
     /// Fetches the entry at `index` into the cache, if there is one.
@@ -85,47 +85,73 @@ impl PageTable {
         }
     }
 
-    /// Puts `page` at `index` and returns what was there.
-    pub fn swap(&self, index: usize, page: Option<Page>) -> Option<Page> {
-        self.with(index, |current| std::mem::replace(current, page))
+    /// Puts `page` at `index`, for good: it counts against no pool any more. What was there goes to `pool`
+    /// once nobody looks at it.
+    #[inline]
+    pub fn put(&self, index: usize, page: Page, pool: &mut Pool) {
+        pool.forget(&page);
+        let old = self.lock(index).replace(index, Some(page));
+        old.into_iter().for_each(|old| pool.retire(old));
     }
 
-    /// Puts `pages` at the places from `first` on, in order, and hands each that was there to `each`.
-    pub fn swap_all(
-        &self,
-        first: usize,
-        pages: impl ExactSizeIterator<Item = Page>,
-        mut each: impl FnMut(Page),
-    ) {
+    /// Puts `pages` at the places from `first` on, in order, as [`PageTable::put`] does.
+    pub fn put_all(&self, first: usize, pages: impl ExactSizeIterator<Item = Page>, pool: &mut Pool) {
         let count = pages.len();
         let mut pages = pages.into_iter();
         for range in groups(first, count) {
             let mut old = [const { None }; GROUP_ENTRIES];
             let group = self.lock(range.start);
             for (index, old) in range.zip(&mut old) {
-                *old = group.replace(index, pages.next());
+                let page = pages.next().inspect(|page| pool.forget(page));
+                *old = group.replace(index, page);
             }
             drop(group);
-            old.into_iter().flatten().for_each(&mut each);
+            old.into_iter().flatten().for_each(|old| pool.retire(old));
         }
     }
 
-    /// Takes out what is at `index`. Costs little where nothing is.
-    pub fn take(&self, index: usize) -> Option<Page> {
+    /// Takes out what is at `index`, to `pool`. Costs little where nothing is.
+    pub fn take(&self, index: usize, pool: &mut Pool) {
         if self.is_vacant(index) {
-            return None;
+            return;
         }
-        self.swap(index, None)
+        let old = self.lock(index).replace(index, None);
+        old.into_iter().for_each(|old| pool.retire(old));
     }
 
-    /// Runs `change` alone with the entry at `index`. It must be short: others spin meanwhile.
-    pub fn with<R>(&self, index: usize, change: impl FnOnce(&mut Option<Page>) -> R) -> R {
-        let group = self.lock(index);
-        let mut guard = Guard { page: group.owned(index), group: &group, index };
-        change(&mut guard.page)
+    /// Has `fill` change a part of the page at `index`, alone with it; a missing page is one of zeroes. Where
+    /// nobody can see the page it is changed where it is, else a copy of it takes its place.
+    pub fn change(&self, index: usize, part: Range<usize>, pool: &mut Pool, fill: impl FnOnce(&mut [u8])) {
+        // Before the lock: it may have to be made.
+        let mut fresh = pool.page();
+        let unused = {
+            let group = self.lock(index);
+            let mut current = Guard { page: group.owned(index), group: &group, index };
+            let in_place = current.page.as_mut().filter(|_| LOOKERS.are_away()).and_then(Page::bytes_mut);
+            match (in_place, fresh.bytes_mut()) {
+                (Some(bytes), _) => {
+                    fill(&mut bytes[part]);
+                    Err(fresh)
+                }
+                (None, Some(bytes)) => {
+                    match &current.page {
+                        Some(page) => bytes.copy_from_slice(page.bytes()),
+                        None => bytes.fill(0),
+                    }
+                    fill(&mut bytes[part]);
+                    Ok(current.page.replace(fresh))
+                }
+                (None, None) => unreachable!("a pool's page is nobody else's"),
+            }
+        };
+        match unused {
+            Ok(old) => old.into_iter().for_each(|old| pool.retire(old)),
+            Err(fresh) => pool.recycle_page(fresh),
+        }
     }
 
-    fn is_vacant(&self, index: usize) -> bool {
+    /// Whether nothing is at `index`.
+    pub fn is_vacant(&self, index: usize) -> bool {
         unlocked(self.entry(index).load(Ordering::Relaxed)).is_null()
     }
 
@@ -146,9 +172,10 @@ impl PageTable {
 
 impl Drop for PageTable {
     fn drop(&mut self) {
-        for index in 0..self.len {
-            self.take(index);
-        }
+        guard::orphan((0..self.len).filter_map(|index| match self.is_vacant(index) {
+            true => None,
+            false => self.lock(index).replace(index, None),
+        }));
         if let Some(layout) = layout(self.len) {
             // SAFETY: allocated in `new` with this layout; nobody refers to it any more.
             unsafe { dealloc(self.entries.as_ptr().cast(), layout) };
@@ -183,17 +210,8 @@ impl Group<'_> {
     fn set_raw(&self, index: usize, raw: *mut u8) {
         match index == self.first {
             true => self.first_raw.set(raw),
-            false => self.table.entry(index).store(raw, Ordering::Relaxed),
+            false => self.table.entry(index).store(raw, Ordering::Release),
         }
-    }
-
-    /// A counted reference to the page at `index`.
-    #[inline]
-    fn shared(&self, index: usize) -> Option<Page> {
-        // SAFETY: the entry owns this page, and does so while the lock is held; the handle made here is never
-        // dropped.
-        let page = NonNull::new(self.raw(index)).map(|raw| ManuallyDrop::new(unsafe { Page::from_raw(raw) }));
-        page.as_deref().cloned()
     }
 
     /// The page at `index`, owned. The entry goes on to show it, lest somebody who does not wait for the lock
@@ -251,13 +269,26 @@ fn groups(first: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
 /// Waits for the lock in the first entry of a group and returns what that holds.
 #[inline]
 fn lock_raw(entry: &Entry) -> *mut u8 {
+    match try_lock(entry) {
+        Some(seen) => seen,
+        None => wait_until(|| try_lock(entry)),
+    }
+}
+
+/// Tries until there is an outcome.
+#[cold]
+fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let mut attempts = 0u32;
     loop {
-        if let Some(seen) = try_lock(entry) {
-            return seen;
-        }
         attempts += 1;
-        if attempts.is_multiple_of(SPINS_BEFORE_YIELD) { std::thread::yield_now() } else { spin_loop() }
+        if attempts.is_multiple_of(SPINS_BEFORE_YIELD) {
+            std::thread::yield_now()
+        } else {
+            spin_loop()
+        }
+        if let Some(outcome) = attempt() {
+            return outcome;
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! A volume in memory: a table of counted pages in which a missing page reads as zeroes.
 //!
 //! It survives nothing but its target's connections. Whole pages are published by swapping them in, parts of
-//! a page are copied under the page's lock; a read holds the pages it started with, so it never sees half of
-//! a block.
+//! a page are copied under the page's lock; a read looks at the pages it started with, so it never sees half
+//! of a block.
 
 use std::io;
+use std::ops::Range;
 
-use isolane_memory::{Buffer, PAGE_SIZE, Page, PageTable, Payload, Pool, pages_for};
+use isolane_memory::{Buffer, PAGE_SIZE, PageTable, Payload, Pool, pages_for};
 use isolane_reactor::file::Operation;
 use smallvec::{SmallVec, smallvec};
 
@@ -31,14 +32,20 @@ impl MemoryVolume {
 
     fn run(&self, request: Request, pool: &mut Pool) -> Step {
         match request {
-            Request::Read { lba, blocks } => Step::Done(Ok(self.read(self.offset(lba), self.offset(blocks)))),
+            Request::Read { lba, blocks } => {
+                Step::Done(Ok(self.read(self.offset(lba), self.offset(blocks), pool)))
+            }
+            Request::Write { ref data, .. } if !pool.may_retire(pages_for(data.len()) + 1) => {
+                Step::Later(request)
+            }
             Request::Write { lba, data, .. } => {
                 self.write(self.offset(lba), data, pool);
                 Step::done()
             }
             Request::Flush => Step::done(),
             Request::WriteZeroes { lba, blocks, fua, deallocate } => {
-                match self.zero_some(&mut smallvec![BlockRange { lba, blocks }], pool) {
+                let mut ranges = smallvec![BlockRange { lba, blocks }];
+                match self.zero_some(&mut ranges, pool).or_else(|| ranges.pop()) {
                     None => Step::done(),
                     Some(BlockRange { lba, blocks }) => {
                         Step::Later(Request::WriteZeroes { lba, blocks, fua, deallocate })
@@ -61,6 +68,7 @@ impl MemoryVolume {
     fn zero_some(&self, ranges: &mut SmallVec<[BlockRange; 1]>, pool: &mut Pool) -> Option<BlockRange> {
         let mut budget = ZERO_MAX / u64::from(self.geometry.block_size);
         while budget > 0
+            && pool.may_retire(ZERO_PAGES)
             && let Some(BlockRange { lba, blocks }) = ranges.pop()
         {
             let now = blocks.min(budget);
@@ -79,37 +87,33 @@ impl MemoryVolume {
     }
 
     #[inline]
-    fn read(&self, offset: usize, len: usize) -> Payload {
+    fn read(&self, offset: usize, len: usize, pool: &mut Pool) -> Payload {
         let start = offset % PAGE_SIZE;
         if len == 0 || len > PAGE_SIZE - start {
-            return self.read_pieces(offset, len);
+            return self.read_pieces(offset, len, pool);
         }
-        match self.pages.page(offset / PAGE_SIZE) {
+        match self.pages.look(offset / PAGE_SIZE, pool) {
             Some(page) => {
                 page.prefetch();
-                Payload::from_page(page, start, len)
+                Payload::from_guard(page, start, len)
             }
             None => Payload::zeroes(len),
         }
     }
 
-    fn read_pieces(&self, offset: usize, len: usize) -> Payload {
-        let count = pages_for(offset % PAGE_SIZE + len);
-        let mut payload = Payload::with_capacity(count);
-        let (mut start, mut left) = (offset % PAGE_SIZE, len);
-        self.pages.pages(offset / PAGE_SIZE, if len == 0 { 0 } else { count }, |page| {
-            let part = left.min(PAGE_SIZE - start);
-            match page {
+    fn read_pieces(&self, offset: usize, len: usize, pool: &mut Pool) -> Payload {
+        let mut payload = Payload::with_capacity(pages_for(offset % PAGE_SIZE + len));
+        for piece in pieces(offset, len) {
+            match self.pages.look(piece.page, pool) {
                 Some(page) => {
                     if len <= SHORT_BYTES {
                         page.prefetch();
                     }
-                    payload.push_page(page, start, part);
+                    payload.push_guard(page, piece.start, piece.len);
                 }
-                None => payload.push_zeroes(part),
+                None => payload.push_zeroes(piece.len),
             }
-            (start, left) = (0, left - part);
-        });
+        }
         payload
     }
 
@@ -119,7 +123,7 @@ impl MemoryVolume {
             return self.copy(offset, data, pool);
         }
         match data.into_page() {
-            Ok(page) => self.publish(offset / PAGE_SIZE, page, pool),
+            Ok(page) => self.pages.put(offset / PAGE_SIZE, page, pool),
             Err(data) => self.write_pieces(offset, data, pool),
         }
     }
@@ -131,17 +135,9 @@ impl MemoryVolume {
         match data.into_pages() {
             Err(data) => self.copy(offset, data, pool),
             Ok(mut pages) => {
-                pages.iter().for_each(|page| pool.forget(page));
-                self.pages.swap_all(offset / PAGE_SIZE, pages.drain(..), |old| pool.recycle_page(old));
+                self.pages.put_all(offset / PAGE_SIZE, pages.drain(..), pool);
                 pool.recycle_list(pages);
             }
-        }
-    }
-
-    fn publish(&self, index: usize, page: Page, pool: &mut Pool) {
-        pool.forget(&page);
-        if let Some(old) = self.pages.swap(index, Some(page)) {
-            pool.recycle_page(old);
         }
     }
 
@@ -149,44 +145,19 @@ impl MemoryVolume {
     fn copy(&self, offset: usize, data: Buffer, pool: &mut Pool) {
         let mut from = 0;
         for piece in pieces(offset, data.len()) {
-            self.overlay(&piece, pool, |target| data.copy_to(from, target));
+            self.pages.change(piece.page, piece.range(), pool, |target| data.copy_to(from, target));
             from += piece.len;
         }
         pool.recycle_buffer(data);
-    }
-
-    /// Changes a part of a page, alone with it. A page that a read still holds is replaced, not written.
-    fn overlay(&self, piece: &Piece, pool: &mut Pool, fill: impl FnOnce(&mut [u8])) {
-        let mut fresh = pool.page();
-        let old = self.pages.with(piece.page, |current| {
-            let range = piece.start..piece.start + piece.len;
-            if let Some(bytes) = current.as_mut().and_then(Page::bytes_mut) {
-                fill(&mut bytes[range]);
-                return Some(fresh);
-            }
-            if let Some(bytes) = fresh.bytes_mut() {
-                match current.as_ref() {
-                    Some(page) => bytes.copy_from_slice(page.bytes()),
-                    None => bytes.fill(0),
-                }
-                fill(&mut bytes[range]);
-            }
-            current.replace(fresh)
-        });
-        if let Some(unused) = old {
-            pool.recycle_page(unused);
-        }
     }
 
     /// Drops whole pages, and zeroes parts of pages that exist.
     fn zero(&self, offset: usize, len: usize, pool: &mut Pool) {
         for piece in pieces(offset, len) {
             if piece.len == PAGE_SIZE {
-                if let Some(old) = self.pages.take(piece.page) {
-                    pool.recycle_page(old);
-                }
-            } else if self.pages.page(piece.page).is_some() {
-                self.overlay(&piece, pool, |bytes| bytes.fill(0));
+                self.pages.take(piece.page, pool);
+            } else if !self.pages.is_vacant(piece.page) {
+                self.pages.change(piece.page, piece.range(), pool, |bytes| bytes.fill(0));
             }
         }
     }
@@ -214,14 +185,18 @@ impl Volume for MemoryVolume {
         }
     }
 
-    fn read_now(&self, lba: u64, blocks: u64) -> Option<Payload> {
+    fn read_now(&self, lba: u64, blocks: u64, pool: &mut Pool) -> Option<Payload> {
         let (offset, len) = self.geometry.locate(lba, blocks).ok()?;
-        Some(self.read(offset as usize, len as usize))
+        Some(self.read(offset as usize, len as usize, pool))
     }
 
     fn write_now(&self, lba: u64, blocks: u64, data: Buffer, pool: &mut Pool) -> Result<(), Buffer> {
         match self.geometry.locate(lba, blocks) {
-            Ok((offset, len)) if len == data.len() as u64 && !self.geometry.read_only => {
+            Ok((offset, len))
+                if len == data.len() as u64
+                    && !self.geometry.read_only
+                    && pool.may_retire(pages_for(data.len()) + 1) =>
+            {
                 self.write(offset as usize, data, pool);
                 Ok(())
             }
@@ -251,6 +226,13 @@ struct Piece {
     len: usize,
 }
 
+impl Piece {
+    /// Where in the page it is.
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
 fn pieces(offset: usize, len: usize) -> impl Iterator<Item = Piece> {
     let end = offset + len;
     let mut at = offset;
@@ -263,7 +245,9 @@ fn pieces(offset: usize, len: usize) -> impl Iterator<Item = Piece> {
 }
 
 /// Bytes zeroed in one turn.
-const ZERO_MAX: u64 = 64 << 20;
+const ZERO_MAX: u64 = 32 << 20;
+/// Pages that they lie in.
+const ZERO_PAGES: usize = pages_for(ZERO_MAX as usize) + 1;
 /// Pages of reads up to this length are prefetched; those of longer ones would push each other out of the
 /// cache.
 const SHORT_BYTES: usize = 16 * 1024;

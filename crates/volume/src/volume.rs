@@ -39,8 +39,9 @@ pub trait Volume: Send + Sync {
     }
 
     /// Reads blocks that can be had at once, without the pool's memory and without a file. `None`:
-    /// [`Volume::start`] the read.
-    fn read_now(&self, _lba: u64, _blocks: u64) -> Option<Payload> {
+    /// [`Volume::start`] the read. The payload may be of pages that the pool looks at: see
+    /// [`Pool::end_turn`].
+    fn read_now(&self, _lba: u64, _blocks: u64, _pool: &mut Pool) -> Option<Payload> {
         None
     }
 
@@ -54,7 +55,8 @@ pub trait Volume: Send + Sync {
     /// what it will look at then. The block need not exist.
     fn foresee(&self, _lba: u64, _soon: Soon) {}
 
-    /// Starts a request. Memory is taken from and given back to `pool`, the one of the calling core.
+    /// Starts a request. Memory is taken from and given back to `pool`, the one of the calling core. What a read
+    /// returns may be of pages that the pool looks at, as with [`Volume::read_now`].
     fn start(&self, request: Request, pool: &mut Pool) -> Step;
 
     /// Goes on after a file operation that [`Step::File`] asked for.

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::block::Block;
+use crate::guard::PageGuard;
 use crate::page::Page;
+use crate::pool::Pool;
 use crate::run::Run;
 
-#[derive(Clone)]
 pub(super) enum Segment {
     Page { page: Page, start: u16, len: u16 },
+    Guard { page: PageGuard, start: u16, len: u16 },
     Block { block: Arc<Block>, start: u32, len: u32 },
     Static(&'static [u8]),
 }
@@ -25,6 +27,7 @@ impl Segment {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Segment::Page { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
+            Segment::Guard { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
             Segment::Block { block, start, len } => &block.bytes()[*start as usize..][..*len as usize],
             Segment::Static(bytes) => bytes,
         }
@@ -32,7 +35,7 @@ impl Segment {
 
     pub(super) fn len(&self) -> usize {
         match self {
-            Segment::Page { len, .. } => usize::from(*len),
+            Segment::Page { len, .. } | Segment::Guard { len, .. } => usize::from(*len),
             Segment::Block { len, .. } => *len as usize,
             Segment::Static(bytes) => bytes.len(),
         }
@@ -41,6 +44,7 @@ impl Segment {
     pub(super) fn into_page(self) -> Option<Page> {
         match self {
             Segment::Page { page, .. } => Some(page),
+            Segment::Guard { page, .. } => Some(page.page()),
             Segment::Block { .. } | Segment::Static(_) => None,
         }
     }
@@ -48,8 +52,31 @@ impl Segment {
     /// Where so many bytes from there are, if they are in a page.
     fn run(&self, from: usize, count: usize) -> Option<Run> {
         match self {
-            Segment::Page { page, start, .. } => Some(Run::of(page, usize::from(*start) + from, count)),
+            Segment::Page { page, start, .. } => {
+                Some(Run::of(page.as_ptr(), usize::from(*start) + from, count))
+            }
+            Segment::Guard { page, start, .. } => {
+                Some(Run::of(page.as_ptr(), usize::from(*start) + from, count))
+            }
             Segment::Block { .. } | Segment::Static(_) => None,
+        }
+    }
+
+    /// Counts the page, if `pool` looks at it.
+    pub(super) fn count_page(&mut self, pool: &mut Pool) {
+        if let Segment::Guard { page, start, len } = self {
+            let counted = Segment::Page { page: page.page(), start: *start, len: *len };
+            mem::replace(self, counted).give_to(pool);
+        }
+    }
+
+    /// Gives a page or a guard back.
+    #[inline]
+    pub(super) fn give_to(self, pool: &mut Pool) {
+        match self {
+            Segment::Page { page, .. } => pool.recycle_page(page),
+            Segment::Guard { page, .. } => pool.end_guard(page),
+            Segment::Block { .. } | Segment::Static(_) => {}
         }
     }
 
@@ -59,11 +86,20 @@ impl Segment {
             Segment::Page { page, start, .. } => {
                 Segment::Page { page: page.clone(), start: start + from as u16, len: count as u16 }
             }
+            Segment::Guard { page, start, .. } => {
+                Segment::Page { page: page.page(), start: start + from as u16, len: count as u16 }
+            }
             Segment::Block { block, start, .. } => {
                 Segment::Block { block: Arc::clone(block), start: start + from as u32, len: count as u32 }
             }
             Segment::Static(bytes) => Segment::Static(&bytes[from..from + count]),
         }
+    }
+}
+
+impl Clone for Segment {
+    fn clone(&self) -> Segment {
+        self.part(0, self.len())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::{PAGE_SIZE, Payload};
 
 fn page_of(byte: u8) -> Page {
     let mut page = Page::zeroed();
@@ -16,34 +17,126 @@ fn a_table_that_no_machine_can_hold_is_refused() {
     assert!(PageTable::new(1 << 59).is_none());
 }
 
-#[test]
-fn a_swap_returns_what_was_there_and_readers_keep_theirs() {
-    let table = PageTable::new(8).unwrap();
-    assert!(table.page(3).is_none());
-    assert!(table.swap(3, Some(page_of(1))).is_none());
-    let reader = table.page(3).unwrap();
-    let old = table.swap(3, Some(page_of(2))).unwrap();
-    assert_eq!((reader.bytes()[0], old.bytes()[0], table.page(3).unwrap().bytes()[0]), (1, 1, 2));
-    assert!(table.swap(3, None).is_some());
-    assert!(table.page(3).is_none());
+/// Ends turns until `is_so`: what other tests look at meanwhile delays what nobody here looks at.
+fn turn_until(pool: &mut Pool, mut is_so: impl FnMut(&mut Pool) -> bool) {
+    while !is_so(pool) {
+        pool.end_turn();
+        std::thread::yield_now();
+    }
+}
+
+/// First byte of what is at `index`.
+fn byte_at(table: &PageTable, index: usize, pool: &mut Pool) -> Option<u8> {
+    let byte = table.look(index, pool).map(|page| page.bytes()[0]);
+    pool.end_turn();
+    byte
 }
 
 #[test]
-fn runs_of_pages_are_put_and_taken_across_groups_and_in_order() {
-    let table = PageTable::new(3 * GROUP_ENTRIES).unwrap();
+fn a_page_that_is_looked_at_stays_as_it_is_when_it_is_replaced() {
+    let table = PageTable::new(8).unwrap();
+    let (mut pool, mut other) = (Pool::new(4), Pool::new(4));
+    assert!(table.look(3, &mut pool).is_none());
+    table.put(3, page_of(1), &mut pool);
+    let reader = table.look(3, &mut other).unwrap();
+    table.put(3, page_of(2), &mut pool);
+    pool.end_turn();
+    assert!(other.is_awaited());
+    // Nothing that the writer takes now is what the reader looks at.
+    let fresh: Vec<Page> = (0..8).map(|_| pool.page()).collect();
+    assert!(fresh.iter().all(|page| page.as_ptr() != reader.as_ptr()));
+    assert_eq!((reader.bytes()[0], byte_at(&table, 3, &mut pool)), (1, Some(2)));
+    let place = reader.as_ptr();
+    drop(reader);
+    other.end_turn();
+    turn_until(&mut pool, |pool| pool.page().as_ptr() == place);
+    table.take(3, &mut pool);
+    assert!(table.is_vacant(3) && byte_at(&table, 3, &mut pool).is_none());
+}
+
+#[test]
+fn a_page_is_not_taken_back_while_its_own_core_looks_at_it() {
+    let (table, mut pool) = (PageTable::new(1).unwrap(), Pool::new(4));
+    table.put(0, page_of(1), &mut pool);
+    let reader = table.look(0, &mut pool).unwrap();
+    table.put(0, page_of(2), &mut pool);
+    pool.end_turn();
+    assert!(pool.page().as_ptr() != reader.as_ptr() && pool.is_awaited());
+    assert_eq!(reader.bytes()[0], 1);
+    drop(reader);
+    assert!(!pool.is_awaited());
+}
+
+#[test]
+fn a_page_that_was_counted_after_all_is_kept_beyond_the_turn() {
+    let (table, mut pool) = (PageTable::new(1).unwrap(), Pool::new(4));
+    table.put(0, page_of(1), &mut pool);
+    let mut payload = Payload::from_guard(table.look(0, &mut pool).unwrap(), 0, PAGE_SIZE);
+    let (part, clone) = (payload.slice(8, 8), payload.clone());
+    table.put(0, page_of(2), &mut pool);
+    payload.count_pages(&mut pool);
+    assert_eq!(pool.guards_out(), 0);
+    pool.end_turn();
+    assert!((0..8).all(|_| pool.page().bytes()[0] != 1));
+    assert!([payload, part, clone].iter().all(|kept| kept.to_vec().iter().all(|&byte| byte == 1)));
+}
+
+#[test]
+fn guards_that_end_in_another_thread_or_after_their_pool_are_missed_by_nobody() {
+    let (table, mut writer) = (PageTable::new(1).unwrap(), Pool::new(4));
+    table.put(0, page_of(1), &mut writer);
+    let mut pool = Pool::new(4);
+    let [first, second] = [0, 0].map(|index| table.look(index, &mut pool).unwrap());
+    std::thread::spawn(move || drop(first)).join().unwrap();
+    assert_eq!(pool.guards_out(), 1);
+    drop(pool);
+    table.put(0, page_of(2), &mut writer);
+    writer.end_turn();
+    assert_eq!((writer.page().bytes()[0], second.bytes()[0]), (0, 1));
+    let place = second.as_ptr();
+    drop(second);
+    turn_until(&mut writer, |writer| writer.page().as_ptr() == place);
+}
+
+#[test]
+fn pages_outlive_a_table_that_ends_while_they_are_looked_at() {
+    let (table, mut pool) = (PageTable::new(64).unwrap(), Pool::new(64));
+    (0..64).for_each(|index| table.put(index, page_of(7), &mut pool));
+    let readers: Vec<PageGuard> = (0..64).filter_map(|index| table.look(index, &mut pool)).collect();
+    drop(table);
+    let others: Vec<Page> = (0..64).map(|_| page_of(9)).collect();
+    assert!(readers.iter().all(|page| page.bytes().iter().all(|&byte| byte == 7)));
+    drop((readers, others));
+    pool.end_turn();
+}
+
+#[test]
+fn what_waits_to_be_looked_at_no_more_is_bounded() {
+    let (table, mut pool, mut reader) = (PageTable::new(1).unwrap(), Pool::new(4), Pool::new(4));
+    table.put(0, page_of(1), &mut pool);
+    let page = table.look(0, &mut reader);
+    let mut written = 0;
+    while pool.may_retire(1) {
+        let page = pool.page();
+        table.put(0, page, &mut pool);
+        written += 1;
+    }
+    assert_eq!(written, 1 << 14);
+    drop(page);
+    reader.end_turn();
+    turn_until(&mut pool, |pool| pool.may_retire(1));
+}
+
+#[test]
+fn runs_of_pages_are_put_across_groups_and_in_order() {
+    let (table, mut pool) = (PageTable::new(3 * GROUP_ENTRIES).unwrap(), Pool::new(64));
     let (first, count) = (GROUP_ENTRIES - 3, GROUP_ENTRIES + 5);
-    table.swap(first + 1, Some(page_of(99)));
-    let mut old = Vec::new();
-    let pages: Vec<Page> = (0..count as u8).map(page_of).collect();
-    table.swap_all(first, pages.into_iter(), |page| old.push(page.bytes()[0]));
-    assert_eq!(old, [99]);
-    let mut seen = Vec::new();
-    table.pages(first - 1, count + 2, |page| seen.push(page.map(|page| page.bytes()[0])));
-    let expected: Vec<Option<u8>> = (0..count as u8).map(Some).collect();
-    assert_eq!(seen, [vec![None], expected, vec![None]].concat());
-    assert!(
-        (0..table.len()).all(|index| table.page(index).is_some() == (first..first + count).contains(&index))
-    );
+    table.put(first + 1, page_of(99), &mut pool);
+    table.put_all(first, (0..count as u8).map(page_of).collect::<Vec<_>>().into_iter(), &mut pool);
+    let seen: Vec<Option<u8>> = (0..table.len()).map(|index| byte_at(&table, index, &mut pool)).collect();
+    let expected = |index: usize| index.checked_sub(first).filter(|at| *at < count).map(|at| at as u8);
+    assert_eq!(seen, (0..table.len()).map(expected).collect::<Vec<_>>());
+    turn_until(&mut pool, |pool| pool.page().bytes()[0] == 99);
 }
 
 #[test]
@@ -53,12 +146,12 @@ fn entries_that_share_a_lock_do_not_lose_each_others_pages() {
         .map(|id| {
             let table = Arc::clone(&table);
             std::thread::spawn(move || {
+                let mut pool = Pool::new(64);
                 for round in 0..2000u32 {
-                    let mine = page_of((round % 250) as u8);
-                    let old = table.swap(2 * id, Some(mine));
-                    assert_eq!(old.is_some(), round > 0);
-                    assert_eq!(table.page(2 * id).unwrap().bytes()[7], (round % 250) as u8);
-                    assert!(table.page(2 * id + 1).is_none());
+                    assert_eq!(table.is_vacant(2 * id), round == 0);
+                    table.put(2 * id, page_of((round % 250) as u8), &mut pool);
+                    assert_eq!(byte_at(&table, 2 * id, &mut pool), Some((round % 250) as u8));
+                    assert!(table.is_vacant(2 * id + 1));
                 }
             })
         })
@@ -68,68 +161,88 @@ fn entries_that_share_a_lock_do_not_lose_each_others_pages() {
 
 #[test]
 fn a_page_that_is_being_replaced_is_not_missing() {
-    let table = Arc::new(PageTable::new(GROUP_ENTRIES).unwrap());
-    for index in [0, 3] {
-        table.swap(index, Some(page_of(1)));
-    }
+    let (table, mut pool) = (Arc::new(PageTable::new(GROUP_ENTRIES).unwrap()), Pool::new(64));
+    [0, 3].into_iter().for_each(|index| table.put(index, page_of(1), &mut pool));
     let reader = {
         let table = Arc::clone(&table);
         std::thread::spawn(move || {
+            let mut pool = Pool::new(64);
             for _ in 0..20_000 {
-                assert!([0, 3].into_iter().all(|index| table.page(index).is_some()));
+                assert!([0, 3].into_iter().all(|index| byte_at(&table, index, &mut pool).is_some()));
             }
         })
     };
     while !reader.is_finished() {
-        table.swap_all(0, [page_of(2)].into_iter(), drop);
-        table.with(3, |page| {
-            let old = page.take();
-            std::thread::yield_now();
-            *page = old;
-        });
+        table.put_all(0, [page_of(2)].into_iter(), &mut pool);
+        table.change(3, 0..8, &mut pool, |_| std::thread::yield_now());
+        pool.end_turn();
     }
     reader.join().unwrap();
 }
 
 #[test]
-fn readers_never_see_half_of_a_page_while_writers_swap() {
-    let table = Arc::new(PageTable::new(1).unwrap());
+fn readers_never_see_half_of_a_page_while_writers_replace_and_change_it() {
+    let table = Arc::new(PageTable::new(2).unwrap());
     let threads: Vec<_> = (0..4u8)
         .map(|id| {
             let table = Arc::clone(&table);
             std::thread::spawn(move || {
-                for round in 0..2000u32 {
-                    if id % 2 == 0 {
-                        table.swap(0, Some(page_of((round % 250) as u8)));
-                    } else if let Some(page) = table.page(0) {
-                        assert!(page.bytes().iter().all(|&byte| byte == page.bytes()[0]));
+                let mut pool = Pool::new(16);
+                let mut kept = Vec::new();
+                for round in 0..4000u32 {
+                    let byte = (round % 250) as u8;
+                    match id {
+                        0 => {
+                            let mut page = pool.page();
+                            page.bytes_mut().unwrap().fill(byte);
+                            table.put(0, page, &mut pool);
+                        }
+                        1 => table.change(0, 0..PAGE_SIZE, &mut pool, |bytes| bytes.fill(byte)),
+                        _ => {
+                            let page = table.look(0, &mut pool);
+                            kept.extend(page.map(|page| Payload::from_guard(page, 0, PAGE_SIZE)));
+                            if round % 7 == 0 {
+                                kept.iter_mut().for_each(|payload| payload.count_pages(&mut pool));
+                            }
+                            let whole = |bytes: Vec<u8>| bytes.iter().all(|&byte| byte == bytes[0]);
+                            assert!(kept.iter().all(|payload| whole(payload.to_vec())));
+                            if round % 16 == 0 {
+                                kept.drain(..).for_each(|payload| pool.recycle_payload(payload));
+                            }
+                        }
+                    }
+                    if round % 3 == 0 {
+                        pool.end_turn();
                     }
                 }
             })
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert!(table.page(0).is_some());
+    assert!(!table.is_vacant(0));
 }
 
 #[test]
-fn changes_in_place_are_alone_with_their_page() {
+fn changes_are_alone_with_their_page() {
     let table = Arc::new(PageTable::new(1).unwrap());
-    table.swap(0, Some(Page::zeroed()));
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let table = Arc::clone(&table);
             std::thread::spawn(move || {
-                for _ in 0..1000 {
-                    table.with(0, |page| {
-                        let bytes = page.as_mut().unwrap().bytes_mut().unwrap();
-                        let count = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) + 1;
-                        bytes[..4].copy_from_slice(&count.to_le_bytes());
+                let mut pool = Pool::new(4);
+                for round in 0..1000 {
+                    table.change(0, 8..12, &mut pool, |bytes| {
+                        let count = u32::from_le_bytes(bytes.try_into().unwrap()) + 1;
+                        bytes.copy_from_slice(&count.to_le_bytes());
                     });
+                    let reader = (round % 3 == 0).then(|| table.look(0, &mut pool));
+                    drop(reader);
+                    pool.end_turn();
                 }
             })
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(table.page(0).unwrap().bytes()[..4], 4000u32.to_le_bytes());
+    let mut pool = Pool::new(1);
+    assert_eq!(table.look(0, &mut pool).unwrap().bytes()[8..12], 4000u32.to_le_bytes());
 }

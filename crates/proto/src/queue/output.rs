@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use isolane_memory::{Lent, PAGE_SIZE, Payload};
+use isolane_memory::{Lent, PAGE_SIZE, Payload, Pool};
 use isolane_wire::digest::Digest;
 
 use super::plan::TransmitPlan;
@@ -19,6 +19,8 @@ pub(crate) struct Output {
     items: VecDeque<Item>,
     /// Bytes of the front item's payload that are gone.
     payload_sent: usize,
+    /// Items in front whose pages are counted.
+    counted: usize,
     pending_bytes: usize,
     queued_bytes: u64,
 }
@@ -127,9 +129,17 @@ impl Output {
         self.queued_bytes = self.sent_bytes();
         self.pending_bytes = 0;
         self.payload_sent = 0;
+        self.counted = 0;
         self.items.clear();
         self.headers.clear();
         self.headers_sent = 0;
+    }
+
+    /// Counts the pages that `pool` looks at for what waits.
+    pub(crate) fn count_pages(&mut self, pool: &mut Pool) {
+        self.items.iter_mut().skip(self.counted).for_each(|item| item.payload.count_pages(pool));
+        // The last one may still get payload.
+        self.counted = self.items.len().saturating_sub(1);
     }
 
     /// The next bytes as a gather list.
@@ -172,6 +182,7 @@ impl Output {
                 break;
             }
             self.payload_sent = 0;
+            self.counted = self.counted.saturating_sub(1);
             if let Some(item) = self.items.pop_front()
                 && !item.payload.is_empty()
             {
@@ -202,6 +213,7 @@ impl Output {
     fn advance_all(&mut self, mut release: impl FnMut(Payload)) {
         self.pending_bytes = 0;
         self.payload_sent = 0;
+        self.counted = 0;
         self.headers.clear();
         self.headers_sent = 0;
         for item in self.items.drain(..) {

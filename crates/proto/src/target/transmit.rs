@@ -115,6 +115,12 @@ impl Queue {
         self.output.fill_plan(plan);
     }
 
+    /// Counts the pages of all payload that waits and that `pool` looks at, so that it may wait for longer.
+    pub fn count_pages(&mut self, pool: &mut Pool) {
+        self.output.count_pages(pool);
+        self.long_answers.turns.each_mut(|answer| answer.payload.count_pages(pool));
+    }
+
     /// The kernel has taken the first `n` bytes of the plan: payload that is wholly gone returns to `pool`.
     pub fn handle_transmitted(&mut self, n: usize, pool: &mut Pool) {
         self.output.advance(n, |payload| pool.recycle_payload(payload));

@@ -44,6 +44,11 @@ impl<T> Turns<T> {
         Some(Turn { at, all: self })
     }
 
+    /// Those that wait, whoever's turn it is.
+    pub(super) fn each_mut(&mut self, each: impl FnMut(&mut T)) {
+        self.waiting.iter_mut().map(|waiter| &mut waiter.what).for_each(each);
+    }
+
     /// Gives all up.
     pub(super) fn clear(&mut self) {
         self.waiting = Vec::new();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use isolane_memory::{Buffer, Payload};
+use isolane_memory::{Buffer, Payload, Pool};
 use isolane_proto::Completion;
 use isolane_proto::subsystem::{IoCommand, parse_io, parse_ranges};
 use isolane_proto::target::{Permit, Place, Transfer};
@@ -110,7 +110,7 @@ impl Core {
     fn read(&mut self, lane: &mut Lane, permit: Permit, position: usize, lba: u64, blocks: u64, fua: bool) {
         let namespace = self.shared.namespaces.at(position);
         let len = (blocks as usize) << namespace.geometry.block_shift;
-        if !fua && let Some(payload) = read_now(namespace, lba, blocks) {
+        if !fua && let Some(payload) = read_now(namespace, lba, blocks, &mut self.memory.pool) {
             return self.answer_at_once(lane, permit, position, Operation::Read, len, payload);
         }
         let read = Request::Read { lba, blocks };
@@ -126,7 +126,7 @@ impl Core {
     /// with less ado.
     #[inline]
     pub(super) fn read_at_once(
-        &self,
+        &mut self,
         association: Option<&Association>,
         entry: &SubmissionEntry,
         len: u32,
@@ -137,7 +137,8 @@ impl Core {
         }
         let (position, command) = self.check(Some(association), entry, len).ok()?;
         let IoCommand::Read { lba, blocks, fua: false } = command else { return None };
-        let payload = read_now(self.shared.namespaces.at(position), lba, u64::from(blocks))?;
+        let payload =
+            read_now(self.shared.namespaces.at(position), lba, u64::from(blocks), &mut self.memory.pool)?;
         self.counters.record(position, Operation::Read, Ok(u64::from(len)), Duration::ZERO);
         association.counters.record_read(u64::from(len));
         Some(payload)
@@ -239,12 +240,12 @@ impl Core {
 
 /// What small reads return at once, if the volume can.
 #[inline]
-fn read_now(namespace: &Namespace, lba: u64, blocks: u64) -> Option<Payload> {
+fn read_now(namespace: &Namespace, lba: u64, blocks: u64, pool: &mut Pool) -> Option<Payload> {
     let len = (blocks as usize) << namespace.geometry.block_shift;
     if Size::of(len) != Size::Small {
         return None;
     }
-    namespace.volume.read_now(lba, blocks)
+    namespace.volume.read_now(lba, blocks, pool)
 }
 
 /// Whether nothing may be left in a volatile cache: the host has disabled it.

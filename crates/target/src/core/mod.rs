@@ -238,6 +238,7 @@ impl Driver {
         // A host that sees the end of its connection may at once use its queue id again.
         self.reap();
         self.send_dirty();
+        self.stop_looking();
         self.see_to_travel();
         self.see_to_stop();
         turned

@@ -50,6 +50,10 @@ impl Core {
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, offered: usize) {
         self.counters.sent_bytes.add(count as u64);
         lane.is_stuck = count < offered;
+        if lane.is_stuck {
+            // Who knows how long it waits.
+            lane.queue.count_pages(&mut self.memory.pool);
+        }
         if !lane.is_stuck && (lane.queue.wants_transmit() || lane.is_limited()) {
             self.mark_dirty(lane);
         }
@@ -59,6 +63,7 @@ impl Core {
     /// The kernel still reads what it has taken: the reactor keeps that, and it counts as the lane's.
     fn handle_lent(&mut self, lane: &mut Lane, token: Token, count: usize, offered: usize) {
         let mut lent = self.spare_lent.pop().unwrap_or_default();
+        lane.queue.count_pages(&mut self.memory.pool);
         lane.queue.handle_lent(count, &mut lent);
         lane.lent_bytes += lent.bytes;
         self.reactor.lend(token, lent);
@@ -133,6 +138,32 @@ impl Driver {
             }
         }
         self.core.dirty.drain(..count);
+    }
+
+    /// Stops looking at pages of volumes, as far as that is possible: what is to be sent with the next turn is
+    /// looked at until then. It is counted instead if somebody waits for us to stop, or if nothing says that
+    /// the next turn comes soon.
+    pub(super) fn stop_looking(&mut self) {
+        if self.may_not_look_on() {
+            for index in 0..self.core.dirty.len() {
+                self.count_pages(self.core.dirty[index]);
+            }
+        }
+        if self.may_not_look_on() {
+            self.lanes.keys().collect::<Vec<_>>().into_iter().for_each(|key| self.count_pages(key));
+        }
+        self.core.memory.pool.end_turn();
+    }
+
+    fn may_not_look_on(&mut self) -> bool {
+        let pool = &mut self.core.memory.pool;
+        pool.guards_out() > 0 && (pool.is_awaited() || self.core.dirty.is_empty())
+    }
+
+    fn count_pages(&mut self, key: Key) {
+        if let Some(lane) = self.lanes.get_mut(key) {
+            lane.queue.count_pages(&mut self.core.memory.pool);
+        }
     }
 }
 
