@@ -95,18 +95,24 @@ impl PageTable {
     }
 
     /// Puts `pages` at the places from `first` on, in order, as [`PageTable::put`] does.
+    ///
+    /// # Panics
+    /// If they leave the table.
     pub fn put_all(&self, first: usize, pages: impl ExactSizeIterator<Item = Page>, pool: &mut Pool) {
         let count = pages.len();
+        let is_inside = first.checked_add(count).is_some_and(|end| end <= self.len);
+        assert!(is_inside, "{count} pages from {first} leave a table of {} pages", self.len);
         let mut pages = pages.into_iter();
         for range in groups(first, count) {
-            let mut old = [const { None }; GROUP_ENTRIES];
+            let mut swapped = [const { None }; GROUP_ENTRIES];
+            // All before the lock: what breaks off then leaves nothing behind that only limbo may let go of.
+            swapped[..range.len()].fill_with(|| pages.next().inspect(|page| pool.forget(page)));
             let group = self.lock(range.start);
-            for (index, old) in range.zip(&mut old) {
-                let page = pages.next().inspect(|page| pool.forget(page));
-                *old = group.replace(index, page);
+            for (index, page) in range.zip(&mut swapped) {
+                *page = group.replace(index, page.take());
             }
             drop(group);
-            old.into_iter().flatten().for_each(|old| pool.retire(old));
+            swapped.into_iter().flatten().for_each(|old| pool.retire(old));
         }
     }
 

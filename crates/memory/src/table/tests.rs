@@ -139,6 +139,31 @@ fn runs_of_pages_are_put_across_groups_and_in_order() {
     turn_until(&mut pool, |pool| pool.page().bytes()[0] == 99);
 }
 
+/// Looks at a page, has `put_all` replace it and then break off, and has others take all pages that were let go of.
+fn look_while_putting_breaks_off(len: usize, pages: impl ExactSizeIterator<Item = Page>) {
+    let (table, mut pool) = (PageTable::new(len).unwrap(), Pool::new(64));
+    table.put(0, page_of(1), &mut pool);
+    let reader = table.look(0, &mut pool).unwrap();
+    let attempt = std::panic::AssertUnwindSafe(|| table.put_all(0, pages, &mut pool));
+    assert!(std::panic::catch_unwind(attempt).is_err());
+    let others: Vec<Page> = (0..64).map(|_| page_of(9)).collect();
+    assert!(reader.bytes().iter().all(|&byte| byte == 1));
+    drop((reader, others));
+    // Nothing is locked for ever.
+    assert!(byte_at(&table, 0, &mut pool).is_some());
+}
+
+#[test]
+fn a_page_that_is_looked_at_outlives_a_run_that_leaves_the_table() {
+    look_while_putting_breaks_off(2, [2, 3, 4].map(page_of).into_iter());
+}
+
+#[test]
+fn a_page_that_is_looked_at_outlives_a_run_whose_pages_break_off() {
+    let page = |at| if at < 2 { page_of(at) } else { panic!("no more pages") };
+    look_while_putting_breaks_off(8, (0..3).map(page));
+}
+
 #[test]
 fn entries_that_share_a_lock_do_not_lose_each_others_pages() {
     let table = Arc::new(PageTable::new(GROUP_ENTRIES).unwrap());
