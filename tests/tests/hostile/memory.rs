@@ -1,9 +1,12 @@
 //! Memory: hosts that take it and never give it back, and hosts that ask for more than there is.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use isolane_reactor::{IoChoice, Mode};
+use isolane_target::{Placement, TargetConfig};
 use isolane_wire::admin::{GetLogPageCommand, LogPage};
 use isolane_wire::pdu::{CapsuleCmd, ControllerPdu};
 use isolane_wire::{Sgl, Status, SubmissionEntry};
@@ -34,6 +37,47 @@ fn resident_bytes() -> usize {
 }
 
 const MIB: u32 = 1 << 20;
+
+/// So many pages from `first` on, each full of words that say which it is and in which round it was written.
+fn pages_of_round(round: u32, first: u32, count: u32) -> Vec<u8> {
+    let word = |page| (u64::from(round) << 32 | u64::from(page)).to_le_bytes();
+    (first..first + count).flat_map(|page| word(page).repeat(PAGE / 8)).collect()
+}
+
+/// The rounds of which these pages from `first` on are; all of a page is of one.
+fn rounds_of(bytes: &[u8], first: u32) -> Vec<u32> {
+    let round_of = |(page, bytes): (u32, &[u8])| {
+        let round = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
+        assert!(bytes == pages_of_round(round, page, 1), "page {page} is not whole");
+        round
+    };
+    (first..).zip(bytes.chunks(PAGE)).map(round_of).collect()
+}
+
+/// What is read by each of so many commands, whose data comes in any order.
+fn take_answers(host: &mut MockHost, count: usize) -> HashMap<u16, Vec<u8>> {
+    let mut all = HashMap::<u16, Vec<u8>>::new();
+    let mut ended = 0;
+    while ended < count {
+        let answer = host.answer();
+        match answer.pdu {
+            ControllerPdu::C2hData(header) => {
+                let data = all.entry(header.cccid).or_default();
+                assert_eq!(header.datao as usize, data.len());
+                data.extend(answer.data);
+                ended += usize::from(header.success);
+            }
+            ControllerPdu::CapsuleResp(response) => {
+                assert_eq!(response.entry.status, Status::SUCCESS);
+                ended += 1;
+            }
+            other => panic!("expected an answer, got {other:?}"),
+        }
+    }
+    all
+}
+
+const PAGE: usize = 4096;
 
 #[test]
 fn a_host_that_takes_all_memory_for_writes_and_sends_nothing_does_not_starve_the_others() {
@@ -155,4 +199,67 @@ fn what_broken_connections_held_is_free_again() {
     assert_eq!(good.push(write_entry(0, 2048), &pattern(1, MIB as usize)).status, Status::SUCCESS);
     assert_eq!(good.fetch(read_entry(0, 2048), MIB).0.status, Status::SUCCESS);
     assert_eq!(target.counters().deferred_commands, deferred, "nothing had to wait for memory");
+}
+
+/// Hosts on both cores read long and short pieces of 4 MiB, and take nothing while another host writes these
+/// anew, again and again: far more than what may wait until nobody looks at it any more.
+fn overwrite_what_nobody_takes(config: TargetConfig) {
+    let _alone = alone();
+    let placement = Placement::RoundRobin;
+    let (_target, address) = start(TargetConfig { cores: one_core_twice(), placement, ..config });
+    let (_admin, mut writer) = pair(address, 31);
+    let mut write = |round| {
+        for at in 0..4 {
+            let data = pages_of_round(round, at * 256, 256);
+            let answer = writer.push(write_entry(u64::from(at) * 2048, 2048), &data);
+            assert_eq!(answer.status, Status::SUCCESS);
+        }
+    };
+    write(0);
+    let bad_admin = MockHost::admin(address);
+    let mut bad: Vec<MockHost> = (1..5).map(|qid| bad_admin.io_queue(qid, 127)).collect();
+    // Where each read begins and how long it is, in pages.
+    let reads: Vec<(u32, u32)> = (0..100).map(|at| (at * 37 % 992, [32, 1, 8, 24][at as usize % 4])).collect();
+    for host in &mut bad {
+        let entry = |&(first, count)| with_len(read_entry(u64::from(first) * 8, count * 8), count * 4096);
+        let entries = (0..).zip(reads.iter().map(entry));
+        let capsule = |(cid, entry)| CapsuleCmd { entry: SubmissionEntry { cid, ..entry }, data_len: 0 };
+        let bytes: Vec<u8> = entries.flat_map(|it| capsule(it).encode(&host.outbound).to_vec()).collect();
+        host.send_bytes(&bytes);
+        host.stream.peek(&mut [0]).unwrap();
+    }
+    let before = resident_bytes();
+    (1..=ROUNDS).for_each(write);
+    let taken = resident_bytes().saturating_sub(before);
+    assert!(taken < 96 << 20, "{} MiB", taken >> 20);
+    for host in &mut bad {
+        let answers = take_answers(host, reads.len());
+        for (cid, (first, count)) in (0..).zip(&reads) {
+            let rounds = rounds_of(&answers[&cid], *first);
+            assert_eq!(rounds.len(), *count as usize);
+            assert!(rounds.iter().all(|round| *round <= ROUNDS));
+        }
+        let (answer, data) = host.fetch(read_entry(0, 256), 128 << 10);
+        assert_eq!((answer.status, rounds_of(&data, 0)), (Status::SUCCESS, vec![ROUNDS; 32]));
+    }
+}
+
+/// 128 MiB.
+const ROUNDS: u32 = 32;
+
+#[test]
+fn answers_that_nobody_takes_stay_whole_and_keep_no_writer_from_their_blocks() {
+    overwrite_what_nobody_takes(TargetConfig { mode: Mode::Sleep, ..config(&["mem:4M"]) });
+}
+
+#[test]
+fn answers_on_epoll_that_nobody_takes_and_that_are_sent_in_order_keep_no_writer() {
+    let (mode, io) = (Mode::Adaptive, IoChoice::Epoll);
+    overwrite_what_nobody_takes(TargetConfig { mode, io, scheduling: false, ..config(&["mem:4M"]) });
+}
+
+#[test]
+fn answers_that_nobody_takes_and_that_are_lent_to_the_kernel_keep_no_writer() {
+    let (mode, zero_copy_above) = (Mode::Poll, Some(0));
+    overwrite_what_nobody_takes(TargetConfig { mode, zero_copy_above, ..config(&["mem:4M"]) });
 }
