@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::grace::Looker;
-use crate::guard::LOOKERS;
+use crate::guard::{self, LOOKERS};
 
 /// The part of a pool that others see.
 pub(crate) struct Meter {
@@ -43,8 +43,9 @@ impl Meter {
     #[cold]
     pub(crate) fn end_guard(&self) {
         if self.guards_ended.fetch_add(1, Ordering::AcqRel) == -1 {
-            // The last one of a pool that has gone.
+            // The last one of a pool that has gone. Perhaps no pool is left to let go of what it looked at.
             self.looker.end();
+            guard::release_orphans();
         }
     }
 

@@ -237,6 +237,7 @@ impl Drop for Pool {
         if is_unseen && self.free_pages() == self.pages_max {
             self.meter.give();
         }
+        guard::release_orphans();
     }
 }
 

@@ -219,7 +219,8 @@ fn overwrite_what_nobody_takes(config: TargetConfig) {
     let bad_admin = MockHost::admin(address);
     let mut bad: Vec<MockHost> = (1..5).map(|qid| bad_admin.io_queue(qid, 127)).collect();
     // Where each read begins and how long it is, in pages.
-    let reads: Vec<(u32, u32)> = (0..100).map(|at| (at * 37 % 992, [32, 1, 8, 24][at as usize % 4])).collect();
+    let reads: Vec<(u32, u32)> =
+        (0..100).map(|at| (at * 37 % 992, [32, 1, 8, 24][at as usize % 4])).collect();
     for host in &mut bad {
         let entry = |&(first, count)| with_len(read_entry(u64::from(first) * 8, count * 8), count * 4096);
         let entries = (0..).zip(reads.iter().map(entry));

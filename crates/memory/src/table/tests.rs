@@ -139,7 +139,8 @@ fn runs_of_pages_are_put_across_groups_and_in_order() {
     turn_until(&mut pool, |pool| pool.page().bytes()[0] == 99);
 }
 
-/// Looks at a page, has `put_all` replace it and then break off, and has others take all pages that were let go of.
+/// Looks at a page, has `put_all` replace it and then break off, and has others take all pages that were let
+/// go of.
 fn look_while_putting_breaks_off(len: usize, pages: impl ExactSizeIterator<Item = Page>) {
     let (table, mut pool) = (PageTable::new(len).unwrap(), Pool::new(64));
     table.put(0, page_of(1), &mut pool);
