@@ -18,6 +18,8 @@ use crate::region::{self, REGION_SIZE};
 pub(crate) struct Frame {
     /// Owners of the page while it is out; index of the next free page while it is free.
     pub(crate) count: AtomicU32,
+    /// A checksum of the page's bytes, which somebody computed after they were written last; 0 if nobody has.
+    pub(crate) checksum: AtomicU32,
     /// The pool whose bound the page counts against, or null.
     pub(crate) lender: AtomicPtr<Meter>,
 }
@@ -34,6 +36,7 @@ struct Slab {
 const SLAB_SIZE: usize = REGION_SIZE;
 const HEADER_PAGES: usize = 2;
 const PAGES_PER_SLAB: usize = SLAB_SIZE / PAGE_SIZE - HEADER_PAGES;
+const _: () = assert!(size_of::<Frame>() == 16);
 const _: () = assert!(size_of::<Slab>() <= HEADER_PAGES * PAGE_SIZE);
 
 /// Slabs that have free pages. All fields of a slab but its frames are guarded by this lock.
@@ -53,6 +56,7 @@ pub(crate) fn take() -> NonNull<u8> {
     unsafe { ptr::write_bytes(page.as_ptr(), 0, PAGE_SIZE) };
     let frame = frame(page);
     frame.lender.store(ptr::null_mut(), Ordering::Relaxed);
+    frame.checksum.store(0, Ordering::Relaxed);
     frame.count.store(1, Ordering::Relaxed);
     page
 }
@@ -138,6 +142,7 @@ impl Arena {
         let slab: NonNull<Slab> = region::take().cast();
         let frames = std::array::from_fn(|index| Frame {
             count: AtomicU32::new(index as u32 + 1),
+            checksum: AtomicU32::new(0),
             lender: AtomicPtr::new(ptr::null_mut()),
         });
         let header = Slab { frames, free_head: 0, free_count: PAGES_PER_SLAB as u32, position: 0 };

@@ -52,9 +52,19 @@ impl PageGuard {
 
     /// The same page, counted.
     pub(crate) fn page(&self) -> Page {
-        // SAFETY: a table or limbo owns the page; the handle made here is never dropped.
-        let page = ManuallyDrop::new(unsafe { Page::from_raw(self.page) });
-        Page::clone(&page)
+        Page::clone(&self.handle())
+    }
+
+    /// [`Page::checksum`].
+    #[inline]
+    pub(crate) fn checksum(&self, compute: impl FnOnce(&[u8]) -> u32) -> u32 {
+        self.handle().checksum(compute)
+    }
+
+    /// For use while this guard lives.
+    fn handle(&self) -> ManuallyDrop<Page> {
+        // SAFETY: a table or limbo owns the page; this handle is never dropped.
+        ManuallyDrop::new(unsafe { Page::from_raw(self.page) })
     }
 
     pub(crate) fn as_ptr(&self) -> NonNull<u8> {

@@ -55,14 +55,33 @@ impl Page {
         self.is_unique().then(|| unsafe { self.0.cast::<PageBytes>().as_mut() })
     }
 
-    /// Whether nobody else holds this page.
+    /// Whether nobody else holds this page, so that its owner may write to it.
     pub fn is_unique(&self) -> bool {
-        let is_unique = self.frame().count.load(Ordering::Relaxed) == 1;
+        let frame = self.frame();
+        let is_unique = frame.count.load(Ordering::Relaxed) == 1;
         if is_unique {
             // Whatever former owners read happened before they let go.
             fence(Ordering::Acquire);
+            if frame.checksum.load(Ordering::Relaxed) != 0 {
+                frame.checksum.store(0, Ordering::Relaxed);
+            }
         }
         is_unique
+    }
+
+    /// What `compute` makes of the bytes; remembered until the page may be written to again, so every caller
+    /// has to bring the same function.
+    #[inline]
+    pub(crate) fn checksum(&self, compute: impl FnOnce(&[u8]) -> u32) -> u32 {
+        let known = &self.frame().checksum;
+        match known.load(Ordering::Relaxed) {
+            0 => {
+                let computed = compute(self.bytes());
+                known.store(computed, Ordering::Relaxed);
+                computed
+            }
+            checksum => checksum,
+        }
     }
 
     /// Fetches the first bytes into the cache, for who is going to have the kernel read them soon. The

@@ -200,6 +200,16 @@ impl Payload {
         }
     }
 
+    /// What `compute` makes of all bytes, if they are one whole page: remembered with the page until its owner may
+    /// write to it. The whole program has to bring one function.
+    #[inline]
+    pub fn page_checksum(&self, compute: impl FnOnce(&[u8]) -> u32) -> Option<u32> {
+        match &self.segments[..] {
+            [segment] => segment.page_checksum(compute),
+            _ => None,
+        }
+    }
+
     /// All bytes, copied.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
@@ -290,6 +300,21 @@ mod tests {
     #[test]
     fn a_segment_stays_small() {
         assert!(size_of::<Segment>() <= 24);
+    }
+
+    #[test]
+    fn a_checksum_is_computed_once_until_the_page_is_written() {
+        let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum();
+        let mut page = Page::zeroed();
+        page.bytes_mut().unwrap().fill(2);
+        let payload = Payload::from(page.clone());
+        assert_eq!(payload.page_checksum(sum), Some(8192));
+        assert_eq!(payload.clone().page_checksum(|_| unreachable!("it is known")), Some(8192));
+        assert_eq!(payload.slice(0, 4095).page_checksum(sum), None);
+        assert!(page.bytes_mut().is_none());
+        drop(payload);
+        page.bytes_mut().unwrap()[4095] = 3;
+        assert_eq!(Payload::from(page).page_checksum(sum), Some(8193));
     }
 
     proptest! {

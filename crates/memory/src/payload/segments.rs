@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::PAGE_SIZE;
 use crate::block::Block;
 use crate::guard::PageGuard;
 use crate::page::Page;
@@ -59,6 +60,20 @@ impl Segment {
                 Some(Run::of(page.as_ptr(), usize::from(*start) + from, count))
             }
             Segment::Block { .. } | Segment::Static(_) => None,
+        }
+    }
+
+    /// [`Page::checksum`], if this is all of a page.
+    #[inline]
+    pub(super) fn page_checksum(&self, compute: impl FnOnce(&[u8]) -> u32) -> Option<u32> {
+        match self {
+            Segment::Page { page, start: 0, len } if usize::from(*len) == PAGE_SIZE => {
+                Some(page.checksum(compute))
+            }
+            Segment::Guard { page, start: 0, len } if usize::from(*len) == PAGE_SIZE => {
+                Some(page.checksum(compute))
+            }
+            _ => None,
         }
     }
 

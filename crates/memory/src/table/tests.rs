@@ -249,6 +249,21 @@ fn readers_never_see_half_of_a_page_while_writers_replace_and_change_it() {
 }
 
 #[test]
+fn a_page_that_was_changed_is_not_taken_for_what_it_was() {
+    let (table, mut pool) = (PageTable::new(1).unwrap(), Pool::new(4));
+    table.put(0, page_of(1), &mut pool);
+    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum();
+    for round in 1..100 {
+        let payload = Payload::from_guard(table.look(0, &mut pool).unwrap(), 0, PAGE_SIZE);
+        assert_eq!(payload.page_checksum(sum), Some(4096 - 8 + 8 * round));
+        pool.recycle_payload(payload);
+        // In place, or in a copy while another test looks.
+        pool.end_turn();
+        table.change(0, 8..16, &mut pool, |bytes| bytes.fill(round as u8 + 1));
+    }
+}
+
+#[test]
 fn changes_are_alone_with_their_page() {
     let table = Arc::new(PageTable::new(1).unwrap());
     let threads: Vec<_> = (0..4)

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use isolane_memory::{Lent, PAGE_SIZE, Payload, Pool};
-use isolane_wire::digest::Digest;
+use isolane_wire::digest::{Digest, crc32c};
 
 use super::plan::TransmitPlan;
 use super::progress::Debt;
@@ -238,9 +238,12 @@ impl Output {
 /// Sent header bytes are moved out of the way once there are so many.
 const COMPACT_BYTES: usize = 16 * 1024;
 
-/// The data digest. Within a page the processor reads ahead of it by itself, but not from one page to the
-/// next.
+/// The data digest. That of a page that was sent before is known, unless the page has been written since. Within
+/// a page the processor reads ahead by itself, but not from one page to the next.
 fn digest(payload: &Payload) -> u32 {
+    if let Some(known) = payload.page_checksum(crc32c) {
+        return known;
+    }
     let mut digest = Digest::new();
     let slices = payload.slices(0, payload.len());
     let mut pages = slices.flat_map(|slice| slice.chunks(PAGE_SIZE)).peekable();
