@@ -102,6 +102,7 @@ impl PageTable {
         let count = pages.len();
         let is_inside = first.checked_add(count).is_some_and(|end| end <= self.len);
         assert!(is_inside, "{count} pages from {first} leave a table of {} pages", self.len);
+        groups(first, count).for_each(|range| self.prefetch_entry(range.start));
         let mut pages = pages.into_iter();
         for range in groups(first, count) {
             let mut swapped = [const { None }; GROUP_ENTRIES];
