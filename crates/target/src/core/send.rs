@@ -4,7 +4,7 @@
 
 use isolane_memory::Lent;
 use isolane_proto::queue::TransmitPlan;
-use isolane_reactor::{Sent, Token};
+use isolane_reactor::{Mode, Sent, Token};
 
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
@@ -50,14 +50,18 @@ impl Core {
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, offered: usize) {
         self.counters.sent_bytes.add(count as u64);
         lane.is_stuck = count < offered;
-        if lane.is_stuck {
-            // Who knows how long it waits.
+        if lane.is_stuck && self.may_sleep() {
+            // Nobody may have to wait for us then.
             lane.queue.count_pages(&mut self.memory.pool);
         }
         if !lane.is_stuck && (lane.queue.wants_transmit() || lane.is_limited()) {
             self.mark_dirty(lane);
         }
         self.resume_after_send(lane);
+    }
+
+    fn may_sleep(&self) -> bool {
+        self.reactor.mode() != Mode::Poll
     }
 
     /// The kernel still reads what it has taken: the reactor keeps that, and it counts as the lane's.
@@ -141,8 +145,8 @@ impl Driver {
     }
 
     /// Stops looking at pages of volumes, as far as that is possible: what is to be sent with the next turn is
-    /// looked at until then. It is counted instead if somebody waits for us to stop, or if nothing says that
-    /// the next turn comes soon.
+    /// looked at until then, and in poll mode what a full socket did not take, too. It is counted instead if somebody
+    /// waits for us to stop, or if nothing says that the next turn comes soon.
     pub(super) fn stop_looking(&mut self) {
         if self.may_not_look_on() {
             for index in 0..self.core.dirty.len() {
@@ -156,8 +160,9 @@ impl Driver {
     }
 
     fn may_not_look_on(&mut self) -> bool {
+        let is_next_turn_late = self.core.dirty.is_empty() && self.core.may_sleep();
         let pool = &mut self.core.memory.pool;
-        pool.guards_out() > 0 && (pool.is_awaited() || self.core.dirty.is_empty())
+        pool.guards_out() > 0 && (is_next_turn_late || pool.is_awaited())
     }
 
     fn count_pages(&mut self, key: Key) {
