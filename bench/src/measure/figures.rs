@@ -106,7 +106,11 @@ pub struct Spread {
 impl Spread {
     /// Sums up one figure of several samples; none if no sample has it.
     pub fn of(samples: &[Sample], figure: Figure) -> Option<Spread> {
-        let mut values: Vec<f64> = samples.iter().filter_map(|s| s.get(figure.key()).copied()).collect();
+        Spread::among(samples.iter().filter_map(|sample| sample.get(figure.key()).copied()).collect())
+    }
+
+    /// Sums up values; none if there is none.
+    pub fn among(mut values: Vec<f64>) -> Option<Spread> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
         let (low, high) = ((values.len() - 1) / 2, values.len() / 2);

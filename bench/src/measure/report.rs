@@ -91,14 +91,36 @@ impl Measured {
         Spread::of(&self.entrants.iter().find(|found| found.name == entrant)?.samples, figure)
     }
 
-    /// One figure of an entrant, divided by the best of the others that has it.
+    /// One figure of an entrant, divided by the best of the others that has it: the median of what each round
+    /// gives, because a machine that becomes faster or slower from one round to the next does so for all that
+    /// are measured in it.
     pub fn ratio(&self, of: &str, to: &[&str], figure: Figure) -> Option<f64> {
-        let best = |best: f64, value: f64| match figure.is_more_better() {
-            true => best.max(value),
-            false => best.min(value),
+        let is_better =
+            |value: f64, best: f64| if figure.is_more_better() { value > best } else { value < best };
+        let mut best: Option<(&str, f64)> = None;
+        for name in to {
+            if let Some(Spread { median, .. }) = self.spread(name, figure)
+                && best.is_none_or(|(_, best)| is_better(median, best))
+            {
+                best = Some((*name, median));
+            }
+        }
+        let (other, median) = best?;
+        match self.ratios(of, other, figure) {
+            Some(ratios) => Spread::among(ratios).map(|spread| spread.median),
+            None => Some(self.spread(of, figure)?.median / median),
+        }
+    }
+
+    /// The ratio of each round; none if a sample is missing, so that nobody knows which belong together.
+    fn ratios(&self, of: &str, to: &str, figure: Figure) -> Option<Vec<f64>> {
+        let figures = |name: &str| -> Option<Vec<f64>> {
+            let found = self.entrants.iter().find(|found| found.name == name && found.errors.is_empty())?;
+            found.samples.iter().map(|sample| sample.get(figure.key()).copied()).collect()
         };
-        let others = to.iter().filter_map(|name| Some(self.spread(name, figure)?.median));
-        Some(self.spread(of, figure)?.median / others.reduce(best)?)
+        let (ours, theirs) = (figures(of)?, figures(to)?);
+        let is_whole = ours.len() == theirs.len();
+        is_whole.then(|| ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
     }
 }
 
@@ -119,6 +141,19 @@ mod tests {
         let ratio = |figure| measured.ratio("isolane", &["spdk", "spdk-uring", "absent"], figure);
         assert_eq!((ratio(Figure::Rate), ratio(Figure::Mean)), (Some(1.5), Some(0.5)));
         assert_eq!(measured.ratio("isolane", &["absent"], Figure::Rate), None);
+    }
+
+    #[test]
+    fn a_ratio_is_the_middle_one_of_all_rounds() {
+        let mut report = Report::default();
+        for (name, rates) in [("isolane", [90.0, 45.0, 44.0]), ("floor", [100.0, 100.0, 50.0])] {
+            let samples = rates.map(|rate| [("iops".to_owned(), rate)].into());
+            report.place("r4k-qd8", 1.0, name).samples.extend(samples);
+        }
+        let ratio = |report: &Report| report.rows[0].ratio("isolane", &["floor"], Figure::Rate);
+        assert_eq!(ratio(&report), Some(0.88));
+        report.place("r4k-qd8", 1.0, "floor").errors.push("no luck".into());
+        assert_eq!(ratio(&report), Some(0.45));
     }
 
     #[test]

@@ -44,7 +44,7 @@ fn heading(report: &Report) -> String {
     let counts = report.rows.iter().flat_map(|row| &row.entrants).map(|found| found.samples.len());
     format!(
         "**Machine**: {} cores of {}, Linux {}, loopback. **Commit**: `{}`, {}. **Command**: `{}`: medians of {} \
-         samples of {seconds} s, taken in turn; smallest and largest in brackets.\n",
+         samples of {seconds} s, taken in turn; smallest and largest in brackets; ratios are medians of the rounds'.\n",
         report.machine.cores,
         report.machine.processor,
         report.machine.kernel,
