@@ -75,6 +75,12 @@ impl PageTable {
         }
     }
 
+    /// Fetches the entries from `first` on, `count` of them, as far as they exist.
+    #[inline]
+    pub fn prefetch_entries(&self, first: usize, count: usize) {
+        groups(first, count).for_each(|range| self.prefetch_entry(range.start));
+    }
+
     /// Fetches the page at `index`, as [`Page::prefetch`] does. Quick if the entry is in the cache.
     #[inline]
     pub fn prefetch_page(&self, index: usize) {
@@ -102,7 +108,7 @@ impl PageTable {
         let count = pages.len();
         let is_inside = first.checked_add(count).is_some_and(|end| end <= self.len);
         assert!(is_inside, "{count} pages from {first} leave a table of {} pages", self.len);
-        groups(first, count).for_each(|range| self.prefetch_entry(range.start));
+        self.prefetch_entries(first, count);
         let mut pages = pages.into_iter();
         for range in groups(first, count) {
             let mut swapped = [const { None }; GROUP_ENTRIES];

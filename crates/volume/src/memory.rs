@@ -102,7 +102,9 @@ impl MemoryVolume {
     }
 
     fn read_pieces(&self, offset: usize, len: usize, pool: &mut Pool) -> Payload {
-        let mut payload = Payload::with_capacity(pages_for(offset % PAGE_SIZE + len));
+        let count = pages_for(offset % PAGE_SIZE + len);
+        self.pages.prefetch_entries(offset / PAGE_SIZE, count);
+        let mut payload = Payload::with_capacity(count);
         for piece in pieces(offset, len) {
             match self.pages.look(piece.page, pool) {
                 Some(page) => {
