@@ -12,6 +12,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/isolane-suite.XXXXXX")
 mkdir -p "$logs"
 nqn=nqn.2014-08.org.nvmexpress:uuid:15015015-0000-4000-8000-000000000001
 declare -A target_pid=() target_arguments=()
+serve_options=()   # of all targets
 
 end_targets() { # what this shell still has running
 	local name
@@ -34,7 +35,7 @@ start_target() { # NAME PORT OPTION...: returns when it listens
 	local name=$1 port=$2; shift 2
 	target_arguments[$name]="$port $*"
 	: > "$logs/target-$name.out"
-	"$isolane" serve "$@" --listen "127.0.0.1:$port" --advertise "10.0.2.2:$port" --nqn "$nqn" \
+	"$isolane" serve "$@" "${serve_options[@]}" --listen "127.0.0.1:$port" --advertise "10.0.2.2:$port" --nqn "$nqn" \
 		< /dev/null > "$logs/target-$name.out" 2>> "$logs/target-$name.log" &
 	target_pid[$name]=$!
 	wait_for 30 listens_or_ended "$name" && grep -q '^listening on ' "$logs/target-$name.out" && return 0

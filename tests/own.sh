@@ -1,19 +1,25 @@
 #!/bin/bash
-# own.sh [--long] [SUITE...] - Isolane's host against Isolane's target, as programs.
+# own.sh [--long] [--switched] [SUITE...] - Isolane's host against Isolane's target, as programs.
 #
 # Suites: combinations (bench --verify over block sizes, depths, digests, I/O engines and
 # volumes), copy, restarts (both ends end and come back at random), killed (kill -9: nothing
-# acknowledged as durable is lost).  The closing line is `N passed, N failed`.
+# acknowledged as durable is lost).  --switched: with the switches the other way than by default.
+# The closing line is `N passed, N failed`.
 set -u
 . "$(dirname "$0")/lib.sh"
 
-long=
+long= run=own host_options=()
 [ "${1-}" = --long ] && { long=1; shift; }
+if [ "${1-}" = --switched ]; then
+	shift; run=switched
+	serve_options=(--scheduling off --scheduler dynamic --placement round-robin --zero-copy-above 0 --mode sleep)
+	host_options=(--lanes 2 --read-lanes 1 --poll-lanes 1 --spread --hold --mode sleep)
+fi
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=(combinations copy restarts killed)
 
 uri() { echo "nvme+tcp://127.0.0.1:$1/$nqn?nsid=${2:-1}"; }
-quiet_bench() { "$isolane" --log-level warn bench "$@"; }
+quiet_bench() { "$isolane" --log-level warn bench "$@" "${host_options[@]}"; }
 
 # ---- combinations -----------------------------------------------------------------
 digest_options() { case $1 in none) ;; header) echo -g;; data) echo -G;; both) echo -g -G;; esac; }
@@ -155,8 +161,8 @@ suite_killed() {
 	done
 }
 
-rm -f "$logs"/own-*.results
+rm -f "$logs/$run"-*.results
 for suite in "${wanted[@]}"; do
-	(trap end_targets EXIT; "suite_$suite") 2>&1 | tee "$logs/own-$suite.results" | sed -u "s,^,[own/$suite] ,"
+	(trap end_targets EXIT; "suite_$suite") 2>&1 | tee "$logs/$run-$suite.results" | sed -u "s,^,[$run/$suite] ,"
 done
-tally "$logs"/own-*.results
+tally "$logs/$run"-*.results
