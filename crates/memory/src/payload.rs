@@ -40,12 +40,7 @@ impl Payload {
     /// If the range is outside of the page, or empty.
     #[inline]
     pub fn from_page(page: Page, start: usize, len: usize) -> Payload {
-        assert!(
-            start < PAGE_SIZE && len > 0 && len <= PAGE_SIZE - start,
-            "{len} bytes from {start} leave the page"
-        );
-        let segment = Segment::Page { page, start: start as u16, len: len as u16 };
-        Payload { segments: Segments::of(segment), len }
+        Payload::of(start, len, Segment::Page { page, start: start as u16, len: len as u16 })
     }
 
     /// `len` bytes from `start` of a page that is looked at.
@@ -54,11 +49,16 @@ impl Payload {
     /// If the range is outside of the page, or empty.
     #[inline]
     pub fn from_guard(page: PageGuard, start: usize, len: usize) -> Payload {
+        Payload::of(start, len, Segment::Guard { page, start: start as u16, len: len as u16 })
+    }
+
+    /// One piece of a page.
+    #[inline]
+    fn of(start: usize, len: usize, segment: Segment) -> Payload {
         assert!(
             start < PAGE_SIZE && len > 0 && len <= PAGE_SIZE - start,
             "{len} bytes from {start} leave the page"
         );
-        let segment = Segment::Guard { page, start: start as u16, len: len as u16 };
         Payload { segments: Segments::of(segment), len }
     }
 
