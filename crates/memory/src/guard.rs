@@ -44,7 +44,8 @@ impl PageGuard {
         unsafe { self.page.cast::<PageBytes>().as_ref() }
     }
 
-    /// Fetches the first bytes into the cache, as [`Page::prefetch`] does.
+    /// Fetches the first bytes into the cache, for who is going to have the kernel read them soon. The
+    /// processor fetches the rest itself once it sees the bytes used in order.
     #[inline]
     pub fn prefetch(&self) {
         cache::prefetch_at::<{ cache::FIRST_BYTES }>(self.page.as_ptr());
@@ -111,8 +112,8 @@ impl Limbo {
     }
 
     #[inline]
-    pub(crate) fn put(&mut self, page: Page) {
-        self.retired.push(page);
+    pub(crate) fn put(&mut self, pages: impl IntoIterator<Item = Page>) {
+        self.retired.extend(pages);
     }
 
     /// Pages in it.
@@ -158,7 +159,7 @@ pub(crate) fn orphan(pages: impl Iterator<Item = Page>) {
         return pages.for_each(drop);
     }
     let mut orphans = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
-    pages.for_each(|page| orphans.put(page));
+    orphans.put(pages);
     HAS_ORPHANS.store(!orphans.is_empty(), Ordering::Relaxed);
 }
 

@@ -84,13 +84,6 @@ impl Page {
         }
     }
 
-    /// Fetches the first bytes into the cache, for who is going to have the kernel read them soon. The
-    /// processor fetches the rest itself once it sees the bytes used in order.
-    #[inline]
-    pub fn prefetch(&self) {
-        prefetch(self.0);
-    }
-
     /// The address, for the kernel's use while the page is held.
     pub(crate) fn as_ptr(&self) -> NonNull<u8> {
         self.0

@@ -34,31 +34,17 @@ impl Payload {
         Payload { segments: Segments::with_capacity(segments), len: 0 }
     }
 
-    /// `len` bytes of a page from `start`.
-    ///
-    /// # Panics
-    /// If the range is outside of the page, or empty.
-    #[inline]
-    pub fn from_page(page: Page, start: usize, len: usize) -> Payload {
-        Payload::of(start, len, Segment::Page { page, start: start as u16, len: len as u16 })
-    }
-
     /// `len` bytes from `start` of a page that is looked at.
     ///
     /// # Panics
     /// If the range is outside of the page, or empty.
     #[inline]
     pub fn from_guard(page: PageGuard, start: usize, len: usize) -> Payload {
-        Payload::of(start, len, Segment::Guard { page, start: start as u16, len: len as u16 })
-    }
-
-    /// One piece of a page.
-    #[inline]
-    fn of(start: usize, len: usize, segment: Segment) -> Payload {
         assert!(
             start < PAGE_SIZE && len > 0 && len <= PAGE_SIZE - start,
             "{len} bytes from {start} leave the page"
         );
+        let segment = Segment::Guard { page, start: start as u16, len: len as u16 };
         Payload { segments: Segments::of(segment), len }
     }
 
@@ -215,11 +201,6 @@ impl Payload {
         let mut bytes = Vec::with_capacity(self.len);
         self.slices(0, self.len).for_each(|slice| bytes.extend_from_slice(slice));
         bytes
-    }
-
-    /// The pages among what it refers to; the rest is let go of.
-    pub fn into_pages(mut self) -> impl Iterator<Item = Page> {
-        std::mem::take(&mut *self.segments).into_iter().filter_map(Segment::into_page)
     }
 
     /// Gives its pages and guards to `pool`.

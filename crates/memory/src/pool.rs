@@ -166,8 +166,8 @@ impl Pool {
 
     /// Takes what was taken out of a table, where others may still look at it.
     #[inline]
-    pub(crate) fn retire(&mut self, page: Page) {
-        self.limbo.put(page);
+    pub(crate) fn retire(&mut self, pages: impl IntoIterator<Item = Page>) {
+        self.limbo.put(pages);
     }
 
     /// Whether so many more pages may be taken out of tables now: those that wait until nobody looks at them

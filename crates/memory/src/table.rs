@@ -81,7 +81,7 @@ impl PageTable {
         groups(first, count).for_each(|range| self.prefetch_entry(range.start));
     }
 
-    /// Fetches the page at `index`, as [`Page::prefetch`] does. Quick if the entry is in the cache.
+    /// Fetches the page at `index`, as [`PageGuard::prefetch`] does, and its counter. Quick if the entry is in the cache.
     #[inline]
     pub fn prefetch_page(&self, index: usize) {
         if index < self.len
@@ -97,19 +97,18 @@ impl PageTable {
     pub fn put(&self, index: usize, page: Page, pool: &mut Pool) {
         pool.forget(&page);
         let old = self.lock(index).replace(index, Some(page));
-        old.into_iter().for_each(|old| pool.retire(old));
+        pool.retire(old);
     }
 
     /// Puts `pages` at the places from `first` on, in order, as [`PageTable::put`] does.
     ///
     /// # Panics
     /// If they leave the table.
-    pub fn put_all(&self, first: usize, pages: impl ExactSizeIterator<Item = Page>, pool: &mut Pool) {
+    pub fn put_all(&self, first: usize, mut pages: impl ExactSizeIterator<Item = Page>, pool: &mut Pool) {
         let count = pages.len();
         let is_inside = first.checked_add(count).is_some_and(|end| end <= self.len);
         assert!(is_inside, "{count} pages from {first} leave a table of {} pages", self.len);
         self.prefetch_entries(first, count);
-        let mut pages = pages.into_iter();
         for range in groups(first, count) {
             let mut swapped = [const { None }; GROUP_ENTRIES];
             // All before the lock: what breaks off then leaves nothing behind that only limbo may let go of.
@@ -119,7 +118,7 @@ impl PageTable {
                 *page = group.replace(index, page.take());
             }
             drop(group);
-            swapped.into_iter().flatten().for_each(|old| pool.retire(old));
+            pool.retire(swapped.into_iter().flatten());
         }
     }
 
@@ -129,7 +128,7 @@ impl PageTable {
             return;
         }
         let old = self.lock(index).replace(index, None);
-        old.into_iter().for_each(|old| pool.retire(old));
+        pool.retire(old);
     }
 
     /// Has `fill` change a part of the page at `index`, alone with it; a missing page is one of zeroes. Where
@@ -158,7 +157,7 @@ impl PageTable {
             }
         };
         match unused {
-            Ok(old) => old.into_iter().for_each(|old| pool.retire(old)),
+            Ok(old) => pool.retire(old),
             Err(fresh) => pool.recycle_page(fresh),
         }
     }

@@ -42,14 +42,6 @@ impl Segment {
         }
     }
 
-    pub(super) fn into_page(self) -> Option<Page> {
-        match self {
-            Segment::Page { page, .. } => Some(page),
-            Segment::Guard { page, .. } => Some(page.page()),
-            Segment::Block { .. } | Segment::Static(_) => None,
-        }
-    }
-
     /// Where so many bytes from there are, if they are in a page.
     fn run(&self, from: usize, count: usize) -> Option<Run> {
         match self {
