@@ -16,15 +16,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("observe", &[]),
     ("volume", &["memory", "reactor", "observe"]),
     ("target", &["wire", "memory", "proto", "reactor", "volume", "observe"]),
-    ("host", &["wire", "memory", "proto", "reactor", "observe"]),
-    ("engine", &["memory", "ring", "reactor", "host", "observe"]),
+    ("attach", &["ring"]),
+    ("host", &["wire", "memory", "proto", "ring", "reactor", "attach", "observe"]),
+    ("engine", &["memory", "ring", "reactor", "attach", "host", "observe"]),
     ("verbs", &["memory", "ring", "reactor", "observe"]),
     ("sim", &["wire", "memory", "proto", "reactor", "volume"]),
     (
         "cli",
         &[
-            "wire", "memory", "proto", "ring", "reactor", "observe", "volume", "target", "host", "engine",
-            "verbs",
+            "wire", "memory", "proto", "ring", "reactor", "observe", "volume", "target", "attach", "host",
+            "engine", "verbs",
         ],
     ),
 ];
