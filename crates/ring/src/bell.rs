@@ -4,6 +4,8 @@
 //! flag is armed. So a waiter that spins costs its other side nothing, and one that sleeps is woken once. The
 //! flag belongs to whom it wakes: a thread has one for all of its rings.
 //!
+//! Who waits for nothing else needs no bell: it sleeps on the flag itself ([`Flag::wait`]), in a blocking call.
+//!
 //! Sockets and not an eventfd: that would be one file for both sides, and whoever has it can make it block
 //! who writes to it, and take what was meant for another. Of a pair each side has an end of its own.
 //!
@@ -21,6 +23,8 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
 };
+#[cfg(not(loom))]
+use rustix::thread::futex;
 
 use crate::index::Line;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -59,6 +63,38 @@ impl Flag {
     pub fn take(&self) -> bool {
         fence(Ordering::SeqCst);
         self.armed.0.load(Ordering::Relaxed) != 0 && self.armed.0.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
+#[cfg(not(loom))]
+impl Flag {
+    /// Sleeps on the armed flag, until somebody wakes who has taken it. Returns false if time ran out; true may
+    /// mean anything else, so look again.
+    pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(FOREVER));
+        // Not private to the process: the other side finds the same page in its own memory.
+        let outcome = futex::wait(&self.armed.0, futex::Flags::empty(), 1, timeout.as_ref());
+        outcome != Err(Errno::TIMEDOUT)
+    }
+
+    /// Wakes who sleeps on the flag, if it is armed: call it after publishing. Returns whether it was.
+    #[inline]
+    pub fn rouse(&self) -> bool {
+        let must = self.take();
+        if must {
+            self.rouse_anyway();
+        }
+        must
+    }
+
+    /// Disarms the flag and wakes who sleeps on it, even if somebody else has taken it: who took it may have
+    /// died before it could wake.
+    #[cold]
+    pub fn rouse_anyway(&self) {
+        fence(Ordering::SeqCst);
+        self.armed.0.store(0, Ordering::Relaxed);
+        // It fails only for an address that is no word, and this is one.
+        let _ = futex::wake(&self.armed.0, futex::Flags::empty(), i32::MAX as u32);
     }
 }
 
@@ -196,6 +232,46 @@ mod tests {
         assert!(other.ring() && !other.ring());
         assert!(bell.sleep(Some(Duration::ZERO)).unwrap());
         assert!(!bell.sleep(Some(Duration::ZERO)).unwrap(), "the ring was heard");
+    }
+
+    #[test]
+    fn who_sleeps_on_the_flag_itself_is_woken_and_not_before() {
+        let flag = Arc::new(Flag::new());
+        flag.arm();
+        assert!(!flag.wait(Some(Duration::from_millis(1))), "nobody has woken it");
+        let theirs = Arc::clone(&flag);
+        let waker = std::thread::spawn(move || theirs.rouse());
+        assert!(flag.wait(Some(Duration::from_secs(60))));
+        assert!(waker.join().unwrap() && !flag.rouse());
+        assert!(flag.wait(None), "a flag that is not armed is not slept on");
+    }
+
+    /// As after a waker that was killed between taking the flag and waking.
+    #[test]
+    fn who_sleeps_on_a_flag_that_somebody_has_taken_can_be_woken_nevertheless() {
+        let flag = Arc::new(Flag::new());
+        flag.arm();
+        let theirs = Arc::clone(&flag);
+        let sleeper = std::thread::spawn(move || theirs.wait(Some(Duration::from_secs(60))));
+        assert!(flag.take());
+        flag.rouse_anyway();
+        assert!(sleeper.join().unwrap());
+    }
+
+    #[test]
+    fn two_mappings_of_the_same_memory_wake_each_other() {
+        let ours = crate::Memory::create("flags", crate::PAGE_SIZE).unwrap();
+        let memfd = ours.memfd().try_clone_to_owned().unwrap();
+        let theirs = crate::Memory::open(memfd, crate::PAGE_SIZE).unwrap().flag(256).unwrap();
+        let flag = ours.flag(256).unwrap();
+        flag.arm();
+        let waker = std::thread::spawn(move || {
+            while !theirs.rouse() {
+                std::thread::yield_now();
+            }
+        });
+        assert!(flag.wait(Some(Duration::from_secs(60))));
+        waker.join().unwrap();
     }
 
     #[test]

@@ -41,6 +41,15 @@ impl Writer {
         Ok(Writer { index: Producer::at(memory.words(place.words)?, place.capacity, index), mirror })
     }
 
+    /// The writer of a ring that had one before, from where that one has published.
+    ///
+    /// # Errors
+    /// [`MemoryError`], if there can be no ring, or its words cannot be.
+    pub fn resume(memory: &Memory, place: Place) -> Result<Writer, MemoryError> {
+        let mirror = memory.mirror(place.bytes, place.capacity)?;
+        Ok(Writer { index: Producer::resume(memory.words(place.words)?, place.capacity)?, mirror })
+    }
+
     /// Writes as much as there is room for, and shows it to the other side. Returns how much that is.
     ///
     /// # Errors
@@ -65,6 +74,28 @@ impl Writer {
         self.mirror.copy_in(self.index.place(), &bytes[..count]);
         self.index.advance(count as u64);
         Ok(count)
+    }
+
+    /// Looks what the other side has read. Returns how many bytes there is room for.
+    ///
+    /// # Errors
+    /// [`Impossible`].
+    #[inline]
+    pub fn refresh(&mut self) -> Result<u64, Impossible> {
+        self.index.refresh()
+    }
+
+    /// Copies what the other side has not read out again. Only where it is known not to read any more is that
+    /// what nobody has read.
+    ///
+    /// # Errors
+    /// [`Impossible`].
+    pub fn take_back(&mut self) -> Result<Vec<u8>, Impossible> {
+        self.index.refresh()?;
+        let mut bytes = vec![0; self.index.unconsumed() as usize];
+        let start = self.index.index() - self.index.unconsumed();
+        self.mirror.copy_out((start % self.mirror.bytes() as u64) as usize, &mut bytes);
+        Ok(bytes)
     }
 
     /// All the room there is, for somebody else to write into.
@@ -111,6 +142,30 @@ impl Reader {
     pub fn new(memory: &Memory, place: Place, index: u64) -> Result<Reader, MemoryError> {
         let mirror = memory.mirror(place.bytes, place.capacity)?;
         Ok(Reader { index: Consumer::at(memory.words(place.words)?, place.capacity, index), mirror })
+    }
+
+    /// The reader of a ring that had one before, from where that one has published.
+    ///
+    /// # Errors
+    /// [`MemoryError`], if there can be no ring, or its words cannot be.
+    pub fn resume(memory: &Memory, place: Place) -> Result<Reader, MemoryError> {
+        let mirror = memory.mirror(place.bytes, place.capacity)?;
+        Ok(Reader { index: Consumer::resume(memory.words(place.words)?, place.capacity)?, mirror })
+    }
+
+    /// Looks what the other side has written. Returns how many bytes there are to be read.
+    ///
+    /// # Errors
+    /// [`Impossible`].
+    #[inline]
+    pub fn refresh(&mut self) -> Result<u64, Impossible> {
+        self.index.refresh()
+    }
+
+    /// Bytes to be read, as far as was seen.
+    #[inline]
+    pub fn available(&self) -> u64 {
+        self.index.available()
     }
 
     /// Reads as much as there is, and gives its room back. Returns how much that is.
@@ -180,6 +235,15 @@ mod tests {
         let mut read = vec![0; 5000];
         assert_eq!(reader.read(&mut read), Ok(4096));
         assert_eq!(read[..4096], long);
+    }
+
+    #[test]
+    fn what_was_not_read_can_be_taken_back() {
+        let (mut writer, mut reader, _vandal) = mock::bytes(4096).unwrap();
+        writer.write(&[1; 4000]).unwrap();
+        reader.read(&mut [0; 3990]).unwrap();
+        writer.write(&[2; 200]).unwrap();
+        assert_eq!(writer.take_back().unwrap(), [[1; 10].as_slice(), &[2; 200]].concat());
     }
 
     #[test]

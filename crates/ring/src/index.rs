@@ -81,6 +81,18 @@ impl<W: Deref<Target = Words>> Producer<W> {
         Producer { words, capacity, produced: index, consumed: index }
     }
 
+    /// Takes up where the words say that a producer before has stopped.
+    ///
+    /// # Errors
+    /// [`Impossible`], if they cannot be the words of a ring.
+    ///
+    /// # Panics
+    /// As [`Producer::at`].
+    pub fn resume(words: W, capacity: u64) -> Result<Self, Impossible> {
+        let (produced, consumed) = resumed(&words, capacity)?;
+        Ok(Producer { produced, ..Producer::at(words, capacity, consumed) })
+    }
+
     /// What there is room for, as far as was seen.
     #[inline]
     pub fn room(&self) -> u64 {
@@ -162,6 +174,18 @@ impl<W: Deref<Target = Words>> Consumer<W> {
         Consumer { words, capacity, consumed: index, produced: index }
     }
 
+    /// Takes up where the words say that a consumer before has stopped.
+    ///
+    /// # Errors
+    /// [`Impossible`], if they cannot be the words of a ring.
+    ///
+    /// # Panics
+    /// As [`Consumer::at`].
+    pub fn resume(words: W, capacity: u64) -> Result<Self, Impossible> {
+        let (produced, consumed) = resumed(&words, capacity)?;
+        Ok(Consumer { produced, ..Consumer::at(words, capacity, consumed) })
+    }
+
     /// What there is to take, as far as was seen.
     #[inline]
     pub fn available(&self) -> u64 {
@@ -206,6 +230,15 @@ impl<W: Deref<Target = Words>> Consumer<W> {
     pub fn index(&self) -> u64 {
         self.consumed
     }
+}
+
+/// What the words of a ring say, of which one side is ours from a time before: consumed first, because the other
+/// side may go on meanwhile, and both only grow.
+fn resumed(words: &Words, capacity: u64) -> Result<(u64, u64), Impossible> {
+    let consumed = words.consumed.0.load(Ordering::Acquire);
+    let produced = words.produced.0.load(Ordering::Acquire);
+    believable(consumed, produced, consumed.saturating_add(capacity))?;
+    Ok((produced, consumed))
 }
 
 #[inline]
@@ -260,6 +293,27 @@ mod tests {
         assert_eq!(producer.refresh(), Err(Impossible { before: 0, now: 5, most: 4 }));
         scribble(&words, 3, 0);
         assert!(consumer.refresh().is_err() && producer.refresh().is_ok());
+    }
+
+    #[test]
+    fn a_ring_is_taken_up_where_it_was_left() {
+        let (mut producer, mut consumer, words) = pair(8);
+        producer.advance(5);
+        producer.publish();
+        producer.advance(1);
+        consumer.refresh().unwrap();
+        consumer.advance(2);
+        consumer.publish();
+        consumer.advance(1);
+        let mut producer = Producer::resume(Arc::clone(&words), 8).unwrap();
+        let mut consumer = Consumer::resume(Arc::clone(&words), 8).unwrap();
+        assert_eq!((producer.index(), producer.refresh()), (5, Ok(5)), "what was not published was not");
+        assert_eq!((consumer.index(), consumer.available(), consumer.refresh()), (2, 3, Ok(3)));
+        for (produced, consumed) in [(9, 0), (0, 1), (u64::MAX, 0)] {
+            scribble(&words, produced, consumed);
+            assert!(Producer::resume(Arc::clone(&words), 8).is_err(), "{produced} {consumed}");
+            assert!(Consumer::resume(Arc::clone(&words), 8).is_err(), "{produced} {consumed}");
+        }
     }
 
     /// Nobody comes there by counting, but a ring may be taken up where the other side says.

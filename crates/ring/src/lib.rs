@@ -5,6 +5,7 @@
 //! * [`bytes`]: streams of bytes, mapped twice in a row so that no piece ever wraps.
 //! * [`entries`]: commands and completions of 64 bytes, copied out before anybody looks at them.
 //! * [`Bell`]: spin, arm, look again, sleep; who publishes rings only if somebody has armed it.
+//! * [`adopted`]: bytes between a ring and a kernel's socket that somebody else has, too.
 //! * [`Arena`]: which pages of the memory its owner has given to what.
 //!
 //! It knows neither NVMe nor the network. Its invariants: **the other side is not trusted**, so that each
@@ -12,6 +13,7 @@
 //! [`Impossible`], after which the other side is left; and **no reference to the bytes of shared memory is
 //! ever formed**, because they may change at any time.
 
+pub mod adopted;
 mod arena;
 mod bell;
 pub mod bytes;

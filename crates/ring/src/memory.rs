@@ -20,7 +20,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::PAGE_SIZE;
 use crate::bell::Flag;
-use crate::index::Words;
+use crate::index::{Impossible, Words};
+use crate::sync::AtomicU64;
 
 /// Memory that another process maps, too.
 #[derive(Clone, Debug)]
@@ -59,6 +60,9 @@ pub enum MemoryError {
     /// Its pages could be taken away, and be missed by who looks at them next.
     #[error("shared memory is no ordinary memfd: who gives it must make one without huge pages")]
     NotOrdinary,
+    /// A ring cannot be taken up again where its words say.
+    #[error("a ring cannot be taken up again: {0}")]
+    Indices(#[from] Impossible),
     /// A place that is outside, or not where it must begin.
     #[error(
         "{len} bytes at {offset} are not a place in shared memory of {bytes} bytes, or not one for {what}"
@@ -143,6 +147,14 @@ impl Memory {
     /// [`MemoryError::Place`].
     pub fn flag(&self, offset: u64) -> Result<Shared<Flag>, MemoryError> {
         self.shared("a bell's flag", offset, Flag::BYTES)
+    }
+
+    /// A number that both sides see, at an offset that the other side may have named.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`].
+    pub fn number(&self, offset: u64) -> Result<Shared<AtomicU64>, MemoryError> {
+        self.shared("a number", offset, size_of::<u64>())
     }
 
     /// Bytes at a place that the other side may have named.
@@ -246,8 +258,8 @@ impl<T> Deref for Shared<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: only made for types of atomics (`Words`, `Flag`), which every pattern of bits is a value
-        // of; aligned and inside of a mapping that is held here.
+        // SAFETY: only made for atomics and types of them (`Words`, `Flag`), which every pattern of bits is a
+        // value of; aligned and inside of a mapping that is held here.
         unsafe { self.word.as_ref() }
     }
 }
