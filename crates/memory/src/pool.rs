@@ -91,6 +91,11 @@ impl Pool {
         self.free_pages_known()
     }
 
+    /// Pages that are here already: lending one of them asks the system for nothing.
+    pub fn ready_pages(&self) -> usize {
+        self.free.len()
+    }
+
     /// The bound this pool was made with.
     pub fn pages_max(&self) -> usize {
         self.pages_max
