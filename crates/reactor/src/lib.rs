@@ -57,9 +57,9 @@ mod poller;
 mod reactor;
 mod ring;
 pub mod socket;
-mod spin;
+pub mod spin;
 pub mod topology;
-mod waker;
+pub mod waker;
 mod workers;
 
 pub use config::{Config, IoChoice, Mode, ReactorError};

@@ -5,8 +5,9 @@
 use crate::Mode;
 use std::time::{Duration, Instant};
 
+/// How long a loop goes on spinning.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     mode: Mode,
     longest: Duration,
     current: Duration,
@@ -14,14 +15,17 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
+    /// Spins for `longest` at most, in [`Mode::Adaptive`].
     pub fn new(mode: Mode, longest: Duration, now: Instant) -> Spin {
         Spin { mode, longest, current: longest, last_work: now }
     }
 
+    /// What it does when there is nothing to do.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
+    /// Does something else from now on.
     pub fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
@@ -31,11 +35,21 @@ impl Spin {
         self.last_work = now;
     }
 
+    /// Whether there may soon be something to do.
     pub fn is_spinning(&self, now: Instant) -> bool {
         match self.mode {
             Mode::Poll => true,
             Mode::Adaptive => now.saturating_duration_since(self.last_work) < self.current,
             Mode::Sleep => false,
+        }
+    }
+
+    /// How long after its last work something is worth being looked at every turn.
+    pub fn lingers(&self) -> Duration {
+        match self.mode {
+            Mode::Poll => self.longest,
+            Mode::Adaptive => self.current,
+            Mode::Sleep => Duration::ZERO,
         }
     }
 

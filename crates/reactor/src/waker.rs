@@ -36,52 +36,57 @@ impl Waker {
     }
 }
 
-/// The reactor's end.
+/// The end of who is woken: a reactor, or another loop that sleeps in an epoll of its own.
 #[derive(Debug)]
-pub(crate) struct Sleeper {
+pub struct Sleeper {
     shared: Arc<Shared>,
 }
 
 impl Sleeper {
-    pub(crate) fn new() -> io::Result<Sleeper> {
+    /// Of a loop that runs.
+    ///
+    /// # Errors
+    /// The kernel's, for want of descriptors.
+    pub fn new() -> io::Result<Sleeper> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Sleeper { shared: Arc::new(Shared { state: AtomicU32::new(RUNNING), doorbell }) })
     }
 
-    pub(crate) fn waker(&self) -> Waker {
+    /// One who wakes it.
+    pub fn waker(&self) -> Waker {
         Waker { shared: self.shared.clone() }
     }
 
     /// What becomes readable when a waker finds the reactor asleep.
-    pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.shared.doorbell.as_fd()
     }
 
     /// Announces sleep. If false somebody called meanwhile, and the reactor must not sleep.
-    pub(crate) fn try_sleep(&self) -> bool {
+    pub fn try_sleep(&self) -> bool {
         let state = &self.shared.state;
         state.compare_exchange(RUNNING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Takes back the announcement after the sleep. A notification that came meanwhile stays to be taken.
-    pub(crate) fn awake(&self) {
+    pub fn awake(&self) {
         let _ = self.shared.state.compare_exchange(ASLEEP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Whether somebody has called since the last take.
-    pub(crate) fn is_notified(&self) -> bool {
+    pub fn is_notified(&self) -> bool {
         self.shared.state.load(Ordering::Relaxed) == NOTIFIED
     }
 
     /// Takes the note that somebody called since the last take.
-    pub(crate) fn take_notification(&self) -> bool {
+    pub fn take_notification(&self) -> bool {
         let state = &self.shared.state;
         self.is_notified() && state.swap(RUNNING, Ordering::AcqRel) == NOTIFIED
     }
 }
 
 /// Silences a doorbell that rang.
-pub(crate) fn silence(doorbell: BorrowedFd<'_>) {
+pub fn silence(doorbell: BorrowedFd<'_>) {
     let mut count = [0u8; 8];
     // Nothing to read means that it is silent.
     let _ = rustix::io::read(doorbell, &mut count[..]);

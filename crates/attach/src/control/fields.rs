@@ -1,0 +1,119 @@
+//! Fields of a message, one after the other, little endian.
+
+/// What is wrong with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a control message is malformed: {what} at byte {offset}")]
+pub struct Malformed {
+    /// The field.
+    pub what: &'static str,
+    /// Bytes before it.
+    pub offset: usize,
+}
+
+/// Takes a message apart.
+pub(super) struct Source<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Source<'a> {
+    pub fn new(bytes: &'a [u8]) -> Source<'a> {
+        Source { bytes, offset: 0 }
+    }
+
+    /// The next field cannot be, or the last was not one.
+    pub fn malformed(&self, what: &'static str) -> Malformed {
+        Malformed { what, offset: self.offset }
+    }
+
+    pub fn u16(&mut self, what: &'static str) -> Result<u16, Malformed> {
+        self.array(what).map(u16::from_le_bytes)
+    }
+
+    pub fn u32(&mut self, what: &'static str) -> Result<u32, Malformed> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self, what: &'static str) -> Result<u64, Malformed> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    /// A number that may be missing.
+    pub fn optional(&mut self, what: &'static str) -> Result<Option<u32>, Malformed> {
+        Ok(Some(self.u32(what)?).filter(|value| *value != NONE))
+    }
+
+    /// Bytes whose count stands before them.
+    pub fn bytes(&mut self, what: &'static str, bytes_max: usize) -> Result<Vec<u8>, Malformed> {
+        let start = self.offset;
+        let count = usize::from(self.u16(what)?);
+        if count > bytes_max {
+            return Err(Malformed { what, offset: start });
+        }
+        Ok(self.take(what, count)?.to_vec())
+    }
+
+    pub fn text(&mut self, what: &'static str, bytes_max: usize) -> Result<String, Malformed> {
+        let start = self.offset;
+        String::from_utf8(self.bytes(what, bytes_max)?).map_err(|_| Malformed { what, offset: start })
+    }
+
+    /// Nothing may be left.
+    pub fn end(self) -> Result<(), Malformed> {
+        match self.offset == self.bytes.len() {
+            true => Ok(()),
+            false => Err(self.malformed("more than there should be")),
+        }
+    }
+
+    fn take(&mut self, what: &'static str, count: usize) -> Result<&'a [u8], Malformed> {
+        let rest = &self.bytes[self.offset..];
+        let taken = rest.get(..count).ok_or(self.malformed(what))?;
+        self.offset += count;
+        Ok(taken)
+    }
+
+    fn array<const COUNT: usize>(&mut self, what: &'static str) -> Result<[u8; COUNT], Malformed> {
+        let taken = self.take(what, COUNT)?;
+        Ok(taken.try_into().expect("as many as were taken"))
+    }
+}
+
+/// Puts a message together.
+#[derive(Default)]
+pub(super) struct Sink(pub Vec<u8>);
+
+impl Sink {
+    pub fn u16(&mut self, value: u16) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    pub fn u32(&mut self, value: u32) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    pub fn u64(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    pub fn optional(&mut self, value: Option<u32>) {
+        self.u32(value.unwrap_or(NONE));
+    }
+
+    /// # Panics
+    /// If there are more than `bytes_max`, which is a bug of the caller.
+    pub fn bytes(&mut self, bytes: &[u8], bytes_max: usize) {
+        assert!(bytes.len() <= bytes_max, "{} bytes in a field of {bytes_max}", bytes.len());
+        self.u16(bytes.len() as u16);
+        self.0.extend(bytes);
+    }
+
+    /// As much of a text as fits, cut between letters.
+    pub fn text(&mut self, text: &str, bytes_max: usize) {
+        let fits = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+        self.bytes(&text.as_bytes()[..fits.unwrap_or(0)], bytes_max);
+    }
+}
+
+/// Stands for a number that is missing.
+const NONE: u32 = u32::MAX;

@@ -1,0 +1,39 @@
+//! What an application and its engine say to each other over the Unix socket between them.
+//!
+//! One packet is one message of at most [`BYTES_MAX`] with at most [`DESCRIPTORS_MAX`] descriptors
+//! ([`Wire`]). An application asks with a [`Request`], one at a time, and each has one [`Reply`] of the same
+//! serial number; [`Reply::Restarted`] comes unasked, with the serial number 0. After it, what was asked and
+//! not answered is asked again, for the engine that was asked may be dead: so **every request may be
+//! repeated**, because its ids are the application's, and the repetition is answered like the first.
+//!
+//! It is not the data path: nothing is said here for a byte of payload. Invariant: whatever is decoded is
+//! within its bounds; all else is a [`Malformed`] that names the first wrong field.
+
+mod fields;
+mod object;
+mod reply;
+mod request;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use fields::Malformed;
+pub use object::{End, Object, Open, StreamPlace};
+pub use reply::{Limits, Reply, Welcome};
+pub use request::{Asked, Hello, OpenPort, OpenQueue, Request};
+pub use wire::{Packet, Wire, WireError};
+
+/// What is spoken here. Both sides must speak the same.
+pub const VERSION: u32 = 1;
+
+/// Bytes of the longest message.
+pub const BYTES_MAX: usize = 2048;
+
+/// Descriptors that may come with a message.
+pub const DESCRIPTORS_MAX: usize = 4;
+
+/// The most cores of one engine.
+pub const CORES_MAX: usize = 128;
+
+/// Bytes of the longest text: of a refusal, or the name of a volume.
+pub const TEXT_BYTES_MAX: usize = 1024;

@@ -1,0 +1,134 @@
+//! Packets between two processes: bytes, and descriptors that come with them.
+//!
+//! Invariant: a packet is sent whole or not at all, and one that is longer, or has more descriptors, than is
+//! agreed on is an error, not a shorter one.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+use super::{BYTES_MAX, DESCRIPTORS_MAX, Malformed};
+
+/// One end of a connection of packets: a Unix socket of the kind SEQPACKET.
+#[derive(Debug)]
+pub struct Wire(OwnedFd);
+
+/// What has come.
+#[derive(Debug)]
+pub struct Packet {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What came with them.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Why a packet was not sent or received.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The other side has closed its end.
+    #[error("the other side has closed the connection")]
+    Closed,
+    /// Only if it was not to wait.
+    #[error("the other side does not listen: it must receive what it is sent")]
+    Full,
+    /// It is longer, or has more descriptors, than any message.
+    #[error("a packet is longer than {BYTES_MAX} bytes or has more than {DESCRIPTORS_MAX} descriptors")]
+    TooLong,
+    /// It is no message.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The system refuses.
+    #[error(transparent)]
+    System(io::Error),
+}
+
+impl Wire {
+    /// Of this socket.
+    pub fn new(socket: OwnedFd) -> Wire {
+        Wire(socket)
+    }
+
+    /// Sends a packet, and waits for room if `waits`.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>], waits: bool) -> Result<(), WireError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if bytes.len() > BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
+            return Err(WireError::TooLong);
+        }
+        if !descriptors.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "there is room for as many");
+        }
+        let flags = SendFlags::NOSIGNAL | if waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        loop {
+            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(WireError::of(error)),
+            }
+        }
+    }
+
+    /// The next packet; if there is none it waits, or says so: `None`.
+    ///
+    /// # Errors
+    /// [`WireError`]. After [`WireError::TooLong`] the packet is gone, with all that came with it.
+    pub fn receive(&self, waits: bool) -> Result<Option<Packet>, WireError> {
+        let mut bytes = [0; BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let received = loop {
+            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+                Ok(received) => break received,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(WireError::of(error)),
+            }
+        };
+        let descriptors = rights(&mut control);
+        // The room for descriptors is rounded up: there may be one more in it.
+        let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        if is_cut || descriptors.len() > DESCRIPTORS_MAX {
+            return Err(WireError::TooLong);
+        }
+        // A packet has at least the kind of message: nothing is the end.
+        if received.bytes == 0 {
+            return Err(WireError::Closed);
+        }
+        Ok(Some(Packet { bytes: bytes[..received.bytes].to_vec(), descriptors }))
+    }
+}
+
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl WireError {
+    fn of(error: Errno) -> WireError {
+        match error {
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::CONNREFUSED => WireError::Closed,
+            Errno::AGAIN => WireError::Full,
+            // The kernel's refusal to keep more descriptors under way.
+            error => WireError::System(error.into()),
+        }
+    }
+}
+
+fn rights(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    rights.flatten().collect()
+}

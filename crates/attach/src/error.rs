@@ -1,0 +1,96 @@
+//! Why something is not to be had of an engine.
+
+use std::io;
+use std::path::PathBuf;
+
+use isolane_ring::{Impossible, MemoryError};
+
+use crate::control::WireError;
+
+/// Why something is not to be had of an engine.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// There is none.
+    #[error("no engine listens on {path}: {source}; start one with `isolane engine`")]
+    NoEngine {
+        /// Where one was looked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It does not want to.
+    #[error("the engine refuses {what}: {why}")]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// It is no engine, or none of this version.
+    #[error("the engine on {path} does not speak as it should: {why}; attach with its own version")]
+    Stranger {
+        /// Where it listens.
+        path: PathBuf,
+        /// What it did.
+        why: String,
+    },
+    /// The session is over: its supervisor has ended, or it has dropped this client.
+    #[error("the session with the engine is over: {0}; attach again")]
+    Over(String),
+    /// The session's memory is used up.
+    #[error(
+        "{bytes} bytes in a row are not free in the session's memory of {of} bytes; attach with more memory"
+    )]
+    NoRoom {
+        /// Bytes wanted.
+        bytes: usize,
+        /// Bytes of the memory.
+        of: usize,
+    },
+    /// The engine broke the rules of the shared memory.
+    #[error(transparent)]
+    Impossible(#[from] Impossible),
+    /// There is no shared memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The connection to the engine failed.
+    #[error("the connection to the engine: {0}")]
+    Wire(#[from] WireError),
+    /// The system refuses.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl AttachError {
+    pub(crate) fn system(what: &'static str, source: impl Into<io::Error>) -> AttachError {
+        AttachError::System { what, source: source.into() }
+    }
+}
+
+impl From<io::Error> for AttachError {
+    /// Of a bell: the only thing that a waiting thread asks of the system.
+    fn from(source: io::Error) -> AttachError {
+        match source.kind() {
+            io::ErrorKind::ConnectionAborted => AttachError::Over("the engine has gone".into()),
+            _ => AttachError::system("cannot wait for the engine", source),
+        }
+    }
+}
+
+impl From<AttachError> for io::Error {
+    fn from(error: AttachError) -> io::Error {
+        let kind = match &error {
+            AttachError::NoEngine { source, .. } | AttachError::System { source, .. } => source.kind(),
+            AttachError::Refused { .. } => io::ErrorKind::PermissionDenied,
+            AttachError::NoRoom { .. } => io::ErrorKind::OutOfMemory,
+            AttachError::Over(_) | AttachError::Wire(WireError::Closed) => io::ErrorKind::ConnectionAborted,
+            _ => io::ErrorKind::InvalidData,
+        };
+        io::Error::new(kind, error)
+    }
+}

@@ -1,0 +1,235 @@
+//! The connection to the engine: one asks at a time, and a thread of its own receives.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use isolane_ring::Memory;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{Shutdown, shutdown};
+
+use super::{HELLO, Watcher};
+use crate::AttachError;
+use crate::control::{Reply, Request, VERSION, Welcome, Wire, WireError};
+
+/// The connection.
+pub(super) struct Line {
+    wire: Wire,
+    /// Held by the one who asks, until the answer is there.
+    floor: Mutex<()>,
+    state: Mutex<State>,
+    changed: Condvar,
+    epoch: AtomicU64,
+    is_over: AtomicBool,
+    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
+}
+
+#[derive(Default)]
+struct State {
+    serial: u32,
+    asked: Option<Asked>,
+    answer: Option<Reply>,
+    /// Why it is over.
+    over: Option<String>,
+}
+
+/// What is to be asked again if the engine dies before it has answered.
+struct Asked {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// Says hello and waits for the answer.
+pub(super) fn greet(wire: &Wire, memory: &Memory, path: &Path) -> Result<Welcome, AttachError> {
+    let stranger = |why: String| AttachError::Stranger { path: path.to_owned(), why };
+    wire.send(&HELLO.encode(FIRST), &[memory.memfd()], true)?;
+    let timeout = Timespec::try_from(GREETING).expect("short enough");
+    let count = poll(&mut [PollFd::new(wire, PollFlags::IN)], Some(&timeout));
+    if count.map_err(|error| AttachError::system("cannot wait for the engine", error))? == 0 {
+        return Err(stranger(format!("no answer within {} s", GREETING.as_secs())));
+    }
+    let packet = match wire.receive(false) {
+        Ok(Some(packet)) => packet,
+        Ok(None) => return Err(stranger("it has answered nothing".into())),
+        Err(error) => return Err(stranger(error.to_string())),
+    };
+    match Reply::decode(&packet.bytes).map_err(|error| stranger(error.to_string()))?.1 {
+        Reply::Welcome(welcome) if welcome.version == VERSION => Ok(welcome),
+        Reply::Welcome(welcome) => {
+            Err(stranger(format!("its version is {}, not {VERSION}", welcome.version)))
+        }
+        Reply::Refused(why) => Err(AttachError::Refused { what: "the session", why }),
+        _ => Err(stranger("it has answered something else than was asked".into())),
+    }
+}
+
+impl Line {
+    /// Of a connection on which the greeting is done. Starts the thread that receives.
+    pub fn start(wire: Wire, epoch: u64) -> Result<Arc<Line>, AttachError> {
+        let line = Arc::new(Line {
+            wire,
+            floor: Mutex::new(()),
+            state: Mutex::new(State { serial: FIRST, ..State::default() }),
+            changed: Condvar::new(),
+            epoch: AtomicU64::new(epoch),
+            is_over: AtomicBool::new(false),
+            watchers: Mutex::default(),
+        });
+        let receiver = Arc::clone(&line);
+        let thread = std::thread::Builder::new().name("isolane-attach".into());
+        let thread = thread.spawn(move || receiver.receive());
+        thread.map_err(|error| AttachError::system("cannot start a thread", error))?;
+        Ok(line)
+    }
+
+    /// See [`Session::ask`](super::Session::ask).
+    pub fn ask(
+        &self,
+        what: &'static str,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Reply, AttachError> {
+        let _floor = self.floor.lock();
+        let kept = descriptors.iter().map(|descriptor| descriptor.try_clone_to_owned());
+        let kept = kept.collect::<Result<_, _>>();
+        let kept = kept.map_err(|error| AttachError::system("cannot keep a descriptor", error))?;
+        let mut state = self.state.lock();
+        state.serial = state.serial.checked_add(1).unwrap_or(FIRST);
+        let bytes = request.encode(state.serial);
+        // Under the lock: what is asked again after a restart must not come before.
+        self.wire.send(&bytes, descriptors, true).map_err(|error| self.why_not(&state, error))?;
+        state.asked = Some(Asked { bytes, descriptors: kept });
+        match self.answer(state)? {
+            Reply::Refused(why) => Err(AttachError::Refused { what, why }),
+            reply => Ok(reply),
+        }
+    }
+
+    fn answer(&self, mut state: MutexGuard<'_, State>) -> Result<Reply, AttachError> {
+        loop {
+            if let Some(reply) = state.answer.take() {
+                return Ok(reply);
+            }
+            if let Some(why) = &state.over {
+                return Err(AttachError::Over(why.clone()));
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// What a send that failed says about the session.
+    fn why_not(&self, state: &State, error: WireError) -> AttachError {
+        match (&state.over, error) {
+            (Some(why), _) => AttachError::Over(why.clone()),
+            (None, WireError::Closed) => AttachError::Over(CLOSED.into()),
+            (None, error) => AttachError::Wire(error),
+        }
+    }
+
+    /// The thread that receives.
+    fn receive(&self) {
+        let why = loop {
+            match self.wire.receive(true) {
+                Ok(Some(packet)) => {
+                    if let Err(why) = self.on_packet(&packet.bytes) {
+                        break why;
+                    }
+                }
+                // A receive that waits does not come back with nothing, but nothing bad follows if it does.
+                Ok(None) => {}
+                Err(WireError::Closed) => break CLOSED.into(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        self.end(why);
+    }
+
+    fn on_packet(&self, bytes: &[u8]) -> Result<(), String> {
+        let (serial, reply) = Reply::decode(bytes).map_err(|error| error.to_string())?;
+        if let Reply::Restarted { epoch } = reply {
+            return self.on_restarted(epoch);
+        }
+        let mut state = self.state.lock();
+        // Other answers are to what was asked twice.
+        if serial == state.serial && state.asked.take().is_some() {
+            state.answer = Some(reply);
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    fn on_restarted(&self, epoch: u64) -> Result<(), String> {
+        self.epoch.store(epoch, Ordering::Release);
+        let state = self.state.lock();
+        if let Some(asked) = &state.asked {
+            let descriptors: Vec<_> = asked.descriptors.iter().map(AsFd::as_fd).collect();
+            self.wire.send(&asked.bytes, &descriptors, true).map_err(|error| error.to_string())?;
+        }
+        drop(state);
+        self.watchers().iter().for_each(|watcher| watcher.on_restarted(epoch));
+        Ok(())
+    }
+
+    fn end(&self, why: String) {
+        self.hang_up();
+        self.is_over.store(true, Ordering::Release);
+        self.state.lock().over = Some(why);
+        self.changed.notify_all();
+        self.watchers().iter().for_each(|watcher| watcher.on_over());
+    }
+
+    /// Those who still live. Not under the lock when they hear something: they may come back to watch.
+    fn watchers(&self) -> Vec<Arc<dyn Watcher>> {
+        let mut watchers = self.watchers.lock();
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        watchers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub fn watch(&self, watcher: Weak<dyn Watcher>) {
+        let mut watchers = self.watchers.lock();
+        if watchers.len() == watchers.capacity() {
+            watchers.retain(|watcher| watcher.strong_count() > 0);
+        }
+        watchers.push(watcher.clone());
+        drop(watchers);
+        if self.is_over.load(Ordering::Acquire)
+            && let Some(watcher) = watcher.upgrade()
+        {
+            watcher.on_over();
+        }
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub fn check(&self) -> Result<(), AttachError> {
+        match self.is_over.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(AttachError::Over(self.state.lock().over.clone().unwrap_or_else(|| CLOSED.into()))),
+        }
+    }
+
+    /// Ends the session: the engine sees the end of the connection, and so does the thread that receives.
+    pub fn hang_up(&self) {
+        // It fails only if the connection is broken already.
+        let _ = shutdown(&self.wire, Shutdown::Both);
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line").field("wire", &self.wire).field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+/// The serial number of the greeting; 0 is for what comes unasked.
+const FIRST: u32 = 1;
+/// How long the greeting may take.
+const GREETING: Duration = Duration::from_secs(10);
+const CLOSED: &str = "the engine has closed the connection, or ended with its supervisor";

@@ -1,0 +1,216 @@
+//! A session: the connection to an engine, and the memory that is shared with it.
+//!
+//! The application owns the memory and says what is where; the engine checks it. A session outlives the
+//! engine's process: if that is killed, its supervisor starts the next, which takes the session up. It ends
+//! when the last [`Session`] and all that was opened through it are dropped, or with the engine's supervisor.
+//!
+//! Threads: any may use a session. One of its own sleeps on the connection, so that whoever waits hears of
+//! the engine's end.
+
+mod line;
+mod port;
+mod queue;
+mod room;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use isolane_ring::{Arena, Memory};
+use parking_lot::Mutex;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::AttachError;
+use crate::control::{Hello, Limits, Reply, Request, VERSION, Welcome, Wire};
+
+use line::Line;
+pub use port::Port;
+pub use queue::Queue;
+pub use room::Room;
+
+/// A session with an engine. Clones are the same session.
+#[derive(Clone, Debug)]
+pub struct Session(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    line: Arc<Line>,
+    memory: Memory,
+    arena: Mutex<Arena>,
+    welcome: Welcome,
+    /// One for each core of the engine.
+    ports: Vec<Port>,
+    next_id: AtomicU32,
+}
+
+/// How to attach.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the engine listens.
+    pub path: PathBuf,
+    /// Bytes of the session's memory, a multiple of the page. Pages are taken once touched.
+    pub memory_bytes: usize,
+}
+
+/// Hears what becomes of a session, on the thread that notices it: it may wake others, but must not ask the
+/// session for anything, because no answer comes before it returns.
+pub trait Watcher: Send + Sync {
+    /// The engine was killed, and another has taken the session up. What was open is open.
+    fn on_restarted(&self, epoch: u64);
+    /// Nothing will come any more.
+    fn on_over(&self);
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { path: default_path(), memory_bytes: Options::MEMORY_BYTES }
+    }
+}
+
+impl Options {
+    /// The default of [`Options::memory_bytes`].
+    pub const MEMORY_BYTES: usize = 256 << 20;
+}
+
+/// Where an engine listens if nobody says otherwise: in `$XDG_RUNTIME_DIR/isolane`, else in a folder of the
+/// user's own under `/tmp`.
+pub fn default_path() -> PathBuf {
+    let own = || PathBuf::from(format!("/tmp/isolane-{}", rustix::process::getuid().as_raw()));
+    let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("isolane"),
+        _ => own(),
+    };
+    folder.join("engine.sock")
+}
+
+impl Session {
+    /// Attaches to the engine that listens on `path`.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn connect(path: &Path) -> Result<Session, AttachError> {
+        Session::open(&Options { path: path.to_owned(), ..Options::default() })
+    }
+
+    /// Attaches to an engine.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn open(options: &Options) -> Result<Session, AttachError> {
+        let memory = Memory::create("isolane-session", options.memory_bytes)?;
+        let wire = Wire::new(dial(&options.path)?);
+        let welcome = line::greet(&wire, &memory, &options.path)?;
+        let line = Line::start(wire, welcome.epoch)?;
+        let mut arena = Arena::new(memory.bytes());
+        let cores = 0..welcome.cores.len() as u32;
+        let ports = cores.map(|core| Port::open(&line, &memory, &mut arena, core));
+        let ports = ports.collect::<Result<_, _>>().inspect_err(|_| line.hang_up())?;
+        let arena = Mutex::new(arena);
+        Ok(Session(Arc::new(Inner { line, memory, arena, welcome, ports, next_id: AtomicU32::new(1) })))
+    }
+
+    /// Asks the engine for something and waits for the answer, which is anything but a refusal. If the engine
+    /// is killed meanwhile, the next one is asked.
+    ///
+    /// # Errors
+    /// [`AttachError::Refused`] (of `what`), [`AttachError::Over`].
+    pub fn ask(
+        &self,
+        what: &'static str,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Reply, AttachError> {
+        self.0.line.ask(what, request, descriptors)
+    }
+
+    /// The memory that is shared with the engine.
+    pub fn memory(&self) -> &Memory {
+        &self.0.memory
+    }
+
+    /// Whole pages of the memory for `bytes`, which are what their last owner left there.
+    ///
+    /// # Errors
+    /// [`AttachError::NoRoom`].
+    pub fn take(&self, bytes: usize) -> Result<Room, AttachError> {
+        Room::take(self, bytes)
+    }
+
+    /// A name for an object or a queue that nothing else in this session has.
+    pub fn next_id(&self) -> u32 {
+        self.0.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A notification queue with rings of so many entries, a power of two: at least as many as objects that
+    /// will name it.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn open_queue(&self, entries: u32) -> Result<Queue, AttachError> {
+        Queue::open(self, entries)
+    }
+
+    /// The doorbells of one of the engine's cores, by index.
+    ///
+    /// # Panics
+    /// If there is no such core.
+    #[inline]
+    pub fn port(&self, core: u32) -> &Port {
+        &self.0.ports[core as usize]
+    }
+
+    /// Numbers of the cores that the engine runs on.
+    pub fn cores(&self) -> &[u32] {
+        &self.0.welcome.cores
+    }
+
+    /// How much this session may have.
+    pub fn limits(&self) -> Limits {
+        self.0.welcome.limits
+    }
+
+    /// The engine's name for this session, as in its log.
+    pub fn id(&self) -> u32 {
+        self.0.welcome.session
+    }
+
+    /// Which engine has the session now: one more with each restart.
+    pub fn epoch(&self) -> u64 {
+        self.0.line.epoch()
+    }
+
+    /// Has `watcher` hear what becomes of the session, as long as it lives. If it is over already, it hears
+    /// that at once.
+    pub fn watch(&self, watcher: Weak<dyn Watcher>) {
+        self.0.line.watch(watcher);
+    }
+
+    /// Whether there still is an engine.
+    ///
+    /// # Errors
+    /// [`AttachError::Over`].
+    #[inline]
+    pub fn check(&self) -> Result<(), AttachError> {
+        self.0.line.check()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.line.hang_up();
+    }
+}
+
+fn dial(path: &Path) -> Result<OwnedFd, AttachError> {
+    let no_engine =
+        |source: rustix::io::Errno| AttachError::NoEngine { path: path.to_owned(), source: source.into() };
+    let address = SocketAddrUnix::new(path).map_err(no_engine)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let socket = socket.map_err(|error| AttachError::system("cannot make a socket", error))?;
+    connect(&socket, &address).map_err(no_engine)?;
+    Ok(socket)
+}
+
+/// What is said first.
+const HELLO: Request = Request::Hello(Hello { version: VERSION });

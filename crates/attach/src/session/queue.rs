@@ -1,0 +1,126 @@
+//! What one thread of the application is told.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use isolane_ring::entries::{Entry, Receiver};
+use isolane_ring::{Bell, Flag, Shared};
+
+use super::{Room, Session};
+use crate::AttachError;
+use crate::control::{OpenQueue, Request};
+use crate::layout::QueuePlace;
+
+/// A notification queue: one thread sleeps on it, whatever happens on whichever core of the engine.
+#[derive(Debug)]
+pub struct Queue {
+    id: u32,
+    bell: Bell<Shared<Flag>>,
+    rings: Vec<Receiver>,
+    /// Which ring is looked at first.
+    next: usize,
+    room: Room,
+}
+
+impl Queue {
+    pub(super) fn open(session: &Session, entries: u32) -> Result<Queue, AttachError> {
+        let cores = session.cores().len() as u32;
+        let bytes = QueuePlace::bytes(cores, entries);
+        let room = session.take(bytes)?;
+        room.clear(bytes)?;
+        let place = QueuePlace { offset: room.offset(), cores, entries };
+        let memory = session.memory();
+        let rings = (0..cores).map(|core| {
+            let refused = || AttachError::Refused {
+                what: "the queue",
+                why: format!("{entries} entries are no power of two, or too many"),
+            };
+            Ok(Receiver::new(memory, place.ring(core).ok_or_else(refused)?)?)
+        });
+        let rings = rings.collect::<Result<_, AttachError>>()?;
+        let (bell, theirs) = Bell::new(memory.flag(place.flag())?)
+            .map_err(|error| AttachError::system("cannot make a bell", error))?;
+        let id = session.next_id();
+        session.ask("a queue", &Request::OpenQueue(OpenQueue { queue: id, place }), &[theirs.as_fd()])?;
+        Ok(Queue { id, bell, rings, next: 0, room })
+    }
+
+    /// Its name, for objects to be opened.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The next entry, of whichever core, without waiting.
+    ///
+    /// # Errors
+    /// [`AttachError::Impossible`].
+    pub fn take(&mut self) -> Result<Option<Entry>, AttachError> {
+        for _ in 0..self.rings.len() {
+            let ring = &mut self.rings[self.next];
+            if let Some(entry) = ring.pop() {
+                return Ok(Some(entry));
+            }
+            ring.publish();
+            if ring.refresh()? > 0 {
+                return Ok(ring.pop());
+            }
+            self.next = (self.next + 1) % self.rings.len();
+        }
+        Ok(None)
+    }
+
+    /// Sleeps until there is an entry; false if time ran out, or if something else has woken it.
+    ///
+    /// # Errors
+    /// [`AttachError::Over`], [`AttachError::Impossible`].
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, AttachError> {
+        let Queue { bell, rings, room, .. } = self;
+        room.session().check()?;
+        bell.wait(timeout, || any(rings))?;
+        any(rings)
+    }
+
+    /// Arms the bell, so that [`Queue::end`] becomes readable when something comes; true if something is
+    /// there already. For who sleeps on other things as well; [`Queue::disarm`] once awake.
+    ///
+    /// # Errors
+    /// [`AttachError::Impossible`].
+    pub fn arm(&mut self) -> Result<bool, AttachError> {
+        self.bell.flag().arm();
+        any(&mut self.rings)
+    }
+
+    /// Asks for no more rings, and forgets those that came.
+    ///
+    /// # Errors
+    /// [`AttachError::Over`].
+    pub fn disarm(&mut self) -> Result<(), AttachError> {
+        self.bell.flag().disarm();
+        Ok(self.bell.quiet()?)
+    }
+
+    /// What becomes readable.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.bell.end()
+    }
+}
+
+fn any(rings: &mut [Receiver]) -> Result<bool, AttachError> {
+    for ring in rings {
+        if ring.refresh()? > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let closed =
+            self.room.session().ask("to close a queue", &Request::CloseQueue { queue: self.id }, &[]);
+        // The engine may still write there: nobody else gets the place then.
+        if closed.is_err() {
+            self.room.keep();
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Pages of the session's memory that belong to somebody.
+
+use isolane_ring::Span;
+
+use super::Session;
+use crate::AttachError;
+
+/// Pages of the session's memory. They go back to it when this is dropped: the engine must be done with them
+/// by then, or the next owner reads what it still writes.
+#[derive(Debug)]
+pub struct Room {
+    session: Session,
+    span: Span,
+    is_kept: bool,
+}
+
+impl Room {
+    pub(super) fn take(session: &Session, bytes: usize) -> Result<Room, AttachError> {
+        let span = session.0.arena.lock().take(bytes);
+        let span = span.ok_or(AttachError::NoRoom { bytes, of: session.memory().bytes() })?;
+        Ok(Room { session: session.clone(), span, is_kept: false })
+    }
+
+    /// Bytes before it.
+    pub fn offset(&self) -> u64 {
+        self.span.offset as u64
+    }
+
+    /// Bytes in it: whole pages.
+    pub fn bytes(&self) -> usize {
+        self.span.len
+    }
+
+    /// Whose pages they are.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Writes zeroes to the first `bytes`: to words and flags before they are used.
+    ///
+    /// # Errors
+    /// [`AttachError::Memory`] if there are not so many.
+    pub fn clear(&self, bytes: usize) -> Result<(), AttachError> {
+        const ZEROES: [u8; isolane_ring::PAGE_SIZE] = [0; isolane_ring::PAGE_SIZE];
+        for start in (0..bytes).step_by(ZEROES.len()) {
+            let zeroes = &ZEROES[..ZEROES.len().min(bytes - start)];
+            self.session.memory().copy_in(self.offset() + start as u64, zeroes)?;
+        }
+        Ok(())
+    }
+
+    /// Has the pages never go back, because the engine may still use them.
+    pub fn keep(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.session.0.arena.lock().give(self.span);
+        }
+    }
+}
