@@ -22,10 +22,11 @@ pub fn serve_memory(lab: &Lab, arguments: &str) -> io::Result<Serving> {
 }
 
 /// Writes the volume from its start, for longer and longer until one run has come to its end: how fast memory
-/// that nobody has touched yet can be written differs from one moment to the next.
+/// that nobody has touched yet can be written differs from one moment to the next. So deep that a target has
+/// the memory, too, that the requests of every row take.
 pub fn fill(lab: &Lab, port: u16) -> io::Result<()> {
     for seconds in [0.5, 2.0, 8.0, 32.0] {
-        let arguments = format!("--rw write --bs 1m --depth 8 --time {}ms --mode poll", seconds * 1e3);
+        let arguments = format!("--rw write --bs 1m --depth 64 --time {}ms --mode poll", seconds * 1e3);
         let report = serde_json::from_str(&bench(lab, port, &arguments, seconds)?)?;
         let iops = of_report(&report).and_then(|sample| sample.get("iops").copied()).unwrap_or(0.0);
         let written = iops * seconds * f64::from(1 << 20);

@@ -119,14 +119,18 @@ const SCHEDULING_GOALS: [Goal; 3] = [
 ];
 
 const BULK_CLASSES: &str = "16 readers of 4 KiB beside a writer of 1 MiB, QD32, 4 connections";
+/// What one class is without the rest: first come, first served is what a host without classes mostly meets.
 const CLASSES: &[Entrant] = &[
-    isolane("isolane+shared", POLL, "--mode poll --beside write:1m:32 --spread --lanes 4"),
+    isolane("isolane+first-come", "--mode poll --scheduling off", SHARED),
+    isolane("isolane+shared", POLL, SHARED),
     isolane("isolane+classes", POLL, "--mode poll --beside write:1m:32 --spread --lanes 2 --read-lanes 2"),
 ];
-const CLASS_GOALS: [Goal; 3] = [
+const SHARED: &str = "--mode poll --beside write:1m:32 --spread --lanes 4";
+const CLASS_GOALS: [Goal; 4] = [
     goal(Figure::Rate, "isolane+classes", &["isolane+shared"], Limit::AtLeast(2.1)),
     goal(Figure::Mean, "isolane+classes", &["isolane+shared"], Limit::AtMost(1.0 / 2.2)),
     goal(Figure::Tail, "isolane+classes", &["isolane+shared"], Limit::AtMost(0.1)),
+    goal(Figure::Tail, "isolane+classes", &["isolane+first-come"], Limit::AtMost(0.1)),
 ];
 
 const INLINE_POLL: &str = "a thread that submits itself, 4 KiB read, QD1, poll mode";
