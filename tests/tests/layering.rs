@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// What each room may use. A room that is not listed here has no place yet.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &[]),
-    ("memory", &[]),
     ("ring", &[]),
+    ("memory", &["ring"]),
     ("proto", &["wire", "memory"]),
     ("reactor", &["memory"]),
     ("observe", &[]),

@@ -7,7 +7,10 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use isolane_ring::{Memory, MemoryError};
+
 use crate::block::{self, Block};
+use crate::foreign::{self, Foreign};
 use crate::page::{Page, PageList};
 use crate::payload::Payload;
 use crate::run::next_piece;
@@ -15,9 +18,11 @@ use crate::{PAGE_SIZE, pages_for};
 
 mod pieces;
 
-pub use pieces::{RawParts, Slices, SlicesMut};
+pub use pieces::{IoSlices, IoSlicesMut, RawParts, Slices, SlicesMut};
 
-/// Memory to receive into: pages in order, or one contiguous block.
+/// Memory to receive into: pages in order, one contiguous block, or a place in *foreign* memory, which another
+/// process maps, too, and may change at any time. Of that no slices can be had; it is copied, or the kernel is
+/// told where it is.
 ///
 /// Contents are what the memory held before, until written.
 pub struct Buffer {
@@ -28,6 +33,7 @@ pub struct Buffer {
 pub(crate) enum Store {
     Pages(PageList),
     Block(Arc<Block>),
+    Foreign(Arc<Foreign>),
 }
 
 impl Buffer {
@@ -78,6 +84,34 @@ impl Buffer {
         Buffer { store: Store::Block(unsafe { Block::lent(start, len) }), len }
     }
 
+    /// A place in foreign memory, which stays mapped as long as anything refers to it.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`] if it is outside of the memory.
+    pub fn foreign(memory: &Memory, offset: u64, len: usize) -> Result<Buffer, MemoryError> {
+        Ok(Buffer { store: Store::Foreign(Foreign::new(memory, offset, len)?), len })
+    }
+
+    /// Makes a buffer in foreign memory one of another place there, without an allocation.
+    ///
+    /// # Errors
+    /// [`MemoryError::Place`] if that is outside of the memory; the buffer is as it was.
+    ///
+    /// # Panics
+    /// If the buffer is not in foreign memory, or shared.
+    pub fn redirect(&mut self, offset: u64, len: usize) -> Result<(), MemoryError> {
+        let Store::Foreign(place) = &mut self.store else { panic!("only foreign memory has other places") };
+        let Some(place) = Arc::get_mut(place) else { panic!("{SHARED}") };
+        place.redirect(offset, len)?;
+        self.len = len;
+        Ok(())
+    }
+
+    /// Whether it is in foreign memory.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.store, Store::Foreign(_))
+    }
+
     /// Bytes it holds.
     pub fn len(&self) -> usize {
         self.len
@@ -93,6 +127,10 @@ impl Buffer {
     /// # Panics
     /// If the range is outside of the buffer, or the buffer is shared.
     pub fn place(&mut self, offset: usize, bytes: &[u8]) {
+        if let Store::Foreign(place) = &self.store {
+            assert!(foreign::is_unique(place), "{SHARED}");
+            return place.copy_in(offset, bytes);
+        }
         let mut rest = bytes;
         for slice in self.slices_mut(offset, bytes.len()) {
             let (now, later) = rest.split_at(slice.len());
@@ -115,6 +153,9 @@ impl Buffer {
     /// # Panics
     /// If the range is outside of the buffer.
     pub fn copy_to(&self, offset: usize, bytes: &mut [u8]) {
+        if let Store::Foreign(place) = &self.store {
+            return place.copy_out(offset, bytes);
+        }
         let mut rest = bytes;
         for slice in self.slices(offset, rest.len()) {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(slice.len());
@@ -123,10 +164,50 @@ impl Buffer {
         }
     }
 
-    /// The writable pieces of a range, in order.
+    /// Shows the bytes of a range in order, piece by piece; foreign ones in copies, which do not change while
+    /// they are looked at.
+    ///
+    /// # Panics
+    /// If the range is outside of the buffer.
+    pub fn visit(&self, offset: usize, len: usize, look: impl FnMut(&[u8])) {
+        match &self.store {
+            Store::Foreign(place) => place.visit(offset, len, look),
+            _ => self.slices(offset, len).for_each(look),
+        }
+    }
+
+    /// The pieces of a range, in order, for the kernel to read from.
+    ///
+    /// # Panics
+    /// If the range is outside of the buffer.
+    pub fn io_slices(&self, offset: usize, len: usize) -> IoSlices<'_> {
+        match &self.store {
+            Store::Foreign(place) => {
+                self.check_range(offset, len);
+                IoSlices::Foreign(Some((place.io_slice(offset, len), len)).filter(|_| len > 0))
+            }
+            _ => IoSlices::Own(self.slices(offset, len)),
+        }
+    }
+
+    /// The pieces of a range, in order, for the kernel to write to.
     ///
     /// # Panics
     /// If the range is outside of the buffer, or the buffer is shared.
+    pub fn io_slices_mut(&mut self, offset: usize, len: usize) -> IoSlicesMut<'_> {
+        if !self.is_foreign() {
+            return IoSlicesMut::Own(self.slices_mut(offset, len));
+        }
+        self.check_range(offset, len);
+        let Store::Foreign(place) = &mut self.store else { unreachable!("it is foreign") };
+        let Some(place) = Arc::get_mut(place) else { panic!("{SHARED}") };
+        IoSlicesMut::Foreign(Some((place.io_slice_mut(offset, len), len)).filter(|_| len > 0))
+    }
+
+    /// The writable pieces of a range, in order.
+    ///
+    /// # Panics
+    /// If the range is outside of the buffer, or the buffer is shared, or in foreign memory.
     pub fn slices_mut(&mut self, offset: usize, len: usize) -> SlicesMut<'_> {
         self.check_range(offset, len);
         match &mut self.store {
@@ -141,13 +222,14 @@ impl Buffer {
                 }
                 None => panic!("{SHARED}"),
             },
+            Store::Foreign(_) => panic!("{NO_SLICES}"),
         }
     }
 
     /// The pieces of a range, in order.
     ///
     /// # Panics
-    /// If the range is outside of the buffer.
+    /// If the range is outside of the buffer, or the buffer in foreign memory.
     pub fn slices(&self, offset: usize, len: usize) -> Slices<'_> {
         self.check_range(offset, len);
         match &self.store {
@@ -157,36 +239,38 @@ impl Buffer {
             Store::Block(block) => {
                 Slices::Block(Some(&block.bytes()[offset..offset + len]).filter(|it| !it.is_empty()))
             }
+            Store::Foreign(_) => panic!("{NO_SLICES}"),
         }
     }
 
-    /// All bytes in one piece, if they are in one piece.
+    /// All bytes in one piece, if they are in one piece, and not in foreign memory.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match &self.store {
             Store::Block(block) => Some(&block.bytes()[..self.len]),
             Store::Pages(pages) if pages.len() == 1 => Some(&pages[0].bytes()[..self.len]),
-            Store::Pages(_) => None,
+            Store::Pages(_) | Store::Foreign(_) => None,
         }
     }
 
-    /// All bytes in one piece to write to, if they are in one piece and nothing shares them.
+    /// All bytes in one piece to write to, if they are in one piece, nothing shares them, and they are not in
+    /// foreign memory.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let len = self.len;
         match &mut self.store {
             Store::Block(block) => block::bytes_mut(block).map(|bytes| &mut bytes[..len]),
             Store::Pages(pages) if pages.len() == 1 => pages[0].bytes_mut().map(|bytes| &mut bytes[..len]),
-            Store::Pages(_) => None,
+            Store::Pages(_) | Store::Foreign(_) => None,
         }
     }
 
     /// All bytes, copied.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
-        self.slices(0, self.len).for_each(|slice| bytes.extend_from_slice(slice));
+        self.visit(0, self.len, |slice| bytes.extend_from_slice(slice));
         bytes
     }
 
-    /// The pages; a contiguous block is handed back.
+    /// The pages; other memory is handed back.
     pub fn into_pages(self) -> Result<PageList, Buffer> {
         match self.store {
             Store::Pages(pages) => Ok(pages),
@@ -200,6 +284,7 @@ impl Buffer {
         match self.store {
             Store::Pages(pages) => Payload::from_pages(pages, len),
             Store::Block(block) => Payload::from_block(block, 0, len),
+            Store::Foreign(place) => Payload::from_foreign(place, 0, len),
         }
     }
 
@@ -211,6 +296,7 @@ impl Buffer {
         self.check_range(offset, len);
         match &self.store {
             Store::Block(block) => Payload::from_block(Arc::clone(block), offset, len),
+            Store::Foreign(place) => Payload::from_foreign(Arc::clone(place), offset, len),
             Store::Pages(pages) => {
                 let mut payload = Payload::default();
                 for (page, start, len) in page_pieces(pages, offset, len) {
@@ -242,6 +328,10 @@ impl Buffer {
                 Some(tail) => Store::Block(tail),
                 None => panic!("{SHARED}"),
             },
+            Store::Foreign(place) => match Arc::get_mut(place) {
+                Some(place) => Store::Foreign(place.split_off(at)),
+                None => panic!("{SHARED}"),
+            },
         };
         Buffer { store, len }
     }
@@ -252,6 +342,11 @@ impl Buffer {
         match (&mut self.store, tail.store) {
             (Store::Block(block), Store::Block(tail)) => {
                 Block::join(block, tail).map_err(|tail| Buffer { store: Store::Block(tail), len })?;
+            }
+            (Store::Foreign(place), Store::Foreign(tail)) => {
+                if !Arc::get_mut(place).is_some_and(|place| place.join(&tail)) {
+                    return Err(Buffer { store: Store::Foreign(tail), len });
+                }
             }
             (Store::Pages(pages), Store::Pages(more)) if self.len == pages.len() * PAGE_SIZE => {
                 pages.extend(more)
@@ -267,6 +362,7 @@ impl Buffer {
         match &self.store {
             Store::Pages(pages) => pages.iter().all(Page::is_unique),
             Store::Block(block) => block::is_unique(block),
+            Store::Foreign(place) => foreign::is_unique(place),
         }
     }
 
@@ -284,6 +380,7 @@ impl Buffer {
             }
             // SAFETY: the range was checked, so the address lies inside of the block.
             Store::Block(block) => RawParts::Block(unsafe { block.as_ptr().add(offset) }, len),
+            Store::Foreign(place) => RawParts::Block(place.range(offset, len).0, len),
         }
     }
 
@@ -292,6 +389,7 @@ impl Buffer {
         match &self.store {
             Store::Pages(_) => true,
             Store::Block(block) => block.as_ptr().addr().get().is_multiple_of(alignment.max(1)),
+            Store::Foreign(place) => place.range(0, 0).0.addr().get().is_multiple_of(alignment.max(1)),
         }
     }
 
@@ -313,6 +411,7 @@ impl fmt::Debug for Buffer {
         let kind = match &self.store {
             Store::Pages(_) => "pages",
             Store::Block(_) => "block",
+            Store::Foreign(_) => "foreign",
         };
         write!(f, "Buffer({} bytes, {kind})", self.len)
     }
@@ -326,6 +425,7 @@ fn page_pieces(pages: &[Page], offset: usize, len: usize) -> impl Iterator<Item 
         .map_while(move |page| next_piece(&mut skip, &mut left).map(|(s, l)| (page, s, l)))
 }
 
+const NO_SLICES: &str = "foreign memory has no slices: copy it, or tell the kernel where it is";
 const SHARED: &str = "a shared buffer is not written: wait until its payloads are dropped";
 
 #[cfg(test)]

@@ -8,12 +8,14 @@
 //! * [`Pool`]: the bounded supply of pages of one core.
 //!
 //! This room knows no protocol, no file and no socket. Its invariant: **memory that anybody else can see is
-//! never written**, so a send always finishes with the bytes it started with.
+//! never written**, so a send always finishes with the bytes it started with. Only *foreign* memory, which
+//! another process maps ([`Buffer::foreign`]), may change at any time; no reference to its bytes is ever formed.
 
 mod arena;
 mod block;
 mod buffer;
 mod cache;
+mod foreign;
 mod grace;
 mod guard;
 mod lent;
@@ -26,7 +28,7 @@ mod run;
 mod sync;
 mod table;
 
-pub use buffer::{Buffer, RawParts, Slices, SlicesMut};
+pub use buffer::{Buffer, IoSlices, IoSlicesMut, RawParts, Slices, SlicesMut};
 pub use cache::prefetch;
 pub use guard::PageGuard;
 pub use lent::Lent;

@@ -1,18 +1,20 @@
 //! What is sent: a gather list of counted references. Cloning and slicing copy no payload byte.
 //!
-//! Invariant: the bytes it refers to do not change while it lives.
+//! Invariant: the bytes it refers to do not change while it lives, but for those of foreign memory.
 
 use std::fmt;
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::PAGE_SIZE;
 use crate::block::Block;
+use crate::foreign::Foreign;
 use crate::guard::PageGuard;
 use crate::page::{Page, PageList};
 use crate::pool::Pool;
 
 mod segments;
-use segments::{Segment, Segments, Slices};
+use segments::{IoSlices, Segment, Segments, Slices};
 
 /// Bytes to send, gathered from pages, blocks and constants.
 #[derive(Clone, Default)]
@@ -62,6 +64,29 @@ impl Payload {
         let segment = Segment::Block { block, start: start as u32, len: len as u32 };
         let segments = if len > 0 { Segments::of(segment) } else { Segments::default() };
         Payload { segments, len }
+    }
+
+    pub(crate) fn from_foreign(place: Arc<Foreign>, start: usize, len: usize) -> Payload {
+        assert!(
+            start + len <= place.len().min(u32::MAX as usize),
+            "a payload refers to places below 4 GiB only"
+        );
+        let segment = Segment::Foreign { place, start: start as u32, len: len as u32 };
+        let segments = if len > 0 { Segments::of(segment) } else { Segments::default() };
+        Payload { segments, len }
+    }
+
+    /// Whether any of it is in memory that another process may change at any time.
+    pub fn is_foreign(&self) -> bool {
+        self.segments.iter().any(Segment::is_foreign)
+    }
+
+    /// The same bytes, in memory of our own, as they are now.
+    pub fn into_own(self) -> Payload {
+        match self.is_foreign() {
+            true => Payload::from(self.to_vec()),
+            false => self,
+        }
     }
 
     /// Bytes in all.
@@ -167,21 +192,32 @@ impl Payload {
         front
     }
 
-    /// The pieces of a range, in order; neighbouring pages are one piece.
+    /// The pieces of a range, in order, for the kernel to read from, each with its length: to ask a piece
+    /// itself would form a reference to its bytes.
     ///
     /// # Panics
     /// If the range is outside of the payload.
+    #[inline]
+    pub fn io_slices(&self, offset: usize, len: usize) -> impl Iterator<Item = (IoSlice<'_>, usize)> {
+        self.check_range(offset, len);
+        IoSlices(Slices::new(&self.segments, offset, len))
+    }
+
+    /// The pieces of a range, in order; neighbouring pages are one piece.
+    ///
+    /// # Panics
+    /// If the range is outside of the payload, or a piece of it foreign.
     #[inline]
     pub fn slices(&self, offset: usize, len: usize) -> impl Iterator<Item = &[u8]> {
         self.check_range(offset, len);
         Slices::new(&self.segments, offset, len)
     }
 
-    /// All bytes, if they are one piece.
+    /// All bytes, if they are one piece, and not foreign.
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
         match &self.segments[..] {
-            [segment] => Some(segment.bytes()),
+            [segment] => segment.own_bytes(),
             _ => None,
         }
     }
@@ -199,7 +235,8 @@ impl Payload {
     /// All bytes, copied.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
-        self.slices(0, self.len).for_each(|slice| bytes.extend_from_slice(slice));
+        let mut add = |slice: &[u8]| bytes.extend_from_slice(slice);
+        self.segments.iter().for_each(|segment| segment.visit(0, segment.len(), &mut add));
         bytes
     }
 

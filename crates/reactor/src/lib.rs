@@ -59,6 +59,7 @@ mod ring;
 pub mod socket;
 pub mod spin;
 pub mod topology;
+mod vectors;
 pub mod waker;
 mod workers;
 

@@ -1,5 +1,6 @@
 //! Sockets: non-blocking transfer and the options that matter to a lane. Nothing here waits.
 
+use crate::vectors;
 use rustix::fd::AsFd;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use socket2::{SockRef, TcpKeepalive};
@@ -15,7 +16,7 @@ use std::time::Duration;
 pub fn receive(socket: impl AsFd, plan: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     Ok(match plan {
         // One piece costs the kernel less than a list of one.
-        [piece] => rustix::io::read(socket, &mut **piece)?,
+        [piece] => vectors::read(socket, piece)?,
         pieces => rustix::io::readv(socket, pieces)?,
     })
 }
@@ -27,7 +28,7 @@ pub fn receive(socket: impl AsFd, plan: &mut [IoSliceMut<'_>]) -> io::Result<usi
 pub fn send(socket: impl AsFd, plan: &[IoSlice<'_>]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     Ok(match plan {
-        [piece] => rustix::net::send(socket, piece, flags)?,
+        [piece] => vectors::send(socket, piece, flags)?,
         pieces => rustix::net::sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags)?,
     })
 }

@@ -169,7 +169,7 @@ fn read(file: &File, operation: &mut Operation) -> io::Result<usize> {
     let (start, len, offset) = (operation.buffer_offset, operation.len as usize, operation.offset);
     let buffer = operation.buffer.as_mut().ok_or(io::ErrorKind::InvalidInput)?;
     let mut slices: SmallVec<[IoSliceMut<'_>; SLICES]> =
-        buffer.slices_mut(start, len).take(SLICES_MAX).map(IoSliceMut::new).collect();
+        buffer.io_slices_mut(start, len).take(SLICES_MAX).map(|(slice, _)| slice).collect();
     Ok(preadv(file, &mut slices, offset)?)
 }
 
@@ -177,7 +177,7 @@ fn write(file: &File, operation: &Operation, durable: bool) -> io::Result<usize>
     let (start, len) = (operation.buffer_offset, operation.len as usize);
     let buffer: &Buffer = operation.buffer.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
     let slices: SmallVec<[IoSlice<'_>; SLICES]> =
-        buffer.slices(start, len).take(SLICES_MAX).map(IoSlice::new).collect();
+        buffer.io_slices(start, len).take(SLICES_MAX).map(|(slice, _)| slice).collect();
     let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
     Ok(pwritev2(file, &slices, operation.offset, flags)?)
 }

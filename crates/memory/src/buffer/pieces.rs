@@ -1,6 +1,7 @@
 //! The pieces of a range of a [`Buffer`](crate::Buffer), in order, none of them empty. Pages that are
 //! neighbours are one piece.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::mem;
 use std::ptr::NonNull;
 
@@ -56,6 +57,51 @@ impl<'a> Iterator for Slices<'a> {
                 // SAFETY: the pages are borrowed, and writers need an exclusive borrow.
                 Some(unsafe { run.bytes() })
             }
+        }
+    }
+}
+
+/// Iterator over the pieces of a [`Buffer`](crate::Buffer) for the kernel, each with its length: to ask a
+/// piece itself would form a reference to its bytes.
+#[derive(Debug)]
+pub enum IoSlices<'a> {
+    #[doc(hidden)]
+    Own(Slices<'a>),
+    #[doc(hidden)]
+    Foreign(Option<(IoSlice<'a>, usize)>),
+}
+
+impl<'a> Iterator for IoSlices<'a> {
+    type Item = (IoSlice<'a>, usize);
+
+    fn next(&mut self) -> Option<(IoSlice<'a>, usize)> {
+        match self {
+            IoSlices::Own(slices) => slices.next().map(|slice| (IoSlice::new(slice), slice.len())),
+            IoSlices::Foreign(piece) => piece.take(),
+        }
+    }
+}
+
+/// Iterator over the writable pieces of a [`Buffer`](crate::Buffer) for the kernel, each with its length.
+#[derive(Debug)]
+pub enum IoSlicesMut<'a> {
+    #[doc(hidden)]
+    Own(SlicesMut<'a>),
+    #[doc(hidden)]
+    Foreign(Option<(IoSliceMut<'a>, usize)>),
+}
+
+impl<'a> Iterator for IoSlicesMut<'a> {
+    type Item = (IoSliceMut<'a>, usize);
+
+    #[inline]
+    fn next(&mut self) -> Option<(IoSliceMut<'a>, usize)> {
+        match self {
+            IoSlicesMut::Own(slices) => slices.next().map(|slice| {
+                let len = slice.len();
+                (IoSliceMut::new(slice), len)
+            }),
+            IoSlicesMut::Foreign(piece) => piece.take(),
         }
     }
 }

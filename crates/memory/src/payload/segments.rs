@@ -4,6 +4,7 @@
 //! the next long payload, so that warm threads send long payloads without allocating.
 
 use std::cell::RefCell;
+use std::io::IoSlice;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::PAGE_SIZE;
 use crate::block::Block;
+use crate::foreign::Foreign;
 use crate::guard::PageGuard;
 use crate::page::Page;
 use crate::pool::Pool;
@@ -21,23 +23,56 @@ pub(super) enum Segment {
     Page { page: Page, start: u16, len: u16 },
     Guard { page: PageGuard, start: u16, len: u16 },
     Block { block: Arc<Block>, start: u32, len: u32 },
+    Foreign { place: Arc<Foreign>, start: u32, len: u32 },
     Static(&'static [u8]),
 }
 
 impl Segment {
-    pub(super) fn bytes(&self) -> &[u8] {
-        match self {
+    /// # Panics
+    /// If it is foreign.
+    fn bytes(&self) -> &[u8] {
+        match self.own_bytes() {
+            Some(bytes) => bytes,
+            None => panic!("foreign memory has no slices: copy it, or tell the kernel where it is"),
+        }
+    }
+
+    /// The bytes; none if they are foreign.
+    #[inline]
+    pub(super) fn own_bytes(&self) -> Option<&[u8]> {
+        Some(match self {
             Segment::Page { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
             Segment::Guard { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
             Segment::Block { block, start, len } => &block.bytes()[*start as usize..][..*len as usize],
             Segment::Static(bytes) => bytes,
+            Segment::Foreign { .. } => return None,
+        })
+    }
+
+    pub(super) fn is_foreign(&self) -> bool {
+        matches!(self, Segment::Foreign { .. })
+    }
+
+    /// Shows a part of the bytes; foreign ones in copies.
+    pub(super) fn visit(&self, from: usize, count: usize, look: &mut impl FnMut(&[u8])) {
+        match self {
+            Segment::Foreign { place, start, .. } => place.visit(*start as usize + from, count, look),
+            _ => look(&self.bytes()[from..from + count]),
+        }
+    }
+
+    /// A part of the bytes for the kernel to read from.
+    fn io_slice(&self, from: usize, count: usize) -> IoSlice<'_> {
+        match self {
+            Segment::Foreign { place, start, .. } => place.io_slice(*start as usize + from, count),
+            _ => IoSlice::new(&self.bytes()[from..from + count]),
         }
     }
 
     pub(super) fn len(&self) -> usize {
         match self {
             Segment::Page { len, .. } | Segment::Guard { len, .. } => usize::from(*len),
-            Segment::Block { len, .. } => *len as usize,
+            Segment::Block { len, .. } | Segment::Foreign { len, .. } => *len as usize,
             Segment::Static(bytes) => bytes.len(),
         }
     }
@@ -51,7 +86,7 @@ impl Segment {
             Segment::Guard { page, start, .. } => {
                 Some(Run::of(page.as_ptr(), usize::from(*start) + from, count))
             }
-            Segment::Block { .. } | Segment::Static(_) => None,
+            Segment::Block { .. } | Segment::Foreign { .. } | Segment::Static(_) => None,
         }
     }
 
@@ -83,7 +118,7 @@ impl Segment {
         match self {
             Segment::Page { page, .. } => pool.recycle_page(page),
             Segment::Guard { page, .. } => pool.end_guard(page),
-            Segment::Block { .. } | Segment::Static(_) => {}
+            Segment::Block { .. } | Segment::Foreign { .. } | Segment::Static(_) => {}
         }
     }
 
@@ -98,6 +133,9 @@ impl Segment {
             }
             Segment::Block { block, start, .. } => {
                 Segment::Block { block: Arc::clone(block), start: start + from as u32, len: count as u32 }
+            }
+            Segment::Foreign { place, start, .. } => {
+                Segment::Foreign { place: Arc::clone(place), start: start + from as u32, len: count as u32 }
             }
             Segment::Static(bytes) => Segment::Static(&bytes[from..from + count]),
         }
@@ -212,6 +250,32 @@ impl<'a> Iterator for Slices<'a> {
             return Some(unsafe { run.bytes() });
         }
         None
+    }
+}
+
+/// As [`Slices`], for the kernel; each piece with its length. What is foreign is among them.
+pub(super) struct IoSlices<'a>(pub(super) Slices<'a>);
+
+impl<'a> Iterator for IoSlices<'a> {
+    type Item = (IoSlice<'a>, usize);
+
+    fn next(&mut self) -> Option<(IoSlice<'a>, usize)> {
+        let slices = &mut self.0;
+        while slices.left > 0
+            && let Some((segment, rest)) = slices.segments.split_first()
+            && (segment.is_foreign() || slices.skip >= segment.len())
+        {
+            slices.segments = rest;
+            let from = mem::take(&mut slices.skip);
+            if from >= segment.len() {
+                slices.skip = from - segment.len();
+                continue;
+            }
+            let count = slices.left.min(segment.len() - from);
+            slices.left -= count;
+            return Some((segment.io_slice(from, count), count));
+        }
+        slices.next().map(|slice| (IoSlice::new(slice), slice.len()))
     }
 }
 

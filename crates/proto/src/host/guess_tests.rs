@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use isolane_memory::Buffer;
+use isolane_ring::Memory;
 use isolane_wire::digest::crc32c;
 use isolane_wire::pdu::{C2hData, CapsuleResp};
 use isolane_wire::{CompletionEntry, Status, SubmissionEntry};
@@ -149,12 +150,14 @@ proptest! {
         data_digest: bool,
         pda in prop_oneof![Just(0u8), Just(15u8)],
         is_uniform: bool,
+        foreign in 0u64..3,
     ) {
         let now = Instant::now();
         let digests = Digests::default().with_header(header_digest).with_data(data_digest);
         let mut host = connected(digests, pda, now);
         let framing = Framing { header_digest, data_digest, pda };
         let mut target = Target { framing, stream: VecDeque::new(), late: Vec::new() };
+        let memory = Memory::create("isolane-test", 256 * 4096).expect("there is memory");
         let mut tag = 0;
         for burst in bursts {
             let mut line = VecDeque::new();
@@ -162,7 +165,11 @@ proptest! {
                 tag += 1;
                 let len = if is_uniform { 1024 } else { 512 * (1 + tag as usize % 5) };
                 let read = SubmissionEntry::new(0x02, 1);
-                let cid = host.submit(read, Data::Read(Buffer::contiguous(len)), tag).expect("there is room");
+                let buffer = match tag % 3 < foreign {
+                    true => Buffer::foreign(&memory, tag * 4096, len).expect("a place for each"),
+                    false => Buffer::contiguous(len),
+                };
+                let cid = host.submit(read, Data::Read(buffer), tag).expect("there is room");
                 line.push_back((cid, tag, len));
             }
             let pending = host.transmit_pending_bytes();
@@ -198,4 +205,24 @@ fn replies_in_order_land_in_their_places_without_a_copy() {
         assert_eq!(receive(&mut host, &mut target, &[usize::MAX], now), [0, 1, 2, 3], "round {round}");
     }
     assert_eq!(lens, [24, 4096, 24, 4096, 24, 4096, 24, 4096, 65536 - 4 * 24]);
+}
+
+/// Who shares that memory could change what is in it before it is looked at: headers, and data of others.
+#[test]
+fn nothing_is_guessed_to_belong_into_foreign_memory() {
+    let now = Instant::now();
+    let mut host = connected(Digests::default(), 0, now);
+    let mut target = Target { framing: Framing::default(), stream: VecDeque::new(), late: Vec::new() };
+    let memory = Memory::create("isolane-test", 16 * 4096).unwrap();
+    let mut overflow = vec![0; 65536];
+    for round in 0..4 {
+        for tag in 0..4 {
+            let read = SubmissionEntry::new(0x02, 1);
+            let buffer = Buffer::foreign(&memory, tag * 4096, 4096).unwrap();
+            let cid = host.submit(read, Data::Read(buffer), tag).expect("there is room");
+            target.answer(cid, tag, 4096, Manner::Success);
+        }
+        assert_eq!(host.receive_plan(&mut overflow).len(), 1, "round {round}");
+        assert_eq!(receive(&mut host, &mut target, &[usize::MAX], now), [0, 1, 2, 3], "round {round}");
+    }
 }

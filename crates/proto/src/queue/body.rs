@@ -3,8 +3,6 @@
 //! It places data and checks the digest; whose data it is, and whether it may come, was decided before.
 //! Invariant: every data byte is digested once, in order, whether it was copied here or placed by the kernel.
 
-use std::io::IoSliceMut;
-
 use isolane_memory::Buffer;
 use isolane_wire::digest::Digest;
 
@@ -84,9 +82,9 @@ impl Body {
             return (0, true);
         }
         let (mut planned, len) = (0, self.data_left.min(DESTINATION_BYTES_MAX));
-        for slice in destination.slices_mut(self.offset, len).take(DESTINATION_SLICES_MAX) {
-            planned += slice.len();
-            plan.slices.push(IoSliceMut::new(slice));
+        for (slice, len) in destination.io_slices_mut(self.offset, len).take(DESTINATION_SLICES_MAX) {
+            planned += len;
+            plan.slices.push(slice);
         }
         (planned, planned == self.data_left)
     }
@@ -94,7 +92,7 @@ impl Body {
     /// `n` bytes were placed by the kernel as planned, or somewhere else if nobody wants them.
     pub(crate) fn placed(&mut self, n: usize, destination: Option<&Buffer>) {
         if let (Some(digest), Some(destination)) = (&mut self.digest, destination) {
-            destination.slices(self.offset, n).for_each(|slice| digest.update(slice));
+            destination.visit(self.offset, n, |slice| digest.update(slice));
         }
         self.offset += n;
         self.data_left -= n;
@@ -170,6 +168,25 @@ mod tests {
         assert_eq!(body.take(&[&digest[1..], b"next"].concat(), Some(&mut buffer)), 3);
         assert!(body.is_whole() && body.is_intact());
         assert_eq!(buffer.to_vec()[50..150], data);
+    }
+
+    #[test]
+    fn foreign_memory_is_placed_in_and_digested_from_copies() {
+        let memory = isolane_ring::Memory::create("isolane-test", 8192).unwrap();
+        let data: Vec<u8> = (0..4000u32).map(|at| at as u8).collect();
+        let mut body = Body::new();
+        body.set_digested(true);
+        let mut buffer = Buffer::foreign(&memory, 17, 4000).unwrap();
+        body.start(Shape { padding: 0, data_len: 4000 }, 0);
+        assert_eq!(body.take(&data[..30], Some(&mut buffer)), 30);
+        let mut plan = ReceivePlan::new();
+        assert_eq!(body.plan(&mut buffer, &mut plan), (3970, true));
+        plan.slices[0].copy_from_slice(&data[30..]);
+        drop(plan);
+        body.placed(3970, Some(&buffer));
+        body.take(&crc32c(&data).to_le_bytes(), Some(&mut buffer));
+        assert!(body.is_whole() && body.is_intact());
+        assert_eq!(buffer.to_vec(), data);
     }
 
     #[test]

@@ -58,11 +58,19 @@ impl Output {
 
     #[inline(always)]
     fn append_with_data<const USUAL: usize>(&mut self, header: &[u8], payload: Payload, is_digested: bool) {
-        let digest = is_digested.then(|| digest(&payload));
-        self.append::<USUAL>(header, Some(payload));
-        if let Some(digest) = digest {
-            self.push(&digest.to_le_bytes());
+        match is_digested {
+            true => self.append_digested::<USUAL>(header, payload),
+            false => self.append::<USUAL>(header, Some(payload)),
         }
+    }
+
+    /// What another process may change is copied first, lest it be sent with a digest that is wrong by then.
+    #[inline(always)]
+    fn append_digested<const USUAL: usize>(&mut self, header: &[u8], payload: Payload) {
+        let payload = payload.into_own();
+        let digest = digest(&payload);
+        self.append::<USUAL>(header, Some(payload));
+        self.push(&digest.to_le_bytes());
     }
 
     /// Headers mostly have the length `USUAL`, which the compiler knows and then copies without a call.
@@ -153,7 +161,10 @@ impl Output {
             }
             let is_taken = match item.payload.as_slice() {
                 Some(slice) => plan.push(&slice[skip..]),
-                None => item.payload.slices(skip, item.payload.len() - skip).all(|slice| plan.push(slice)),
+                None => {
+                    let mut pieces = item.payload.io_slices(skip, item.payload.len() - skip);
+                    pieces.all(|piece| plan.push_piece(piece))
+                }
             };
             if !is_taken {
                 return;
@@ -256,6 +267,8 @@ fn digest(payload: &Payload) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use isolane_ring::Memory;
+
     use super::*;
     use crate::queue::TRANSMIT_SLICES_MAX;
 
@@ -267,6 +280,22 @@ mod tests {
 
     fn sent(output: &Output) -> Vec<u8> {
         planned(output).iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    #[test]
+    fn foreign_payload_is_sent_from_its_place_unless_it_is_digested() {
+        let memory = Memory::create("isolane-test", PAGE_SIZE).unwrap();
+        memory.copy_in(0, b"as it was").unwrap();
+        let place = || isolane_memory::Buffer::foreign(&memory, 0, 9).unwrap().into_payload();
+        let (mut plain, mut digested) = (Output::default(), Output::default());
+        plain.push_with_data(b"head", place(), false);
+        digested.push_with_data(b"head", place(), true);
+        memory.copy_in(6, b"IS!").unwrap();
+        assert_eq!(sent(&plain), b"headas it IS!");
+        assert_eq!(planned(&plain).bytes(), 13);
+        let bytes = sent(&digested);
+        assert_eq!(bytes[..13], *b"headas it was");
+        assert_eq!(bytes[13..], crc32c(b"as it was").to_le_bytes());
     }
 
     #[test]

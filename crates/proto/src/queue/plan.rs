@@ -75,6 +75,14 @@ impl<'a> TransmitPlan<'a> {
         self.bytes += if is_taken { slice.len() } else { 0 };
         is_taken
     }
+
+    /// As [`TransmitPlan::push`], for a piece of so many bytes that may be foreign memory.
+    #[inline]
+    pub(crate) fn push_piece(&mut self, (piece, len): (IoSlice<'a>, usize)) -> bool {
+        let is_taken = self.slices.try_push(piece).is_ok();
+        self.bytes += if is_taken { len } else { 0 };
+        is_taken
+    }
 }
 
 impl<'a> Deref for TransmitPlan<'a> {

@@ -9,7 +9,7 @@
 use super::Reactor;
 use crate::lanes::Lane;
 use crate::ledger::{Ledger, Notice};
-use crate::{Token, kernel, notices, socket};
+use crate::{Token, kernel, notices, socket, vectors};
 use isolane_memory::Lent;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::Shutdown;
@@ -70,7 +70,7 @@ impl Reactor {
         if !ledger.is_useful() {
             return self.send_copied(token, plan);
         }
-        let offered: usize = plan.iter().map(|slice| slice.len()).sum();
+        let offered = vectors::bytes(plan);
         match socket::send_zero_copy(&*socket, plan) {
             Ok(bytes) => {
                 ledger.on_sent();

@@ -4,7 +4,7 @@ use super::Reactor;
 use crate::key::{Key, Kind};
 use crate::lanes::Lane;
 use crate::ledger::Ledger;
-use crate::{Received, Token, socket};
+use crate::{Received, Token, socket, vectors};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -75,7 +75,7 @@ impl Reactor {
         let counts_misses = self.was_busy || self.lanes.is_crowded();
         let mut tries = self.tries_beyond_first();
         let lane = self.lanes.get_mut(token).ok_or(io::ErrorKind::NotFound)?;
-        let room: usize = plan.iter().map(|slice| slice.len()).sum();
+        let room = vectors::bytes_mut(plan);
         if room == 0 {
             return Ok(Received::Nothing);
         }
@@ -125,7 +125,7 @@ impl Reactor {
     /// The kernel's (the connection is lost), or `NotFound` if the token names nothing. Never `WouldBlock`.
     pub fn send(&mut self, token: Token, plan: &[IoSlice<'_>]) -> io::Result<usize> {
         let lane = self.lanes.get_mut(token).ok_or(io::ErrorKind::NotFound)?;
-        let offered: usize = plan.iter().map(|slice| slice.len()).sum();
+        let offered = vectors::bytes(plan);
         let sent = loop {
             match socket::send(&lane.socket, plan) {
                 Ok(count) => break count,
