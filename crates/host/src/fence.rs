@@ -42,7 +42,8 @@ use isolane_reactor::mailbox;
 use parking_lot::Mutex;
 
 use crate::client::Message;
-use crate::options::WriteReplay;
+use crate::options::{Options, WriteReplay};
+use crate::predecessor::{Note, Predecessor};
 use crate::request::BlockRange;
 use crate::setup::{self, Plan};
 
@@ -52,6 +53,9 @@ pub(crate) const MARGIN: Duration = Duration::from_secs(1);
 /// Pauses between questions to the target.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// All that a process wrote to is not known.
+const EVERYTHING: BlockRange = BlockRange { lba: 0, blocks: u64::MAX };
 
 /// Lost associations that are watched at the same time.
 pub(crate) const FENCES_MAX: usize = 16;
@@ -143,6 +147,8 @@ struct Fence {
     old: OldAssociation,
     ranges: Arc<[BlockRange]>,
     is_cancelled: Arc<AtomicBool>,
+    /// What a witness keeps until it falls.
+    note: Option<Note>,
 }
 
 impl Fences {
@@ -169,10 +175,11 @@ impl Fences {
         self: &Arc<Self>,
         old: OldAssociation,
         ranges: Vec<BlockRange>,
+        note: Option<Note>,
         plan: &Arc<Plan>,
     ) -> u64 {
         let is_cancelled = Arc::<AtomicBool>::default();
-        let id = self.stand(old.clone(), ranges, &is_cancelled);
+        let id = self.stand(old.clone(), ranges, note, &is_cancelled);
         let (fences, plan) = (Arc::downgrade(self), Arc::clone(plan));
         let watch = move || {
             let verdict = wait_for_death(&old, &plan, &is_cancelled);
@@ -184,6 +191,20 @@ impl Fences {
             self.fall(id, Verdict::Unknown);
         }
         id
+    }
+
+    /// Another process had an association, which ended with it: nothing is written before it is known dead.
+    pub(crate) fn raise_for(self: &Arc<Self>, left: &Predecessor, note: Note, died: Instant, plan: &Plan) {
+        // The target is asked in the name of the host that it belonged to.
+        let (host_nqn, host_id) = (left.host_nqn, left.host_id);
+        let options = Options { host_nqn, host_id, ..plan.options.clone() };
+        let plan = Plan { uri: plan.uri.clone(), options, witness: None };
+        log::info!(
+            "{}: all writes wait until controller {} of a process before is known dead",
+            left.address,
+            left.cntlid
+        );
+        self.raise(left.old(died), vec![EVERYTHING], Some(note), &Arc::new(plan));
     }
 
     /// A new association: it may prove old ones dead (rule 2).
@@ -203,11 +224,17 @@ impl Fences {
         }
     }
 
-    fn stand(&self, old: OldAssociation, ranges: Vec<BlockRange>, is_cancelled: &Arc<AtomicBool>) -> u64 {
+    fn stand(
+        &self,
+        old: OldAssociation,
+        ranges: Vec<BlockRange>,
+        note: Option<Note>,
+        is_cancelled: &Arc<AtomicBool>,
+    ) -> u64 {
         let mut standing = self.standing.lock();
         standing.id_next += 1;
         let (id, is_cancelled) = (standing.id_next, Arc::clone(is_cancelled));
-        standing.fences.push(Fence { id, old, ranges: ranges.into(), is_cancelled });
+        standing.fences.push(Fence { id, old, ranges: ranges.into(), is_cancelled, note });
         self.count.store(standing.fences.len(), Ordering::Release);
         id
     }
@@ -215,7 +242,8 @@ impl Fences {
     fn fall(&self, id: u64, verdict: Verdict) {
         let mut standing = self.standing.lock();
         let Some(at) = standing.fences.iter().position(|fence| fence.id == id) else { return };
-        let fence = standing.fences.swap_remove(at);
+        let mut fence = standing.fences.swap_remove(at);
+        fence.note.take().into_iter().for_each(Note::on_dead);
         self.count.store(standing.fences.len(), Ordering::Release);
         for member in &standing.members {
             // A client that is gone needs no verdict.
@@ -289,7 +317,7 @@ mod tests {
         let old = old(5, false);
         let new = NewAssociation { address: old.address, cntlid: 5, begun: old.died };
         let there = "127.0.0.2:4420".parse().unwrap();
-        let fence = Fence { id: 1, old, ranges: Arc::default(), is_cancelled: Arc::default() };
+        let fence = Fence { id: 1, old, ranges: Arc::default(), is_cancelled: Arc::default(), note: None };
         assert!(fence.is_proven_by(&new, WriteReplay::WhenGone));
         assert!(!fence.is_proven_by(&NewAssociation { cntlid: 6, ..new }, WriteReplay::WhenGone));
         assert!(!fence.is_proven_by(&NewAssociation { address: there, ..new }, WriteReplay::WhenGone));
@@ -304,7 +332,7 @@ mod tests {
         let before = old.died.checked_sub(Duration::from_millis(1)).unwrap();
         let late = NewAssociation { address: old.address, cntlid: 5, begun: before };
         let ranges = vec![BlockRange { lba: 7, blocks: 1 }];
-        fences.stand(old, ranges, &Arc::default());
+        fences.stand(old, ranges, None, &Arc::default());
         fences.on_association(&late, WriteReplay::WhenGone);
         assert!(fences.hold_back(|range| range.lba == 7), "the write may still land");
     }
@@ -318,7 +346,7 @@ mod tests {
         boxes.iter().for_each(|(sender, _)| fences.join(sender.clone()));
         assert!(fences.are_none() && !fences.hold_back(touches));
         let is_cancelled = Arc::default();
-        let id = fences.stand(old(5, false), vec![BlockRange { lba: 7, blocks: 1 }], &is_cancelled);
+        let id = fences.stand(old(5, false), vec![BlockRange { lba: 7, blocks: 1 }], None, &is_cancelled);
         fences.on_giving_up();
         assert!(!fences.are_none() && fences.hold_back(touches) && !fences.hold_back(|range| range.lba == 8));
         fences.fall(id, Verdict::ControllerGone);

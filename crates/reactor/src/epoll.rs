@@ -7,7 +7,7 @@ use crate::key::{Key, Kind};
 use crate::poller::{Occurrence, Wait};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,6 +24,10 @@ impl Epoll {
         let data = EventData::new_u64(Key::new(Kind::Doorbell, 0).to_bits());
         epoll::add(&epoll, doorbell, data, EventFlags::IN | EventFlags::ET)?;
         Ok(Epoll { epoll, looks_skipped: 0 })
+    }
+
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     pub fn register(&mut self, socket: BorrowedFd<'_>, key: Key) -> io::Result<()> {

@@ -66,5 +66,5 @@ mod workers;
 pub use config::{Config, IoChoice, Mode, ReactorError};
 pub use event::{Event, ListenerToken, Received, Token};
 pub use options::{OptionSyntaxError, SocketOptionError, SocketOptions};
-pub use reactor::{Detached, Reactor, Sent};
+pub use reactor::{Detached, Reactor, Rest, Sent};
 pub use waker::Waker;

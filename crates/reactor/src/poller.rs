@@ -55,6 +55,14 @@ impl Poller {
         Ok((Poller::Epoll(epoll), format!("epoll{reason}")))
     }
 
+    /// What becomes readable when there is something to collect, if there is such a thing.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Poller::Ring(_) => None,
+            Poller::Epoll(epoll) => Some(epoll.descriptor()),
+        }
+    }
+
     /// After a refusal by [`Poller::collect`]: opens the interface anew if the reason is that the calling
     /// thread is another than before. Nothing is armed then.
     ///

@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
-use rustix::net::{Shutdown, connect_unspec, shutdown};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
 
 /// How long the target may take to close.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -32,6 +32,18 @@ pub(super) fn reset(socket: &OwnedFd) {
     // Disconnecting resets at once, also while the kernel still holds another reference to the socket; it
     // fails where the target has reset the connection already.
     let _ = connect_unspec(socket);
+}
+
+/// From now on the kernel resets the connection when this process is killed.
+pub(super) fn reset_when_killed(socket: impl AsFd) {
+    // Should it fail, what the send buffer holds still arrives; the fence waits for that in any case.
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+/// Undoes [`reset_when_killed`].
+pub(super) fn close_in_order(socket: impl AsFd) {
+    // Should it fail, the target sees a reset behind the end of its controller.
+    let _ = sockopt::set_socket_linger(socket, None);
 }
 
 /// Reads until the target closes or the deadline: unread bytes would turn the close into a reset.

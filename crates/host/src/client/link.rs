@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use isolane_proto::host::{Abandoned, Completed};
 
 use super::Client;
+use super::farewell;
 use super::flow::Run;
 use super::lane::{Lane, Loss};
 use super::shape::Shape;
@@ -20,6 +21,7 @@ use crate::error::{ConnectError, RequestError};
 use crate::fence::{FENCES_MAX, NewAssociation, OldAssociation, Verdict};
 use crate::info::Info;
 use crate::options::Reconnect;
+use crate::predecessor::{Note, Predecessor};
 use crate::request::BlockRange;
 use crate::setup::{self, Association, Connection};
 
@@ -145,11 +147,12 @@ impl Client {
     pub(super) fn lose(&mut self, loss: &Loss) {
         let Link::Up(up) = &self.link else { return };
         let outage = Outage::after(up, &self.plan.options.reconnect, self.now);
-        let Link::Up(up) = std::mem::replace(&mut self.link, Link::Down(outage)) else { return };
+        let Link::Up(mut up) = std::mem::replace(&mut self.link, Link::Down(outage)) else { return };
         let in_flight: usize = up.lanes.iter().map(Lane::in_flight).sum();
         log::warn!("{}: {loss}; {in_flight} commands in flight", self.info.address);
+        let note = up.note.take();
         up.dismiss(&mut self.reactor).into_iter().for_each(|abandoned| self.on_abandoned(abandoned));
-        self.replay.raise_fence(self.old_association(), &self.plan);
+        self.replay.raise_fence(self.old_association(), note, &self.plan);
         self.settle_replay();
         self.housekeeping = self.now;
         if self.plan.options.reconnect.give_up_after.is_some_and(|after| self.now >= outage.since + after) {
@@ -158,15 +161,7 @@ impl Client {
     }
 
     fn old_association(&self) -> OldAssociation {
-        OldAssociation {
-            address: self.info.address,
-            nqn: self.info.nqn,
-            cntlid: self.info.controller.cntlid,
-            died: Instant::now(),
-            keep_alive: self.plan.options.keep_alive,
-            is_keep_alive_traffic_based: self.info.controller.is_keep_alive_traffic_based,
-            command_quiesce_time: self.info.controller.command_quiesce_time,
-        }
+        Predecessor::of(&self.info, &self.plan.options).old(Instant::now())
     }
 
     fn on_abandoned(&mut self, abandoned: Abandoned) {
@@ -235,15 +230,21 @@ impl Client {
     pub(super) fn part(&mut self) {
         let closed = Link::Closed(Arc::new(ConnectError::Unsupported("the client was closed".to_owned())));
         let Link::Up(up) = std::mem::replace(&mut self.link, closed) else { return };
-        let Up { keeper, lanes, .. } = *up;
-        lanes.into_iter().for_each(|lane| drop(lane.into_parts(&mut self.reactor)));
+        let Up { keeper, lanes, note, .. } = *up;
+        for (socket, _) in lanes.into_iter().filter_map(|lane| lane.into_parts(&mut self.reactor)) {
+            farewell::close_in_order(&socket);
+        }
         let Some((socket, queue)) = keeper.lane.into_parts(&mut self.reactor) else { return };
+        farewell::close_in_order(&socket);
         let resumed = Connection::resume(TcpStream::from(socket), queue, SHUTDOWN_PATIENCE);
         let ended = resumed
             .map_err(|error| error.to_string())
             .and_then(|connection| setup::shutdown(connection).map_err(|error| error.to_string()));
-        if let Err(error) = ended {
-            log::info!("{}: the controller was not shut down in order: {error}", self.info.address);
+        match ended {
+            Ok(()) => note.into_iter().for_each(Note::on_dead),
+            Err(error) => {
+                log::info!("{}: the controller was not shut down in order: {error}", self.info.address);
+            }
         }
     }
 

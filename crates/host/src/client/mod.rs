@@ -26,6 +26,7 @@ mod lane;
 mod link;
 mod pieces;
 mod replay;
+mod rest;
 mod shape;
 mod task;
 mod tasks;
@@ -56,6 +57,7 @@ use crate::error::ConnectError;
 use crate::fence::Fences;
 use crate::info::{Info, NamespaceInfo};
 use crate::options::Options;
+use crate::predecessor::{Note, Predecessor, Witness};
 use crate::request::{Completion, Request};
 use crate::setup::{self, Plan};
 use crate::uri::Uri;
@@ -118,15 +120,45 @@ impl Client {
     /// Why there is no connection, and what to do. [`ConnectError::Unsupported`] if the options or the URI
     /// name cores: those are for volumes, which have a thread on each.
     pub fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
-        if !options.cores.is_empty() || !uri.cores.is_empty() {
+        let plan = Plan { uri: uri.clone(), options, witness: None };
+        Client::check_options(&plan)?;
+        Client::connect_with(plan, Arc::default(), |_| ())
+    }
+
+    /// Connects in the place of a process that was killed, and lets a witness know of every association, so
+    /// that this process may be killed, too. Nothing is written before all that were left are known dead, by
+    /// the rule of [`fence`](crate::fence); they had ended, with all of their connections, before this call.
+    /// Each goes with the key of its note. If this process is killed its connections are reset.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_after(
+        uri: &Uri,
+        options: Options,
+        witness: &Arc<dyn Witness>,
+        left: &[(u64, Predecessor)],
+    ) -> Result<Client, ConnectError> {
+        let died = Instant::now();
+        let plan = Plan { uri: uri.clone(), options, witness: Some(Arc::clone(witness)) };
+        Client::check_options(&plan)?;
+        let fences = Arc::<Fences>::default();
+        Client::connect_with(plan, Arc::clone(&fences), |plan| {
+            for (key, left) in left {
+                fences.raise_for(left, Note::of(witness, *key), died, plan);
+            }
+        })
+    }
+
+    fn check_options(plan: &Plan) -> Result<(), ConnectError> {
+        if !plan.options.cores.is_empty() || !plan.uri.cores.is_empty() {
             let several =
                 "cores for a client, which its one caller drives; leave them out, or connect a volume";
             return Err(ConnectError::Unsupported(several.to_owned()));
         }
-        if options.lanes == 0 {
-            return Err(ConnectError::without_default_lane());
+        match plan.options.lanes {
+            0 => Err(ConnectError::without_default_lane()),
+            _ => Ok(()),
         }
-        Client::connect_beside(uri, options, Arc::default())
     }
 
     /// Connects as one of several clients of a volume, whose writes wait for the fences of each.
@@ -135,9 +167,18 @@ impl Client {
         options: Options,
         fences: Arc<Fences>,
     ) -> Result<Client, ConnectError> {
-        let plan = Arc::new(Plan { uri: uri.clone(), options });
+        Client::connect_with(Plan { uri: uri.clone(), options, witness: None }, fences, |_| ())
+    }
+
+    /// `before_use` is called before anything is written.
+    fn connect_with(
+        plan: Plan,
+        fences: Arc<Fences>,
+        before_use: impl FnOnce(&Plan),
+    ) -> Result<Client, ConnectError> {
+        let plan = Arc::new(plan);
         let association = setup::associate(&plan)?;
-        let namespace = association.info.choose(uri.nsid)?.clone();
+        let namespace = association.info.choose(plan.uri.nsid)?.clone();
         let shape = Shape::of(&namespace, &association.info)?;
         let classes = association.info.negotiated.lanes;
         let reactor = Reactor::new(config(&plan.options)).map_err(|error| no_reactor(&error))?;
@@ -168,6 +209,7 @@ impl Client {
             has_more: false,
             plan,
         };
+        before_use(&client.plan);
         client.raise(association)?;
         log::info!("{}: connected", client.info.address);
         Ok(client)

@@ -15,6 +15,7 @@ use super::tasks::Tasks;
 use crate::error::RequestError;
 use crate::fence::{Fences, NewAssociation, OldAssociation, Verdict};
 use crate::options::WriteReplay;
+use crate::predecessor::Note;
 use crate::request::BlockRange;
 use crate::setup::Plan;
 
@@ -90,17 +91,17 @@ impl Replay {
     }
 
     /// All connections of the association are reset: from now on it is watched, if it left anything behind.
-    pub(super) fn raise_fence(&mut self, old: OldAssociation, plan: &Arc<Plan>) {
+    pub(super) fn raise_fence(&mut self, old: OldAssociation, note: Option<Note>, plan: &Arc<Plan>) {
         let mut parts = std::mem::take(&mut self.uncertain);
         if parts.is_empty() {
-            return;
+            return note.into_iter().for_each(Note::on_dead);
         }
         if plan.options.reconnect.writes == WriteReplay::Never {
             self.settled.extend(parts.drain(..).map(|part| (part, Fate::Fail)));
         }
         let cntlid = old.cntlid;
         log::info!("{} writes wait until controller {cntlid} is known dead", parts.len());
-        let id = self.fences.raise(old, std::mem::take(&mut self.ranges), plan);
+        let id = self.fences.raise(old, std::mem::take(&mut self.ranges), note, plan);
         self.raised.push(Raised { id, cntlid, parts });
     }
 

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use isolane_proto::host::Abandoned;
 use isolane_reactor::{Reactor, Token};
 
+use super::farewell;
 use super::keeper::Keeper;
 use super::lane::Lane;
 use super::link::Outage;
+use crate::predecessor::Note;
 use crate::setup::Association;
 
 /// The connections of a living association.
@@ -22,6 +24,8 @@ pub(super) struct Up {
     pub raised: Instant,
     /// The outage that it ended.
     pub before: Outage,
+    /// What the witness has.
+    pub note: Option<Note>,
 }
 
 /// Which connection it is.
@@ -45,17 +49,25 @@ impl Up {
         before: Outage,
         reactor: &mut Reactor,
     ) -> io::Result<Up> {
-        let Association { admin, lanes, async_events_max, .. } = association;
+        let Association { admin, lanes, mut note, async_events_max, .. } = association;
+        if note.is_some() {
+            lanes
+                .iter()
+                .chain([&admin])
+                .for_each(|connection| farewell::reset_when_killed(&connection.stream));
+        }
         let admin = Lane::adopt(admin, reactor)?;
         let raised = Instant::now();
         let keeper = Keeper::new(admin, nsid, keep_alive, async_events_max, raised);
         let lanes_up = Vec::with_capacity(lanes.len());
-        let mut up = Up { keeper, lanes: lanes_up, places: Vec::new(), raised, before };
+        note.iter_mut().for_each(Note::on_use);
+        let mut up = Up { keeper, lanes: lanes_up, places: Vec::new(), raised, before, note };
         up.note(up.keeper.lane.token(), Place::Admin);
         for connection in lanes {
             match Lane::adopt(connection, reactor) {
                 Ok(lane) => up.add(lane),
                 Err(error) => {
+                    up.note.take().into_iter().for_each(Note::on_dead);
                     up.dismiss(reactor);
                     return Err(error);
                 }

@@ -28,13 +28,16 @@ use crate::discovery;
 use crate::error::ConnectError;
 use crate::info::{Info, Negotiated};
 use crate::options::Options;
+use crate::predecessor::{Note, Predecessor, Witness};
 use crate::uri::Uri;
 
 /// Where to connect to, and how.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Plan {
     pub uri: Uri,
     pub options: Options,
+    /// Who keeps notes of the associations that are made.
+    pub witness: Option<Arc<dyn Witness>>,
 }
 
 /// Connected queues and what the target told.
@@ -44,8 +47,20 @@ pub(crate) struct Association {
     pub admin: Connection,
     pub lanes: Vec<Connection>,
     pub info: Info,
+    /// What the witness has.
+    pub note: Option<Note>,
     /// AERL: async event requests that the target holds.
     pub async_events_max: usize,
+}
+
+impl Plan {
+    /// What an association leaves behind if this process is killed.
+    fn note(&self, info: &Info) -> Result<Option<Note>, ConnectError> {
+        let Some(witness) = &self.witness else { return Ok(None) };
+        let note = Note::make(witness, &Predecessor::of(info, &self.options));
+        let what = "a note of the association, without which nothing may be written";
+        note.map(Some).map_err(|source| ConnectError::System { what, source: Arc::new(source) })
+    }
 }
 
 /// Makes an association with the first address of the host that serves one.
@@ -66,7 +81,8 @@ pub(crate) fn associate(plan: &Plan) -> Result<Association, ConnectError> {
 /// # Errors
 /// Why there is no connection, and what to do.
 pub fn inspect(uri: &Uri, options: &Options) -> Result<Info, ConnectError> {
-    let plan = |depth| Plan { uri: uri.clone(), options: Options { depth, ..options.clone() } };
+    let plan =
+        |depth| Plan { uri: uri.clone(), options: Options { depth, ..options.clone() }, witness: None };
     let association = match associate(&plan(options.depth)) {
         // Nothing is going to be in flight, so the limit is only one more thing to know.
         Err(ConnectError::Depth { max, .. }) if max > 0 => associate(&plan(max))?,
@@ -104,10 +120,12 @@ fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<A
     let lanes = io_queues::connect(&admin, &nqn, &plan.options, classes.total(), deadline)?;
     let namespaces = inventory::namespaces(&mut admin)?;
     let negotiated = negotiated(&admin, &lanes, classes, &plan.options);
+    let info = Info { address, nqn, controller, namespaces, negotiated };
     Ok(Association {
         begun,
         async_events_max: admin.async_events_max(),
-        info: Info { address, nqn, controller, namespaces, negotiated },
+        note: plan.note(&info)?,
+        info,
         admin: admin.into_connection(),
         lanes,
     })

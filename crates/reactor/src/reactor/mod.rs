@@ -5,10 +5,12 @@
 //! sends once per lane.
 
 mod lending;
+mod rest;
 mod sockets;
 
 use self::lending::Lending;
 pub use self::lending::Sent;
+pub use self::rest::Rest;
 pub use self::sockets::Detached;
 use crate::file::{Checked, Finished, Operation};
 use crate::key::Kind;

@@ -1,9 +1,11 @@
 //! Stories of a client and a mock target.
 
+mod after;
 mod classes;
 mod io;
 mod loss;
 mod misdeeds;
+mod rest;
 mod setup;
 
 use std::time::{Duration, Instant};
