@@ -1,6 +1,23 @@
 //! The isolated engine: network processing on cores of its own, for applications that attach through shared
 //! memory.
 //!
+//! * [`Engine`]: threads for the cores, and one for control.
+//! * `control/`: who attaches, what they ask for, and what they may have.
+//! * `core/`: the loop of a core, which looks at objects.
+//! * [`service`]: what an object is, and how a kind of objects (streams, volumes) plugs in.
+//!
 //! Invariant: no client is trusted; whatever one writes to its memory concerns that client alone.
 
 #![forbid(unsafe_code)]
+
+mod config;
+mod control;
+mod core;
+mod engine;
+mod epoll;
+pub mod service;
+#[cfg(test)]
+mod tests;
+
+pub use config::{Config, EngineError};
+pub use engine::{Engine, listen};

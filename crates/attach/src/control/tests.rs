@@ -65,6 +65,17 @@ fn a_packet_carries_descriptors_and_ends_with_its_connection() {
 }
 
 #[test]
+fn what_was_said_before_hanging_up_is_heard_though_nobody_listened() {
+    let (one, other) = pair();
+    one.send(&[1], &[], true).unwrap();
+    other.send(&[2], &[], true).unwrap();
+    drop(other);
+    assert!(matches!(one.send(&[3], &[], true), Err(WireError::Closed)));
+    assert_eq!(one.receive(true).unwrap().unwrap().bytes, [2]);
+    assert!(matches!(one.receive(true), Err(WireError::Closed)));
+}
+
+#[test]
 fn packets_that_are_too_long_are_neither_sent_nor_received() {
     let (one, other) = pair();
     let fd = one.as_fd();

@@ -89,7 +89,8 @@ impl Wire {
         let received = loop {
             match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
                 Ok(received) => break received,
-                Err(Errno::INTR) => {}
+                // A reset is told once; what the other side has said before it hung up comes behind.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(error) => return Err(WireError::of(error)),
             }
@@ -117,7 +118,7 @@ impl AsFd for Wire {
 impl WireError {
     fn of(error: Errno) -> WireError {
         match error {
-            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::CONNREFUSED => WireError::Closed,
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => WireError::Closed,
             Errno::AGAIN => WireError::Full,
             // The kernel's refusal to keep more descriptors under way.
             error => WireError::System(error.into()),

@@ -46,7 +46,11 @@ struct Asked {
 /// Says hello and waits for the answer.
 pub(super) fn greet(wire: &Wire, memory: &Memory, path: &Path) -> Result<Welcome, AttachError> {
     let stranger = |why: String| AttachError::Stranger { path: path.to_owned(), why };
-    wire.send(&HELLO.encode(FIRST), &[memory.memfd()], true)?;
+    match wire.send(&HELLO.encode(FIRST), &[memory.memfd()], true) {
+        // Who turns everybody away does not listen before it says why.
+        Ok(()) | Err(WireError::Closed) => {}
+        Err(error) => return Err(error.into()),
+    }
     let timeout = Timespec::try_from(GREETING).expect("short enough");
     let count = poll(&mut [PollFd::new(wire, PollFlags::IN)], Some(&timeout));
     if count.map_err(|error| AttachError::system("cannot wait for the engine", error))? == 0 {

@@ -1,0 +1,90 @@
+//! What an engine is to be, and why there is none.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use isolane_attach::control::{CORES_MAX, Limits};
+use isolane_reactor::Mode;
+
+/// What an engine is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Numbers of the cores that its threads are pinned to, one each; at least one.
+    pub cores: Vec<usize>,
+    /// What a core does when there is nothing to do.
+    pub mode: Mode,
+    /// How long [`Mode::Adaptive`] goes on spinning after the last work.
+    pub spin: Duration,
+    /// How much each client may have.
+    pub limits: Limits,
+    /// The most clients.
+    pub clients_max: usize,
+    /// How long one may be silent before it says hello.
+    pub greeting: Duration,
+    /// Who may attach beside the engine's own user and root.
+    pub allowed_uids: Vec<u32>,
+}
+
+impl Config {
+    /// An engine on these cores, all else by default.
+    pub fn new(cores: Vec<usize>) -> Config {
+        Config {
+            cores,
+            mode: Mode::Adaptive,
+            spin: isolane_reactor::Config::SPIN,
+            limits: Limits::default(),
+            clients_max: 256,
+            greeting: Duration::from_secs(5),
+            allowed_uids: Vec::new(),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
+        match self.cores.len() {
+            1..=CORES_MAX => Ok(()),
+            count => Err(EngineError::Cores { count }),
+        }
+    }
+}
+
+/// Why there is no engine.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// It was given none, or too many.
+    #[error("an engine has 1 to {CORES_MAX} cores, not {count}")]
+    Cores {
+        /// How many it was given.
+        count: usize,
+    },
+    /// A thread cannot be kept on its core.
+    #[error("cannot use core {core}: {source}; choose one that this process may run on")]
+    Core {
+        /// Its number.
+        core: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nobody can attach there.
+    #[error("cannot listen on {path}: {why}")]
+    Listen {
+        /// Where.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// The system refuses.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl EngineError {
+    pub(crate) fn system(what: &'static str, source: impl Into<io::Error>) -> EngineError {
+        EngineError::System { what, source: source.into() }
+    }
+}

@@ -1,0 +1,176 @@
+//! A client: its connection, and what it has.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use isolane_attach::control::{Object, Open, Packet, Reply, Wire, WireError};
+use isolane_attach::layout::QueuePlace;
+use isolane_ring::Memory;
+
+use super::door::Peer;
+
+/// A client, as the control thread sees it.
+pub(super) struct Client {
+    session: u32,
+    peer: Peer,
+    /// Its connection, until it leaves.
+    wire: Option<Wire>,
+    /// It may have sent something.
+    pub is_talking: bool,
+    /// The request that is not answered yet.
+    waiting: Option<u32>,
+    pub stage: Stage,
+}
+
+/// How far it has come.
+pub(super) enum Stage {
+    /// It has not said hello.
+    Stranger,
+    /// It has a session.
+    Attached(Attached),
+}
+
+/// What a session has.
+pub(super) struct Attached {
+    /// Until it leaves; then only its objects hold it.
+    pub memory: Option<Memory>,
+    pub queues: BTreeMap<u32, QueuePlace>,
+    pub objects: BTreeMap<u32, Held>,
+}
+
+/// An object of a session.
+pub(super) struct Held {
+    /// What was asked for.
+    pub open: Open,
+    /// Where it is.
+    pub core: u32,
+    /// What its application was told, once it is there.
+    pub answer: Option<Vec<u8>>,
+    /// Who waits for it to be there.
+    pub opening: Option<u32>,
+    /// Who waits for its end.
+    pub ending: Option<u32>,
+}
+
+/// Answers that have become possible.
+pub(super) type Answers = Vec<(u32, Reply)>;
+
+impl Client {
+    pub fn new(session: u32, wire: Wire, peer: Peer) -> Client {
+        Client { session, peer, wire: Some(wire), is_talking: false, waiting: None, stage: Stage::Stranger }
+    }
+
+    /// Whether it has not left.
+    pub fn is_here(&self) -> bool {
+        self.wire.is_some()
+    }
+
+    /// Whether it has left and nothing of it is there any more.
+    pub fn is_empty(&self) -> bool {
+        let has_objects = matches!(&self.stage, Stage::Attached(attached) if !attached.objects.is_empty());
+        !self.is_here() && !has_objects
+    }
+
+    /// Whether it is here, but has not said hello.
+    pub fn is_stranger(&self) -> bool {
+        self.is_here() && matches!(self.stage, Stage::Stranger)
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// It waits for the answer to this request.
+    pub fn wait(&mut self, serial: u32) {
+        self.waiting = Some(serial);
+    }
+
+    pub fn receive(&self) -> Result<Option<Packet>, WireError> {
+        self.wire.as_ref().map_or(Ok(None), |wire| wire.receive(false))
+    }
+
+    /// Answers what it waits for.
+    pub fn answer(&mut self, serial: u32, reply: &Reply) -> Result<(), WireError> {
+        self.waiting = None;
+        self.wire.as_ref().map_or(Ok(()), |wire| wire.send(&reply.encode(serial), &[], false))
+    }
+
+    /// Tells it why it is dropped, if it listens.
+    pub fn say_why(&mut self, why: &str) {
+        let serial = self.waiting.unwrap_or(1);
+        let _ = self.answer(serial, &Reply::Refused(why.to_owned()));
+    }
+
+    /// Its connection, if it has not left before.
+    pub fn leave(&mut self) -> Option<Wire> {
+        if let Stage::Attached(attached) = &mut self.stage {
+            attached.memory = None;
+        }
+        self.is_talking = false;
+        self.wire.take()
+    }
+
+    pub fn attached(&mut self) -> Option<&mut Attached> {
+        match &mut self.stage {
+            Stage::Attached(attached) => Some(attached),
+            Stage::Stranger => None,
+        }
+    }
+
+    /// A core says that an object is there, or cannot be.
+    pub fn on_opened(&mut self, id: u32, outcome: Result<Vec<u8>, String>) -> Answers {
+        let Some(attached) = self.attached() else { return Vec::new() };
+        match outcome {
+            Ok(answer) => {
+                let Some(held) = attached.objects.get_mut(&id) else { return Vec::new() };
+                held.answer = Some(answer);
+                held.opening.take().map(|serial| (serial, held.reply())).into_iter().collect()
+            }
+            Err(why) => {
+                let Some(held) = attached.objects.remove(&id) else { return Vec::new() };
+                let refused = held.opening.map(|serial| (serial, Reply::Refused(why)));
+                let ended = held.ending.map(|serial| (serial, Reply::Done));
+                refused.into_iter().chain(ended).collect()
+            }
+        }
+    }
+
+    /// A core says that an object has ended.
+    pub fn on_ended(&mut self, id: u32, outcome: Result<(), String>) -> Answers {
+        let Some(held) = self.attached().and_then(|attached| attached.objects.remove(&id)) else {
+            return Vec::new();
+        };
+        let over = || Reply::Refused("it has ended before it was there".into());
+        let done = match outcome {
+            Ok(()) => Reply::Done,
+            Err(why) => Reply::Refused(why),
+        };
+        let opening = held.opening.map(|serial| (serial, over()));
+        opening.into_iter().chain(held.ending.map(|serial| (serial, done))).collect()
+    }
+}
+
+impl Attached {
+    pub fn new(memory: Memory) -> Attached {
+        Attached { memory: Some(memory), queues: BTreeMap::new(), objects: BTreeMap::new() }
+    }
+
+    /// How many objects it has of the same kind.
+    pub fn count(&self, like: &Object) -> usize {
+        let is_stream = |object: &Object| matches!(object, Object::Stream(_));
+        self.objects.values().filter(|held| is_stream(&held.open.object) == is_stream(like)).count()
+    }
+}
+
+impl Held {
+    /// What is said of an object that is there.
+    pub fn reply(&self) -> Reply {
+        Reply::Opened { core: self.core, answer: self.answer.clone().unwrap_or_default() }
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {}, {}", self.session, self.peer)
+    }
+}

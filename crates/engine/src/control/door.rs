@@ -1,0 +1,114 @@
+//! Where clients come in, and who may.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use isolane_attach::control::Wire;
+use rustix::fs::{FileType, Mode, mkdir, stat, unlink};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen as start,
+    socket_with, sockopt,
+};
+use rustix::process::getuid;
+
+use crate::{Config, EngineError};
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) struct Door(OwnedFd);
+
+/// Who is at the other end of a connection, says the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub pid: i32,
+    pub uid: u32,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the client of process {} of user {}", self.pid, self.uid)
+    }
+}
+
+/// Listens on a Unix socket in a folder that only its owner may enter; the folder is made if there is none.
+/// A socket there on which nobody listens any more is replaced.
+///
+/// # Errors
+/// [`EngineError::Listen`].
+pub fn listen(path: &Path) -> Result<OwnedFd, EngineError> {
+    let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder {
+        match mkdir(folder, Mode::RWXU) {
+            Ok(()) => {}
+            // In a folder that everybody may write to somebody else may have made it.
+            Err(Errno::EXIST) if stat(folder).is_ok_and(|it| is_safe(it.st_uid)) => {}
+            Err(Errno::EXIST) => {
+                return Err(refused("its folder belongs to somebody else; choose another path".into()));
+            }
+            Err(error) => return Err(refused(format!("{error}; make its folder, or choose another path"))),
+        }
+    }
+    let address =
+        SocketAddrUnix::new(path).map_err(|error| refused(format!("{error}; choose a shorter path")))?;
+    let socket = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(|error| refused(error.to_string()))
+    };
+    if let Ok(found) = stat(path) {
+        if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+            return Err(refused("a file is there that is no socket; choose another path".into()));
+        }
+        if connect(&socket()?, &address) != Err(Errno::CONNREFUSED) {
+            return Err(refused("an engine listens there; end it, or choose another path".into()));
+        }
+        unlink(path).map_err(|error| refused(format!("what is left there cannot be removed: {error}")))?;
+    }
+    let listener = socket()?;
+    let outcome = bind(&listener, &address).and_then(|()| start(&listener, WAITING_MAX));
+    outcome.map_err(|error| refused(format!("{error}; choose another path")))?;
+    Ok(listener)
+}
+
+fn is_safe(uid: u32) -> bool {
+    uid == getuid().as_raw() || uid == 0
+}
+
+impl Door {
+    /// Of a socket that listens.
+    pub fn new(listener: OwnedFd) -> Door {
+        Door(listener)
+    }
+
+    /// The next who may come in; who may not is turned away. `None` if nobody is there.
+    pub fn accept(&self, config: &Config) -> io::Result<Option<(Wire, Peer)>> {
+        loop {
+            let socket = match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return Ok(None),
+                // The one who knocked has gone.
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let credentials = sockopt::socket_peercred(&socket)?;
+            let peer = Peer { pid: credentials.pid.as_raw_nonzero().get(), uid: credentials.uid.as_raw() };
+            if is_safe(peer.uid) || config.allowed_uids.contains(&peer.uid) {
+                return Ok(Some((Wire::new(socket), peer)));
+            }
+            log::warn!("{peer} is turned away: it is neither the engine's user, nor root, nor allowed");
+        }
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Clients that wait to be let in.
+const WAITING_MAX: i32 = 128;

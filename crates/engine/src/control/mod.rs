@@ -1,0 +1,285 @@
+//! Who attaches, what they ask for, and what they may have.
+//!
+//! One thread, which sleeps unless somebody asks for something. It takes a message of each client in turn, and
+//! none of a client whose last request is not answered, so that a flood keeps only its sender waiting.
+//!
+//! Invariant: whatever a client sends concerns that client alone. What no client of ours would send drops its
+//! sender with one line in the log, which names it; what exceeds a limit is refused.
+
+mod client;
+mod door;
+mod plan;
+mod request;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::time::{Duration, Instant};
+
+use isolane_attach::control::{Reply, WireError};
+use isolane_reactor::mailbox::{Receiver, Sender};
+
+use crate::Config;
+use crate::core::{Mail, Notice, Said};
+use crate::epoll::{Epoll, Event};
+
+use client::Client;
+pub(crate) use door::Door;
+pub use door::listen;
+
+/// The control thread.
+pub(crate) struct Control {
+    config: Config,
+    epoch: u64,
+    epoll: Epoll,
+    door: Door,
+    notices: Receiver<Notice>,
+    cores: Vec<Sender<Mail>>,
+    clients: BTreeMap<u32, Client>,
+    /// Those who may have sent something.
+    talkers: VecDeque<u32>,
+    /// Those who have not said hello, and until when they may.
+    strangers: VecDeque<(Instant, u32)>,
+    /// Somebody may have knocked.
+    is_knocked: bool,
+    /// When to look at the door again, if the system had no descriptor for who knocked.
+    reopening: Option<Instant>,
+    last_session: u32,
+    last_core: u32,
+}
+
+/// What a message leads to, if not to what it asks for.
+enum Denied {
+    /// It cannot be had; the client goes on.
+    Refused(String),
+    /// No client of ours sends it.
+    Hostile(String),
+}
+
+impl Control {
+    pub fn new(
+        config: Config,
+        epoch: u64,
+        epoll: Epoll,
+        door: Door,
+        notices: Receiver<Notice>,
+        cores: Vec<Sender<Mail>>,
+    ) -> io::Result<Control> {
+        epoll.add(&door, DOOR)?;
+        Ok(Control {
+            config,
+            epoch,
+            epoll,
+            door,
+            notices,
+            cores,
+            clients: BTreeMap::new(),
+            talkers: VecDeque::new(),
+            strangers: VecDeque::new(),
+            is_knocked: false,
+            reopening: None,
+            last_session: 0,
+            last_core: 0,
+        })
+    }
+
+    /// Serves until it is told to end.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::new();
+        while self.read_notices() {
+            match self.talkers.is_empty() && !self.may_admit() {
+                true => self.epoll.sleep(self.next_moment(), &mut events)?,
+                false => self.epoll.look(&mut events)?,
+            }
+            events.drain(..).for_each(|event| self.on_event(event));
+            let now = Instant::now();
+            self.on_time(now);
+            for _ in 0..ADMITTED_MAX {
+                self.admit(now);
+            }
+            for _ in 0..self.talkers.len() {
+                self.listen_to_next();
+            }
+        }
+        Ok(())
+    }
+
+    fn on_event(&mut self, event: Event) {
+        if event.key == DOOR {
+            self.is_knocked = true;
+            return;
+        }
+        let session = event.key as u32;
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        if event.ready.readable {
+            client.is_talking = true;
+            self.talkers.push_back(session);
+        }
+        // What it has sent before is of no use any more: nobody reads the answers.
+        if event.ready.hung_up && self.clients[&session].is_here() {
+            self.dismiss(session);
+        }
+    }
+
+    fn may_admit(&self) -> bool {
+        self.is_knocked && self.reopening.is_none()
+    }
+
+    /// Lets in the next who knocks.
+    fn admit(&mut self, now: Instant) {
+        if !self.may_admit() {
+            return;
+        }
+        match self.door.accept(&self.config) {
+            Ok(Some((wire, peer))) => {
+                self.last_session = self.next_session();
+                let session = self.last_session;
+                if let Err(why) = self.epoll.add(&wire, session.into()) {
+                    log::warn!("{peer} is turned away: the engine cannot watch its connection: {why}");
+                    return;
+                }
+                self.clients.insert(session, Client::new(session, wire, peer));
+                self.strangers.push_back((now + self.config.greeting, session));
+                self.make_room_for_strangers();
+            }
+            Ok(None) => self.is_knocked = false,
+            Err(why) => {
+                log::warn!("cannot admit a client, and tries again: {why}");
+                self.reopening = Some(now + PATIENCE);
+            }
+        }
+    }
+
+    /// Of those who have not said hello there are only so many: a client of ours says it at once.
+    fn make_room_for_strangers(&mut self) {
+        let clients = &self.clients;
+        self.strangers.retain(|(_, session)| clients.get(session).is_some_and(Client::is_stranger));
+        if self.strangers.len() > STRANGERS_MAX
+            && let Some((_, session)) = self.strangers.pop_front()
+        {
+            self.expel(session, "it has not said hello, and others wait to be let in");
+        }
+    }
+
+    fn next_session(&self) -> u32 {
+        let after = |last: u32| last.checked_add(1).unwrap_or(1);
+        let mut session = after(self.last_session);
+        while self.clients.contains_key(&session) {
+            session = after(session);
+        }
+        session
+    }
+
+    fn next_moment(&self) -> Option<Instant> {
+        let greeting = self.strangers.front().map(|(until, _)| *until);
+        greeting.into_iter().chain(self.reopening).min()
+    }
+
+    fn on_time(&mut self, now: Instant) {
+        if self.reopening.is_some_and(|at| at <= now) {
+            self.reopening = None;
+        }
+        while let Some((until, session)) = self.strangers.front().copied()
+            && until <= now
+        {
+            self.strangers.pop_front();
+            if self.clients.get(&session).is_some_and(Client::is_stranger) {
+                self.expel(session, &format!("it has not said hello within {:?}", self.config.greeting));
+            }
+        }
+    }
+
+    /// Takes one message of the next client who may have sent one.
+    fn listen_to_next(&mut self) {
+        let Some(session) = self.talkers.pop_front() else { return };
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        if !client.is_talking || client.is_waiting() {
+            return;
+        }
+        match client.receive() {
+            Ok(Some(packet)) => {
+                self.talkers.push_back(session);
+                self.on_packet(session, packet);
+            }
+            Ok(None) => client.is_talking = false,
+            Err(WireError::Closed) => self.dismiss(session),
+            Err(error) => self.expel(session, &error.to_string()),
+        }
+    }
+
+    /// Answers what a client waits for.
+    fn answer(&mut self, session: u32, serial: u32, reply: &Reply) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        match client.answer(serial, reply) {
+            Ok(()) => self.talkers.push_back(session),
+            Err(WireError::Closed) => self.dismiss(session),
+            Err(error) => self.expel(session, &error.to_string()),
+        }
+    }
+
+    /// False if the thread is to end.
+    fn read_notices(&mut self) -> bool {
+        self.epoll.sleeper().take_notification();
+        while let Some(notice) = self.notices.poll() {
+            match notice {
+                Notice::Said { session, said } => self.on_said(session, said),
+                Notice::Halt => return false,
+            }
+        }
+        true
+    }
+
+    fn on_said(&mut self, session: u32, said: Said) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        match said {
+            Said::Opened { id, outcome } => {
+                for (serial, reply) in client.on_opened(id, outcome) {
+                    self.answer(session, serial, &reply);
+                }
+            }
+            Said::Ended { id, outcome } => {
+                for (serial, reply) in client.on_ended(id, outcome) {
+                    self.answer(session, serial, &reply);
+                }
+            }
+            Said::Hostile { why } => self.expel(session, &why),
+        }
+        self.forget_if_empty(session);
+    }
+
+    /// Drops a client that did what none of ours does.
+    fn expel(&mut self, session: u32, why: &str) {
+        let Some(client) = self.clients.get_mut(&session).filter(|client| client.is_here()) else { return };
+        log::warn!("{client} is dropped: {why}");
+        client.say_why(why);
+        self.dismiss(session);
+    }
+
+    /// Lets go of a client: what it has open ends by itself.
+    fn dismiss(&mut self, session: u32) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        if let Some(wire) = client.leave() {
+            self.epoll.remove(&wire);
+            log::debug!("{client} has left");
+            for core in &self.cores {
+                // A core that is gone has nothing of it.
+                let _ = core.send(Mail::EndSession { session });
+            }
+        }
+        self.forget_if_empty(session);
+    }
+
+    fn forget_if_empty(&mut self, session: u32) {
+        if self.clients.get(&session).is_some_and(Client::is_empty) {
+            self.clients.remove(&session);
+        }
+    }
+}
+
+/// What the kernel is to call the door; clients are called by their sessions.
+const DOOR: u64 = 1 << 32;
+/// Clients that are let in between two looks at what the others say.
+const ADMITTED_MAX: usize = 16;
+/// Clients that have not said hello.
+const STRANGERS_MAX: usize = 64;
+/// How long to wait where the system has no descriptors.
+const PATIENCE: Duration = Duration::from_millis(100);

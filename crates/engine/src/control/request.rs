@@ -1,0 +1,229 @@
+//! What clients ask for.
+
+use std::os::fd::OwnedFd;
+
+use isolane_attach::control::{
+    End, Hello, Object, Open, OpenPort, OpenQueue, Packet, Reply, Request, VERSION, Welcome,
+};
+use isolane_ring::entries::{Receiver, Sender};
+use isolane_ring::{Bell, Memory};
+
+use super::client::{Attached, Held, Stage};
+use super::{Control, Denied, plan};
+use crate::core::Mail;
+use crate::service::{Ending, Plan};
+
+/// What becomes of a request.
+enum Progress {
+    /// It is answered at once.
+    Answer(Reply),
+    /// The answer comes from a core.
+    Later,
+}
+
+impl Control {
+    /// A client has sent something.
+    pub(super) fn on_packet(&mut self, session: u32, packet: Packet) {
+        let (serial, outcome) = match Request::decode(&packet.bytes) {
+            Ok(asked) => {
+                (asked.serial, self.on_request(session, asked.serial, asked.request, packet.descriptors))
+            }
+            Err(malformed) => (0, Err(Denied::Hostile(malformed.to_string()))),
+        };
+        match outcome {
+            Ok(Progress::Answer(reply)) => self.answer(session, serial, &reply),
+            Ok(Progress::Later) => {
+                self.clients.get_mut(&session).into_iter().for_each(|client| client.wait(serial))
+            }
+            Err(Denied::Refused(why)) => self.answer(session, serial, &Reply::Refused(why)),
+            Err(Denied::Hostile(why)) => self.expel(session, &why),
+        }
+    }
+
+    fn on_request(
+        &mut self,
+        session: u32,
+        serial: u32,
+        request: Request,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Progress, Denied> {
+        if descriptors.len() != request.descriptors() {
+            let (came, due) = (descriptors.len(), request.descriptors());
+            return Err(Denied::Hostile(format!("{came} descriptors came with a message that has {due}")));
+        }
+        let first = descriptors.into_iter().next();
+        match (request, first) {
+            (Request::Hello(hello), Some(memfd)) => self.greet(session, hello, memfd),
+            (Request::OpenPort(port), Some(end)) => self.open_port(session, port, end),
+            (Request::OpenQueue(queue), Some(end)) => self.open_queue(session, queue, end),
+            (Request::CloseQueue { queue }, _) => self.close_queue(session, queue),
+            (Request::Open(open), descriptor) => self.open(session, serial, open, descriptor),
+            (Request::End { id, how }, _) => self.end(session, serial, id, how),
+            (_, None) => Err(Denied::Hostile("a descriptor is missing".into())),
+        }
+    }
+
+    fn greet(&mut self, session: u32, hello: Hello, memfd: OwnedFd) -> Result<Progress, Denied> {
+        let attached = self.clients.values().filter(|client| !client.is_stranger()).count();
+        let Some(client) = self.clients.get_mut(&session) else { return Err(Denied::gone()) };
+        if client.attached().is_some() {
+            return Err(Denied::Hostile("it has said hello twice".into()));
+        }
+        if hello.version != VERSION {
+            let why = format!("it speaks version {}, the engine {VERSION}; use the same", hello.version);
+            return Err(Denied::Hostile(why));
+        }
+        if attached >= self.config.clients_max {
+            return Err(Denied::Hostile(format!("{attached} clients are attached, which is the limit")));
+        }
+        let limits = self.config.limits;
+        let bytes_max = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
+        client.stage = Stage::Attached(Attached::new(Memory::open(memfd, bytes_max).map_err(hostile)?));
+        log::debug!("{client} has attached");
+        let cores = self.config.cores.iter().map(|core| *core as u32).collect();
+        Ok(Progress::Answer(Reply::Welcome(Welcome {
+            version: VERSION,
+            session,
+            epoch: self.epoch,
+            cores,
+            limits,
+        })))
+    }
+
+    fn open_port(&mut self, session: u32, port: OpenPort, end: OwnedFd) -> Result<Progress, Denied> {
+        let (memory, _) = self.memory(session)?;
+        let core = self.core(port.core)?;
+        let ring = port.place.ring().ok_or(Denied::nowhere("a port"))?;
+        let receiver = Receiver::new(&memory, ring).map_err(hostile)?;
+        let flag = memory.flag(port.place.flag()).map_err(hostile)?;
+        let bell = Bell::with(flag, end).map_err(hostile)?;
+        self.mail(core, Mail::Port { session, receiver, bell });
+        Ok(Progress::Answer(Reply::Done))
+    }
+
+    fn open_queue(&mut self, session: u32, wanted: OpenQueue, end: OwnedFd) -> Result<Progress, Denied> {
+        let OpenQueue { queue, place } = wanted;
+        let cores = self.cores.len() as u32;
+        let queues_max = self.config.limits.queues;
+        let (memory, attached) = self.memory(session)?;
+        if attached.queues.len() >= queues_max as usize && !attached.queues.contains_key(&queue) {
+            return Err(Denied::limit("notification queues", queues_max));
+        }
+        if place.cores != cores {
+            return Err(Denied::Hostile(format!("a queue for {} cores of {cores}", place.cores)));
+        }
+        let mut mails = Vec::new();
+        for core in 0..cores {
+            let ring = place.ring(core).ok_or(Denied::nowhere("a queue"))?;
+            let sender = Sender::new(&memory, ring).map_err(hostile)?;
+            let flag = memory.flag(place.flag()).map_err(hostile)?;
+            let end = end.try_clone().map_err(|error| Denied::Refused(error.to_string()))?;
+            mails.push(Mail::Queue { session, queue, sender, bell: Bell::with(flag, end).map_err(hostile)? });
+        }
+        attached.queues.insert(queue, place);
+        mails.into_iter().zip(0..).for_each(|(mail, core)| self.mail(core, mail));
+        Ok(Progress::Answer(Reply::Done))
+    }
+
+    fn close_queue(&mut self, session: u32, queue: u32) -> Result<Progress, Denied> {
+        let (_, attached) = self.memory(session)?;
+        if attached.objects.values().any(|held| held.open.queue == Some(queue)) {
+            return Err(Denied::Refused("objects still name the queue; close them first".into()));
+        }
+        if attached.queues.remove(&queue).is_some() {
+            (0..self.cores.len() as u32)
+                .for_each(|core| self.mail(core, Mail::CloseQueue { session, queue }));
+        }
+        Ok(Progress::Answer(Reply::Done))
+    }
+
+    fn open(
+        &mut self,
+        session: u32,
+        serial: u32,
+        open: Open,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<Progress, Denied> {
+        let limits = self.config.limits;
+        open.core.map_or(Ok(0), |core| self.core(core))?;
+        let (memory, attached) = self.memory(session)?;
+        if let Some(held) = attached.objects.get_mut(&open.id) {
+            // Asked again after a restart, and either there already or about to be.
+            if held.open != open || held.ending.is_some() {
+                return Err(Denied::Hostile(format!("object {} is opened twice", open.id)));
+            }
+            if held.answer.is_some() {
+                return Ok(Progress::Answer(held.reply()));
+            }
+            held.opening = Some(serial);
+            return Ok(Progress::Later);
+        }
+        if open.queue.is_some_and(|queue| !attached.queues.contains_key(&queue)) {
+            return Err(Denied::Hostile("an object names a queue that is not there".into()));
+        }
+        let (what, count_max) = match &open.object {
+            Object::Stream(_) => ("streams", limits.streams),
+            Object::Volume { .. } => ("volumes", limits.volumes),
+        };
+        if attached.count(&open.object) >= count_max as usize {
+            return Err(Denied::limit(what, count_max));
+        }
+        let Plan { core, build, kept: _ } = plan::plan(&open, descriptor, &memory)?;
+        let core = open.core.or(core).unwrap_or_else(|| self.next_core());
+        let (id, queue) = (open.id, open.queue);
+        let held = Held { open, core, answer: None, opening: Some(serial), ending: None };
+        self.memory(session)?.1.objects.insert(id, held);
+        self.mail(core, Mail::Open { session, id, queue, memory, build });
+        Ok(Progress::Later)
+    }
+
+    fn end(&mut self, session: u32, serial: u32, id: u32, how: End) -> Result<Progress, Denied> {
+        let (_, attached) = self.memory(session)?;
+        let Some(held) = attached.objects.get_mut(&id) else { return Ok(Progress::Answer(Reply::Done)) };
+        held.ending = Some(serial);
+        let core = held.core;
+        self.mail(core, Mail::End { session, id, ending: Ending::Asked(how) });
+        Ok(Progress::Later)
+    }
+
+    /// The memory of a session, and what else it has.
+    fn memory(&mut self, session: u32) -> Result<(Memory, &mut Attached), Denied> {
+        let attached = self.clients.get_mut(&session).and_then(|client| client.attached());
+        let attached = attached.ok_or(Denied::Hostile("it has not said hello".into()))?;
+        let memory = attached.memory.clone().ok_or(Denied::gone())?;
+        Ok((memory, attached))
+    }
+
+    fn core(&self, core: u32) -> Result<u32, Denied> {
+        let is_there = (core as usize) < self.cores.len();
+        is_there.then_some(core).ok_or_else(|| Denied::Hostile(format!("the engine has no core {core}")))
+    }
+
+    fn next_core(&mut self) -> u32 {
+        self.last_core = (self.last_core + 1) % self.cores.len() as u32;
+        self.last_core
+    }
+
+    fn mail(&self, core: u32, mail: Mail) {
+        // A core that is gone ends the engine; until then nobody is answered.
+        let _ = self.cores[core as usize].send(mail);
+    }
+}
+
+impl Denied {
+    fn gone() -> Denied {
+        Denied::Refused("the session is over".into())
+    }
+
+    fn nowhere(what: &str) -> Denied {
+        Denied::Hostile(format!("the place of {what} can be nowhere"))
+    }
+
+    fn limit(what: &str, count_max: u32) -> Denied {
+        Denied::Refused(format!("the session has {count_max} {what}, which is the limit; close some"))
+    }
+}
+
+fn hostile(error: impl ToString) -> Denied {
+    Denied::Hostile(error.to_string())
+}

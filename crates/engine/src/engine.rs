@@ -1,0 +1,123 @@
+//! The threads of an engine.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use isolane_reactor::mailbox::{self, Sender};
+use isolane_reactor::spin::Spin;
+
+use crate::control::{Control, Door};
+use crate::core::{Core, Mail, Notice};
+use crate::epoll::Epoll;
+use crate::{Config, EngineError};
+
+pub use crate::control::listen;
+
+/// A running engine. Dropping it ends its threads and leaves what they had as it is.
+pub struct Engine {
+    cores: Vec<(Sender<Mail>, JoinHandle<io::Result<()>>)>,
+    control: (Sender<Notice>, Option<JoinHandle<io::Result<()>>>),
+}
+
+impl Engine {
+    /// Serves whoever attaches through `listener` ([`listen`]).
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn start(config: Config, listener: OwnedFd) -> Result<Engine, EngineError> {
+        config.check()?;
+        let epoll = Epoll::new().map_err(|error| EngineError::system("cannot make an epoll", error))?;
+        let (notices, inbox) = mailbox::unbounded(epoll.sleeper().waker());
+        let mut engine = Engine { cores: Vec::new(), control: (notices.clone(), None) };
+        for (core, index) in config.cores.iter().zip(0..) {
+            engine.cores.push(start_core(&config, index, *core, notices.clone())?);
+        }
+        let cores = engine.cores.iter().map(|(sender, _)| sender.clone()).collect();
+        let control = Control::new(config, FIRST_EPOCH, epoll, Door::new(listener), inbox, cores);
+        let control = control.map_err(|error| EngineError::system("cannot watch the listener", error))?;
+        let thread = thread::Builder::new().name("isolane-control".into()).spawn(move || control.run());
+        let thread = thread.map_err(|error| EngineError::system("cannot start a thread", error))?;
+        engine.control.1 = Some(thread);
+        Ok(engine)
+    }
+
+    /// Ends in order: every object ends, for as long as that takes, but not longer than `time_max`. Says
+    /// whether all did.
+    pub fn stop(self, time_max: Duration) -> bool {
+        let until = Instant::now() + time_max;
+        self.cores.iter().for_each(|(core, _)| drop(core.send(Mail::Stop)));
+        while Instant::now() < until && !self.cores.iter().all(|(_, thread)| thread.is_finished()) {
+            thread::sleep(LOOK);
+        }
+        self.cores.iter().all(|(_, thread)| thread.is_finished())
+    }
+
+    /// Whether all of its threads run.
+    pub fn is_whole(&self) -> bool {
+        let control = self.control.1.as_ref();
+        control.is_some_and(|thread| !thread.is_finished())
+            && self.cores.iter().all(|(_, thread)| !thread.is_finished())
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({} cores)", self.cores.len())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        for (core, thread) in self.cores.drain(..) {
+            let _ = core.send(Mail::Halt);
+            report("a core", thread.join());
+        }
+        let _ = self.control.0.send(Notice::Halt);
+        if let Some(thread) = self.control.1.take() {
+            report("the control thread", thread.join());
+        }
+    }
+}
+
+fn report(what: &str, outcome: thread::Result<io::Result<()>>) {
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => log::error!("{what} has failed: {error}"),
+        Err(_) => log::error!("{what} has panicked"),
+    }
+}
+
+/// Starts the thread of a core, and waits until it is pinned.
+fn start_core(
+    config: &Config,
+    index: u32,
+    core: usize,
+    control: Sender<Notice>,
+) -> Result<(Sender<Mail>, JoinHandle<io::Result<()>>), EngineError> {
+    let epoll = Epoll::new().map_err(|error| EngineError::system("cannot make an epoll", error))?;
+    let (sender, inbox) = mailbox::unbounded(epoll.sleeper().waker());
+    let (mode, longest) = (config.mode, config.spin);
+    let (pinned, is_pinned) = mpsc::sync_channel(1);
+    let thread = thread::Builder::new().name(format!("isolane-core{core}")).spawn(move || {
+        let outcome = isolane_reactor::core::pin(core);
+        let has_failed = outcome.is_err();
+        let _ = pinned.send(outcome);
+        if has_failed {
+            return Ok(());
+        }
+        // What a core has is not to leave its thread.
+        Core::new(index, epoll, inbox, control, Spin::new(mode, longest, Instant::now())).run()
+    });
+    let thread = thread.map_err(|error| EngineError::system("cannot start a thread", error))?;
+    let outcome = is_pinned.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
+    outcome.map_err(|source| EngineError::Core { core, source })?;
+    Ok((sender, thread))
+}
+
+const FIRST_EPOCH: u64 = 1;
+/// How often it is looked whether a core has ended.
+const LOOK: Duration = Duration::from_millis(1);

@@ -1,0 +1,285 @@
+//! Clients of all manners against a running engine.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use isolane_attach::control::{
+    BYTES_MAX, Hello, Object, Open, OpenPort, Reply, Request, StreamPlace, VERSION, Wire, WireError,
+};
+use isolane_attach::layout::PortPlace;
+use isolane_attach::{AttachError, Options, Session};
+use isolane_reactor::Mode;
+use isolane_ring::{Bell, Flag, Memory, PAGE_SIZE};
+use rustix::fd::AsFd;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
+
+use crate::{Config, Engine, listen};
+
+struct Fixture {
+    engine: Engine,
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new(change: impl FnOnce(&mut Config)) -> Fixture {
+        let folder = tempfile::tempdir().unwrap();
+        let core = isolane_reactor::core::usable().unwrap()[0];
+        let mut config = Config::new(vec![core]);
+        config.mode = Mode::Sleep;
+        change(&mut config);
+        let engine = Engine::start(config, listen(&folder.path().join("sock")).unwrap()).unwrap();
+        Fixture { engine, folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("sock")
+    }
+
+    fn attach(&self) -> Result<Session, AttachError> {
+        Session::open(&Options { path: self.path(), memory_bytes: 4 << 20 })
+    }
+
+    /// A connection on which nothing was said.
+    fn dial(&self) -> Wire {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(self.path()).unwrap()).unwrap();
+        Wire::new(socket)
+    }
+
+    /// A connection on which hello was said and answered.
+    fn greeted(&self) -> (Wire, Memory) {
+        let (wire, memory) = (self.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
+        wire.send(&hello(), &[memory.memfd()], true).unwrap();
+        assert!(matches!(told(&wire), Some(Reply::Welcome(_))));
+        (wire, memory)
+    }
+
+    /// A well-behaved client is served as if nothing had happened.
+    fn serves_others(&self) {
+        let session = self.attach().unwrap();
+        let mut queue = session.open_queue(16).unwrap();
+        assert!(!queue.wait(Some(Duration::ZERO)).unwrap());
+        session.port(0).tell(7).unwrap();
+        assert!(self.engine.is_whole());
+    }
+}
+
+fn hello() -> Vec<u8> {
+    Request::Hello(Hello { version: VERSION }).encode(1)
+}
+
+/// What the engine says, or `None` if it hangs up.
+fn told(wire: &Wire) -> Option<Reply> {
+    match wire.receive(true) {
+        Ok(packet) => Some(Reply::decode(&packet.unwrap().bytes).unwrap().1),
+        Err(WireError::Closed) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The engine says why, and hangs up.
+fn is_dropped(wire: &Wire, why: &str) {
+    match told(wire) {
+        Some(Reply::Refused(told)) => assert!(told.contains(why), "{told}"),
+        other => panic!("{why}: {other:?}"),
+    }
+    assert_eq!(told(wire), None, "{why}: the engine did not hang up");
+}
+
+fn some_fd() -> OwnedFd {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
+}
+
+fn bell() -> OwnedFd {
+    Bell::new(std::sync::Arc::new(Flag::new())).unwrap().1
+}
+
+#[test]
+fn a_client_attaches_and_leaves_and_comes_again() {
+    let fixture = Fixture::new(|config| config.clients_max = 1);
+    for _ in 0..20 {
+        let session = loop {
+            match fixture.attach() {
+                Ok(session) => break session,
+                // The one before has not quite left yet.
+                Err(AttachError::Refused { .. }) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!((session.cores().len(), session.epoch()), (1, 1));
+        assert_eq!(session.limits(), Config::new(vec![0]).limits);
+        session.check().unwrap();
+    }
+    fixture.serves_others();
+}
+
+#[test]
+fn what_is_no_message_drops_its_sender() {
+    let fixture = Fixture::new(|_| {});
+    let wire = fixture.dial();
+    wire.send(&[1, 2, 3], &[], true).unwrap();
+    is_dropped(&wire, "malformed");
+    let wire = fixture.dial();
+    send(&wire, &[0; BYTES_MAX + 1], SendFlags::empty()).unwrap();
+    is_dropped(&wire, "longer than");
+    let (wire, memory) = fixture.greeted();
+    wire.send(&hello(), &[memory.memfd()], true).unwrap();
+    is_dropped(&wire, "hello twice");
+    fixture.serves_others();
+}
+
+#[test]
+fn who_asks_before_hello_or_speaks_otherwise_is_dropped() {
+    let fixture = Fixture::new(|_| {});
+    let wire = fixture.dial();
+    wire.send(&Request::CloseQueue { queue: 1 }.encode(1), &[], true).unwrap();
+    is_dropped(&wire, "not said hello");
+    let (wire, memory) = (fixture.dial(), Memory::create("client", PAGE_SIZE).unwrap());
+    let request = Request::Hello(Hello { version: VERSION + 1 });
+    wire.send(&request.encode(1), &[memory.memfd()], true).unwrap();
+    is_dropped(&wire, "version");
+    fixture.serves_others();
+}
+
+#[test]
+fn wrong_descriptors_drop_their_sender() {
+    let fixture = Fixture::new(|_| {});
+    let wire = fixture.dial();
+    wire.send(&hello(), &[], true).unwrap();
+    is_dropped(&wire, "0 descriptors came with a message that has 1");
+    let (wire, fd) = (fixture.dial(), some_fd());
+    wire.send(&hello(), &[fd.as_fd(); 4], true).unwrap();
+    is_dropped(&wire, "4 descriptors");
+    let wire = fixture.dial();
+    wire.send(&hello(), &[fd.as_fd()], true).unwrap();
+    is_dropped(&wire, "not sealed");
+    let (wire, _memory) = fixture.greeted();
+    let port = Request::OpenPort(OpenPort { core: 0, place: PortPlace { offset: 0, entries: 4 } });
+    wire.send(&port.encode(2), &[fd.as_fd()], true).unwrap();
+    is_dropped(&wire, "no Unix stream socket");
+    fixture.serves_others();
+}
+
+#[test]
+fn places_and_cores_that_are_not_there_drop_who_names_them() {
+    let fixture = Fixture::new(|_| {});
+    let bytes = 64 * PAGE_SIZE as u64;
+    for (core, offset, entries, why) in [
+        (1, 0, 4, "no core 1"),
+        (0, bytes, 4, "not a place"),
+        (0, bytes - 128, 4, "not a place"),
+        (0, 8, 4, "not a place"),
+        (0, u64::MAX, 4, "can be nowhere"),
+        (0, 0, 3, "can be nowhere"),
+        (0, 0, u32::MAX, "can be nowhere"),
+    ] {
+        let (wire, _memory) = fixture.greeted();
+        let port = Request::OpenPort(OpenPort { core, place: PortPlace { offset, entries } });
+        wire.send(&port.encode(2), &[bell().as_fd()], true).unwrap();
+        is_dropped(&wire, why);
+    }
+    fixture.serves_others();
+}
+
+#[test]
+fn a_doorbell_ring_that_cannot_be_drops_the_session() {
+    let fixture = Fixture::new(|_| {});
+    let (wire, memory) = fixture.greeted();
+    let port = Request::OpenPort(OpenPort { core: 0, place: PortPlace { offset: 0, entries: 4 } });
+    let (ours, theirs) = Bell::new(memory.flag(0).unwrap()).unwrap();
+    wire.send(&port.encode(2), &[theirs.as_fd()], true).unwrap();
+    assert_eq!(told(&wire), Some(Reply::Done));
+    memory.copy_in(128, &u64::MAX.to_le_bytes()).unwrap();
+    ours.ring_anyway();
+    is_dropped(&wire, "index of a ring");
+    fixture.serves_others();
+}
+
+#[test]
+fn a_flood_of_requests_and_of_connections_keeps_nobody_from_being_served() {
+    let fixture = Fixture::new(|_| {});
+    let (wire, _memory) = fixture.greeted();
+    // Nobody takes the answers: at the latest when they fill the connection, the flood ends.
+    let request = Request::CloseQueue { queue: 1 }.encode(2);
+    assert!((0..10_000_000).any(|_| wire.send(&request, &[], true).is_err()));
+    for _ in 0..1000 {
+        drop(fixture.dial());
+    }
+    fixture.serves_others();
+}
+
+#[test]
+fn one_too_many_is_turned_away() {
+    let fixture = Fixture::new(|config| config.clients_max = 2);
+    let (_first, _second) = (fixture.attach().unwrap(), fixture.greeted());
+    let error = fixture.attach().unwrap_err();
+    assert!(matches!(error, AttachError::Refused { .. } if error.to_string().contains("limit")), "{error}");
+}
+
+#[test]
+fn connections_on_which_nothing_is_said_keep_nobody_out() {
+    let fixture = Fixture::new(|config| config.clients_max = 2);
+    let silent: Vec<_> = (0..200).map(|_| fixture.dial()).collect();
+    fixture.serves_others();
+    is_dropped(&silent[0], "others wait");
+}
+
+#[test]
+fn who_never_says_hello_is_dropped_in_the_end() {
+    let fixture = Fixture::new(|config| config.greeting = Duration::from_millis(50));
+    let (silent, (greeted, _memory)) = (fixture.dial(), fixture.greeted());
+    is_dropped(&silent, "hello");
+    greeted.send(&Request::CloseQueue { queue: 1 }.encode(2), &[], true).unwrap();
+    assert_eq!(told(&greeted), Some(Reply::Done));
+}
+
+#[test]
+fn more_than_the_limits_is_refused_and_says_how_much_may_be_had() {
+    let fixture = Fixture::new(|config| {
+        config.limits.memory_bytes = 4 << 20;
+        config.limits.queues = 2;
+        config.limits.streams = 0;
+    });
+    let error = Session::open(&Options { path: fixture.path(), memory_bytes: 8 << 20 }).unwrap_err();
+    assert!(error.to_string().contains("at most 4194304 bytes"), "{error}");
+    let session = fixture.attach().unwrap();
+    let queues = [session.open_queue(4).unwrap(), session.open_queue(4).unwrap()];
+    let error = session.open_queue(4).unwrap_err();
+    assert!(error.to_string().contains("2 notification queues"), "{error}");
+    drop(queues);
+    drop(session.open_queue(4).unwrap());
+    let place = StreamPlace { block: 0, rx: 0, rx_capacity: 4096, tx: 0, tx_capacity: 4096 };
+    let open = Request::Open(Open { id: 1, core: None, queue: None, object: Object::Stream(place) });
+    let error = session.ask("a stream", &open, &[some_fd().as_fd()]).unwrap_err();
+    assert!(error.to_string().contains("0 streams, which is the limit"), "{error}");
+}
+
+#[test]
+fn the_end_of_the_engine_is_heard_by_who_is_attached() {
+    let fixture = Fixture::new(|_| {});
+    let session = fixture.attach().unwrap();
+    let mut queue = session.open_queue(4).unwrap();
+    let waiter = std::thread::spawn(move || queue.wait(None).unwrap_err());
+    assert!(fixture.engine.stop(Duration::from_secs(60)));
+    assert!(matches!(waiter.join().unwrap(), AttachError::Over(_)));
+    assert!(matches!(session.ask("x", &Request::CloseQueue { queue: 1 }, &[]), Err(AttachError::Over(_))));
+}
+
+#[test]
+fn a_socket_that_a_dead_engine_left_is_replaced_and_a_living_ones_is_not() {
+    let fixture = Fixture::new(|_| {});
+    let path = fixture.path();
+    let error = listen(&path).unwrap_err();
+    assert!(error.to_string().contains("an engine listens there"), "{error}");
+    let Fixture { engine, folder: _folder } = fixture;
+    drop(engine);
+    listen(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "a file of somebody's").unwrap();
+    listen(&path).unwrap_err();
+    assert!(path.is_file(), "it is not ours to remove");
+}
