@@ -143,13 +143,17 @@ pub mod stream {
     pub const TX_SHUT: u64 = TX_END + LINE;
     /// Word, the application's: bytes that it has sent itself.
     pub const TX_NATIVE: u64 = TX_SHUT + LINE;
-    /// Word, the application's: bytes that it has received itself.
-    pub const RX_NATIVE: u64 = TX_NATIVE + LINE;
-    /// Word, the engine's: it receives now.
-    pub const RX_BUSY: u64 = RX_NATIVE + LINE;
+    /// Word, the engine's: whoever reads up to here or beyond takes `TOLD`.
+    pub const RX_WANT: u64 = TX_NATIVE + LINE;
+    /// Word, the engine's: bytes that are out of the kernel. On one line with the next.
+    pub const RX_DISCARDED: u64 = RX_WANT + LINE;
+    /// Word, the engine's: bytes that it is about to have out of the kernel.
+    pub const RX_DISCARDING: u64 = RX_DISCARDED + size_of::<u64>() as u64;
+    /// Word, the engine's: not 0 once it uses nothing of the stream any more.
+    pub const GONE: u64 = RX_DISCARDED + LINE;
 
     const LINE: u64 = Flag::BYTES as u64;
-    const _: () = assert!(RX_BUSY + LINE <= BYTES as u64);
+    const _: () = assert!(GONE + LINE <= BYTES as u64);
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub mod control;
 mod error;
 pub mod layout;
 mod session;
+pub mod stream;
 
 pub use error::AttachError;
 pub use session::{Options, Port, Queue, Room, Session, Watcher, default_path};

@@ -4,6 +4,7 @@
 //! * [`Engine`]: threads for the cores, and one for control.
 //! * `control/`: who attaches, what they ask for, and what they may have.
 //! * `core/`: the loop of a core, which looks at objects.
+//! * [`stream`]: one stream, between its socket and the application's memory.
 //! * [`service`]: what an object is, and how a kind of objects (streams, volumes) plugs in.
 //!
 //! Invariant: no client is trusted; whatever one writes to its memory concerns that client alone.
@@ -16,6 +17,7 @@ mod core;
 mod engine;
 mod epoll;
 pub mod service;
+pub mod stream;
 #[cfg(test)]
 mod tests;
 

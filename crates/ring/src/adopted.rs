@@ -157,6 +157,28 @@ pub fn has_upper_protocol(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(option(socket, libc::IPPROTO_TCP, libc::TCP_ULP, &mut name)? != 0)
 }
 
+/// Whether errors, or notices of what was sent, are kept in a queue of their own, which nobody empties here.
+///
+/// # Errors
+/// The kernel's.
+pub fn has_error_queue(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    for (level, name) in [
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+        (libc::IPPROTO_IP, libc::IP_RECVERR),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    ] {
+        let mut value = [0; size_of::<c_int>()];
+        match option(socket, level, name, &mut value) {
+            Ok(_) if c_int::from_ne_bytes(value) != 0 => return Ok(true),
+            // Of the other family.
+            Ok(_) | Err(Errno::NOPROTOOPT | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(false)
+}
+
 /// Bytes received that nobody has taken out. The peer's FIN is none.
 ///
 /// # Errors
@@ -200,6 +222,10 @@ pub enum State {
 pub fn counters(socket: BorrowedFd<'_>) -> io::Result<Counters> {
     let mut before = Information::of(socket)?;
     for _ in 0..LOOKS_MAX {
+        // One that listens has no such number.
+        if before.state == State::Other {
+            return Ok(Counters { state: State::Other, written: 0, received: 0 });
+        }
         let unsent = unacknowledged(socket)?;
         let after = Information::of(socket)?;
         if before == after {

@@ -165,3 +165,18 @@ fn what_is_no_tcp_socket_is_an_error() {
     assert_eq!(receive_low_water(listener.as_fd()).unwrap(), 1);
     assert!(!has_upper_protocol(listener.as_fd()).unwrap());
 }
+
+#[test]
+fn a_socket_that_uses_its_error_queue_says_so() {
+    let (near, _far) = pair();
+    for (level, name) in [
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+        (libc::IPPROTO_IP, libc::IP_RECVERR),
+    ] {
+        assert!(!has_error_queue(near.as_fd()).unwrap());
+        set_option(near.as_fd(), level, name, 1).unwrap();
+        assert!(has_error_queue(near.as_fd()).unwrap());
+        set_option(near.as_fd(), level, name, 0).unwrap();
+    }
+}

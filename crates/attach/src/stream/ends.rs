@@ -1,0 +1,211 @@
+//! The application's ends of the two rings of a stream. They never wait, and know no session: whoever has
+//! one rings the doorbell when told to.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use isolane_ring::{Memory, MemoryError, bytes};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use super::block::{Block, End};
+use crate::control::StreamPlace;
+
+/// What has become of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes moved. 0 of a read: the peer sends nothing more.
+    pub bytes: usize,
+    /// The engine must be rung: it asked for it.
+    pub rings: bool,
+}
+
+/// The end that receives.
+#[derive(Debug)]
+pub struct Incoming {
+    ring: bytes::Reader,
+    block: Arc<Block>,
+    is_shut: bool,
+}
+
+/// The end that sends.
+#[derive(Debug)]
+pub struct Outgoing {
+    ring: bytes::Writer,
+    block: Arc<Block>,
+    /// Bytes sent on the socket itself.
+    native: u64,
+    is_shut: bool,
+}
+
+/// Both ends of a fresh stream, whose block is all zeroes.
+///
+/// # Errors
+/// [`MemoryError`].
+pub fn ends(memory: &Memory, place: &StreamPlace) -> Result<(Incoming, Outgoing, Arc<Block>), MemoryError> {
+    let block = Arc::new(Block::open(memory, place)?);
+    let incoming = Incoming {
+        ring: bytes::Reader::new(memory, place.rx_ring(), 0)?,
+        block: Arc::clone(&block),
+        is_shut: false,
+    };
+    let outgoing = Outgoing {
+        ring: bytes::Writer::new(memory, place.tx_ring(), 0)?,
+        block: Arc::clone(&block),
+        native: 0,
+        is_shut: false,
+    };
+    Ok((incoming, outgoing, block))
+}
+
+impl Incoming {
+    /// Takes out what there is.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is nothing yet; what the connection has failed with; `InvalidData` if the engine
+    /// breaks the rules.
+    #[inline]
+    pub fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<Moved> {
+        let count = self.ring.read(bytes).map_err(broken)?;
+        if count == 0 && !bytes.is_empty() {
+            return self.try_read_end(bytes);
+        }
+        let rings = self.ring.position() >= self.block.rx_want() && self.block.told.take();
+        Ok(Moved { bytes: count, rings })
+    }
+
+    /// Nothing was there: nothing yet, or nothing more?
+    fn try_read_end(&mut self, bytes: &mut [u8]) -> io::Result<Moved> {
+        if self.is_shut {
+            return Ok(Moved { bytes: 0, rings: false });
+        }
+        let end = self.block.rx_end().ok_or(io::ErrorKind::WouldBlock)?;
+        // The end is published behind the last bytes, which may have come since.
+        match (self.ring.read(bytes).map_err(broken)?, end) {
+            (0, End::Finished) => Ok(Moved { bytes: 0, rings: false }),
+            (0, End::Failed(error)) => Err(io::Error::from_raw_os_error(error)),
+            (count, _) => Ok(Moved { bytes: count, rings: self.block.told.take() }),
+        }
+    }
+
+    /// Whether a read would not have to wait.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine breaks the rules.
+    #[inline]
+    pub fn is_ready(&mut self) -> io::Result<bool> {
+        let has_bytes = self.ring.available() > 0 || self.ring.refresh().map_err(broken)? > 0;
+        Ok(has_bytes || self.is_shut || self.block.rx_end().is_some())
+    }
+
+    /// From now on, what is not in the ring yet reads as the end.
+    pub fn shut(&mut self) {
+        self.is_shut = true;
+    }
+
+    /// Bytes read.
+    pub fn position(&self) -> u64 {
+        self.ring.position()
+    }
+}
+
+impl Outgoing {
+    /// Puts in what there is room for.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room yet; `BrokenPipe` after [`Outgoing::shut`]; what the connection has failed
+    /// with; `InvalidData` if the engine breaks the rules.
+    #[inline]
+    pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<Moved> {
+        self.check()?;
+        let count = self.ring.write(bytes).map_err(broken)?;
+        if count == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Moved { bytes: count, rings: self.block.told.take() })
+    }
+
+    /// As [`Outgoing::try_write`], but past the ring if nothing waits there: on the application's own socket,
+    /// whose turn it is then. That costs fewer copies, which pays for long writes.
+    ///
+    /// # Errors
+    /// As [`Outgoing::try_write`].
+    pub fn try_write_past(&mut self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Moved> {
+        self.check()?;
+        self.ring.refresh().map_err(broken)?;
+        // All that was put in is published as consumed, so that it is in the kernel, before these.
+        if self.ring.unread() > 0 {
+            return self.try_write(bytes);
+        }
+        match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => {
+                self.native += count as u64;
+                self.block.set_tx_native(self.native);
+                Ok(Moved { bytes: count, rings: false })
+            }
+            // The engine hears when there is room again.
+            Err(Errno::AGAIN | Errno::INTR) => self.try_write(bytes),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[inline]
+    fn check(&self) -> io::Result<()> {
+        if self.is_shut {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        match self.block.tx_end() {
+            None => Ok(()),
+            Some(End::Failed(error)) => Err(io::Error::from_raw_os_error(error)),
+            Some(End::Finished) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Whether a write would not have to wait.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine breaks the rules.
+    #[inline]
+    pub fn is_ready(&mut self) -> io::Result<bool> {
+        let has_room = self.ring.refresh().map_err(broken)? > 0;
+        Ok(has_room || self.is_shut || self.block.tx_end().is_some())
+    }
+
+    /// Nothing more is sent behind what was written: the engine says so to the peer when it has sent that.
+    /// Returns whether the engine must be rung.
+    pub fn shut(&mut self) -> bool {
+        if std::mem::replace(&mut self.is_shut, true) {
+            return false;
+        }
+        self.block.shut_tx(self.ring.position());
+        self.block.told.take()
+    }
+
+    /// Whether nothing more is to be sent.
+    pub fn is_shut(&self) -> bool {
+        self.is_shut
+    }
+
+    /// Whether all that was written is in the kernel.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine breaks the rules.
+    pub fn is_sent(&mut self) -> io::Result<bool> {
+        self.ring.refresh().map_err(broken)?;
+        Ok(self.ring.unread() == 0)
+    }
+
+    /// What the engine has not sent; only once it does not work on the stream any more.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine breaks the rules.
+    pub fn take_back(mut self) -> io::Result<Vec<u8>> {
+        self.ring.take_back().map_err(broken)
+    }
+}
+
+#[cold]
+fn broken(error: isolane_ring::Impossible) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

@@ -1,0 +1,223 @@
+//! From the kernel to the application: peek, and discard what was read.
+
+use std::os::fd::BorrowedFd;
+
+use isolane_attach::stream::{Block, End};
+use isolane_ring::adopted::{self, Peeked, State};
+use isolane_ring::{Memory, bytes};
+use rustix::io::Errno;
+
+use super::fuse::Fuse;
+use super::kept::Kept;
+use super::{Done, QUANTUM, Stop, system};
+
+/// What is received.
+///
+/// Three positions, each counted from the beginning of the stream: `discarded <= consumed <= produced`.
+/// `produced` and `consumed` are the ring's; `discarded` is where the kernel's queue begins. The kernel's peek
+/// offset is `produced - discarded` whenever nothing is under way; it moves with each peek and each discard,
+/// so that it tells a next engine which of the two was under way, and how far.
+#[derive(Debug)]
+pub(super) struct Receive {
+    ring: bytes::Writer,
+    discarded: u64,
+    /// Bytes read from which on they are discarded while the stream is looked at.
+    step: u64,
+    /// Something may be in the kernel.
+    pub is_readable: bool,
+    /// An end or an error is there, or about to be: less than was asked for does not mean that it was all.
+    pub is_hung: bool,
+    is_over: bool,
+    /// What a send has failed with, which the kernel tells only once.
+    error: Option<i32>,
+    idle_looks: u32,
+}
+
+impl Receive {
+    /// See the table of `stream`.
+    pub fn take_up(
+        socket: BorrowedFd<'_>,
+        memory: &Memory,
+        kept: &Kept,
+        block: &Block,
+        fuse: &Fuse,
+    ) -> Result<Receive, Stop> {
+        let ring = bytes::Writer::resume(memory, kept.place.rx_ring())?;
+        let (produced, consumed) = (ring.position(), ring.position() - ring.unread());
+        let discarded = match block.rx_discarded() {
+            (discarded, discarding) if discarded == discarding => discarded,
+            under_way => half_discarded(socket, produced, under_way)?,
+        };
+        let ahead = produced.checked_sub(discarded).and_then(|ahead| i32::try_from(ahead).ok());
+        let ahead = ahead.filter(|_| discarded <= consumed).ok_or(TAMPERED)?;
+        block.set_rx_discarded(discarded);
+        fuse.burn()?;
+        block.set_rx_discarding(discarded);
+        fuse.burn()?;
+        adopted::set_peek_offset(socket, ahead).map_err(system(PEEK))?;
+        fuse.burn()?;
+        let error = match block.tx_end() {
+            Some(End::Failed(error)) if error != Errno::PIPE.raw_os_error() => Some(error),
+            _ => None,
+        };
+        Ok(Receive {
+            discarded,
+            step: (kept.place.rx_capacity / 4).min(STEP_MAX),
+            is_readable: true,
+            is_hung: true,
+            is_over: block.rx_end().is_some(),
+            error,
+            idle_looks: 0,
+            ring,
+        })
+    }
+
+    #[inline]
+    pub fn look(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        block: &Block,
+        fuse: &Fuse,
+        kept: &Kept,
+    ) -> Result<Done, Stop> {
+        let done = match self.is_readable && !self.is_over {
+            true => self.peek(socket, block, fuse, kept)?,
+            false => Done::default(),
+        };
+        self.ring.refresh()?;
+        let due = self.consumed() - self.discarded;
+        // Nothing is left in the kernel but what was read: where its window is small, the peer waits for that.
+        self.idle_looks = if done.is_busy { 0 } else { self.idle_looks.saturating_add(1) };
+        if due >= self.step || (due > 0 && self.ring.unread() == 0 && self.idle_looks >= IDLE_LOOKS) {
+            self.discard(socket, block, fuse)?;
+            self.idle_looks = 0;
+        }
+        Ok(done)
+    }
+
+    fn peek(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        block: &Block,
+        fuse: &Fuse,
+        kept: &Kept,
+    ) -> Result<Done, Stop> {
+        let asked = self.ring.refresh()?.min(QUANTUM as u64);
+        let peeked = self.ring.peek_from(socket, QUANTUM)?;
+        fuse.burn()?;
+        match peeked {
+            Ok(Peeked::Bytes(count)) => {
+                // An edge tells of what comes later.
+                self.is_readable = count as u64 == asked || self.is_hung;
+                self.ring.publish();
+                fuse.burn()?;
+                block.rx_flag.rouse();
+                Ok(Done { is_busy: true, publishes: true })
+            }
+            Ok(Peeked::Full) => Ok(Done::default()),
+            Ok(Peeked::Nothing) => {
+                (self.is_readable, self.is_hung) = (false, false);
+                Ok(Done::default())
+            }
+            Ok(Peeked::End) => {
+                let end = self.end(socket, kept)?;
+                Ok(self.finish(block, end))
+            }
+            Err(Errno::NOMEM | Errno::NOBUFS) => Ok(Done::default()),
+            Err(error) => Ok(self.finish(block, End::Failed(error.raw_os_error()))),
+        }
+    }
+
+    fn finish(&mut self, block: &Block, end: End) -> Done {
+        self.is_over = true;
+        block.end_rx(end);
+        if let End::Failed(_) = end
+            && block.tx_end().is_none()
+        {
+            block.end_tx(End::Failed(Errno::PIPE.raw_os_error()));
+            block.tx_flag.rouse();
+        }
+        block.rx_flag.rouse();
+        Done { is_busy: true, publishes: true }
+    }
+
+    /// The kernel tells an error once, and then that there is nothing more; the one who was told may have been
+    /// an engine that is dead. But it has counted the FIN, if there was one.
+    fn end(&self, socket: BorrowedFd<'_>, kept: &Kept) -> Result<End, Stop> {
+        let what = "cannot ask how a stream has ended";
+        let now = adopted::counters(socket).map_err(system(what))?;
+        let data = self.discarded + adopted::unread(socket).map_err(system(what))?;
+        let has_finished = now.received.wrapping_sub(kept.received) == data.wrapping_add(1);
+        Ok(match now.state {
+            State::Closed if !has_finished => {
+                End::Failed(self.error.unwrap_or(Errno::CONNRESET.raw_os_error()))
+            }
+            _ => End::Finished,
+        })
+    }
+
+    /// A send has failed.
+    pub fn on_error(&mut self, error: i32) {
+        if error != Errno::PIPE.raw_os_error() {
+            self.error = Some(error);
+        }
+        (self.is_readable, self.is_hung) = (true, true);
+    }
+
+    /// Discards all that was read, and says from where on the application is to tell when it has read more.
+    pub fn settle(&mut self, socket: BorrowedFd<'_>, block: &Block, fuse: &Fuse) -> Result<(), Stop> {
+        self.ring.refresh()?;
+        self.discard(socket, block, fuse)?;
+        // At the latest when it has read all: the kernel's window may be closed.
+        block.set_rx_want(self.ring.position().min(self.discarded + self.step));
+        Ok(())
+    }
+
+    /// Whether there is something to do that the application or a poller would not tell of any more.
+    pub fn has_work(&mut self, block: &Block) -> Result<bool, Stop> {
+        let room = self.ring.refresh()?;
+        let consumed = self.consumed();
+        let has_read = consumed > self.discarded && consumed >= block.rx_want();
+        Ok(has_read || (room > 0 && self.is_readable && !self.is_over))
+    }
+
+    fn discard(&mut self, socket: BorrowedFd<'_>, block: &Block, fuse: &Fuse) -> Result<(), Stop> {
+        let consumed = self.consumed();
+        if consumed == self.discarded {
+            return Ok(());
+        }
+        block.set_rx_discarding(consumed);
+        // More than once only where there is an urgent mark.
+        while self.discarded < consumed {
+            fuse.burn()?;
+            let outcome = adopted::discard(socket, (consumed - self.discarded) as usize);
+            fuse.burn()?;
+            match outcome {
+                Ok(count) if count > 0 => self.discarded += count as u64,
+                _ => return Err(READ_PAST),
+            }
+            block.set_rx_discarded(self.discarded);
+        }
+        Ok(())
+    }
+
+    fn consumed(&self) -> u64 {
+        self.ring.position() - self.ring.unread()
+    }
+}
+
+/// How far a discard came. All that was peeked before was published, so that the offset is from there.
+fn half_discarded(socket: BorrowedFd<'_>, produced: u64, (from, to): (u64, u64)) -> Result<u64, Stop> {
+    let offset = adopted::peek_offset(socket).map_err(system(PEEK))?;
+    let discarded = u64::try_from(offset).ok().and_then(|ahead| produced.checked_sub(ahead));
+    // A socket that was never touched, or is handed back, has no offset; then nothing was under way.
+    discarded.filter(|discarded| (from..=to).contains(discarded)).ok_or(TAMPERED)
+}
+
+const TAMPERED: Stop = Stop::Foul("wrote positions of a stream that cannot be");
+const READ_PAST: Stop = Stop::Foul("has read bytes of an adopted socket itself");
+const PEEK: &str = "cannot peek where an engine before has stopped";
+/// The kernel needs its memory back, too.
+const STEP_MAX: u64 = 64 << 10;
+/// Looks that found nothing until a stream counts as idle.
+const IDLE_LOOKS: u32 = 8;

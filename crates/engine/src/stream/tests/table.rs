@@ -1,0 +1,230 @@
+//! Each row of the table.
+
+use std::io::ErrorKind;
+use std::net::{Shutdown, TcpListener};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use isolane_attach::control::StreamPlace;
+use isolane_ring::adopted::{self, State};
+use rustix::net::sockopt;
+
+use super::super::{Kept, Refusal};
+use super::rig::{Rig, gone};
+
+#[test]
+fn a_check_changes_nothing_and_an_adopted_socket_fails_it() {
+    let mut rig = Rig::new(4096, None);
+    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), 0);
+    assert!(matches!(Kept::of(rig.socket.as_fd(), rig.kept.place), Err(Refusal::Unfit(_))));
+    rig.hand_back();
+    let before = Kept::of(rig.socket.as_fd(), rig.kept.place).unwrap();
+    assert_eq!(Kept::of(rig.socket.as_fd(), rig.kept.place).unwrap(), before);
+    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), -1);
+    assert!(!sockopt::socket_oobinline(&rig.socket).unwrap());
+}
+
+#[test]
+fn what_cannot_be_a_stream_is_refused_with_the_reason() {
+    let place = StreamPlace { block: 0, rx: 4096, rx_capacity: 4096, tx: 8192, tx_capacity: 4096 };
+    let refused = |socket: &dyn AsFd, reason: &str| {
+        let error = Kept::of(socket.as_fd(), place).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    };
+    refused(&gone(), "no TCP socket");
+    refused(&TcpListener::bind("127.0.0.1:0").unwrap(), "not connected");
+    let mut rig = Rig::new(4096, None);
+    rig.hand_back();
+    rig.socket.shutdown(Shutdown::Both).unwrap();
+    refused(&rig.socket, "not connected");
+}
+
+#[test]
+fn urgent_bytes_are_inline_while_it_is_adopted_and_as_before_when_it_is_not() {
+    let mut rig = Rig::new(4096, None);
+    for was_inline in [true, false] {
+        rig.hand_back();
+        sockopt::set_socket_oobinline(&rig.socket, was_inline).unwrap();
+        rig.adopt();
+        assert!(sockopt::socket_oobinline(&rig.socket).unwrap());
+        rig.kill();
+        rig.hand_back();
+        assert_eq!(sockopt::socket_oobinline(&rig.socket).unwrap(), was_inline);
+        rig.adopt();
+    }
+}
+
+/// A life with everything in it.
+fn live(rig: &mut Rig) {
+    rig.peer_write(3000).unwrap();
+    rig.look();
+    rig.until("a step", |rig| rig.app_read(1500).is_ok());
+    rig.until("a step", |rig| rig.app_write(100, false).is_ok());
+    rig.look();
+    rig.until("a step", |rig| rig.peer_read(50).is_ok());
+    rig.rest();
+    rig.until("a step", |rig| rig.app_read(1000).is_ok());
+    rig.until("a step", |rig| rig.app_write(5000, true).is_ok());
+    rig.look();
+    rig.hand_back();
+    rig.native_write(10);
+    rig.native_read(20);
+    rig.adopt();
+    rig.until("a step", |rig| rig.app_write(64, false).is_ok());
+    rig.peer_write(10_000).unwrap();
+    rig.look();
+    let _ = rig.app_read(2000);
+    rig.look();
+    let _ = rig.app_write(8000, true);
+    rig.settle();
+}
+
+#[test]
+fn a_stream_survives_the_death_of_its_engine_at_every_point() {
+    let deaths = |first: u32, second: Option<u32>| {
+        let mut rig = Rig::new(4096, None);
+        rig.engine.as_ref().expect("one").machine.fuse.set(Some(first));
+        rig.lives = second;
+        live(&mut rig);
+        rig.kills
+    };
+    let points = (0..1000).take_while(|first| deaths(*first, None) > 0).count();
+    assert!((5..1000).contains(&points), "{points}");
+    for first in 0..points as u32 {
+        for second in 0..8 {
+            deaths(first, Some(second));
+        }
+    }
+}
+
+#[test]
+fn engines_that_die_while_a_stream_is_adopted_leave_it_to_the_next() {
+    for life in 0..5 {
+        let mut rig = Rig::new(4096, None);
+        rig.hand_back();
+        rig.lives = Some(life);
+        rig.adopt();
+        live(&mut rig);
+    }
+}
+
+#[test]
+fn a_close_sends_what_is_in_the_ring_first_whoever_dies_meanwhile() {
+    for life in [None, Some(0), Some(1), Some(2), Some(3), Some(5)] {
+        let mut rig = Rig::new(1 << 16, Some(4096));
+        while rig.app_write(1 << 16, false).is_ok() {
+            rig.look();
+        }
+        rig.engine.as_ref().expect("one").machine.fuse.set(life);
+        rig.close(|rig| drop(rig.peer_read(2000)));
+        rig.peer.set_nonblocking(false).unwrap();
+        while rig.peer_read(1 << 16).unwrap() > 0 {}
+        assert_eq!(rig.up.read, rig.up.written);
+    }
+}
+
+#[test]
+fn a_close_sends_what_is_to_be_shut_down_behind() {
+    let mut rig = Rig::new(4096, None);
+    rig.app_write(100, false).unwrap();
+    rig.app_shut();
+    rig.close(|_| {});
+    rig.peer.set_nonblocking(false).unwrap();
+    assert_eq!((rig.peer_read(200).unwrap(), rig.peer_read(200).unwrap()), (100, 0));
+}
+
+/// With bytes in the kernel alone, in the ring, or half read.
+#[test]
+fn a_close_with_bytes_unread_resets_as_without_an_engine() {
+    for (looks, reads) in [(false, 0), (true, 0), (true, 99)] {
+        let mut rig = Rig::new(4096, None);
+        rig.peer_write(100).unwrap();
+        if looks {
+            rig.look();
+        }
+        if reads > 0 {
+            rig.app_read(reads).unwrap();
+        }
+        rig.close(|_| {});
+        assert_reset(&mut rig);
+    }
+}
+
+#[test]
+fn a_close_with_all_bytes_read_does_not_reset() {
+    let mut rig = Rig::new(4096, None);
+    rig.peer_write(100).unwrap();
+    rig.until("the bytes", |rig| rig.app_read(100).is_ok());
+    rig.close(|_| {});
+    rig.peer.set_nonblocking(false).unwrap();
+    assert_eq!(rig.peer_read(10).unwrap(), 0);
+}
+
+#[test]
+fn bytes_that_come_while_the_rest_is_sent_reset() {
+    let mut rig = Rig::new(1 << 16, Some(4096));
+    while rig.app_write(1 << 16, false).is_ok() {
+        rig.look();
+    }
+    let mut has_written = false;
+    rig.close(|rig| {
+        if !std::mem::replace(&mut has_written, true) {
+            rig.peer_write(1).unwrap();
+        }
+    });
+    while !matches!(rig.peer_read(1 << 16), Err(error) if error.kind() == ErrorKind::ConnectionReset) {}
+    assert!(rig.up.read < rig.up.written);
+}
+
+#[test]
+fn a_close_with_linger_0_resets_even_if_bytes_are_to_be_sent() {
+    let mut rig = Rig::new(4096, None);
+    rig.app_write(100, false).unwrap();
+    sockopt::set_socket_linger(&rig.socket, Some(Duration::ZERO)).unwrap();
+    rig.close(|_| {});
+    assert_reset(&mut rig);
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_waited_for_a_minute() {
+    let mut rig = Rig::new(1 << 16, Some(4096));
+    while rig.app_write(1 << 16, false).is_ok() {
+        rig.look();
+    }
+    let now = Instant::now();
+    let machine = &mut rig.engine.as_mut().expect("one").machine;
+    machine.close(now);
+    while machine.look(now).unwrap().is_busy {}
+    let deadline = machine.deadline().expect("it has one");
+    assert!(!machine.look(deadline - Duration::from_millis(1)).unwrap().is_over);
+    assert!(machine.look(deadline).unwrap().is_over);
+}
+
+#[test]
+fn whoever_reads_an_adopted_socket_itself_breaks_its_own_stream() {
+    let mut rig = Rig::new(4096, None);
+    rig.peer_write(100).unwrap();
+    rig.look();
+    rig.app_read(100).unwrap();
+    let mut socket = &rig.socket;
+    std::io::Read::read_exact(&mut socket, &mut [0; 100]).unwrap();
+    let error = rig.engine.as_mut().expect("one").machine.hand_back().unwrap_err();
+    assert!(error.to_string().contains("has read bytes"), "{error}");
+}
+
+fn assert_reset(rig: &mut Rig) {
+    let start = Instant::now();
+    while adopted::counters(rig.peer.as_fd()).unwrap().state != State::Closed {
+        assert!(start.elapsed() < Duration::from_secs(30), "no reset comes");
+    }
+    let mut has_bytes = true;
+    while has_bytes {
+        match rig.peer_read(1000) {
+            Ok(count) => assert!(count > 0, "an end in order"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                has_bytes = false;
+            }
+        }
+    }
+}
