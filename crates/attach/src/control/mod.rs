@@ -2,9 +2,10 @@
 //!
 //! One packet is one message of at most [`BYTES_MAX`] with at most [`DESCRIPTORS_MAX`] descriptors
 //! ([`Wire`]). An application asks with a [`Request`], one at a time, and each has one [`Reply`] of the same
-//! serial number; [`Reply::Restarted`] comes unasked, with the serial number 0. After it, what was asked and
-//! not answered is asked again, for the engine that was asked may be dead: so **every request may be
-//! repeated**, because its ids are the application's, and the repetition is answered like the first.
+//! serial number; [`Reply::Ended`] and [`Reply::Restarted`] come unasked, with the serial number 0. After a
+//! restart, what was asked and not answered, and closes whose end was not told, are asked again, for the engine
+//! that was asked is dead: so **every request may be repeated**, because its ids are the application's, and the
+//! repetition is answered like the first.
 //!
 //! It is not the data path: nothing is said here for a byte of payload. Invariant: whatever is decoded is
 //! within its bounds; all else is a [`Malformed`] that names the first wrong field.

@@ -19,6 +19,11 @@ pub enum Reply {
         /// What its kind says about it, at most [`TEXT_BYTES_MAX`] bytes.
         answer: Vec<u8>,
     },
+    /// An object that was closed has ended: its places are the application's again. Unasked.
+    Ended {
+        /// Its id.
+        id: u32,
+    },
     /// The engine that was asked is gone, this is the next. All that was answered holds, what was not is to be
     /// asked again.
     Restarted {
@@ -75,6 +80,7 @@ impl Reply {
                 sink.u32(*core);
                 sink.bytes(answer, TEXT_BYTES_MAX);
             }
+            Reply::Ended { id } => sink.u32(*id),
             Reply::Restarted { epoch } => sink.u64(*epoch),
         }
         sink.0
@@ -96,6 +102,7 @@ impl Reply {
                 core: source.u32("the object's core")?,
                 answer: source.bytes("the object's answer", TEXT_BYTES_MAX)?,
             },
+            ENDED => Reply::Ended { id: source.u32("the object's id")? },
             RESTARTED => Reply::Restarted { epoch: source.u64("the epoch")? },
             _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
         };
@@ -109,6 +116,7 @@ impl Reply {
             Reply::Refused(_) => REFUSED,
             Reply::Done => DONE,
             Reply::Opened { .. } => OPENED,
+            Reply::Ended { .. } => ENDED,
             Reply::Restarted { .. } => RESTARTED,
         }
     }
@@ -151,4 +159,5 @@ const WELCOME: u16 = 0x81;
 const REFUSED: u16 = 0x82;
 const DONE: u16 = 0x83;
 const OPENED: u16 = 0x84;
-const RESTARTED: u16 = 0x85;
+const ENDED: u16 = 0x85;
+const RESTARTED: u16 = 0x86;

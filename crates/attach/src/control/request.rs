@@ -29,7 +29,9 @@ pub enum Request {
     },
     /// A stream or a volume; what comes with it depends on which.
     Open(Open),
-    /// No more of an object. Answered with `Done` when that is so, also if there was none.
+    /// No more of an object. A release is answered with `Done` when that is so, also if there was none. A close
+    /// is answered at once, and [`Reply::Ended`](super::Reply::Ended) follows when the object has ended, for what
+    /// was written is still sent: until then its places are the engine's.
     End {
         /// Its id.
         id: u32,

@@ -134,6 +134,7 @@ fn replies() -> impl Strategy<Value = Reply> {
         Just(Reply::Done),
         (any::<u32>(), prop::collection::vec(any::<u8>(), 0..=TEXT_BYTES_MAX))
             .prop_map(|(core, answer)| Reply::Opened { core, answer }),
+        any::<u32>().prop_map(|id| Reply::Ended { id }),
         any::<u64>().prop_map(|epoch| Reply::Restarted { epoch }),
     ]
 }

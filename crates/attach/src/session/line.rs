@@ -1,5 +1,6 @@
 //! The connection to the engine: one asks at a time, and a thread of its own receives.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -12,9 +13,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 
-use super::{HELLO, Watcher};
+use super::{HELLO, Room, Watcher};
 use crate::AttachError;
-use crate::control::{Reply, Request, VERSION, Welcome, Wire, WireError};
+use crate::control::{End, Reply, Request, VERSION, Welcome, Wire, WireError};
 
 /// The connection.
 pub(super) struct Line {
@@ -26,6 +27,8 @@ pub(super) struct Line {
     epoch: AtomicU64,
     is_over: AtomicBool,
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
+    /// Objects that were closed and have not ended yet.
+    closing: Mutex<BTreeMap<u32, Room>>,
 }
 
 #[derive(Default)]
@@ -82,6 +85,7 @@ impl Line {
             epoch: AtomicU64::new(epoch),
             is_over: AtomicBool::new(false),
             watchers: Mutex::default(),
+            closing: Mutex::default(),
         });
         let receiver = Arc::clone(&line);
         let thread = std::thread::Builder::new().name("isolane-attach".into());
@@ -111,6 +115,22 @@ impl Line {
             Reply::Refused(why) => Err(AttachError::Refused { what, why }),
             reply => Ok(reply),
         }
+    }
+
+    /// See [`Session::close`](super::Session::close).
+    pub fn close(&self, id: u32, room: Room) -> Result<(), AttachError> {
+        // First: its end may be told before the answer is.
+        self.closing.lock().insert(id, room);
+        let outcome = self.ask("to close", &close(id), &[]);
+        if outcome.is_err() {
+            drop(self.ended(id));
+        }
+        outcome.map(drop)
+    }
+
+    /// The room of an object that has ended. To be dropped without any lock: it may hold the session itself.
+    fn ended(&self, id: u32) -> Option<Room> {
+        self.closing.lock().remove(&id)
     }
 
     fn answer(&self, mut state: MutexGuard<'_, State>) -> Result<Reply, AttachError> {
@@ -154,8 +174,13 @@ impl Line {
 
     fn on_packet(&self, bytes: &[u8]) -> Result<(), String> {
         let (serial, reply) = Reply::decode(bytes).map_err(|error| error.to_string())?;
-        if let Reply::Restarted { epoch } = reply {
-            return self.on_restarted(epoch);
+        match reply {
+            Reply::Restarted { epoch } => return self.on_restarted(epoch),
+            Reply::Ended { id } => {
+                drop(self.ended(id));
+                return Ok(());
+            }
+            _ => {}
         }
         let mut state = self.state.lock();
         // Other answers are to what was asked twice.
@@ -174,6 +199,10 @@ impl Line {
             self.wire.send(&asked.bytes, &descriptors, true).map_err(|error| error.to_string())?;
         }
         drop(state);
+        let closing: Vec<u32> = self.closing.lock().keys().copied().collect();
+        for id in closing {
+            self.wire.send(&close(id).encode(UNASKED), &[], true).map_err(|error| error.to_string())?;
+        }
         self.watchers().iter().for_each(|watcher| watcher.on_restarted(epoch));
         Ok(())
     }
@@ -183,6 +212,8 @@ impl Line {
         self.is_over.store(true, Ordering::Release);
         self.state.lock().over = Some(why);
         self.changed.notify_all();
+        let closing = std::mem::take(&mut *self.closing.lock());
+        drop(closing);
         self.watchers().iter().for_each(|watcher| watcher.on_over());
     }
 
@@ -232,7 +263,13 @@ impl fmt::Debug for Line {
     }
 }
 
-/// The serial number of the greeting; 0 is for what comes unasked.
+fn close(id: u32) -> Request {
+    Request::End { id, how: End::Close }
+}
+
+/// The serial number of what comes unasked, or is asked without waiting for the answer.
+const UNASKED: u32 = 0;
+/// The serial number of the greeting.
 const FIRST: u32 = 1;
 /// How long the greeting may take.
 const GREETING: Duration = Duration::from_secs(10);

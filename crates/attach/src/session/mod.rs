@@ -137,6 +137,15 @@ impl Session {
         Room::take(self, bytes)
     }
 
+    /// Closes an object, without waiting for its end: what was written is still sent. Its room goes back to the
+    /// memory when it has ended; the session lives until then.
+    ///
+    /// # Errors
+    /// [`AttachError::Over`]; then it has ended.
+    pub fn close(&self, id: u32, room: Room) -> Result<(), AttachError> {
+        self.0.line.close(id, room)
+    }
+
     /// A name for an object or a queue that nothing else in this session has.
     pub fn next_id(&self) -> u32 {
         self.0.next_id.fetch_add(1, Ordering::Relaxed)

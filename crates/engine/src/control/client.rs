@@ -1,9 +1,9 @@
 //! A client: its connection, and what it has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use isolane_attach::control::{Object, Open, Packet, Reply, Wire, WireError};
+use isolane_attach::control::{End, Object, Open, Packet, Reply, Wire, WireError};
 use isolane_attach::layout::QueuePlace;
 use isolane_ring::Memory;
 
@@ -17,8 +17,12 @@ pub(super) struct Client {
     wire: Option<Wire>,
     /// It may have sent something.
     pub is_talking: bool,
+    /// It is among the talkers, once.
+    pub is_in_line: bool,
     /// The request that is not answered yet.
     waiting: Option<u32>,
+    /// What it has not taken yet: at most an answer, and a notice for each of its objects.
+    outbox: VecDeque<Vec<u8>>,
     pub stage: Stage,
 }
 
@@ -48,8 +52,8 @@ pub(super) struct Held {
     pub answer: Option<Vec<u8>>,
     /// Who waits for it to be there.
     pub opening: Option<u32>,
-    /// Who waits for its end.
-    pub ending: Option<u32>,
+    /// How its application wants it to end, if it does, and who waits for that.
+    pub ending: Option<(End, u32)>,
 }
 
 /// Answers that have become possible.
@@ -57,7 +61,16 @@ pub(super) type Answers = Vec<(u32, Reply)>;
 
 impl Client {
     pub fn new(session: u32, wire: Wire, peer: Peer) -> Client {
-        Client { session, peer, wire: Some(wire), is_talking: false, waiting: None, stage: Stage::Stranger }
+        Client {
+            session,
+            peer,
+            wire: Some(wire),
+            is_talking: false,
+            is_in_line: false,
+            waiting: None,
+            outbox: VecDeque::new(),
+            stage: Stage::Stranger,
+        }
     }
 
     /// Whether it has not left.
@@ -76,8 +89,9 @@ impl Client {
         self.is_here() && matches!(self.stage, Stage::Stranger)
     }
 
+    /// Whether it is not to be listened to: it is to be answered first, or takes no answers.
     pub fn is_waiting(&self) -> bool {
-        self.waiting.is_some()
+        self.waiting.is_some() || !self.outbox.is_empty()
     }
 
     /// It waits for the answer to this request.
@@ -92,7 +106,26 @@ impl Client {
     /// Answers what it waits for.
     pub fn answer(&mut self, serial: u32, reply: &Reply) -> Result<(), WireError> {
         self.waiting = None;
-        self.wire.as_ref().map_or(Ok(()), |wire| wire.send(&reply.encode(serial), &[], false))
+        self.say(serial, reply)
+    }
+
+    /// Says something, as soon as it listens.
+    pub fn say(&mut self, serial: u32, reply: &Reply) -> Result<(), WireError> {
+        self.outbox.push_back(reply.encode(serial));
+        self.flush()
+    }
+
+    /// Says what it was not ready to hear before.
+    pub fn flush(&mut self) -> Result<(), WireError> {
+        let Some(wire) = &self.wire else { return Ok(()) };
+        while let Some(bytes) = self.outbox.front() {
+            match wire.send(bytes, &[], false) {
+                Ok(()) => drop(self.outbox.pop_front()),
+                Err(WireError::Full) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Tells it why it is dropped, if it listens.
@@ -107,6 +140,7 @@ impl Client {
             attached.memory = None;
         }
         self.is_talking = false;
+        self.outbox.clear();
         self.wire.take()
     }
 
@@ -129,8 +163,7 @@ impl Client {
             Err(why) => {
                 let Some(held) = attached.objects.remove(&id) else { return Vec::new() };
                 let refused = held.opening.map(|serial| (serial, Reply::Refused(why)));
-                let ended = held.ending.map(|serial| (serial, Reply::Done));
-                refused.into_iter().chain(ended).collect()
+                refused.into_iter().chain(held.ended(Ok(()))).collect()
             }
         }
     }
@@ -141,12 +174,7 @@ impl Client {
             return Vec::new();
         };
         let over = || Reply::Refused("it has ended before it was there".into());
-        let done = match outcome {
-            Ok(()) => Reply::Done,
-            Err(why) => Reply::Refused(why),
-        };
-        let opening = held.opening.map(|serial| (serial, over()));
-        opening.into_iter().chain(held.ending.map(|serial| (serial, done))).collect()
+        held.opening.map(|serial| (serial, over())).into_iter().chain(held.ended(outcome)).collect()
     }
 }
 
@@ -168,6 +196,21 @@ impl Held {
         Reply::Opened { core: self.core, answer: self.answer.clone().unwrap_or_default() }
     }
 }
+
+impl Held {
+    /// What is to be said when it has ended.
+    fn ended(&self, outcome: Result<(), String>) -> Option<(u32, Reply)> {
+        let id = self.open.id;
+        self.ending.map(|(how, serial)| match (how, outcome) {
+            (End::Close, _) => (UNASKED, Reply::Ended { id }),
+            (End::Release, Ok(())) => (serial, Reply::Done),
+            (End::Release, Err(why)) => (serial, Reply::Refused(why)),
+        })
+    }
+}
+
+/// The serial number of what no request waits for.
+pub(super) const UNASKED: u32 = 0;
 
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

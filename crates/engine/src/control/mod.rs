@@ -22,7 +22,7 @@ use crate::Config;
 use crate::core::{Mail, Notice, Said};
 use crate::epoll::{Epoll, Event};
 
-use client::Client;
+use client::{Answers, Client, UNASKED};
 pub(crate) use door::Door;
 pub use door::listen;
 
@@ -112,10 +112,13 @@ impl Control {
         let Some(client) = self.clients.get_mut(&session) else { return };
         if event.ready.readable {
             client.is_talking = true;
-            self.talkers.push_back(session);
+            self.line_up(session);
+        }
+        if event.ready.writable {
+            self.flush(session);
         }
         // What it has sent before is of no use any more: nobody reads the answers.
-        if event.ready.hung_up && self.clients[&session].is_here() {
+        if event.ready.hung_up {
             self.dismiss(session);
         }
     }
@@ -188,16 +191,25 @@ impl Control {
         }
     }
 
+    /// Has a client listened to, once.
+    fn line_up(&mut self, session: u32) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        if !std::mem::replace(&mut client.is_in_line, true) {
+            self.talkers.push_back(session);
+        }
+    }
+
     /// Takes one message of the next client who may have sent one.
     fn listen_to_next(&mut self) {
         let Some(session) = self.talkers.pop_front() else { return };
         let Some(client) = self.clients.get_mut(&session) else { return };
+        client.is_in_line = false;
         if !client.is_talking || client.is_waiting() {
             return;
         }
         match client.receive() {
             Ok(Some(packet)) => {
-                self.talkers.push_back(session);
+                self.line_up(session);
                 self.on_packet(session, packet);
             }
             Ok(None) => client.is_talking = false,
@@ -209,8 +221,28 @@ impl Control {
     /// Answers what a client waits for.
     fn answer(&mut self, session: u32, serial: u32, reply: &Reply) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        match client.answer(serial, reply) {
-            Ok(()) => self.talkers.push_back(session),
+        let outcome = client.answer(serial, reply);
+        self.on_said_to(session, outcome);
+    }
+
+    /// Says something that a client does not wait for.
+    fn say(&mut self, session: u32, serial: u32, reply: &Reply) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        let outcome = client.say(serial, reply);
+        self.on_said_to(session, outcome);
+    }
+
+    /// A client takes again what is said to it.
+    fn flush(&mut self, session: u32) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        let outcome = client.flush();
+        self.on_said_to(session, outcome);
+    }
+
+    fn on_said_to(&mut self, session: u32, outcome: Result<(), WireError>) {
+        match outcome {
+            // It may have been asked meanwhile.
+            Ok(()) => self.line_up(session),
             Err(WireError::Closed) => self.dismiss(session),
             Err(error) => self.expel(session, &error.to_string()),
         }
@@ -232,18 +264,25 @@ impl Control {
         let Some(client) = self.clients.get_mut(&session) else { return };
         match said {
             Said::Opened { id, outcome } => {
-                for (serial, reply) in client.on_opened(id, outcome) {
-                    self.answer(session, serial, &reply);
-                }
+                let answers = client.on_opened(id, outcome);
+                self.pass_on(session, answers);
             }
             Said::Ended { id, outcome } => {
-                for (serial, reply) in client.on_ended(id, outcome) {
-                    self.answer(session, serial, &reply);
-                }
+                let answers = client.on_ended(id, outcome);
+                self.pass_on(session, answers);
             }
             Said::Hostile { why } => self.expel(session, &why),
         }
         self.forget_if_empty(session);
+    }
+
+    fn pass_on(&mut self, session: u32, answers: Answers) {
+        for (serial, reply) in answers {
+            match serial {
+                UNASKED => self.say(session, serial, &reply),
+                serial => self.answer(session, serial, &reply),
+            }
+        }
     }
 
     /// Drops a client that did what none of ours does.

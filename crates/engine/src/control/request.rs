@@ -8,7 +8,7 @@ use isolane_attach::control::{
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Bell, Memory};
 
-use super::client::{Attached, Held, Stage};
+use super::client::{Attached, Held, Stage, UNASKED};
 use super::{Control, Denied, plan};
 use crate::core::Mail;
 use crate::service::{Ending, Plan};
@@ -67,7 +67,8 @@ impl Control {
         let attached = self.clients.values().filter(|client| !client.is_stranger()).count();
         let Some(client) = self.clients.get_mut(&session) else { return Err(Denied::gone()) };
         if client.attached().is_some() {
-            return Err(Denied::Hostile("it has said hello twice".into()));
+            // Asked again after a restart.
+            return Ok(Progress::Answer(self.welcome(session)));
         }
         if hello.version != VERSION {
             let why = format!("it speaks version {}, the engine {VERSION}; use the same", hello.version);
@@ -80,14 +81,13 @@ impl Control {
         let bytes_max = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
         client.stage = Stage::Attached(Attached::new(Memory::open(memfd, bytes_max).map_err(hostile)?));
         log::debug!("{client} has attached");
+        Ok(Progress::Answer(self.welcome(session)))
+    }
+
+    fn welcome(&self, session: u32) -> Reply {
         let cores = self.config.cores.iter().map(|core| *core as u32).collect();
-        Ok(Progress::Answer(Reply::Welcome(Welcome {
-            version: VERSION,
-            session,
-            epoch: self.epoch,
-            cores,
-            limits,
-        })))
+        let (epoch, limits) = (self.epoch, self.config.limits);
+        Reply::Welcome(Welcome { version: VERSION, session, epoch, cores, limits })
     }
 
     fn open_port(&mut self, session: u32, port: OpenPort, end: OwnedFd) -> Result<Progress, Denied> {
@@ -179,11 +179,19 @@ impl Control {
 
     fn end(&mut self, session: u32, serial: u32, id: u32, how: End) -> Result<Progress, Denied> {
         let (_, attached) = self.memory(session)?;
-        let Some(held) = attached.objects.get_mut(&id) else { return Ok(Progress::Answer(Reply::Done)) };
-        held.ending = Some(serial);
+        let Some(held) = attached.objects.get_mut(&id) else {
+            if how == End::Close {
+                self.say(session, UNASKED, &Reply::Ended { id });
+            }
+            return Ok(Progress::Answer(Reply::Done));
+        };
+        held.ending = Some((how, serial));
         let core = held.core;
         self.mail(core, Mail::End { session, id, ending: Ending::Asked(how) });
-        Ok(Progress::Later)
+        match how {
+            End::Release => Ok(Progress::Later),
+            End::Close => Ok(Progress::Answer(Reply::Done)),
+        }
     }
 
     /// The memory of a session, and what else it has.

@@ -11,6 +11,8 @@
 mod mail;
 mod objects;
 mod ports;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::io;

@@ -1,0 +1,240 @@
+//! A core with objects that the test plays, turn by turn.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use isolane_attach::layout::{PortPlace, QueuePlace, doorbell, notice};
+use isolane_reactor::mailbox;
+use isolane_ring::{Bell, Flag, Memory, PAGE_SIZE, Shared, entries};
+
+use super::*;
+use crate::service::{Ready, Service};
+
+/// What the object was told, for the test to see.
+#[derive(Default)]
+struct Seen {
+    looks: AtomicU32,
+    work: AtomicU32,
+    endings: AtomicU32,
+}
+
+/// An object that has something to do as often as the test says, and then tells its application.
+struct Played {
+    seen: Arc<Seen>,
+    told: Shared<Flag>,
+    queue: Option<Rc<Notifier>>,
+    id: u32,
+    is_ending: bool,
+    is_hostile: bool,
+}
+
+impl Service for Played {
+    fn look(&mut self, _: &Turn) -> Result<Looked, Hostile> {
+        self.seen.looks.fetch_add(1, Ordering::Relaxed);
+        if self.is_hostile {
+            return Err(Hostile("it lies".into()));
+        }
+        if self.is_ending {
+            return Ok(Looked::Ended(Ok(())));
+        }
+        let has_work =
+            self.seen.work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |work| work.checked_sub(1));
+        if has_work.is_err() {
+            return Ok(Looked::Nothing);
+        }
+        self.queue.as_ref().map_or(Ok(()), |queue| queue.push(&notice::entry(self.id)))?;
+        Ok(Looked::Worked)
+    }
+
+    fn on_ready(&mut self, _: Ready) {}
+
+    fn on_end(&mut self, _: Ending) {
+        self.seen.endings.fetch_add(1, Ordering::Relaxed);
+        self.is_ending = true;
+    }
+
+    fn told(&self) -> &Flag {
+        &self.told
+    }
+}
+
+/// A core, and all that talk to it.
+struct Fixture {
+    core: Core,
+    mail: Sender<Mail>,
+    notices: Receiver<Notice>,
+    memory: Memory,
+    doorbells: entries::Sender,
+    bell: Bell<Shared<Flag>>,
+    seen: Arc<Seen>,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let (epoll, ours) = (Epoll::new().unwrap(), Epoll::new().unwrap());
+        let (mail, inbox) = mailbox::unbounded(epoll.sleeper().waker());
+        let (control, notices) = mailbox::unbounded(ours.sleeper().waker());
+        // Never sleeps, and lets objects become cold at once.
+        let spin = Spin::new(Mode::Poll, Duration::ZERO, Instant::now());
+        let memory = Memory::create("core", 4 * PAGE_SIZE).unwrap();
+        let ring = PORT.ring().unwrap();
+        let (bell, theirs) = Bell::new(memory.flag(PORT.flag()).unwrap()).unwrap();
+        let fixture = Fixture {
+            core: Core::new(0, epoll, inbox, control, spin),
+            mail,
+            notices,
+            doorbells: entries::Sender::new(&memory, ring).unwrap(),
+            bell,
+            memory: memory.clone(),
+            seen: Arc::default(),
+        };
+        let receiver = entries::Receiver::new(&memory, ring).unwrap();
+        let bell = Bell::with(memory.flag(PORT.flag()).unwrap(), theirs).unwrap();
+        fixture.send(Mail::Port { session: 1, receiver, bell });
+        fixture
+    }
+
+    fn send(&self, mail: Mail) {
+        assert!(self.mail.send(mail).is_ok());
+    }
+
+    fn open(&mut self, id: u32, is_hostile: bool) {
+        let seen = Arc::clone(&self.seen);
+        let build: Build = Box::new(move |place: Place| {
+            let told = place.memory.flag(TOLD).map_err(|error| error.to_string())?;
+            let service = Played { seen, told, queue: place.queue, id, is_ending: false, is_hostile };
+            Ok(Built { service: Box::new(service), answer: Some(vec![id as u8]) })
+        });
+        let memory = self.memory.clone();
+        self.send(Mail::Open { session: 1, id, queue: Some(3), memory, build });
+        self.turn();
+    }
+
+    /// Turns until nothing is hot.
+    fn turn(&mut self) {
+        loop {
+            assert!(self.core.turn().unwrap());
+            if !self.core.objects.has_hot() {
+                return;
+            }
+        }
+    }
+
+    fn said(&self) -> Option<(u32, Said)> {
+        match self.notices.poll()? {
+            Notice::Said { session, said } => Some((session, said)),
+            Notice::Halt => None,
+        }
+    }
+
+    fn looks(&self) -> u32 {
+        self.seen.looks.swap(0, Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_cold_object_is_looked_at_only_when_its_doorbell_rings() {
+    let mut fixture = Fixture::new();
+    fixture.open(7, false);
+    assert!(
+        matches!(fixture.said(), Some((1, Said::Opened { id: 7, outcome: Ok(answer) })) if answer == [7])
+    );
+    assert!(fixture.looks() >= 2, "it is looked at once more when its flag is armed");
+    fixture.turn();
+    assert_eq!(fixture.looks(), 0);
+
+    fixture.seen.work.store(3, Ordering::Relaxed);
+    let told = fixture.memory.flag(TOLD).unwrap();
+    assert!(told.take(), "a cold object asks for a doorbell");
+    assert!(fixture.doorbells.push(&doorbell::entry(7)).unwrap());
+    fixture.doorbells.publish();
+    fixture.bell.ring();
+    fixture.turn();
+    assert!(fixture.looks() >= 4);
+    assert_eq!(fixture.seen.work.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn doorbells_of_objects_that_are_not_there_are_nothing() {
+    let mut fixture = Fixture::new();
+    fixture.open(7, false);
+    for entry in [doorbell::entry(8), [u64::MAX; 8]] {
+        assert!(fixture.doorbells.push(&entry).unwrap());
+    }
+    fixture.doorbells.publish();
+    fixture.looks();
+    fixture.turn();
+    assert_eq!(fixture.looks(), 0);
+}
+
+#[test]
+fn a_queue_is_told_and_its_thread_woken() {
+    let fixture = Fixture::new();
+    let place = QueuePlace { offset: PAGE_SIZE as u64, cores: 1, entries: 4 };
+    let ring = place.ring(0).unwrap();
+    let (ours, theirs) = Bell::new(fixture.memory.flag(place.flag()).unwrap()).unwrap();
+    let bell = Bell::with(fixture.memory.flag(place.flag()).unwrap(), theirs).unwrap();
+    let sender = entries::Sender::new(&fixture.memory, ring).unwrap();
+    fixture.send(Mail::Queue { session: 1, queue: 3, sender, bell });
+    fixture.seen.work.store(1, Ordering::Relaxed);
+    let receiver = RefCell::new(entries::Receiver::new(&fixture.memory, ring).unwrap());
+    let fixture = RefCell::new(fixture);
+    let has_come = ours.wait::<io::Error>(Some(Duration::from_secs(60)), || {
+        fixture.borrow_mut().open(7, false);
+        Ok(false)
+    });
+    assert!(has_come.unwrap(), "the flag was armed, and nobody rang");
+    assert_eq!(receiver.borrow_mut().refresh(), Ok(1));
+    assert_eq!(receiver.borrow_mut().pop(), Some(notice::entry(7)));
+}
+
+#[test]
+fn an_end_is_told_once_it_is_reached_and_that_of_nothing_at_once() {
+    let mut fixture = Fixture::new();
+    fixture.open(7, false);
+    fixture.said();
+    for id in [7, 8] {
+        let ending = Ending::Asked(isolane_attach::control::End::Release);
+        fixture.send(Mail::End { session: 1, id, ending });
+        fixture.turn();
+        assert!(matches!(fixture.said(), Some((1, Said::Ended { id: told, outcome: Ok(()) })) if told == id));
+    }
+    assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_session_that_is_over_takes_its_objects_along_and_no_others() {
+    let mut fixture = Fixture::new();
+    fixture.open(7, false);
+    fixture.open(8, false);
+    fixture.send(Mail::EndSession { session: 2 });
+    fixture.turn();
+    assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 0);
+    fixture.send(Mail::EndSession { session: 1 });
+    fixture.turn();
+    assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 2);
+    assert!(fixture.core.objects.is_empty());
+}
+
+#[test]
+fn a_hostile_object_is_told_of_and_dropped() {
+    let mut fixture = Fixture::new();
+    fixture.open(7, true);
+    assert!(matches!(fixture.said(), Some((1, Said::Opened { .. }))));
+    assert!(matches!(fixture.said(), Some((1, Said::Hostile { why })) if why == "it lies"));
+    assert!(fixture.core.objects.is_empty());
+}
+
+#[test]
+fn a_stop_ends_all_objects_and_then_the_core() {
+    let mut fixture = Fixture::new();
+    fixture.open(7, false);
+    fixture.send(Mail::Stop);
+    while fixture.core.turn().unwrap() {}
+    assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 1);
+}
+
+const PORT: PortPlace = PortPlace { offset: 0, entries: 8 };
+const TOLD: u64 = 3 * PAGE_SIZE as u64;
