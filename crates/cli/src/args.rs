@@ -21,7 +21,7 @@ pub enum Command {
     Discover(crate::discover::Args),
     Info(crate::info::Args),
     Copy(crate::copy::Args),
-    Bench(crate::bench::Args),
+    Bench(Box<crate::bench::Args>),
     Man(crate::man::Args),
     Completions(crate::completions::Args),
 }

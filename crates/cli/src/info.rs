@@ -13,7 +13,7 @@ use crate::units::show_bytes;
 /// Show a controller, its namespaces and what was negotiated
 ///
 /// Connects with one lane, asks, and disconnects. Sizes are in bytes, powers of 1024 where they are
-/// abbreviated.
+/// abbreviated. The target is asked directly, also where the URI has via=engine.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subsystem: nvme+tcp://HOST[:4420]/NQN

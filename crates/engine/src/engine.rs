@@ -13,6 +13,7 @@ use isolane_reactor::spin::Spin;
 use crate::control::{Control, Door};
 use crate::core::{Core, Mail, Notice};
 use crate::epoll::Epoll;
+use crate::volume::Volumes;
 use crate::{Config, EngineError};
 
 pub use crate::control::listen;
@@ -37,7 +38,8 @@ impl Engine {
             engine.cores.push(start_core(&config, index, *core, notices.clone())?);
         }
         let cores = engine.cores.iter().map(|(sender, _)| sender.clone()).collect();
-        let control = Control::new(config, FIRST_EPOCH, epoll, Door::new(listener), inbox, cores);
+        let volumes = Volumes::new(config.mode, config.spin, None, []);
+        let control = Control::new(config, FIRST_EPOCH, epoll, Door::new(listener), inbox, cores, volumes);
         let control = control.map_err(|error| EngineError::system("cannot watch the listener", error))?;
         let thread = thread::Builder::new().name("isolane-control".into()).spawn(move || control.run());
         let thread = thread.map_err(|error| EngineError::system("cannot start a thread", error))?;

@@ -5,6 +5,7 @@
 //! * `control/`: who attaches, what they ask for, and what they may have.
 //! * `core/`: the loop of a core, which looks at objects.
 //! * [`stream`]: one stream, between its socket and the application's memory.
+//! * `volume/`: volumes, whose lanes sessions share.
 //! * [`service`]: what an object is, and how a kind of objects (streams, volumes) plugs in.
 //!
 //! Invariant: no client is trusted; whatever one writes to its memory concerns that client alone.
@@ -20,6 +21,8 @@ pub mod service;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod volume;
 
 pub use config::{Config, EngineError};
 pub use engine::{Engine, listen};
+pub use volume::Keeper;

@@ -198,6 +198,9 @@ pub enum ConnectError {
         /// The system's error.
         source: Arc<io::Error>,
     },
+    /// An isolated engine, which was to connect to the volume, does not.
+    #[error("through the engine: {0}")]
+    Engine(String),
     /// This system refused what the client needs.
     #[error("the system refused {what}: {source}")]
     System {

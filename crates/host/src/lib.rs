@@ -5,6 +5,7 @@
 //! * [`Volume`] is asynchronous and runs under any executor; [`BlockingVolume`] waits and may borrow.
 //! * [`Client`] is the core of both: single-threaded, driven in the caller's thread, for programs that live
 //!   for speed.
+//! * With `?via=engine` or [`Options::via`] all of them go through an isolated engine ([`attached`]).
 //!
 //! ```no_run
 //! use isolane_host::{Buffer, Options, Volume};
@@ -28,11 +29,13 @@
 
 #![deny(unsafe_code)]
 
+pub mod attached;
 mod blocking;
 mod classes;
 mod client;
 mod cores;
 mod discovery;
+mod driven;
 mod error;
 pub mod fence;
 mod identity;
@@ -52,9 +55,10 @@ mod volume;
 
 pub use blocking::BlockingVolume;
 pub use classes::{Class, Classes};
-pub use client::{Client, ConnectionStatus, Wait};
+pub use client::{ConnectionStatus, Wait};
 pub use cores::{Cores, CoresError};
 pub use discovery::{DiscoveredSubsystem, discover};
+pub use driven::Client;
 pub use error::{ConnectError, RequestError, Step};
 pub use identity::{host_id, host_nqn, machine_id};
 pub use info::{ControllerInfo, Info, NamespaceInfo, Negotiated};
@@ -66,5 +70,5 @@ pub use predecessor::{Predecessor, Witness};
 pub use request::{BlockRange, Completion, Request};
 pub use setup::inspect;
 pub use submitter::Submitter;
-pub use uri::{PORT_DEFAULT, Uri, UriError};
+pub use uri::{PORT_DEFAULT, Uri, UriError, Via};
 pub use volume::{Action, Failed, Transfer, Volume};

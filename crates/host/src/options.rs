@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::classes::Classes;
 use crate::cores::Cores;
 use crate::identity;
+use crate::uri::Via;
 
 /// How to connect and how to behave afterwards.
 #[derive(Clone, Debug)]
@@ -34,6 +35,11 @@ pub struct Options {
     /// the first core upward; a core that gets none is not used. See
     /// [`Volume::connect`](crate::Volume::connect).
     pub cores: Cores,
+    /// Whether requests go through an isolated engine; none: as the URI says, or not. Its lanes are the
+    /// engine's, and shared with all who open the same volume with the same options. What is said here about
+    /// threads and waiting holds for this side alone; requests are not held back ([`Options::hold`]), and
+    /// cores cannot be chosen.
+    pub via: Option<Via>,
     /// Commands in flight on a lane; the target's queue must have one entry more.
     pub depth: u16,
     /// CRC32C over every header.
@@ -126,6 +132,7 @@ impl Default for Options {
             read_lanes: 0,
             poll_lanes: 0,
             cores: Cores::default(),
+            via: None,
             depth: 64,
             header_digest: false,
             data_digest: false,

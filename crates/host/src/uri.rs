@@ -1,5 +1,5 @@
-//! Where a volume is: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`, and `&cores=LIST` where on this machine it is
-//! used.
+//! Where a volume is: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`, `&cores=LIST` where on this machine it is used,
+//! and `&via=engine` by whom.
 //!
 //! A URI names places and nothing else: what the two sides agree on (digests, queues, keep alive) belongs to
 //! [`Options`](crate::Options). An omitted NQN means "the only subsystem that discovery finds", an omitted
@@ -7,11 +7,13 @@
 //! back what parses to the same value.
 
 use std::fmt::{self, Display, Formatter};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use isolane_wire::Nqn;
 
 use crate::cores::{Cores, CoresError};
+use crate::options::Options;
 
 /// The scheme that every URI starts with.
 const SCHEME: &str = "nvme+tcp://";
@@ -33,6 +35,18 @@ pub struct Uri {
     /// The cores of this machine that a volume's lanes are placed on, if
     /// [`Options::cores`](crate::Options::cores) says nothing; none if neither does.
     pub cores: Cores,
+    /// The isolated engine that is to connect to it, if [`Options::via`](crate::Options::via) says nothing;
+    /// none: this process.
+    pub via: Option<Via>,
+}
+
+/// Through whom a volume is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The engine that listens where engines do by default.
+    Engine,
+    /// The engine that listens on this path.
+    EngineAt(PathBuf),
 }
 
 /// Why a text is not a [`Uri`].
@@ -72,12 +86,20 @@ pub enum UriError {
         /// What is wrong with it.
         why: CoresError,
     },
+    /// Neither an engine nor the path of its socket.
+    #[error("via={0:?} names no engine: write via=engine, or via=/PATH of its socket")]
+    Via(String),
     /// A parameter that is not known.
-    #[error("{0:?} is not a parameter of a volume URI: only nsid=N and cores=LIST are")]
+    #[error("{0:?} is not a parameter of a volume URI: only nsid=N, cores=LIST and via=engine are")]
     Parameter(String),
 }
 
 impl Uri {
+    /// Whether it is an engine that connects.
+    pub(crate) fn is_attached(&self, options: &Options) -> bool {
+        self.via.is_some() || options.via.is_some()
+    }
+
     /// The authority part, `HOST:PORT`, with brackets about an IPv6 address.
     pub fn authority(&self) -> String {
         match self.host.contains(':') {
@@ -98,8 +120,27 @@ impl FromStr for Uri {
         if host.is_empty() {
             return Err(UriError::NoHost(text.to_owned()));
         }
-        let (nsid, cores) = parse_query(query)?;
-        Ok(Uri { host, port, nqn: parse_nqn(path.unwrap_or(""))?, nsid, cores })
+        let uri = Uri {
+            host,
+            port,
+            nqn: parse_nqn(path.unwrap_or(""))?,
+            nsid: None,
+            cores: Cores::default(),
+            via: None,
+        };
+        parse_query(query, uri)
+    }
+}
+
+impl FromStr for Via {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Via, UriError> {
+        match text {
+            "engine" => Ok(Via::Engine),
+            path if path.starts_with('/') => Ok(Via::EngineAt(path.into())),
+            other => Err(UriError::Via(other.to_owned())),
+        }
     }
 }
 
@@ -111,7 +152,11 @@ impl Display for Uri {
         }
         let nsid = self.nsid.map(|nsid| format!("nsid={nsid}"));
         let cores = (!self.cores.is_empty()).then(|| format!("cores={}", self.cores));
-        let parameters = nsid.into_iter().chain(cores).zip(["?", "&"]);
+        let via = self.via.as_ref().map(|via| match via {
+            Via::Engine => "via=engine".to_owned(),
+            Via::EngineAt(path) => format!("via={}", escape(&path.to_string_lossy())),
+        });
+        let parameters = nsid.into_iter().chain(cores).chain(via).zip(["?", "&", "&"]);
         parameters.into_iter().try_for_each(|(parameter, before)| write!(formatter, "{before}{parameter}"))
     }
 }
@@ -162,16 +207,21 @@ fn parse_nqn(path: &str) -> Result<Option<Nqn>, UriError> {
     }
 }
 
-fn parse_query(query: Option<&str>) -> Result<(Option<u32>, Cores), UriError> {
-    let (mut nsid, mut cores) = (None, Cores::default());
+fn parse_query(query: Option<&str>, uri: Uri) -> Result<Uri, UriError> {
+    let mut uri = uri;
     for parameter in query.unwrap_or("").split('&').filter(|parameter| !parameter.is_empty()) {
         match parameter.split_once('=') {
-            Some(("nsid", value)) => nsid = Some(parse_nsid(value)?),
-            Some(("cores", list)) => cores = parse_cores(list)?,
+            Some(("nsid", value)) => uri.nsid = Some(parse_nsid(value)?),
+            Some(("cores", list)) => uri.cores = parse_cores(list)?,
+            Some(("via", engine)) => uri.via = Some(parse_via(engine)?),
             _ => return Err(UriError::Parameter(parameter.to_owned())),
         }
     }
-    Ok((nsid, cores))
+    Ok(uri)
+}
+
+fn parse_via(engine: &str) -> Result<Via, UriError> {
+    unescape(engine)?.parse()
 }
 
 fn parse_cores(list: &str) -> Result<Cores, UriError> {
@@ -210,7 +260,7 @@ fn hex(digit: Option<u8>) -> Option<u8> {
 fn escape(text: &str) -> String {
     text.chars().fold(String::new(), |mut escaped, letter| {
         match letter {
-            '%' | '?' | '#' | ' ' => escaped.push_str(&format!("%{:02X}", u32::from(letter))),
+            '%' | '?' | '&' | '#' | ' ' => escaped.push_str(&format!("%{:02X}", u32::from(letter))),
             letter => escaped.push(letter),
         }
         escaped
@@ -258,6 +308,8 @@ mod tests {
             format!("nvme+tcp://[::1]:4420/{NQN}"),
             format!("nvme+tcp://h:1/{NQN}?nsid=3&cores=0,2"),
             "nvme+tcp://h:1?cores=1".to_owned(),
+            "nvme+tcp://h:1?nsid=3&via=engine".to_owned(),
+            "nvme+tcp://h:1?via=/run/a%20b%26c/engine.sock".to_owned(),
             "nvme+tcp://h:4420".to_owned(),
             "nvme+tcp://h:4420/nqn.2020-01.org.example:100%25%3Fyes".to_owned(),
         ] {
@@ -276,6 +328,7 @@ mod tests {
         assert!(matches!(parse("nvme+tcp://h/?nsid=4294967295"), Err(UriError::Nsid(_))));
         assert!(matches!(parse("nvme+tcp://h/?cores=0,0"), Err(UriError::Cores { .. })));
         assert!(matches!(parse("nvme+tcp://h/?nsid"), Err(UriError::Parameter(_))));
+        assert!(matches!(parse("nvme+tcp://h/?via=engin"), Err(UriError::Via(_))));
         assert!(matches!(parse("nvme+tcp://h/?size=1"), Err(UriError::Parameter(_))));
         let long = format!("nvme+tcp://h/nqn.2014-08.org.nvmexpress:{}", "x".repeat(300));
         assert!(matches!(parse(&long), Err(UriError::Nqn { .. })));

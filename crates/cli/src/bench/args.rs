@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_host::{Class, Hold};
+use isolane_host::{Class, Hold, Via};
 
 use super::beside::Beside;
 use super::hold::parse_hold;
@@ -41,7 +41,7 @@ use crate::units::{parse_bytes, parse_time};
 /// `--lanes 2 --read-lanes 2`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N][&cores=LIST]
+    /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N][&cores=LIST][&via=engine]
     #[arg(value_name = "URI")]
     pub uri: String,
     /// Kind of operations
@@ -112,6 +112,10 @@ pub struct Args {
     /// Also write the figures as JSON into this file; with - only JSON goes to stdout
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Have an isolated engine connect to the volume: `engine`, or the path of its socket (default: as the
+    /// URI's via= says, else this process connects itself)
+    #[arg(long, value_name = "engine|PATH")]
+    pub via: Option<Via>,
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]

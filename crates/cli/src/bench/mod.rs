@@ -159,6 +159,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
     options.depth = args.depth.saturating_add(args.beside.map_or(0, |beside| beside.depth));
     options.mode = args.mode.mode();
     options.hold = args.hold;
+    options.via = args.via.clone();
     options.requests_max = options.requests_max.max(options.classes().total() * usize::from(options.depth));
     Ok(options)
 }

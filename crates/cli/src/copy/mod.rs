@@ -25,7 +25,8 @@ use source::Source;
 /// SRC and DST are each a file, a block device, `-` or a path for a pipe, or a volume URI
 /// (nvme+tcp://HOST[:4420]/NQN[?nsid=N]). Holes of a file become Write Zeroes on a volume (they are never
 /// skipped: the volume may hold something else), and zeroes become holes again in a file. Everything is made
-/// durable before the command ends: a file is synced, a volume flushed.
+/// durable before the command ends: a file is synced, a volume flushed. A volume whose URI has via=engine is
+/// connected to by an isolated engine.
 ///
 /// Before anything is written it is checked that the source consists of whole blocks and fits. A destination
 /// that is larger keeps what it has behind the end. An existing regular file is replaced, unless a running

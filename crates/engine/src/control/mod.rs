@@ -21,6 +21,7 @@ use isolane_reactor::mailbox::{Receiver, Sender};
 use crate::Config;
 use crate::core::{Mail, Notice, Said};
 use crate::epoll::{Epoll, Event};
+use crate::volume::Volumes;
 
 use client::{Answers, Client, UNASKED};
 pub(crate) use door::Door;
@@ -33,6 +34,7 @@ pub(crate) struct Control {
     epoll: Epoll,
     door: Door,
     notices: Receiver<Notice>,
+    pub(super) volumes: Volumes,
     cores: Vec<Sender<Mail>>,
     clients: BTreeMap<u32, Client>,
     /// Those who may have sent something.
@@ -63,6 +65,7 @@ impl Control {
         door: Door,
         notices: Receiver<Notice>,
         cores: Vec<Sender<Mail>>,
+        volumes: Volumes,
     ) -> io::Result<Control> {
         epoll.add(&door, DOOR)?;
         Ok(Control {
@@ -71,6 +74,7 @@ impl Control {
             epoll,
             door,
             notices,
+            volumes,
             cores,
             clients: BTreeMap::new(),
             talkers: VecDeque::new(),

@@ -168,7 +168,7 @@ impl Control {
         if attached.count(&open.object) >= count_max as usize {
             return Err(Denied::limit(what, count_max));
         }
-        let Plan { core, build, kept: _ } = plan::plan(&open, descriptor, &memory)?;
+        let Plan { core, build, kept: _ } = plan::plan(&open, descriptor, &memory, &self.volumes)?;
         let core = open.core.or(core).unwrap_or_else(|| self.next_core());
         let (id, queue) = (open.id, open.queue);
         let held = Held { open, core, answer: None, opening: Some(serial), ending: None };

@@ -27,9 +27,9 @@ mod link;
 mod pieces;
 mod replay;
 mod rest;
-mod shape;
-mod task;
-mod tasks;
+pub(crate) mod shape;
+pub(crate) mod task;
+pub(crate) mod tasks;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -62,30 +62,7 @@ use crate::request::{Completion, Request};
 use crate::setup::{self, Plan};
 use crate::uri::Uri;
 
-/// One association with one volume, driven by its caller.
-///
-/// ```no_run
-/// use isolane_host::{Buffer, Client, Options, Request, Wait};
-///
-/// # fn main() -> Result<(), isolane_host::ConnectError> {
-/// let uri = "nvme+tcp://127.0.0.1:4420".parse().expect("a well-formed URI");
-/// let mut client = Client::connect(&uri, Options::default())?;
-/// for tag in 0..32 {
-///     client.submit(0, Request::Read { lba: tag * 8, buffer: Buffer::contiguous(4096) }, tag);
-/// }
-/// let mut completions = Vec::new();
-/// while completions.len() < 32 {
-///     client.turn(&mut completions, Wait::Forever);
-/// }
-/// client.close();
-/// # Ok(())
-/// # }
-/// ```
-///
-/// It may be handed to another thread, but not often: its reactor settles there anew.
-///
-/// Turn it at least twice per keep-alive timeout, or the target ends the association; the client then
-/// connects anew.
+/// One association with one volume; see [`crate::Client`].
 pub struct Client {
     plan: Arc<Plan>,
     info: Info,
@@ -250,16 +227,18 @@ impl Client {
         matches!(self.link, Link::Up(_))
     }
 
+    /// Whether the client has given up.
+    pub fn is_over(&self) -> bool {
+        matches!(self.link, Link::Closed(_))
+    }
+
     /// The lanes that requests of this client are spread over, by class.
     pub fn lanes(&self) -> Classes {
         self.classes_first
     }
 
-    /// Takes a request in; `tag` comes back in its completion. It is sent by the next turn, together with all
-    /// others. What cannot be taken is completed with an error by the next turn.
-    ///
-    /// `lane` counts from 0 within the class that serves the request: reads go to the read class if it has
-    /// lanes, all else to the default class.
+    /// As [`crate::Client::submit`].
+    #[cfg(test)]
     pub fn submit(&mut self, lane: usize, request: Request, tag: u64) {
         let class = Class::of(&request);
         self.submit_to(class, lane, request, tag);

@@ -23,7 +23,7 @@ impl Shape {
     ///
     /// # Errors
     /// What of it requests cannot be made for.
-    pub(super) fn of(namespace: &NamespaceInfo, info: &Info) -> Result<Shape, ConnectError> {
+    pub(crate) fn of(namespace: &NamespaceInfo, info: &Info) -> Result<Shape, ConnectError> {
         let unsupported =
             |what: &str| Err(ConnectError::Unsupported(format!("namespace {} {what}", namespace.nsid)));
         if namespace.metadata_bytes != 0 {
@@ -44,9 +44,15 @@ impl Shape {
         })
     }
 
+    /// With commands of at most so many bytes, but one block at least.
+    pub(crate) fn within(self, bytes: usize) -> Shape {
+        let blocks = (bytes / self.block_bytes as usize).max(1) as u32;
+        Shape { part_blocks: self.part_blocks.min(blocks), ..self }
+    }
+
     /// How many commands carry these blocks.
     #[inline]
-    pub(super) fn parts(&self, range: &BlockRange) -> u32 {
+    pub(crate) fn parts(&self, range: &BlockRange) -> u32 {
         match range.blocks <= u64::from(self.part_blocks) {
             true => 1,
             false => self.many_parts(range),
@@ -60,7 +66,7 @@ impl Shape {
 
     /// Checks a request, and says which blocks it is about; nothing for one about no range, or about several.
     #[inline]
-    pub(super) fn check(&self, request: &Request) -> Result<BlockRange, RequestError> {
+    pub(crate) fn check(&self, request: &Request) -> Result<BlockRange, RequestError> {
         let range = match request {
             Request::Read { lba, buffer } | Request::Write { lba, buffer, .. } => {
                 BlockRange { lba: *lba, blocks: self.blocks_of(buffer)? }

@@ -12,7 +12,8 @@ use super::caller::{Caller, Duty, Submission};
 use super::reply::Reply;
 use super::shared::Inbox;
 use crate::classes::{Class, Classes};
-use crate::client::{Client, ConnectionStatus, Wait};
+use crate::client::{ConnectionStatus, Wait};
+use crate::driven::Client;
 use crate::oneshot::Sender;
 use crate::request::{Completion, Request};
 

@@ -1,0 +1,298 @@
+//! One session's way to a volume: its rings, and what it has under way.
+//!
+//! Nothing that the session writes is believed. An entry that is none, and an index that cannot be, are the
+//! end of the session; a command that makes no sense is answered with an error, as in process. What a session
+//! does not take, and what it submits beyond its share, waits in its own rings.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+use isolane_attach::layout::notice;
+use isolane_host::attached::wire::{Operation, Outcome, RANGE_BYTES, Submission, VolumePlace, decode_range};
+use isolane_host::{BlockRange, Completion, Request, RequestError};
+use isolane_ring::entries::{Receiver, Sender};
+use isolane_ring::{Flag, Shared};
+
+use super::lanes::{Lanes, Waker};
+use super::payloads::Payloads;
+use crate::service::{Ending, Hostile, Looked, Notifier, Place, Ready, Service, Turn};
+
+/// A volume as one session has it.
+pub(super) struct Queue {
+    id: u32,
+    lanes: Rc<RefCell<Lanes>>,
+    member: u32,
+    waker: Rc<Waker>,
+    submissions: Receiver,
+    outcomes: Sender,
+    told: Shared<Flag>,
+    notify: Shared<Flag>,
+    notifier: Option<Rc<Notifier>>,
+    payloads: Payloads,
+    flights: Vec<Flight>,
+    free: Vec<u32>,
+    limits: Limits,
+    done: Vec<Completion>,
+    is_open: bool,
+    is_ending: bool,
+}
+
+/// A command under way.
+#[derive(Clone, Copy, Default)]
+struct Flight {
+    tag: u64,
+    /// Where a read's data belongs.
+    place: Option<u64>,
+}
+
+/// What one command may be about.
+#[derive(Clone, Copy, Default)]
+struct Limits {
+    block_bytes: u64,
+    transfer_bytes: u64,
+}
+
+impl Queue {
+    /// A queue whose volume may still have to be connected to.
+    pub fn new(
+        at: Place,
+        place: VolumePlace,
+        lanes: impl FnOnce(&Rc<Waker>) -> Result<Rc<RefCell<Lanes>>, String>,
+    ) -> Result<Queue, String> {
+        let refused = |error: isolane_ring::MemoryError| error.to_string();
+        let nowhere = || "the place of a volume can be nowhere".to_owned();
+        let (memory, count) = (at.memory, place.outcomes as usize);
+        let submissions =
+            Receiver::new(&memory, place.submissions().ok_or_else(nowhere)?).map_err(refused)?;
+        let outcomes = Sender::new(&memory, place.outcomes().ok_or_else(nowhere)?).map_err(refused)?;
+        let told = memory.flag(place.told().ok_or_else(nowhere)?).map_err(refused)?;
+        let notify = memory.flag(place.notify().ok_or_else(nowhere)?).map_err(refused)?;
+        let waker = Waker::new().map_err(|error| format!("the engine has no descriptors: {error}"))?;
+        let lanes = lanes(&waker)?;
+        let member = lanes.borrow_mut().join(&waker);
+        Ok(Queue {
+            id: at.id,
+            lanes,
+            member,
+            waker,
+            submissions,
+            outcomes,
+            told,
+            notify,
+            notifier: at.queue,
+            payloads: Payloads::new(memory),
+            flights: vec![Flight::default(); count],
+            free: (0..count as u32).rev().collect(),
+            limits: Limits::default(),
+            done: Vec::new(),
+            is_open: false,
+            is_ending: false,
+        })
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+
+    /// The volume is not known to be there yet.
+    fn look_for_lanes(&mut self) -> Looked {
+        let Some(connected) = self.lanes.borrow_mut().poll_connected() else { return Looked::Nothing };
+        let answer = match connected {
+            Ok(answer) => answer,
+            Err(why) => return Looked::Ended(Err(why)),
+        };
+        if let Err(error) = self.lanes.borrow().watch(&self.waker) {
+            return Looked::Ended(Err(format!("the engine cannot watch the volume's lanes: {error}")));
+        }
+        let (info, block_bytes) = (&answer.0, answer.0.namespaces.first().map_or(0, |it| it.block_bytes));
+        let transfer_bytes = info.negotiated.transfer_bytes_max as u64;
+        self.limits = Limits { block_bytes: block_bytes.into(), transfer_bytes };
+        if info.negotiated.data_digest {
+            self.payloads.set_private();
+        }
+        self.is_open = true;
+        Looked::Opened(answer.encode())
+    }
+
+    /// Takes what the session has submitted, as far as it has credit and it is its turn. Says whether it has
+    /// taken anything.
+    fn take(&mut self) -> Result<bool, Hostile> {
+        if self.submissions.refresh()? == 0 {
+            return Ok(false);
+        }
+        // What is under way and what it has not taken have room in its ring together.
+        let mut credit = (self.outcomes.room()? as usize).saturating_sub(self.in_flight());
+        let lanes = Rc::clone(&self.lanes);
+        let mut lanes = lanes.borrow_mut();
+        if credit == 0 {
+            lanes.leave_line(self.member);
+            return Ok(false);
+        }
+        if !lanes.may_submit(self.member) {
+            return Ok(false);
+        }
+        let (mut quantum, mut bytes) = (QUANTUM, 0);
+        while credit > 0 {
+            if lanes.is_contended() && (quantum == 0 || bytes >= QUANTUM_BYTES) || !lanes.has_room() {
+                lanes.stand_in_line(self.member);
+                break;
+            }
+            let Some(entry) = self.submissions.pop() else { break };
+            let submission = Submission::decode(&entry);
+            let submission =
+                submission.ok_or_else(|| Hostile("an entry of a volume is no command".into()))?;
+            bytes += submission.len;
+            self.start(&mut lanes, submission);
+            (credit, quantum) = (credit - 1, quantum.saturating_sub(1));
+        }
+        self.submissions.publish();
+        Ok(true)
+    }
+
+    /// Starts a command, or ends it at once.
+    fn start(&mut self, lanes: &mut Lanes, submission: Submission) {
+        let Submission { tag, class, lane, .. } = submission;
+        let Some(flight) = self.free.pop() else { unreachable!("credit is for as many as there are") };
+        let place = (submission.operation == Operation::Read).then_some(submission.offset);
+        self.flights[flight as usize] = Flight { tag, place };
+        match self.request(&submission) {
+            Ok(request) => lanes.submit(self.member, flight, class, lane.into(), request),
+            Err(error) => self.done.push(Completion { tag: flight.into(), result: Err(error), buffer: None }),
+        }
+    }
+
+    /// What a submission asks for. The volume's range is checked by the client.
+    fn request(&mut self, submission: &Submission) -> Result<Request, RequestError> {
+        let BlockRange { lba, blocks } = submission.range;
+        match submission.operation {
+            Operation::Read => Ok(Request::Read { lba, buffer: self.payload(submission, false)? }),
+            Operation::Write { fua } => {
+                Ok(Request::Write { lba, buffer: self.payload(submission, true)?, fua })
+            }
+            Operation::Flush => Ok(Request::Flush),
+            Operation::WriteZeroes { fua, deallocate } => match self.is_one_command(blocks) {
+                true => Ok(Request::WriteZeroes { range: submission.range, fua, deallocate }),
+                false => Err(RequestError::Buffer(MISPLACED)),
+            },
+            Operation::Deallocate => Ok(Request::Deallocate { ranges: self.ranges(submission)? }),
+        }
+    }
+
+    fn payload(
+        &mut self,
+        submission: &Submission,
+        is_write: bool,
+    ) -> Result<isolane_host::Buffer, RequestError> {
+        let bytes = submission.range.blocks.checked_mul(self.limits.block_bytes);
+        if bytes != Some(submission.len) || !self.is_one_command(submission.range.blocks) {
+            return Err(RequestError::Buffer(MISPLACED));
+        }
+        let buffer = self.payloads.lend(submission.offset, submission.len, is_write);
+        buffer.ok_or(RequestError::Buffer(MISPLACED))
+    }
+
+    /// More than one command carries would be split, and bypass the bounds on what is under way.
+    fn is_one_command(&self, blocks: u64) -> bool {
+        let most = (self.limits.transfer_bytes / self.limits.block_bytes.max(1)).clamp(1, 65_536);
+        (1..=most).contains(&blocks)
+    }
+
+    fn ranges(&self, submission: &Submission) -> Result<Vec<BlockRange>, RequestError> {
+        let count =
+            usize::try_from(submission.range.blocks).ok().filter(|count| (1..=RANGES_MAX).contains(count));
+        let count = count.ok_or(RequestError::Ranges)?;
+        if submission.len != (count * RANGE_BYTES) as u64 {
+            return Err(RequestError::Buffer(MISPLACED));
+        }
+        let mut bytes = vec![0; count * RANGE_BYTES];
+        self.payloads.copy(submission.offset, &mut bytes).ok_or(RequestError::Buffer(MISPLACED))?;
+        Ok(bytes.as_chunks().0.iter().map(decode_range).collect())
+    }
+
+    /// Tells the session what has completed. Says whether there was something.
+    fn deliver(&mut self) -> Result<bool, Hostile> {
+        self.lanes.borrow_mut().take_done(self.member, &mut self.done);
+        if self.done.is_empty() {
+            return Ok(false);
+        }
+        for Completion { tag, result, buffer } in self.done.drain(..) {
+            let number = tag as u32;
+            let flight = self.flights[number as usize];
+            self.free.push(number);
+            let place = flight.place.filter(|_| result.is_ok());
+            buffer.into_iter().for_each(|buffer| self.payloads.take_back(buffer, place));
+            // The room was there when it was taken.
+            if !self.outcomes.push(&Outcome { tag: flight.tag, result }.encode())? {
+                return Err(Hostile("the ring of a volume's outcomes has lost its room".into()));
+            }
+        }
+        self.outcomes.publish();
+        if self.notify.take()
+            && let Some(notifier) = &self.notifier
+        {
+            notifier.push(&notice::entry(self.id))?;
+        }
+        Ok(true)
+    }
+}
+
+impl Service for Queue {
+    fn look(&mut self, turn: &Turn) -> Result<Looked, Hostile> {
+        self.waker.heat();
+        if self.is_ending && (!self.is_open || self.in_flight() == 0) {
+            return Ok(Looked::Ended(Ok(())));
+        }
+        if !self.is_open {
+            return Ok(self.look_for_lanes());
+        }
+        let has_taken = !self.is_ending && self.take()?;
+        self.lanes.borrow_mut().turn(turn.now);
+        let has_delivered = self.deliver()?;
+        let is_resting = self.lanes.borrow_mut().try_rest();
+        match has_taken || has_delivered || !is_resting {
+            true => Ok(Looked::Worked),
+            false => {
+                // The core may look no more.
+                self.waker.cool();
+                Ok(Looked::Nothing)
+            }
+        }
+    }
+
+    fn on_ready(&mut self, _ready: Ready) {
+        self.waker.quiet();
+    }
+
+    fn on_end(&mut self, _ending: Ending) {
+        self.is_ending = true;
+        self.lanes.borrow_mut().leave_line(self.member);
+    }
+
+    fn told(&self) -> &Flag {
+        &self.told
+    }
+
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.waker.source().as_fd())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.lanes.borrow().until()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.lanes.borrow_mut().leave(self.member);
+    }
+}
+
+/// Commands of one session in a turn, if others wait.
+const QUANTUM: usize = 16;
+/// Bytes of them, about.
+const QUANTUM_BYTES: u64 = 256 * 1024;
+/// What one Dataset Management command takes.
+const RANGES_MAX: usize = 256;
+const MISPLACED: &str = "a command's payload is not where or not as long as it must be";

@@ -1,0 +1,159 @@
+//! Asking an engine for a volume.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use isolane_attach::control::{End, Object, Open, Reply, Request};
+use isolane_attach::{AttachError, Queue, Room, Session};
+use isolane_ring::entries::{Receiver, Sender};
+use isolane_ring::{Flag, Impossible, Shared};
+
+use super::slots::Slots;
+use super::wire::{Answer, Details, VolumePlace};
+use crate::cores::Cores;
+use crate::error::ConnectError;
+use crate::info::Info;
+use crate::options::Options;
+use crate::uri::{Uri, Via};
+
+/// What to ask for, and where.
+pub(super) struct Opening {
+    /// The volume alone, without the way to it.
+    uri: Uri,
+    pub options: Options,
+    /// Where the engine listens.
+    pub path: PathBuf,
+}
+
+/// A volume that is open.
+pub(super) struct Opened {
+    pub id: u32,
+    /// On which of the engine's cores, by index.
+    pub core: u32,
+    pub submissions: Sender,
+    pub outcomes: Receiver,
+    told: Shared<Flag>,
+    pub notify: Shared<Flag>,
+    pub info: Info,
+    /// Where the rings are.
+    _room: Room,
+}
+
+impl Opening {
+    pub fn new(uri: &Uri, options: Options) -> Result<Opening, ConnectError> {
+        if !options.cores.is_empty() || !uri.cores.is_empty() {
+            let cores = "cores of this process for a volume that an engine drives; leave them out";
+            return Err(ConnectError::Unsupported(cores.to_owned()));
+        }
+        let path = match options.via.as_ref().or(uri.via.as_ref()) {
+            Some(Via::EngineAt(path)) => path.clone(),
+            Some(Via::Engine) | None => isolane_attach::default_path(),
+        };
+        Ok(Opening { uri: Uri { via: None, cores: Cores::default(), ..uri.clone() }, options, path })
+    }
+
+    /// A session with the engine, and the queue that it tells of this volume.
+    pub fn attach(&self) -> Result<(Session, Queue), ConnectError> {
+        let (count, bytes) = Slots::shape(&self.options);
+        let memory_bytes = count * bytes + OTHER_BYTES;
+        let options = isolane_attach::Options { path: self.path.clone(), memory_bytes };
+        let session = Session::open(&options).map_err(at_engine)?;
+        let queue = session.open_queue(QUEUE_ENTRIES).map_err(at_engine)?;
+        Ok((session, queue))
+    }
+
+    /// Has the engine open the volume, in the place of `old` if there was one. Returns for which engine this
+    /// holds.
+    pub fn open(
+        &self,
+        session: &Session,
+        queue: &u32,
+        old: Option<u32>,
+    ) -> Result<(u64, Opened), ConnectError> {
+        let mut old = old;
+        loop {
+            let epoch = session.epoch();
+            old.into_iter().for_each(|id| end(session, id));
+            let opened = self.ask(session, *queue)?;
+            // An engine that was killed meanwhile may have been the one that answered.
+            if session.epoch() == epoch {
+                return Ok((epoch, opened));
+            }
+            old = Some(opened.id);
+        }
+    }
+
+    fn ask(&self, session: &Session, queue: u32) -> Result<Opened, ConnectError> {
+        let count = Slots::shape(&self.options).0 as u32;
+        let bytes = VolumePlace::bytes(count, count);
+        let room = session.take(bytes).map_err(at_engine)?;
+        room.clear(bytes).map_err(at_engine)?;
+        let place = VolumePlace { offset: room.offset(), submissions: count, outcomes: count };
+        let details = Details { place, options: self.options.clone() };
+        let details = details.encode().map_err(|error| ConnectError::Unsupported(error.to_string()))?;
+        let (memory, id) = (session.memory(), session.next_id());
+        let nowhere = "a place of our own choice";
+        let at_memory = |error: isolane_ring::MemoryError| at_engine(error.into());
+        let submissions = Sender::new(memory, place.submissions().expect(nowhere)).map_err(at_memory)?;
+        let outcomes = Receiver::new(memory, place.outcomes().expect(nowhere)).map_err(at_memory)?;
+        let told = memory.flag(place.told().expect(nowhere)).map_err(at_memory)?;
+        let notify = memory.flag(place.notify().expect(nowhere)).map_err(at_memory)?;
+        let object = Object::Volume { uri: self.uri.to_string(), details };
+        let open = Open { id, core: None, queue: Some(queue), object };
+        let reply = session.ask("the volume", &Request::Open(open), &[]).map_err(at_engine)?;
+        let Reply::Opened { core, answer } = reply else {
+            return Err(ConnectError::Engine("it has not answered what was asked".to_owned()));
+        };
+        let answer = Answer::decode(&answer);
+        let answer = answer.ok_or_else(|| ConnectError::Engine("its answer is malformed".to_owned()))?;
+        if core as usize >= session.cores().len() {
+            return Err(ConnectError::Engine(format!("it has no core {core}")));
+        }
+        Ok(Opened { id, core, submissions, outcomes, told, notify, info: answer.0, _room: room })
+    }
+}
+
+impl Opened {
+    /// Shows the engine what was put into the ring, and rings its doorbell if it looks no more.
+    #[inline]
+    pub fn show(&mut self, session: &Session) -> Result<(), AttachError> {
+        self.submissions.publish();
+        match self.told.take() {
+            true => session.port(self.core).tell(self.id),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether there are outcomes.
+    pub fn has_outcomes(&mut self) -> Result<bool, Impossible> {
+        Ok(self.outcomes.refresh()? > 0)
+    }
+
+    pub fn end(&self, session: &Session) {
+        end(session, self.id);
+    }
+}
+
+fn end(session: &Session, id: u32) {
+    // A session that is over has no volumes any more.
+    let _ = session.ask("the volume's end", &Request::End { id, how: End::Close }, &[]);
+}
+
+pub(super) fn at_engine(error: AttachError) -> ConnectError {
+    ConnectError::Engine(error.to_string())
+}
+
+impl From<AttachError> for ConnectError {
+    fn from(error: AttachError) -> ConnectError {
+        at_engine(error)
+    }
+}
+
+pub(super) fn system(what: &'static str, source: std::io::Error) -> ConnectError {
+    ConnectError::System { what, source: Arc::new(source) }
+}
+
+/// One volume names the queue; after a restart, for a while, two.
+const QUEUE_ENTRIES: u32 = 64;
+/// For doorbells of up to 128 cores, and the rings of the volume, twice.
+const OTHER_BYTES: usize = 64 << 20;

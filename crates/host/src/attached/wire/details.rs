@@ -1,0 +1,183 @@
+//! What a volume is opened with, beside its URI.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::VolumePlace;
+use super::fields::{Sink, Source};
+use crate::options::{Options, Reconnect, WriteReplay};
+
+/// Where a volume is in the session's memory, and how the engine is to connect to it.
+#[derive(Clone, Debug)]
+pub struct Details {
+    /// Where.
+    pub place: VolumePlace,
+    /// How. Of these options the engine follows those about lanes, digests, times, reconnecting and sockets;
+    /// those about threads and waiting are for whoever drives a client, and the others as they are by default.
+    pub options: Options,
+}
+
+/// Why there are no details.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DetailsError {
+    /// They have no room in a message.
+    #[error("the options do not fit into a message to an engine: give fewer socket options")]
+    TooLong,
+    /// They are none.
+    #[error("the details of a volume are malformed")]
+    Malformed,
+}
+
+impl Details {
+    /// As bytes: the place, and behind it what tells one set of options from another.
+    ///
+    /// # Errors
+    /// [`DetailsError::TooLong`].
+    pub fn encode(&self) -> Result<Vec<u8>, DetailsError> {
+        let mut sink = Sink::default();
+        sink.number(self.place.offset);
+        sink.number(u64::from(self.place.submissions) << 32 | u64::from(self.place.outcomes));
+        encode_options(&self.options, &mut sink);
+        match sink.0.len() <= isolane_attach::control::Object::DETAILS_BYTES_MAX {
+            true => Ok(sink.0),
+            false => Err(DetailsError::TooLong),
+        }
+    }
+
+    /// From bytes; with them come those that tell one set of options from another.
+    ///
+    /// # Errors
+    /// [`DetailsError::Malformed`].
+    pub fn decode(bytes: &[u8]) -> Result<(Details, &[u8]), DetailsError> {
+        let mut source = Source(bytes);
+        let decoded = (|| {
+            let offset = source.number()?;
+            let counts = source.number()?;
+            let rest = source.0;
+            let place = VolumePlace { offset, submissions: (counts >> 32) as u32, outcomes: counts as u32 };
+            let options = decode_options(&mut source)?;
+            source.end()?;
+            Some((Details { place, options }, rest))
+        })();
+        decoded.ok_or(DetailsError::Malformed)
+    }
+}
+
+fn encode_options(options: &Options, sink: &mut Sink) {
+    let Reconnect { give_up_after, delay_min, delay_max, writes } = &options.reconnect;
+    for count in [options.lanes, options.read_lanes, options.poll_lanes, options.transfer_bytes_max] {
+        sink.number(count as u64);
+    }
+    sink.number(options.depth.into());
+    sink.flags([options.header_digest, options.data_digest]);
+    let times =
+        [options.keep_alive, options.connect_timeout, options.command_timeout, *delay_min, *delay_max];
+    times.into_iter().for_each(|time| sink.number(milliseconds(time)));
+    sink.optional(give_up_after.map(milliseconds));
+    sink.number(match writes {
+        WriteReplay::WhenGone => 0,
+        WriteReplay::AfterTimeout => 1,
+        WriteReplay::Never => 2,
+    });
+    sink.bytes(options.host_id.as_bytes());
+    sink.text(options.host_nqn.as_str());
+    sink.text(&options.socket.to_string());
+}
+
+fn decode_options(source: &mut Source<'_>) -> Option<Options> {
+    let (lanes, read_lanes, poll_lanes) = (source.small()?, source.small()?, source.small()?);
+    let (transfer_bytes_max, depth) = (source.small()?, source.small()?);
+    let [header_digest, data_digest] = source.flags()?;
+    let mut time = || source.number().map(Duration::from_millis);
+    let (keep_alive, connect_timeout, command_timeout) = (time()?, time()?, time()?);
+    let (delay_min, delay_max) = (time()?, time()?);
+    let give_up_after = source.optional()?.map(Duration::from_millis);
+    let writes = match source.number()? {
+        0 => WriteReplay::WhenGone,
+        1 => WriteReplay::AfterTimeout,
+        2 => WriteReplay::Never,
+        _ => return None,
+    };
+    let host_id = Uuid::from_bytes(source.array()?);
+    let host_nqn = source.nqn()?;
+    let socket = source.text()?.parse().ok()?;
+    let is_bounded =
+        [connect_timeout, command_timeout, delay_min, delay_max].iter().all(|it| *it <= TIME_MAX);
+    // Lanes cost memory; a wish beyond this is none that a controller grants.
+    let are_few = [lanes, read_lanes, poll_lanes].iter().all(|count| *count <= LANES_MAX);
+    (is_bounded && are_few && transfer_bytes_max <= TRANSFER_BYTES_MAX).then(|| Options {
+        host_nqn,
+        host_id,
+        lanes,
+        read_lanes,
+        poll_lanes,
+        depth,
+        header_digest,
+        data_digest,
+        keep_alive,
+        connect_timeout,
+        command_timeout,
+        transfer_bytes_max,
+        reconnect: Reconnect { give_up_after, delay_min, delay_max, writes },
+        socket,
+        ..Options::default()
+    })
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+const LANES_MAX: usize = 128;
+/// The most data of one command through an engine.
+pub(crate) const TRANSFER_BYTES_MAX: usize = 4 << 20;
+/// No client of ours waits for longer.
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn details() -> Details {
+        let options = Options {
+            lanes: 3,
+            read_lanes: 2,
+            poll_lanes: 1,
+            depth: 77,
+            data_digest: true,
+            keep_alive: Duration::ZERO,
+            transfer_bytes_max: 65536,
+            reconnect: Reconnect { writes: WriteReplay::Never, give_up_after: None, ..Reconnect::default() },
+            socket: "priority=5,tos=0x68".parse().unwrap(),
+            ..Options::default()
+        };
+        Details { place: VolumePlace { offset: 4096, submissions: 64, outcomes: 128 }, options }
+    }
+
+    #[test]
+    fn they_read_back_as_they_were_written() {
+        let bytes = details().encode().unwrap();
+        let (decoded, key) = Details::decode(&bytes).unwrap();
+        assert_eq!((decoded.place, key), (details().place, &bytes[16..]));
+        assert_eq!(format!("{:?}", decoded.options), format!("{:?}", details().options));
+    }
+
+    #[test]
+    fn malformed_ones_are_refused() {
+        let bytes = details().encode().unwrap();
+        assert!((0..bytes.len()).all(|len| Details::decode(&bytes[..len]).is_err()));
+        assert!(Details::decode(&[&bytes[..], &[0]].concat()).is_err());
+        let many = Options { lanes: 100_000, ..Options::default() };
+        let bytes = Details { options: many, ..details() }.encode().unwrap();
+        assert!(Details::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn options_that_fit_no_message_are_an_error() {
+        let socket = format!("congestion={}", "x".repeat(500)).parse();
+        let Ok(socket) = socket else { return };
+        let details = Details { options: Options { socket, ..Options::default() }, ..details() };
+        assert_eq!(details.encode().unwrap_err(), DetailsError::TooLong);
+    }
+}
