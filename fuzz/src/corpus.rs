@@ -1,5 +1,9 @@
 //! Inputs to start from: one of every PDU, command and structure, and whole dialogues.
 
+use isolane_attach::control::{
+    self, End, Hello, Object, Open, OpenPort, OpenQueue, Reply, Request, StreamPlace,
+};
+use isolane_attach::layout::{PortPlace, QueuePlace};
 use isolane_wire::pdu::{
     C2hData, CapsuleCmd, CapsuleResp, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu, IcReq, IcResp,
     R2t, TermReq,
@@ -82,6 +86,39 @@ pub(crate) fn connect_data() -> Vec<Vec<u8>> {
     let name = |text| Nqn::new(text).unwrap_or(Nqn::discovery()).into();
     let (subnqn, hostnqn) = (name("nqn.2014-08.org.example:fuzz"), name("nqn.2014-08.org.example:host"));
     vec![fabrics::ConnectData { hostid: [1; 16], cntlid: 0xffff, subnqn, hostnqn }.encode().to_vec()]
+}
+
+pub(crate) fn control_requests() -> Vec<Vec<u8>> {
+    let place = StreamPlace { block: 4096, rx: 8192, rx_capacity: 4096, tx: 16384, tx_capacity: 4096 };
+    let volume = Object::Volume { uri: "nvme+tcp://127.0.0.1:4420".into(), details: vec![1, 2, 3] };
+    let open = |object| Request::Open(Open { id: 7, core: None, queue: Some(3), object });
+    let port = OpenPort { core: 1, place: PortPlace { offset: 4096, entries: 64 } };
+    let queue = OpenQueue { queue: 3, place: QueuePlace { offset: 8192, cores: 2, entries: 64 } };
+    let requests = [
+        Request::Hello(Hello { version: control::VERSION }),
+        Request::OpenPort(port),
+        Request::OpenQueue(queue),
+        Request::CloseQueue { queue: 3 },
+        open(Object::Stream(place)),
+        open(volume),
+        Request::End { id: 7, how: End::Release },
+        Request::End { id: 7, how: End::Close },
+    ];
+    requests.iter().map(|request| request.encode(5)).collect()
+}
+
+pub(crate) fn control_replies() -> Vec<Vec<u8>> {
+    let limits = control::Limits::default();
+    let welcome = control::Welcome { version: 1, session: 2, epoch: 3, cores: vec![0, 1], limits };
+    let replies = [
+        Reply::Welcome(welcome),
+        Reply::Refused("no room".into()),
+        Reply::Done,
+        Reply::Opened { core: 1, answer: vec![1, 2, 3] },
+        Reply::Ended { id: 7 },
+        Reply::Restarted { epoch: 4 },
+    ];
+    replies.iter().map(|reply| reply.encode(5)).collect()
 }
 
 pub(crate) fn nqns() -> Vec<Vec<u8>> {

@@ -1,6 +1,7 @@
-//! Every decoder of `isolane-wire`: no bytes make it panic, and what it accepts its encoder writes so that it
+//! Every decoder of `isolane-wire`, and those of the messages of `isolane-attach`: no bytes make it panic, and what it accepts its encoder writes so that it
 //! decodes to the same again.
 
+use isolane_attach::control;
 use isolane_wire::pdu::{CommonHeader, ControllerPdu, HostPdu};
 use isolane_wire::{
     CompletionEntry, Direction, Framing, Nqn, SubmissionEntry, admin, digest as crc, fabrics, feature,
@@ -12,6 +13,16 @@ use crate::input::Input;
 fn framing(input: &mut Input<'_>) -> Framing {
     let choice = input.u8();
     Framing { header_digest: choice & 1 != 0, data_digest: choice & 2 != 0, pda: (choice >> 2) % 32 }
+}
+
+pub(crate) fn control_request(bytes: &[u8]) {
+    let Ok(asked) = control::Request::decode(bytes) else { return };
+    assert_eq!(control::Request::decode(&asked.request.encode(asked.serial)), Ok(asked));
+}
+
+pub(crate) fn control_reply(bytes: &[u8]) {
+    let Ok((serial, reply)) = control::Reply::decode(bytes) else { return };
+    assert_eq!(control::Reply::decode(&reply.encode(serial)), Ok((serial, reply)));
 }
 
 pub(crate) fn host_pdu(bytes: &[u8]) {

@@ -1,7 +1,7 @@
 //! Fuzz targets for every decoder and machine, on stable Rust.
 //!
 //! What it is: one plain function over bytes for each decoder of `isolane-wire`, each machine of
-//! `isolane-proto` and the rings of `isolane-ring`, inputs to start from, and a runner that mutates them from
+//! `isolane-proto`, the messages of `isolane-attach` and the rings of `isolane-ring`, inputs to start from, and a runner that mutates them from
 //! a seed. `cargo test` makes a short run; the program `fuzz` makes a long one and plays a single input
 //! again. What it is not: guided by coverage; the functions are ready for an engine that is (each takes
 //! `&[u8]` and panics on a finding).
@@ -46,6 +46,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "descriptors", check: decoders::descriptors, corpus: corpus::descriptors },
     Target { name: "log-page", check: decoders::log_page, corpus: corpus::log_pages },
     Target { name: "digest", check: decoders::digest, corpus: corpus::host_pdus },
+    Target { name: "control-request", check: decoders::control_request, corpus: corpus::control_requests },
+    Target { name: "control-reply", check: decoders::control_reply, corpus: corpus::control_replies },
     Target { name: "io-command", check: machines::io_command, corpus: corpus::io_commands },
     Target { name: "port", check: machines::port, corpus: corpus::port_dialogues },
     Target { name: "target-stream", check: machines::target_stream, corpus: corpus::host_streams },

@@ -254,7 +254,11 @@ const ENTRIES: u32 = 128;
 
 impl Rogue {
     fn new(world: &World, options: Options) -> Rogue {
-        let session = Session::open(&isolane_attach::Options { path: world.path(), memory_bytes: 16 << 20 });
+        let session = Session::open(&isolane_attach::Options {
+            path: world.path(),
+            memory_bytes: 16 << 20,
+            starts: false,
+        });
         let session = session.unwrap();
         let bytes = VolumePlace::bytes(ENTRIES, ENTRIES);
         let room = session.take(bytes).unwrap();

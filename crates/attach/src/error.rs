@@ -18,6 +18,16 @@ pub enum AttachError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is none, and none can be started.
+    #[error(
+        "no engine listens on {path}, and none can be started: {why}; or start one with `isolane engine`"
+    )]
+    NotStarted {
+        /// Where one was looked for.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// It does not want to.
     #[error("the engine refuses {what}: {why}")]
     Refused {
@@ -86,6 +96,7 @@ impl From<AttachError> for io::Error {
     fn from(error: AttachError) -> io::Error {
         let kind = match &error {
             AttachError::NoEngine { source, .. } | AttachError::System { source, .. } => source.kind(),
+            AttachError::NotStarted { .. } => io::ErrorKind::NotFound,
             AttachError::Refused { .. } => io::ErrorKind::PermissionDenied,
             AttachError::NoRoom { .. } => io::ErrorKind::OutOfMemory,
             AttachError::Over(_) | AttachError::Wire(WireError::Closed) => io::ErrorKind::ConnectionAborted,

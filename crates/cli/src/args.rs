@@ -22,6 +22,7 @@ pub enum Command {
     Info(crate::info::Args),
     Copy(crate::copy::Args),
     Bench(Box<crate::bench::Args>),
+    Engine(Box<crate::engine::Args>),
     Man(crate::man::Args),
     Completions(crate::completions::Args),
 }

@@ -9,7 +9,9 @@ mod bench;
 mod called;
 mod completions;
 mod copy;
+mod cores;
 mod discover;
+mod engine;
 mod failure;
 mod info;
 mod man;
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Copy(args) => copy::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Engine(args) => engine::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -22,6 +22,8 @@ pub struct Config {
     pub clients_max: usize,
     /// How long one may be silent before it says hello.
     pub greeting: Duration,
+    /// How long nobody may be attached before the engine wants to end; for ever if there is none.
+    pub idle_max: Option<Duration>,
     /// Who may attach beside the engine's own user and root.
     pub allowed_uids: Vec<u32>,
 }
@@ -34,11 +36,15 @@ impl Config {
             mode: Mode::Adaptive,
             spin: isolane_reactor::Config::SPIN,
             limits: Limits::default(),
-            clients_max: 256,
+            clients_max: Config::CLIENTS_MAX,
             greeting: Duration::from_secs(5),
+            idle_max: None,
             allowed_uids: Vec::new(),
         }
     }
+
+    /// The default of [`Config::clients_max`].
+    pub const CLIENTS_MAX: usize = 256;
 
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         match self.cores.len() {
@@ -71,6 +77,21 @@ pub enum EngineError {
         /// Where.
         path: PathBuf,
         /// Why not, and what to do.
+        why: String,
+    },
+    /// The engine's process has ended before it served anybody.
+    #[error("the engine did not start: {why}")]
+    Start {
+        /// What became of it.
+        why: String,
+    },
+    /// One of the engine's threads has ended.
+    #[error("the engine is broken: one of its threads has ended; its log says why")]
+    Broken,
+    /// The supervisor has gone, or is none.
+    #[error("the engine's supervisor has gone: {why}; start `isolane engine` again")]
+    Orphaned {
+        /// What it did last.
         why: String,
     },
     /// The system refuses.

@@ -2,18 +2,21 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use isolane_reactor::mailbox::{self, Sender};
 use isolane_reactor::spin::Spin;
+use rustix::event::{EventfdFlags, eventfd};
 
-use crate::control::{Control, Door};
+use crate::control::{Control, Door, Outfit};
 use crate::core::{Core, Mail, Notice};
 use crate::epoll::Epoll;
-use crate::volume::Volumes;
+use crate::store::{Kept, Record, Store};
+use crate::volume::{Keeper, Volumes};
 use crate::{Config, EngineError};
 
 pub use crate::control::listen;
@@ -22,6 +25,18 @@ pub use crate::control::listen;
 pub struct Engine {
     cores: Vec<(Sender<Mail>, JoinHandle<io::Result<()>>)>,
     control: (Sender<Notice>, Option<JoinHandle<io::Result<()>>>),
+    /// Readable once a thread has ended.
+    ended: Arc<OwnedFd>,
+}
+
+/// Tells that a thread has ended, however it did.
+struct Tells(Arc<OwnedFd>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        // Full means that it was told before.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
 }
 
 impl Engine {
@@ -30,18 +45,45 @@ impl Engine {
     /// # Errors
     /// [`EngineError`].
     pub fn start(config: Config, listener: OwnedFd) -> Result<Engine, EngineError> {
+        Engine::resume(config, listener, FIRST_EPOCH, Store::none(), Vec::new())
+    }
+
+    /// Goes on where the engine before was killed.
+    pub(crate) fn resume(
+        config: Config,
+        listener: OwnedFd,
+        epoch: u64,
+        store: impl Into<Arc<Store>>,
+        mut kept: Vec<Kept>,
+    ) -> Result<Engine, EngineError> {
         config.check()?;
+        let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let ended = Arc::new(ended.map_err(|error| EngineError::system("cannot make an eventfd", error))?);
         let epoll = Epoll::new().map_err(|error| EngineError::system("cannot make an epoll", error))?;
         let (notices, inbox) = mailbox::unbounded(epoll.sleeper().waker());
-        let mut engine = Engine { cores: Vec::new(), control: (notices.clone(), None) };
+        let mut engine =
+            Engine { cores: Vec::new(), control: (notices.clone(), None), ended: Arc::clone(&ended) };
         for (core, index) in config.cores.iter().zip(0..) {
-            engine.cores.push(start_core(&config, index, *core, notices.clone())?);
+            engine.cores.push(start_core(&config, index, *core, notices.clone(), &ended)?);
         }
         let cores = engine.cores.iter().map(|(sender, _)| sender.clone()).collect();
-        let volumes = Volumes::new(config.mode, config.spin, None, []);
-        let control = Control::new(config, FIRST_EPOCH, epoll, Door::new(listener), inbox, cores, volumes);
-        let control = control.map_err(|error| EngineError::system("cannot watch the listener", error))?;
-        let thread = thread::Builder::new().name("isolane-control".into()).spawn(move || control.run());
+        let store: Arc<Store> = store.into();
+        let keeper = Arc::clone(&store) as Arc<dyn Keeper>;
+        let volumes = Volumes::new(config.mode, config.spin, Some(keeper), notes(&mut kept));
+        let control = Control::new(
+            config,
+            epoch,
+            epoll,
+            Door::new(listener),
+            Outfit { notices: inbox, cores, volumes, store },
+        );
+        let mut control = control.map_err(|error| EngineError::system("cannot watch the listener", error))?;
+        let tells = Tells(ended);
+        let thread = thread::Builder::new().name("isolane-control".into()).spawn(move || {
+            let _tells = tells;
+            control.resume(kept);
+            control.run()
+        });
         let thread = thread.map_err(|error| EngineError::system("cannot start a thread", error))?;
         engine.control.1 = Some(thread);
         Ok(engine)
@@ -56,6 +98,11 @@ impl Engine {
             thread::sleep(LOOK);
         }
         self.cores.iter().all(|(_, thread)| thread.is_finished())
+    }
+
+    /// Becomes readable once one of its threads has ended.
+    pub(crate) fn ended(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
     }
 
     /// Whether all of its threads run.
@@ -85,6 +132,17 @@ impl Drop for Engine {
     }
 }
 
+/// Takes what belongs to no session out of what was kept.
+fn notes(kept: &mut Vec<Kept>) -> Vec<(u64, Vec<u8>)> {
+    let note = |kept: &mut Kept| match &mut kept.record {
+        Record::Note(note) => Some((kept.key, std::mem::take(note))),
+        _ => None,
+    };
+    let notes = kept.iter_mut().filter_map(note).collect();
+    kept.retain(|kept| !matches!(kept.record, Record::Note(_)));
+    notes
+}
+
 fn report(what: &str, outcome: thread::Result<io::Result<()>>) {
     match outcome {
         Ok(Ok(())) => {}
@@ -99,12 +157,15 @@ fn start_core(
     index: u32,
     core: usize,
     control: Sender<Notice>,
+    ended: &Arc<OwnedFd>,
 ) -> Result<(Sender<Mail>, JoinHandle<io::Result<()>>), EngineError> {
     let epoll = Epoll::new().map_err(|error| EngineError::system("cannot make an epoll", error))?;
     let (sender, inbox) = mailbox::unbounded(epoll.sleeper().waker());
     let (mode, longest) = (config.mode, config.spin);
     let (pinned, is_pinned) = mpsc::sync_channel(1);
+    let tells = Tells(Arc::clone(ended));
     let thread = thread::Builder::new().name(format!("isolane-core{core}")).spawn(move || {
+        let _tells = tells;
         let outcome = isolane_reactor::core::pin(core);
         let has_failed = outcome.is_err();
         let _ = pinned.send(outcome);

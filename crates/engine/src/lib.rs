@@ -6,6 +6,7 @@
 //! * `core/`: the loop of a core, which looks at objects.
 //! * [`stream`]: one stream, between its socket and the application's memory.
 //! * `volume/`: volumes, whose lanes sessions share.
+//! * [`supervisor`]: the process that starts the engine's, keeps what must outlive it, and starts the next.
 //! * [`service`]: what an object is, and how a kind of objects (streams, volumes) plugs in.
 //!
 //! Invariant: no client is trusted; whatever one writes to its memory concerns that client alone.
@@ -18,11 +19,16 @@ mod core;
 mod engine;
 mod epoll;
 pub mod service;
+mod store;
 pub mod stream;
+pub mod supervisor;
 #[cfg(test)]
 mod tests;
 mod volume;
 
 pub use config::{Config, EngineError};
+pub use control::make_folder;
 pub use engine::{Engine, listen};
+pub use isolane_attach::control::Limits;
+pub use isolane_attach::default_path;
 pub use volume::Keeper;

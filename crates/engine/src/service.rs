@@ -114,7 +114,8 @@ pub struct Plan {
     pub core: Option<u32>,
     /// Makes it, on the thread of its core.
     pub build: Build,
-    /// What the next engine needs, if this one is killed.
+    /// What the next engine needs, if this one is killed. Nothing, if its application opens it anew then: it hears
+    /// of the restart, and its object is not there any more.
     pub kept: Kept,
 }
 
@@ -131,6 +132,11 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// Whether the next engine needs nothing.
+    pub fn is_nothing(&self) -> bool {
+        self.note.is_empty() && self.descriptors.is_empty()
+    }
+
     /// Bytes of the longest note.
     pub const NOTE_BYTES_MAX: usize = 128;
     /// The most descriptors.

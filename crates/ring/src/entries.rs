@@ -46,6 +46,15 @@ impl Sender {
         Ok(Sender { index: Producer::new(memory.words(place.words)?, place.count), slots })
     }
 
+    /// The sender of a ring that another has left.
+    ///
+    /// # Errors
+    /// [`MemoryError`], if there can be no ring.
+    pub fn resume(memory: &Memory, place: Place) -> Result<Sender, MemoryError> {
+        let slots = memory.entries(place.entries, place.count)?;
+        Ok(Sender { index: Producer::resume(memory.words(place.words)?, place.count)?, slots })
+    }
+
     /// Puts an entry in; [`Sender::publish`] shows it. Says whether there was room.
     ///
     /// # Errors
@@ -86,6 +95,15 @@ impl Receiver {
     pub fn new(memory: &Memory, place: Place) -> Result<Receiver, MemoryError> {
         let slots = memory.entries(place.entries, place.count)?;
         Ok(Receiver { index: Consumer::new(memory.words(place.words)?, place.count), slots })
+    }
+
+    /// The receiver of a ring that another has left.
+    ///
+    /// # Errors
+    /// [`MemoryError`], if there can be no ring.
+    pub fn resume(memory: &Memory, place: Place) -> Result<Receiver, MemoryError> {
+        let slots = memory.entries(place.entries, place.count)?;
+        Ok(Receiver { index: Consumer::resume(memory.words(place.words)?, place.count)?, slots })
     }
 
     /// The next entry of those seen by the last [`Receiver::refresh`]. [`Receiver::publish`] gives its place

@@ -11,12 +11,14 @@ pub struct Malformed {
 }
 
 /// Takes a message apart.
-pub(super) struct Source<'a> {
+#[derive(Debug)]
+pub struct Source<'a> {
     bytes: &'a [u8],
     offset: usize,
 }
 
 impl<'a> Source<'a> {
+    /// From its first byte on.
     pub fn new(bytes: &'a [u8]) -> Source<'a> {
         Source { bytes, offset: 0 }
     }
@@ -26,24 +28,42 @@ impl<'a> Source<'a> {
         Malformed { what, offset: self.offset }
     }
 
+    /// The next number.
+    ///
+    /// # Errors
+    /// [`Malformed`], as of all that take something.
     pub fn u16(&mut self, what: &'static str) -> Result<u16, Malformed> {
         self.array(what).map(u16::from_le_bytes)
     }
 
+    /// The next number.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn u32(&mut self, what: &'static str) -> Result<u32, Malformed> {
         self.array(what).map(u32::from_le_bytes)
     }
 
+    /// The next number.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn u64(&mut self, what: &'static str) -> Result<u64, Malformed> {
         self.array(what).map(u64::from_le_bytes)
     }
 
     /// A number that may be missing.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn optional(&mut self, what: &'static str) -> Result<Option<u32>, Malformed> {
         Ok(Some(self.u32(what)?).filter(|value| *value != NONE))
     }
 
     /// Bytes whose count stands before them.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn bytes(&mut self, what: &'static str, bytes_max: usize) -> Result<Vec<u8>, Malformed> {
         let start = self.offset;
         let count = usize::from(self.u16(what)?);
@@ -53,12 +73,19 @@ impl<'a> Source<'a> {
         Ok(self.take(what, count)?.to_vec())
     }
 
+    /// A text whose bytes are counted before them.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn text(&mut self, what: &'static str, bytes_max: usize) -> Result<String, Malformed> {
         let start = self.offset;
         String::from_utf8(self.bytes(what, bytes_max)?).map_err(|_| Malformed { what, offset: start })
     }
 
     /// Nothing may be left.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     pub fn end(self) -> Result<(), Malformed> {
         match self.offset == self.bytes.len() {
             true => Ok(()),
@@ -80,26 +107,37 @@ impl<'a> Source<'a> {
 }
 
 /// Puts a message together.
-#[derive(Default)]
-pub(super) struct Sink(pub Vec<u8>);
+#[derive(Debug, Default)]
+pub struct Sink(Vec<u8>);
 
 impl Sink {
+    /// The message.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// Puts a number.
     pub fn u16(&mut self, value: u16) {
         self.0.extend(value.to_le_bytes());
     }
 
+    /// Puts a number.
     pub fn u32(&mut self, value: u32) {
         self.0.extend(value.to_le_bytes());
     }
 
+    /// Puts a number.
     pub fn u64(&mut self, value: u64) {
         self.0.extend(value.to_le_bytes());
     }
 
+    /// Puts a number that may be missing.
     pub fn optional(&mut self, value: Option<u32>) {
         self.u32(value.unwrap_or(NONE));
     }
 
+    /// Puts bytes, and their count before them.
+    ///
     /// # Panics
     /// If there are more than `bytes_max`, which is a bug of the caller.
     pub fn bytes(&mut self, bytes: &[u8], bytes_max: usize) {

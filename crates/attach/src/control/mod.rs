@@ -18,7 +18,7 @@ mod request;
 mod tests;
 mod wire;
 
-pub use fields::Malformed;
+pub use fields::{Malformed, Sink, Source};
 pub use object::{End, Object, Open, StreamPlace};
 pub use reply::{Limits, Reply, Welcome};
 pub use request::{Asked, Hello, OpenPort, OpenQueue, Request};

@@ -83,7 +83,7 @@ impl Reply {
             Reply::Ended { id } => sink.u32(*id),
             Reply::Restarted { epoch } => sink.u64(*epoch),
         }
-        sink.0
+        sink.into_bytes()
     }
 
     /// From the bytes of a packet: its serial number and what it says.

@@ -94,7 +94,7 @@ impl Request {
                 how.encode(&mut sink);
             }
         }
-        sink.0
+        sink.into_bytes()
     }
 
     /// From the bytes of a packet.

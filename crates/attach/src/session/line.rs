@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isolane_ring::Memory;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -49,28 +49,39 @@ struct Asked {
 /// Says hello and waits for the answer.
 pub(super) fn greet(wire: &Wire, memory: &Memory, path: &Path) -> Result<Welcome, AttachError> {
     let stranger = |why: String| AttachError::Stranger { path: path.to_owned(), why };
+    let until = Instant::now() + GREETING;
+    say_hello(wire, memory)?;
+    loop {
+        let timeout =
+            Timespec::try_from(until.saturating_duration_since(Instant::now())).expect("short enough");
+        let count = poll(&mut [PollFd::new(wire, PollFlags::IN)], Some(&timeout));
+        if count.map_err(|error| AttachError::system("cannot wait for the engine", error))? == 0 {
+            return Err(stranger(format!("no answer within {} s", GREETING.as_secs())));
+        }
+        let packet = match wire.receive(false) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => continue,
+            Err(WireError::Closed) => return Err(WireError::Closed.into()),
+            Err(error) => return Err(stranger(error.to_string())),
+        };
+        match Reply::decode(&packet.bytes).map_err(|error| stranger(error.to_string()))?.1 {
+            Reply::Welcome(welcome) if welcome.version == VERSION => return Ok(welcome),
+            Reply::Welcome(welcome) => {
+                return Err(stranger(format!("its version is {}, not {VERSION}", welcome.version)));
+            }
+            Reply::Refused(why) => return Err(AttachError::Refused { what: "the session", why }),
+            // The engine was killed before it could answer.
+            Reply::Restarted { .. } => say_hello(wire, memory)?,
+            _ => return Err(stranger("it has answered something else than was asked".into())),
+        }
+    }
+}
+
+fn say_hello(wire: &Wire, memory: &Memory) -> Result<(), AttachError> {
     match wire.send(&HELLO.encode(FIRST), &[memory.memfd()], true) {
         // Who turns everybody away does not listen before it says why.
-        Ok(()) | Err(WireError::Closed) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let timeout = Timespec::try_from(GREETING).expect("short enough");
-    let count = poll(&mut [PollFd::new(wire, PollFlags::IN)], Some(&timeout));
-    if count.map_err(|error| AttachError::system("cannot wait for the engine", error))? == 0 {
-        return Err(stranger(format!("no answer within {} s", GREETING.as_secs())));
-    }
-    let packet = match wire.receive(false) {
-        Ok(Some(packet)) => packet,
-        Ok(None) => return Err(stranger("it has answered nothing".into())),
-        Err(error) => return Err(stranger(error.to_string())),
-    };
-    match Reply::decode(&packet.bytes).map_err(|error| stranger(error.to_string()))?.1 {
-        Reply::Welcome(welcome) if welcome.version == VERSION => Ok(welcome),
-        Reply::Welcome(welcome) => {
-            Err(stranger(format!("its version is {}, not {VERSION}", welcome.version)))
-        }
-        Reply::Refused(why) => Err(AttachError::Refused { what: "the session", why }),
-        _ => Err(stranger("it has answered something else than was asked".into())),
+        Ok(()) | Err(WireError::Closed) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -11,18 +11,20 @@ mod line;
 mod port;
 mod queue;
 mod room;
+mod start;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use isolane_ring::{Arena, Memory};
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::AttachError;
-use crate::control::{Hello, Limits, Reply, Request, VERSION, Welcome, Wire};
+use crate::control::{Hello, Limits, Reply, Request, VERSION, Welcome, Wire, WireError};
 
 use line::Line;
 pub use port::Port;
@@ -51,6 +53,9 @@ pub struct Options {
     pub path: PathBuf,
     /// Bytes of the session's memory, a multiple of the page. Pages are taken once touched.
     pub memory_bytes: usize,
+    /// Start an engine where none listens: the program `isolane` that the variable `ISOLANE` names, else the one
+    /// beside this program, else the one in the PATH. It ends once nobody has been attached for 30 s.
+    pub starts: bool,
 }
 
 /// Hears what becomes of a session, on the thread that notices it: it may wake others, but must not ask the
@@ -64,7 +69,7 @@ pub trait Watcher: Send + Sync {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { path: default_path(), memory_bytes: Options::MEMORY_BYTES }
+        Options { path: default_path(), memory_bytes: Options::MEMORY_BYTES, starts: true }
     }
 }
 
@@ -85,7 +90,7 @@ pub fn default_path() -> PathBuf {
 }
 
 impl Session {
-    /// Attaches to the engine that listens on `path`.
+    /// Attaches to the engine that listens on `path`, and starts one if there is none.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -99,8 +104,7 @@ impl Session {
     /// [`AttachError`].
     pub fn open(options: &Options) -> Result<Session, AttachError> {
         let memory = Memory::create("isolane-session", options.memory_bytes)?;
-        let wire = Wire::new(dial(&options.path)?);
-        let welcome = line::greet(&wire, &memory, &options.path)?;
+        let (wire, welcome) = reach(options, &memory)?;
         let line = Line::start(wire, welcome.epoch)?;
         let mut arena = Arena::new(memory.bytes());
         let cores = 0..welcome.cores.len() as u32;
@@ -211,6 +215,30 @@ impl Drop for Inner {
     }
 }
 
+/// Dials until an engine answers: one may have to be started, or may be killed in the middle of the greeting.
+fn reach(options: &Options, memory: &Memory) -> Result<(Wire, Welcome), AttachError> {
+    let path = &options.path;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let outcome = dial(path)
+            .map(Wire::new)
+            .and_then(|wire| line::greet(&wire, memory, path).map(|welcome| (wire, welcome)));
+        let error = match outcome {
+            Err(error @ AttachError::NoEngine { .. }) if options.starts => match start::start(path) {
+                Ok(()) => error,
+                Err(why) => AttachError::NotStarted { path: path.clone(), why },
+            },
+            // It was killed, or had just decided to end.
+            Err(error @ AttachError::Wire(WireError::Closed)) => error,
+            outcome => return outcome,
+        };
+        if Instant::now() >= until {
+            return Err(error);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
 fn dial(path: &Path) -> Result<OwnedFd, AttachError> {
     let no_engine =
         |source: rustix::io::Errno| AttachError::NoEngine { path: path.to_owned(), source: source.into() };
@@ -221,5 +249,9 @@ fn dial(path: &Path) -> Result<OwnedFd, AttachError> {
     Ok(socket)
 }
 
+/// How long an engine may be out of reach.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
 /// What is said first.
 const HELLO: Request = Request::Hello(Hello { version: VERSION });

@@ -17,6 +17,7 @@ use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 
 use crate::called;
+use crate::cores::{self, parse_core};
 use crate::failure::{Context, Failure};
 use crate::output;
 use crate::remote::{IoArg, ModeArg};
@@ -244,10 +245,6 @@ fn parse_threshold(text: &str) -> Result<Threshold, String> {
     }
 }
 
-fn parse_core(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "it is no core; write their numbers, as in 0,1".into())
-}
-
 /// A namespace id and its volume.
 type Numbered = (u32, Arc<dyn Volume>);
 
@@ -286,21 +283,7 @@ fn allowed_hosts(texts: &[String]) -> Result<Option<Vec<isolane_wire::Nqn>>, Fai
 }
 
 fn cores(asked: &[usize]) -> Result<Vec<usize>, Failure> {
-    let usable = isolane_reactor::core::usable().context("cannot find out which cores may be used")?;
-    if asked.is_empty() {
-        return Ok(usable);
-    }
-    for (at, core) in asked.iter().enumerate() {
-        if !usable.contains(core) {
-            return Err(Failure::new(format!("cannot use core {core}"), "this process may not run there")
-                .remedy(format!("choose from {usable:?}")));
-        }
-        if asked[..at].contains(core) {
-            return Err(Failure::new(format!("core {core} is given twice"), "one reactor runs on a core")
-                .remedy("name every core once"));
-        }
-    }
-    Ok(asked.to_vec())
+    if asked.is_empty() { cores::usable() } else { cores::checked(asked) }
 }
 
 #[cfg(test)]
@@ -321,11 +304,5 @@ mod tests {
     fn an_id_given_twice_is_refused() {
         let failure = number(&specs(&["mem:1M,nsid=2", "mem:1M,nsid=2"])).unwrap_err();
         assert!(failure.to_string().contains("namespace id 2"), "{failure}");
-    }
-
-    #[test]
-    fn a_core_that_is_not_there_is_named() {
-        let failure = cores(&[100_000]).unwrap_err();
-        assert!(failure.to_string().contains("core 100000"), "{failure}");
     }
 }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use isolane_attach::control::{End, Object, Open, Packet, Reply, Wire, WireError};
-use isolane_attach::layout::QueuePlace;
 use isolane_ring::Memory;
+
+use rustix::net::{Shutdown, shutdown};
 
 use super::door::Peer;
 
@@ -38,7 +39,12 @@ pub(super) enum Stage {
 pub(super) struct Attached {
     /// Until it leaves; then only its objects hold it.
     pub memory: Option<Memory>,
-    pub queues: BTreeMap<u32, QueuePlace>,
+    /// Its record in the store.
+    pub key: u64,
+    /// Records of its ports, by core.
+    pub ports: BTreeMap<u32, u64>,
+    /// Records of its queues.
+    pub queues: BTreeMap<u32, u64>,
     pub objects: BTreeMap<u32, Held>,
 }
 
@@ -48,6 +54,8 @@ pub(super) struct Held {
     pub open: Open,
     /// Where it is.
     pub core: u32,
+    /// Its record in the store, if there is something to be kept.
+    pub key: Option<u64>,
     /// What its application was told, once it is there.
     pub answer: Option<Vec<u8>>,
     /// Who waits for it to be there.
@@ -134,14 +142,14 @@ impl Client {
         let _ = self.answer(serial, &Reply::Refused(why.to_owned()));
     }
 
-    /// Its connection, if it has not left before.
+    /// Its connection, if it has not left before. It is over, also for others who have it.
     pub fn leave(&mut self) -> Option<Wire> {
-        if let Stage::Attached(attached) = &mut self.stage {
-            attached.memory = None;
-        }
         self.is_talking = false;
         self.outbox.clear();
-        self.wire.take()
+        let wire = self.wire.take()?;
+        // It fails only if the client has ended it before.
+        let _ = shutdown(&wire, Shutdown::Both);
+        Some(wire)
     }
 
     pub fn attached(&mut self) -> Option<&mut Attached> {
@@ -151,36 +159,47 @@ impl Client {
         }
     }
 
-    /// A core says that an object is there, or cannot be.
-    pub fn on_opened(&mut self, id: u32, outcome: Result<Vec<u8>, String>) -> Answers {
-        let Some(attached) = self.attached() else { return Vec::new() };
-        match outcome {
-            Ok(answer) => {
-                let Some(held) = attached.objects.get_mut(&id) else { return Vec::new() };
-                held.answer = Some(answer);
-                held.opening.take().map(|serial| (serial, held.reply())).into_iter().collect()
-            }
-            Err(why) => {
-                let Some(held) = attached.objects.remove(&id) else { return Vec::new() };
-                let refused = held.opening.map(|serial| (serial, Reply::Refused(why)));
-                refused.into_iter().chain(held.ended(Ok(()))).collect()
-            }
-        }
+    /// Its connection, to be kept.
+    pub fn wire(&self) -> Option<&Wire> {
+        self.wire.as_ref()
     }
 
-    /// A core says that an object has ended.
-    pub fn on_ended(&mut self, id: u32, outcome: Result<(), String>) -> Answers {
-        let Some(held) = self.attached().and_then(|attached| attached.objects.remove(&id)) else {
+    /// Who it is.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// A core says that an object is there.
+    pub fn on_opened(&mut self, id: u32, answer: Vec<u8>) -> Answers {
+        let Some(held) = self.attached().and_then(|attached| attached.objects.get_mut(&id)) else {
             return Vec::new();
         };
-        let over = || Reply::Refused("it has ended before it was there".into());
-        held.opening.map(|serial| (serial, over())).into_iter().chain(held.ended(outcome)).collect()
+        held.answer = Some(answer);
+        held.opening.take().map(|serial| (serial, held.reply())).into_iter().collect()
+    }
+
+    /// An object that its core says is no more, or never was.
+    pub fn take(&mut self, id: u32) -> Option<Held> {
+        self.attached()?.objects.remove(&id)
     }
 }
 
 impl Attached {
-    pub fn new(memory: Memory) -> Attached {
-        Attached { memory: Some(memory), queues: BTreeMap::new(), objects: BTreeMap::new() }
+    pub fn new(memory: Memory, key: u64) -> Attached {
+        Attached {
+            memory: Some(memory),
+            key,
+            ports: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            objects: BTreeMap::new(),
+        }
+    }
+
+    /// Has nothing of it any more but its objects. Returns the records of what it had.
+    pub fn leave(&mut self) -> Vec<u64> {
+        self.memory = None;
+        let (ports, queues) = (std::mem::take(&mut self.ports), std::mem::take(&mut self.queues));
+        ports.into_values().chain(queues.into_values()).collect()
     }
 
     /// How many objects it has of the same kind.
@@ -198,8 +217,20 @@ impl Held {
 }
 
 impl Held {
+    /// What is to be said when it could not be had.
+    pub fn refused(&self, why: String) -> Answers {
+        let refused = self.opening.map(|serial| (serial, Reply::Refused(why)));
+        refused.into_iter().chain(self.ending_answer(Ok(()))).collect()
+    }
+
     /// What is to be said when it has ended.
-    fn ended(&self, outcome: Result<(), String>) -> Option<(u32, Reply)> {
+    pub fn ended(&self, outcome: Result<(), String>) -> Answers {
+        let over = || Reply::Refused("it has ended before it was there".into());
+        let opening = self.opening.map(|serial| (serial, over()));
+        opening.into_iter().chain(self.ending_answer(outcome)).collect()
+    }
+
+    fn ending_answer(&self, outcome: Result<(), String>) -> Option<(u32, Reply)> {
         let id = self.open.id;
         self.ending.map(|(how, serial)| match (how, outcome) {
             (End::Close, _) => (UNASKED, Reply::Ended { id }),

@@ -40,18 +40,7 @@ impl fmt::Display for Peer {
 /// [`EngineError::Listen`].
 pub fn listen(path: &Path) -> Result<OwnedFd, EngineError> {
     let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder {
-        match mkdir(folder, Mode::RWXU) {
-            Ok(()) => {}
-            // In a folder that everybody may write to somebody else may have made it.
-            Err(Errno::EXIST) if stat(folder).is_ok_and(|it| is_safe(it.st_uid)) => {}
-            Err(Errno::EXIST) => {
-                return Err(refused("its folder belongs to somebody else; choose another path".into()));
-            }
-            Err(error) => return Err(refused(format!("{error}; make its folder, or choose another path"))),
-        }
-    }
+    make_folder(path)?;
     let address =
         SocketAddrUnix::new(path).map_err(|error| refused(format!("{error}; choose a shorter path")))?;
     let socket = || {
@@ -72,6 +61,27 @@ pub fn listen(path: &Path) -> Result<OwnedFd, EngineError> {
     let outcome = bind(&listener, &address).and_then(|()| start(&listener, WAITING_MAX));
     outcome.map_err(|error| refused(format!("{error}; choose another path")))?;
     Ok(listener)
+}
+
+/// Makes the folder of a socket, for its owner alone, if there is none.
+///
+/// # Errors
+/// [`EngineError::Listen`].
+pub fn make_folder(path: &Path) -> Result<(), EngineError> {
+    let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder {
+        match mkdir(folder, Mode::RWXU) {
+            Ok(()) => {}
+            // In a folder that everybody may write to somebody else may have made it.
+            Err(Errno::EXIST) if stat(folder).is_ok_and(|it| is_safe(it.st_uid)) => {}
+            Err(Errno::EXIST) => {
+                return Err(refused("its folder belongs to somebody else; choose another path".into()));
+            }
+            Err(error) => return Err(refused(format!("{error}; make its folder, or choose another path"))),
+        }
+    }
+    Ok(())
 }
 
 fn is_safe(uid: u32) -> bool {

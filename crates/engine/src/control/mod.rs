@@ -10,9 +10,11 @@ mod client;
 mod door;
 mod plan;
 mod request;
+mod resume;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_attach::control::{Reply, WireError};
@@ -21,11 +23,12 @@ use isolane_reactor::mailbox::{Receiver, Sender};
 use crate::Config;
 use crate::core::{Mail, Notice, Said};
 use crate::epoll::{Epoll, Event};
+use crate::store::{Store, ToSupervisor};
 use crate::volume::Volumes;
 
-use client::{Answers, Client, UNASKED};
+use client::{Answers, Attached, Client, UNASKED};
 pub(crate) use door::Door;
-pub use door::listen;
+pub use door::{listen, make_folder};
 
 /// The control thread.
 pub(crate) struct Control {
@@ -47,6 +50,17 @@ pub(crate) struct Control {
     reopening: Option<Instant>,
     last_session: u32,
     last_core: u32,
+    store: Arc<Store>,
+    /// Since when nobody has been attached.
+    idle: Option<Instant>,
+}
+
+/// What it works with.
+pub(crate) struct Outfit {
+    pub notices: Receiver<Notice>,
+    pub cores: Vec<Sender<Mail>>,
+    pub volumes: Volumes,
+    pub store: Arc<Store>,
 }
 
 /// What a message leads to, if not to what it asks for.
@@ -58,16 +72,9 @@ enum Denied {
 }
 
 impl Control {
-    pub fn new(
-        config: Config,
-        epoch: u64,
-        epoll: Epoll,
-        door: Door,
-        notices: Receiver<Notice>,
-        cores: Vec<Sender<Mail>>,
-        volumes: Volumes,
-    ) -> io::Result<Control> {
+    pub fn new(config: Config, epoch: u64, epoll: Epoll, door: Door, outfit: Outfit) -> io::Result<Control> {
         epoll.add(&door, DOOR)?;
+        let Outfit { notices, cores, volumes, store } = outfit;
         Ok(Control {
             config,
             epoch,
@@ -83,6 +90,8 @@ impl Control {
             reopening: None,
             last_session: 0,
             last_core: 0,
+            store,
+            idle: None,
         })
     }
 
@@ -178,13 +187,15 @@ impl Control {
 
     fn next_moment(&self) -> Option<Instant> {
         let greeting = self.strangers.front().map(|(until, _)| *until);
-        greeting.into_iter().chain(self.reopening).min()
+        let idle = self.idle.zip(self.config.idle_max).map(|(since, longest)| since + longest);
+        greeting.into_iter().chain(self.reopening).chain(idle).min()
     }
 
     fn on_time(&mut self, now: Instant) {
         if self.reopening.is_some_and(|at| at <= now) {
             self.reopening = None;
         }
+        self.on_idle(now);
         while let Some((until, session)) = self.strangers.front().copied()
             && until <= now
         {
@@ -192,6 +203,18 @@ impl Control {
             if self.clients.get(&session).is_some_and(Client::is_stranger) {
                 self.expel(session, &format!("it has not said hello within {:?}", self.config.greeting));
             }
+        }
+    }
+
+    /// Says that nobody is attached, if that has been so for long enough, and again after as long.
+    fn on_idle(&mut self, now: Instant) {
+        if !self.clients.is_empty() {
+            self.idle = None;
+        } else if let Some(longest) = self.config.idle_max
+            && now.saturating_duration_since(*self.idle.get_or_insert(now)) >= longest
+        {
+            self.idle = Some(now);
+            self.store.tell(&ToSupervisor::Idle);
         }
     }
 
@@ -267,17 +290,32 @@ impl Control {
     fn on_said(&mut self, session: u32, said: Said) {
         let Some(client) = self.clients.get_mut(&session) else { return };
         match said {
-            Said::Opened { id, outcome } => {
-                let answers = client.on_opened(id, outcome);
+            Said::Opened { id, outcome: Ok(answer) } => {
+                let answers = client.on_opened(id, answer);
                 self.pass_on(session, answers);
             }
+            Said::Opened { id, outcome: Err(why) } => self.on_refused(session, id, why),
             Said::Ended { id, outcome } => {
-                let answers = client.on_ended(id, outcome);
-                self.pass_on(session, answers);
+                if let Some(held) = client.take(id) {
+                    held.key.into_iter().for_each(|key| self.store.withdraw(key));
+                    self.pass_on(session, held.ended(outcome));
+                }
             }
             Said::Hostile { why } => self.expel(session, &why),
         }
         self.forget_if_empty(session);
+    }
+
+    /// An object cannot be had. If nobody waits for that, an engine before this one had it.
+    fn on_refused(&mut self, session: u32, id: u32, why: String) {
+        let Some(held) = self.clients.get_mut(&session).and_then(|client| client.take(id)) else { return };
+        held.key.into_iter().for_each(|key| self.store.withdraw(key));
+        match held.refused(why.clone()) {
+            answers if answers.is_empty() => {
+                self.expel(session, &format!("its object {id} cannot be taken up: {why}"));
+            }
+            answers => self.pass_on(session, answers),
+        }
     }
 
     fn pass_on(&mut self, session: u32, answers: Answers) {
@@ -303,6 +341,8 @@ impl Control {
         if let Some(wire) = client.leave() {
             self.epoll.remove(&wire);
             log::debug!("{client} has left");
+            let records = client.attached().map(Attached::leave).unwrap_or_default();
+            records.into_iter().for_each(|key| self.store.withdraw(key));
             for core in &self.cores {
                 // A core that is gone has nothing of it.
                 let _ = core.send(Mail::EndSession { session });
@@ -312,8 +352,11 @@ impl Control {
     }
 
     fn forget_if_empty(&mut self, session: u32) {
-        if self.clients.get(&session).is_some_and(Client::is_empty) {
-            self.clients.remove(&session);
+        if self.clients.get(&session).is_some_and(Client::is_empty)
+            && let Some(mut client) = self.clients.remove(&session)
+            && let Some(attached) = client.attached()
+        {
+            self.store.withdraw(attached.key);
         }
     }
 }

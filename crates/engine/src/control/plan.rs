@@ -25,3 +25,16 @@ pub(super) fn plan(
         Object::Volume { uri, details } => volumes.plan(uri, details).map_err(Denied::Refused),
     }
 }
+
+/// What it takes to go on with an object that an engine before this one had, from what it has left with the
+/// supervisor ([`Plan::kept`]).
+///
+/// # Errors
+/// [`Denied`]: then its session is dropped.
+pub(super) fn resume(open: &Open, _note: &[u8], _descriptors: Vec<OwnedFd>) -> Result<Plan, Denied> {
+    match open.object {
+        Object::Stream(_) => Err(Denied::Refused("this engine serves no streams".into())),
+        // Its application opens it anew.
+        Object::Volume { .. } => Err(Denied::Hostile("nothing is kept of volumes".into())),
+    }
+}

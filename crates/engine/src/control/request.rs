@@ -1,6 +1,6 @@
 //! What clients ask for.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use isolane_attach::control::{
     End, Hello, Object, Open, OpenPort, OpenQueue, Packet, Reply, Request, VERSION, Welcome,
@@ -9,9 +9,11 @@ use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Bell, Memory};
 
 use super::client::{Attached, Held, Stage, UNASKED};
+use super::door::Peer;
 use super::{Control, Denied, plan};
 use crate::core::Mail;
-use crate::service::{Ending, Plan};
+use crate::service::{Ending, Kept, Plan};
+use crate::store::{Record, Unkept};
 
 /// What becomes of a request.
 enum Progress {
@@ -79,7 +81,12 @@ impl Control {
         }
         let limits = self.config.limits;
         let bytes_max = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
-        client.stage = Stage::Attached(Attached::new(Memory::open(memfd, bytes_max).map_err(hostile)?));
+        let memory = Memory::open(memfd, bytes_max).map_err(hostile)?;
+        let Some(wire) = client.wire() else { return Err(Denied::gone()) };
+        let Peer { pid, uid } = client.peer();
+        let key =
+            self.store.deposit(&Record::Session { session, pid, uid }, &[wire.as_fd(), memory.memfd()])?;
+        client.stage = Stage::Attached(Attached::new(memory, key));
         log::debug!("{client} has attached");
         Ok(Progress::Answer(self.welcome(session)))
     }
@@ -91,38 +98,60 @@ impl Control {
     }
 
     fn open_port(&mut self, session: u32, port: OpenPort, end: OwnedFd) -> Result<Progress, Denied> {
-        let (memory, _) = self.memory(session)?;
-        let core = self.core(port.core)?;
-        let ring = port.place.ring().ok_or(Denied::nowhere("a port"))?;
-        let receiver = Receiver::new(&memory, ring).map_err(hostile)?;
-        let flag = memory.flag(port.place.flag()).map_err(hostile)?;
-        let bell = Bell::with(flag, end).map_err(hostile)?;
-        self.mail(core, Mail::Port { session, receiver, bell });
+        let kept = end.try_clone().map_err(refused)?;
+        self.have_port(session, port, end)?;
+        let key = self.deposit(session, 0, Request::OpenPort(port), Vec::new(), &[kept])?;
+        if let Some(before) = self.memory(session)?.1.ports.insert(port.core, key) {
+            self.store.withdraw(before);
+        }
         Ok(Progress::Answer(Reply::Done))
     }
 
+    /// Gives a core a port, which an engine before this one may have had.
+    pub(super) fn have_port(&mut self, session: u32, port: OpenPort, end: OwnedFd) -> Result<(), Denied> {
+        let (memory, _) = self.memory(session)?;
+        let core = self.core(port.core)?;
+        let ring = port.place.ring().ok_or(Denied::nowhere("a port"))?;
+        let receiver = Receiver::resume(&memory, ring).map_err(hostile)?;
+        let flag = memory.flag(port.place.flag()).map_err(hostile)?;
+        let bell = Bell::with(flag, end).map_err(hostile)?;
+        self.mail(core, Mail::Port { session, receiver, bell });
+        Ok(())
+    }
+
     fn open_queue(&mut self, session: u32, wanted: OpenQueue, end: OwnedFd) -> Result<Progress, Denied> {
-        let OpenQueue { queue, place } = wanted;
-        let cores = self.cores.len() as u32;
         let queues_max = self.config.limits.queues;
-        let (memory, attached) = self.memory(session)?;
-        if attached.queues.len() >= queues_max as usize && !attached.queues.contains_key(&queue) {
+        let (_, attached) = self.memory(session)?;
+        if attached.queues.len() >= queues_max as usize && !attached.queues.contains_key(&wanted.queue) {
             return Err(Denied::limit("notification queues", queues_max));
         }
+        let kept = end.try_clone().map_err(refused)?;
+        self.have_queue(session, wanted, end)?;
+        let key = self.deposit(session, 0, Request::OpenQueue(wanted), Vec::new(), &[kept])?;
+        if let Some(before) = self.memory(session)?.1.queues.insert(wanted.queue, key) {
+            self.store.withdraw(before);
+        }
+        Ok(Progress::Answer(Reply::Done))
+    }
+
+    /// Gives the cores a queue, which an engine before this one may have had.
+    pub(super) fn have_queue(&mut self, session: u32, wanted: OpenQueue, end: OwnedFd) -> Result<(), Denied> {
+        let OpenQueue { queue, place } = wanted;
+        let cores = self.cores.len() as u32;
+        let (memory, _) = self.memory(session)?;
         if place.cores != cores {
             return Err(Denied::Hostile(format!("a queue for {} cores of {cores}", place.cores)));
         }
         let mut mails = Vec::new();
         for core in 0..cores {
             let ring = place.ring(core).ok_or(Denied::nowhere("a queue"))?;
-            let sender = Sender::new(&memory, ring).map_err(hostile)?;
+            let sender = Sender::resume(&memory, ring).map_err(hostile)?;
             let flag = memory.flag(place.flag()).map_err(hostile)?;
-            let end = end.try_clone().map_err(|error| Denied::Refused(error.to_string()))?;
+            let end = end.try_clone().map_err(refused)?;
             mails.push(Mail::Queue { session, queue, sender, bell: Bell::with(flag, end).map_err(hostile)? });
         }
-        attached.queues.insert(queue, place);
         mails.into_iter().zip(0..).for_each(|(mail, core)| self.mail(core, mail));
-        Ok(Progress::Answer(Reply::Done))
+        Ok(())
     }
 
     fn close_queue(&mut self, session: u32, queue: u32) -> Result<Progress, Denied> {
@@ -130,7 +159,8 @@ impl Control {
         if attached.objects.values().any(|held| held.open.queue == Some(queue)) {
             return Err(Denied::Refused("objects still name the queue; close them first".into()));
         }
-        if attached.queues.remove(&queue).is_some() {
+        if let Some(key) = attached.queues.remove(&queue) {
+            self.store.withdraw(key);
             (0..self.cores.len() as u32)
                 .for_each(|core| self.mail(core, Mail::CloseQueue { session, queue }));
         }
@@ -168,13 +198,42 @@ impl Control {
         if attached.count(&open.object) >= count_max as usize {
             return Err(Denied::limit(what, count_max));
         }
-        let Plan { core, build, kept: _ } = plan::plan(&open, descriptor, &memory, &self.volumes)?;
-        let core = open.core.or(core).unwrap_or_else(|| self.next_core());
-        let (id, queue) = (open.id, open.queue);
-        let held = Held { open, core, answer: None, opening: Some(serial), ending: None };
-        self.memory(session)?.1.objects.insert(id, held);
-        self.mail(core, Mail::Open { session, id, queue, memory, build });
+        let mut plan = plan::plan(&open, descriptor, &memory, &self.volumes)?;
+        let core = open.core.or(plan.core).unwrap_or_else(|| self.next_core());
+        let key = match std::mem::take(&mut plan.kept) {
+            kept if kept.is_nothing() => None,
+            Kept { note, descriptors } => {
+                Some(self.deposit(session, core, Request::Open(open.clone()), note, &descriptors)?)
+            }
+        };
+        self.have(
+            session,
+            Held { open, core, key, answer: None, opening: Some(serial), ending: None },
+            plan,
+        )?;
         Ok(Progress::Later)
+    }
+
+    /// Has a core make an object.
+    pub(super) fn have(&mut self, session: u32, held: Held, plan: Plan) -> Result<(), Denied> {
+        let (memory, attached) = self.memory(session)?;
+        let (core, id, queue) = (held.core, held.open.id, held.open.queue);
+        attached.objects.insert(id, held);
+        self.mail(core, Mail::Open { session, id, queue, memory, build: plan.build });
+        Ok(())
+    }
+
+    /// Has the supervisor keep what is granted.
+    fn deposit(
+        &self,
+        session: u32,
+        core: u32,
+        request: Request,
+        note: Vec<u8>,
+        descriptors: &[OwnedFd],
+    ) -> Result<u64, Denied> {
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        Ok(self.store.deposit(&Record::Granted { session, core, request, note }, &descriptors)?)
     }
 
     fn end(&mut self, session: u32, serial: u32, id: u32, how: End) -> Result<Progress, Denied> {
@@ -195,14 +254,14 @@ impl Control {
     }
 
     /// The memory of a session, and what else it has.
-    fn memory(&mut self, session: u32) -> Result<(Memory, &mut Attached), Denied> {
+    pub(super) fn memory(&mut self, session: u32) -> Result<(Memory, &mut Attached), Denied> {
         let attached = self.clients.get_mut(&session).and_then(|client| client.attached());
         let attached = attached.ok_or(Denied::Hostile("it has not said hello".into()))?;
         let memory = attached.memory.clone().ok_or(Denied::gone())?;
         Ok((memory, attached))
     }
 
-    fn core(&self, core: u32) -> Result<u32, Denied> {
+    pub(super) fn core(&self, core: u32) -> Result<u32, Denied> {
         let is_there = (core as usize) < self.cores.len();
         is_there.then_some(core).ok_or_else(|| Denied::Hostile(format!("the engine has no core {core}")))
     }
@@ -232,6 +291,16 @@ impl Denied {
     }
 }
 
-fn hostile(error: impl ToString) -> Denied {
+impl From<Unkept> for Denied {
+    fn from(error: Unkept) -> Denied {
+        Denied::Refused(error.to_string())
+    }
+}
+
+fn refused(error: impl ToString) -> Denied {
+    Denied::Refused(error.to_string())
+}
+
+pub(super) fn hostile(error: impl ToString) -> Denied {
     Denied::Hostile(error.to_string())
 }

@@ -56,7 +56,7 @@ impl Opening {
     pub fn attach(&self) -> Result<(Session, Queue), ConnectError> {
         let (count, bytes) = Slots::shape(&self.options);
         let memory_bytes = count * bytes + OTHER_BYTES;
-        let options = isolane_attach::Options { path: self.path.clone(), memory_bytes };
+        let options = isolane_attach::Options { path: self.path.clone(), memory_bytes, starts: true };
         let session = Session::open(&options).map_err(at_engine)?;
         let queue = session.open_queue(QUEUE_ENTRIES).map_err(at_engine)?;
         Ok((session, queue))

@@ -1,0 +1,168 @@
+//! `isolane engine`: network processing on cores of its own, for applications that attach.
+//!
+//! The process that is started here supervises; the engine is a second one, the same program with
+//! `--supervised`, which finds its supervisor at its standard input.
+
+mod background;
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use isolane_engine::supervisor::{self, Options, Wishes, supervised};
+use isolane_engine::{Config, Limits};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::cores::{self, parse_core};
+use crate::failure::{Context, Failure};
+use crate::output;
+use crate::remote::ModeArg;
+use crate::units::{parse_bytes, parse_time};
+
+/// Do the network processing of other programs on cores of its own
+///
+/// Applications attach through a Unix socket and share memory with the engine:
+/// they write and read there, and the engine does what the network needs. It
+/// is started by an application that finds none, unless that says otherwise;
+/// an engine of that kind ends once nobody has been attached for a while.
+///
+/// Two processes run: a supervisor, which only keeps what must not be lost,
+/// and the engine. If the engine dies, the supervisor starts the next, and
+/// applications go on without noticing. If the supervisor dies, the engine
+/// ends with it, and applications get an error.
+///
+/// `listening on PATH` is printed once applications can attach.
+///
+/// SIGINT and SIGTERM end the engine in order: what was written is handed
+/// back or finished (for at most 5 s). A second signal ends it at once.
+/// SIGHUP starts the engine anew, from the program's file as it is then.
+///
+/// Applications of the same user and of root may attach, and those of users
+/// named with --allow-uid, for whom the socket must be in a folder that they
+/// may enter, with rights to write to it.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// Run on these cores, one thread each, as 1 or 2,3 (default: the last that this process may use)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_core)]
+    cores: Vec<usize>,
+    /// Where applications attach (default: isolane/engine.sock in $XDG_RUNTIME_DIR, else
+    /// /tmp/isolane-UID/engine.sock)
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// What a core does when there is nothing to do
+    #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
+    mode: ModeArg,
+    /// How long an adaptive core spins after work before it sleeps
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = parse_time)]
+    spin: Duration,
+    /// The most memory that one application may share
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = parse_bytes)]
+    memory_max: u64,
+    /// The most streams of one application
+    #[arg(long, value_name = "N", default_value_t = Limits::default().streams)]
+    streams_max: u32,
+    /// The most volumes of one application
+    #[arg(long, value_name = "N", default_value_t = Limits::default().volumes)]
+    volumes_max: u32,
+    /// The most notification queues (threads that wait for many things) of one application
+    #[arg(long, value_name = "N", default_value_t = Limits::default().queues)]
+    queues_max: u32,
+    /// The most applications
+    #[arg(long, value_name = "N", default_value_t = Config::CLIENTS_MAX as u32)]
+    clients_max: u32,
+    /// Let applications of this user attach, too; may be repeated
+    #[arg(long, value_name = "UID")]
+    allow_uid: Vec<u32>,
+    /// End once nobody has been attached for so long (default: never)
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    idle_max: Option<Duration>,
+    /// Return once applications can attach; the log goes to a file beside the socket, PATH.log
+    #[arg(long)]
+    background: bool,
+    /// Leave the session of who has started it
+    #[arg(long, hide = true)]
+    detached: bool,
+    /// Be the engine of the supervisor at the standard input
+    #[arg(long, hide = true)]
+    supervised: bool,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let config = configure(args)?;
+    let path = args.socket.clone().unwrap_or_else(isolane_engine::default_path);
+    if args.supervised {
+        let link = std::io::stdin().as_fd().try_clone_to_owned().context("cannot have the link")?;
+        return supervised(config, link).map_err(Failure::whole);
+    }
+    if args.background {
+        return background::start(&path);
+    }
+    if args.detached {
+        // It fails only for who leads a session already.
+        let _ = rustix::process::setsid();
+    }
+    let options = Options { path: path.clone(), program: program()?, on_ready: announce(path) };
+    supervisor::supervise(options, wishes()?).map_err(Failure::whole)
+}
+
+fn configure(args: &Args) -> Result<Config, Failure> {
+    let cores = match args.cores.as_slice() {
+        [] => cores::usable()?.into_iter().next_back().into_iter().collect(),
+        asked => cores::checked(asked)?,
+    };
+    let mut config = Config::new(cores);
+    config.mode = args.mode.mode();
+    config.spin = args.spin;
+    config.limits = Limits {
+        memory_bytes: args.memory_max,
+        streams: args.streams_max,
+        volumes: args.volumes_max,
+        queues: args.queues_max,
+    };
+    config.clients_max = args.clients_max as usize;
+    config.allowed_uids = args.allow_uid.clone();
+    config.idle_max = args.idle_max;
+    Ok(config)
+}
+
+/// The engine's program: this one, as its file is when it is started, called as this was.
+fn program() -> Result<Box<dyn FnMut() -> Command>, Failure> {
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    Ok(Box::new(move || {
+        // Without its file, what runs here is as good.
+        let file = if program.is_file() { &program } else { Path::new("/proc/self/exe") };
+        let mut command = Command::new(file);
+        command.args(&arguments).arg("--supervised");
+        command
+    }))
+}
+
+fn announce(path: PathBuf) -> Box<dyn FnMut()> {
+    Box::new(move || {
+        // Nobody may be there to read it.
+        let _ = output::write_stdout(format!("listening on {}\n", path.display()).as_bytes());
+    })
+}
+
+/// What signals wish.
+fn wishes() -> Result<Wishes, Failure> {
+    Ok(Wishes { stop: wish(&[SIGINT, SIGTERM])?, upgrade: wish(&[SIGHUP])? })
+}
+
+/// Becomes readable with each of these signals.
+fn wish(signals: &[i32]) -> Result<OwnedFd, Failure> {
+    let cannot = "cannot listen for signals";
+    let (reads, writes) = UnixStream::pair().context(cannot)?;
+    reads.set_nonblocking(true).context(cannot)?;
+    for signal in signals {
+        let writes = writes.try_clone().context(cannot)?;
+        signal_hook::low_level::pipe::register(*signal, writes).context(cannot)?;
+    }
+    Ok(reads.into())
+}

@@ -1,0 +1,323 @@
+//! The isolated engine as a program: it is killed, replaced, stopped and started on demand, and its clients
+//! notice only what they should.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use isolane_attach::{AttachError, Options, Session, Watcher};
+
+/// A running `isolane engine`, ended with the test.
+struct Engine {
+    supervisor: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Engine {
+    fn start(arguments: &[&str]) -> Engine {
+        let folder = tempfile::tempdir().unwrap();
+        let mut supervisor = program()
+            .args(["--log-level", "info", "engine", "--mode", "sleep", "--socket"])
+            .arg(folder.path().join("sock"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(folder.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let engine = Engine { supervisor, folder };
+        assert_eq!(line, format!("listening on {}\n", engine.path().display()), "{}", engine.log());
+        engine
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("sock")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    fn attach(&self) -> Result<Session, AttachError> {
+        Session::open(&Options { path: self.path(), memory_bytes: 4 << 20, starts: false })
+    }
+
+    /// The engine's process: the only child of the supervisor.
+    fn pid(&self) -> u32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.supervisor.id());
+        let pid = || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok();
+        until("there is an engine", pid)
+    }
+
+    fn signal(&self, signal: &str) {
+        kill(self.supervisor.id(), signal);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.supervisor.kill();
+        let _ = self.supervisor.wait();
+    }
+}
+
+/// What a session's watcher has heard.
+#[derive(Default)]
+struct Heard {
+    restarts: AtomicU64,
+    ends: AtomicU64,
+}
+
+impl Watcher for Heard {
+    fn on_restarted(&self, epoch: u64) {
+        self.restarts.store(epoch, Ordering::Release);
+    }
+    fn on_over(&self) {
+        self.ends.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn watched(session: &Session) -> Arc<Heard> {
+    let heard = Arc::new(Heard::default());
+    let watcher: Weak<Heard> = Arc::downgrade(&heard);
+    session.watch(watcher);
+    heard
+}
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_isolane"))
+}
+
+fn kill(pid: u32, signal: &str) {
+    let status = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Waits for something that must come.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn is_gone(pid: u32) -> Option<()> {
+    // One that is dead but not waited for by its new parent has no files any more.
+    let is_alive = fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+    (!is_alive).then_some(())
+}
+
+/// A session is of use: queues can be opened and closed, and doorbells rung.
+fn is_served(session: &Session) {
+    let queue = session.open_queue(16).unwrap();
+    session.port(0).tell(queue.id()).unwrap();
+    drop(queue);
+    session.check().unwrap();
+}
+
+#[test]
+fn sessions_outlive_kill_9_of_the_engine_again_and_again() {
+    let engine = Engine::start(&[]);
+    let sessions = [engine.attach().unwrap(), engine.attach().unwrap()];
+    let heard = sessions.each_ref().map(watched);
+    let mut queue = sessions[0].open_queue(16).unwrap();
+    for epoch in 2..6 {
+        kill(engine.pid(), "KILL");
+        // Asked of nobody, or of an engine that dies meanwhile; the next one answers.
+        sessions.iter().for_each(is_served);
+        until("a restart is told", || (heard[1].restarts.load(Ordering::Acquire) == epoch).then_some(()));
+        assert_eq!(sessions[1].epoch(), epoch);
+    }
+    assert!(!queue.wait(Some(Duration::ZERO)).unwrap(), "the bell of a queue still has its other end");
+    assert_eq!(heard.map(|heard| heard.ends.load(Ordering::Acquire)), [0, 0]);
+    let newcomer = engine.attach().unwrap();
+    assert!(sessions.iter().all(|session| session.id() != newcomer.id()), "an id was given twice");
+    assert!(engine.log().contains("the engine has died (signal: 9 (SIGKILL)) and is started again"));
+}
+
+#[test]
+fn requests_under_way_when_the_engine_is_killed_are_answered_by_the_next() {
+    let engine = Engine::start(&[]);
+    let asking = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let session = engine.attach().unwrap();
+                // Until the fifth engine has answered as well.
+                while session.epoch() < 5 {
+                    is_served(&session);
+                    asking.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..4 {
+            let before = asking.load(Ordering::Relaxed);
+            until("the sessions are served", || (asking.load(Ordering::Relaxed) > before + 20).then_some(()));
+            let pid = engine.pid();
+            kill(pid, "KILL");
+            until("another engine", || (engine.pid() != pid).then_some(()));
+        }
+    });
+}
+
+#[test]
+fn who_attaches_while_the_engine_is_killed_is_attached() {
+    let engine = Engine::start(&[]);
+    for _ in 0..5 {
+        let killer = std::thread::spawn({
+            let pid = engine.pid();
+            move || kill(pid, "KILL")
+        });
+        let session = engine.attach().unwrap_or_else(|error| panic!("{error}\n{}", engine.log()));
+        killer.join().unwrap();
+        is_served(&session);
+    }
+}
+
+#[test]
+fn what_a_client_had_is_gone_with_it_also_if_the_engine_was_killed_before() {
+    let engine = Engine::start(&["--clients-max", "2", "--queues-max", "1"]);
+    let (staying, leaving) = (engine.attach().unwrap(), engine.attach().unwrap());
+    let _queue = staying.open_queue(16).unwrap();
+    kill(engine.pid(), "KILL");
+    drop(leaving);
+    let _second = until("there is room for another", || engine.attach().ok());
+    let error = staying.open_queue(16).unwrap_err();
+    assert!(error.to_string().contains("1 notification queues"), "what it has is still counted: {error}");
+    assert!(matches!(engine.attach(), Err(AttachError::Refused { .. })));
+}
+
+#[test]
+fn an_upgrade_starts_the_program_that_is_there_then() {
+    let engine = Engine::start(&[]);
+    let session = engine.attach().unwrap();
+    let heard = watched(&session);
+    let pid = engine.pid();
+    engine.signal("HUP");
+    until("the next engine has the session", || (heard.restarts.load(Ordering::Acquire) == 2).then_some(()));
+    assert_ne!(engine.pid(), pid);
+    is_served(&session);
+    assert!(!engine.log().contains("has died"), "{}", engine.log());
+}
+
+#[test]
+fn sigterm_ends_both_processes_and_tells_the_clients() {
+    let mut engine = Engine::start(&[]);
+    let session = engine.attach().unwrap();
+    let (heard, pid) = (watched(&session), engine.pid());
+    let mut queue = session.open_queue(16).unwrap();
+    let sleeper = std::thread::spawn(move || queue.wait(None).unwrap_err());
+    engine.signal("TERM");
+    assert!(engine.supervisor.wait().unwrap().success(), "{}", engine.log());
+    until("the engine has ended, too", || is_gone(pid));
+    until("the end is told", || (heard.ends.load(Ordering::Acquire) == 1).then_some(()));
+    assert!(matches!(sleeper.join().unwrap(), AttachError::Over(_)));
+    assert!(matches!(session.open_queue(4), Err(AttachError::Over(_))));
+    assert!(!engine.path().exists(), "the socket is left");
+    assert!(matches!(engine.attach(), Err(AttachError::NoEngine { .. })));
+}
+
+#[test]
+fn the_engine_dies_with_its_supervisor_and_clients_get_an_error_instead_of_silence() {
+    let mut engine = Engine::start(&[]);
+    let session = engine.attach().unwrap();
+    let (heard, pid) = (watched(&session), engine.pid());
+    engine.signal("KILL");
+    engine.supervisor.wait().unwrap();
+    until("the engine has ended, too", || is_gone(pid));
+    until("the end is told", || (heard.ends.load(Ordering::Acquire) == 1).then_some(()));
+    assert!(matches!(session.check(), Err(AttachError::Over(_))));
+    // What it has left keeps nobody from starting another there.
+    let mut again =
+        program().args(["engine", "--socket"]).arg(engine.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(again.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on"));
+    kill(again.id(), "TERM");
+    assert!(again.wait().unwrap().success());
+}
+
+#[test]
+fn a_second_engine_on_the_same_socket_is_refused_and_the_first_goes_on() {
+    let engine = Engine::start(&[]);
+    let output = program().args(["engine", "--socket"]).arg(engine.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("an engine listens there"), "{text}");
+    is_served(&engine.attach().unwrap());
+}
+
+#[test]
+fn an_engine_that_cannot_start_says_why_once_and_is_not_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("no").join("such").join("sock");
+    let output = program().args(["engine", "--socket"]).arg(missing).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("make its folder"), "{text}");
+    let output = program().args(["engine", "--cores", "100000"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("core 100000"), "{text}");
+}
+
+/// Attaches where nothing listens, from several threads at once: only one may start an engine. Runs once more as
+/// a process that finds the program by the variable.
+#[test]
+fn an_engine_is_started_on_demand_once_for_all_who_ask_at_the_same_time() {
+    if std::env::var_os("ISOLANE") != Some(env!("CARGO_BIN_EXE_isolane").into()) {
+        let name = "an_engine_is_started_on_demand_once_for_all_who_ask_at_the_same_time";
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", name]).env("ISOLANE", env!("CARGO_BIN_EXE_isolane"));
+        assert!(again.status().unwrap().success());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sock");
+    let options = Options { path: path.clone(), memory_bytes: 4 << 20, starts: true };
+    let sessions: Vec<Session> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| Session::open(&options))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
+    });
+    sessions.iter().for_each(is_served);
+    let mut ids: Vec<u32> = sessions.iter().map(Session::id).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 4, "they are attached to the same engine");
+    let supervisor = supervisor_of(&path);
+    kill(supervisor, "TERM");
+    until("the engine ends", || is_gone(supervisor));
+    assert!(!path.exists());
+    assert!(sessions[0].open_queue(4).is_err());
+}
+
+/// The process that listens on this socket, by its arguments.
+fn supervisor_of(path: &Path) -> u32 {
+    let is_it = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let arguments: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        arguments.contains(&path.as_os_str().as_encoded_bytes())
+            && arguments.contains(&b"--detached".as_slice())
+            && !arguments.contains(&b"--supervised".as_slice())
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.find(is_it).expect("it runs")
+}
+
+#[test]
+fn an_engine_that_nobody_wants_for_a_while_ends_and_leaves_no_socket() {
+    let mut engine = Engine::start(&["--idle-max", "300ms"]);
+    let session = engine.attach().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    is_served(&session);
+    drop(session);
+    assert!(engine.supervisor.wait().unwrap().success());
+    assert!(!engine.path().exists());
+}

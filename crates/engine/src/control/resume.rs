@@ -1,0 +1,115 @@
+//! Sessions that an engine before this one had, taken up from what its supervisor has kept.
+//!
+//! What was granted is granted again, without asking whether there is room for it. Then each client is told, and
+//! asks again for what was not answered.
+
+use std::os::fd::OwnedFd;
+
+use isolane_attach::control::{Open, Reply, Request, Wire};
+use isolane_ring::Memory;
+
+use super::client::{Attached, Client, Held, Stage, UNASKED};
+use super::door::Peer;
+use super::request::hostile;
+use super::{Control, Denied, plan};
+use crate::store::{Kept, Record};
+
+impl Control {
+    /// Takes up all that was kept. Before anybody is listened to.
+    pub fn resume(&mut self, kept: Vec<Kept>) {
+        for Kept { key, record, descriptors } in kept {
+            let outcome = match record {
+                Record::Session { session, pid, uid } => {
+                    self.resume_session(key, session, Peer { pid, uid }, descriptors)
+                }
+                Record::Granted { session, core, request, note } => {
+                    let outcome = self.grant_again(key, session, core, request, &note, descriptors);
+                    outcome.map_err(|why| (session, why))
+                }
+                Record::Note(_) => Ok(()),
+            };
+            if let Err((session, Denied::Refused(why) | Denied::Hostile(why))) = outcome {
+                self.store.withdraw(key);
+                self.expel(
+                    session,
+                    &format!("the engine before had something of it that this cannot have: {why}"),
+                );
+            }
+        }
+        let sessions: Vec<u32> = self.clients.keys().copied().collect();
+        for session in sessions {
+            self.say(session, UNASKED, &Reply::Restarted { epoch: self.epoch });
+        }
+    }
+
+    fn resume_session(
+        &mut self,
+        key: u64,
+        session: u32,
+        peer: Peer,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), (u32, Denied)> {
+        let denied = |why| (session, why);
+        let [wire, memfd] = exactly(descriptors).map_err(denied)?;
+        // It was opened with the limit of that time.
+        let memory = Memory::open(memfd, usize::MAX).map_err(|error| denied(hostile(error)))?;
+        let mut client = Client::new(session, Wire::new(wire), peer);
+        client.stage = Stage::Attached(Attached::new(memory, key));
+        let watched = client.wire().map_or(Ok(()), |wire| self.epoll.add(wire, session.into()));
+        watched.map_err(|error| denied(hostile(error)))?;
+        self.last_session = self.last_session.max(session);
+        self.clients.insert(session, client);
+        Ok(())
+    }
+
+    fn grant_again(
+        &mut self,
+        key: u64,
+        session: u32,
+        core: u32,
+        request: Request,
+        note: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Denied> {
+        match request {
+            Request::OpenPort(port) => {
+                let [end] = exactly(descriptors)?;
+                self.have_port(session, port, end)?;
+                self.memory(session)?.1.ports.insert(port.core, key);
+            }
+            Request::OpenQueue(queue) => {
+                let [end] = exactly(descriptors)?;
+                self.have_queue(session, queue, end)?;
+                self.memory(session)?.1.queues.insert(queue.queue, key);
+            }
+            Request::Open(open) => self.open_again(key, session, core, open, note, descriptors)?,
+            _ => return Err(Denied::Hostile("a record of what is not kept".into())),
+        }
+        Ok(())
+    }
+
+    fn open_again(
+        &mut self,
+        key: u64,
+        session: u32,
+        core: u32,
+        open: Open,
+        note: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Denied> {
+        let core = self.core(core)?;
+        let plan = plan::resume(&open, note, descriptors)?;
+        self.have(
+            session,
+            Held { open, core, key: Some(key), answer: None, opening: None, ending: None },
+            plan,
+        )
+    }
+}
+
+fn exactly<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Denied> {
+    let came = descriptors.len();
+    descriptors
+        .try_into()
+        .map_err(|_| Denied::Hostile(format!("{came} descriptors with a record of {COUNT}")))
+}

@@ -1,0 +1,251 @@
+//! The process that starts the engine's, keeps what must outlive it, and starts the next.
+//!
+//! It owns the socket on which clients knock, and a shelf of records with descriptors, which the engine fills
+//! and the next one is handed ([`store`](crate::store)). It looks at nothing of what it keeps, knows no client
+//! and does no work of theirs: so there is little for it to die of. Its own death is the end of the engine
+//! ([`supervised`]), and of all sessions.
+//!
+//! An engine that dies again and again is started again with growing pauses. Invariant: the next engine is
+//! started only when no thread of the last one is left, and it is handed all that the last one has deposited.
+
+mod child;
+mod seat;
+mod shelf;
+mod supervised;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::EngineError;
+use crate::store::{LINK_VERSION, ToEngine, ToSupervisor};
+
+use child::Child;
+use seat::Seat;
+use shelf::Shelf;
+pub use supervised::supervised;
+
+/// What to supervise.
+pub struct Options {
+    /// Where clients attach.
+    pub path: PathBuf,
+    /// The engine's program: it is to call [`supervised`] with its standard input. Asked for each start.
+    pub program: Box<dyn FnMut() -> Command>,
+    /// Called once, when the first engine serves.
+    pub on_ready: Box<dyn FnMut()>,
+}
+
+/// What somebody wants of a supervisor: each becomes readable, and is read, when it is wanted.
+#[derive(Debug)]
+pub struct Wishes {
+    /// To end in order; a second time, at once.
+    pub stop: OwnedFd,
+    /// To start the engine anew, maybe from a newer program.
+    pub upgrade: OwnedFd,
+}
+
+/// The supervisor.
+struct Supervisor {
+    options: Options,
+    wishes: Wishes,
+    seat: Seat,
+    shelf: Shelf,
+    epoch: u64,
+    was_ready: bool,
+    pause: Duration,
+}
+
+/// What is to become of the engine that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aim {
+    /// It serves until it dies.
+    Serve,
+    /// It makes room for the next, and is killed if it takes too long.
+    Replace(Instant),
+    /// It ends in order, and is killed if it takes too long.
+    Stop(Instant),
+}
+
+/// Supervises an engine until somebody wants it to end.
+///
+/// # Errors
+/// [`EngineError`], if there is no engine at all. One that has served is started again whatever it dies of.
+pub fn supervise(options: Options, wishes: Wishes) -> Result<(), EngineError> {
+    // Each stream costs a descriptor here and two there.
+    isolane_reactor::core::raise_descriptor_limit()
+        .map_err(|error| EngineError::system("cannot have more descriptors", error))?;
+    let seat = Seat::take(&options.path)?;
+    let shelf = Shelf::default();
+    let mut supervisor =
+        Supervisor { options, wishes, seat, shelf, epoch: 0, was_ready: false, pause: Duration::ZERO };
+    while supervisor.run_engine()? {}
+    Ok(())
+}
+
+impl Supervisor {
+    /// Starts an engine and attends it to its end; true if there is to be another.
+    fn run_engine(&mut self) -> Result<bool, EngineError> {
+        self.epoch += 1;
+        let started = Instant::now();
+        let mut child = Child::start(&mut (self.options.program)())?;
+        self.hand_over(&mut child);
+        let mut aim = Aim::Serve;
+        let how = loop {
+            if let Some(status) = self.attend(&mut child, &mut aim)? {
+                break status;
+            }
+        };
+        if matches!(aim, Aim::Stop(_)) {
+            return Ok(false);
+        }
+        if !self.was_ready {
+            return Err(EngineError::Start { why: how });
+        }
+        if matches!(aim, Aim::Replace(_)) {
+            return Ok(true);
+        }
+        log::error!("the engine has died ({how}) and is started again");
+        self.rest(started.elapsed())
+    }
+
+    fn hand_over(&self, child: &mut Child) {
+        child.hand_over(self.shelf.keys());
+        child.say(ToEngine::Go { version: LINK_VERSION, epoch: self.epoch });
+    }
+
+    /// Waits for the next that happens, and acts on it. Returns how the engine has ended, if it has.
+    fn attend(&mut self, child: &mut Child, aim: &mut Aim) -> Result<Option<String>, EngineError> {
+        child.flush(&self.shelf, &self.seat);
+        let until = match *aim {
+            Aim::Serve => None,
+            Aim::Replace(until) | Aim::Stop(until) => Some(until),
+        };
+        let [dies, link, stop, upgrade] = self.wait(child, until)?;
+        if until.is_some_and(|until| Instant::now() >= until) {
+            child.kill();
+        }
+        if link {
+            while let Some((message, descriptors)) = child.receive() {
+                self.on_message(child, aim, message, descriptors);
+            }
+        }
+        if stop && drained(&self.wishes.stop) {
+            match aim {
+                Aim::Stop(_) => child.kill(),
+                _ => self.stop(child, aim),
+            }
+        }
+        if upgrade && drained(&self.wishes.upgrade) && *aim == Aim::Serve {
+            log::info!("the engine is started anew");
+            *aim = Aim::Replace(Instant::now() + HALT_MAX);
+            child.say(ToEngine::Halt);
+        }
+        // What it has said last was heard above.
+        if dies { child.wait().map(Some) } else { Ok(None) }
+    }
+
+    fn on_message(
+        &mut self,
+        child: &mut Child,
+        aim: &mut Aim,
+        message: ToSupervisor,
+        descriptors: Vec<OwnedFd>,
+    ) {
+        match message {
+            ToSupervisor::Deposit { key, record } => {
+                self.shelf.put(key, record, descriptors);
+                child.say(ToEngine::Deposited { key });
+            }
+            ToSupervisor::Withdraw { key } => self.shelf.remove(key),
+            ToSupervisor::Ready => {
+                if !std::mem::replace(&mut self.was_ready, true) {
+                    (self.options.on_ready)();
+                }
+            }
+            ToSupervisor::Idle => {
+                log::info!("nobody has been attached for a while: the engine ends");
+                self.stop(child, aim);
+            }
+        }
+    }
+
+    fn stop(&mut self, child: &mut Child, aim: &mut Aim) {
+        // Nobody is to find an engine that ends.
+        self.seat.leave();
+        *aim = Aim::Stop(Instant::now() + STOP_MAX);
+        child.say(ToEngine::Stop);
+    }
+
+    /// Which have become ready: the engine's end, what it says (or room to say more to it), and both wishes.
+    fn wait(&self, child: &Child, until: Option<Instant>) -> Result<[bool; 4], EngineError> {
+        let link = PollFlags::IN | if child.has_more_to_say() { PollFlags::OUT } else { PollFlags::empty() };
+        let mut watched = [
+            PollFd::from_borrowed_fd(child.process(), PollFlags::IN),
+            PollFd::from_borrowed_fd(child.link(), link),
+            PollFd::new(&self.wishes.stop, PollFlags::IN),
+            PollFd::new(&self.wishes.upgrade, PollFlags::IN),
+        ];
+        // An engine that has hung up is about to end; nothing more is heard of it.
+        let is_deaf = child.has_hung_up();
+        if is_deaf {
+            watched[1] = PollFd::new(&self.wishes.stop, PollFlags::empty());
+        }
+        let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        match poll(&mut watched, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(EngineError::system("cannot wait for the engine", error)),
+        }
+        let ready = std::array::from_fn(|at: usize| !watched[at].revents().is_empty());
+        let [dies, link, stop, upgrade] = ready;
+        Ok([dies, (link || dies) && !is_deaf, stop, upgrade])
+    }
+
+    /// Pauses before the next start, longer each time if the last engine has not lived long. False if somebody
+    /// wants no other.
+    fn rest(&mut self, lived: Duration) -> Result<bool, EngineError> {
+        if lived >= LIFE_MIN {
+            self.pause = Duration::ZERO;
+            return Ok(true);
+        }
+        let pause = self.pause;
+        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        let mut watched = [PollFd::new(&self.wishes.stop, PollFlags::IN)];
+        match poll(&mut watched, Some(&timespec(pause))) {
+            Ok(count) => Ok(count == 0),
+            Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(EngineError::system("cannot wait to start the engine again", error)),
+        }
+    }
+}
+
+/// Reads what made a wish readable; false if there was nothing.
+fn drained(wish: &OwnedFd) -> bool {
+    let mut bytes = [0u8; 64];
+    matches!(rustix::io::read(wish.as_fd(), &mut bytes[..]), Ok(count) if count > 0)
+}
+
+fn timespec(timeout: Duration) -> Timespec {
+    // Rounded up, so that who wakes too early does not spin.
+    let timeout = Duration::from_millis(timeout.as_nanos().div_ceil(1_000_000) as u64);
+    Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i32::MAX.into(), tv_nsec: 0 })
+}
+
+impl From<io::Error> for EngineError {
+    fn from(source: io::Error) -> EngineError {
+        EngineError::system("cannot start the engine's process", source)
+    }
+}
+
+/// An engine that has lived so long did not die of how it was started.
+const LIFE_MIN: Duration = Duration::from_secs(10);
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long an engine may take to end in order; it has less itself.
+const STOP_MAX: Duration = Duration::from_secs(8);
+/// How long it may take to make room.
+const HALT_MAX: Duration = Duration::from_secs(2);

@@ -1,0 +1,112 @@
+//! The engine's process, as it sees itself.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use isolane_attach::control::{Wire, WireError};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::store::{Kept, LINK_VERSION, Record, Store, ToEngine, ToSupervisor};
+use crate::{Config, Engine, EngineError};
+
+/// Serves as the engine of the supervisor at the other end of `link`, until that says so.
+///
+/// The process dies with the thread that has started it: a supervisor has one only.
+///
+/// # Errors
+/// [`EngineError`].
+pub fn supervised(config: Config, link: OwnedFd) -> Result<(), EngineError> {
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| EngineError::system("cannot be told of the supervisor's end", error))?;
+    isolane_reactor::core::raise_descriptor_limit()
+        .map_err(|error| EngineError::system("cannot have more descriptors", error))?;
+    let wire =
+        Wire::new(link.try_clone().map_err(|error| EngineError::system("cannot have its link", error))?);
+    let Handed { kept, listener, epoch } = take_over(&wire)?;
+    if epoch > 1 {
+        log::info!("engine {epoch} takes up what was kept: {} records", kept.len());
+    }
+    let next = kept.last().map_or(0, |last| last.key + 1);
+    let store = Arc::new(Store::of(Wire::new(link), next));
+    let engine = Engine::resume(config, listener, epoch, Arc::clone(&store), kept)?;
+    store.tell(&ToSupervisor::Ready);
+    let outcome = attend(&wire, &store, &engine);
+    store.on_over();
+    if outcome? == Order::Stop && !engine.stop(STOP_TIME_MAX) {
+        log::warn!("the engine ends though not everything was done within {} s", STOP_TIME_MAX.as_secs());
+    }
+    Ok(())
+}
+
+/// What the supervisor has handed over.
+struct Handed {
+    kept: Vec<Kept>,
+    listener: OwnedFd,
+    epoch: u64,
+}
+
+/// What the supervisor wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Stop,
+    Halt,
+}
+
+fn take_over(wire: &Wire) -> Result<Handed, EngineError> {
+    let mut kept = Vec::new();
+    loop {
+        let packet = wire.receive(true).map_err(orphaned)?;
+        let Some(packet) = packet else { continue };
+        match ToEngine::decode(&packet.bytes).map_err(orphaned)? {
+            ToEngine::Kept { key, record } => {
+                let record = Record::decode(&record).map_err(orphaned)?;
+                kept.push(Kept { key, record, descriptors: packet.descriptors });
+            }
+            ToEngine::Go { version: LINK_VERSION, epoch } => {
+                let listener = packet.descriptors.into_iter().next();
+                let listener = listener.ok_or_else(|| orphaned("it has no listener"))?;
+                return Ok(Handed { kept, listener, epoch });
+            }
+            ToEngine::Go { version, .. } => {
+                let why = format!("it speaks version {version}, this program {LINK_VERSION}: end it, too");
+                return Err(orphaned(why));
+            }
+            message => return Err(orphaned(format!("it has said {message:?} before it was time"))),
+        }
+    }
+}
+
+/// Hears the supervisor until it wants the engine to end.
+fn attend(wire: &Wire, store: &Store, engine: &Engine) -> Result<Order, EngineError> {
+    loop {
+        let mut watched =
+            [PollFd::new(wire, PollFlags::IN), PollFd::from_borrowed_fd(engine.ended(), PollFlags::IN)];
+        match poll(&mut watched, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(EngineError::system("cannot wait for the supervisor", error)),
+        }
+        let is_broken = !watched[1].revents().is_empty();
+        match wire.receive(false) {
+            Ok(Some(packet)) => match ToEngine::decode(&packet.bytes).map_err(orphaned)? {
+                ToEngine::Deposited { key } => store.on_deposited(key),
+                ToEngine::Stop => return Ok(Order::Stop),
+                ToEngine::Halt => return Ok(Order::Halt),
+                message => return Err(orphaned(format!("it has said {message:?} in the middle"))),
+            },
+            Ok(None) if is_broken => return Err(EngineError::Broken),
+            Ok(None) => {}
+            Err(WireError::Closed) => return Err(orphaned("it has ended")),
+            Err(error) => return Err(orphaned(error)),
+        }
+    }
+}
+
+fn orphaned(why: impl ToString) -> EngineError {
+    EngineError::Orphaned { why: why.to_string() }
+}
+
+/// How long an engine takes to end in order.
+const STOP_TIME_MAX: Duration = Duration::from_secs(5);
