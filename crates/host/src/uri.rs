@@ -43,7 +43,7 @@ pub struct Uri {
 /// Through whom a volume is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// The engine that listens where engines do by default.
+    /// The engine that listens where engines do by default. One is started if there is none.
     Engine,
     /// The engine that listens on this path.
     EngineAt(PathBuf),

@@ -23,6 +23,8 @@ pub(super) struct Opening {
     pub options: Options,
     /// Where the engine listens.
     pub path: PathBuf,
+    /// Whether one is started if there is none.
+    starts: bool,
 }
 
 /// A volume that is open.
@@ -45,18 +47,18 @@ impl Opening {
             let cores = "cores of this process for a volume that an engine drives; leave them out";
             return Err(ConnectError::Unsupported(cores.to_owned()));
         }
-        let path = match options.via.as_ref().or(uri.via.as_ref()) {
-            Some(Via::EngineAt(path)) => path.clone(),
-            Some(Via::Engine) | None => isolane_attach::default_path(),
+        let (path, starts) = match options.via.as_ref().or(uri.via.as_ref()) {
+            Some(Via::EngineAt(path)) => (path.clone(), false),
+            Some(Via::Engine) | None => (isolane_attach::default_path(), true),
         };
-        Ok(Opening { uri: Uri { via: None, cores: Cores::default(), ..uri.clone() }, options, path })
+        Ok(Opening { uri: Uri { via: None, cores: Cores::default(), ..uri.clone() }, options, path, starts })
     }
 
     /// A session with the engine, and the queue that it tells of this volume.
     pub fn attach(&self) -> Result<(Session, Queue), ConnectError> {
         let (count, bytes) = Slots::shape(&self.options);
         let memory_bytes = count * bytes + OTHER_BYTES;
-        let options = isolane_attach::Options { path: self.path.clone(), memory_bytes, starts: true };
+        let options = isolane_attach::Options { path: self.path.clone(), memory_bytes, starts: self.starts };
         let session = Session::open(&options).map_err(at_engine)?;
         let queue = session.open_queue(QUEUE_ENTRIES).map_err(at_engine)?;
         Ok((session, queue))

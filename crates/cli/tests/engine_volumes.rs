@@ -1,0 +1,121 @@
+//! Volumes through the engine's program while that is killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const NQN: &str = "nqn.2024-01.org.example:engine-volumes";
+
+/// A program that says on its first line where it listens, ended with the test.
+struct Server {
+    child: Child,
+    line: String,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let line = line.trim().strip_prefix("listening on ").expect("where it listens").to_owned();
+        Server { child, line }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isolane"));
+    command.args(["--log-level", "error"]);
+    command
+}
+
+struct World {
+    target: Server,
+    engine: Server,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    fn start() -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let serve = ["serve", "mem:16M", "--listen", "127.0.0.1:0", "--nqn", NQN, "--mode", "sleep"];
+        let target = Server::start(program().args(serve));
+        let socket: PathBuf = folder.path().join("sock");
+        let engine = Server::start(program().args(["engine", "--mode", "sleep", "--socket"]).arg(socket));
+        World { target, engine, _folder: folder }
+    }
+
+    fn bench(&self, arguments: &[&str]) -> Command {
+        let mut command = program();
+        let uri = format!("nvme+tcp://{}/{NQN}?via={}", self.target.line, self.engine.line);
+        command.args(["bench", &uri, "--mode", "sleep"]).args(arguments);
+        command
+    }
+
+    /// Kills the engine's process, the only child of its supervisor, if there is one now.
+    fn kill_engine(&self) -> bool {
+        let children = format!("/proc/{0}/task/{0}/children", self.engine.child.id());
+        let children = fs::read_to_string(children).unwrap_or_default();
+        let Some(pid) = children.split_whitespace().next() else { return false };
+        Command::new("kill").args(["-9", pid]).status().unwrap().success()
+    }
+
+    /// Kills it so often while a command runs, each time after a while, and returns what the command said.
+    fn run_while_killing(&self, mut command: Command, kills: u32) -> String {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (end, mut killed) = (Instant::now() + Duration::from_secs(120), 0);
+        let status = loop {
+            std::thread::sleep(Duration::from_millis(250));
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            killed += u32::from(killed < kills && self.kill_engine());
+            assert!(Instant::now() < end, "it hangs");
+        };
+        let output = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+        assert!(status.success(), "{output}");
+        assert_eq!(killed, kills, "it ended before the engine was killed so often");
+        output
+    }
+}
+
+#[test]
+fn no_write_is_lost_or_doubled_by_an_engine_that_is_killed() {
+    let world = World::start();
+    let arguments = ["--verify", "--rw", "randrw", "--depth", "16", "--bs", "4k", "--time", "5s"];
+    let output = world.run_while_killing(world.bench(&arguments), 5);
+    assert!(output.contains(" 0 wrong"), "{output}");
+}
+
+#[test]
+fn threads_that_share_a_volume_go_on_after_the_engine_was_killed() {
+    let world = World::start();
+    let arguments = ["--threads", "2", "--rw", "randread", "--bs", "4k", "--time", "3s"];
+    let output = world.run_while_killing(world.bench(&arguments), 3);
+    assert!(output.contains("IOPS"), "{output}");
+}
+
+#[test]
+fn several_processes_verify_their_own_parts_beside_each_other() {
+    let world = World::start();
+    let others: Vec<Child> = (0..3)
+        .map(|seed| {
+            let seed = seed.to_string();
+            let arguments = ["--rw", "randread", "--time", "3s", "--seed", &seed];
+            world.bench(&arguments).stdout(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    let output = world.run_while_killing(world.bench(&["--verify", "--rw", "randrw", "--time", "2s"]), 1);
+    assert!(output.contains(" 0 wrong"), "{output}");
+    for mut other in others {
+        assert!(other.wait().unwrap().success());
+    }
+}
