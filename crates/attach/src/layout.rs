@@ -149,11 +149,9 @@ pub mod stream {
     pub const RX_DISCARDED: u64 = RX_WANT + LINE;
     /// Word, the engine's: bytes that it is about to have out of the kernel.
     pub const RX_DISCARDING: u64 = RX_DISCARDED + size_of::<u64>() as u64;
-    /// Word, the engine's: not 0 once it uses nothing of the stream any more.
-    pub const GONE: u64 = RX_DISCARDED + LINE;
 
     const LINE: u64 = Flag::BYTES as u64;
-    const _: () = assert!(GONE + LINE <= BYTES as u64);
+    const _: () = assert!(RX_DISCARDED + LINE <= BYTES as u64);
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What an application links to have its network processing done by an isolated engine.
 //!
 //! * [`Session`]: the connection to an engine, and the memory that is shared with it.
+//! * [`stream`]: connections whose bytes go through the engine.
 //! * [`control`]: what both say to each other over the Unix socket between them; the engine uses it, too.
 //! * [`layout`]: where what is in the shared memory; as well.
 //!

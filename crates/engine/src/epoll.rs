@@ -98,6 +98,7 @@ fn ready(flags: EventFlags) -> Ready {
     Ready {
         readable: hung_up || flags.intersects(EventFlags::IN.union(EventFlags::RDHUP)),
         writable: hung_up || flags.contains(EventFlags::OUT),
+        finished: flags.contains(EventFlags::RDHUP),
         hung_up,
     }
 }

@@ -39,6 +39,20 @@ pub trait Service {
     /// The flag that the application takes before it rings a doorbell.
     fn told(&self) -> &Flag;
 
+    /// It has been idle for a while, and is to become cold: arms the flag, and looks once more. Whatever is found
+    /// keeps it hot.
+    ///
+    /// # Errors
+    /// As [`Service::look`].
+    fn rest(&mut self, turn: &Turn) -> Result<Looked, Hostile> {
+        self.told().arm();
+        let looked = self.look(turn);
+        if looked != Ok(Looked::Nothing) {
+            self.told().disarm();
+        }
+        looked
+    }
+
     /// What its core is to watch in its epoll, as long as it lives. Asked once, when it is there.
     fn source(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -77,6 +91,8 @@ pub struct Ready {
     pub readable: bool,
     /// Something may be written.
     pub writable: bool,
+    /// The other side says nothing more, in order or not.
+    pub finished: bool,
     /// It is broken, or over in both directions.
     pub hung_up: bool,
 }
@@ -188,17 +204,19 @@ impl Notifier {
         Rc::new(Notifier { end: RefCell::new((sender, bell)), is_dirty: Cell::new(false), dirty })
     }
 
-    /// Tells the application something. If its ring is full it is not told: objects tell nothing twice before
-    /// the application asks again, so it has made its ring too small.
+    /// Tells the application something. Returns false if its ring is full, so that it is not told: it has made
+    /// its ring too small, or does not look at it.
     ///
     /// # Errors
     /// [`Hostile`].
-    pub fn push(self: &Rc<Self>, entry: &Entry) -> Result<(), Hostile> {
-        self.end.borrow_mut().0.push(entry)?;
+    pub fn push(self: &Rc<Self>, entry: &Entry) -> Result<bool, Hostile> {
+        if !self.end.borrow_mut().0.push(entry)? {
+            return Ok(false);
+        }
         if !self.is_dirty.replace(true) {
             self.dirty.borrow_mut().push(Rc::clone(self));
         }
-        Ok(())
+        Ok(true)
     }
 
     pub(crate) fn publish(&self) {

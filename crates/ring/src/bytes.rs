@@ -123,6 +123,12 @@ impl Writer {
         self.index.publish();
     }
 
+    /// Bytes there is room for, as far as was seen.
+    #[inline]
+    pub fn room(&self) -> u64 {
+        self.index.room()
+    }
+
     /// Bytes that were written and, as far as was seen, not read.
     pub fn unread(&self) -> u64 {
         self.index.unconsumed()

@@ -25,6 +25,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use crate::AttachError;
 use crate::control::{Hello, Limits, Reply, Request, VERSION, Welcome, Wire, WireError};
+use crate::stream::Tasks;
 
 use line::Line;
 pub use port::Port;
@@ -44,6 +45,7 @@ struct Inner {
     /// One for each core of the engine.
     ports: Vec<Port>,
     next_id: AtomicU32,
+    tasks: Mutex<Weak<Tasks>>,
 }
 
 /// How to attach.
@@ -111,7 +113,15 @@ impl Session {
         let ports = cores.map(|core| Port::open(&line, &memory, &mut arena, core));
         let ports = ports.collect::<Result<_, _>>().inspect_err(|_| line.hang_up())?;
         let arena = Mutex::new(arena);
-        Ok(Session(Arc::new(Inner { line, memory, arena, welcome, ports, next_id: AtomicU32::new(1) })))
+        Ok(Session(Arc::new(Inner {
+            line,
+            memory,
+            arena,
+            welcome,
+            ports,
+            next_id: AtomicU32::new(1),
+            tasks: Mutex::default(),
+        })))
     }
 
     /// Asks the engine for something and waits for the answer, which is anything but a refusal. If the engine
@@ -162,6 +172,20 @@ impl Session {
     /// [`AttachError`].
     pub fn open_queue(&self, entries: u32) -> Result<Queue, AttachError> {
         Queue::open(self, entries)
+    }
+
+    /// Who wakes the tasks of its streams; there is one as long as there is a stream.
+    pub(crate) fn tasks(
+        &self,
+        start: impl FnOnce() -> Result<Arc<Tasks>, AttachError>,
+    ) -> Result<Arc<Tasks>, AttachError> {
+        let mut tasks = self.0.tasks.lock();
+        if let Some(tasks) = tasks.upgrade() {
+            return Ok(tasks);
+        }
+        let started = start()?;
+        *tasks = Arc::downgrade(&started);
+        Ok(started)
     }
 
     /// The doorbells of one of the engine's cores, by index.

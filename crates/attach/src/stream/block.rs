@@ -26,7 +26,6 @@ pub struct Block {
     rx_want: Shared<AtomicU64>,
     rx_discarded: Shared<AtomicU64>,
     rx_discarding: Shared<AtomicU64>,
-    gone: Shared<AtomicU64>,
 }
 
 /// How a direction of a stream has ended.
@@ -58,7 +57,6 @@ impl Block {
             rx_want: memory.number(place(at::RX_WANT))?,
             rx_discarded: memory.number(place(at::RX_DISCARDED))?,
             rx_discarding: memory.number(place(at::RX_DISCARDING))?,
-            gone: memory.number(place(at::GONE))?,
         })
     }
 
@@ -133,16 +131,6 @@ impl Block {
     /// The engine's: so many are.
     pub fn set_rx_discarded(&self, position: u64) {
         self.rx_discarded.store(position, Ordering::Release);
-    }
-
-    /// Whether the engine uses nothing of the stream's memory any more, after a close.
-    pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire) != 0
-    }
-
-    /// The engine's: the last thing it writes there.
-    pub fn set_gone(&self) {
-        self.gone.store(1, Ordering::Release);
     }
 }
 

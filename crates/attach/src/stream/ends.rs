@@ -6,7 +6,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use isolane_ring::{Memory, MemoryError, bytes};
-use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use super::block::{Block, End};
@@ -126,28 +125,36 @@ impl Outgoing {
         Ok(Moved { bytes: count, rings: self.block.told.take() })
     }
 
-    /// As [`Outgoing::try_write`], but past the ring if nothing waits there: on the application's own socket,
-    /// whose turn it is then. That costs fewer copies, which pays for long writes.
+    /// As [`Outgoing::try_write`], but past the ring if nothing waits there.
     ///
     /// # Errors
     /// As [`Outgoing::try_write`].
     pub fn try_write_past(&mut self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Moved> {
-        self.check()?;
-        self.ring.refresh().map_err(broken)?;
-        // All that was put in is published as consumed, so that it is in the kernel, before these.
-        if self.ring.unread() > 0 {
+        if !self.is_idle()? {
             return self.try_write(bytes);
         }
-        match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(count) => {
-                self.native += count as u64;
-                self.block.set_tx_native(self.native);
-                Ok(Moved { bytes: count, rings: false })
-            }
+        match self.send_past(socket, bytes) {
             // The engine hears when there is room again.
-            Err(Errno::AGAIN | Errno::INTR) => self.try_write(bytes),
-            Err(error) => Err(error.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.try_write(bytes),
+            outcome => Ok(Moved { bytes: outcome?, rings: false }),
         }
+    }
+
+    /// Sends on the application's own socket, without waiting. Only where nothing waits in the ring
+    /// ([`Outgoing::is_idle`]).
+    ///
+    /// # Errors
+    /// As [`Outgoing::try_write`].
+    ///
+    /// # Panics
+    /// If something does: these bytes would come before it.
+    pub fn send_past(&mut self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+        self.check()?;
+        assert!(self.ring.unread() == 0, "bytes wait in the ring to be sent before");
+        let count = send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        self.native += count as u64;
+        self.block.set_tx_native(self.native);
+        Ok(count)
     }
 
     #[inline]
@@ -187,20 +194,20 @@ impl Outgoing {
         self.is_shut
     }
 
-    /// Whether all that was written is in the kernel.
+    /// Whether nothing waits in the ring: all that was put in is in the kernel. Or nothing can be sent at all.
     ///
     /// # Errors
     /// `InvalidData` if the engine breaks the rules.
-    pub fn is_sent(&mut self) -> io::Result<bool> {
+    pub fn is_idle(&mut self) -> io::Result<bool> {
         self.ring.refresh().map_err(broken)?;
-        Ok(self.ring.unread() == 0)
+        Ok(self.ring.unread() == 0 || self.check().is_err())
     }
 
     /// What the engine has not sent; only once it does not work on the stream any more.
     ///
     /// # Errors
     /// `InvalidData` if the engine breaks the rules.
-    pub fn take_back(mut self) -> io::Result<Vec<u8>> {
+    pub fn unsent(&mut self) -> io::Result<Vec<u8>> {
         self.ring.take_back().map_err(broken)
     }
 }

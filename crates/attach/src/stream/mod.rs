@@ -3,9 +3,260 @@
 //! The application keeps the real socket, the engine works on a duplicate of it. What is received stays in the
 //! kernel until the application has read it, and what is written and not sent yet can be sent by the
 //! application itself: so a stream is taken back at any moment, and survives the engine's death.
+//!
+//! * [`Stream`]: a connection, as `std`'s `TcpStream` is one; [`Stream::adopt`] and [`Stream::into_std`] are the way
+//!   there and back. Blocking, with timeouts; without waiting; async. [`Listener`] makes them of those that connect.
+//! * [`Poller`]: one thread that waits for many streams.
+//! * [`Incoming`], [`Outgoing`], [`Block`]: the ends of the rings, and what both sides see beside them.
+//!
+//! While a stream is adopted, its socket is not to be read or written by others, or by the application itself
+//! past the stream. An urgent byte that comes meanwhile is read in its place among the others.
 
 mod block;
 mod ends;
+mod halves;
+mod listener;
+mod options;
+mod poller;
+mod shared;
+mod tasks;
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::{AttachError, Session};
 
 pub use block::{Block, End};
 pub use ends::{Incoming, Moved, Outgoing, ends};
+pub use halves::{ReadHalf, WriteHalf};
+pub use listener::Listener;
+pub use options::StreamOptions;
+pub use poller::Poller;
+pub(crate) use tasks::Tasks;
+
+/// A TCP connection whose bytes go through an engine. Dropping it closes it: what was written is still sent.
+pub struct Stream {
+    read: ReadHalf,
+    write: WriteHalf,
+}
+
+/// What a thread waits for on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Bytes, or their end.
+    Read,
+    /// Room, or an error.
+    Write,
+    /// Either.
+    Both,
+}
+
+impl Stream {
+    /// Connects, as `TcpStream::connect` does, and has the connection adopted.
+    ///
+    /// # Errors
+    /// As `TcpStream::connect`, and [`Stream::adopt`].
+    pub fn connect(session: &Session, address: impl ToSocketAddrs) -> io::Result<Stream> {
+        Ok(Stream::adopt(session, TcpStream::connect(address)?)?)
+    }
+
+    /// Has the engine do the network processing of a connection from now on, with the default
+    /// [`StreamOptions`].
+    ///
+    /// # Errors
+    /// [`AttachError::Refused`] for a socket that cannot be adopted: it must be a connected TCP socket, without kernel
+    /// TLS or error queue. [`AttachError::NoRoom`], [`AttachError::Over`].
+    pub fn adopt(session: &Session, socket: TcpStream) -> Result<Stream, AttachError> {
+        StreamOptions::default().adopt(session, socket)
+    }
+
+    /// Takes the connection back: a socket that no engine knows of any more. What was written and not sent yet
+    /// is sent first, by this thread, for as long as the write timeout allows between two bits of progress.
+    ///
+    /// # Errors
+    /// Of the session, or of sending; the connection is closed then.
+    pub fn into_std(mut self) -> io::Result<TcpStream> {
+        let (socket, unsent, is_shut) = self.take_back()?;
+        halves::send_all(socket.as_fd(), &unsent, self.write.timeout)?;
+        if is_shut {
+            socket.shutdown(Shutdown::Write)?;
+        }
+        Ok(socket)
+    }
+
+    /// As [`Stream::into_std`], without sending: returns what is to be sent before anything else.
+    ///
+    /// # Errors
+    /// Of the session.
+    pub fn into_parts(mut self) -> io::Result<(TcpStream, Vec<u8>)> {
+        let (socket, unsent, _) = self.take_back()?;
+        Ok((socket, unsent))
+    }
+
+    fn take_back(&mut self) -> io::Result<(TcpStream, Vec<u8>, bool)> {
+        let socket = self.read.shared.release()?;
+        let unsent = self.write.outgoing.unsent()?;
+        Ok((socket, unsent, self.write.outgoing.is_shut()))
+    }
+
+    /// Two halves, for two threads.
+    pub fn split(self) -> (ReadHalf, WriteHalf) {
+        (self.read, self.write)
+    }
+
+    /// Its name in the session, by which a [`Poller`] calls it.
+    pub fn id(&self) -> u32 {
+        self.read.shared.id
+    }
+
+    /// The engine's core that works on it, by index in [`Session::cores`].
+    pub fn core(&self) -> u32 {
+        self.read.shared.core
+    }
+
+    /// The socket, for its addresses and options. Not to be read, written or shut down.
+    pub fn socket(&self) -> &TcpStream {
+        &self.read.shared.socket
+    }
+
+    /// As `TcpStream::peer_addr`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket().peer_addr()
+    }
+
+    /// As `TcpStream::local_addr`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket().local_addr()
+    }
+
+    /// How long a read waits, for ever if `None`.
+    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) {
+        self.read.timeout = timeout;
+    }
+
+    /// How long a write waits, for ever if `None`.
+    pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
+        self.write.timeout = timeout;
+    }
+
+    /// Reads what there is, without waiting; 0 if the peer sends nothing more.
+    ///
+    /// # Errors
+    /// `WouldBlock`; what the connection has failed with; `ConnectionAborted` if the session is over.
+    #[inline]
+    pub fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.read.try_read(bytes)
+    }
+
+    /// Writes what there is room for, without waiting.
+    ///
+    /// # Errors
+    /// As [`Stream::try_read`]; `BrokenPipe` after a shutdown.
+    #[inline]
+    pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write.try_write(bytes)
+    }
+
+    /// Shuts a direction down, or both: the peer is told once all that was written is sent; reads end behind
+    /// what is in the ring.
+    ///
+    /// # Errors
+    /// Of the session.
+    pub fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
+        if how != Shutdown::Write {
+            self.read.shut();
+        }
+        if how != Shutdown::Read {
+            self.write.shut()?;
+        }
+        Ok(())
+    }
+
+    /// Asks for a notice in its [`Poller`] once there is what is waited for, and says whether it is there
+    /// already; then there may be one all the same.
+    ///
+    /// # Errors
+    /// Of the session.
+    pub fn arm(&mut self, interest: Interest) -> io::Result<bool> {
+        self.read.shared.waiters.block.notify.arm();
+        self.read.shared.check()?;
+        let reads = interest != Interest::Write && self.read.incoming.is_ready()?;
+        Ok(reads || (interest != Interest::Read && self.write.outgoing.is_ready()?))
+    }
+
+    /// Reads, for a task that is woken when it can. Not for streams of a [`Poller`], which wakes no task.
+    ///
+    /// # Errors
+    /// As [`Stream::try_read`], without `WouldBlock`.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.read.poll_read(context, bytes)
+    }
+
+    /// Writes, for a task that is woken when it can.
+    ///
+    /// # Errors
+    /// As [`Stream::try_write`], without `WouldBlock`.
+    pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.write.poll_write(context, bytes)
+    }
+
+    /// Reads, in a task of any executor.
+    ///
+    /// # Errors
+    /// As [`Stream::try_read`], without `WouldBlock`.
+    pub async fn read_async(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.read.read_async(bytes).await
+    }
+
+    /// Writes, in a task of any executor.
+    ///
+    /// # Errors
+    /// As [`Stream::try_write`], without `WouldBlock`.
+    pub async fn write_async(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write.write_async(bytes).await
+    }
+}
+
+impl Read for Stream {
+    #[inline]
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.read.read(bytes)
+    }
+}
+
+impl Write for Stream {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("id", &self.id())
+            .field("core", &self.core())
+            .field("socket", self.socket())
+            .finish_non_exhaustive()
+    }
+}

@@ -7,6 +7,7 @@ use isolane_ring::Memory;
 
 use super::Denied;
 use crate::service::Plan;
+use crate::stream;
 use crate::volume::Volumes;
 
 /// What it takes to have this object. `descriptor` is what came with the request: the socket of a stream.
@@ -16,13 +17,17 @@ use crate::volume::Volumes;
 /// client of ours would ask for it, for its places are outside of the memory.
 pub(super) fn plan(
     open: &Open,
-    _descriptor: Option<OwnedFd>,
+    descriptor: Option<OwnedFd>,
     _memory: &Memory,
     volumes: &Volumes,
+    cores: &[usize],
 ) -> Result<Plan, Denied> {
-    match &open.object {
-        Object::Stream(_) => Err(Denied::Refused("this engine serves no streams".into())),
-        Object::Volume { uri, details } => volumes.plan(uri, details).map_err(Denied::Refused),
+    match (&open.object, descriptor) {
+        (Object::Stream(place), Some(socket)) => {
+            stream::adopt(socket, *place, cores).map_err(Denied::Refused)
+        }
+        (Object::Stream(_), None) => Err(Denied::Hostile("a stream without its socket".into())),
+        (Object::Volume { uri, details }, _) => volumes.plan(uri, details).map_err(Denied::Refused),
     }
 }
 
@@ -31,10 +36,16 @@ pub(super) fn plan(
 ///
 /// # Errors
 /// [`Denied`]: then its session is dropped.
-pub(super) fn resume(open: &Open, _note: &[u8], _descriptors: Vec<OwnedFd>) -> Result<Plan, Denied> {
-    match open.object {
-        Object::Stream(_) => Err(Denied::Refused("this engine serves no streams".into())),
+pub(super) fn resume(
+    open: &Open,
+    note: &[u8],
+    descriptors: Vec<OwnedFd>,
+    cores: &[usize],
+) -> Result<Plan, Denied> {
+    match (&open.object, descriptors.into_iter().next()) {
+        (Object::Stream(_), Some(socket)) => stream::resume(socket, note, cores).map_err(Denied::Hostile),
+        (Object::Stream(_), None) => Err(Denied::Hostile("a stream was kept without its socket".into())),
         // Its application opens it anew.
-        Object::Volume { .. } => Err(Denied::Hostile("nothing is kept of volumes".into())),
+        (Object::Volume { .. }, _) => Err(Denied::Hostile("nothing is kept of volumes".into())),
     }
 }

@@ -198,7 +198,7 @@ impl Control {
         if attached.count(&open.object) >= count_max as usize {
             return Err(Denied::limit(what, count_max));
         }
-        let mut plan = plan::plan(&open, descriptor, &memory, &self.volumes)?;
+        let mut plan = plan::plan(&open, descriptor, &memory, &self.volumes, &self.config.cores)?;
         let core = open.core.or(plan.core).unwrap_or_else(|| self.next_core());
         let key = match std::mem::take(&mut plan.kept) {
             kept if kept.is_nothing() => None,

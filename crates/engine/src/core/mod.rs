@@ -27,7 +27,7 @@ use crate::epoll::{Epoll, Event};
 use crate::service::{Build, Built, Dirty, Ending, Hostile, Looked, Notifier, Place, Turn};
 
 pub(crate) use mail::{Mail, Notice, Said};
-use objects::{Objects, Slot};
+use objects::Objects;
 use ports::Ports;
 
 /// One core of the engine.
@@ -199,7 +199,7 @@ impl Core {
         while let Some((index, slot)) = self.objects.hot(at) {
             let looked = match slot.service.look(&turn) {
                 Ok(Looked::Nothing) if now.saturating_duration_since(slot.worked) >= lingers => {
-                    look_again(slot, &turn)
+                    slot.service.rest(&turn)
                 }
                 Ok(Looked::Nothing) => {
                     at += 1;
@@ -282,16 +282,6 @@ impl Core {
     fn say(&self, session: u32, said: Said) {
         let _ = self.control.send(Notice::Said { session, said });
     }
-}
-
-/// Arms the flag of an object that is about to become cold, and looks once more.
-fn look_again(slot: &mut Slot, turn: &Turn) -> Result<Looked, Hostile> {
-    slot.service.told().arm();
-    let looked = slot.service.look(turn);
-    if looked != Ok(Looked::Nothing) {
-        slot.service.told().disarm();
-    }
-    looked
 }
 
 /// Beside hot objects the kernel is asked every so many turns.

@@ -44,7 +44,7 @@ impl Service for Played {
         if has_work.is_err() {
             return Ok(Looked::Nothing);
         }
-        self.queue.as_ref().map_or(Ok(()), |queue| queue.push(&notice::entry(self.id)))?;
+        self.queue.as_ref().map_or(Ok(true), |queue| queue.push(&notice::entry(self.id)))?;
         Ok(Looked::Worked)
     }
 

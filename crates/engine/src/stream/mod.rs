@@ -25,9 +25,11 @@
 //! Invariant: not one byte is lost, doubled or reordered, whenever this process ends; a client that writes
 //! anything into the words harms its own stream alone.
 
+mod closer;
 mod fuse;
 mod kept;
 mod receive;
+mod service;
 mod transmit;
 
 #[cfg(test)]
@@ -37,19 +39,22 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use isolane_attach::stream::Block;
-use isolane_ring::{Impossible, Memory, MemoryError, adopted};
+use isolane_attach::stream::{Block, End};
+use isolane_ring::{Flag, Impossible, Memory, MemoryError, adopted};
+use rustix::io::Errno;
 use rustix::net::sockopt;
 
+use closer::Socket;
 use fuse::Fuse;
 pub use kept::{Kept, Refusal};
 use receive::Receive;
+pub(crate) use service::{adopt, resume};
 use transmit::Transmit;
 
 /// A stream that the engine works on.
 #[derive(Debug)]
 pub struct Machine {
-    socket: OwnedFd,
+    socket: Socket,
     block: Block,
     kept: Kept,
     rx: Receive,
@@ -74,7 +79,8 @@ pub struct Looked {
     pub is_busy: bool,
     /// The application has asked to be told of it: an entry in its queue is due.
     pub notifies: bool,
-    /// It was closed and all is done: [`Machine::finish`] is next.
+    /// It was closed, and all is done: [`Machine::hand_back`] is next, for others may have the socket, too. Then
+    /// it is dropped, which resets the connection if bytes are unread.
     pub is_over: bool,
 }
 
@@ -134,7 +140,7 @@ impl Machine {
         block.told.disarm();
         block.rx_flag.rouse_anyway();
         block.tx_flag.rouse_anyway();
-        Ok(Machine { socket, block, kept, rx, tx, closing: None, fuse })
+        Ok(Machine { socket: Socket::new(socket), block, kept, rx, tx, closing: None, fuse })
     }
 
     /// The socket, to be watched on edges for what [`Machine::on_ready`] is told.
@@ -145,6 +151,11 @@ impl Machine {
     /// What the next engine needs.
     pub fn kept(&self) -> &Kept {
         &self.kept
+    }
+
+    /// The flag that the application takes before it rings.
+    pub fn told(&self) -> &Flag {
+        &self.block.told
     }
 
     /// A poller has said something.
@@ -184,9 +195,13 @@ impl Machine {
     pub fn rest(&mut self) -> Result<bool, Stop> {
         self.rx.settle(self.socket.as_fd(), &self.block, &self.fuse)?;
         self.block.told.arm();
-        let closes = self.closing.is_some();
-        let has_work = self.tx.has_work(&self.block)? || (!closes && self.rx.has_work(&self.block)?);
-        if has_work || (closes && self.rx.is_readable) {
+        let receives = match self.closing {
+            None => self.rx.has_work(&self.block)?,
+            // It may have to be reset.
+            Some(_) => self.rx.is_readable,
+        };
+        let has_work = receives || self.tx.has_work(&self.block)?;
+        if has_work {
             self.block.told.disarm();
         }
         Ok(!has_work)
@@ -203,6 +218,23 @@ impl Machine {
             self.closing = Some(Closing { sent: self.tx.sent(), until: now + DRAIN });
             self.rx.is_readable = true;
         }
+    }
+
+    /// Whether it was closed.
+    pub fn is_closing(&self) -> bool {
+        self.closing.is_some()
+    }
+
+    /// It cannot go on: the application is told so, in both directions, and may go on without an engine if it
+    /// likes.
+    pub fn give_up(&self) {
+        let aborted = End::Failed(Errno::CONNABORTED.raw_os_error());
+        self.block.end_rx(aborted);
+        self.block.end_tx(aborted);
+        self.block.rx_flag.rouse_anyway();
+        self.block.tx_flag.rouse_anyway();
+        // Whoever has broken the socket may have broken it so that this fails.
+        let _ = self.restore();
     }
 
     /// When it is to be looked at even if nothing happens.
@@ -240,16 +272,6 @@ impl Machine {
     pub fn hand_back(&mut self) -> Result<(), Stop> {
         self.rx.settle(self.socket.as_fd(), &self.block, &self.fuse)?;
         self.restore()
-    }
-
-    /// After a close: the socket, to be closed, which resets the connection if bytes are unread. Others may
-    /// have it, too, and find it as it was.
-    ///
-    /// # Errors
-    /// [`Stop`].
-    pub fn finish(mut self) -> Result<(OwnedFd, Block), Stop> {
-        self.hand_back()?;
-        Ok((self.socket, self.block))
     }
 
     fn restore(&self) -> Result<(), Stop> {

@@ -102,13 +102,12 @@ impl Receive {
         fuse: &Fuse,
         kept: &Kept,
     ) -> Result<Done, Stop> {
-        let asked = self.ring.refresh()?.min(QUANTUM as u64);
         let peeked = self.ring.peek_from(socket, QUANTUM)?;
         fuse.burn()?;
         match peeked {
             Ok(Peeked::Bytes(count)) => {
-                // An edge tells of what comes later.
-                self.is_readable = count as u64 == asked || self.is_hung;
+                // Less than there was room for is all there was: an edge tells of what comes later.
+                self.is_readable = self.ring.room() == 0 || count == QUANTUM || self.is_hung;
                 self.ring.publish();
                 fuse.burn()?;
                 block.rx_flag.rouse();

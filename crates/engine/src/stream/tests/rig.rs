@@ -253,7 +253,7 @@ impl Rig {
         }
         (self.engine, self.stored) = (None, None);
         self.rung = false;
-        let rest = self.app.take().expect("adopted").1.take_back().unwrap();
+        let rest = self.app.take().expect("adopted").1.unsent().unwrap();
         let mut sent = 0;
         while sent < rest.len() {
             match self.socket.write(&rest[sent..]) {
@@ -295,10 +295,9 @@ impl Rig {
             let engine = self.engine.as_mut().expect("an engine");
             engine.machine.close(start);
             if self.look().is_over {
-                let finished = self.engine.take().expect("an engine").machine.finish();
-                if let Some((_socket, block)) = self.survive(finished) {
-                    block.set_gone();
-                    self.stored = None;
+                let finished = self.engine.as_mut().expect("an engine").machine.hand_back();
+                if self.survive(finished).is_some() {
+                    (self.stored, self.engine) = (None, None);
                     return;
                 }
             }

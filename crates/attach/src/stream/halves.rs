@@ -1,0 +1,290 @@
+//! The two halves of a stream, each for one thread.
+
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use isolane_ring::Flag;
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use super::ends::{Incoming, Moved, Outgoing};
+use super::shared::Shared;
+
+/// The half that reads.
+pub struct ReadHalf {
+    pub(super) incoming: Incoming,
+    pub(super) shared: Arc<Shared>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) spin: Duration,
+}
+
+/// The half that writes.
+pub struct WriteHalf {
+    pub(super) outgoing: Outgoing,
+    pub(super) shared: Arc<Shared>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) spin: Duration,
+    pub(super) past_bytes: usize,
+}
+
+impl ReadHalf {
+    /// As [`Stream::try_read`](super::Stream::try_read).
+    ///
+    /// # Errors
+    /// As that.
+    #[inline]
+    pub fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        moved(self.incoming.try_read(bytes), &self.shared)
+    }
+
+    /// As [`Stream::poll_read`](super::Stream::poll_read).
+    ///
+    /// # Errors
+    /// As that.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+        match self.try_read(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            outcome => return Poll::Ready(outcome),
+        }
+        register(&self.shared.waiters.reader, context);
+        self.shared.waiters.block.notify.arm();
+        pending(self.try_read(bytes))
+    }
+
+    /// As [`Stream::read_async`](super::Stream::read_async).
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn read_async(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, bytes)).await
+    }
+
+    /// How long a read waits, for ever if `None`.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    /// From now on, what is not in the ring yet reads as the end.
+    pub fn shut(&mut self) {
+        self.incoming.shut();
+    }
+
+    #[cold]
+    fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
+        let ReadHalf { incoming, shared, spin, .. } = self;
+        wait(shared, &shared.waiters.block.rx_flag, *spin, until, || incoming.is_ready())
+    }
+}
+
+impl Read for ReadHalf {
+    #[inline]
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut until = None;
+        loop {
+            match self.try_read(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return outcome,
+            }
+            until = until.or_else(|| moment(self.timeout));
+            self.wait(until)?;
+        }
+    }
+}
+
+impl WriteHalf {
+    /// As [`Stream::try_write`](super::Stream::try_write).
+    ///
+    /// # Errors
+    /// As that.
+    #[inline]
+    pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.shared.check()?;
+        moved(self.outgoing.try_write(bytes), &self.shared)
+    }
+
+    /// As [`Stream::poll_write`](super::Stream::poll_write).
+    ///
+    /// # Errors
+    /// As that.
+    pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            outcome => return Poll::Ready(outcome),
+        }
+        register(&self.shared.waiters.writer, context);
+        self.shared.waiters.block.notify.arm();
+        pending(self.try_write(bytes))
+    }
+
+    /// As [`Stream::write_async`](super::Stream::write_async).
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn write_async(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_write(context, bytes)).await
+    }
+
+    /// How long a write waits, for ever if `None`.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    /// Nothing more is sent behind what was written.
+    ///
+    /// # Errors
+    /// Of the session.
+    pub fn shut(&mut self) -> io::Result<()> {
+        match self.outgoing.shut() {
+            true => self.shared.ring(),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
+        let WriteHalf { outgoing, shared, spin, .. } = self;
+        wait(shared, &shared.waiters.block.tx_flag, *spin, until, || outgoing.is_ready())
+    }
+
+    /// A long write goes past the ring, once that is empty.
+    #[cold]
+    fn write_past(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let until = moment(self.timeout);
+        loop {
+            self.shared.check()?;
+            let WriteHalf { outgoing, shared, spin, .. } = self;
+            if !outgoing.is_idle()? {
+                wait(shared, &shared.waiters.block.tx_flag, *spin, until, || outgoing.is_idle())?;
+                continue;
+            }
+            match outgoing.send_past(shared.as_fd(), bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return outcome,
+            }
+            wait_for_room(shared.as_fd(), until)?;
+        }
+    }
+}
+
+impl Write for WriteHalf {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() >= self.past_bytes {
+            return self.write_past(bytes);
+        }
+        let mut until = None;
+        loop {
+            match self.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return outcome,
+            }
+            until = until.or_else(|| moment(self.timeout));
+            self.wait(until)?;
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[inline]
+fn moved(outcome: io::Result<Moved>, shared: &Shared) -> io::Result<usize> {
+    match outcome {
+        Ok(moved) => {
+            if moved.rings {
+                shared.ring()?;
+            }
+            Ok(moved.bytes)
+        }
+        Err(error) => {
+            // Nothing will come any more where the session is over.
+            shared.check()?;
+            Err(error)
+        }
+    }
+}
+
+/// Spins, then sleeps until the flag is taken, or until time has run out.
+fn wait(
+    shared: &Shared,
+    flag: &Flag,
+    spin: Duration,
+    until: Option<Instant>,
+    mut is_ready: impl FnMut() -> io::Result<bool>,
+) -> io::Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < spin {
+        if is_ready()? {
+            return Ok(());
+        }
+        std::hint::spin_loop();
+    }
+    flag.arm();
+    let sleeps = shared.check().and_then(|()| is_ready()).map(|is_ready| !is_ready);
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let has_time = match sleeps {
+        Ok(true) => flag.wait(left),
+        _ => true,
+    };
+    flag.disarm();
+    if sleeps? && !has_time {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    Ok(())
+}
+
+/// Waits until the kernel has room for more.
+fn wait_for_room(socket: BorrowedFd<'_>, until: Option<Instant>) -> io::Result<()> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = left.map(|left| Timespec::try_from(left).unwrap_or(FOREVER));
+    match poll(&mut [PollFd::new(&socket, PollFlags::OUT)], left.as_ref()) {
+        Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends on a socket that no engine has, whether it blocks or not.
+pub(super) fn send_all(
+    socket: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    timeout: Option<Duration>,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::AGAIN) => wait_for_room(socket, moment(timeout))?,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn moment(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+}
+
+fn register(waiting: &Mutex<Option<std::task::Waker>>, context: &mut Context<'_>) {
+    let mut waiting = waiting.lock();
+    match &mut *waiting {
+        Some(waker) => waker.clone_from(context.waker()),
+        none => *none = Some(context.waker().clone()),
+    }
+}
+
+fn pending(outcome: io::Result<usize>) -> Poll<io::Result<usize>> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+        outcome => Poll::Ready(outcome),
+    }
+}
+
+const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };

@@ -1,0 +1,107 @@
+//! How a stream is to be.
+
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use isolane_ring::PAGE_SIZE;
+use parking_lot::Mutex;
+
+use super::halves::{ReadHalf, WriteHalf};
+use super::shared::{Shared, Waiters};
+use super::{Stream, Tasks, ends};
+use crate::AttachError;
+use crate::control::{Object, Open, Reply, Request, StreamPlace};
+use crate::layout::stream as layout_block;
+use crate::session::{Session, Watcher};
+
+/// How a stream is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// Bytes of the ring of what is received: rounded up to a power of two of whole pages.
+    pub rx_bytes: usize,
+    /// Bytes of the ring of what is to be sent: likewise.
+    pub tx_bytes: usize,
+    /// Blocking writes of at least so many bytes go past the ring, on the application's own socket, when
+    /// nothing waits in the ring: one copy less, for processor time of the application's.
+    pub past_bytes: usize,
+    /// How long a blocking call spins before it sleeps.
+    pub spin: Duration,
+    /// On which of the engine's cores, by index in [`Session::cores`]; else where its packets arrive, if there is an
+    /// engine's core, or on each in turn.
+    pub core: Option<u32>,
+}
+
+impl Default for StreamOptions {
+    fn default() -> StreamOptions {
+        StreamOptions {
+            rx_bytes: 256 << 10,
+            tx_bytes: 256 << 10,
+            past_bytes: 32 << 10,
+            spin: Duration::from_micros(20),
+            core: None,
+        }
+    }
+}
+
+impl StreamOptions {
+    /// Has the engine do the network processing of a connection from now on.
+    ///
+    /// # Errors
+    /// As [`Stream::adopt`].
+    pub fn adopt(self, session: &Session, socket: TcpStream) -> Result<Stream, AttachError> {
+        let tasks = Tasks::of(session)?;
+        self.open(session, socket, tasks.queue(), Some(Arc::clone(&tasks)))
+    }
+
+    pub(super) fn open(
+        self,
+        session: &Session,
+        socket: TcpStream,
+        queue: u32,
+        tasks: Option<Arc<Tasks>>,
+    ) -> Result<Stream, AttachError> {
+        let (rx_capacity, tx_capacity) = (ring_bytes(self.rx_bytes), ring_bytes(self.tx_bytes));
+        let room = session.take(layout_block::BYTES + rx_capacity + tx_capacity)?;
+        room.clear(layout_block::BYTES)?;
+        let rx = room.offset() + layout_block::BYTES as u64;
+        let place = StreamPlace {
+            block: room.offset(),
+            rx,
+            rx_capacity: rx_capacity as u64,
+            tx: rx + rx_capacity as u64,
+            tx_capacity: tx_capacity as u64,
+        };
+        let (incoming, outgoing, block) = ends(session.memory(), &place)?;
+        let id = session.next_id();
+        let open = Open { id, core: self.core, queue: Some(queue), object: Object::Stream(place) };
+        let core = match session.ask("a stream", &Request::Open(open), &[socket.as_fd()])? {
+            Reply::Opened { core, .. } if (core as usize) < session.cores().len() => core,
+            other => return Err(AttachError::Over(format!("the engine has answered {other:?}"))),
+        };
+        let shared = Arc::new(Shared {
+            session: session.clone(),
+            id,
+            core,
+            socket,
+            waiters: Arc::new(Waiters { block, reader: Mutex::default(), writer: Mutex::default() }),
+            room: Some(room).into(),
+            tasks,
+            is_released: false.into(),
+        });
+        if let Some(tasks) = &shared.tasks {
+            tasks.know(id, &shared.waiters);
+        }
+        let watcher: Arc<dyn Watcher> = Arc::clone(&shared.waiters) as _;
+        session.watch(Arc::downgrade(&watcher));
+        let read = ReadHalf { incoming, shared: Arc::clone(&shared), timeout: None, spin: self.spin };
+        let past_bytes = self.past_bytes;
+        let write = WriteHalf { outgoing, shared, timeout: None, spin: self.spin, past_bytes };
+        Ok(Stream { read, write })
+    }
+}
+
+fn ring_bytes(bytes: usize) -> usize {
+    bytes.max(PAGE_SIZE).checked_next_power_of_two().unwrap_or(1 << (usize::BITS - 1))
+}

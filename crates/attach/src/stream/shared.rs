@@ -1,0 +1,101 @@
+//! What the two halves of a stream share, and what becomes of it when both are gone.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+
+use parking_lot::Mutex;
+
+use super::Tasks;
+use super::block::Block;
+use crate::control::{End, Request};
+use crate::session::{Room, Session, Watcher};
+
+/// Whoever waits for a stream. Apart from it, because the threads that wake must not be the last to have a
+/// stream: who drops that asks the engine, and waits for the answer, which such a thread would have to take.
+pub(super) struct Waiters {
+    pub block: Arc<Block>,
+    pub reader: Mutex<Option<Waker>>,
+    pub writer: Mutex<Option<Waker>>,
+}
+
+/// A stream that the engine has.
+pub(super) struct Shared {
+    pub session: Session,
+    pub id: u32,
+    pub core: u32,
+    pub socket: TcpStream,
+    pub waiters: Arc<Waiters>,
+    /// Its pages, until they go back.
+    pub room: Mutex<Option<Room>>,
+    /// Who wakes its tasks, if that is not a poller's business.
+    pub tasks: Option<Arc<Tasks>>,
+    pub is_released: AtomicBool,
+}
+
+impl Shared {
+    /// Whether there still is an engine.
+    #[inline]
+    pub fn check(&self) -> io::Result<()> {
+        Ok(self.session.check()?)
+    }
+
+    /// Has the engine look.
+    #[cold]
+    pub fn ring(&self) -> io::Result<()> {
+        Ok(self.session.port(self.core).tell(self.id)?)
+    }
+
+    /// Takes the socket back from the engine.
+    pub fn release(&self) -> io::Result<TcpStream> {
+        let socket = self.socket.try_clone()?;
+        self.session.ask("to take a stream back", &Request::End { id: self.id, how: End::Release }, &[])?;
+        self.is_released.store(true, Ordering::Release);
+        Ok(socket)
+    }
+}
+
+impl Waiters {
+    /// Something has changed: whoever waits looks.
+    pub fn wake_tasks(&self) {
+        for waiting in [&self.reader, &self.writer] {
+            if let Some(waker) = waiting.lock().take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Watcher for Waiters {
+    fn on_restarted(&self, _epoch: u64) {}
+
+    fn on_over(&self) {
+        self.block.rx_flag.rouse_anyway();
+        self.block.tx_flag.rouse_anyway();
+        self.wake_tasks();
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(tasks) = &self.tasks {
+            tasks.forget(self.id);
+        }
+        // Otherwise the engine is done with the pages already.
+        if !self.is_released.load(Ordering::Acquire)
+            && let Some(room) = self.room.get_mut().take()
+        {
+            // If the session is over, so is the stream.
+            let _ = self.session.close(self.id, room);
+        }
+    }
+}
+
+impl AsFd for Shared {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,308 @@
+//! Streams through a running engine: the application's side, as an application sees it.
+
+mod fixture;
+mod many;
+mod peers;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use fixture::{Fixture, Pattern, pair};
+use isolane_attach::AttachError;
+use isolane_attach::stream::{Interest, Listener, Poller, Stream, StreamOptions};
+
+#[test]
+fn bytes_go_both_ways_and_ends_are_told() {
+    let fixture = Fixture::new();
+    let (mut stream, mut peer) = fixture.stream();
+    for size in [1usize, 64, 1000, 4096, 100_000, 1_000_000] {
+        let mut bytes = vec![0; size];
+        Pattern::new(size as u64).fill(&mut bytes);
+        let echo = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut seen = vec![0; size];
+                peer.read_exact(&mut seen).unwrap();
+                peer.write_all(&seen).unwrap();
+            });
+            stream.write_all(&bytes).unwrap();
+            let mut echo = vec![0; size];
+            stream.read_exact(&mut echo).unwrap();
+            echo
+        });
+        assert!(echo == bytes, "{size}");
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
+    assert_eq!(stream.write(&[0]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    peer.write_all(b"last").unwrap();
+    drop(peer);
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"last");
+}
+
+#[test]
+fn a_listener_and_a_connection_both_through_the_engine_talk() {
+    let fixture = Fixture::new();
+    let session = fixture.attach();
+    let listener = Listener::bind(&session, "127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut near = Stream::connect(&session, address).unwrap();
+    let (mut far, from) = listener.accept().unwrap();
+    assert_eq!(from, near.local_addr().unwrap());
+    assert_eq!(far.peer_addr().unwrap(), from);
+    near.write_all(b"ping").unwrap();
+    let mut seen = [0; 4];
+    far.read_exact(&mut seen).unwrap();
+    assert_eq!(&seen, b"ping");
+}
+
+#[test]
+fn reads_and_writes_give_up_when_their_time_has_run_out() {
+    let fixture = Fixture::new();
+    let (mut stream, peer) = fixture.stream();
+    stream.set_read_timeout(Some(Duration::from_millis(20)));
+    stream.set_write_timeout(Some(Duration::from_millis(20)));
+    assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(stream.try_read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    for size in [1000, 100_000] {
+        let error = loop {
+            if let Err(error) = stream.write(&vec![0; size]) {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+    drop(peer);
+}
+
+#[test]
+fn a_socket_that_cannot_be_adopted_is_refused_with_the_reason_and_stays_as_it_was() {
+    let fixture = Fixture::new();
+    let session = fixture.attach();
+    let (socket, mut peer) = pair();
+    let twice = socket.try_clone().unwrap();
+    let stream = Stream::adopt(&session, socket).unwrap();
+    let error = Stream::adopt(&session, twice).unwrap_err();
+    assert!(error.to_string().contains("adopted already"), "{error}");
+    let mut socket = stream.into_std().unwrap();
+    socket.shutdown(Shutdown::Both).unwrap();
+    let error = Stream::adopt(&session, socket.try_clone().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("not connected"), "{error}");
+    assert_eq!((peer.read(&mut [0; 1]).unwrap(), socket.read(&mut [0; 1]).unwrap()), (0, 0));
+}
+
+#[test]
+fn a_reset_is_an_error_of_reads_and_writes() {
+    let fixture = Fixture::new();
+    let (mut stream, mut peer) = fixture.stream();
+    stream.write_all(b"never read").unwrap();
+    peer.read_exact(&mut [0; 1]).unwrap();
+    drop(peer);
+    assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let error = loop {
+        if let Err(error) = stream.write(b"more") {
+            break error.kind();
+        }
+    };
+    assert!(matches!(error, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error:?}");
+}
+
+#[test]
+fn what_was_written_before_a_drop_arrives() {
+    let fixture = Fixture::new();
+    for size in [10, 200_000] {
+        let (mut stream, mut peer) = fixture.stream();
+        let mut bytes = vec![0; size];
+        Pattern::new(1).fill(&mut bytes);
+        for part in bytes.chunks(5000) {
+            stream.write_all(part).unwrap();
+        }
+        drop(stream);
+        let mut seen = Vec::new();
+        peer.read_to_end(&mut seen).unwrap();
+        assert!(seen == bytes);
+    }
+}
+
+#[test]
+fn a_drop_with_bytes_unread_resets() {
+    let fixture = Fixture::new();
+    let (mut stream, mut peer) = fixture.stream();
+    peer.write_all(b"two").unwrap();
+    stream.read_exact(&mut [0; 1]).unwrap();
+    drop(stream);
+    assert_eq!(peer.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_closed_streams_memory_is_used_again_even_while_others_are_still_sent() {
+    let fixture = Fixture::new();
+    let session = fixture.attach_with(4 << 20);
+    let (mut stuck, peer) = {
+        let (socket, peer) = pair();
+        (Stream::adopt(&session, socket).unwrap(), peer)
+    };
+    while stuck.try_write(&[7; 10_000]).is_ok() || stuck.try_write(&[7]).is_ok() {}
+    drop(stuck);
+    for _ in 0..50 {
+        // What the one before had comes back a moment after it was closed.
+        let start = Instant::now();
+        loop {
+            let (socket, _peer) = pair();
+            match Stream::adopt(&session, socket) {
+                Ok(_) => break,
+                Err(AttachError::NoRoom { .. }) => assert!(start.elapsed() < Duration::from_secs(30)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    drop(peer);
+}
+
+#[test]
+fn the_end_of_the_engine_is_an_error_and_not_silence() {
+    let fixture = Fixture::new();
+    let (mut stream, _peer) = fixture.stream();
+    let reader = std::thread::spawn(move || {
+        let error = stream.read(&mut [0; 1]).unwrap_err();
+        (stream, error.kind())
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    drop(fixture);
+    let (mut stream, error) = reader.join().unwrap();
+    assert_eq!(error, ErrorKind::ConnectionAborted);
+    assert_eq!(stream.write(&[1]).unwrap_err().kind(), ErrorKind::ConnectionAborted);
+    assert_eq!(stream.try_read(&mut [1]).unwrap_err().kind(), ErrorKind::ConnectionAborted);
+    assert_eq!(stream.into_std().unwrap_err().kind(), ErrorKind::ConnectionAborted);
+}
+
+/// An engine that ends in order hands back what it has; the application hears of the end all the same.
+#[test]
+fn an_engine_that_stops_leaves_sockets_as_they_were() {
+    let fixture = Fixture::new();
+    let (stream, mut peer) = fixture.stream();
+    let mut socket = stream.socket().try_clone().unwrap();
+    peer.write_all(b"unread").unwrap();
+    assert!(fixture.engine.stop(Duration::from_secs(60)));
+    let mut seen = [0; 6];
+    socket.read_exact(&mut seen).unwrap();
+    assert_eq!(&seen, b"unread");
+    drop(stream);
+}
+
+#[test]
+fn one_thread_waits_for_many_streams_and_hears_of_each_once() {
+    let fixture = Fixture::new();
+    let session = fixture.attach_with(16 << 20);
+    let mut poller = Poller::new(&session, 64).unwrap();
+    let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..StreamOptions::default() };
+    let mut streams: Vec<(Stream, TcpStream)> = (0..50)
+        .map(|_| {
+            let (socket, peer) = pair();
+            (poller.adopt(socket, options).unwrap(), peer)
+        })
+        .collect();
+    // What a fresh stream is told at first means nothing.
+    while poller.wait(Some(Duration::from_millis(100))).unwrap().is_some() {}
+    for (stream, _) in &mut streams {
+        assert!(!stream.arm(Interest::Read).unwrap());
+    }
+    assert_eq!(poller.wait(Some(Duration::ZERO)).unwrap(), None);
+    for (_, peer) in streams.iter_mut().step_by(3) {
+        peer.write_all(b"x").unwrap();
+    }
+    let mut told: Vec<u32> = (0..17).map(|_| poller.wait(None).unwrap().unwrap()).collect();
+    told.sort_unstable();
+    let meant: Vec<u32> = streams.iter().step_by(3).map(|(stream, _)| stream.id()).collect();
+    assert_eq!(told, meant);
+    for (stream, _) in streams.iter_mut().step_by(3) {
+        assert!(stream.arm(Interest::Read).unwrap());
+        assert_eq!(stream.try_read(&mut [0; 9]).unwrap(), 1);
+    }
+    let (stream, peer) = &mut streams[1];
+    while stream.try_write(&[0; 4096]).is_ok()
+        || stream.try_write(&[0]).is_ok()
+        || stream.arm(Interest::Write).unwrap()
+    {}
+    let id = stream.id();
+    peer.set_nonblocking(true).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    loop {
+        while peer.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        if poller.wait(Some(Duration::from_millis(1))).unwrap() == Some(id) {
+            break;
+        }
+    }
+    assert!(stream.try_write(&[0]).is_ok());
+}
+
+struct Woken(AtomicBool, std::thread::Thread);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+        self.1.unpark();
+    }
+}
+
+/// The smallest executor.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let woken = Arc::new(Woken(AtomicBool::new(true), std::thread::current()));
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut future = std::pin::pin!(future);
+    loop {
+        if woken.0.swap(false, Ordering::Acquire)
+            && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker))
+        {
+            return value;
+        }
+        std::thread::park_timeout(Duration::from_secs(30));
+    }
+}
+
+#[test]
+fn tasks_are_woken_when_they_can_read_and_write() {
+    let fixture = Fixture::new();
+    let (stream, mut peer) = fixture.stream();
+    let (mut read, mut write) = stream.split();
+    let echo = std::thread::spawn(move || {
+        let mut bytes = vec![0; 10_000];
+        loop {
+            match peer.read(&mut bytes).unwrap() {
+                0 => return,
+                count => peer.write_all(&bytes[..count]).unwrap(),
+            }
+        }
+    });
+    const TOTAL: usize = 3_000_000;
+    let writer = std::thread::spawn(move || {
+        let (mut pattern, mut written, mut bytes) = (Pattern::new(5), 0, vec![0; 9000]);
+        while written < TOTAL {
+            let count = bytes.len().min(TOTAL - written);
+            pattern.fill(&mut bytes[..count]);
+            let mut sent = 0;
+            while sent < count {
+                sent += block_on(write.write_async(&bytes[sent..count])).unwrap();
+            }
+            written += count;
+        }
+        write.shut().unwrap();
+    });
+    let (mut pattern, mut total, mut bytes) = (Pattern::new(5), 0, vec![0; 7000]);
+    loop {
+        let count = block_on(read.read_async(&mut bytes)).unwrap();
+        if count == 0 {
+            break;
+        }
+        pattern.check(&bytes[..count]);
+        total += count;
+    }
+    assert_eq!(total, TOTAL);
+    writer.join().unwrap();
+    echo.join().unwrap();
+}

@@ -1,0 +1,109 @@
+//! Many streams, and many changes of hands.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use isolane_attach::stream::{Stream, StreamOptions};
+
+use super::fixture::{Fixture, Pattern, pair};
+
+/// A peer that writes and checks until its other end is done; it knows nothing of engines.
+fn peer(
+    socket: TcpStream,
+    up: u64,
+    down: u64,
+) -> (std::thread::JoinHandle<u64>, std::thread::JoinHandle<u64>) {
+    let mut reading = socket.try_clone().unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut pattern, mut bytes) = (Pattern::new(up), vec![0; 20_000]);
+        loop {
+            match reading.read(&mut bytes).unwrap() {
+                0 => return pattern.position,
+                count => pattern.check(&bytes[..count]),
+            }
+        }
+    });
+    let mut writing = socket;
+    let writer = std::thread::spawn(move || {
+        let (mut pattern, mut bytes) = (Pattern::new(down), vec![0; 3000]);
+        loop {
+            let before = pattern.clone();
+            pattern.fill(&mut bytes);
+            match writing.write(&bytes) {
+                Ok(count) => pattern.position = before.position + count as u64,
+                Err(_) => return before.position,
+            }
+        }
+    });
+    (reader, writer)
+}
+
+#[test]
+fn a_connection_changes_hands_under_traffic_and_its_peer_is_none_the_wiser() {
+    const ROUNDS: usize = 1000;
+    let fixture = Fixture::new();
+    let session = fixture.attach();
+    let (mut socket, far) = pair();
+    let (reader, writer) = peer(far, 1, 2);
+    let (mut up, mut down) = (Pattern::new(1), Pattern::new(2));
+    let mut bytes = vec![0; 50_000];
+    for round in 0..ROUNDS {
+        let options = StreamOptions {
+            rx_bytes: 4096 << (round % 5),
+            tx_bytes: 4096 << (round % 7),
+            ..Default::default()
+        };
+        let mut stream = options.adopt(&session, socket).unwrap();
+        for step in 0..round % 4 {
+            let len = 1 + round * 37 % 9000 + step * 11_000;
+            up.fill(&mut bytes[..len]);
+            stream.write_all(&bytes[..len]).unwrap();
+            let count = stream.read(&mut bytes[..1 + round * 17 % 5000]).unwrap();
+            down.check(&bytes[..count]);
+        }
+        socket = stream.into_std().unwrap();
+        if round % 3 == 0 {
+            up.fill(&mut bytes[..round]);
+            socket.write_all(&bytes[..round]).unwrap();
+            let count = socket.read(&mut bytes[..1 + round]).unwrap();
+            down.check(&bytes[..count]);
+        }
+    }
+    socket.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(reader.join().unwrap(), up.position);
+    drop(socket);
+    assert!(writer.join().unwrap() >= down.position);
+}
+
+#[test]
+fn thousands_of_streams_of_one_session_work_at_once() {
+    const STREAMS: usize = 2000;
+    let fixture = Fixture::new();
+    let session = fixture.attach_with(64 << 20);
+    let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..Default::default() };
+    let mut streams: Vec<(Stream, TcpStream)> = (0..STREAMS)
+        .map(|_| {
+            let (socket, peer) = pair();
+            (options.adopt(&session, socket).unwrap(), peer)
+        })
+        .collect();
+    for round in 0..3u64 {
+        for (index, (stream, _)) in streams.iter_mut().enumerate() {
+            let mut bytes = [0; 300];
+            Pattern::new(index as u64 + round).fill(&mut bytes);
+            stream.write_all(&bytes).unwrap();
+        }
+        for (stream, peer) in &mut streams {
+            let mut bytes = [0; 300];
+            peer.read_exact(&mut bytes).unwrap();
+            peer.write_all(&bytes).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60)));
+        }
+        for (index, (stream, _)) in streams.iter_mut().enumerate() {
+            let mut bytes = [0; 300];
+            stream.read_exact(&mut bytes).unwrap();
+            Pattern::new(index as u64 + round).check(&bytes);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Peers and clients of all manners.
+
+use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
+
+use isolane_attach::stream::{Stream, StreamOptions};
+use isolane_ring::mock::Vandal;
+
+use super::fixture::{Fixture, Pattern, pair};
+
+#[test]
+fn a_peer_that_does_not_read_stops_its_own_stream_alone() {
+    let fixture = Fixture::new();
+    let session = fixture.attach();
+    let mut streams: Vec<_> = (0..2)
+        .map(|_| {
+            let (socket, peer) = pair();
+            (Stream::adopt(&session, socket).unwrap(), peer)
+        })
+        .collect();
+    let (mut slow, mut slow_peer) = streams.pop().unwrap();
+    let (mut quick, mut quick_peer) = streams.pop().unwrap();
+    slow.set_write_timeout(Some(Duration::from_millis(50)));
+    let (mut pattern, mut bytes, mut written) = (Pattern::new(3), vec![0; 5000], 0);
+    while written < 100_000_000 {
+        let before = pattern.position;
+        pattern.fill(&mut bytes);
+        match slow.write(&bytes) {
+            Ok(count) => pattern.position = before + count as u64,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                pattern.position = before;
+                break;
+            }
+        }
+        written += bytes.len();
+    }
+    for _ in 0..100 {
+        quick.write_all(&[1; 1000]).unwrap();
+        quick_peer.read_exact(&mut [0; 1000]).unwrap();
+        quick_peer.write_all(&[1; 1000]).unwrap();
+        quick.read_exact(&mut [0; 1000]).unwrap();
+    }
+    drop(slow);
+    let mut seen = Pattern::new(3);
+    loop {
+        match slow_peer.read(&mut bytes).unwrap() {
+            0 => break,
+            count => seen.check(&bytes[..count]),
+        }
+    }
+    assert_eq!(seen.position, pattern.position);
+}
+
+/// The kernel's own flow control: what is not read fills the ring and the kernel, and then the peer waits.
+#[test]
+fn an_application_that_does_not_read_stops_its_own_peer_alone() {
+    let fixture = Fixture::new();
+    let (mut stream, mut peer) = fixture.stream_with(StreamOptions { rx_bytes: 4096, ..Default::default() });
+    peer.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    let (mut pattern, mut bytes) = (Pattern::new(4), vec![0; 10_000]);
+    let error = loop {
+        let before = pattern.position;
+        pattern.fill(&mut bytes);
+        match peer.write(&bytes) {
+            Ok(count) => pattern.position = before + count as u64,
+            Err(error) => {
+                pattern.position = before;
+                break error;
+            }
+        }
+        assert!(pattern.position < 100_000_000, "nothing stops it");
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    drop(peer);
+    let mut seen = Pattern::new(4);
+    loop {
+        match stream.read(&mut bytes).unwrap() {
+            0 => break,
+            count => seen.check(&bytes[..count]),
+        }
+    }
+    assert_eq!(seen.position, pattern.position);
+}
+
+/// A session whose every word somebody scribbles over, while its streams are worked on: other sessions go on.
+#[test]
+fn a_hostile_client_harms_itself_alone() {
+    let fixture = Fixture::new();
+    let (mut good, mut good_peer) = fixture.stream();
+    for round in 0..20u64 {
+        let session = fixture.attach_with(4 << 20);
+        let (socket, mut peer) = pair();
+        let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..Default::default() };
+        let Ok(mut stream) = options.adopt(&session, socket) else { continue };
+        let vandal = Vandal::of(session.memory());
+        let mut seed = round + 1;
+        peer.set_nonblocking(true).unwrap();
+        for _ in 0..2000 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            // The words of the stream's block are behind those of the ports and of a queue.
+            let place = (seed >> 33) as usize % ((4 << 20) / 8);
+            match seed >> 8 & 3 {
+                0 => vandal.scribble(place, seed),
+                1 => vandal.nudge(place, seed >> 50),
+                _ => vandal.nudge(place, (seed >> 50).wrapping_neg()),
+            }
+            let _ = (stream.try_write(&[1; 100]), stream.try_read(&mut [0; 100]), peer.write(&[1; 100]));
+        }
+        drop((stream, session));
+        good.write_all(&[2; 1000]).unwrap();
+        good_peer.read_exact(&mut [0; 1000]).unwrap();
+    }
+    assert!(fixture.engine.is_whole());
+}
