@@ -448,6 +448,19 @@ fn who_floods_and_does_not_reap_waits_for_itself() {
     assert!((0..u64::from(ENTRIES)).all(|tag| outcomes.contains(&tag) && outcomes.contains(&(1000 + tag))));
 }
 
+/// The last of its commands takes the last room there is, and then it wants none.
+#[test]
+fn who_has_had_its_turn_and_wants_no_other_keeps_nobody_waiting() {
+    let world = World::new();
+    let mut one = Rogue::new(&world, options());
+    for count in 30..=33 {
+        assert!((0..count).all(|tag| one.push(&read(tag, 8 << 20, 512))));
+        one.ring();
+        (0..count).for_each(|_| assert!(one.outcome().result.is_ok()));
+        world.serves_others();
+    }
+}
+
 #[test]
 fn sessions_that_die_with_commands_under_way_leave_nothing_behind() {
     let world = World::new();

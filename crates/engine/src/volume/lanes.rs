@@ -206,8 +206,10 @@ impl Lanes {
 
     /// It wants no turn.
     pub fn leave_line(&mut self, member: u32) {
-        self.line.retain(|waiting| *waiting != member);
-        self.wake_first();
+        if self.line.contains(&member) {
+            self.line.retain(|waiting| *waiting != member);
+            self.wake_first();
+        }
     }
 
     pub fn has_room(&self) -> bool {

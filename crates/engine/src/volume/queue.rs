@@ -120,6 +120,8 @@ impl Queue {
     /// taken anything.
     fn take(&mut self) -> Result<bool, Hostile> {
         if self.submissions.refresh()? == 0 {
+            // It may have asked for another turn and then found that it had nothing left.
+            self.lanes.borrow_mut().leave_line(self.member);
             return Ok(false);
         }
         // What is under way and what it has not taken have room in its ring together.
