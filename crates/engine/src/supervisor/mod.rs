@@ -242,7 +242,7 @@ impl From<io::Error> for EngineError {
 }
 
 /// An engine that has lived so long did not die of how it was started.
-const LIFE_MIN: Duration = Duration::from_secs(10);
+const LIFE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long an engine may take to end in order; it has less itself.

@@ -228,3 +228,23 @@ fn assert_reset(rig: &mut Rig) {
         }
     }
 }
+
+/// The table of the documentation names a test for each of its rows.
+#[test]
+fn each_row_of_the_documented_table_has_its_test() {
+    let text = include_str!("../../../../../docs/ARCHITECTURE.md");
+    let start = text.find("the test (`engine/src/stream/tests/table.rs`)").expect("the table");
+    let rows: Vec<&str> = text[start..].lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() >= 10, "{} rows", rows.len());
+    for row in rows {
+        let tests = row.trim_end_matches('|').rsplit('|').next().expect("a last column").trim();
+        if tests == "the same" || tests.contains(".rs") {
+            continue;
+        }
+        let names: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "{row}");
+        for name in names {
+            assert!(include_str!("table.rs").contains(&format!("fn {name}()")), "no test {name}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The engine's process is killed, and replaced, under streams whose bytes say where they belong: none is lost,
+//! doubled or out of order, and no peer notices.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use isolane_attach::stream::{ReadHalf, Stream, StreamOptions, WriteHalf};
+use isolane_attach::{Options, Session};
+
+/// A running `isolane engine`, ended with the test.
+struct Engine {
+    supervisor: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Engine {
+    fn start() -> Engine {
+        let folder = tempfile::tempdir().unwrap();
+        let mut supervisor = Command::new(env!("CARGO_BIN_EXE_isolane"))
+            .args(["--log-level", "info", "engine", "--socket"])
+            .arg(folder.path().join("sock"))
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(folder.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        Engine { supervisor, folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("sock")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    fn attach(&self) -> Session {
+        attach(&self.path())
+    }
+
+    /// The engine's process: the only child of the supervisor.
+    fn pid(&self) -> u32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.supervisor.id());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let child = fs::read_to_string(&children).unwrap();
+            if let Some(pid) = child.split_whitespace().next() {
+                return pid.parse().unwrap();
+            }
+            assert!(Instant::now() < deadline, "no engine\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Kills the engine, and waits for the next. One that has lived for less than a second is started again
+    /// after a pause.
+    fn kill(&self) {
+        let pid = self.pid();
+        // It may have died meanwhile, as others kill it, too.
+        signal(pid, "KILL");
+        while self.pid() == pid {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.supervisor.kill();
+        let _ = self.supervisor.wait();
+    }
+}
+
+fn signal(pid: u32, signal: &str) {
+    let outcome = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    assert!(outcome.is_ok());
+}
+
+fn attach(path: &Path) -> Session {
+    Session::open(&Options { path: path.to_owned(), memory_bytes: 64 << 20, starts: false }).unwrap()
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// Bytes of which each says where it belongs.
+struct Pattern {
+    seed: u64,
+    position: u64,
+}
+
+impl Pattern {
+    fn new(seed: u64) -> Pattern {
+        Pattern { seed, position: 0 }
+    }
+
+    fn byte(&self, position: u64) -> u8 {
+        ((position ^ self.seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    }
+
+    fn write(&mut self, target: &mut impl Write, len: usize) -> std::io::Result<()> {
+        let bytes: Vec<u8> = (self.position..).take(len).map(|position| self.byte(position)).collect();
+        target.write_all(&bytes)?;
+        self.position += len as u64;
+        Ok(())
+    }
+
+    fn check(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            assert_eq!(*byte, self.byte(self.position), "byte {} of stream {}", self.position, self.seed);
+            self.position += 1;
+        }
+    }
+
+    /// All that comes, to the end.
+    fn check_all(&mut self, source: &mut impl Read) {
+        let mut bytes = vec![0; 30_000];
+        loop {
+            match source.read(&mut bytes).unwrap() {
+                0 => return,
+                count => self.check(&bytes[..count]),
+            }
+        }
+    }
+}
+
+/// Writes until it is to end, then says so. Returns how much that was.
+fn writer<W: Write + Send + 'static>(
+    mut target: W,
+    seed: u64,
+    ends: &'static AtomicBool,
+    moved: &'static AtomicU64,
+    end: impl FnOnce(W) + Send + 'static,
+) -> JoinHandle<u64> {
+    std::thread::spawn(move || {
+        let mut pattern = Pattern::new(seed);
+        for round in 0usize.. {
+            // Small ones, and some that go past the ring.
+            let len = [64, 1000, 5000, 1, 40_000, 300][round % 6];
+            pattern.write(&mut target, len).unwrap();
+            moved.fetch_add(len as u64, Ordering::Relaxed);
+            if ends.load(Ordering::Acquire) {
+                break;
+            }
+        }
+        end(target);
+        pattern.position
+    })
+}
+
+fn reader(mut source: impl Read + Send + 'static, seed: u64) -> JoinHandle<u64> {
+    std::thread::spawn(move || {
+        let mut pattern = Pattern::new(seed);
+        pattern.check_all(&mut source);
+        pattern.position
+    })
+}
+
+fn shut(socket: TcpStream) {
+    socket.shutdown(Shutdown::Write).unwrap();
+}
+
+/// Streams that move bytes both ways as fast as they can while `disturb` is called, `times` times. `disturb` comes
+/// back when there is another engine.
+fn under_traffic(times: usize, disturb: impl Fn(&Engine)) {
+    let engine = Engine::start();
+    let session = engine.attach();
+    let ends: &'static AtomicBool = Box::leak(Box::default());
+    let moved: &'static AtomicU64 = Box::leak(Box::default());
+    let mut threads = Vec::new();
+    for index in 0..4 {
+        let (socket, peer) = pair();
+        let bytes = [4096, 256 << 10, 16 << 10, 64 << 10][index];
+        let options = StreamOptions { rx_bytes: bytes, tx_bytes: bytes, ..Default::default() };
+        let (read, write): (ReadHalf, WriteHalf) = options.adopt(&session, socket).unwrap().split();
+        let (up, down) = (2 * index as u64, 2 * index as u64 + 1);
+        let their_socket = peer.try_clone().unwrap();
+        threads.push((writer(write, up, ends, moved, |mut write| write.shut().unwrap()), reader(peer, up)));
+        threads.push((writer(their_socket, down, ends, moved, shut), reader(read, down)));
+    }
+    for time in 0..times {
+        let (before, start) = (moved.load(Ordering::Relaxed), Instant::now());
+        // At another moment each time.
+        std::thread::sleep(Duration::from_micros(1_000_000 + time as u64 * 977 % 20_000));
+        disturb(&engine);
+        while moved.load(Ordering::Relaxed) < before + 400_000 {
+            assert!(start.elapsed() < Duration::from_secs(60), "nothing moves any more\n{}", engine.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    ends.store(true, Ordering::Release);
+    for (writer, reader) in threads {
+        assert_eq!(writer.join().unwrap(), reader.join().unwrap());
+    }
+    assert!(session.epoch() > times as u64 / 2, "{} engines", session.epoch());
+}
+
+#[test]
+fn no_byte_is_lost_or_doubled_when_the_engine_is_killed_under_traffic() {
+    // More, for who has more time.
+    let kills = std::env::var("ISOLANE_KILLS").map_or(6, |kills| kills.parse().unwrap());
+    under_traffic(kills, Engine::kill);
+}
+
+#[test]
+fn no_byte_is_lost_or_doubled_when_another_program_takes_the_engines_place() {
+    under_traffic(3, |engine| {
+        let pid = engine.pid();
+        signal(engine.supervisor.id(), "HUP");
+        while engine.pid() == pid {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+#[test]
+fn sockets_change_hands_while_the_engine_is_killed() {
+    let engine = Engine::start();
+    let session = engine.attach();
+    let (mut socket, peer) = pair();
+    let seen = reader(peer, 7);
+    let mut pattern = Pattern::new(7);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Acquire) {
+                engine.kill();
+                std::thread::sleep(Duration::from_millis(1010));
+            }
+        });
+        let start = Instant::now();
+        for round in 0.. {
+            if start.elapsed() > Duration::from_secs(5) {
+                break;
+            }
+            let mut stream = Stream::adopt(&session, socket.try_clone().unwrap()).unwrap();
+            pattern.write(&mut stream, 1 + round * 131 % 20_000).unwrap();
+            socket = stream.into_std().unwrap();
+            pattern.write(&mut socket, 1 + round % 100).unwrap();
+        }
+        ended.store(true, Ordering::Release);
+    });
+    shut(socket);
+    assert_eq!(seen.join().unwrap(), pattern.position);
+}
+
+/// A ring full of bytes, and a kernel that takes no more: the peer does not read.
+fn fill(stream: &mut Stream, pattern: &mut Pattern) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(300) {
+        let bytes: Vec<u8> = (pattern.position..).take(5000).map(|position| pattern.byte(position)).collect();
+        match stream.try_write(&bytes) {
+            Ok(count) => pattern.position += count as u64,
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+#[test]
+fn what_was_written_arrives_though_its_application_has_closed_and_the_engine_is_killed() {
+    let engine = Engine::start();
+    let session = engine.attach();
+    for leaves in [false, true] {
+        let (socket, mut peer) = pair();
+        let mut pattern = Pattern::new(9);
+        let own = engine.attach();
+        let mut stream = Stream::adopt(if leaves { &own } else { &session }, socket).unwrap();
+        fill(&mut stream, &mut pattern);
+        drop(stream);
+        drop(own);
+        let mut seen = Pattern::new(9);
+        for _ in 0..3 {
+            engine.kill();
+            let mut bytes = vec![0; 50_000];
+            peer.read_exact(&mut bytes).unwrap();
+            seen.check(&bytes);
+        }
+        seen.check_all(&mut peer);
+        assert_eq!(seen.position, pattern.position);
+    }
+    assert!(session.epoch() > 1);
+}
+
+/// Not a test by itself: the application of the next one, in a process of its own.
+#[test]
+fn an_application_that_is_killed() {
+    let Ok(path) = std::env::var("ENGINE_OF_THE_TEST") else { return };
+    let address = std::env::var("PEER_OF_THE_TEST").unwrap();
+    let mut stream = Stream::connect(&attach(Path::new(&path)), address).unwrap();
+    let mut pattern = Pattern::new(11);
+    fill(&mut stream, &mut pattern);
+    println!("written: {}", pattern.position);
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+#[test]
+fn what_an_application_wrote_before_it_was_killed_arrives_though_the_engine_is_killed_too() {
+    let engine = Engine::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut application = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "an_application_that_is_killed", "--nocapture"])
+        .env("ENGINE_OF_THE_TEST", engine.path())
+        .env("PEER_OF_THE_TEST", listener.local_addr().unwrap().to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut peer = listener.accept().unwrap().0;
+    let lines = BufReader::new(application.stdout.take().unwrap()).lines();
+    let written: u64 = lines
+        .map(|line| line.unwrap())
+        .find_map(|line| line.split_once("written: ").map(|(_, count)| count.parse().unwrap()))
+        .unwrap();
+    application.kill().unwrap();
+    application.wait().unwrap();
+    engine.kill();
+    let mut seen = Pattern::new(11);
+    seen.check_all(&mut peer);
+    assert_eq!(seen.position, written);
+}
+
+/// The stated limit: what the supervisor keeps dies with it.
+#[test]
+fn the_death_of_the_supervisor_is_an_error_and_not_silence() {
+    let mut engine = Engine::start();
+    let session = engine.attach();
+    let (socket, _peer) = pair();
+    let mut stream = Stream::adopt(&session, socket).unwrap();
+    let reader = std::thread::spawn(move || stream.read(&mut [0; 1]).unwrap_err().kind());
+    std::thread::sleep(Duration::from_millis(50));
+    engine.supervisor.kill().unwrap();
+    assert_eq!(reader.join().unwrap(), std::io::ErrorKind::ConnectionAborted);
+}
