@@ -75,6 +75,16 @@ impl ReadHalf {
         self.incoming.shut();
     }
 
+    /// As [`Stream::arm`](super::Stream::arm), for reads.
+    ///
+    /// # Errors
+    /// Of the session.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        self.shared.waiters.block.notify.arm();
+        self.shared.check()?;
+        self.incoming.is_ready()
+    }
+
     #[cold]
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
         let ReadHalf { incoming, shared, spin, .. } = self;
@@ -144,6 +154,16 @@ impl WriteHalf {
             true => self.shared.ring(),
             false => Ok(()),
         }
+    }
+
+    /// As [`Stream::arm`](super::Stream::arm), for writes.
+    ///
+    /// # Errors
+    /// Of the session.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        self.shared.waiters.block.notify.arm();
+        self.shared.check()?;
+        self.outgoing.is_ready()
     }
 
     #[cold]

@@ -25,6 +25,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -108,6 +109,15 @@ impl Stream {
         (self.read, self.write)
     }
 
+    /// Both halves of a stream again.
+    ///
+    /// # Panics
+    /// If they are halves of two.
+    pub fn unite(read: ReadHalf, write: WriteHalf) -> Stream {
+        assert!(Arc::ptr_eq(&read.shared, &write.shared), "these halves are of two streams");
+        Stream { read, write }
+    }
+
     /// Its name in the session, by which a [`Poller`] calls it.
     pub fn id(&self) -> u32 {
         self.read.shared.id
@@ -188,10 +198,8 @@ impl Stream {
     /// # Errors
     /// Of the session.
     pub fn arm(&mut self, interest: Interest) -> io::Result<bool> {
-        self.read.shared.waiters.block.notify.arm();
-        self.read.shared.check()?;
-        let reads = interest != Interest::Write && self.read.incoming.is_ready()?;
-        Ok(reads || (interest != Interest::Read && self.write.outgoing.is_ready()?))
+        let reads = interest != Interest::Write && self.read.arm()?;
+        Ok(reads || (interest != Interest::Read && self.write.arm()?))
     }
 
     /// Reads, for a task that is woken when it can. Not for streams of a [`Poller`], which wakes no task.

@@ -62,8 +62,16 @@ impl StreamOptions {
         queue: u32,
         tasks: Option<Arc<Tasks>>,
     ) -> Result<Stream, AttachError> {
+        // An engine drops who names one that there is not.
+        let cores = session.cores().len();
+        if let Some(core) = self.core.filter(|core| *core as usize >= cores) {
+            let why = format!("it has {cores} cores, and none of index {core}: give a lower one");
+            return Err(AttachError::Refused { what: "a stream", why });
+        }
         let (rx_capacity, tx_capacity) = (ring_bytes(self.rx_bytes), ring_bytes(self.tx_bytes));
-        let room = session.take(layout_block::BYTES + rx_capacity + tx_capacity)?;
+        // More than there can be is more than the memory has.
+        let bytes = rx_capacity.saturating_add(tx_capacity).saturating_add(layout_block::BYTES);
+        let room = session.take(bytes)?;
         room.clear(layout_block::BYTES)?;
         let rx = room.offset() + layout_block::BYTES as u64;
         let place = StreamPlace {
