@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("volume", &["memory", "reactor", "observe"]),
     ("target", &["wire", "memory", "proto", "reactor", "volume", "observe"]),
     ("attach", &["ring"]),
+    ("capi", &["ring", "attach"]),
     ("host", &["wire", "memory", "proto", "ring", "reactor", "attach", "observe"]),
     ("engine", &["memory", "ring", "reactor", "attach", "host", "observe"]),
     ("verbs", &["memory", "ring", "reactor", "observe"]),
@@ -30,12 +31,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Where `unsafe` may stand: only where the kernel or shared memory is touched.
-const UNSAFE_ROOMS: &[&str] =
-    &["crates/memory/src/", "crates/ring/src/", "crates/reactor/src/", "crates/host/src/lent.rs"];
+/// Where `unsafe` may stand: only where the kernel, shared memory or a program in C is touched.
+const UNSAFE_ROOMS: &[&str] = &[
+    "crates/memory/src/",
+    "crates/ring/src/",
+    "crates/reactor/src/",
+    "crates/host/src/lent.rs",
+    "crates/capi/src/",
+];
 
 /// Crates with an unsafe room; every other crate forbids it at its root.
-const CRATES_WITH_UNSAFE_ROOMS: &[&str] = &["memory", "ring", "reactor", "host"];
+const CRATES_WITH_UNSAFE_ROOMS: &[&str] = &["memory", "ring", "reactor", "host", "capi"];
 
 const LINES_MAX: usize = 600;
 

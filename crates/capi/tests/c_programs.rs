@@ -1,0 +1,117 @@
+//! Programs in C (`programs/`), compiled against the header and linked with the library, in both of its shapes, that
+//! talk through an engine of this process.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use isolane_engine::{Config, Engine, listen};
+
+#[test]
+fn an_echo_with_blocking_calls_and_there_and_back() {
+    run("echo", Shape::Static);
+}
+
+#[test]
+fn an_echo_of_many_connections_with_pollers() {
+    run("poller", Shape::Shared);
+}
+
+#[test]
+fn what_goes_wrong_is_told_and_ends_nobody() {
+    run("errors", Shape::Shared);
+}
+
+#[test]
+fn the_header_is_cpp_as_well() {
+    let Ok(_) = Command::new("c++").arg("--version").stdout(Stdio::null()).status() else {
+        eprintln!("there is no c++ here: not tried");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("includes.cpp");
+    std::fs::write(&source, "#include \"isolane.h\"\nint main() { return isolane_version() == nullptr; }\n")
+        .unwrap();
+    let program = folder.path().join("includes");
+    let mut compiler = Command::new("c++");
+    compiler.args(WARNINGS).arg("-std=c++11").arg("-I").arg(root("include")).arg(&source);
+    succeed(Shape::Shared.link(compiler.arg("-o").arg(&program)));
+    succeed(&mut built(&program));
+}
+
+/// How the library is linked.
+enum Shape {
+    Static,
+    Shared,
+}
+
+impl Shape {
+    fn link<'a>(&self, compiler: &'a mut Command) -> &'a mut Command {
+        let libraries = libraries();
+        match self {
+            Shape::Static => {
+                compiler.arg(libraries.join("libisolane.a")).args("-lgcc_s -lm -lpthread -ldl".split(' '))
+            }
+            Shape::Shared => compiler
+                .arg("-L")
+                .arg(&libraries)
+                .arg("-lisolane")
+                .arg(format!("-Wl,-rpath,{}", libraries.display())),
+        }
+    }
+}
+
+/// Builds a program, and runs it beside an engine, which ends as soon as the program wants it to.
+fn run(name: &str, shape: Shape) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join(name);
+    let mut compiler = Command::new("cc");
+    compiler.args(WARNINGS).args(["-std=c11", "-O1", "-g", "-pthread", "-I"]).arg(root("include"));
+    compiler.arg(root("tests/programs").join(name).with_extension("c")).arg("-o").arg(&program);
+    succeed(shape.link(&mut compiler));
+
+    let socket = folder.path().join("engine.sock");
+    let mut config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
+    // It shares its core with the program.
+    config.spin = Duration::from_micros(20);
+    let engine = Engine::start(config, listen(&socket).unwrap()).unwrap();
+    let mut child = built(&program);
+    child.arg(&socket).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    if said.next().is_some() {
+        assert!(engine.stop(Duration::from_secs(60)), "the engine does not end");
+    } else {
+        assert!(engine.is_whole());
+    }
+    let mut told = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{name}: {status}: {told}");
+}
+
+/// A program to be run with the library that it was linked with.
+fn built(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    // Cargo's leads to what an earlier `cargo build` has left.
+    command.env_remove("LD_LIBRARY_PATH");
+    command
+}
+
+fn succeed(command: &mut Command) {
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{command:?}: {error}: install a C compiler"));
+    assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Where Cargo has put the library, in all of its shapes: beside this test.
+fn libraries() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];

@@ -1,0 +1,156 @@
+//! The header, the sources and the libraries name the same functions, of the same types, and the same numbers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What a function takes and returns, as Rust says it.
+type Signatures = BTreeMap<String, Vec<String>>;
+
+#[test]
+fn the_header_declares_what_the_sources_define() {
+    let (declared, defined) = (declared(&header()), defined(&sources()));
+    assert!(declared.len() > 30, "{declared:?}");
+    for (name, types) in &declared {
+        assert_eq!(Some(types), defined.get(name), "{name}: the header, and the sources");
+    }
+    assert_eq!(names(&declared), names(&defined));
+}
+
+#[test]
+fn the_header_declares_what_the_libraries_export() {
+    let declared = names(&declared(&header()));
+    assert_eq!(exported(&["-D"], "libisolane.so"), declared, "and nothing else");
+    let of_all = exported(&["-g"], "libisolane.a");
+    let ours: BTreeSet<_> = of_all.into_iter().filter(|name| name.starts_with("isolane_")).collect();
+    assert_eq!(ours, declared);
+}
+
+#[test]
+fn the_numbers_of_the_header_are_those_of_the_sources() {
+    let (header, sources) = (header(), sources());
+    let numbers: Vec<_> =
+        header.split(['{', ',', '}']).filter_map(|item| item.trim().split_once(" = ")).collect();
+    assert_eq!(numbers.len(), 8, "{numbers:?}");
+    for (name, number) in &numbers {
+        assert!(sources.contains(&format!("const {name}: c_int = {number};")), "{name}");
+    }
+    assert_eq!(sources.matches("const ISOLANE_").count(), numbers.len());
+}
+
+#[test]
+fn the_header_is_of_this_version() {
+    let wanted = format!("#define ISOLANE_VERSION \"{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(
+        fs::read_to_string(root("include/isolane.h")).unwrap().lines().any(|line| line == wanted),
+        "{wanted}"
+    );
+}
+
+#[test]
+fn declarations_are_read_as_they_are_meant() {
+    let text = "const char *isolane_a(void); int isolane_b(isolane_poller *poller, isolane_stream **stream);";
+    let expected = [
+        ("isolane_a".to_owned(), vec!["*const c_char".to_owned()]),
+        ("isolane_b".to_owned(), ["*mut Poller", "*mut *mut Stream", "c_int"].map(str::to_owned).to_vec()),
+    ];
+    assert_eq!(declared(text), Signatures::from(expected.clone()));
+    let text = "pub extern \"C\" fn isolane_a() -> *const c_char {\n}\npub unsafe extern \"C\" fn isolane_b(\n    \
+        poller: *mut Poller,\n    stream: *mut *mut Stream,\n) -> c_int {";
+    assert_eq!(defined(text), Signatures::from(expected));
+}
+
+/// The header without its comments and directives, and with single blanks.
+fn header() -> String {
+    let text = fs::read_to_string(root("include/isolane.h")).unwrap();
+    let mut code = String::new();
+    for (at, part) in text.split("/*").enumerate() {
+        code += if at == 0 { part } else { part.split_once("*/").expect("a comment that ends").1 };
+    }
+    let lines = code.lines().filter(|line| !line.starts_with('#'));
+    lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+}
+
+fn sources() -> String {
+    let files = fs::read_dir(root("src")).unwrap().map(|entry| entry.unwrap().path());
+    files.map(|path| fs::read_to_string(path).unwrap()).collect()
+}
+
+fn declared(header: &str) -> Signatures {
+    let mut found = Signatures::new();
+    for statement in header.split(';').filter(|statement| !statement.contains("typedef")) {
+        let Some((head, arguments)) = statement.split_once('(') else { continue };
+        let (result, name) = split_name(head);
+        let arguments = arguments.trim_end_matches(')').split(',').filter(|argument| *argument != "void");
+        let types = arguments.map(|argument| split_name(argument).0).chain([result]);
+        found.insert(name.to_owned(), types.map(in_rust).collect());
+    }
+    found
+}
+
+/// A type, and the name behind it.
+fn split_name(declaration: &str) -> (&str, &str) {
+    let at = declaration.rfind(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    let (of, name) = declaration.split_at(at.expect("a type before a name") + 1);
+    (of.trim().trim_start_matches("extern \"C\" {").trim(), name)
+}
+
+fn in_rust(type_in_c: &str) -> String {
+    let stars = type_in_c.matches('*').count();
+    let base = type_in_c.trim_end_matches('*').trim();
+    let (is_const, base) = base.strip_prefix("const ").map_or((false, base), |base| (true, base));
+    let base = match base {
+        "int" => "c_int",
+        "char" => "c_char",
+        "size_t" => "usize",
+        "ssize_t" => "isize",
+        "uint32_t" => "u32",
+        "uint64_t" => "u64",
+        "int64_t" => "i64",
+        "void" if stars > 0 => "c_void",
+        "void" => "()",
+        "isolane_session" => "Session",
+        "isolane_options" => "StreamOptions",
+        "isolane_stream" => "Stream",
+        "isolane_listener" => "Listener",
+        "isolane_poller" => "Poller",
+        other => panic!("{other:?} is a type of the header that no one has said in Rust"),
+    };
+    match (stars, is_const) {
+        (0, false) => base.into(),
+        (1, true) => format!("*const {base}"),
+        (_, false) => format!("{}{base}", "*mut ".repeat(stars)),
+        _ => panic!("{type_in_c:?} is not said in Rust yet"),
+    }
+}
+
+fn defined(sources: &str) -> Signatures {
+    let mut found = Signatures::new();
+    for definition in sources.split("extern \"C\" fn ").skip(1) {
+        let (name, rest) = definition.split_once('(').expect("arguments");
+        let (arguments, rest) = rest.split_once(')').expect("the end of the arguments");
+        let result = rest.split('{').next().unwrap_or_default().trim();
+        let arguments = arguments.split(',').filter_map(|argument| argument.split_once(':'));
+        let types = arguments.map(|(_, of)| of.trim()).chain([result.strip_prefix("-> ").unwrap_or("()")]);
+        found.insert(name.into(), types.map(str::to_owned).collect());
+    }
+    found
+}
+
+fn names(signatures: &Signatures) -> BTreeSet<String> {
+    signatures.keys().cloned().collect()
+}
+
+fn exported(options: &[&str], library: &str) -> BTreeSet<String> {
+    let library = std::env::current_exe().unwrap().with_file_name(library);
+    let output = Command::new("nm").args(options).arg("--defined-only").arg(&library).output();
+    let output = output.expect("nm is there wherever there is a C compiler");
+    assert!(output.status.success(), "{}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
+}
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
