@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod closer;
 mod config;
 mod control;
 mod core;

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_attach::control::{
@@ -74,6 +75,9 @@ fn hello() -> Vec<u8> {
 
 /// What the engine says, or `None` if it hangs up.
 fn told(wire: &Wire) -> Option<Reply> {
+    let patience = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+    let mut watched = [rustix::event::PollFd::new(wire, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut watched, Some(&patience)), Ok(1), "the engine says nothing");
     match wire.receive(true) {
         Ok(packet) => Some(Reply::decode(&packet.unwrap().bytes).unwrap().1),
         Err(WireError::Closed) => None,
@@ -95,7 +99,7 @@ fn some_fd() -> OwnedFd {
 }
 
 fn bell() -> OwnedFd {
-    Bell::new(std::sync::Arc::new(Flag::new())).unwrap().1
+    Bell::new(Arc::new(Flag::new())).unwrap().1
 }
 
 #[test]
@@ -161,6 +165,64 @@ fn wrong_descriptors_drop_their_sender() {
     let port = Request::OpenPort(OpenPort { core: 0, place: PortPlace { offset: 0, entries: 4 } });
     wire.send(&port.encode(2), &[fd.as_fd()], true).unwrap();
     is_dropped(&wire, "no Unix stream socket");
+    fixture.serves_others();
+}
+
+/// Longer than any test waits.
+const LINGER: Duration = Duration::from_secs(3600);
+
+/// A socket whose last close waits: it lingers, and its peer takes nothing of what was written.
+fn lingering() -> (OwnedFd, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
+    let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let peer = listener.accept().unwrap().0;
+    rustix::net::sockopt::set_socket_linger(&socket, Some(LINGER)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut socket, &[0; 65_536]).is_ok() {}
+    // Else a close does not wait.
+    socket.set_nonblocking(false).unwrap();
+    (socket.into(), peer)
+}
+
+#[test]
+fn descriptors_whose_close_waits_keep_nobody_waiting() {
+    let fixture = Fixture::new(|_| {});
+    let mut peers = Vec::new();
+    // On a thread of its own: mostly ours is not the last, but if it is, that waits there.
+    let mut give = |wire: &Arc<Wire>, bytes: Vec<u8>, count: usize| {
+        let (socket, peer) = lingering();
+        peers.push(peer);
+        let wire = Arc::clone(wire);
+        std::thread::spawn(move || {
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(9))];
+            let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+            let many = vec![socket.as_fd(); count];
+            assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&many)));
+            let bytes = [std::io::IoSlice::new(&bytes)];
+            // It may have been dropped meanwhile.
+            let _ = rustix::net::sendmsg(&*wire, &bytes, &mut control, SendFlags::NOSIGNAL);
+            drop(socket);
+        });
+    };
+    for _ in 0..5 {
+        let wire = Arc::new(fixture.dial());
+        give(&wire, hello(), 1);
+        is_dropped(&wire, "not sealed");
+        let wire = Arc::new(fixture.dial());
+        give(&wire, hello(), 9);
+        is_dropped(&wire, "more than 4 descriptors");
+        // Perhaps nobody reads it any more.
+        let wire = Arc::new(fixture.greeted().0);
+        wire.send(&[1, 2, 3], &[], true).unwrap();
+        give(&wire, hello(), 1);
+        is_dropped(&wire, "malformed");
+        let (wire, _memory) = fixture.greeted();
+        let wire = Arc::new(wire);
+        let port = Request::OpenPort(OpenPort { core: 0, place: PortPlace { offset: 0, entries: 4 } });
+        give(&wire, port.encode(2), 1);
+        is_dropped(&wire, "no Unix stream socket");
+    }
     fixture.serves_others();
 }
 

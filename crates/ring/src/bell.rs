@@ -15,7 +15,7 @@
 
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -124,11 +124,7 @@ impl<F: Deref<Target = Flag>> Bell<F> {
     /// # Errors
     /// `InvalidInput` if it is something else than an end of such a pair, on which anything may block.
     pub fn with(flag: F, end: OwnedFd) -> io::Result<Bell<F>> {
-        let is_unix = sockopt::socket_domain(&end).is_ok_and(|domain| domain == AddressFamily::UNIX);
-        if !is_unix || sockopt::socket_type(&end).ok() != Some(SocketType::STREAM) {
-            let refusal = "the other side's end of a bell is no Unix stream socket: it must give one";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, refusal));
-        }
+        check_end(end.as_fd())?;
         Ok(Bell { flag, end })
     }
 
@@ -209,6 +205,44 @@ impl<F: Deref<Target = Flag>> Bell<F> {
     }
 }
 
+/// Lets nobody send descriptors with a ring, through an end that the other side has just given: to hear it would
+/// close them, and that may wait. Where the kernel cannot (before Linux 6.16) it still can.
+///
+/// # Errors
+/// `InvalidInput` if it is no end of a bell, or was rung before it was given. The kernel's.
+pub fn refuse_gifts(end: BorrowedFd<'_>) -> io::Result<()> {
+    check_end(end)?;
+    // Not known to the kernel is as good as it gets.
+    let _ = set_pass_rights(end, false);
+    if rustix::io::ioctl_fionread(end)? > 0 {
+        let refusal = "the other side has rung before it gave its end of a bell: it must give a new one";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, refusal));
+    }
+    Ok(())
+}
+
+fn check_end(end: BorrowedFd<'_>) -> io::Result<()> {
+    let is_unix = sockopt::socket_domain(end).is_ok_and(|domain| domain == AddressFamily::UNIX);
+    if !is_unix || sockopt::socket_type(end).ok() != Some(SocketType::STREAM) {
+        let refusal = "the other side's end of a bell is no Unix stream socket: it must give one";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, refusal));
+    }
+    Ok(())
+}
+
+/// Whether others may send descriptors to a Unix socket.
+fn set_pass_rights(socket: BorrowedFd<'_>, may: bool) -> io::Result<()> {
+    let value = libc::c_int::from(may);
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: it reads as many bytes as it is told of a value that outlives the call.
+    let outcome = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), len)
+    };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Of Linux 6.16; not in `libc` yet.
+const SO_PASSRIGHTS: libc::c_int = 83;
 /// Rings that are forgotten together; whoever rings more often wakes more often.
 const RINGS_MAX: usize = 64;
 const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
@@ -341,6 +375,23 @@ mod tests {
         let error = bell.wait::<io::Error>(None, || Ok(false)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
         bell.ring_anyway();
+    }
+
+    #[test]
+    fn an_end_that_was_rung_before_is_refused_and_descriptors_do_not_come_with_rings() {
+        let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
+        refuse_gifts(theirs.as_fd()).unwrap();
+        bell.ring_anyway();
+        assert_eq!(refuse_gifts(theirs.as_fd()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+        let gift = [bell.end()];
+        assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&gift)));
+        let ring = [io::IoSlice::new(&[0])];
+        let sent = rustix::net::sendmsg(bell.end(), &ring, &mut control, SendFlags::DONTWAIT);
+        // Older kernels do not know how to refuse.
+        let knows = set_pass_rights(theirs.as_fd(), false).is_ok();
+        assert_eq!(sent.is_err(), knows, "{sent:?}");
     }
 
     #[test]

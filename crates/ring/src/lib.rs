@@ -24,7 +24,7 @@ pub mod mock;
 mod sync;
 
 pub use arena::{Arena, Span};
-pub use bell::{Bell, Flag};
+pub use bell::{Bell, Flag, refuse_gifts};
 pub use index::Impossible;
 pub use memory::{Memory, MemoryError, Piece, Shared};
 

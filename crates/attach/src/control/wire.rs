@@ -39,7 +39,10 @@ pub enum WireError {
     Full,
     /// It is longer, or has more descriptors, than any message.
     #[error("a packet is longer than {BYTES_MAX} bytes or has more than {DESCRIPTORS_MAX} descriptors")]
-    TooLong,
+    TooLong {
+        /// What came with it. To close it may wait for as long as who has sent it likes.
+        descriptors: Vec<OwnedFd>,
+    },
     /// It is no message.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -62,7 +65,7 @@ impl Wire {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if bytes.len() > BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
-            return Err(WireError::TooLong);
+            return Err(WireError::TooLong { descriptors: Vec::new() });
         }
         if !descriptors.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "there is room for as many");
@@ -83,7 +86,8 @@ impl Wire {
     /// [`WireError`]. After [`WireError::TooLong`] the packet is gone, with all that came with it.
     pub fn receive(&self, waits: bool) -> Result<Option<Packet>, WireError> {
         let mut bytes = [0; BYTES_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        // Room for all that a packet can have: the kernel would close the others on this thread.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         let received = loop {
@@ -96,16 +100,21 @@ impl Wire {
             }
         };
         let descriptors = rights(&mut control);
-        // The room for descriptors is rounded up: there may be one more in it.
         let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
         if is_cut || descriptors.len() > DESCRIPTORS_MAX {
-            return Err(WireError::TooLong);
+            return Err(WireError::TooLong { descriptors });
         }
         // A packet has at least the kind of message: nothing is the end.
         if received.bytes == 0 {
             return Err(WireError::Closed);
         }
         Ok(Some(Packet { bytes: bytes[..received.bytes].to_vec(), descriptors }))
+    }
+}
+
+impl From<Wire> for OwnedFd {
+    fn from(wire: Wire) -> OwnedFd {
+        wire.0
     }
 }
 
@@ -125,6 +134,9 @@ impl WireError {
         }
     }
 }
+
+/// The kernel's bound on what comes with one packet.
+const KERNEL_DESCRIPTORS_MAX: usize = 253;
 
 fn rights(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
     let rights = control.drain().filter_map(|message| match message {

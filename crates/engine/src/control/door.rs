@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use rustix::process::getuid;
 
+use crate::closer;
 use crate::{Config, EngineError};
 
 /// A socket that listens.
@@ -109,6 +110,7 @@ impl Door {
             if is_safe(peer.uid) || config.allowed_uids.contains(&peer.uid) {
                 return Ok(Some((Wire::new(socket), peer)));
             }
+            closer::close(socket);
             log::warn!("{peer} is turned away: it is neither the engine's user, nor root, nor allowed");
         }
     }

@@ -21,6 +21,7 @@ use isolane_attach::control::{Reply, WireError};
 use isolane_reactor::mailbox::{Receiver, Sender};
 
 use crate::Config;
+use crate::closer;
 use crate::core::{Mail, Notice, Said};
 use crate::epoll::{Epoll, Event};
 use crate::store::{Store, ToSupervisor};
@@ -151,6 +152,7 @@ impl Control {
                 let session = self.last_session;
                 if let Err(why) = self.epoll.add(&wire, session.into()) {
                     log::warn!("{peer} is turned away: the engine cannot watch its connection: {why}");
+                    closer::close(wire.into());
                     return;
                 }
                 self.clients.insert(session, Client::new(session, wire, peer));
@@ -241,7 +243,12 @@ impl Control {
             }
             Ok(None) => client.is_talking = false,
             Err(WireError::Closed) => self.dismiss(session),
-            Err(error) => self.expel(session, &error.to_string()),
+            Err(error) => {
+                self.expel(session, &error.to_string());
+                if let WireError::TooLong { descriptors } = error {
+                    descriptors.into_iter().for_each(closer::close);
+                }
+            }
         }
     }
 
@@ -340,6 +347,7 @@ impl Control {
         let Some(client) = self.clients.get_mut(&session) else { return };
         if let Some(wire) = client.leave() {
             self.epoll.remove(&wire);
+            closer::close(wire.into());
             log::debug!("{client} has left");
             let records = client.attached().map(Attached::leave).unwrap_or_default();
             records.into_iter().for_each(|key| self.store.withdraw(key));

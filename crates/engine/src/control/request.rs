@@ -6,11 +6,12 @@ use isolane_attach::control::{
     End, Hello, Object, Open, OpenPort, OpenQueue, Packet, Reply, Request, VERSION, Welcome,
 };
 use isolane_ring::entries::{Receiver, Sender};
-use isolane_ring::{Bell, Memory};
+use isolane_ring::{Bell, Memory, refuse_gifts};
 
 use super::client::{Attached, Held, Stage, UNASKED};
 use super::door::Peer;
 use super::{Control, Denied, plan};
+use crate::closer;
 use crate::core::Mail;
 use crate::service::{Ending, Kept, Plan};
 use crate::store::{Record, Unkept};
@@ -26,6 +27,21 @@ enum Progress {
 impl Control {
     /// A client has sent something.
     pub(super) fn on_packet(&mut self, session: u32, packet: Packet) {
+        // Whatever becomes of what came with it, this thread does not close the last of it.
+        let spares = packet.descriptors.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
+        let spares = match spares {
+            Ok(spares) => spares,
+            Err(why) => {
+                packet.descriptors.into_iter().for_each(closer::close);
+                return self
+                    .expel(session, &format!("the engine has no descriptor for what it sends: {why}"));
+            }
+        };
+        self.obey(session, packet);
+        spares.into_iter().for_each(closer::close);
+    }
+
+    fn obey(&mut self, session: u32, packet: Packet) {
         let (serial, outcome) = match Request::decode(&packet.bytes) {
             Ok(asked) => {
                 (asked.serial, self.on_request(session, asked.serial, asked.request, packet.descriptors))
@@ -98,6 +114,7 @@ impl Control {
     }
 
     fn open_port(&mut self, session: u32, port: OpenPort, end: OwnedFd) -> Result<Progress, Denied> {
+        refuse_gifts(end.as_fd()).map_err(hostile)?;
         let kept = end.try_clone().map_err(refused)?;
         self.have_port(session, port, end)?;
         let key = self.deposit(session, 0, Request::OpenPort(port), Vec::new(), &[kept])?;
@@ -125,6 +142,7 @@ impl Control {
         if attached.queues.len() >= queues_max as usize && !attached.queues.contains_key(&wanted.queue) {
             return Err(Denied::limit("notification queues", queues_max));
         }
+        refuse_gifts(end.as_fd()).map_err(hostile)?;
         let kept = end.try_clone().map_err(refused)?;
         self.have_queue(session, wanted, end)?;
         let key = self.deposit(session, 0, Request::OpenQueue(wanted), Vec::new(), &[kept])?;

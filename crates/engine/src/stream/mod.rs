@@ -25,7 +25,6 @@
 //! Invariant: not one byte is lost, doubled or reordered, whenever this process ends; a client that writes
 //! anything into the words harms its own stream alone.
 
-mod closer;
 mod fuse;
 mod kept;
 mod receive;
@@ -44,7 +43,7 @@ use isolane_ring::{Flag, Impossible, Memory, MemoryError, adopted};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use closer::Socket;
+use crate::closer::Socket;
 use fuse::Fuse;
 pub use kept::{Kept, Refusal};
 use receive::Receive;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use crate::closer;
+
 /// Records by their keys, in the order in which they were deposited.
 #[derive(Debug, Default)]
 pub(super) struct Shelf(BTreeMap<u64, Item>);
@@ -20,7 +22,8 @@ impl Shelf {
     }
 
     pub fn remove(&mut self, key: u64) {
-        self.0.remove(&key);
+        // Applications have given most of it.
+        self.0.remove(&key).into_iter().flat_map(|item| item.descriptors).for_each(closer::close);
     }
 
     pub fn at(&self, key: u64) -> Option<&Item> {

@@ -1,8 +1,10 @@
-//! Closes sockets on threads of their own.
+//! Closes descriptors that somebody else has given, on threads of their own.
 //!
-//! To close a socket for the last time may wait, if SO_LINGER says so, whatever its other flags are. The
-//! engine takes that option away first, but a hostile application can put it back in between; so no core
-//! closes a socket that one has. It is no pool for anything else.
+//! To close a socket for the last time may wait, if SO_LINGER says so, whatever its other flags are; that of a
+//! Unix socket closes what is under way in it, too. The engine takes that option away from sockets that it adopts,
+//! but a hostile application can put it back in between. So neither a core, nor the control thread, nor the
+//! supervisor closes a descriptor that an application has given, or a connection on which it can give one.
+//! It is no pool for anything else.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A socket that an application has, too, and that is closed elsewhere when this is dropped.
 #[derive(Debug)]
-pub(super) struct Socket(Option<OwnedFd>);
+pub(crate) struct Socket(Option<OwnedFd>);
 
 impl Socket {
     pub fn new(socket: OwnedFd) -> Socket {
@@ -39,8 +41,13 @@ impl Drop for Socket {
             // An application that wants to wait for its peer has waited itself.
             let _ = sockopt::set_socket_linger(&socket, None);
         }
-        Closer::of_process().close(socket);
+        close(socket);
     }
+}
+
+/// Closes it elsewhere.
+pub(crate) fn close(descriptor: OwnedFd) {
+    Closer::of_process().close(descriptor);
 }
 
 /// The threads.
@@ -66,7 +73,7 @@ impl Closer {
         let takes_one = |idle: usize| idle.checked_sub(1);
         let has_idle = self.idle.fetch_update(Ordering::AcqRel, Ordering::Acquire, takes_one).is_ok();
         if !has_idle && let Err(error) = self.start() {
-            log::warn!("cannot start a thread that closes sockets: {error}");
+            log::warn!("cannot start a thread that closes descriptors: {error}");
         }
         // It waits for a thread, or is closed right here if there never was one.
         if self.threads.load(Ordering::Acquire) > 0 {
