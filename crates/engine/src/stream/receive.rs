@@ -145,7 +145,7 @@ impl Receive {
     fn end(&self, socket: BorrowedFd<'_>, kept: &Kept) -> Result<End, Stop> {
         let what = "cannot ask how a stream has ended";
         let now = adopted::counters(socket).map_err(system(what))?;
-        let data = self.discarded + adopted::unread(socket).map_err(system(what))?;
+        let data = self.discarded.wrapping_add(adopted::unread(socket).map_err(system(what))?);
         let has_finished = now.received.wrapping_sub(kept.received) == data.wrapping_add(1);
         Ok(match now.state {
             State::Closed if !has_finished => {
@@ -168,7 +168,7 @@ impl Receive {
         self.ring.refresh()?;
         self.discard(socket, block, fuse)?;
         // At the latest when it has read all: the kernel's window may be closed.
-        block.set_rx_want(self.ring.position().min(self.discarded + self.step));
+        block.set_rx_want(self.ring.position().min(self.discarded.saturating_add(self.step)));
         Ok(())
     }
 

@@ -83,6 +83,10 @@ fn an_application_that_does_not_read_stops_its_own_peer_alone() {
     assert_eq!(seen.position, pattern.position);
 }
 
+/// Lines of the cache before a session's first stream: a port of 4096 doorbells and a queue of 1024 notices, in
+/// whole pages.
+const BLOCK_LINES: usize = 0x52000 / 128;
+
 /// A session whose every word somebody scribbles over, while its streams are worked on: other sessions go on.
 #[test]
 fn a_hostile_client_harms_itself_alone() {
@@ -94,13 +98,20 @@ fn a_hostile_client_harms_itself_alone() {
         let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..Default::default() };
         let Ok(mut stream) = options.adopt(&session, socket) else { continue };
         let vandal = Vandal::of(session.memory());
+        // The place that is meant: what was written is counted there.
+        stream.write_all(&[1; 100]).unwrap();
+        let mut produced = [0; 8];
+        session.memory().copy_out(128 * (BLOCK_LINES as u64 + 2), &mut produced).unwrap();
+        assert_eq!(u64::from_ne_bytes(produced), 100);
         let mut seed = round + 1;
         peer.set_nonblocking(true).unwrap();
         for _ in 0..2000 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // The words of the stream's block are behind those of the ports and of a queue.
-            let place = (seed >> 33) as usize % ((4 << 20) / 8);
-            match seed >> 8 & 3 {
+            // Words begin lines of the cache; the stream's are behind those of a port and a queue.
+            let line = (seed >> 33) as usize % ((512 << 10) / 128);
+            let place =
+                16 * if seed & 15 == 0 { line } else { BLOCK_LINES + line % 16 } + (seed >> 7) as usize % 2;
+            match (seed >> 8) & 3 {
                 0 => vandal.scribble(place, seed),
                 1 => vandal.nudge(place, seed >> 50),
                 _ => vandal.nudge(place, (seed >> 50).wrapping_neg()),

@@ -16,7 +16,7 @@ use super::super::fuse::Fuse;
 use super::super::{Kept, Looked, Machine, Ready, Stop};
 
 pub struct Rig {
-    memory: Memory,
+    pub memory: Memory,
     place: StreamPlace,
     pub socket: TcpStream,
     pub peer: TcpStream,

@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use isolane_attach::control::StreamPlace;
+use isolane_attach::layout::stream as at;
 use isolane_ring::adopted::{self, State};
 use rustix::net::sockopt;
 
-use super::super::{Kept, Refusal};
+use super::super::{Kept, Machine, Refusal};
 use super::rig::{Rig, gone};
 
 #[test]
@@ -210,6 +211,29 @@ fn whoever_reads_an_adopted_socket_itself_breaks_its_own_stream() {
     std::io::Read::read_exact(&mut socket, &mut [0; 100]).unwrap();
     let error = rig.engine.as_mut().expect("one").machine.hand_back().unwrap_err();
     assert!(error.to_string().contains("has read bytes"), "{error}");
+}
+
+/// What a client writes into the words before an engine takes them up ends that stream, or is taken as it is.
+#[test]
+fn words_that_cannot_be_end_their_own_stream_alone() {
+    let take_up = |words: &[u64], value: u64| {
+        let mut rig = Rig::new(4096, None);
+        rig.app_write(100, false).unwrap();
+        rig.look();
+        rig.engine = None;
+        for offset in words {
+            rig.memory.copy_in(*offset, &value.to_le_bytes()).unwrap();
+        }
+        let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
+        let Ok(mut machine) = Machine::take_up(socket, &rig.memory, rig.kept) else { return };
+        let _ = (machine.look(Instant::now()), machine.rest(), machine.hand_back());
+    };
+    let places: Vec<u64> = (0..4096 / 128).flat_map(|line| [128 * line, 128 * line + 8]).collect();
+    for value in [1, 4096, 1 << 31, 1 << 40, u64::MAX - 1, u64::MAX] {
+        places.iter().for_each(|place| take_up(&[*place, place ^ 128], value));
+        // All positions of what is received agree with each other.
+        take_up(&[at::RX, at::RX + 128, at::RX_DISCARDED, at::RX_DISCARDING], value);
+    }
 }
 
 fn assert_reset(rig: &mut Rig) {
