@@ -20,6 +20,8 @@ use isolane_attach::control::End;
 use isolane_ring::entries::{Entry, Sender};
 use isolane_ring::{Bell, Flag, Impossible, Memory, MemoryError, Shared};
 
+use crate::closer::Socket;
+
 /// An object on its core.
 pub trait Service {
     /// Does what there is to do, a quantum of it at most. Never waits.
@@ -191,7 +193,7 @@ impl fmt::Debug for Plan {
 /// One core's end of an application thread's notification queue. What is pushed in a turn is published, and
 /// the thread woken, at its end.
 pub struct Notifier {
-    end: RefCell<(Sender, Bell<Shared<Flag>>)>,
+    end: RefCell<(Sender, Bell<Shared<Flag>, Socket>)>,
     is_dirty: Cell<bool>,
     dirty: Rc<Dirty>,
 }
@@ -200,7 +202,7 @@ pub struct Notifier {
 pub(crate) type Dirty = RefCell<Vec<Rc<Notifier>>>;
 
 impl Notifier {
-    pub(crate) fn new(sender: Sender, bell: Bell<Shared<Flag>>, dirty: Rc<Dirty>) -> Rc<Notifier> {
+    pub(crate) fn new(sender: Sender, bell: Bell<Shared<Flag>, Socket>, dirty: Rc<Dirty>) -> Rc<Notifier> {
         Rc::new(Notifier { end: RefCell::new((sender, bell)), is_dirty: Cell::new(false), dirty })
     }
 

@@ -13,7 +13,8 @@
 //! flag: a fence on both sides lets neither miss the other. A hostile other side can only ring too often or
 //! never.
 
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -21,7 +22,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, SocketType,
+    recv, recvmsg, send, socketpair, sockopt,
 };
 #[cfg(not(loom))]
 use rustix::thread::futex;
@@ -103,9 +105,9 @@ const _: () = assert!(size_of::<Flag>() == Flag::BYTES);
 
 /// A flag and an end of the pair of sockets behind it.
 #[derive(Debug)]
-pub struct Bell<F> {
+pub struct Bell<F, E = OwnedFd> {
     flag: F,
-    end: OwnedFd,
+    end: E,
 }
 
 impl<F: Deref<Target = Flag>> Bell<F> {
@@ -118,12 +120,14 @@ impl<F: Deref<Target = Flag>> Bell<F> {
         let (end, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         Ok((Bell { flag, end }, theirs))
     }
+}
 
+impl<F: Deref<Target = Flag>, E: AsFd> Bell<F, E> {
     /// A bell whose end the other side has given.
     ///
     /// # Errors
     /// `InvalidInput` if it is something else than an end of such a pair, on which anything may block.
-    pub fn with(flag: F, end: OwnedFd) -> io::Result<Bell<F>> {
+    pub fn with(flag: F, end: E) -> io::Result<Bell<F, E>> {
         check_end(end.as_fd())?;
         Ok(Bell { flag, end })
     }
@@ -161,15 +165,15 @@ impl<F: Deref<Target = Flag>> Bell<F> {
     ///
     /// # Errors
     /// As [`Bell::quiet`], or what `look` returns.
-    pub fn wait<E: From<io::Error>>(
+    pub fn wait<Error: From<io::Error>>(
         &self,
         timeout: Option<Duration>,
-        look: impl FnOnce() -> Result<bool, E>,
-    ) -> Result<bool, E> {
+        look: impl FnOnce() -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
         self.flag.arm();
         let outcome = match look() {
             Ok(true) => Ok(true),
-            Ok(false) => self.sleep(timeout).map_err(E::from),
+            Ok(false) => self.sleep(timeout).map_err(Error::from),
             Err(error) => Err(error),
         };
         self.flag.disarm();
@@ -193,15 +197,43 @@ impl<F: Deref<Target = Flag>> Bell<F> {
     /// `ConnectionAborted` if the other side's end is closed: nobody will ring any more. The kernel's.
     pub fn quiet(&self) -> io::Result<()> {
         let mut rings = [0u8; RINGS_MAX];
-        match recv(&self.end, &mut rings[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) | Err(Errno::CONNRESET) => {
-                let gone = "the other side has closed its end of a bell";
-                Err(io::Error::new(io::ErrorKind::ConnectionAborted, gone))
-            }
-            // Empty means that nobody has.
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        let outcome = recv(&self.end, &mut rings[..], RecvFlags::DONTWAIT);
+        heard(outcome.map(|(count, _)| count))
+    }
+
+    /// As [`Bell::quiet`], for whom the other side may be hostile: returns descriptors that came with the rings,
+    /// which no bell of ours is rung with. Otherwise the kernel would close them here, and that may wait. What
+    /// [`refuse_gifts`] has forbidden an older kernel allows, and who has given the end may allow again.
+    ///
+    /// # Errors
+    /// As [`Bell::quiet`].
+    pub fn quiet_warily(&self) -> io::Result<Vec<OwnedFd>> {
+        let mut rings = [0u8; RINGS_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let outcome = recvmsg(&self.end, &mut [IoSliceMut::new(&mut rings)], &mut control, flags);
+        let gifts = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let gifts: Vec<OwnedFd> = gifts.flatten().collect();
+        match gifts.is_empty() {
+            true => heard(outcome.map(|received| received.bytes)).map(|()| gifts),
+            false => Ok(gifts),
         }
+    }
+}
+
+fn heard(outcome: Result<usize, Errno>) -> io::Result<()> {
+    match outcome {
+        Ok(0) | Err(Errno::CONNRESET) => {
+            let gone = "the other side has closed its end of a bell";
+            Err(io::Error::new(io::ErrorKind::ConnectionAborted, gone))
+        }
+        // Empty means that nobody has.
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -245,6 +277,8 @@ fn set_pass_rights(socket: BorrowedFd<'_>, may: bool) -> io::Result<()> {
 const SO_PASSRIGHTS: libc::c_int = 83;
 /// Rings that are forgotten together; whoever rings more often wakes more often.
 const RINGS_MAX: usize = 64;
+/// The most descriptors that the kernel lets one send at once (`SCM_MAX_FD`).
+const RIGHTS_MAX: usize = 253;
 const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
 
 #[cfg(all(test, not(loom)))]
@@ -378,12 +412,29 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_that_come_with_a_ring_are_returned_and_not_closed() {
+        let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
+        let other = Bell::with(Arc::new(Flag::new()), theirs).unwrap();
+        bell.ring_anyway();
+        assert!(other.quiet_warily().unwrap().is_empty());
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
+        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+        let gifts = [bell.end(); RIGHTS_MAX];
+        assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&gifts)));
+        let ring = [io::IoSlice::new(&[0])];
+        rustix::net::sendmsg(bell.end(), &ring, &mut control, SendFlags::DONTWAIT).unwrap();
+        assert_eq!(other.quiet_warily().unwrap().len(), RIGHTS_MAX);
+        drop(bell);
+        assert_eq!(other.quiet_warily().unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+    }
+
+    #[test]
     fn an_end_that_was_rung_before_is_refused_and_descriptors_do_not_come_with_rings() {
         let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
         refuse_gifts(theirs.as_fd()).unwrap();
         bell.ring_anyway();
         assert_eq!(refuse_gifts(theirs.as_fd()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
         let gift = [bell.end()];
         assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&gift)));

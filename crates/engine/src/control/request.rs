@@ -11,7 +11,7 @@ use isolane_ring::{Bell, Memory, refuse_gifts};
 use super::client::{Attached, Held, Stage, UNASKED};
 use super::door::Peer;
 use super::{Control, Denied, plan};
-use crate::closer;
+use crate::closer::{self, Socket};
 use crate::core::Mail;
 use crate::service::{Ending, Kept, Plan};
 use crate::store::{Record, Unkept};
@@ -131,7 +131,7 @@ impl Control {
         let ring = port.place.ring().ok_or(Denied::nowhere("a port"))?;
         let receiver = Receiver::resume(&memory, ring).map_err(hostile)?;
         let flag = memory.flag(port.place.flag()).map_err(hostile)?;
-        let bell = Bell::with(flag, end).map_err(hostile)?;
+        let bell = Bell::with(flag, Socket::new(end)).map_err(hostile)?;
         self.mail(core, Mail::Port { session, receiver, bell });
         Ok(())
     }
@@ -166,7 +166,8 @@ impl Control {
             let sender = Sender::resume(&memory, ring).map_err(hostile)?;
             let flag = memory.flag(place.flag()).map_err(hostile)?;
             let end = end.try_clone().map_err(refused)?;
-            mails.push(Mail::Queue { session, queue, sender, bell: Bell::with(flag, end).map_err(hostile)? });
+            let bell = Bell::with(flag, Socket::new(end)).map_err(hostile)?;
+            mails.push(Mail::Queue { session, queue, sender, bell });
         }
         mails.into_iter().zip(0..).for_each(|(mail, core)| self.mail(core, mail));
         Ok(())

@@ -3,14 +3,15 @@
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Bell, Flag, Memory, Shared};
 
+use crate::closer::Socket;
 use crate::service::{Build, Ending};
 
 /// To a core.
 pub(crate) enum Mail {
     /// A session's doorbells.
-    Port { session: u32, receiver: Receiver, bell: Bell<Shared<Flag>> },
+    Port { session: u32, receiver: Receiver, bell: Bell<Shared<Flag>, Socket> },
     /// A queue of one of its threads.
-    Queue { session: u32, queue: u32, sender: Sender, bell: Bell<Shared<Flag>> },
+    Queue { session: u32, queue: u32, sender: Sender, bell: Bell<Shared<Flag>, Socket> },
     /// No more of it.
     CloseQueue { session: u32, queue: u32 },
     /// An object.

@@ -169,7 +169,9 @@ impl Core {
         let mut events = std::mem::take(&mut self.events);
         for Event { key, ready } in events.drain(..) {
             if let Some(session) = ports::session(key) {
-                self.ports.on_ready(&self.epoll, session);
+                if let Err(Hostile(why)) = self.ports.on_ready(&self.epoll, session) {
+                    self.say(session, Said::Hostile { why });
+                }
             } else if let Some((index, slot)) = self.objects.by_key(key) {
                 slot.service.on_ready(ready);
                 self.objects.heat(index, now);

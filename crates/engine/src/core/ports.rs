@@ -6,7 +6,9 @@ use isolane_attach::layout::doorbell;
 use isolane_ring::entries::Receiver;
 use isolane_ring::{Bell, Flag, Shared};
 
+use crate::closer::{self, Socket};
 use crate::epoll::Epoll;
+use crate::service::Hostile;
 
 /// One port for each session.
 #[derive(Default)]
@@ -14,7 +16,7 @@ pub(super) struct Ports(BTreeMap<u32, Port>);
 
 struct Port {
     receiver: Receiver,
-    bell: Bell<Shared<Flag>>,
+    bell: Bell<Shared<Flag>, Socket>,
     /// Nothing it says is believed.
     is_hostile: bool,
 }
@@ -26,7 +28,7 @@ impl Ports {
         epoll: &Epoll,
         session: u32,
         receiver: Receiver,
-        bell: Bell<Shared<Flag>>,
+        bell: Bell<Shared<Flag>, Socket>,
     ) -> Result<(), String> {
         self.close(epoll, session);
         let watched = epoll.add(bell.end(), key(session));
@@ -42,13 +44,24 @@ impl Ports {
     }
 
     /// The bell of a session has rung.
-    pub fn on_ready(&mut self, epoll: &Epoll, session: u32) {
-        // If the client has closed its end, its connection will say so, too.
-        if let Some(port) = self.0.get(&session)
-            && port.bell.quiet().is_err()
-        {
-            epoll.remove(port.bell.end());
+    ///
+    /// # Errors
+    /// [`Hostile`], if it was rung with descriptors.
+    pub fn on_ready(&mut self, epoll: &Epoll, session: u32) -> Result<(), Hostile> {
+        let Some(port) = self.0.get_mut(&session) else { return Ok(()) };
+        match port.bell.quiet_warily() {
+            Ok(gifts) if gifts.is_empty() => return Ok(()),
+            // If the client has closed its end, its connection will say so, too.
+            Err(_) => epoll.remove(port.bell.end()),
+            Ok(gifts) => {
+                gifts.into_iter().for_each(closer::close);
+                epoll.remove(port.bell.end());
+                if !std::mem::replace(&mut port.is_hostile, true) {
+                    return Err(Hostile("it has sent descriptors with a bell".into()));
+                }
+            }
         }
+        Ok(())
     }
 
     /// Names the objects whose doorbells were rung, and sessions whose rings cannot be; says whether there was

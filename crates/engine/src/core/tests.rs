@@ -10,6 +10,7 @@ use isolane_reactor::mailbox;
 use isolane_ring::{Bell, Flag, Memory, PAGE_SIZE, Shared, entries};
 
 use super::*;
+use crate::closer::Socket;
 use crate::service::{Ready, Service};
 
 /// What the object was told, for the test to see.
@@ -91,7 +92,7 @@ impl Fixture {
             seen: Arc::default(),
         };
         let receiver = entries::Receiver::new(&memory, ring).unwrap();
-        let bell = Bell::with(memory.flag(PORT.flag()).unwrap(), theirs).unwrap();
+        let bell = Bell::with(memory.flag(PORT.flag()).unwrap(), Socket::new(theirs)).unwrap();
         fixture.send(Mail::Port { session: 1, receiver, bell });
         fixture
     }
@@ -175,7 +176,7 @@ fn a_queue_is_told_and_its_thread_woken() {
     let place = QueuePlace { offset: PAGE_SIZE as u64, cores: 1, entries: 4 };
     let ring = place.ring(0).unwrap();
     let (ours, theirs) = Bell::new(fixture.memory.flag(place.flag()).unwrap()).unwrap();
-    let bell = Bell::with(fixture.memory.flag(place.flag()).unwrap(), theirs).unwrap();
+    let bell = Bell::with(fixture.memory.flag(place.flag()).unwrap(), Socket::new(theirs)).unwrap();
     let sender = entries::Sender::new(&fixture.memory, ring).unwrap();
     fixture.send(Mail::Queue { session: 1, queue: 3, sender, bell });
     fixture.seen.work.store(1, Ordering::Relaxed);

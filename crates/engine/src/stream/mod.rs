@@ -248,6 +248,10 @@ impl Machine {
         }
         let is_late = now >= closing.until;
         let is_over = is_late || self.tx.is_done(&self.block)? || self.resets()?;
+        if is_over {
+            // An application that wants to wait for its peer has waited itself.
+            self.socket.linger_no_more();
+        }
         Ok(Looked { is_busy, notifies: false, is_over })
     }
 

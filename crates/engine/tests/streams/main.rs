@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use fixture::{Fixture, Pattern, pair};
 use isolane_attach::AttachError;
 use isolane_attach::stream::{Interest, Listener, Poller, Stream, StreamOptions};
+use rustix::net::sockopt;
 
 #[test]
 fn bytes_go_both_ways_and_ends_are_told() {
@@ -94,6 +95,18 @@ fn a_socket_that_cannot_be_adopted_is_refused_with_the_reason_and_stays_as_it_wa
     let error = Stream::adopt(&session, socket.try_clone().unwrap()).unwrap_err();
     assert!(error.to_string().contains("not connected"), "{error}");
     assert_eq!((peer.read(&mut [0; 1]).unwrap(), socket.read(&mut [0; 1]).unwrap()), (0, 0));
+}
+
+#[test]
+fn a_socket_that_was_taken_back_lingers_as_before() {
+    let fixture = Fixture::new();
+    let (socket, _peer) = pair();
+    let patience = Some(Duration::from_secs(7));
+    sockopt::set_socket_linger(&socket, patience).unwrap();
+    let stream = Stream::adopt(&fixture.attach(), socket).unwrap();
+    let socket = stream.into_std().unwrap();
+    drop(fixture);
+    assert_eq!(sockopt::socket_linger(&socket).unwrap(), patience);
 }
 
 #[test]
