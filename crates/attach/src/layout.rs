@@ -137,6 +137,8 @@ pub mod stream {
     /// Word, the engine's: 0 while bytes may come, 1 when no more come behind what is in the ring, else
     /// `1 << 32` and the error number.
     pub const RX_END: u64 = NOTIFY + LINE;
+    /// Word, the engine's: the number of [`RX_PAST`] that it obeys. On one line with the one before.
+    pub const RX_YIELDED: u64 = RX_END + size_of::<u64>() as u64;
     /// Word, the engine's: 0 while bytes can be sent, else `1 << 32` and the error number.
     pub const TX_END: u64 = RX_END + LINE;
     /// Word, the application's: 0, or 1 + the position at which nothing more is to be sent.
@@ -150,8 +152,13 @@ pub mod stream {
     /// Word, the engine's: bytes that it is about to have out of the kernel.
     pub const RX_DISCARDING: u64 = RX_DISCARDED + size_of::<u64>() as u64;
 
+    /// Word, the application's: odd while it wants to receive itself, past the ring. It only grows.
+    pub const RX_PAST: u64 = RX_DISCARDED + LINE;
+    /// Word, the application's: bytes that it has received itself. On one line with the one before.
+    pub const RX_NATIVE: u64 = RX_PAST + size_of::<u64>() as u64;
+
     const LINE: u64 = Flag::BYTES as u64;
-    const _: () = assert!(RX_DISCARDED + LINE <= BYTES as u64);
+    const _: () = assert!(RX_PAST + LINE <= BYTES as u64);
 }
 
 #[cfg(test)]

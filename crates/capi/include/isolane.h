@@ -129,7 +129,7 @@ enum {
 	ISOLANE_TX_BYTES = 2,
 	/*
 	 * A blocking write of at least so many bytes goes past the ring, on the program's own socket, once nothing
-	 * waits in the ring: one copy less, for processor time of the program's. 32768.
+	 * waits in the ring: one copy less, for processor time of the program's. 16384.
 	 */
 	ISOLANE_PAST_BYTES = 3,
 	/* How long a blocking call spins before it sleeps, in nanoseconds. 20000. */
@@ -138,7 +138,13 @@ enum {
 	 * On which of the engine's cores, counted from 0 as by isolane_session_cores(). Unless it is set, the one where
 	 * its packets arrive if the engine has that, else each in turn.
 	 */
-	ISOLANE_CORE = 5
+	ISOLANE_CORE = 5,
+	/*
+	 * Blocking reads go past the ring, on the program's own socket, after a few of them that brought at least so
+	 * many bytes each; through it again after a few that brought less, or at once if the stream is read or waited
+	 * for in another way. 4096.
+	 */
+	ISOLANE_PAST_BYTES_READ = 6
 };
 
 /* The defaults: what NULL means wherever options are taken. */

@@ -14,6 +14,7 @@ const ISOLANE_TX_BYTES: c_int = 2;
 const ISOLANE_PAST_BYTES: c_int = 3;
 const ISOLANE_SPIN_NS: c_int = 4;
 const ISOLANE_CORE: c_int = 5;
+const ISOLANE_PAST_BYTES_READ: c_int = 6;
 
 /// As the header says.
 #[unsafe(no_mangle)]
@@ -58,6 +59,7 @@ fn set(options: &mut StreamOptions, option: c_int, value: u64) -> Result<(), Fai
         ISOLANE_RX_BYTES => options.rx_bytes = bytes()?,
         ISOLANE_TX_BYTES => options.tx_bytes = bytes()?,
         ISOLANE_PAST_BYTES => options.past_bytes = bytes()?,
+        ISOLANE_PAST_BYTES_READ => options.past_bytes_read = bytes()?,
         ISOLANE_SPIN_NS => options.spin = Duration::from_nanos(value),
         ISOLANE_CORE => options.core = Some(u32::try_from(value).map_err(|_| TOO_MUCH)?),
         _ => {

@@ -32,7 +32,7 @@ fn the_numbers_of_the_header_are_those_of_the_sources() {
     let (header, sources) = (header(), sources());
     let numbers: Vec<_> =
         header.split(['{', ',', '}']).filter_map(|item| item.trim().split_once(" = ")).collect();
-    assert_eq!(numbers.len(), 8, "{numbers:?}");
+    assert_eq!(numbers.len(), 9, "{numbers:?}");
     for (name, number) in &numbers {
         assert!(sources.contains(&format!("const {name}: c_int = {number};")), "{name}");
     }

@@ -2,7 +2,7 @@
 //! doubled or out of order, and no peer notices.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -255,6 +255,88 @@ fn sockets_change_hands_while_the_engine_is_killed() {
 }
 
 /// A ring full of bytes, and a kernel that takes no more: the peer does not read.
+fn stream(engine: &Engine) -> (Stream, TcpStream) {
+    let (socket, peer) = pair();
+    (Stream::adopt(&engine.attach(), socket).unwrap(), peer)
+}
+
+#[test]
+fn no_byte_is_lost_or_doubled_when_reads_go_past_the_ring_and_back_and_the_engine_is_killed() {
+    const TOTAL: u64 = 100 << 20;
+    const KILLS: u64 = 5;
+    let engine = Engine::start();
+    let (mut stream, mut peer) = stream(&engine);
+    let writer = std::thread::spawn(move || {
+        let mut pattern = Pattern::new(1);
+        while pattern.position < TOTAL {
+            let len = (1 + pattern.position % 130_001).min(TOTAL - pattern.position);
+            pattern.write(&mut peer, len as usize).unwrap();
+        }
+    });
+    let (mut pattern, mut bytes) = (Pattern::new(1), vec![0; 1 << 16]);
+    let (mut reads, mut kills) = (0, 0);
+    loop {
+        // Long ones and short ones by turns, a few of each.
+        let len = [1 << 16, 20, 1 << 14, 3000, 1 << 12, 1][reads / 9 % 6];
+        let count = stream.read(&mut bytes[..len]).unwrap();
+        pattern.check(&bytes[..count]);
+        reads += 1;
+        if kills < KILLS && pattern.position > (kills + 1) * (TOTAL / (KILLS + 1)) {
+            // Nobody waits for the next: it comes while this goes on.
+            signal(engine.pid(), "KILL");
+            kills += 1;
+        }
+        if count == 0 {
+            break;
+        }
+    }
+    assert_eq!((pattern.position, kills), (TOTAL, KILLS));
+    writer.join().unwrap();
+}
+
+#[test]
+fn long_reads_need_no_engine_and_short_ones_after_them_wait_for_it() {
+    let engine = Engine::start();
+    let (mut stream, mut peer) = stream(&engine);
+    let (mut sent, mut seen, mut bytes) = (Pattern::new(1), Pattern::new(1), vec![0; 1 << 16]);
+    let mut read_long = |stream: &mut Stream, peer: &mut TcpStream, times: usize| {
+        for _ in 0..times {
+            sent.write(peer, bytes.len()).unwrap();
+            stream.read_exact(&mut bytes).unwrap();
+            seen.check(&bytes);
+        }
+    };
+    read_long(&mut stream, &mut peer, 10);
+    let pid = engine.pid();
+    signal(pid, "STOP");
+    read_long(&mut stream, &mut peer, 100);
+
+    stream.set_read_timeout(Some(Duration::from_millis(100)));
+    peer.write_all(&[1; 10]).unwrap();
+    let mut count = 0;
+    let error = loop {
+        match stream.read(&mut [0]) {
+            Ok(more) => count += more,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    signal(pid, "CONT");
+    stream.set_read_timeout(None);
+    while count < 10 {
+        count += stream.read(&mut [0]).unwrap();
+    }
+
+    read_long(&mut stream, &mut peer, 10);
+    signal(pid, "STOP");
+    peer.write_all(&[1; 10]).unwrap();
+    assert_eq!(stream.try_read(&mut [0; 10]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    signal(pid, "CONT");
+    stream.read_exact(&mut [0; 10]).unwrap();
+    drop(stream);
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+}
+
 fn fill(stream: &mut Stream, pattern: &mut Pattern) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(300) {
@@ -338,5 +420,5 @@ fn the_death_of_the_supervisor_is_an_error_and_not_silence() {
     let reader = std::thread::spawn(move || stream.read(&mut [0; 1]).unwrap_err().kind());
     std::thread::sleep(Duration::from_millis(50));
     engine.supervisor.kill().unwrap();
-    assert_eq!(reader.join().unwrap(), std::io::ErrorKind::ConnectionAborted);
+    assert_eq!(reader.join().unwrap(), ErrorKind::ConnectionAborted);
 }

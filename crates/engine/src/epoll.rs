@@ -48,6 +48,13 @@ impl Epoll {
         Ok(epoll::add(&self.epoll, source, EventData::new_u64(key), ALL)?)
     }
 
+    /// Watches for what may be read as well, or not; if it may be now, that is told once more.
+    pub fn hear(&self, source: impl AsFd, key: u64, reads: bool) {
+        let flags = if reads { ALL } else { ALL.difference(EventFlags::IN) };
+        // It fails only for what was never registered, and then nothing is told anyway.
+        let _ = epoll::modify(&self.epoll, source, EventData::new_u64(key), flags);
+    }
+
     /// Watches no more.
     pub fn remove(&self, source: impl AsFd) {
         // It fails only for what was never registered, and then there is nothing to do.
@@ -107,3 +114,34 @@ const EVENTS_MAX: usize = 256;
 const DOORBELL: u64 = u64::MAX;
 const ALL: EventFlags = EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn what_may_be_read_is_told_only_to_who_wants_to_hear_and_then_at_once() {
+        let (epoll, (ours, mut theirs)) = (Epoll::new().unwrap(), UnixStream::pair().unwrap());
+        let hears = || {
+            let mut events = Vec::new();
+            epoll.look(&mut events).unwrap();
+            events.iter().any(|event| event.key == 7 && event.ready.readable)
+        };
+        epoll.add(&ours, 7).unwrap();
+        theirs.write_all(&[1]).unwrap();
+        assert!(hears());
+        epoll.hear(&ours, 7, false);
+        theirs.write_all(&[1]).unwrap();
+        assert!(!hears());
+        epoll.hear(&ours, 7, true);
+        assert!(hears());
+        theirs.write_all(&[1]).unwrap();
+        assert!(hears());
+        epoll.hear(&ours, 7, false);
+        drop(theirs);
+        assert!(hears(), "an end is always told");
+    }
+}

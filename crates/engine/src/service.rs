@@ -55,7 +55,8 @@ pub trait Service {
         looked
     }
 
-    /// What its core is to watch in its epoll, as long as it lives. Asked once, when it is there.
+    /// What its core is to watch in its epoll, as long as it lives; for all that may happen to it, until it says
+    /// otherwise ([`Looked::Hears`]).
     fn source(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -80,6 +81,11 @@ pub enum Looked {
     Worked,
     /// There was nothing to do.
     Nothing,
+    /// It worked, and from now on is to be told of what may be read, or not to be.
+    Hears {
+        /// To be told.
+        reads: bool,
+    },
     /// It is there now, with this answer to its application. For those whose [`Built::answer`] was missing.
     Opened(Vec<u8>),
     /// It has ended, in order or not. It is dropped, and not looked at again.

@@ -268,6 +268,12 @@ impl Line {
     }
 }
 
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wire.as_fd()
+    }
+}
+
 impl fmt::Debug for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Line").field("wire", &self.wire).field("epoch", &self.epoch).finish_non_exhaustive()

@@ -13,7 +13,7 @@ mod queue;
 mod room;
 mod start;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -221,6 +221,11 @@ impl Session {
     /// that at once.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
         self.0.line.watch(watcher);
+    }
+
+    /// Its connection, which is hung up when it is over.
+    pub(crate) fn line(&self) -> BorrowedFd<'_> {
+        self.0.line.as_fd()
     }
 
     /// Whether there still is an engine.

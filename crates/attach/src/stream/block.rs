@@ -26,6 +26,9 @@ pub struct Block {
     rx_want: Shared<AtomicU64>,
     rx_discarded: Shared<AtomicU64>,
     rx_discarding: Shared<AtomicU64>,
+    rx_past: Shared<AtomicU64>,
+    rx_yielded: Shared<AtomicU64>,
+    rx_native: Shared<AtomicU64>,
 }
 
 /// How a direction of a stream has ended.
@@ -57,6 +60,9 @@ impl Block {
             rx_want: memory.number(place(at::RX_WANT))?,
             rx_discarded: memory.number(place(at::RX_DISCARDED))?,
             rx_discarding: memory.number(place(at::RX_DISCARDING))?,
+            rx_past: memory.number(place(at::RX_PAST))?,
+            rx_yielded: memory.number(place(at::RX_YIELDED))?,
+            rx_native: memory.number(place(at::RX_NATIVE))?,
         })
     }
 
@@ -132,6 +138,46 @@ impl Block {
     pub fn set_rx_discarded(&self, position: u64) {
         self.rx_discarded.store(position, Ordering::Release);
     }
+
+    /// What the application wants: to receive itself if it is odd ([`is_past`]), else to have it in the ring.
+    #[inline]
+    pub fn rx_past(&self) -> u64 {
+        self.rx_past.load(Ordering::Acquire)
+    }
+
+    /// The application's. Even: it receives no more itself before it has said an odd number again and has been
+    /// obeyed.
+    pub fn set_rx_past(&self, number: u64) {
+        self.rx_past.store(number, Ordering::Release);
+    }
+
+    /// Which number of [`Block::rx_past`] the engine obeys.
+    #[inline]
+    pub fn rx_yielded(&self) -> u64 {
+        self.rx_yielded.load(Ordering::Acquire)
+    }
+
+    /// The engine's. Odd: all that it took out of the kernel was read, and it receives no more.
+    pub fn set_rx_yielded(&self, number: u64) {
+        self.rx_yielded.store(number, Ordering::Release);
+    }
+
+    /// Bytes that the application has received itself.
+    pub fn rx_native(&self) -> u64 {
+        self.rx_native.load(Ordering::Acquire)
+    }
+
+    /// The application's: it has received so many itself. Before it wants the others in the ring.
+    #[inline]
+    pub fn set_rx_native(&self, count: u64) {
+        self.rx_native.store(count, Ordering::Release);
+    }
+}
+
+/// Whether a number of [`Block::rx_past`] says that the application receives itself.
+#[inline]
+pub fn is_past(number: u64) -> bool {
+    number % 2 == 1
 }
 
 impl StreamPlace {

@@ -6,9 +6,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use isolane_ring::{Memory, MemoryError, bytes};
-use rustix::net::{SendFlags, send};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::block::{Block, End};
+use super::block::{Block, End, is_past};
 use crate::control::StreamPlace;
 
 /// What has become of an attempt.
@@ -25,6 +26,14 @@ pub struct Moved {
 pub struct Incoming {
     ring: bytes::Reader,
     block: Arc<Block>,
+    /// What the engine was told last: odd if bytes are to be left in the kernel.
+    past: u64,
+    /// The engine has obeyed that.
+    is_past: bool,
+    /// Bytes received on the socket itself.
+    native: u64,
+    /// What that has failed with, which the kernel tells only once.
+    failed: Option<i32>,
     is_shut: bool,
 }
 
@@ -47,6 +56,10 @@ pub fn ends(memory: &Memory, place: &StreamPlace) -> Result<(Incoming, Outgoing,
     let incoming = Incoming {
         ring: bytes::Reader::new(memory, place.rx_ring(), 0)?,
         block: Arc::clone(&block),
+        past: 0,
+        is_past: false,
+        native: 0,
+        failed: None,
         is_shut: false,
     };
     let outgoing = Outgoing {
@@ -59,7 +72,7 @@ pub fn ends(memory: &Memory, place: &StreamPlace) -> Result<(Incoming, Outgoing,
 }
 
 impl Incoming {
-    /// Takes out what there is.
+    /// Takes out what there is. Nothing comes while the engine leaves it in the kernel ([`Incoming::want_past`]).
     ///
     /// # Errors
     /// `WouldBlock` if there is nothing yet; what the connection has failed with; `InvalidData` if the engine
@@ -79,7 +92,7 @@ impl Incoming {
         if self.is_shut {
             return Ok(Moved { bytes: 0, rings: false });
         }
-        let end = self.block.rx_end().ok_or(io::ErrorKind::WouldBlock)?;
+        let end = self.end().ok_or(io::ErrorKind::WouldBlock)?;
         // The end is published behind the last bytes, which may have come since.
         match (self.ring.read(bytes).map_err(broken)?, end) {
             (0, End::Finished) => Ok(Moved { bytes: 0, rings: false }),
@@ -95,7 +108,67 @@ impl Incoming {
     #[inline]
     pub fn is_ready(&mut self) -> io::Result<bool> {
         let has_bytes = self.ring.available() > 0 || self.ring.refresh().map_err(broken)? > 0;
-        Ok(has_bytes || self.is_shut || self.block.rx_end().is_some())
+        Ok(has_bytes || self.is_shut || self.end().is_some())
+    }
+
+    fn end(&self) -> Option<End> {
+        self.failed.map(End::Failed).or_else(|| self.block.rx_end())
+    }
+
+    /// Has the engine leave what comes in the kernel, or fetch it again. Returns whether it must be rung.
+    #[cold]
+    pub fn want_past(&mut self, wants: bool) -> bool {
+        if wants == self.wants_past() {
+            return false;
+        }
+        self.past += 1;
+        self.is_past = false;
+        self.block.set_rx_past(self.past);
+        self.block.told.take()
+    }
+
+    /// Whether the engine is to leave what comes in the kernel.
+    #[inline]
+    pub fn wants_past(&self) -> bool {
+        is_past(self.past)
+    }
+
+    /// Whether it does so, and all that it fetched before was read: now the application may receive itself.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine breaks the rules.
+    #[inline]
+    pub fn is_past(&mut self) -> io::Result<bool> {
+        if !self.is_past && self.wants_past() && self.block.rx_yielded() == self.past {
+            self.is_past = self.ring.refresh().map_err(broken)? == 0;
+        }
+        // The engine tells an end only in the ring.
+        Ok(self.is_past && !self.is_shut && self.end().is_none())
+    }
+
+    /// Receives on the application's own socket, without waiting. Only where the engine does not
+    /// ([`Incoming::is_past`]). 0 of a read means that the engine is to be asked how the stream has ended:
+    /// another call may have been told the error.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is nothing yet; what the connection has failed with.
+    ///
+    /// # Panics
+    /// If the engine may receive, too: bytes would come twice.
+    #[inline]
+    pub fn receive_past(&mut self, socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
+        assert!(self.is_past, "the engine has not yielded");
+        let count = match recv(socket, bytes, RecvFlags::DONTWAIT) {
+            Ok((count, _)) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) => {
+                self.failed = Some(error.raw_os_error());
+                return Err(error.into());
+            }
+        };
+        self.native += count as u64;
+        self.block.set_rx_native(self.native);
+        Ok(count)
     }
 
     /// From now on, what is not in the ring yet reads as the end.
@@ -105,7 +178,7 @@ impl Incoming {
 
     /// Bytes read.
     pub fn position(&self) -> u64 {
-        self.ring.position()
+        self.ring.position() + self.native
     }
 }
 

@@ -22,6 +22,10 @@ pub struct ReadHalf {
     pub(super) shared: Arc<Shared>,
     pub(super) timeout: Option<Duration>,
     pub(super) spin: Duration,
+    /// A read that brings so many is a long one.
+    pub(super) past_bytes: usize,
+    /// Reads in a row that would have gone better the other way: past the ring, or through it.
+    pub(super) unlike: u8,
 }
 
 /// The half that writes.
@@ -40,6 +44,9 @@ impl ReadHalf {
     /// As that.
     #[inline]
     pub fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.incoming.wants_past() {
+            self.want_past(false)?;
+        }
         moved(self.incoming.try_read(bytes), &self.shared)
     }
 
@@ -82,13 +89,53 @@ impl ReadHalf {
     pub fn arm(&mut self) -> io::Result<bool> {
         self.shared.waiters.block.notify.arm();
         self.shared.check()?;
+        // What comes goes through the ring, where the engine tells of it.
+        self.want_past(false)?;
         self.incoming.is_ready()
+    }
+
+    fn want_past(&mut self, wants: bool) -> io::Result<()> {
+        self.unlike = 0;
+        match self.incoming.want_past(wants) {
+            true => self.shared.ring(),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads without waiting, past the ring where the engine has yielded.
+    fn try_read_past(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if !self.incoming.is_past()? || bytes.is_empty() {
+            return moved(self.incoming.try_read(bytes), &self.shared);
+        }
+        match self.incoming.receive_past(self.shared.as_fd(), bytes) {
+            // The engine tells whether that was in order.
+            Ok(0) => self.want_past(false).and(Err(io::ErrorKind::WouldBlock.into())),
+            outcome => outcome,
+        }
+    }
+
+    /// Chooses the way of the next reads by what this one has brought.
+    #[inline]
+    fn learn(&mut self, count: usize) {
+        let is_long = count >= self.past_bytes;
+        if is_long == self.incoming.wants_past() {
+            self.unlike = 0;
+        } else if self.unlike < UNLIKE_MAX {
+            self.unlike += 1;
+        } else {
+            // If it cannot be rung the session is over, as the next read hears. These bytes are to be had.
+            let _ = self.want_past(is_long);
+        }
     }
 
     #[cold]
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
         let ReadHalf { incoming, shared, spin, .. } = self;
-        wait(shared, &shared.waiters.block.rx_flag, *spin, until, || incoming.is_ready())
+        if incoming.is_past()? {
+            return wait_for_bytes(shared, *spin, until);
+        }
+        let is_ready = || Ok(incoming.is_ready()? || incoming.is_past()?);
+        wait(shared, &shared.waiters.block.rx_flag, *spin, until, is_ready)
     }
 }
 
@@ -97,9 +144,16 @@ impl Read for ReadHalf {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut until = None;
         loop {
-            match self.try_read(bytes) {
+            let outcome = match self.incoming.wants_past() {
+                true => self.try_read_past(bytes),
+                false => moved(self.incoming.try_read(bytes), &self.shared),
+            };
+            match outcome {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                outcome => return outcome,
+                outcome => {
+                    self.learn(*outcome.as_ref().unwrap_or(&0));
+                    return outcome;
+                }
             }
             until = until.or_else(|| moment(self.timeout));
             self.wait(until)?;
@@ -262,9 +316,29 @@ fn wait(
 
 /// Waits until the kernel has room for more.
 fn wait_for_room(socket: BorrowedFd<'_>, until: Option<Instant>) -> io::Result<()> {
+    wait_for(&mut [PollFd::new(&socket, PollFlags::OUT)], until)
+}
+
+/// Spins, then sleeps until the kernel has something, or the session is over.
+fn wait_for_bytes(shared: &Shared, spin: Duration, until: Option<Instant>) -> io::Result<()> {
+    let socket = PollFd::new(&shared.socket, PollFlags::IN);
+    // That it is hung up is told unasked; what comes on it is not this thread's.
+    let line = PollFd::from_borrowed_fd(shared.session.line(), PollFlags::empty());
+    let start = Instant::now();
+    while start.elapsed() < spin {
+        shared.check()?;
+        if poll(&mut [socket.clone()], Some(&AT_ONCE)) != Ok(0) {
+            return Ok(());
+        }
+    }
+    shared.check()?;
+    wait_for(&mut [socket, line], until)
+}
+
+fn wait_for(what: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<()> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     let left = left.map(|left| Timespec::try_from(left).unwrap_or(FOREVER));
-    match poll(&mut [PollFd::new(&socket, PollFlags::OUT)], left.as_ref()) {
+    match poll(what, left.as_ref()) {
         Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
@@ -307,4 +381,7 @@ fn pending(outcome: io::Result<usize>) -> Poll<io::Result<usize>> {
     }
 }
 
+/// So many reads in a row that go the wrong way are not enough to change it.
+const UNLIKE_MAX: u8 = 3;
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };

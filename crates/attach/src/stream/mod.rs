@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use crate::{AttachError, Session};
 
-pub use block::{Block, End};
+pub use block::{Block, End, is_past};
 pub use ends::{Incoming, Moved, Outgoing, ends};
 pub use halves::{ReadHalf, WriteHalf};
 pub use listener::Listener;

@@ -26,6 +26,10 @@ pub struct StreamOptions {
     /// Blocking writes of at least so many bytes go past the ring, on the application's own socket, when
     /// nothing waits in the ring: one copy less, for processor time of the application's.
     pub past_bytes: usize,
+    /// Blocking reads go past the ring, on the application's own socket, after a few of them that brought at least
+    /// so many bytes each; through it again after a few that brought less, or at once if the stream is read or
+    /// waited for in another way. `usize::MAX`: never.
+    pub past_bytes_read: usize,
     /// How long a blocking call spins before it sleeps.
     pub spin: Duration,
     /// On which of the engine's cores, by index in [`Session::cores`]; else where its packets arrive, if there is an
@@ -38,7 +42,8 @@ impl Default for StreamOptions {
         StreamOptions {
             rx_bytes: 256 << 10,
             tx_bytes: 256 << 10,
-            past_bytes: 32 << 10,
+            past_bytes: 16 << 10,
+            past_bytes_read: 4 << 10,
             spin: Duration::from_micros(20),
             core: None,
         }
@@ -103,7 +108,14 @@ impl StreamOptions {
         }
         let watcher: Arc<dyn Watcher> = Arc::clone(&shared.waiters) as _;
         session.watch(Arc::downgrade(&watcher));
-        let read = ReadHalf { incoming, shared: Arc::clone(&shared), timeout: None, spin: self.spin };
+        let read = ReadHalf {
+            incoming,
+            shared: Arc::clone(&shared),
+            timeout: None,
+            spin: self.spin,
+            past_bytes: self.past_bytes_read,
+            unlike: 0,
+        };
         let past_bytes = self.past_bytes;
         let write = WriteHalf { outgoing, shared, timeout: None, spin: self.spin, past_bytes };
         Ok(Stream { read, write })

@@ -122,6 +122,7 @@ int main(int argc, char **argv)
 	CHECK(isolane_options_set(options, ISOLANE_RX_BYTES, 65536) == 0);
 	CHECK(isolane_options_set(options, ISOLANE_TX_BYTES, 65536) == 0);
 	CHECK(isolane_options_set(options, ISOLANE_PAST_BYTES, 40000) == 0);
+	CHECK(isolane_options_set(options, ISOLANE_PAST_BYTES_READ, 3000) == 0);
 	CHECK(isolane_options_set(options, ISOLANE_SPIN_NS, 1000) == 0);
 	CHECK(isolane_options_set(options, ISOLANE_CORE, 0) == 0);
 	isolane_stream *stream = isolane_stream_connect(session, words, options);

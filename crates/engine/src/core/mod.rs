@@ -226,14 +226,24 @@ impl Core {
         has_worked
     }
 
+    fn hear_reads(&mut self, index: u32, reads: bool) {
+        let key = self.objects.key(index);
+        if let Some(source) = self.objects.at(index).and_then(|slot| slot.service.source()) {
+            self.epoll.hear(source, key, reads);
+        }
+    }
+
     /// Shows what was pushed into notification queues, and wakes who waits for it.
     fn publish(&self) {
         self.dirty.borrow_mut().drain(..).for_each(|notifier| notifier.publish());
     }
 
-    /// What is rare: an object is there at last, has ended, or its client is hostile.
+    /// What is rare: an object hears of something else, is there at last, has ended, or its client is hostile.
     #[cold]
     fn on_change(&mut self, index: u32, outcome: Result<Looked, Hostile>) {
+        if let Ok(Looked::Hears { reads }) = outcome {
+            return self.hear_reads(index, reads);
+        }
         // Once the application knows that an object has ended, it may use the queue's memory for something else.
         self.publish();
         let Some(slot) = self.objects.at(index) else { return };

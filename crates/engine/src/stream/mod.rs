@@ -18,6 +18,10 @@
 //! | killed in a discard | the offset is behind `produced` by what is left | `discarding > discarded` | the next: the offset says what is out |
 //! | killed after a send, before it is published | the kernel has counted more than `consumed` | the same | the next: `consumed` is what was counted |
 //! | killed before or after a shutdown | our FIN is counted, or not | position of the shutdown | the next: shuts down, or finds it done |
+//! | the application wants to receive itself (`rx_past` is odd) | peeked no more; once all was read, it is discarded | then `yielded` is the same number | the application, on its own socket |
+//! | it wants the ring again (`rx_past` is even) | peeked again, after `yielded` | `yielded` is the same number | this engine |
+//! | killed while `yielded` is odd | peek offset 0, whatever the application receives | all three positions are one | the next: touches nothing more until `rx_past` is even |
+//! | killed before it has yielded | as in any other row | `yielded` is an older number | the next: yields |
 //! | handed back ([`Machine::hand_back`]) | what was read is discarded, no peek offset, urgent bytes as before | both rings stand still | the application: sends the rest of the ring itself |
 //! | killed in a hand-back | as far as that came | the same | the next: takes up, and is asked once more |
 //! | closed ([`Machine::close`]) | linger 0 or bytes unread: closed at once, which resets; else sent first, then closed | the ring is sent | this engine or the next, which is asked once more |
@@ -155,6 +159,12 @@ impl Machine {
     /// The flag that the application takes before it rings.
     pub fn told(&self) -> &Flag {
         &self.block.told
+    }
+
+    /// Whether [`Machine::on_ready`] is to be told of bytes. Not while the application receives them itself.
+    #[inline]
+    pub fn hears_reads(&self) -> bool {
+        !self.rx.is_past() || self.is_closing()
     }
 
     /// A poller has said something.

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use isolane_attach::stream::{Block, End};
+use isolane_attach::stream::{Block, End, is_past};
 use isolane_ring::adopted::{self, Peeked, State};
 use isolane_ring::{Memory, bytes};
 use rustix::io::Errno;
@@ -17,6 +17,9 @@ use super::{Done, QUANTUM, Stop, system};
 /// `produced` and `consumed` are the ring's; `discarded` is where the kernel's queue begins. The kernel's peek
 /// offset is `produced - discarded` whenever nothing is under way; it moves with each peek and each discard,
 /// so that it tells a next engine which of the two was under way, and how far.
+///
+/// While the application receives itself, past the ring, the three are one, the peek offset is 0, and nothing
+/// here touches the socket. What it receives so is in none of the positions; it counts that by itself.
 #[derive(Debug)]
 pub(super) struct Receive {
     ring: bytes::Writer,
@@ -31,6 +34,8 @@ pub(super) struct Receive {
     /// What a send has failed with, which the kernel tells only once.
     error: Option<i32>,
     idle_looks: u32,
+    /// What the application wanted that is obeyed: odd while it receives itself.
+    yielded: u64,
 }
 
 impl Receive {
@@ -68,6 +73,7 @@ impl Receive {
             is_over: block.rx_end().is_some(),
             error,
             idle_looks: 0,
+            yielded: block.rx_yielded(),
             ring,
         })
     }
@@ -80,7 +86,11 @@ impl Receive {
         fuse: &Fuse,
         kept: &Kept,
     ) -> Result<Done, Stop> {
-        let done = match self.is_readable && !self.is_over {
+        let past = block.rx_past();
+        if past != self.yielded && self.obey(past, socket, block, fuse)? {
+            return Ok(Done { is_busy: true, publishes: false });
+        }
+        let done = match self.is_readable && !self.is_over && !is_past(past) {
             true => self.peek(socket, block, fuse, kept)?,
             false => Done::default(),
         };
@@ -93,6 +103,31 @@ impl Receive {
             self.idle_looks = 0;
         }
         Ok(done)
+    }
+
+    /// Whether the application receives itself.
+    pub fn is_past(&self) -> bool {
+        is_past(self.yielded)
+    }
+
+    /// Leaves what comes to the application, once it has read all that was peeked; or goes on. Returns whether
+    /// it is so now.
+    #[cold]
+    fn obey(&mut self, past: u64, socket: BorrowedFd<'_>, block: &Block, fuse: &Fuse) -> Result<bool, Stop> {
+        self.ring.refresh()?;
+        if is_past(past) {
+            if self.ring.unread() > 0 {
+                return Ok(false);
+            }
+            self.discard(socket, block, fuse)?;
+        }
+        // What was said meanwhile was for the application.
+        (self.is_readable, self.is_hung) = (true, true);
+        self.yielded = past;
+        block.set_rx_yielded(past);
+        fuse.burn()?;
+        block.rx_flag.rouse();
+        Ok(true)
     }
 
     fn peek(
@@ -119,7 +154,7 @@ impl Receive {
                 Ok(Done::default())
             }
             Ok(Peeked::End) => {
-                let end = self.end(socket, kept)?;
+                let end = self.end(socket, block, kept)?;
                 Ok(self.finish(block, end))
             }
             Err(Errno::NOMEM | Errno::NOBUFS) => Ok(Done::default()),
@@ -142,10 +177,11 @@ impl Receive {
 
     /// The kernel tells an error once, and then that there is nothing more; the one who was told may have been
     /// an engine that is dead. But it has counted the FIN, if there was one.
-    fn end(&self, socket: BorrowedFd<'_>, kept: &Kept) -> Result<End, Stop> {
+    fn end(&self, socket: BorrowedFd<'_>, block: &Block, kept: &Kept) -> Result<End, Stop> {
         let what = "cannot ask how a stream has ended";
         let now = adopted::counters(socket).map_err(system(what))?;
-        let data = self.discarded.wrapping_add(adopted::unread(socket).map_err(system(what))?);
+        let unread = adopted::unread(socket).map_err(system(what))?;
+        let data = self.discarded.wrapping_add(block.rx_native()).wrapping_add(unread);
         let has_finished = now.received.wrapping_sub(kept.received) == data.wrapping_add(1);
         Ok(match now.state {
             State::Closed if !has_finished => {
@@ -177,7 +213,10 @@ impl Receive {
         let room = self.ring.refresh()?;
         let consumed = self.consumed();
         let has_read = consumed > self.discarded && consumed >= block.rx_want();
-        Ok(has_read || (room > 0 && self.is_readable && !self.is_over))
+        let past = block.rx_past();
+        let is_to_obey = past != self.yielded && (!is_past(past) || self.ring.unread() == 0);
+        let may_peek = room > 0 && self.is_readable && !self.is_over && !is_past(past);
+        Ok(has_read || is_to_obey || may_peek)
     }
 
     fn discard(&mut self, socket: BorrowedFd<'_>, block: &Block, fuse: &Fuse) -> Result<(), Stop> {

@@ -54,6 +54,8 @@ struct Stream {
     machine: Machine,
     id: u32,
     queue: Option<Rc<Notifier>>,
+    /// The core is to tell of bytes.
+    hears_reads: bool,
     /// An entry in the queue is due.
     owes_notice: bool,
     ending: Option<Ending>,
@@ -70,7 +72,7 @@ impl Stream {
         let machine = Machine::take_up(socket, memory, kept)?;
         // The engine before may have died between noticing and telling.
         let owes_notice = queue.is_some();
-        Ok(Stream { machine, id, queue, owes_notice, ending: None })
+        Ok(Stream { machine, id, queue, hears_reads: true, owes_notice, ending: None })
     }
 
     fn try_look(&mut self, now: Instant) -> Result<Looked, Stop> {
@@ -87,6 +89,10 @@ impl Stream {
         if looked.is_over {
             self.machine.hand_back()?;
             return Ok(Looked::Ended(Ok(())));
+        }
+        if self.hears_reads != self.machine.hears_reads() {
+            self.hears_reads = self.machine.hears_reads();
+            return Ok(Looked::Hears { reads: self.hears_reads });
         }
         Ok(if looked.is_busy { Looked::Worked } else { Looked::Nothing })
     }

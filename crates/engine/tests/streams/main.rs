@@ -2,6 +2,7 @@
 
 mod fixture;
 mod many;
+mod past;
 mod peers;
 
 use std::io::{ErrorKind, Read, Write};

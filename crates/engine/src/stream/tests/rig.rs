@@ -30,6 +30,8 @@ pub struct Rig {
     /// What each new engine lives for.
     pub lives: Option<u32>,
     pub kills: u32,
+    /// Reads past the ring.
+    pub native_reads: u32,
     rung: bool,
     buffer: Vec<u8>,
 }
@@ -106,6 +108,7 @@ impl Rig {
             down: Direction::default(),
             lives: None,
             kills: 0,
+            native_reads: 0,
             rung: false,
             buffer: vec![0; 1 << 17],
         };
@@ -217,12 +220,35 @@ impl Rig {
         Ok(count)
     }
 
+    /// From the ring, or past it where the engine has yielded.
     pub fn app_read(&mut self, len: usize) -> io::Result<usize> {
         let mut bytes = vec![0; len];
-        let moved = self.app.as_mut().expect("adopted").0.try_read(&mut bytes);
-        let count = self.note(moved)?;
+        let incoming = &mut self.app.as_mut().expect("adopted").0;
+        let count = if incoming.is_past().unwrap() && len > 0 {
+            let count = incoming.receive_past(self.socket.as_fd(), &mut bytes)?;
+            self.native_reads += 1;
+            if count == 0 {
+                self.app_want_past(false);
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            count
+        } else {
+            let moved = incoming.try_read(&mut bytes);
+            self.note(moved)?
+        };
         self.down.check(&bytes[..count]);
         Ok(count)
+    }
+
+    pub fn app_want_past(&mut self, wants: bool) {
+        let rings = self.app.as_mut().expect("adopted").0.want_past(wants);
+        self.rung |= rings;
+    }
+
+    /// Until the engine has yielded, which it must without any byte.
+    pub fn app_go_past(&mut self) {
+        self.app_want_past(true);
+        self.until("the socket", |rig| rig.app.as_mut().expect("adopted").0.is_past().unwrap());
     }
 
     pub fn app_shut(&mut self) {
@@ -264,6 +290,11 @@ impl Rig {
         }
     }
 
+    /// A hostile application writes a word of the block.
+    pub fn scribble(&mut self, word: u64, value: u64) {
+        self.memory.copy_in(self.place.block + word, &value.to_ne_bytes()).unwrap();
+    }
+
     /// As an application without an engine.
     pub fn native_write(&mut self, len: usize) {
         self.up.written += self.socket.write(&self.up.next(len)).unwrap_or(0) as u64;
@@ -290,6 +321,8 @@ impl Rig {
     pub fn close(&mut self, mut meanwhile: impl FnMut(&mut Rig)) {
         self.socket = TcpStream::from(gone());
         let start = Instant::now();
+        // As its core does when an end is asked for.
+        self.engine.as_mut().expect("an engine").is_cold = false;
         loop {
             assert!(start.elapsed() < Duration::from_secs(30), "it does not close: {}", self.state());
             let engine = self.engine.as_mut().expect("an engine");

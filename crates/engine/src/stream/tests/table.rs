@@ -72,12 +72,195 @@ fn live(rig: &mut Rig) {
     rig.native_read(20);
     rig.adopt();
     rig.until("a step", |rig| rig.app_write(64, false).is_ok());
+    live_past(rig);
     rig.peer_write(10_000).unwrap();
     rig.look();
     let _ = rig.app_read(2000);
+    rig.app_want_past(true);
     rig.look();
     let _ = rig.app_write(8000, true);
     rig.settle();
+}
+
+/// As [`live`], past the ring.
+fn live_past(rig: &mut Rig) {
+    rig.peer_write(500).unwrap();
+    rig.look();
+    rig.app_want_past(true);
+    rig.look();
+    rig.until("all before", |rig| {
+        let _ = rig.app_read(99);
+        rig.down.read == rig.down.written
+    });
+    rig.app_go_past();
+    rig.peer_write(700).unwrap();
+    rig.look();
+    rig.until("a step", |rig| rig.app_read(300).is_ok());
+    rig.rest();
+    rig.app_want_past(false);
+    rig.look();
+    rig.app_want_past(true);
+    rig.until("a step", |rig| rig.app_read(300).is_ok());
+    rig.app_want_past(false);
+    rig.until("a step", |rig| rig.app_read(100).is_ok());
+}
+
+#[test]
+fn the_engine_yields_only_once_what_it_has_fetched_was_read() {
+    let mut rig = Rig::new(4096, None);
+    rig.peer_write(100).unwrap();
+    rig.until("bytes in the ring", |rig| rig.app_read(1).is_ok());
+    rig.app_want_past(true);
+    rig.peer_write(50).unwrap();
+    for _ in 0..20 {
+        rig.look();
+        rig.rest();
+        assert!(!rig.app.as_mut().expect("adopted").0.is_past().unwrap());
+    }
+    assert_eq!(rig.app_read(200).unwrap(), 99, "what comes later stays in the kernel");
+    rig.app_go_past();
+    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), 0);
+    assert_eq!((rig.app_read(200).unwrap(), rig.native_reads), (50, 1));
+}
+
+#[test]
+fn while_the_application_receives_itself_the_engine_rests_and_touches_nothing() {
+    let mut rig = Rig::new(4096, None);
+    rig.app_go_past();
+    assert!(!rig.engine.as_ref().expect("one").machine.hears_reads());
+    for _ in 0..3 {
+        rig.peer_write(1000).unwrap();
+        while rig.look().is_busy {}
+        assert!(rig.engine.as_mut().expect("one").machine.rest().unwrap(), "it has no work");
+        rig.kill();
+    }
+    assert_eq!(adopted::unread(rig.socket.as_fd()).unwrap(), 3000);
+    assert_eq!(rig.app_read(2000).unwrap(), 2000);
+    rig.app_want_past(false);
+    rig.until("the ring", |rig| rig.app_read(5000).is_ok());
+    assert_eq!((rig.down.read, rig.native_reads), (3000, 1));
+}
+
+#[test]
+fn an_end_past_the_ring_is_told_as_through_it() {
+    let mut rig = Rig::new(4096, None);
+    rig.app_go_past();
+    rig.peer_write(3000).unwrap();
+    assert_eq!(rig.app_read(1000).unwrap(), 1000);
+    rig.peer.shutdown(Shutdown::Write).unwrap();
+    rig.until("the rest", |rig| matches!(rig.app_read(900), Ok(200)));
+    rig.until("the end", |rig| matches!(rig.app_read(1), Ok(0)));
+    rig.app_want_past(true);
+    for _ in 0..3 {
+        rig.look();
+        assert_eq!(rig.app_read(1).unwrap(), 0, "it stays the end");
+    }
+}
+
+/// The kernel has let go of the connection: only its counts tell an end in order from a reset.
+#[test]
+fn an_end_past_the_ring_on_a_connection_that_is_over_in_both_directions_is_in_order() {
+    let mut rig = Rig::new(4096, None);
+    rig.app_go_past();
+    rig.peer_write(700).unwrap();
+    assert_eq!(rig.app_read(1000).unwrap(), 700);
+    rig.peer.shutdown(Shutdown::Write).unwrap();
+    rig.app_shut();
+    rig.until("it is over", |rig| {
+        let _ = rig.peer_read(1);
+        adopted::counters(rig.socket.as_fd()).unwrap().state == State::Closed
+    });
+    rig.until("the end", |rig| match rig.app_read(1) {
+        Ok(count) => count == 0,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            false
+        }
+    });
+}
+
+/// Even if the engine's send has been told the error, so that a receive finds an end.
+#[test]
+fn a_reset_past_the_ring_is_an_error_whoever_was_told() {
+    for sends in [false, true] {
+        let mut rig = Rig::new(4096, None);
+        rig.app_go_past();
+        rig.peer_write(3000).unwrap();
+        assert_eq!(rig.app_read(3000).unwrap(), 3000);
+        sockopt::set_socket_linger(&rig.peer, Some(Duration::ZERO)).unwrap();
+        rig.peer = gone().into();
+        let start = Instant::now();
+        while adopted::counters(rig.socket.as_fd()).unwrap().state != State::Closed {
+            assert!(start.elapsed() < Duration::from_secs(30), "no reset comes");
+        }
+        if sends {
+            rig.app_write(10, false).unwrap();
+            rig.until("the writer's error", |rig| rig.app_write(1, false).is_err());
+        }
+        for _ in 0..3 {
+            let mut kind = ErrorKind::WouldBlock;
+            rig.until("the error", |rig| {
+                kind = rig.app_read(10).unwrap_err().kind();
+                kind != ErrorKind::WouldBlock
+            });
+            assert_eq!(kind, ErrorKind::ConnectionReset, "sends {sends}");
+        }
+    }
+}
+
+#[test]
+fn a_close_past_the_ring_resets_if_bytes_are_unread_and_only_then() {
+    for unread in [0, 60] {
+        let mut rig = Rig::new(4096, None);
+        rig.app_go_past();
+        rig.peer_write(100).unwrap();
+        rig.until("the bytes", |rig| rig.app_read(100 - unread).is_ok());
+        rig.close(|_| {});
+        if unread > 0 {
+            assert_reset(&mut rig);
+        } else {
+            rig.peer.set_nonblocking(false).unwrap();
+            assert_eq!(rig.peer_read(10).unwrap(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_socket_is_handed_back_past_the_ring() {
+    let mut rig = Rig::new(4096, None);
+    rig.app_go_past();
+    rig.peer_write(100).unwrap();
+    rig.until("some bytes", |rig| rig.app_read(40).is_ok());
+    rig.hand_back();
+    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), -1);
+    rig.native_read(60);
+    assert_eq!(rig.down.read, 100);
+    rig.adopt();
+    rig.settle();
+}
+
+#[test]
+fn numbers_that_cannot_be_harm_the_stream_of_who_wrote_them_alone() {
+    for number in [1, 2, u64::MAX, u64::MAX - 1] {
+        for word in [at::RX_PAST, at::RX_YIELDED, at::RX_NATIVE] {
+            let mut rig = Rig::new(4096, None);
+            rig.peer_write(100).unwrap();
+            rig.look();
+            rig.scribble(word, number);
+            for _ in 0..20 {
+                rig.look();
+                rig.rest();
+            }
+            rig.kill();
+            rig.peer.shutdown(Shutdown::Write).unwrap();
+            for _ in 0..20 {
+                let _ = rig.app_read(99);
+                rig.look();
+                rig.rest();
+            }
+            rig.close(|_| {});
+        }
+    }
 }
 
 #[test]
