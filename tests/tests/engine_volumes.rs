@@ -32,6 +32,11 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::of(|_| {})
+    }
+
+    /// With a target that is as the test wants it.
+    fn of(change: impl FnOnce(&mut TargetConfig)) -> World {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
         config.mode = Mode::Sleep;
@@ -40,6 +45,7 @@ impl World {
         config.volumes = [(1, open(&spec::parse("mem:64m").unwrap()).unwrap())].into();
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
         config.mode = Mode::Sleep;
+        change(&mut config);
         World { _engine: engine, folder, target: Target::start(config).unwrap() }
     }
 
@@ -67,7 +73,7 @@ impl World {
 
     /// Whoever comes now is served as if nothing had happened.
     fn serves_others(&self) {
-        let mut client = self.connect(options());
+        let mut client = self.connect(Options { depth: 16, ..options() });
         let lba = 60_000;
         let written = run(&mut client, Request::Write { lba, buffer: pattern(lba, 4096, 3), fua: false });
         assert!(written.result.is_ok(), "{written:?}");
@@ -185,6 +191,18 @@ fn who_cannot_be_connected_is_told_why() {
     assert!(error.contains("isolane engine"), "{error}");
     let other = Uri { nqn: Some("nqn.2024-01.org.example:other".parse().unwrap()), ..world.uri() };
     assert!(Client::connect(&other, options()).is_err());
+    world.serves_others();
+}
+
+/// The engine would have deeper lanes than one application asks for, because it shares them.
+#[test]
+fn lanes_are_as_deep_as_the_target_lets_them_be_and_who_asked_for_less_is_told_so() {
+    let world = World::of(|config| config.queue_depth = 32);
+    let mut client = world.connect(Options { depth: 8, ..options() });
+    assert_eq!(client.info().negotiated.depth, 8);
+    assert!(run(&mut client, Request::Flush).result.is_ok());
+    let error = Client::connect(&world.uri(), Options { depth: 64, ..options() }).err().unwrap().to_string();
+    assert!(error.contains("64") && error.contains("31"), "{error}");
     world.serves_others();
 }
 

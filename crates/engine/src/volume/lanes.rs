@@ -27,6 +27,8 @@ pub(super) struct Lanes {
     member_next: u32,
     /// Those that want to submit while others do, in their order.
     line: VecDeque<u32>,
+    /// Commands that each of them has asked to have on a lane.
+    depth: u16,
     /// Commands that all may have under way.
     capacity: usize,
     turned: Option<Instant>,
@@ -98,9 +100,18 @@ impl Lanes {
         let (sender, outcome) = mpsc::sync_channel(1);
         let to_wake = Arc::clone(&waiting);
         let Wanted { uri, options, ledger, .. } = wanted;
+        let depth = options.depth;
         let connect = move || {
             let left = ledger.left(uri.nqn);
-            let connected = Client::connect_after(&uri, options, &ledger.clerk(), &left);
+            let connect = |depth| {
+                let options = Options { depth, ..options.clone() };
+                Client::connect_after(&uri, options, &ledger.clerk(), &left)
+            };
+            let connected = match connect(depth.max(SHARED_DEPTH)) {
+                // What was asked for may do nevertheless; if not, the error is about that.
+                Err(ConnectError::Depth { max, .. }) if depth < SHARED_DEPTH => connect(max.max(depth)),
+                outcome => outcome,
+            };
             if let Err(mpsc::SendError(Ok(client))) = sender.send(connected) {
                 // Nobody wants it any more.
                 client.close();
@@ -114,6 +125,7 @@ impl Lanes {
             members: HashMap::new(),
             member_next: 0,
             line: VecDeque::new(),
+            depth,
             capacity: 0,
             turned: None,
             until: None,
@@ -158,7 +170,11 @@ impl Lanes {
             self.on_connected(outcome);
         }
         match &self.state {
-            State::Up(client) => Some(Ok(Answer::of(client.info(), client.namespace()))),
+            State::Up(client) => {
+                let mut answer = Answer::of(client.info(), client.namespace());
+                answer.0.negotiated.depth = self.depth;
+                Some(Ok(answer))
+            }
             State::Failed(why) => Some(Err(why.clone())),
             State::Connecting { .. } | State::Closed => None,
         }
@@ -331,3 +347,7 @@ fn ring(bell: &OwnedFd) {
     // The only failure of a non-blocking eventfd is a full counter, and then it rings already.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
+
+/// Lanes are at least so deep, as most targets let them be, so that several who ask for little at a time do not
+/// wait for each other.
+const SHARED_DEPTH: u16 = 127;
