@@ -79,6 +79,8 @@ pub struct Turn {
 pub enum Looked {
     /// There was something to do. There may be more.
     Worked,
+    /// There was nothing to do, but there soon may be: it stays hot.
+    Awaiting,
     /// There was nothing to do.
     Nothing,
     /// It worked, and from now on is to be told of what may be read, or not to be.

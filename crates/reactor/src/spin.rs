@@ -44,6 +44,15 @@ impl Spin {
         }
     }
 
+    /// Passes the time between two looks. Who spins for somebody that may wait for the same core lets it run; with
+    /// nobody there that takes a fraction of a microsecond. In [`Mode::Poll`] the core is its own.
+    pub fn give_way(&self) {
+        match self.mode {
+            Mode::Poll => std::hint::spin_loop(),
+            Mode::Adaptive | Mode::Sleep => std::thread::yield_now(),
+        }
+    }
+
     /// How long after its last work something is worth being looked at every turn.
     pub fn lingers(&self) -> Duration {
         match self.mode {

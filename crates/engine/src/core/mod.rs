@@ -84,10 +84,14 @@ impl Core {
         }
         self.objects.ring_alarms(now);
         self.answer_doorbells(now);
-        if self.look(now) {
-            self.spin.on_work(now);
-        } else if !self.objects.has_hot() && !self.spin.is_spinning(now) {
-            self.rest(now)?;
+        match self.look(now) {
+            Looked::Nothing if !self.objects.has_hot() && !self.spin.is_spinning(now) => self.rest(now)?,
+            Looked::Nothing => self.spin.give_way(),
+            Looked::Awaiting => {
+                self.spin.on_work(now);
+                self.spin.give_way();
+            }
+            _ => self.spin.on_work(now),
         }
         Ok(true)
     }
@@ -193,11 +197,11 @@ impl Core {
         )
     }
 
-    /// Looks at each hot object; says whether there was something to do.
-    fn look(&mut self, now: Instant) -> bool {
+    /// Looks at each hot object; says whether there was something to do for one of them, or may soon be.
+    fn look(&mut self, now: Instant) -> Looked {
         let turn = Turn { now };
         let lingers = self.spin.lingers();
-        let (mut at, mut has_worked) = (0, false);
+        let (mut at, mut all) = (0, Looked::Nothing);
         while let Some((index, slot)) = self.objects.hot(at) {
             let looked = match slot.service.look(&turn) {
                 Ok(Looked::Nothing) if now.saturating_duration_since(slot.worked) >= lingers => {
@@ -213,17 +217,24 @@ impl Core {
                 Ok(Looked::Nothing) => self.objects.cool(at),
                 Ok(Looked::Worked) => {
                     slot.worked = now;
-                    has_worked = true;
+                    all = Looked::Worked;
+                    at += 1;
+                }
+                Ok(Looked::Awaiting) => {
+                    slot.worked = now;
+                    if all == Looked::Nothing {
+                        all = Looked::Awaiting;
+                    }
                     at += 1;
                 }
                 outcome => {
-                    has_worked = true;
+                    all = Looked::Worked;
                     self.on_change(index, outcome);
                 }
             }
         }
         self.publish();
-        has_worked
+        all
     }
 
     fn hear_reads(&mut self, index: u32, reads: bool) {

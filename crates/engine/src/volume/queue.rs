@@ -252,15 +252,15 @@ impl Service for Queue {
         let has_taken = !self.is_ending && self.take()?;
         self.lanes.borrow_mut().turn(turn.now);
         let has_delivered = self.deliver()?;
-        let is_resting = self.lanes.borrow_mut().try_rest();
-        match has_taken || has_delivered || !is_resting {
-            true => Ok(Looked::Worked),
-            false => {
-                // The core may look no more.
-                self.waker.cool();
-                Ok(Looked::Nothing)
-            }
+        if has_taken || has_delivered {
+            return Ok(Looked::Worked);
         }
+        if !self.lanes.borrow_mut().try_rest() {
+            return Ok(Looked::Awaiting);
+        }
+        // The core may look no more.
+        self.waker.cool();
+        Ok(Looked::Nothing)
     }
 
     fn on_ready(&mut self, _ready: Ready) {

@@ -33,7 +33,7 @@ impl Client {
             _ => None,
         };
         if self.spin.is_spinning(now) {
-            std::hint::spin_loop();
+            self.spin.give_way();
             return true;
         }
         let until = until.into_iter().chain(self.link_due()).min();
