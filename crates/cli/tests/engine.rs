@@ -247,6 +247,27 @@ fn the_engine_dies_with_its_supervisor_and_clients_get_an_error_instead_of_silen
 }
 
 #[test]
+fn a_program_that_cannot_be_started_any_more_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, path) = (folder.path().join("isolane"), folder.path().join("sock"));
+    fs::copy(env!("CARGO_BIN_EXE_isolane"), &file).unwrap();
+    let mut command = Command::new(&file);
+    let mut supervisor =
+        command.args(["engine", "--socket"]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let session = Session::open(&Options { path, memory_bytes: 4 << 20, starts: false }).unwrap();
+    let rights = fs::metadata(&file).unwrap().permissions();
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    kill(supervisor.id(), "HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    fs::set_permissions(&file, rights).unwrap();
+    until("the next engine", || (session.epoch() > 1 || session.check().is_err()).then_some(()));
+    is_served(&session);
+    kill(supervisor.id(), "TERM");
+    assert!(supervisor.wait().unwrap().success());
+}
+
+#[test]
 fn a_second_engine_on_the_same_socket_is_refused_and_the_first_goes_on() {
     let engine = Engine::start(&[]);
     let output = program().args(["engine", "--socket"]).arg(engine.path()).output().unwrap();

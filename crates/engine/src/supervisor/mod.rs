@@ -92,7 +92,14 @@ impl Supervisor {
     fn run_engine(&mut self) -> Result<bool, EngineError> {
         self.epoch += 1;
         let started = Instant::now();
-        let mut child = Child::start(&mut (self.options.program)())?;
+        let mut child = match Child::start(&mut (self.options.program)()) {
+            Ok(child) => child,
+            Err(error) if self.was_ready => {
+                log::error!("{error}; it is tried again");
+                return self.rest(Duration::ZERO);
+            }
+            Err(error) => return Err(error),
+        };
         self.hand_over(&mut child);
         let mut aim = Aim::Serve;
         let how = loop {
