@@ -4,7 +4,8 @@
 //! would carry and does nothing else. A figure of Isolane stands beside that of the
 //! floor in the same run on the same machine, with their ratio.
 //!
-//! This crate shares no code with the protocol crates: a mistake there must not be able to hide here.
+//! This crate shares no code with the protocol crates: a mistake there must not be able to hide here. Only
+//! [`streams`] links what applications of an engine link.
 
 #![forbid(unsafe_code)]
 
@@ -12,4 +13,5 @@ pub mod capsules;
 pub mod core;
 pub mod floor;
 pub mod measure;
+pub mod streams;
 mod turns;

@@ -33,6 +33,7 @@ mod table;
 pub use draw::draw;
 pub use lab::Lab;
 pub use list::list;
+pub use machine::about;
 pub use report::Report;
 pub use row::Row;
 pub use rows::rows;

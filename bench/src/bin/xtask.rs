@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, Parser, Subcommand};
-use isolane_bench::measure::{Lab, Plan, Report, Row, draw, list, rows, run, tables};
+use isolane_bench::measure::{Lab, Plan, Report, Row, about, draw, list, rows, run, tables};
+use isolane_bench::streams::{self, Suite, SuiteOptions};
 
 /// Tasks around the repository
 #[derive(Parser)]
@@ -23,6 +24,8 @@ enum Task {
     Bench(Box<Bench>),
     /// Print the tables of a report again
     Table(Table),
+    /// Measure streams natively and through an engine, and print them
+    Streams(Streams),
     /// Name all rows and their entrants, and what is missing here
     List(Lab),
 }
@@ -65,10 +68,29 @@ struct Table {
     svg: Option<PathBuf>,
 }
 
+#[derive(Args)]
+struct Streams {
+    #[command(flatten)]
+    options: SuiteOptions,
+    /// The report; it is written anew
+    #[arg(long, value_name = "FILE")]
+    json: PathBuf,
+    /// Do not measure: print the report that is there
+    #[arg(long)]
+    print: bool,
+    /// Put the tables into this Markdown file, between its two lines that say `figures`
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
+    /// Take the programs as they are instead of building them
+    #[arg(long)]
+    no_build: bool,
+}
+
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Bench(bench) => measure(*bench),
         Task::Table(table) => print(&table),
+        Task::Streams(streams) => stream(&streams),
         Task::List(lab) => io::stdout().write_all(list(&rows(), |entrant| lab.missing(entrant)).as_bytes()),
     };
     match result {
@@ -131,6 +153,21 @@ fn chosen(names: &[String]) -> io::Result<Vec<Row>> {
         row.ok_or_else(|| io::Error::other(format!("there is no row {name}; see cargo xtask list")))
     };
     if names.is_empty() { Ok(rows()) } else { names.iter().map(find).collect() }
+}
+
+fn stream(arguments: &Streams) -> io::Result<()> {
+    if !arguments.print {
+        if !arguments.no_build {
+            build()?;
+        }
+        let about = about("cargo xtask streams");
+        streams::measure(&arguments.options, about)?.write(&arguments.json)?;
+    }
+    let tables = streams::tables(&Suite::read(&arguments.json)?);
+    match &arguments.into {
+        Some(path) => put(path, &tables),
+        None => io::stdout().write_all(tables.as_bytes()),
+    }
 }
 
 fn print(table: &Table) -> io::Result<()> {

@@ -36,6 +36,15 @@ pub fn commit() -> String {
     if changes.is_empty() { commit } else { format!("{commit} with changes") }
 }
 
+/// On what, of which commit, when and by which command, for the head of a table.
+pub fn about(command: &str) -> String {
+    let Machine { processor, cores, kernel } = Machine::here();
+    let (commit, date) = (commit(), date());
+    format!(
+        "**Machine**: {cores} cores of {processor}, Linux {kernel}, loopback. **Commit**: `{commit}`, {date}. **Command**: `{command}`."
+    )
+}
+
 /// Today.
 pub fn date() -> String {
     said("date", &["-u", "+%Y-%m-%d"])

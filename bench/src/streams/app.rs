@@ -1,0 +1,78 @@
+//! What the application does with its end.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::options::Work;
+use super::way::Way;
+
+/// The application: its end, one message, and a lock that nobody else wants.
+pub struct App {
+    way: Way,
+    message: Vec<u8>,
+    lock: Option<Mutex<()>>,
+    pub round_trips_ns: Histogram<u64>,
+}
+
+impl App {
+    /// An application that moves messages of `size` bytes.
+    pub fn new(way: Way, size: usize, takes_lock: bool) -> App {
+        let round_trips_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
+        App { way, message: vec![7; size], lock: takes_lock.then(Mutex::default), round_trips_ns }
+    }
+
+    /// Works for so long. Returns how many bytes were moved.
+    pub fn work(&mut self, work: Work, time: Duration) -> io::Result<u64> {
+        let begun = Instant::now();
+        let mut bytes = 0;
+        while begun.elapsed() < time {
+            bytes += match work {
+                Work::Transmit => self.transmit(MESSAGES_PER_LOOK)?,
+                Work::Receive => self.receive()?,
+                Work::Echo => self.echo()?,
+                Work::Compute => {
+                    thread::sleep(Duration::from_millis(1));
+                    self.transmit(PACED_PER_MS)?
+                }
+            };
+        }
+        Ok(bytes)
+    }
+
+    fn transmit(&mut self, messages: usize) -> io::Result<u64> {
+        for _ in 0..messages {
+            let _guard = self.lock.as_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.way.write(&self.message)?;
+        }
+        Ok((messages * self.message.len()) as u64)
+    }
+
+    fn receive(&mut self) -> io::Result<u64> {
+        let mut bytes = 0;
+        for _ in 0..MESSAGES_PER_LOOK {
+            let _guard = self.lock.as_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
+            match self.way.read(&mut self.message)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => bytes += count as u64,
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn echo(&mut self) -> io::Result<u64> {
+        let begun = Instant::now();
+        self.way.write_spinning(&self.message)?;
+        self.way.spin(&mut self.message)?;
+        self.round_trips_ns.saturating_record(begun.elapsed().as_nanos() as u64);
+        Ok(self.message.len() as u64)
+    }
+}
+
+/// Messages between two looks at the clock.
+const MESSAGES_PER_LOOK: usize = 32;
+/// Messages that a paced application writes in a millisecond.
+const PACED_PER_MS: usize = 20;

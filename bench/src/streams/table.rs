@@ -1,0 +1,139 @@
+//! The tables of a suite, in Markdown: medians, and ratios taken in each round.
+
+use std::fmt::Write;
+
+use super::options::{Via, Work};
+use super::run::Report;
+use super::suite::Suite;
+
+/// All tables.
+pub fn tables(suite: &Suite) -> String {
+    let mut text = format!("{}\n", suite.about);
+    for work in [Work::Transmit, Work::Receive] {
+        throughput(suite, work, &mut text);
+    }
+    others(suite, &mut text);
+    text
+}
+
+fn throughput(suite: &Suite, work: Work, text: &mut String) {
+    let _ = writeln!(
+        text,
+        "\n| {work:?} | MB/s: native, engine | ratio | application ns a message | of native, per byte | all ns a message | of native, per byte |\n\
+         |---|---|---|---|---|---|---|"
+    );
+    for native in suite.cases.iter().filter(|case| is(case, work, Via::Native)) {
+        let Some(engine) = pair(suite, native) else { continue };
+        let size = native[0].size;
+        let both = |of: fn(&Report) -> f64, digits: usize| {
+            format!("{:.digits$}, {:.digits$}", median(native, of), median(engine, of))
+        };
+        let ratio = |of: fn(&Report) -> f64| ratio(engine, native, of);
+        let _ = writeln!(
+            text,
+            "| {size} B | {} | {:.2} ({:.2}–{:.2}) | {} | {:.2} | {} | {:.2} |",
+            both(|report| report.mb_per_s, 1),
+            ratio(|report| report.mb_per_s)[1],
+            ratio(|report| report.mb_per_s)[0],
+            ratio(|report| report.mb_per_s)[2],
+            both(|report| report.app_ns, 0),
+            ratio(|report| report.app_ns)[1],
+            both(|report| report.total_ns, 0),
+            ratio(|report| report.total_ns)[1],
+        );
+    }
+}
+
+fn others(suite: &Suite, text: &mut String) {
+    let find = |work, via, lock| {
+        suite.cases.iter().find(|case| is(case, work, via) && case[0].lock == lock && case[0].size == 64)
+    };
+    let _ = writeln!(text, "\n| 64 B | | |\n|---|---|---|");
+    for via in [Via::Native, Via::Engine] {
+        if let Some(case) = find(Work::Echo, via, false) {
+            let of = |at: usize| move |report: &Report| report.round_trip_us.unwrap_or_default()[at];
+            let (mean, median_us, most) = (median(case, of(0)), median(case, of(1)), median(case, of(2)));
+            let _ = writeln!(
+                text,
+                "| echo, {via:?} | mean {mean:.1} µs, median {median_us:.1} µs | p99 {most:.1} µs |"
+            );
+        }
+    }
+    for via in [Via::Native, Via::Engine] {
+        if let Some(case) = find(Work::Compute, via, false) {
+            let share = 100.0 * median(case, |report| report.compute_share.unwrap_or_default());
+            let app = median(case, |report| report.app_ns);
+            let _ = writeln!(
+                text,
+                "| computing beside 20,000 messages a second, {via:?} | {share:.1} % of its speed alone | application {app:.0} ns a message |"
+            );
+        }
+    }
+    if let (Some(with), Some(without)) =
+        (find(Work::Transmit, Via::Engine, true), find(Work::Transmit, Via::Engine, false))
+    {
+        let rate = ratio(with, without, |report| report.mb_per_s);
+        let app = ratio(with, without, |report| report.app_ns);
+        let _ = writeln!(
+            text,
+            "| transmit, Engine, with one needless lock a message | {:.2} of the rate | {:.2} of the application's time a message |",
+            rate[1], app[1]
+        );
+    }
+}
+
+fn is(case: &[Report], work: Work, via: Via) -> bool {
+    case.first().is_some_and(|report| report.work == work && report.via == via)
+}
+
+fn pair<'a>(suite: &'a Suite, native: &[Report]) -> Option<&'a Vec<Report>> {
+    let is_pair = |case: &&Vec<Report>| {
+        is(case, native[0].work, Via::Engine) && case[0].size == native[0].size && !case[0].lock
+    };
+    suite.cases.iter().find(is_pair)
+}
+
+fn median(case: &[Report], of: impl Fn(&Report) -> f64) -> f64 {
+    sorted(case.iter().map(of).collect())[1]
+}
+
+/// Smallest, median and largest of the rounds' ratios.
+fn ratio(above: &[Report], below: &[Report], of: impl Fn(&Report) -> f64) -> [f64; 3] {
+    sorted(above.iter().zip(below).map(|(above, below)| of(above) / of(below)).collect())
+}
+
+fn sorted(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    let at = |part: usize| values.get(part).copied().unwrap_or(f64::NAN);
+    [at(0), at(values.len() / 2), at(values.len().saturating_sub(1))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(via: Via, mb_per_s: f64) -> Report {
+        Report {
+            work: Work::Transmit,
+            via,
+            size: 64,
+            lock: false,
+            messages_per_s: 1.0,
+            mb_per_s,
+            app_ns: 100.0 / mb_per_s,
+            engine_ns: 0.0,
+            total_ns: 200.0 / mb_per_s,
+            round_trip_us: None,
+            compute_share: None,
+        }
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let native = vec![report(Via::Native, 1.0), report(Via::Native, 10.0), report(Via::Native, 2.0)];
+        let engine = vec![report(Via::Engine, 4.0), report(Via::Engine, 40.0), report(Via::Engine, 6.0)];
+        let suite = Suite { about: "about".to_owned(), seconds: 1.0, cases: vec![native, engine] };
+        let text = tables(&suite);
+        assert!(text.contains("| 64 B | 2.0, 6.0 | 4.00 (3.00–4.00) |"), "{text}");
+    }
+}
