@@ -160,7 +160,7 @@ impl Session {
         self.0.line.close(id, room)
     }
 
-    /// A name for an object or a queue that nothing else in this session has.
+    /// A name for an object or a queue that nothing else in the session has.
     pub fn next_id(&self) -> u32 {
         self.0.next_id.fetch_add(1, Ordering::Relaxed)
     }
@@ -202,12 +202,12 @@ impl Session {
         &self.0.welcome.cores
     }
 
-    /// How much this session may have.
+    /// How much the session may have.
     pub fn limits(&self) -> Limits {
         self.0.welcome.limits
     }
 
-    /// The engine's name for this session, as in its log.
+    /// The engine's name for the session, as in its log.
     pub fn id(&self) -> u32 {
         self.0.welcome.session
     }
