@@ -13,5 +13,6 @@ pub mod capsules;
 pub mod core;
 pub mod floor;
 pub mod measure;
+mod processor;
 pub mod streams;
 mod turns;

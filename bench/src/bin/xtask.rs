@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, Parser, Subcommand};
-use isolane_bench::measure::{Lab, Plan, Report, Row, about, draw, list, rows, run, tables};
+use isolane_bench::measure::{Lab, Plan, Report, Row, about, draw, list, read, rows, run, tables};
 use isolane_bench::streams::{self, Suite, SuiteOptions};
 
 /// Tasks around the repository
@@ -171,7 +171,7 @@ fn stream(arguments: &Streams) -> io::Result<()> {
 }
 
 fn print(table: &Table) -> io::Result<()> {
-    let report = Report::read(&table.report)?;
+    let report: Report = read(&table.report)?;
     if let Some(path) = &table.svg {
         let svg =
             draw(&report).ok_or_else(|| io::Error::other("without the floor there is nothing to draw"))?;

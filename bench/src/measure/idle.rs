@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::figures::{Figure, Sample};
 use super::lab::{Lab, START_LIMIT};
-use super::processor;
 use super::row::Load;
 use super::start::{NQN, Serving};
+use crate::processor;
 
 /// Opens connections, has each of them read once, and looks at the target while they do nothing, after `rest`
 /// seconds.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::entrant::Lanes;
 use super::figures::{Figure, Sample, of_report};
 use super::lab::{Lab, START_LIMIT, VOLUME_BYTES};
-use super::processor;
 use super::program::Program;
 use super::row::Load;
 use super::start::{NQN, Serving};
+use crate::processor;
 
 /// Serves memory that was written, so that a read finds pages of its own instead of the one zero page.
 pub fn serve_memory(lab: &Lab, arguments: &str) -> io::Result<Serving> {

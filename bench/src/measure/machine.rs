@@ -36,12 +36,17 @@ pub fn commit() -> String {
     if changes.is_empty() { commit } else { format!("{commit} with changes") }
 }
 
-/// On what, of which commit, when and by which command, for the head of a table.
+/// On what, of which commit, when and by which command, for the head of a table: of this machine, now.
 pub fn about(command: &str) -> String {
-    let Machine { processor, cores, kernel } = Machine::here();
-    let (commit, date) = (commit(), date());
+    head(&Machine::here(), &commit(), &date(), command) + "."
+}
+
+/// The same of any machine and time; without the full stop.
+pub fn head(machine: &Machine, commit: &str, date: &str, command: &str) -> String {
+    let Machine { processor, cores, kernel } = machine;
     format!(
-        "**Machine**: {cores} cores of {processor}, Linux {kernel}, loopback. **Commit**: `{commit}`, {date}. **Command**: `{command}`."
+        "**Machine**: {cores} cores of {processor}, Linux {kernel}, loopback. **Commit**: `{commit}`, {date}. \
+         **Command**: `{command}`"
     )
 }
 

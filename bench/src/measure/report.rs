@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::figures::{Figure, Sample, Spread};
@@ -47,23 +48,21 @@ pub struct Samples {
     pub errors: Vec<String>,
 }
 
+/// Reads a report, of this kind or another.
+pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
+    let report = fs::read(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    report.map_err(|error| io::Error::other(format!("cannot read the report {}: {error}", path.display())))
+}
+
+/// Writes one so that a crash leaves the old file or the new one.
+pub fn write<T: Serialize>(report: &T, path: &Path) -> io::Result<()> {
+    let fresh = path.with_extension("json.new");
+    let written =
+        fs::write(&fresh, serde_json::to_vec_pretty(report)?).and_then(|()| fs::rename(&fresh, path));
+    written.map_err(|error| io::Error::other(format!("cannot write the report {}: {error}", path.display())))
+}
+
 impl Report {
-    /// Reads a report.
-    pub fn read(path: &Path) -> io::Result<Report> {
-        let report = fs::read(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
-        report
-            .map_err(|error| io::Error::other(format!("cannot read the report {}: {error}", path.display())))
-    }
-
-    /// Writes it so that a crash leaves the old file or the new one.
-    pub fn write(&self, path: &Path) -> io::Result<()> {
-        let fresh = path.with_extension("json.new");
-        let written =
-            fs::write(&fresh, serde_json::to_vec_pretty(self)?).and_then(|()| fs::rename(&fresh, path));
-        written
-            .map_err(|error| io::Error::other(format!("cannot write the report {}: {error}", path.display())))
-    }
-
     /// A row's samples.
     pub fn row(&self, row: &str) -> Option<&Measured> {
         self.rows.iter().find(|measured| measured.row == row)
@@ -162,8 +161,8 @@ mod tests {
         let path = folder.path().join("report.json");
         let mut report = Report::default();
         report.place("r4k-qd8", 2.0, "floor").errors.push("no luck".into());
-        report.write(&path).unwrap();
-        let read = Report::read(&path).unwrap();
+        write(&report, &path).unwrap();
+        let read: Report = read(&path).unwrap();
         assert_eq!(read.row("r4k-qd8").unwrap().entrants[0].errors, ["no luck"]);
     }
 }

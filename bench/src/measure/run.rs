@@ -9,7 +9,7 @@ use super::entrant::Entrant;
 use super::figures::Sample;
 use super::lab::Lab;
 use super::machine::{Machine, commit, date};
-use super::report::Report;
+use super::report::{self, Report};
 use super::row::Row;
 use super::start::forget_memory_file;
 
@@ -32,11 +32,11 @@ pub struct Plan {
 
 /// Takes all samples. One that fails is noted, and the others go on.
 pub fn run(plan: &Plan, lab: &Lab) -> io::Result<Report> {
-    let mut report = if plan.json.exists() { Report::read(&plan.json)? } else { Report::default() };
+    let mut report = if plan.json.exists() { report::read(&plan.json)? } else { Report::default() };
     note_command(&mut report.command);
     (report.machine, report.commit, report.date) = (Machine::here(), commit(), date());
     // What cannot be written is told before anything is measured.
-    report.write(&plan.json)?;
+    report::write(&report, &plan.json)?;
     let mut told = BTreeSet::new();
     for row in &plan.rows {
         let entrants = entrants(plan, lab, row, &mut told);
@@ -94,7 +94,7 @@ fn run_row(plan: &Plan, lab: &Lab, row: &Row, entrants: &[Entrant], report: &mut
                 Ok(sample) => place.samples.push(sample),
                 Err(error) => place.errors.push(error.to_string()),
             }
-            report.write(&plan.json)?;
+            report::write(report, &plan.json)?;
         }
     }
     Ok(())

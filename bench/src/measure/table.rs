@@ -1,15 +1,15 @@
 //! Tables in Markdown, made from a report.
 
 use super::figures::Figure;
+use super::machine::head;
 use super::report::{Measured, Report};
 use super::row::{Goal, Group, Limit, Row};
 use super::rows::{ALL_SPDK, rows};
 
 /// All tables of what a report holds.
 pub fn tables(report: &Report) -> String {
-    let head = heading(report);
     let parts = [
-        head,
+        heading(report),
         section("Beside the floor and SPDK", &columns(report, BESIDE)),
         section("Each other's hosts and targets", &columns(report, CROSS)),
         section("What a distribution offers", &columns(report, OFFERED)),
@@ -42,15 +42,10 @@ const OFFERED: &[Column] = &[
 fn heading(report: &Report) -> String {
     let seconds = report.rows.first().map_or(0.0, |row| row.seconds);
     let counts = report.rows.iter().flat_map(|row| &row.entrants).map(|found| found.samples.len());
+    let head = head(&report.machine, &report.commit, &report.date, &report.command);
     format!(
-        "**Machine**: {} cores of {}, Linux {}, loopback. **Commit**: `{}`, {}. **Command**: `{}`: medians of {} \
-         samples of {seconds} s, taken in turn; smallest and largest in brackets; ratios are medians of the rounds'.\n",
-        report.machine.cores,
-        report.machine.processor,
-        report.machine.kernel,
-        report.commit,
-        report.date,
-        report.command,
+        "{head}: medians of {} samples of {seconds} s, taken in turn; smallest and largest in brackets; ratios \
+         are medians of the rounds'.\n",
         counts.max().unwrap_or(0),
     )
 }

@@ -65,7 +65,7 @@ impl App {
 
     fn echo(&mut self) -> io::Result<u64> {
         let begun = Instant::now();
-        self.way.write_spinning(&self.message)?;
+        self.way.write(&self.message)?;
         self.way.spin(&mut self.message)?;
         self.round_trips_ns.saturating_record(begun.elapsed().as_nanos() as u64);
         Ok(self.message.len() as u64)

@@ -1,21 +1,20 @@
 //! An engine for one measurement, and what processor time it takes.
 
 use std::io;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use isolane_attach::Session;
+use isolane_attach::{self as attach, Session};
 use tempfile::TempDir;
 
 use super::options::Options;
-use super::processor;
+use crate::measure::{Program, Running};
+use crate::processor;
 
 /// A running engine, ended when it is dropped.
 pub struct Engine {
-    supervisor: Child,
+    supervisor: Running,
     session: Session,
-    /// Holds the engine's socket.
+    /// Holds the engine's socket, and what its program says.
     _folder: TempDir,
 }
 
@@ -23,18 +22,15 @@ impl Engine {
     /// Starts one and attaches to it.
     pub fn start(options: &Options) -> io::Result<Engine> {
         let folder = tempfile::tempdir()?;
-        let socket = folder.path().join("engine.sock");
-        let mut command = Command::new(&options.isolane);
-        command.args(["--log-level", "warn", "engine", "--mode", &options.engine_mode, "--cores"]);
-        command.arg(options.engine_core.to_string()).arg("--socket").arg(&socket);
-        let mut supervisor = command.stdout(Stdio::null()).spawn()?;
-        match attach(&socket) {
-            Ok(session) => Ok(Engine { supervisor, session, _folder: folder }),
-            Err(error) => {
-                let _ = supervisor.kill().and_then(|()| supervisor.wait());
-                Err(error)
-            }
-        }
+        let path = folder.path().join("engine.sock");
+        let program = Program::new(&options.isolane, None, folder.path());
+        let program = program.args("--log-level warn engine --mode").arg(&options.engine_mode);
+        let program = program.arg("--cores").arg(options.engine_core.to_string());
+        let mut supervisor = program.arg("--socket").arg(&path).start()?;
+        supervisor.wait_for(START_LIMIT, |said| said.contains("listening on ").then_some(()))?;
+        // One that the session starts by itself would not be the one that is measured.
+        let session = Session::open(&attach::Options { path, starts: false, ..attach::Options::default() });
+        Ok(Engine { supervisor, session: session.map_err(io::Error::other)?, _folder: folder })
     }
 
     /// The session with it.
@@ -50,23 +46,37 @@ impl Engine {
     }
 }
 
-fn attach(socket: &Path) -> io::Result<Session> {
-    let begun = Instant::now();
-    loop {
-        match Session::connect(socket) {
-            Ok(session) => return Ok(session),
-            Err(error) if begun.elapsed() > START_LIMIT => return Err(io::Error::other(error)),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.supervisor);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _ = self.supervisor.wait();
-    }
-}
-
 const START_LIMIT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// Why no engine is there.
+    fn refusal(arguments: [&str; 4]) -> String {
+        let arguments = Arguments::parse_from(["streams"].iter().chain(&arguments));
+        Engine::start(&arguments.options).err().expect("there is none").to_string()
+    }
+
+    #[test]
+    fn a_program_that_ends_is_named_and_its_complaint_shown() {
+        let error = refusal(["--isolane", "ls", "--engine-mode", "adaptive"]);
+        assert!(error.contains("ls ended with") && error.contains("--log-level"), "{error}");
+    }
+
+    #[test]
+    fn an_engine_that_does_not_listen_is_not_replaced_by_one_that_nobody_measures() {
+        // It says what an engine says, and ends.
+        let error = refusal(["--isolane", "echo", "--engine-mode", "listening on nothing"]);
+        assert!(error.contains("no engine listens on"), "{error}");
+        assert!(!error.contains("none can be started"), "{error}");
+    }
+}

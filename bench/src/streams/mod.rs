@@ -10,7 +10,6 @@ mod compute;
 mod engine;
 mod options;
 mod peer;
-mod processor;
 mod run;
 mod suite;
 mod table;

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
 use super::options::Work;
+use super::way::{spin, write_all};
 use crate::core::pin;
 
 /// Starts the peer on its core. Returns the application's socket, and the thread, which ends with the
@@ -49,20 +50,9 @@ fn echo(mut socket: TcpStream, size: usize) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let mut message = vec![0; size];
     loop {
-        let count = match socket.read(&mut message) {
-            Ok(0) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                std::hint::spin_loop();
-                continue;
-            }
-            read => read?,
-        };
-        let mut sent = 0;
-        while sent < count {
-            match socket.write(&message[sent..count]) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                written => sent += written?,
-            }
+        match spin(|| socket.read(&mut message))? {
+            0 => return Ok(()),
+            count => write_all(&mut socket, &message[..count])?,
         }
     }
 }

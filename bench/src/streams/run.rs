@@ -1,6 +1,7 @@
 //! One measurement, from the connection to the report.
 
 use std::io;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -9,9 +10,10 @@ use super::app::App;
 use super::compute::Computing;
 use super::engine::Engine;
 use super::options::{Options, Via, Work};
+use super::peer;
 use super::way::Way;
-use super::{peer, processor};
 use crate::core::pin;
+use crate::processor;
 
 /// What was measured. Processor time is in nanoseconds for each message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,11 +42,17 @@ pub struct Report {
     pub compute_share: Option<f64>,
 }
 
-/// Measures.
+/// Measures, on a thread of its own: what that is pinned to does not stay with the caller.
 ///
 /// # Errors
 /// The system's; and that of the engine, if it cannot be started.
 pub fn run(options: &Options) -> io::Result<Report> {
+    let ended = thread::scope(|scope| scope.spawn(|| run_pinned(options)).join());
+    ended.unwrap_or_else(|_| Err(io::Error::other("a measurement has ended in a panic")))
+}
+
+/// Leaves the calling thread pinned to the application's core.
+fn run_pinned(options: &Options) -> io::Result<Report> {
     let time = Duration::from_secs_f64(options.seconds);
     let engine = match options.via {
         Via::Engine => Some(Engine::start(options)?),
@@ -57,7 +65,7 @@ pub fn run(options: &Options) -> io::Result<Report> {
     let size = options.size as usize;
     let (socket, peer) = peer::start(options.work, size, options.peer_core)?;
     pin(options.app_core)?;
-    let way = Way::new(options.via, socket, engine.as_ref().map(Engine::session))?;
+    let way = Way::new(options.work, options.via, socket, engine.as_ref().map(Engine::session))?;
     let mut app = App::new(way, size, options.lock);
     let computing = alone.map(|_| Computing::start(options.app_core)).transpose()?;
     app.work(options.work, time / 10)?;

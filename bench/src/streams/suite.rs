@@ -1,6 +1,5 @@
 //! All cases, measured in turn, and kept as JSON.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options::{Options, Via, Work};
 use super::run::{Report, run};
+use crate::measure;
 
 /// What was measured of all cases.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub fn measure(options: &SuiteOptions, about: String) -> io::Result<Suite> {
     let mut suite = Suite { about, seconds: options.seconds, cases: vec![Vec::new(); cases.len()] };
     for round in 1..=options.samples {
         for (case, samples) in cases.iter().zip(&mut suite.cases) {
-            let report = unpinned(case)?;
+            let report = run(case)?;
             eprintln!(
                 "{round}/{} {:?} {:?} {} B: {:.1} MB/s, {:.0} ns, {:.0} ns in all",
                 options.samples,
@@ -60,27 +60,21 @@ pub fn measure(options: &SuiteOptions, about: String) -> io::Result<Suite> {
     Ok(suite)
 }
 
-/// A thread of its own: what it is pinned to does not stay with what is started next.
-fn unpinned(case: &Options) -> io::Result<Report> {
-    let ended = std::thread::scope(|scope| scope.spawn(|| run(case)).join());
-    ended.unwrap_or_else(|_| Err(io::Error::other("a measurement has ended in a panic")))
-}
-
 impl Suite {
     /// Reads one.
     ///
     /// # Errors
     /// The system's, or that it is none.
     pub fn read(path: &Path) -> io::Result<Suite> {
-        Ok(serde_json::from_slice(&fs::read(path)?)?)
+        measure::read(path)
     }
 
-    /// Writes it.
+    /// Writes it so that a crash leaves the old file or the new one.
     ///
     /// # Errors
     /// The system's.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        fs::write(path, serde_json::to_vec_pretty(self)?)
+        measure::write(self, path)
     }
 }
 

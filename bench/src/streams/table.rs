@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::options::{Via, Work};
 use super::run::Report;
 use super::suite::Suite;
+use crate::measure::Spread;
 
 /// All tables.
 pub fn tables(suite: &Suite) -> String {
@@ -29,17 +30,18 @@ fn throughput(suite: &Suite, work: Work, text: &mut String) {
             format!("{:.digits$}, {:.digits$}", median(native, of), median(engine, of))
         };
         let ratio = |of: fn(&Report) -> f64| ratio(engine, native, of);
+        let rate = ratio(|report| report.mb_per_s);
         let _ = writeln!(
             text,
             "| {size} B | {} | {:.2} ({:.2}–{:.2}) | {} | {:.2} | {} | {:.2} |",
             both(|report| report.mb_per_s, 1),
-            ratio(|report| report.mb_per_s)[1],
-            ratio(|report| report.mb_per_s)[0],
-            ratio(|report| report.mb_per_s)[2],
+            rate.median,
+            rate.min,
+            rate.max,
             both(|report| report.app_ns, 0),
-            ratio(|report| report.app_ns)[1],
+            ratio(|report| report.app_ns).median,
             both(|report| report.total_ns, 0),
-            ratio(|report| report.total_ns)[1],
+            ratio(|report| report.total_ns).median,
         );
     }
 }
@@ -77,7 +79,7 @@ fn others(suite: &Suite, text: &mut String) {
         let _ = writeln!(
             text,
             "| transmit, Engine, with one needless lock a message | {:.2} of the rate | {:.2} of the application's time a message |",
-            rate[1], app[1]
+            rate.median, app.median
         );
     }
 }
@@ -94,18 +96,17 @@ fn pair<'a>(suite: &'a Suite, native: &[Report]) -> Option<&'a Vec<Report>> {
 }
 
 fn median(case: &[Report], of: impl Fn(&Report) -> f64) -> f64 {
-    sorted(case.iter().map(of).collect())[1]
+    spread(case.iter().map(of).collect()).median
 }
 
-/// Smallest, median and largest of the rounds' ratios.
-fn ratio(above: &[Report], below: &[Report], of: impl Fn(&Report) -> f64) -> [f64; 3] {
-    sorted(above.iter().zip(below).map(|(above, below)| of(above) / of(below)).collect())
+/// The rounds' ratios.
+fn ratio(above: &[Report], below: &[Report], of: impl Fn(&Report) -> f64) -> Spread {
+    spread(above.iter().zip(below).map(|(above, below)| of(above) / of(below)).collect())
 }
 
-fn sorted(mut values: Vec<f64>) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    let at = |part: usize| values.get(part).copied().unwrap_or(f64::NAN);
-    [at(0), at(values.len() / 2), at(values.len().saturating_sub(1))]
+/// Of nothing there are no numbers.
+fn spread(values: Vec<f64>) -> Spread {
+    Spread::among(values).unwrap_or(Spread { median: f64::NAN, min: f64::NAN, max: f64::NAN })
 }
 
 #[cfg(test)]

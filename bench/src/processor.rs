@@ -1,10 +1,19 @@
-//! Processor time: of the calling thread, and of another process.
+//! Processor time: of the calling thread, and of processes, as the kernel counts it.
 
 use std::fs;
 use std::io;
+use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+
+/// Waits so long, and says what share of a core a process took meanwhile, in percent.
+pub fn percent(process: u32, seconds: f64) -> io::Result<f64> {
+    let begun = ticks(process)?;
+    sleep(Duration::from_secs_f64(seconds));
+    let ticks = ticks(process)? - begun;
+    Ok(ticks * 100.0 / (rustix::param::clock_ticks_per_second() as f64 * seconds))
+}
 
 /// What the calling thread has taken.
 pub fn of_thread() -> Duration {
@@ -32,13 +41,34 @@ pub fn children(process: u32) -> io::Result<Vec<u32>> {
 }
 
 fn parent(process: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    stat.rsplit(") ").next()?.split_whitespace().nth(1)?.parse().ok()
+    statistics(process).ok()?.get(1)?.parse().ok()
+}
+
+/// User and system time of the whole process, of threads that have ended, too.
+fn ticks(process: u32) -> io::Result<f64> {
+    Ok(statistics(process)?.iter().skip(11).take(2).flat_map(|field| field.parse::<f64>()).sum())
+}
+
+/// What the kernel tells of a process, behind its name.
+fn statistics(process: u32) -> io::Result<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let fields = stat.rsplit(") ").next().unwrap_or_default();
+    Ok(fields.split_whitespace().map(str::to_owned).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_is_not_there_is_an_error_and_one_that_sleeps_takes_little() {
+        assert!(percent(u32::MAX, 0.0).is_err());
+        let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let taken = percent(sleeper.id(), 0.2);
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(taken.unwrap() < 50.0);
+    }
 
     #[test]
     fn a_thread_that_works_takes_time_and_so_does_its_process() {
