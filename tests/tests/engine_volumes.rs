@@ -1,6 +1,8 @@
 //! Volumes through an isolated engine, against our target: what comes through is what comes through in
 //! process, whoever else uses the engine.
 
+mod clients;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,16 +14,17 @@ use isolane_attach::{AttachError, Session};
 use isolane_engine::{Config, Engine, listen};
 use isolane_host::attached::wire::{Details, Operation, Outcome, Submission, VolumePlace};
 use isolane_host::{
-    BlockRange, BlockingVolume, Buffer, Class, Client, Completion, ConnectError, Mode, Options, Request,
-    RequestError, Uri, Via, Volume, Wait,
+    BlockRange, BlockingVolume, Buffer, Class, Client, ConnectError, Mode, Options, Request, RequestError,
+    Uri, Via, Volume,
 };
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::mock::Vandal;
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::{open, spec};
 
+use clients::{PATIENCE, options, pattern, run, wait_for, write_and_verify};
+
 const NQN: &str = "nqn.2024-01.org.example:engine-volumes";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An engine and a target, in this process.
 struct World {
@@ -83,34 +86,6 @@ impl World {
     }
 }
 
-fn options() -> Options {
-    Options { mode: Mode::Sleep, depth: 32, ..Options::default() }
-}
-
-fn pattern(lba: u64, bytes: usize, salt: u8) -> Buffer {
-    let mut buffer = Buffer::contiguous(bytes);
-    for (index, block) in buffer.as_mut_slice().unwrap().chunks_mut(512).enumerate() {
-        block.fill(salt ^ (lba + index as u64) as u8);
-        block[..8].copy_from_slice(&(lba + index as u64).to_le_bytes());
-    }
-    buffer
-}
-
-fn wait_for(client: &mut Client, count: usize) -> Vec<Completion> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut completions = Vec::new();
-    while completions.len() < count {
-        client.turn(&mut completions, Wait::Until(deadline));
-        assert!(Instant::now() < deadline, "{} of {count} completions", completions.len());
-    }
-    completions
-}
-
-fn run(client: &mut Client, request: Request) -> Completion {
-    client.submit(0, request, 0);
-    wait_for(client, 1).remove(0)
-}
-
 #[test]
 fn data_of_all_lengths_comes_through_with_and_without_digests() {
     let world = World::new();
@@ -119,24 +94,7 @@ fn data_of_all_lengths_comes_through_with_and_without_digests() {
         let mut client = world.connect(options);
         assert_eq!(client.info().negotiated.data_digest, data_digest);
         assert_eq!(client.namespace().len_bytes(), 64 << 20);
-        let (mut places, mut lba) = (Vec::new(), 1);
-        for bytes in [512, 4096, 20_480, 65_536, 1 << 20, (2 << 20) + 512].into_iter().cycle().take(30) {
-            places.push((lba, bytes));
-            lba += bytes as u64 / 512 + 3;
-        }
-        for (tag, &(lba, bytes)) in places.iter().enumerate() {
-            let request = Request::Write { lba, buffer: pattern(lba, bytes, 0x5a), fua: tag % 7 == 0 };
-            client.submit(tag % 2, request, tag as u64);
-        }
-        let written = wait_for(&mut client, places.len());
-        assert!(written.iter().all(|completion| completion.result.is_ok()), "{written:?}");
-        for (tag, &(lba, bytes)) in places.iter().enumerate() {
-            client.submit(1, Request::Read { lba, buffer: Buffer::contiguous(bytes) }, tag as u64);
-        }
-        for Completion { tag, result, buffer } in wait_for(&mut client, places.len()) {
-            let (lba, bytes) = places[tag as usize];
-            assert!(result.is_ok() && buffer.unwrap().to_vec() == pattern(lba, bytes, 0x5a).to_vec());
-        }
+        write_and_verify(&mut client, 2);
         client.close();
     }
 }

@@ -1,15 +1,19 @@
 //! Our host against our target, over loopback: the same stories in every combination that matters.
 
+mod clients;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_host::{
-    BlockRange, BlockingVolume, Buffer, Client, Completion, ConnectError, IoChoice, Mode, Options, Reconnect,
-    Request, RequestError, Uri, Wait, discover, inspect,
+    BlockRange, BlockingVolume, Buffer, Client, ConnectError, IoChoice, Mode, Options, Reconnect, Request,
+    RequestError, Uri, Wait, discover, inspect,
 };
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::{Volume, open, spec};
+
+use clients::{options, pattern, run, wait_for, write_and_verify};
 
 const NQN: &str = "nqn.2024-01.org.example:host-target";
 
@@ -33,69 +37,8 @@ fn uri(address: SocketAddr) -> Uri {
     format!("nvme+tcp://{address}/{NQN}").parse().unwrap()
 }
 
-fn options() -> Options {
-    Options { mode: Mode::Sleep, depth: 32, ..Options::default() }
-}
-
 fn connect(target: &Target, options: Options) -> Client {
     Client::connect(&uri(target.local_addrs()[0]), options).unwrap()
-}
-
-fn pattern(lba: u64, bytes: usize, salt: u8) -> Buffer {
-    let mut buffer = Buffer::contiguous(bytes);
-    for (index, block) in buffer.as_mut_slice().unwrap().chunks_mut(512).enumerate() {
-        block.fill(salt ^ (lba + index as u64) as u8);
-        block[..8].copy_from_slice(&(lba + index as u64).to_le_bytes());
-    }
-    buffer
-}
-
-fn wait_for(client: &mut Client, count: usize) -> Vec<Completion> {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let mut completions = Vec::new();
-    while completions.len() < count {
-        client.turn(&mut completions, Wait::Until(deadline));
-        assert!(Instant::now() < deadline, "{} of {count} completions", completions.len());
-    }
-    completions
-}
-
-fn run(client: &mut Client, request: Request) -> Completion {
-    client.submit(0, request, 0);
-    wait_for(client, 1).remove(0)
-}
-
-/// Writes patterns of many sizes, as deep as the lanes take them, and reads them back.
-fn write_and_verify(client: &mut Client, lanes: usize) {
-    let sizes = [512, 4096, 8192, 16_384, 20_480, 65_536, 1 << 20, (2 << 20) + 512];
-    let mut places = Vec::new();
-    let mut lba = 1;
-    for bytes in sizes.into_iter().cycle().take(40) {
-        places.push((lba, bytes));
-        lba += bytes as u64 / 512 + 3;
-    }
-    for (tag, &(lba, bytes)) in places.iter().enumerate() {
-        let request = Request::Write { lba, buffer: pattern(lba, bytes, 0x5a), fua: tag % 7 == 0 };
-        client.submit(tag % lanes, request, tag as u64);
-    }
-    for completion in wait_for(client, places.len()) {
-        assert!(completion.result.is_ok(), "{completion:?}");
-    }
-    for (tag, &(lba, bytes)) in places.iter().enumerate() {
-        client.submit(
-            (tag + 1) % lanes,
-            Request::Read { lba, buffer: Buffer::contiguous(bytes) },
-            tag as u64,
-        );
-    }
-    for completion in wait_for(client, places.len()) {
-        assert!(completion.result.is_ok(), "{completion:?}");
-        let (lba, bytes) = places[completion.tag as usize];
-        assert!(
-            completion.buffer.unwrap().to_vec() == pattern(lba, bytes, 0x5a).to_vec(),
-            "{bytes} bytes at {lba}"
-        );
-    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use isolane_attach::stream::{ReadHalf, Stream, StreamOptions, WriteHalf};
 use isolane_attach::{Options, Session};
+use isolane_ring::mock;
 
 /// A running `isolane engine`, ended with the test.
 struct Engine {
@@ -85,12 +86,6 @@ fn signal(pid: u32, signal: &str) {
 
 fn attach(path: &Path) -> Session {
     Session::open(&Options { path: path.to_owned(), memory_bytes: 64 << 20, starts: false }).unwrap()
-}
-
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (near, listener.accept().unwrap().0)
 }
 
 /// Bytes of which each says where it belongs.
@@ -179,7 +174,7 @@ fn under_traffic(times: usize, disturb: impl Fn(&Engine)) {
     let moved: &'static AtomicU64 = Box::leak(Box::default());
     let mut threads = Vec::new();
     for index in 0..4 {
-        let (socket, peer) = pair();
+        let (socket, peer) = mock::connection().unwrap();
         let bytes = [4096, 256 << 10, 16 << 10, 64 << 10][index];
         let options = StreamOptions { rx_bytes: bytes, tx_bytes: bytes, ..Default::default() };
         let (read, write): (ReadHalf, WriteHalf) = options.adopt(&session, socket).unwrap().split();
@@ -227,7 +222,7 @@ fn no_byte_is_lost_or_doubled_when_another_program_takes_the_engines_place() {
 fn sockets_change_hands_while_the_engine_is_killed() {
     let engine = Engine::start();
     let session = engine.attach();
-    let (mut socket, peer) = pair();
+    let (mut socket, peer) = mock::connection().unwrap();
     let seen = reader(peer, 7);
     let mut pattern = Pattern::new(7);
     let ended = AtomicBool::new(false);
@@ -256,7 +251,7 @@ fn sockets_change_hands_while_the_engine_is_killed() {
 
 /// A ring full of bytes, and a kernel that takes no more: the peer does not read.
 fn stream(engine: &Engine) -> (Stream, TcpStream) {
-    let (socket, peer) = pair();
+    let (socket, peer) = mock::connection().unwrap();
     (Stream::adopt(&engine.attach(), socket).unwrap(), peer)
 }
 
@@ -353,7 +348,7 @@ fn what_was_written_arrives_though_its_application_has_closed_and_the_engine_is_
     let engine = Engine::start();
     let session = engine.attach();
     for leaves in [false, true] {
-        let (socket, mut peer) = pair();
+        let (socket, mut peer) = mock::connection().unwrap();
         let mut pattern = Pattern::new(9);
         let own = engine.attach();
         let mut stream = Stream::adopt(if leaves { &own } else { &session }, socket).unwrap();
@@ -415,7 +410,7 @@ fn what_an_application_wrote_before_it_was_killed_arrives_though_the_engine_is_k
 fn the_death_of_the_supervisor_is_an_error_and_not_silence() {
     let mut engine = Engine::start();
     let session = engine.attach();
-    let (socket, _peer) = pair();
+    let (socket, _peer) = mock::connection().unwrap();
     let mut stream = Stream::adopt(&session, socket).unwrap();
     let reader = std::thread::spawn(move || stream.read(&mut [0; 1]).unwrap_err().kind());
     std::thread::sleep(Duration::from_millis(50));

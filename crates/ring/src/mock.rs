@@ -1,6 +1,8 @@
-//! Both ends of a ring in one process, and a vandal who shares its memory: for the tests of whoever uses
-//! rings.
+//! Both ends of a ring or of a connection in one process, and a vandal who shares the memory: for the tests
+//! of whoever uses rings.
 
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::index::Words;
@@ -57,4 +59,17 @@ pub fn entries(count: usize) -> Result<(entries::Sender, entries::Receiver, Vand
         Memory::create("isolane-mock", (Words::BYTES + count * ENTRY_BYTES).next_multiple_of(PAGE_SIZE))?;
     let place = entries::Place { words: 0, entries: Words::BYTES as u64, count: count as u64 };
     Ok((entries::Sender::new(&memory, place)?, entries::Receiver::new(&memory, place)?, Vandal(memory)))
+}
+
+/// A TCP connection over loopback that delays nothing: the end that connected, and the other.
+///
+/// # Errors
+/// The system's.
+pub fn connection() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    Ok((near, far))
 }

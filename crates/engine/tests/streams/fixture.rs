@@ -1,12 +1,13 @@
 //! An engine, sessions, connections, and bytes that say where they belong.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use isolane_attach::stream::{Stream, StreamOptions};
 use isolane_attach::{Options, Session};
 use isolane_engine::{Config, Engine, listen};
+use isolane_ring::mock;
 
 pub struct Fixture {
     pub engine: Engine,
@@ -41,19 +42,9 @@ impl Fixture {
     }
 
     pub fn stream_with(&self, options: StreamOptions) -> (Stream, TcpStream) {
-        let (socket, peer) = pair();
+        let (socket, peer) = mock::connection().unwrap();
         (options.adopt(&self.attach(), socket).unwrap(), peer)
     }
-}
-
-/// A connection.
-pub fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let far = listener.accept().unwrap().0;
-    near.set_nodelay(true).unwrap();
-    far.set_nodelay(true).unwrap();
-    (near, far)
 }
 
 /// Bytes of which each says where it belongs.

@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use fixture::{Fixture, Pattern, pair};
+use fixture::{Fixture, Pattern};
 use isolane_attach::AttachError;
 use isolane_attach::stream::{Interest, Listener, Poller, Stream, StreamOptions};
+use isolane_ring::mock;
 use rustix::net::sockopt;
 
 #[test]
@@ -86,7 +87,7 @@ fn reads_and_writes_give_up_when_their_time_has_run_out() {
 fn a_socket_that_cannot_be_adopted_is_refused_with_the_reason_and_stays_as_it_was() {
     let fixture = Fixture::new();
     let session = fixture.attach();
-    let (socket, mut peer) = pair();
+    let (socket, mut peer) = mock::connection().unwrap();
     let twice = socket.try_clone().unwrap();
     let stream = Stream::adopt(&session, socket).unwrap();
     let error = Stream::adopt(&session, twice).unwrap_err();
@@ -101,7 +102,7 @@ fn a_socket_that_cannot_be_adopted_is_refused_with_the_reason_and_stays_as_it_wa
 #[test]
 fn a_socket_that_was_taken_back_lingers_as_before() {
     let fixture = Fixture::new();
-    let (socket, _peer) = pair();
+    let (socket, _peer) = mock::connection().unwrap();
     let patience = Some(Duration::from_secs(7));
     sockopt::set_socket_linger(&socket, patience).unwrap();
     let stream = Stream::adopt(&fixture.attach(), socket).unwrap();
@@ -158,7 +159,7 @@ fn a_closed_streams_memory_is_used_again_even_while_others_are_still_sent() {
     let fixture = Fixture::new();
     let session = fixture.attach_with(4 << 20);
     let (mut stuck, peer) = {
-        let (socket, peer) = pair();
+        let (socket, peer) = mock::connection().unwrap();
         (Stream::adopt(&session, socket).unwrap(), peer)
     };
     while stuck.try_write(&[7; 10_000]).is_ok() || stuck.try_write(&[7]).is_ok() {}
@@ -167,7 +168,7 @@ fn a_closed_streams_memory_is_used_again_even_while_others_are_still_sent() {
         // What the one before had comes back a moment after it was closed.
         let start = Instant::now();
         loop {
-            let (socket, _peer) = pair();
+            let (socket, _peer) = mock::connection().unwrap();
             match Stream::adopt(&session, socket) {
                 Ok(_) => break,
                 Err(AttachError::NoRoom { .. }) => assert!(start.elapsed() < Duration::from_secs(30)),
@@ -217,7 +218,7 @@ fn one_thread_waits_for_many_streams_and_hears_of_each_once() {
     let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..StreamOptions::default() };
     let mut streams: Vec<(Stream, TcpStream)> = (0..50)
         .map(|_| {
-            let (socket, peer) = pair();
+            let (socket, peer) = mock::connection().unwrap();
             (poller.adopt(socket, options).unwrap(), peer)
         })
         .collect();

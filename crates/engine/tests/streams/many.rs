@@ -5,8 +5,9 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use isolane_attach::stream::{Stream, StreamOptions};
+use isolane_ring::mock;
 
-use super::fixture::{Fixture, Pattern, pair};
+use super::fixture::{Fixture, Pattern};
 
 /// A peer that writes and checks until its other end is done; it knows nothing of engines.
 fn peer(
@@ -44,7 +45,7 @@ fn a_connection_changes_hands_under_traffic_and_its_peer_is_none_the_wiser() {
     const ROUNDS: usize = 1000;
     let fixture = Fixture::new();
     let session = fixture.attach();
-    let (mut socket, far) = pair();
+    let (mut socket, far) = mock::connection().unwrap();
     let (reader, writer) = peer(far, 1, 2);
     let (mut up, mut down) = (Pattern::new(1), Pattern::new(2));
     let mut bytes = vec![0; 50_000];
@@ -84,7 +85,7 @@ fn thousands_of_streams_of_one_session_work_at_once() {
     let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..Default::default() };
     let mut streams: Vec<(Stream, TcpStream)> = (0..STREAMS)
         .map(|_| {
-            let (socket, peer) = pair();
+            let (socket, peer) = mock::connection().unwrap();
             (options.adopt(&session, socket).unwrap(), peer)
         })
         .collect();

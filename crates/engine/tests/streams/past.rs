@@ -5,9 +5,10 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use isolane_attach::stream::{Interest, Poller, Stream, StreamOptions};
+use isolane_ring::mock;
 
 use super::block_on;
-use super::fixture::{Fixture, Pattern, pair};
+use super::fixture::{Fixture, Pattern};
 
 /// Reads so much at once that the next read goes past the ring.
 fn read_long(stream: &mut Stream, peer: &mut TcpStream, pattern: &mut (Pattern, Pattern)) {
@@ -25,7 +26,7 @@ fn every_other_way_to_read_follows_long_reads() {
     let fixture = Fixture::new();
     let session = fixture.attach();
     let mut poller = Poller::new(&session, 1).unwrap();
-    let (socket, mut polled_peer) = pair();
+    let (socket, mut polled_peer) = mock::connection().unwrap();
     let mut polled = poller.adopt(socket, StreamOptions::default()).unwrap();
     let (mut stream, mut peer) = fixture.stream();
     let (mut one, mut other) = ((Pattern::new(1), Pattern::new(1)), (Pattern::new(2), Pattern::new(2)));

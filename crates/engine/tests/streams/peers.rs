@@ -4,9 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
 use isolane_attach::stream::{Stream, StreamOptions};
-use isolane_ring::mock::Vandal;
+use isolane_ring::mock::{self, Vandal};
 
-use super::fixture::{Fixture, Pattern, pair};
+use super::fixture::{Fixture, Pattern};
 
 #[test]
 fn a_peer_that_does_not_read_stops_its_own_stream_alone() {
@@ -14,7 +14,7 @@ fn a_peer_that_does_not_read_stops_its_own_stream_alone() {
     let session = fixture.attach();
     let mut streams: Vec<_> = (0..2)
         .map(|_| {
-            let (socket, peer) = pair();
+            let (socket, peer) = mock::connection().unwrap();
             (Stream::adopt(&session, socket).unwrap(), peer)
         })
         .collect();
@@ -94,7 +94,7 @@ fn a_hostile_client_harms_itself_alone() {
     let (mut good, mut good_peer) = fixture.stream();
     for round in 0..20u64 {
         let session = fixture.attach_with(4 << 20);
-        let (socket, mut peer) = pair();
+        let (socket, mut peer) = mock::connection().unwrap();
         let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..Default::default() };
         let Ok(mut stream) = options.adopt(&session, socket) else { continue };
         let vandal = Vandal::of(session.memory());

@@ -1,7 +1,7 @@
 //! What the calls promise, and the facts about the kernel that streams through an engine stand on.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,6 @@ use rustix::net::sockopt;
 
 use super::*;
 use crate::mock;
-
-/// A connection: the end that connected, and the other.
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let far = listener.accept().unwrap().0;
-    near.set_nodelay(true).unwrap();
-    far.set_nodelay(true).unwrap();
-    (near, far)
-}
 
 fn until(what: &str, mut has_come: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -31,7 +21,7 @@ fn until(what: &str, mut has_come: impl FnMut() -> bool) {
 
 #[test]
 fn what_is_peeked_stays_and_the_next_peek_goes_on_behind_it() {
-    let (near, mut far) = pair();
+    let (near, mut far) = mock::connection().unwrap();
     let (mut writer, mut reader, _vandal) = mock::bytes(4096).unwrap();
     set_peek_offset(near.as_fd(), 0).unwrap();
     far.write_all(b"one").unwrap();
@@ -52,7 +42,7 @@ fn what_is_peeked_stays_and_the_next_peek_goes_on_behind_it() {
 
 #[test]
 fn a_full_ring_does_not_ask_and_the_end_is_no_byte() {
-    let (near, mut far) = pair();
+    let (near, mut far) = mock::connection().unwrap();
     let (mut writer, _reader, _vandal) = mock::bytes(4096).unwrap();
     set_peek_offset(near.as_fd(), 0).unwrap();
     far.write_all(&[7; 4097]).unwrap();
@@ -69,7 +59,7 @@ fn a_full_ring_does_not_ask_and_the_end_is_no_byte() {
 
 #[test]
 fn neither_direction_waits_on_a_socket_that_blocks() {
-    let (near, _far) = pair();
+    let (near, _far) = mock::connection().unwrap();
     assert!(!fcntl_getfl(&near).unwrap().contains(OFlags::NONBLOCK));
     let (mut writer, mut reader, _vandal) = mock::bytes(1 << 20).unwrap();
     assert_eq!(writer.peek_from(near.as_fd(), 9), Ok(Ok(Peeked::Nothing)));
@@ -85,7 +75,7 @@ fn neither_direction_waits_on_a_socket_that_blocks() {
 
 #[test]
 fn a_peer_that_has_gone_is_an_error_and_no_signal() {
-    let (near, far) = pair();
+    let (near, far) = mock::connection().unwrap();
     let (mut writer, mut reader, _vandal) = mock::bytes(4096).unwrap();
     sockopt::set_socket_linger(&far, Some(Duration::ZERO)).unwrap();
     drop(far);
@@ -99,7 +89,7 @@ fn a_peer_that_has_gone_is_an_error_and_no_signal() {
 /// Both ends' counters after partial writes and reads, while bytes and acknowledgements are under way.
 #[test]
 fn the_kernel_counts_what_was_written_and_received_exactly() {
-    let (mut near, mut far) = pair();
+    let (mut near, mut far) = mock::connection().unwrap();
     near.set_nonblocking(true).unwrap();
     far.set_nonblocking(true).unwrap();
     let bases = [counters(near.as_fd()).unwrap(), counters(far.as_fd()).unwrap()];
@@ -133,7 +123,7 @@ fn the_kernel_counts_what_was_written_and_received_exactly() {
 /// Not so with what is received inline, which is why an adopted socket receives it so.
 #[test]
 fn an_urgent_byte_that_is_received_inline_leaves_no_hole() {
-    let (near, far) = pair();
+    let (near, far) = mock::connection().unwrap();
     sockopt::set_socket_oobinline(&near, true).unwrap();
     set_peek_offset(near.as_fd(), 0).unwrap();
     for (bytes, flags) in
@@ -168,7 +158,7 @@ fn what_is_no_tcp_socket_is_an_error() {
 
 #[test]
 fn a_socket_that_uses_its_error_queue_says_so() {
-    let (near, _far) = pair();
+    let (near, _far) = mock::connection().unwrap();
     for (level, name) in [
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
