@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use isolane_ring::{Impossible, MemoryError};
 
-use crate::control::WireError;
+use crate::control::{WireError, remedy};
 
 /// Why something is not to be had of an engine.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +67,7 @@ pub enum AttachError {
     #[error("the connection to the engine: {0}")]
     Wire(#[from] WireError),
     /// The system refuses.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", remedy(source))]
     System {
         /// What was tried.
         what: &'static str,

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use isolane_attach::control::{CORES_MAX, Limits};
+use isolane_attach::control::{CORES_MAX, Limits, remedy};
 use isolane_reactor::Mode;
 
 /// What an engine is to be.
@@ -95,7 +95,7 @@ pub enum EngineError {
         why: String,
     },
     /// The system refuses.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", remedy(source))]
     System {
         /// What was tried.
         what: &'static str,

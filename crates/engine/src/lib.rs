@@ -19,6 +19,7 @@ mod control;
 mod core;
 mod engine;
 mod epoll;
+mod reserve;
 pub mod service;
 mod store;
 pub mod stream;

@@ -22,7 +22,7 @@ pub use fields::{Malformed, Sink, Source};
 pub use object::{End, Object, Open, StreamPlace};
 pub use reply::{Limits, Reply, Welcome};
 pub use request::{Asked, Hello, OpenPort, OpenQueue, Request};
-pub use wire::{Packet, Wire, WireError};
+pub use wire::{Packet, Wire, WireError, remedy};
 
 /// What is spoken here. Both sides must speak the same.
 pub const VERSION: u32 = 1;

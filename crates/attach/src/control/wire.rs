@@ -6,6 +6,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -43,6 +44,16 @@ pub enum WireError {
         /// What came with it. To close it may wait for as long as who has sent it likes.
         descriptors: Vec<OwnedFd>,
     },
+    /// This process has no descriptor left for all that came with a packet.
+    #[error("this process has no descriptor left for what comes with a packet{REMEDY}")]
+    NoDescriptors(
+        /// The packet, without some of its descriptors. To close the others may wait, as for
+        /// [`WireError::TooLong`].
+        Packet,
+    ),
+    /// So many descriptors are under way between processes of this user that the kernel takes no more for now.
+    #[error("too many descriptors are under way between this user's processes{REMEDY}")]
+    Crowded,
     /// It is no message.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -57,7 +68,7 @@ impl Wire {
         Wire(socket)
     }
 
-    /// Sends a packet, and waits for room if `waits`.
+    /// Sends a packet, and waits for room if `waits`; a little, if it is [`WireError::Crowded`].
     ///
     /// # Errors
     /// [`WireError`].
@@ -71,10 +82,16 @@ impl Wire {
             assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "there is room for as many");
         }
         let flags = SendFlags::NOSIGNAL | if waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        let mut tries = if waits { CROWDED_TRIES } else { 0 };
         loop {
             match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, flags) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
+                // There is no other way to hear of the end of that.
+                Err(Errno::TOOMANYREFS) if tries > 0 => {
+                    tries -= 1;
+                    std::thread::sleep(CROWDED_PAUSE);
+                }
                 Err(error) => return Err(WireError::of(error)),
             }
         }
@@ -83,7 +100,8 @@ impl Wire {
     /// The next packet; if there is none it waits, or says so: `None`.
     ///
     /// # Errors
-    /// [`WireError`]. After [`WireError::TooLong`] the packet is gone, with all that came with it.
+    /// [`WireError`]. After [`WireError::TooLong`] the packet is gone, with all that came with it; after
+    /// [`WireError::NoDescriptors`], what is missing is.
     pub fn receive(&self, waits: bool) -> Result<Option<Packet>, WireError> {
         let mut bytes = [0; BYTES_MAX];
         // Room for all that a packet can have: the kernel would close the others on this thread.
@@ -100,15 +118,19 @@ impl Wire {
             }
         };
         let descriptors = rights(&mut control);
-        let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-        if is_cut || descriptors.len() > DESCRIPTORS_MAX {
+        if received.flags.contains(ReturnFlags::TRUNC) || descriptors.len() > DESCRIPTORS_MAX {
             return Err(WireError::TooLong { descriptors });
         }
         // A packet has at least the kind of message: nothing is the end.
         if received.bytes == 0 {
             return Err(WireError::Closed);
         }
-        Ok(Some(Packet { bytes: bytes[..received.bytes].to_vec(), descriptors }))
+        let packet = Packet { bytes: bytes[..received.bytes].to_vec(), descriptors };
+        // There was room to name all that can come, so that it was the table that had none.
+        match received.flags.contains(ReturnFlags::CTRUNC) {
+            true => Err(WireError::NoDescriptors(packet)),
+            false => Ok(Some(packet)),
+        }
     }
 }
 
@@ -129,12 +151,24 @@ impl WireError {
         match error {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => WireError::Closed,
             Errno::AGAIN => WireError::Full,
-            // The kernel's refusal to keep more descriptors under way.
+            Errno::TOOMANYREFS => WireError::Crowded,
             error => WireError::System(error.into()),
         }
     }
 }
 
+/// What to do about an error, to be said behind it; nothing, if that is not known.
+pub fn remedy(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE) => REMEDY,
+        _ => "",
+    }
+}
+
+const REMEDY: &str = "; raise its limit of descriptors (`ulimit -n`)";
+/// How often, and how long apart, is tried again what is [`WireError::Crowded`].
+const CROWDED_TRIES: u32 = 1000;
+const CROWDED_PAUSE: Duration = Duration::from_millis(1);
 /// The kernel's bound on what comes with one packet.
 const KERNEL_DESCRIPTORS_MAX: usize = 253;
 

@@ -17,19 +17,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{Reply, WireError};
+use isolane_attach::control::{Reply, WireError, remedy};
 use isolane_reactor::mailbox::{Receiver, Sender};
 
 use crate::Config;
 use crate::closer;
 use crate::core::{Mail, Notice, Said};
 use crate::epoll::{Epoll, Event};
+use crate::reserve::Reserve;
 use crate::store::{Store, ToSupervisor};
 use crate::volume::Volumes;
 
 use client::{Answers, Attached, Client, UNASKED};
 pub(crate) use door::Door;
 pub use door::{listen, make_folder};
+use request::NO_DESCRIPTORS;
 
 /// The control thread.
 pub(crate) struct Control {
@@ -52,6 +54,7 @@ pub(crate) struct Control {
     last_session: u32,
     last_core: u32,
     store: Arc<Store>,
+    reserve: Reserve,
     /// Since when nobody has been attached.
     idle: Option<Instant>,
 }
@@ -68,6 +71,8 @@ pub(crate) struct Outfit {
 enum Denied {
     /// It cannot be had; the client goes on.
     Refused(String),
+    /// Nor can it, because the system has no more: whoever runs the engine has to know.
+    Short(String),
     /// No client of ours sends it.
     Hostile(String),
 }
@@ -75,6 +80,7 @@ enum Denied {
 impl Control {
     pub fn new(config: Config, epoch: u64, epoll: Epoll, door: Door, outfit: Outfit) -> io::Result<Control> {
         epoll.add(&door, DOOR)?;
+        let reserve = Reserve::of_engine(config.cores.len());
         let Outfit { notices, cores, volumes, store } = outfit;
         Ok(Control {
             config,
@@ -92,6 +98,7 @@ impl Control {
             last_session: 0,
             last_core: 0,
             store,
+            reserve,
             idle: None,
         })
     }
@@ -160,11 +167,30 @@ impl Control {
                 self.make_room_for_strangers();
             }
             Ok(None) => self.is_knocked = false,
+            Err(error) if !remedy(&error).is_empty() && self.turn_away() => {}
             Err(why) => {
-                log::warn!("cannot admit a client, and tries again: {why}");
+                log::warn!("cannot admit a client, and tries again: {why}{}", remedy(&why));
                 self.reopening = Some(now + PATIENCE);
             }
         }
+    }
+
+    /// Tells the next who knocks that there is no descriptor for it; false if there is not even one for that.
+    fn turn_away(&mut self) -> bool {
+        self.reserve.release();
+        let accepted = self.door.accept(&self.config);
+        if let Ok(Some((wire, peer))) = &accepted {
+            let why = format!("the engine has no descriptor left for another client{NO_DESCRIPTORS}");
+            log::warn!("{peer} is turned away: {why}");
+            // Who does not listen does not hear it.
+            let _ = wire.send(&Reply::Refused(why).encode(UNASKED), &[], false);
+        }
+        let is_done = accepted.is_ok();
+        // Without a descriptor the kernel does not say that nobody is there.
+        self.is_knocked = !matches!(accepted, Ok(None));
+        accepted.ok().flatten().into_iter().for_each(|(wire, _)| closer::close(wire.into()));
+        self.reserve.refill();
+        is_done
     }
 
     /// Of those who have not said hello there are only so many: a client of ours says it at once.
@@ -243,6 +269,10 @@ impl Control {
             }
             Ok(None) => client.is_talking = false,
             Err(WireError::Closed) => self.dismiss(session),
+            Err(WireError::NoDescriptors(packet)) => {
+                self.line_up(session);
+                self.on_packet_cut(session, packet);
+            }
             Err(error) => {
                 self.expel(session, &error.to_string());
                 if let WireError::TooLong { descriptors } = error {

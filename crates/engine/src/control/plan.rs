@@ -6,15 +6,16 @@ use isolane_attach::control::{Object, Open};
 use isolane_ring::Memory;
 
 use super::Denied;
+use super::request::short;
 use crate::service::Plan;
-use crate::stream;
+use crate::stream::{self, Refusal};
 use crate::volume::Volumes;
 
 /// What it takes to have this object. `descriptor` is what came with the request: the socket of a stream.
 ///
 /// # Errors
-/// [`Denied::Refused`], if the system or the kind of objects does not want to; [`Denied::Hostile`], if no
-/// client of ours would ask for it, for its places are outside of the memory.
+/// [`Denied::Refused`], if the kind of objects does not want to; [`Denied::Short`], if the system does not;
+/// [`Denied::Hostile`], if no client of ours would ask for it, for its places are outside of the memory.
 pub(super) fn plan(
     open: &Open,
     descriptor: Option<OwnedFd>,
@@ -24,7 +25,10 @@ pub(super) fn plan(
 ) -> Result<Plan, Denied> {
     match (&open.object, descriptor) {
         (Object::Stream(place), Some(socket)) => {
-            stream::adopt(socket, *place, cores).map_err(Denied::Refused)
+            stream::adopt(socket, *place, cores).map_err(|refusal| match refusal {
+                Refusal::System(error) => short(error),
+                refusal => Denied::Refused(refusal.to_string()),
+            })
         }
         (Object::Stream(_), None) => Err(Denied::Hostile("a stream without its socket".into())),
         (Object::Volume { uri, details }, _) => volumes.plan(uri, details).map_err(Denied::Refused),

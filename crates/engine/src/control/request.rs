@@ -1,9 +1,10 @@
 //! What clients ask for.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use isolane_attach::control::{
-    End, Hello, Object, Open, OpenPort, OpenQueue, Packet, Reply, Request, VERSION, Welcome,
+    End, Hello, Object, Open, OpenPort, OpenQueue, Packet, Reply, Request, VERSION, Welcome, remedy,
 };
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Bell, Memory, refuse_gifts};
@@ -29,16 +30,22 @@ impl Control {
     pub(super) fn on_packet(&mut self, session: u32, packet: Packet) {
         // Whatever becomes of what came with it, this thread does not close the last of it.
         let spares = packet.descriptors.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
-        let spares = match spares {
-            Ok(spares) => spares,
-            Err(why) => {
-                packet.descriptors.into_iter().for_each(closer::close);
-                return self
-                    .expel(session, &format!("the engine has no descriptor for what it sends: {why}"));
+        match spares {
+            Ok(spares) => {
+                self.obey(session, packet);
+                spares.into_iter().for_each(closer::close);
             }
-        };
-        self.obey(session, packet);
-        spares.into_iter().for_each(closer::close);
+            Err(_) => self.on_packet_cut(session, packet),
+        }
+    }
+
+    /// A client has sent something with more than there are descriptors for.
+    pub(super) fn on_packet_cut(&mut self, session: u32, packet: Packet) {
+        packet.descriptors.into_iter().for_each(closer::close);
+        let why = || Denied::Short(format!("the engine has no descriptor left for it{NO_DESCRIPTORS}"));
+        let asked = Request::decode(&packet.bytes).map_err(hostile);
+        let serial = asked.as_ref().map_or(0, |asked| asked.serial);
+        self.conclude(session, serial, asked.and_then(|_| Err(why())));
     }
 
     fn obey(&mut self, session: u32, packet: Packet) {
@@ -46,14 +53,24 @@ impl Control {
             Ok(asked) => {
                 (asked.serial, self.on_request(session, asked.serial, asked.request, packet.descriptors))
             }
-            Err(malformed) => (0, Err(Denied::Hostile(malformed.to_string()))),
+            Err(malformed) => (0, Err(hostile(malformed))),
         };
+        self.conclude(session, serial, outcome);
+    }
+
+    fn conclude(&mut self, session: u32, serial: u32, outcome: Result<Progress, Denied>) {
         match outcome {
             Ok(Progress::Answer(reply)) => self.answer(session, serial, &reply),
             Ok(Progress::Later) => {
                 self.clients.get_mut(&session).into_iter().for_each(|client| client.wait(serial))
             }
             Err(Denied::Refused(why)) => self.answer(session, serial, &Reply::Refused(why)),
+            Err(Denied::Short(why)) => {
+                if let Some(client) = self.clients.get(&session) {
+                    log::warn!("{client} is refused what it asks for: {why}");
+                }
+                self.answer(session, serial, &Reply::Refused(why));
+            }
             Err(Denied::Hostile(why)) => self.expel(session, &why),
         }
     }
@@ -115,9 +132,8 @@ impl Control {
 
     fn open_port(&mut self, session: u32, port: OpenPort, end: OwnedFd) -> Result<Progress, Denied> {
         refuse_gifts(end.as_fd()).map_err(hostile)?;
-        let kept = end.try_clone().map_err(refused)?;
-        self.have_port(session, port, end)?;
-        let key = self.deposit(session, 0, Request::OpenPort(port), Vec::new(), &[kept])?;
+        let key = self.deposit(session, 0, Request::OpenPort(port), Vec::new(), &[end.as_fd()])?;
+        self.have_port(session, port, end).inspect_err(|_| self.store.withdraw(key))?;
         if let Some(before) = self.memory(session)?.1.ports.insert(port.core, key) {
             self.store.withdraw(before);
         }
@@ -143,9 +159,8 @@ impl Control {
             return Err(Denied::limit("notification queues", queues_max));
         }
         refuse_gifts(end.as_fd()).map_err(hostile)?;
-        let kept = end.try_clone().map_err(refused)?;
-        self.have_queue(session, wanted, end)?;
-        let key = self.deposit(session, 0, Request::OpenQueue(wanted), Vec::new(), &[kept])?;
+        let key = self.deposit(session, 0, Request::OpenQueue(wanted), Vec::new(), &[end.as_fd()])?;
+        self.have_queue(session, wanted, end).inspect_err(|_| self.store.withdraw(key))?;
         if let Some(before) = self.memory(session)?.1.queues.insert(wanted.queue, key) {
             self.store.withdraw(before);
         }
@@ -165,7 +180,7 @@ impl Control {
             let ring = place.ring(core).ok_or(Denied::nowhere("a queue"))?;
             let sender = Sender::resume(&memory, ring).map_err(hostile)?;
             let flag = memory.flag(place.flag()).map_err(hostile)?;
-            let end = end.try_clone().map_err(refused)?;
+            let end = end.try_clone().map_err(short)?;
             let bell = Bell::with(flag, Socket::new(end)).map_err(hostile)?;
             mails.push(Mail::Queue { session, queue, sender, bell });
         }
@@ -222,6 +237,7 @@ impl Control {
         let key = match std::mem::take(&mut plan.kept) {
             kept if kept.is_nothing() => None,
             Kept { note, descriptors } => {
+                let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
                 Some(self.deposit(session, core, Request::Open(open.clone()), note, &descriptors)?)
             }
         };
@@ -249,10 +265,9 @@ impl Control {
         core: u32,
         request: Request,
         note: Vec<u8>,
-        descriptors: &[OwnedFd],
+        descriptors: &[BorrowedFd<'_>],
     ) -> Result<u64, Denied> {
-        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        Ok(self.store.deposit(&Record::Granted { session, core, request, note }, &descriptors)?)
+        Ok(self.store.deposit(&Record::Granted { session, core, request, note }, descriptors)?)
     }
 
     fn end(&mut self, session: u32, serial: u32, id: u32, how: End) -> Result<Progress, Denied> {
@@ -312,14 +327,19 @@ impl Denied {
 
 impl From<Unkept> for Denied {
     fn from(error: Unkept) -> Denied {
-        Denied::Refused(error.to_string())
+        Denied::Short(error.to_string())
     }
 }
 
-fn refused(error: impl ToString) -> Denied {
-    Denied::Refused(error.to_string())
+/// The system refuses.
+pub(super) fn short(error: io::Error) -> Denied {
+    Denied::Short(format!("the engine: {error}{}", remedy(&error)))
 }
 
 pub(super) fn hostile(error: impl ToString) -> Denied {
     Denied::Hostile(error.to_string())
 }
+
+/// What an engine without descriptors says to do.
+pub(super) const NO_DESCRIPTORS: &str =
+    "; close others, or start the engine with a higher limit of descriptors (`ulimit -n`)";

@@ -10,13 +10,14 @@ use isolane_ring::Memory;
 
 use super::client::{Attached, Client, Held, Stage, UNASKED};
 use super::door::Peer;
-use super::request::hostile;
+use super::request::{NO_DESCRIPTORS, hostile};
 use super::{Control, Denied, plan};
 use crate::store::{Kept, Record};
 
 impl Control {
     /// Takes up all that was kept. Before anybody is listened to.
     pub fn resume(&mut self, kept: Vec<Kept>) {
+        self.reserve.release();
         for Kept { key, record, descriptors } in kept {
             let outcome = match record {
                 Record::Session { session, pid, uid } => {
@@ -28,7 +29,8 @@ impl Control {
                 }
                 Record::Note(_) => Ok(()),
             };
-            if let Err((session, Denied::Refused(why) | Denied::Hostile(why))) = outcome {
+            if let Err((session, Denied::Refused(why) | Denied::Short(why) | Denied::Hostile(why))) = outcome
+            {
                 self.store.withdraw(key);
                 self.expel(
                     session,
@@ -36,6 +38,7 @@ impl Control {
                 );
             }
         }
+        self.reserve.refill();
         let sessions: Vec<u32> = self.clients.keys().copied().collect();
         for session in sessions {
             self.say(session, UNASKED, &Reply::Restarted { epoch: self.epoch });
@@ -109,7 +112,7 @@ impl Control {
 
 fn exactly<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Denied> {
     let came = descriptors.len();
-    descriptors
-        .try_into()
-        .map_err(|_| Denied::Hostile(format!("{came} descriptors with a record of {COUNT}")))
+    // Each record was deposited with all that belongs to it.
+    let missing = |_| format!("it has no descriptor left for {} of {COUNT}{NO_DESCRIPTORS}", COUNT - came);
+    descriptors.try_into().map_err(missing).map_err(Denied::Short)
 }

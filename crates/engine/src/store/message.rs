@@ -26,6 +26,8 @@ pub(crate) enum ToEngine {
     Go { version: u32, epoch: u64 },
     /// The record is kept.
     Deposited { key: u64 },
+    /// It is not, because there is no descriptor left for what came with it.
+    Unkept { key: u64 },
     /// End in order.
     Stop,
     /// End as you are: another goes on.
@@ -33,7 +35,7 @@ pub(crate) enum ToEngine {
 }
 
 /// What is spoken here. A supervisor and the engines that it starts speak the same, or there is no engine.
-pub(crate) const LINK_VERSION: u32 = 1;
+pub(crate) const LINK_VERSION: u32 = 2;
 
 impl ToSupervisor {
     pub fn encode(&self) -> Vec<u8> {
@@ -75,6 +77,7 @@ impl ToEngine {
                 sink.u64(*epoch);
             }
             ToEngine::Deposited { key } => keyed(&mut sink, DEPOSITED, *key, None),
+            ToEngine::Unkept { key } => keyed(&mut sink, UNKEPT, *key, None),
             ToEngine::Stop => sink.u16(STOP),
             ToEngine::Halt => sink.u16(HALT),
         }
@@ -90,6 +93,7 @@ impl ToEngine {
             }
             GO => ToEngine::Go { version: source.u32("the version")?, epoch: source.u64("the epoch")? },
             DEPOSITED => ToEngine::Deposited { key: source.u64("the key")? },
+            UNKEPT => ToEngine::Unkept { key: source.u64("the key")? },
             STOP => ToEngine::Stop,
             HALT => ToEngine::Halt,
             _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
@@ -116,3 +120,4 @@ const GO: u16 = 0x82;
 const DEPOSITED: u16 = 0x83;
 const STOP: u16 = 0x84;
 const HALT: u16 = 0x85;
+const UNKEPT: u16 = 0x86;

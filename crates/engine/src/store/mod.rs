@@ -32,8 +32,8 @@ pub(crate) struct Store {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Keys of those records that the supervisor has, and that somebody waits for.
-    deposited: Vec<u64>,
+    /// Keys of those records that somebody waits for, and whether the supervisor has them.
+    deposited: Vec<(u64, bool)>,
     is_over: bool,
 }
 
@@ -55,10 +55,19 @@ pub(crate) struct Kept {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// The supervisor has gone.
+/// Why the supervisor has not kept something.
 #[derive(Debug, thiserror::Error)]
-#[error("the engine's supervisor does not keep it: {0}")]
-pub(crate) struct Unkept(String);
+pub(crate) enum Unkept {
+    /// It has gone.
+    #[error("the engine's supervisor does not keep it: {0}")]
+    Gone(WireError),
+    /// It goes on without it.
+    #[error(
+        "the engine's supervisor has no descriptor left to keep it with; close others, or start the engine with \
+         a higher limit of descriptors (`ulimit -n`)"
+    )]
+    NoDescriptors,
+}
 
 impl Store {
     /// Of an engine that has no supervisor: nothing is kept.
@@ -79,15 +88,15 @@ impl Store {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(wire) = &self.wire else { return Ok(key) };
         let message = ToSupervisor::Deposit { key, record: record.encode() };
-        wire.send(&message.encode(), descriptors, true).map_err(|error| Unkept(error.to_string()))?;
+        wire.send(&message.encode(), descriptors, true).map_err(Unkept::Gone)?;
         let mut state = self.state.lock();
         loop {
-            if let Some(at) = state.deposited.iter().position(|deposited| *deposited == key) {
-                state.deposited.swap_remove(at);
-                return Ok(key);
+            if let Some(at) = state.deposited.iter().position(|(deposited, _)| *deposited == key) {
+                let (_, is_kept) = state.deposited.swap_remove(at);
+                return if is_kept { Ok(key) } else { Err(Unkept::NoDescriptors) };
             }
             if state.is_over {
-                return Err(Unkept(WireError::Closed.to_string()));
+                return Err(Unkept::Gone(WireError::Closed));
             }
             self.changed.wait(&mut state);
         }
@@ -105,9 +114,9 @@ impl Store {
         }
     }
 
-    /// The supervisor has the record.
-    pub fn on_deposited(&self, key: u64) {
-        self.state.lock().deposited.push(key);
+    /// The supervisor has the record, or cannot have it.
+    pub fn on_deposited(&self, key: u64, is_kept: bool) {
+        self.state.lock().deposited.push((key, is_kept));
         self.changed.notify_all();
     }
 

@@ -31,7 +31,8 @@ fn every_message_comes_back() {
         assert_eq!(ToSupervisor::decode(&message.encode()), Ok(message));
     }
     let go = ToEngine::Go { version: 1, epoch: 2 };
-    for message in [go, ToEngine::Deposited { key: 1 }, ToEngine::Stop, ToEngine::Halt] {
+    let answers = [ToEngine::Deposited { key: 1 }, ToEngine::Unkept { key: 1 }];
+    for message in answers.into_iter().chain([go, ToEngine::Stop, ToEngine::Halt]) {
         assert_eq!(ToEngine::decode(&message.encode()), Ok(message));
     }
     assert!(ToEngine::decode(&ToSupervisor::Ready.encode()).is_err());
@@ -50,12 +51,17 @@ fn a_deposit_waits_for_its_own_answer_or_the_end() {
     };
     std::thread::scope(|scope| {
         let depositor = scope.spawn(|| store.deposit(&record, &[]));
-        let packet = Wire::new(theirs).receive(true).unwrap().unwrap();
+        let theirs = Wire::new(theirs);
+        let packet = theirs.receive(true).unwrap().unwrap();
         let expected = ToSupervisor::Deposit { key: 7, record: record.encode() };
         assert_eq!(ToSupervisor::decode(&packet.bytes), Ok(expected));
-        store.on_deposited(6);
-        store.on_deposited(7);
+        store.on_deposited(6, true);
+        store.on_deposited(7, true);
         assert_eq!(depositor.join().unwrap().unwrap(), 7);
+        let depositor = scope.spawn(|| store.deposit(&record, &[]));
+        theirs.receive(true).unwrap().unwrap();
+        store.on_deposited(8, false);
+        assert!(depositor.join().unwrap().unwrap_err().to_string().contains("ulimit -n"));
     });
     store.on_over();
     assert!(store.deposit(&record, &[]).is_err());

@@ -27,7 +27,7 @@ pub enum Refusal {
     #[error("this socket cannot be adopted: {0}")]
     Unfit(&'static str),
     /// The system refuses.
-    #[error("cannot ask what the socket is: {0}")]
+    #[error("cannot look at the socket, or have it twice: {0}")]
     System(#[from] io::Error),
 }
 

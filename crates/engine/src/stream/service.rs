@@ -1,25 +1,26 @@
 //! A stream as an object of a core.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{End, StreamPlace};
+use isolane_attach::control::{End, StreamPlace, remedy};
 use isolane_attach::layout::notice;
 use isolane_ring::{Flag, Memory};
 use rustix::net::sockopt;
 
-use super::{Kept, Machine, Ready, Stop};
+use super::{Kept, Machine, Ready, Refusal, Stop};
 use crate::service::{self, Built, Ending, Hostile, Looked, Notifier, Plan, Service, Turn};
 
 /// What it takes to adopt the socket: it is looked at, and nothing is changed until the plan is carried out. That
 /// must not be before the supervisor has what is to be kept.
 ///
 /// # Errors
-/// Why it cannot be adopted.
-pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, cores: &[usize]) -> Result<Plan, String> {
-    let kept = Kept::of(socket.as_fd(), place).map_err(|error| error.to_string())?;
-    plan(socket, kept, cores)
+/// [`Refusal`].
+pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, cores: &[usize]) -> Result<Plan, Refusal> {
+    let kept = Kept::of(socket.as_fd(), place)?;
+    Ok(plan(socket, kept, cores)?)
 }
 
 /// What it takes to go on with a stream that an engine before this one had, from its note.
@@ -28,11 +29,11 @@ pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, cores: &[usize]) -> Res
 /// Why that cannot be.
 pub(crate) fn resume(socket: OwnedFd, note: &[u8], cores: &[usize]) -> Result<Plan, String> {
     let note = note.try_into().map_err(|_| format!("its note has {} bytes", note.len()))?;
-    plan(socket, Kept::decode(note), cores)
+    plan(socket, Kept::decode(note), cores).map_err(|error| format!("{error}{}", remedy(&error)))
 }
 
-fn plan(socket: OwnedFd, kept: Kept, cores: &[usize]) -> Result<Plan, String> {
-    let duplicate = socket.try_clone().map_err(|error| error.to_string())?;
+fn plan(socket: OwnedFd, kept: Kept, cores: &[usize]) -> io::Result<Plan> {
+    let duplicate = socket.try_clone()?;
     let build = move |at: service::Place| {
         let stream =
             Stream::new(socket, &at.memory, kept, at.id, at.queue).map_err(|stop| stop.to_string())?;

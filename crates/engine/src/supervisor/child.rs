@@ -5,14 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{self, Command, Stdio};
 
-use isolane_attach::control::{Wire, WireError};
+use isolane_attach::control::{Packet, Wire, WireError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::seat::Seat;
 use super::shelf::Shelf;
-use crate::EngineError;
 use crate::store::{ToEngine, ToSupervisor};
+use crate::{EngineError, closer};
 
 /// An engine's process.
 pub(super) struct Child {
@@ -21,6 +21,8 @@ pub(super) struct Child {
     wire: Wire,
     /// What it has not taken yet.
     outbox: VecDeque<Due>,
+    /// The kernel does not take descriptors for now, and does not tell when it does again.
+    is_crowded: bool,
     has_hung_up: bool,
 }
 
@@ -44,7 +46,14 @@ impl Child {
         let pid = Pid::from_child(&process);
         let pidfd = pidfd_open(pid, PidfdFlags::empty())
             .map_err(|error| EngineError::system("cannot watch the engine's process", error))?;
-        Ok(Child { process, pidfd, wire: Wire::new(ours), outbox: VecDeque::new(), has_hung_up: false })
+        Ok(Child {
+            process,
+            pidfd,
+            wire: Wire::new(ours),
+            outbox: VecDeque::new(),
+            is_crowded: false,
+            has_hung_up: false,
+        })
     }
 
     /// Says what is kept by these keys.
@@ -59,6 +68,7 @@ impl Child {
 
     /// Says as much as it takes now.
     pub fn flush(&mut self, shelf: &Shelf, seat: &Seat) {
+        self.is_crowded = false;
         while let Some(due) = self.outbox.front() {
             let sent = match due {
                 Due::Kept(key) => match shelf.at(*key) {
@@ -77,6 +87,10 @@ impl Child {
             match sent {
                 Ok(()) => drop(self.outbox.pop_front()),
                 Err(WireError::Full) => return,
+                Err(WireError::Crowded) => {
+                    self.is_crowded = true;
+                    return;
+                }
                 Err(error) => {
                     self.hang_up(&error);
                     return;
@@ -85,17 +99,26 @@ impl Child {
         }
     }
 
+    /// Whether it is to be told more as soon as its link has room.
     pub fn has_more_to_say(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.outbox.is_empty() && !self.is_crowded
+    }
+
+    /// Whether it is to be told more in a moment, though its link has room.
+    pub fn is_crowded(&self) -> bool {
+        self.is_crowded
     }
 
     /// What it says next, if there is something.
     pub fn receive(&mut self) -> Option<(ToSupervisor, Vec<OwnedFd>)> {
-        let packet = match self.wire.receive(false) {
-            Ok(packet) => packet?,
-            Err(error) => {
-                self.hang_up(&error);
-                return None;
+        let packet = loop {
+            match self.wire.receive(false) {
+                Ok(packet) => break packet?,
+                Err(WireError::NoDescriptors(packet)) => self.on_packet_cut(packet),
+                Err(error) => {
+                    self.hang_up(&error);
+                    return None;
+                }
             }
         };
         match ToSupervisor::decode(&packet.bytes) {
@@ -104,6 +127,17 @@ impl Child {
                 self.hang_up(&WireError::Malformed(error));
                 None
             }
+        }
+    }
+
+    /// It has sent more than there are descriptors for.
+    fn on_packet_cut(&mut self, packet: Packet) {
+        packet.descriptors.into_iter().for_each(closer::close);
+        match ToSupervisor::decode(&packet.bytes) {
+            Ok(ToSupervisor::Deposit { key, .. }) => self.say(ToEngine::Unkept { key }),
+            // Descriptors come with nothing else.
+            Ok(_) => {}
+            Err(error) => self.hang_up(&WireError::Malformed(error)),
         }
     }
 

@@ -23,6 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::EngineError;
+use crate::reserve::Reserve;
 use crate::store::{LINK_VERSION, ToEngine, ToSupervisor};
 
 use child::Child;
@@ -55,6 +56,8 @@ struct Supervisor {
     wishes: Wishes,
     seat: Seat,
     shelf: Shelf,
+    /// For the start of the next engine.
+    reserve: Reserve,
     epoch: u64,
     was_ready: bool,
     pause: Duration,
@@ -81,8 +84,16 @@ pub fn supervise(options: Options, wishes: Wishes) -> Result<(), EngineError> {
         .map_err(|error| EngineError::system("cannot have more descriptors", error))?;
     let seat = Seat::take(&options.path)?;
     let shelf = Shelf::default();
-    let mut supervisor =
-        Supervisor { options, wishes, seat, shelf, epoch: 0, was_ready: false, pause: Duration::ZERO };
+    let mut supervisor = Supervisor {
+        options,
+        wishes,
+        seat,
+        shelf,
+        reserve: Reserve::take(RESERVE),
+        epoch: 0,
+        was_ready: false,
+        pause: Duration::ZERO,
+    };
     while supervisor.run_engine()? {}
     Ok(())
 }
@@ -92,7 +103,10 @@ impl Supervisor {
     fn run_engine(&mut self) -> Result<bool, EngineError> {
         self.epoch += 1;
         let started = Instant::now();
-        let mut child = match Child::start(&mut (self.options.program)()) {
+        self.reserve.release();
+        let started_child = Child::start(&mut (self.options.program)());
+        self.reserve.refill();
+        let mut child = match started_child {
             Ok(child) => child,
             Err(error) if self.was_ready => {
                 log::error!("{error}; it is tried again");
@@ -202,7 +216,8 @@ impl Supervisor {
         if is_deaf {
             watched[1] = PollFd::new(&self.wishes.stop, PollFlags::empty());
         }
-        let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.into_iter().chain(child.is_crowded().then_some(CROWDED)).min().map(timespec);
         match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(EngineError::system("cannot wait for the engine", error)),
@@ -252,6 +267,10 @@ impl From<io::Error> for EngineError {
 const LIFE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How soon it is tried again to tell an engine what the kernel did not take.
+const CROWDED: Duration = Duration::from_millis(2);
+/// Descriptors that the start of an engine takes, and some more.
+const RESERVE: usize = 16;
 /// How long an engine may take to end in order; it has less itself.
 const STOP_MAX: Duration = Duration::from_secs(8);
 /// How long it may take to make room.

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::reserve::Reserve;
 use crate::store::{Kept, LINK_VERSION, Record, Store, ToEngine, ToSupervisor};
 use crate::{Config, Engine, EngineError};
 
@@ -25,7 +26,9 @@ pub fn supervised(config: Config, link: OwnedFd) -> Result<(), EngineError> {
         .map_err(|error| EngineError::system("cannot have more descriptors", error))?;
     let wire =
         Wire::new(link.try_clone().map_err(|error| EngineError::system("cannot have its link", error))?);
+    let reserve = Reserve::of_engine(config.cores.len());
     let Handed { kept, listener, epoch } = take_over(&wire)?;
+    drop(reserve);
     if epoch > 1 {
         log::info!("engine {epoch} takes up what was kept: {} records", kept.len());
     }
@@ -58,8 +61,13 @@ enum Order {
 fn take_over(wire: &Wire) -> Result<Handed, EngineError> {
     let mut kept = Vec::new();
     loop {
-        let packet = wire.receive(true).map_err(orphaned)?;
-        let Some(packet) = packet else { continue };
+        let packet = match wire.receive(true) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => continue,
+            // Whose it is finds out; the others are kept.
+            Err(WireError::NoDescriptors(packet)) => packet,
+            Err(error) => return Err(orphaned(error)),
+        };
         match ToEngine::decode(&packet.bytes).map_err(orphaned)? {
             ToEngine::Kept { key, record } => {
                 let record = Record::decode(&record).map_err(orphaned)?;
@@ -91,7 +99,8 @@ fn attend(wire: &Wire, store: &Store, engine: &Engine) -> Result<Order, EngineEr
         let is_broken = !watched[1].revents().is_empty();
         match wire.receive(false) {
             Ok(Some(packet)) => match ToEngine::decode(&packet.bytes).map_err(orphaned)? {
-                ToEngine::Deposited { key } => store.on_deposited(key),
+                ToEngine::Deposited { key } => store.on_deposited(key, true),
+                ToEngine::Unkept { key } => store.on_deposited(key, false),
                 ToEngine::Stop => return Ok(Order::Stop),
                 ToEngine::Halt => return Ok(Order::Halt),
                 message => return Err(orphaned(format!("it has said {message:?} in the middle"))),

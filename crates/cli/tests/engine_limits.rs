@@ -1,0 +1,198 @@
+//! What an engine does when the system gives it no more: it refuses what is new, says why, and keeps what it has.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use isolane_attach::stream::Stream;
+use isolane_attach::{AttachError, Options, Session};
+
+/// A running `isolane engine`, ended with the test.
+struct Engine {
+    supervisor: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Engine {
+    /// One that may have so many descriptors.
+    fn start(descriptors: u32) -> Engine {
+        let folder = tempfile::tempdir().unwrap();
+        let mut supervisor = Command::new("sh")
+            .args(["-c", "ulimit -n \"$0\"; exec \"$@\"", &descriptors.to_string()])
+            .args([
+                env!("CARGO_BIN_EXE_isolane"),
+                "--log-level",
+                "info",
+                "engine",
+                "--mode",
+                "sleep",
+                "--socket",
+            ])
+            .arg(folder.path().join("sock"))
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(folder.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        Engine { supervisor, folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("sock")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    fn try_attach(&self) -> Result<Session, AttachError> {
+        Session::open(&Options { path: self.path(), memory_bytes: 64 << 20, starts: false })
+    }
+
+    fn attach(&self) -> Session {
+        self.try_attach().unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+    }
+
+    /// The engine's process: the only child of the supervisor.
+    fn pid(&self) -> u32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.supervisor.id());
+        until("there is an engine", || {
+            fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok()
+        })
+    }
+
+    /// No more descriptors for the supervisor than it has now, and so many more.
+    fn limit_supervisor(&self, more: usize) {
+        let pid = self.supervisor.id();
+        let numbers = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        let used: Vec<usize> =
+            numbers.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect();
+        // What it has inherited may be called by high numbers.
+        let limit = (0..).filter(|number| !used.contains(number)).nth(more).unwrap();
+        let status =
+            Command::new("prlimit").args([format!("--nofile={limit}"), format!("--pid={pid}")]).status();
+        assert!(status.unwrap().success());
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.supervisor.kill();
+        let _ = self.supervisor.wait();
+    }
+}
+
+/// Waits for something that must come.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// Bytes go both ways.
+fn is_alive((stream, peer): &mut (Stream, TcpStream)) {
+    stream.set_read_timeout(Some(Duration::from_secs(60)));
+    for byte in [1, 2] {
+        let mut came = [0];
+        stream.write_all(&[byte]).unwrap();
+        peer.read_exact(&mut came).unwrap();
+        peer.write_all(&came).unwrap();
+        stream.read_exact(&mut came).unwrap();
+        assert_eq!(came, [byte]);
+    }
+}
+
+/// As many streams as there can be, and why there is not another.
+fn fill(session: &Session) -> (Vec<(Stream, TcpStream)>, AttachError) {
+    let mut streams = Vec::new();
+    loop {
+        let (socket, peer) = pair();
+        match Stream::adopt(session, socket) {
+            Ok(stream) => streams.push((stream, peer)),
+            Err(error) => return (streams, error),
+        }
+        assert!(streams.len() < 1000, "there is no limit");
+    }
+}
+
+fn names_the_remedy(error: &AttachError) {
+    assert!(matches!(error, AttachError::Refused { .. }), "{error}");
+    assert!(error.to_string().contains("ulimit -n"), "{error}");
+}
+
+/// What there is goes on, also through a restart, and there is room again for what goes.
+fn goes_on(engine: &Engine, session: &Session, mut streams: Vec<(Stream, TcpStream)>) {
+    streams.iter_mut().for_each(is_alive);
+    let (_, error) = fill(session);
+    names_the_remedy(&error);
+    let epoch = session.epoch();
+    let status = Command::new("kill").args(["-9", &engine.pid().to_string()]).status();
+    assert!(status.unwrap().success());
+    until("the next engine", || (session.epoch() > epoch).then_some(()));
+    session.check().unwrap_or_else(|error| panic!("{error}\n{}", engine.log()));
+    streams.iter_mut().for_each(is_alive);
+    drop(streams.split_off(1));
+    let (mut more, _) =
+        until("room for another", || Some(fill(session)).filter(|(more, _)| !more.is_empty()));
+    more.iter_mut().for_each(is_alive);
+    streams.iter_mut().for_each(is_alive);
+    assert_eq!(session.epoch(), epoch + 1, "{}", engine.log());
+}
+
+#[test]
+fn an_engine_without_descriptors_refuses_what_is_new_and_keeps_what_it_has() {
+    let engine = Engine::start(64);
+    let (session, pid) = (engine.attach(), engine.pid());
+    let (streams, error) = fill(&session);
+    names_the_remedy(&error);
+    assert!(!streams.is_empty());
+    assert_eq!(engine.pid(), pid, "{}", engine.log());
+    assert!(engine.log().contains("ulimit -n"), "{}", engine.log());
+    goes_on(&engine, &session, streams);
+}
+
+#[test]
+fn clients_for_whom_an_engine_has_no_descriptors_are_told_so() {
+    let engine = Engine::start(64);
+    let pid = engine.pid();
+    let mut sessions = Vec::new();
+    let error = loop {
+        match engine.try_attach() {
+            Ok(session) => sessions.push(session),
+            Err(error) => break error,
+        }
+    };
+    names_the_remedy(&error);
+    names_the_remedy(&engine.try_attach().unwrap_err());
+    assert_eq!(engine.pid(), pid);
+    sessions.iter().for_each(|session| session.check().unwrap());
+    sessions.pop();
+    until("room for another", || engine.try_attach().ok());
+}
+
+#[test]
+fn a_supervisor_without_descriptors_refuses_what_is_new_and_keeps_its_engine() {
+    let engine = Engine::start(256);
+    let (session, pid) = (engine.attach(), engine.pid());
+    engine.limit_supervisor(5);
+    let (streams, error) = fill(&session);
+    names_the_remedy(&error);
+    assert!(!streams.is_empty());
+    names_the_remedy(&engine.try_attach().unwrap_err());
+    assert_eq!(engine.pid(), pid, "{}", engine.log());
+    goes_on(&engine, &session, streams);
+}
