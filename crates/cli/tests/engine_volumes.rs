@@ -46,17 +46,26 @@ struct World {
 impl World {
     fn start() -> World {
         let folder = tempfile::tempdir().unwrap();
-        let serve = ["serve", "mem:16M", "--listen", "127.0.0.1:0", "--nqn", NQN, "--mode", "sleep"];
+        let serve =
+            ["serve", "mem:16M", "mem:16M", "--listen", "127.0.0.1:0", "--nqn", NQN, "--mode", "sleep"];
         let target = Server::start(program().args(serve));
         let socket: PathBuf = folder.path().join("sock");
         let engine = Server::start(program().args(["engine", "--mode", "sleep", "--socket"]).arg(socket));
         World { target, engine, _folder: folder }
     }
 
+    /// The volume, through the engine.
+    fn volume(&self, nsid: u32) -> String {
+        format!("{}&via={}", self.volume_itself(nsid), self.engine.line)
+    }
+
+    fn volume_itself(&self, nsid: u32) -> String {
+        format!("nvme+tcp://{}/{NQN}?nsid={nsid}", self.target.line)
+    }
+
     fn bench(&self, arguments: &[&str]) -> Command {
         let mut command = program();
-        let uri = format!("nvme+tcp://{}/{NQN}?via={}", self.target.line, self.engine.line);
-        command.args(["bench", &uri, "--mode", "sleep"]).args(arguments);
+        command.args(["bench", &self.volume(1), "--mode", "sleep"]).args(arguments);
         command
     }
 
@@ -118,4 +127,73 @@ fn several_processes_verify_their_own_parts_beside_each_other() {
     for mut other in others {
         assert!(other.wait().unwrap().success());
     }
+}
+
+/// What a command that succeeds says.
+fn succeed(command: &mut Command) -> String {
+    let output = command.stderr(Stdio::inherit()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+/// What a command that fails says.
+fn fail(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn bench_says_whose_the_connections_are_and_what_lanes_were_granted() {
+    let world = World::start();
+    // The target grants 63 lanes altogether.
+    let arguments = ["--lanes", "1", "--read-lanes", "70", "--depth", "4", "--time", "50ms", "--where"];
+    for threads in [&[][..], &["--threads", "2"]] {
+        let said = succeed(world.bench(&arguments).args(threads));
+        assert!(
+            said.contains(&format!("\nengine     {}, connections driven on its core ", world.engine.line))
+        );
+        assert!(
+            said.contains(" 63 read (of 70 asked for)") || said.contains(" 62 read (of 70 asked for)"),
+            "{said}"
+        );
+        let said = succeed(world.bench(&arguments).args(threads).args(["--json", "-"]));
+        let figures: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(figures["placement"]["engine"]["socket"], world.engine.line);
+        assert_eq!(figures["placement"]["connections"].as_array().unwrap().len(), 0);
+    }
+}
+
+#[test]
+fn what_an_engine_does_not_do_is_refused_by_its_name() {
+    let world = World::start();
+    let said = fail(world.bench(&["--hold"]).arg("--time=50ms"));
+    assert!(said.contains("--hold cannot be used: what goes through an engine is not held back"), "{said}");
+    let said = fail(&mut world.bench(&["--lanes", "200", "--time", "50ms"]));
+    assert!(said.contains("more than 128 lanes of a class"), "{said}");
+    let (there, itself) = (world.volume(1), world.volume_itself(1));
+    for pair in [[&there, &itself], [&itself, &there]] {
+        let said = fail(program().arg("copy").args(pair));
+        assert!(said.contains("to itself"), "{said}");
+    }
+}
+
+#[test]
+fn copy_and_info_take_a_volume_through_an_engine() {
+    let world = World::start();
+    let folder = tempfile::tempdir().unwrap();
+    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
+    let bytes: Vec<u8> = (0..5_u32 << 20)
+        .map(|at| if at >> 20 == 2 { 0 } else { (at.wrapping_mul(0x9e37_79b9) >> 24) as u8 })
+        .collect();
+    fs::write(&there, &bytes).unwrap();
+    succeed(program().args(["copy", "--verify"]).arg(&there).arg(world.volume(1)));
+    succeed(program().args(["copy", "--verify", &world.volume(1), &world.volume(2)]));
+    // Without the engine it is the same volume.
+    succeed(program().args(["copy", &world.volume_itself(2)]).arg(&back));
+    let found = fs::read(&back).unwrap();
+    assert!(found.starts_with(&bytes) && found[bytes.len()..].iter().all(|byte| *byte == 0));
+    let said = succeed(program().args(["info", &world.volume(2)]));
+    assert!(said.contains("namespace    2: 16.0 MiB"), "{said}");
 }

@@ -5,6 +5,7 @@
 //! [`Client`](crate::Client) are for; several threads may share one. Invariant: no call returns while the
 //! lane still refers to its memory.
 
+use crate::attached::EngineStatus;
 use crate::classes::Class;
 use crate::client::ConnectionStatus;
 use crate::error::{ConnectError, RequestError};
@@ -71,6 +72,11 @@ impl BlockingVolume {
     /// Where each of its connections is; see [`Volume::connections`].
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         block_on(self.volume.connections())
+    }
+
+    /// At which engine it is; see [`Volume::engine`].
+    pub fn engine(&self) -> Option<EngineStatus> {
+        block_on(self.volume.engine())
     }
 
     /// Bytes in a logical block: offsets and lengths are multiples of it.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use isolane_reactor::Waker;
 use rustix::fd::BorrowedFd;
 
-use crate::attached;
+use crate::attached::{self, EngineStatus};
 use crate::classes::{Class, Classes};
 use crate::client::{self, ConnectionStatus, Wait};
 use crate::error::ConnectError;
@@ -170,11 +170,20 @@ impl Client {
     }
 
     /// Every connection of the association, the admin queue first, then lanes by class; none while it is
-    /// down, or if it is an engine's. One thread drives all of them: the one that turns the client.
+    /// down, or if it is an [engine's](Client::engine). One thread drives all of them: the one that turns the client.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         match &self.0 {
             Way::Own(client) => client.connections(),
             Way::Attached(_) => Vec::new(),
+        }
+    }
+
+    /// At which engine the volume is; none if this process has connected to the target itself, and while the
+    /// engine is started anew.
+    pub fn engine(&self) -> Option<EngineStatus> {
+        match &self.0 {
+            Way::Own(_) => None,
+            Way::Attached(client) => client.status(),
         }
     }
 

@@ -53,6 +53,7 @@ mod submitter;
 mod uri;
 mod volume;
 
+pub use attached::EngineStatus;
 pub use blocking::BlockingVolume;
 pub use classes::{Class, Classes};
 pub use client::{ConnectionStatus, Wait};

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use isolane_memory::Buffer;
 
+use crate::attached::EngineStatus;
 use crate::classes::Class;
 use crate::client::ConnectionStatus;
 use crate::error::{ConnectError, RequestError};
@@ -65,10 +66,16 @@ impl Volume {
         &self.handle.namespace
     }
 
-    /// Where each of its connections is; none while the association is down. Whoever drives the volume drives
+    /// Where each of its connections is; none while the association is down, or if they
+    /// are an [engine's](Volume::engine). Whoever drives the volume drives
     /// all of them, with cores all that are on one.
     pub async fn connections(&self) -> Vec<ConnectionStatus> {
         self.handle.connections().await
+    }
+
+    /// At which engine it is; see [`Client::engine`](crate::Client::engine).
+    pub async fn engine(&self) -> Option<EngineStatus> {
+        self.handle.engine().await
     }
 
     /// Bytes in a logical block: offsets and lengths are multiples of it.

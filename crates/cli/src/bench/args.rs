@@ -92,7 +92,7 @@ pub struct Args {
     pub beside: Option<Beside>,
     /// While others are in flight, hold operations back until one of three is reached: a number of
     /// operations, bytes of write data (with k or M for powers of 1024), or a time (with us, ms or s; seconds
-    /// without). 16:64k:50us if nothing is said
+    /// without). 16:64k:50us if nothing is said. Not through an engine
     #[arg(long, value_name = "REQUESTS:SIZE:TIME", num_args = 0..=1, require_equals = true, default_missing_value = "16:64k:50us", value_parser = parse_hold)]
     pub hold: Option<Hold>,
     /// Make every write durable before it completes (FUA)
@@ -103,7 +103,8 @@ pub struct Args {
     pub core: Option<usize>,
     /// Also show where it ran: the core of each thread, and each connection's class, queue, port, the core
     /// that it was placed on, with --cores, the one that it was driven on at the end, and the one that its
-    /// packets arrive on. The JSON always has it, as placement
+    /// packets arrive on; of an engine's connections, its socket and its core. The JSON always has it, as
+    /// placement
     #[arg(long = "where")]
     pub is_where_shown: bool,
     /// Seed of the random offsets; the same seed gives the same sequence

@@ -24,7 +24,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
-use isolane_host::{BlockingVolume, Class, Classes, Cores, NamespaceInfo, Options};
+use isolane_host::{BlockingVolume, Class, Classes, Cores, NamespaceInfo, Options, Uri};
 
 use crate::failure::{Context, Failure};
 use crate::output;
@@ -64,6 +64,7 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
         )
         .remedy("give --threads, or leave cores out of the URI"));
     }
+    check_hold(args, &uri)?;
     let mut client = remote::connect(&uri, options(args)?)?;
     let plan = plan(args, client.namespace(), args.seed)?;
     check_json(args.json.as_deref())?;
@@ -80,7 +81,8 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     let workload = Workload::new(args, granted, &Cores::default());
     let mut report = tally.report(measured.elapsed, &measured.verdict, workload);
     report.beside = measured.beside.as_ref().map(|tally| tally.stream_report(measured.elapsed));
-    report.placement = Some(Placement::new(vec![ThreadPlace::here()], &client.connections()));
+    let placement = Placement::new(vec![ThreadPlace::here()], &client.connections());
+    report.placement = Some(placement.at(client.engine()));
     show(args, &report)?;
     measured.verdict.into_result()?;
     measured.beside.iter().chain([tally]).try_for_each(reject_errors)
@@ -90,8 +92,8 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
 fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
     let mut options = options(args)?;
     args.threads.apply(&mut options, u32::from(args.depth) * u32::from(threads));
-    let asked = options.classes();
     let uri = remote::parse_uri(&args.uri)?;
+    check_hold(args, &uri)?;
     if options.cores.is_empty() {
         options.cores = uri.cores.clone();
     }
@@ -104,14 +106,15 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
         (0..threads).map(|thread| plan(args, volume.namespace(), args.seed.wrapping_add(u64::from(thread))));
     let plans = plans.collect::<Result<Vec<_>, _>>()?;
     check_json(args.json.as_deref())?;
-    // An association that is down at the moment has no connections to count.
-    let granted = workload::granted(&volume.connections()).unwrap_or(asked);
+    // An association that is down at the moment has no connections to count, nor has an engine's.
+    let granted = workload::granted(&volume.connections()).unwrap_or(volume.info().negotiated.lanes);
     warn_of_cores_without_lanes(&cores, granted);
     let plans = plans.into_iter().zip(args.threads.homes()).collect();
     let measured = threads::measure(&volume, plans, args.time, args.fua)?;
     let workload = Workload::new(args, granted, &cores);
     let mut report = measured.tally.report(measured.elapsed, &Verdict::default(), workload);
-    report.placement = Some(Placement::new(measured.places, &volume.connections()));
+    let placement = Placement::new(measured.places, &volume.connections());
+    report.placement = Some(placement.at(volume.engine()));
     volume.close();
     show(args, &report)?;
     reject_errors(&measured.tally)
@@ -170,6 +173,17 @@ fn check_mix(args: &Args) -> Result<(), Failure> {
         Some(_) if args.rw != Rw::Randrw => {
             Err(Failure::new("--mix cannot be used", "only randrw has reads and writes to mix")
                 .remedy("add --rw randrw, or leave --mix out"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What goes to an engine is not held back.
+fn check_hold(args: &Args, uri: &Uri) -> Result<(), Failure> {
+    match args.hold {
+        Some(_) if args.via.is_some() || uri.via.is_some() => {
+            Err(Failure::new("--hold cannot be used", "what goes through an engine is not held back")
+                .remedy("leave --hold out, or connect without an engine"))
         }
         _ => Ok(()),
     }

@@ -6,8 +6,9 @@
 //! arrive is for the network card to say, and for the target's end `isolane serve` tells it on SIGUSR1 (S6).
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
-use isolane_host::ConnectionStatus;
+use isolane_host::{ConnectionStatus, EngineStatus};
 use serde::Serialize;
 
 /// Where a run was.
@@ -17,6 +18,16 @@ pub struct Placement {
     pub threads: Vec<ThreadPlace>,
     /// The connections, the admin queue first.
     pub connections: Vec<ConnectionPlace>,
+    /// The engine whose connections they are, if they are not this process's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EnginePlace>,
+}
+
+/// An isolated engine, and where it drives the volume's connections.
+#[derive(Debug, Clone, Serialize)]
+pub struct EnginePlace {
+    socket: PathBuf,
+    core: usize,
 }
 
 /// Where a thread was at its end.
@@ -50,7 +61,16 @@ pub struct ConnectionPlace {
 
 impl Placement {
     pub fn new(threads: Vec<ThreadPlace>, connections: &[ConnectionStatus]) -> Placement {
-        Placement { threads, connections: connections.iter().map(ConnectionPlace::of).collect() }
+        let connections = connections.iter().map(ConnectionPlace::of).collect();
+        Placement { threads, connections, engine: None }
+    }
+
+    /// With the engine that the volume is at, if it is at one.
+    pub fn at(self, engine: Option<EngineStatus>) -> Placement {
+        Placement {
+            engine: engine.map(|EngineStatus { path: socket, core }| EnginePlace { socket, core }),
+            ..self
+        }
     }
 
     /// One line for each.
@@ -61,6 +81,9 @@ impl Placement {
             let _ = writeln!(text, "thread     on core {}{pinned}", thread.core);
         }
         self.connections.iter().for_each(|connection| connection.write(&mut text));
+        if let Some(EnginePlace { socket, core }) = &self.engine {
+            let _ = writeln!(text, "engine     {}, connections driven on its core {core}", socket.display());
+        }
         text
     }
 }
@@ -129,6 +152,16 @@ mod tests {
              poll 0     queue 2, port 40002, driven on core 2, packets arrive on core 1\n\
              poll 1     queue 3, port 40003, placed on core 2, driven on core 2, packets arrive on core 1\n"
         );
+    }
+
+    #[test]
+    fn an_engine_has_a_line_instead_of_its_connections() {
+        let engine = EngineStatus { path: "/run/sock".into(), core: 3 };
+        let placement = Placement::new(vec![], &[]).at(Some(engine));
+        assert_eq!(placement.to_text(), "engine     /run/sock, connections driven on its core 3\n");
+        let json = serde_json::to_value(&placement).unwrap();
+        assert_eq!(json["engine"], serde_json::json!({ "socket": "/run/sock", "core": 3 }));
+        assert!(serde_json::to_value(placement.at(None)).unwrap().get("engine").is_none());
     }
 
     #[test]

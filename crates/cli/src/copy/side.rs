@@ -6,7 +6,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use isolane_host::{Client, Options, Uri};
+use isolane_host::{Client, Cores, Options, Uri};
 
 use crate::failure::Failure;
 use crate::remote;
@@ -60,7 +60,7 @@ impl Side {
                 (Some(a), Some(b)) => a == b,
                 _ => false,
             },
-            (Side::Volume(a), Side::Volume(b)) => a == b,
+            (Side::Volume(a), Side::Volume(b)) => place(a) == place(b),
             _ => false,
         }
     }
@@ -107,6 +107,11 @@ fn number(path: &Path) -> Option<(u64, u64)> {
         (_, true) => Some((u64::MAX, metadata.rdev())),
         _ => None,
     }
+}
+
+/// Where a volume is, whatever the way to it.
+fn place(uri: &Uri) -> Uri {
+    Uri { cores: Cores::default(), via: None, ..uri.clone() }
 }
 
 fn inspect_file(path: &Path) -> Result<SideInfo, Failure> {

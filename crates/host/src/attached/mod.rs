@@ -22,6 +22,7 @@ mod waiting;
 pub mod wire;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -70,6 +71,15 @@ pub(crate) struct Client {
     description: String,
 }
 
+/// Where a volume is that an engine is connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineStatus {
+    /// The path on which the engine listens.
+    pub path: PathBuf,
+    /// The core of the engine that drives the volume's connections, which sessions share.
+    pub core: usize,
+}
+
 /// Parts of a task that follow each other, from `next` to before `end`.
 struct Run {
     task: u32,
@@ -88,7 +98,8 @@ impl Client {
         let signals = Signals::watch(&session, sleeper.waker(), epoch);
         let (info, namespace) = (opened.info.clone(), opened.info.choose(None)?.clone());
         let options = &opening.options;
-        let core = session.cores().get(opened.core as usize).copied().unwrap_or_default();
+        let EngineStatus { path, core } = opened.status(&opening.path, &session);
+        let description = format!("an engine at {}, on its core {core}", path.display());
         Ok(Client {
             shape: Shape::of(&namespace, &info)?.within(slots.bytes()),
             classes: info.negotiated.lanes,
@@ -105,7 +116,7 @@ impl Client {
             sleeper,
             is_woken: false,
             has_worked: false,
-            description: format!("an engine at {}, on its core {core}", opening.path.display()),
+            description,
             session,
             queue,
             opening,
@@ -122,6 +133,11 @@ impl Client {
 
     pub(crate) fn io_description(&self) -> &str {
         &self.description
+    }
+
+    pub(crate) fn status(&self) -> Option<EngineStatus> {
+        let Link::Up(opened) = &self.link else { return None };
+        Some(opened.status(&self.opening.path, &self.session))
     }
 
     pub(crate) fn waker(&self) -> Waker {

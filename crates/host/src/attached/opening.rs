@@ -1,6 +1,6 @@
 //! Asking an engine for a volume.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use isolane_attach::control::{End, Object, Open, Reply, Request};
@@ -8,6 +8,7 @@ use isolane_attach::{AttachError, Queue, Room, Session};
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Flag, Impossible, Shared};
 
+use super::EngineStatus;
 use super::slots::Slots;
 use super::wire::{Answer, Details, VolumePlace};
 use crate::cores::Cores;
@@ -129,6 +130,12 @@ impl Opened {
     /// Whether there are outcomes.
     pub fn has_outcomes(&mut self) -> Result<bool, Impossible> {
         Ok(self.outcomes.refresh()? > 0)
+    }
+
+    pub fn status(&self, path: &Path, session: &Session) -> EngineStatus {
+        // That there is such a core was checked when it answered.
+        let core = session.cores().get(self.core as usize).copied().unwrap_or_default();
+        EngineStatus { path: path.to_owned(), core: core as usize }
     }
 
     pub fn end(&self, session: &Session) {

@@ -11,6 +11,7 @@ use std::time::Instant;
 use super::caller::{Caller, Duty, Submission};
 use super::reply::Reply;
 use super::shared::Inbox;
+use crate::attached::EngineStatus;
 use crate::classes::{Class, Classes};
 use crate::client::{ConnectionStatus, Wait};
 use crate::driven::Client;
@@ -39,7 +40,15 @@ pub(super) enum Message {
     /// A request. The order of the fields is the order of their dropping: the buffer before the answer.
     Request { class: Class, request: Request, reply: Reply },
     /// Tell where the connections are.
-    Describe(Sender<Vec<ConnectionStatus>>),
+    Describe(Sender<Whereabouts>),
+}
+
+/// Where the connections of a client are.
+#[derive(Default)]
+pub(super) struct Whereabouts {
+    pub connections: Vec<ConnectionStatus>,
+    /// Whose they are, if they are not its own.
+    pub engine: Option<EngineStatus>,
 }
 
 impl Engine {
@@ -121,7 +130,10 @@ impl Engine {
                 self.is_for_futures |= matches!(reply, Reply::Future(_));
                 self.submit(class, request, reply);
             }
-            Message::Describe(asker) => asker.send(self.client.connections()),
+            Message::Describe(asker) => {
+                let (connections, engine) = (self.client.connections(), self.client.engine());
+                asker.send(Whereabouts { connections, engine });
+            }
         }
     }
 

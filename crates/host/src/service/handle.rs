@@ -12,6 +12,7 @@ use super::map::{Home, Map, class_of_flush};
 use super::reply::Reply;
 use super::shared::Shared;
 use super::{Place, Service, Started};
+use crate::attached::EngineStatus;
 use crate::classes::{Class, Classes};
 use crate::client::ConnectionStatus;
 use crate::cores::Cores;
@@ -142,7 +143,7 @@ impl Handle {
         let asked: Vec<_> = self.services.iter().map(Service::ask_for_connections).collect();
         let mut connections = Vec::new();
         for (at, (service, answer)) in self.services.iter().zip(asked).enumerate() {
-            for mut status in answer.await.unwrap_or_default() {
+            for mut status in answer.await.unwrap_or_default().connections {
                 status.core = service.core;
                 // Numbered as they were dealt out.
                 status.lane = status.lane.map(|(class, lane)| (class, lane * self.services.len() + at));
@@ -150,6 +151,11 @@ impl Handle {
             }
         }
         connections
+    }
+
+    /// Asks whoever leads at which engine the volume is. One at an engine has one service.
+    pub(crate) async fn engine(&self) -> Option<EngineStatus> {
+        self.services.first()?.ask_for_connections().await?.engine
     }
 
     /// Ends the threads in order.

@@ -35,14 +35,14 @@ use isolane_reactor::core;
 use parking_lot::Mutex;
 
 pub(crate) use self::caller::{Caller, Submission};
-use self::engine::{Engine, Message};
+use self::engine::{Engine, Message, Whereabouts};
 pub(crate) use self::handle::Handle;
 use self::reply::Reply;
 use self::shared::Manner;
 pub(crate) use self::shared::Shared;
 pub(crate) use self::spread::Spread;
 use crate::classes::{Class, Classes};
-use crate::client::{ConnectionStatus, Wait};
+use crate::client::Wait;
 use crate::driven::Client;
 use crate::error::ConnectError;
 use crate::fence::Fences;
@@ -98,7 +98,7 @@ impl Service {
     }
 
     /// Asks whoever leads where the connections are.
-    fn ask_for_connections(&self) -> Receiver<Vec<ConnectionStatus>> {
+    fn ask_for_connections(&self) -> Receiver<Whereabouts> {
         let (asker, receiver) = oneshot();
         self.shared.leave(Message::Describe(asker));
         receiver

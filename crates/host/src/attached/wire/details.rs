@@ -24,6 +24,12 @@ pub enum DetailsError {
     /// They have no room in a message.
     #[error("the options do not fit into a message to an engine: give fewer socket options")]
     TooLong,
+    /// An engine would refuse them.
+    #[error(
+        "an engine opens no volume with more than {LANES_MAX} lanes of a class, commands of more than 4 MiB, or \
+         times to wait of more than a day: ask for less"
+    )]
+    TooMuch,
     /// They are none.
     #[error("the details of a volume are malformed")]
     Malformed,
@@ -33,8 +39,11 @@ impl Details {
     /// As bytes: the place, and behind it what tells one set of options from another.
     ///
     /// # Errors
-    /// [`DetailsError::TooLong`].
+    /// [`DetailsError::TooLong`], [`DetailsError::TooMuch`].
     pub fn encode(&self) -> Result<Vec<u8>, DetailsError> {
+        if !is_bounded(&self.options) {
+            return Err(DetailsError::TooMuch);
+        }
         let mut sink = Sink::default();
         sink.number(self.place.offset);
         sink.number(u64::from(self.place.submissions) << 32 | u64::from(self.place.outcomes));
@@ -102,11 +111,7 @@ fn decode_options(source: &mut Source<'_>) -> Option<Options> {
     let host_id = Uuid::from_bytes(source.array()?);
     let host_nqn = source.nqn()?;
     let socket = source.text()?.parse().ok()?;
-    let is_bounded =
-        [connect_timeout, command_timeout, delay_min, delay_max].iter().all(|it| *it <= TIME_MAX);
-    // Lanes cost memory; a wish beyond this is none that a controller grants.
-    let are_few = [lanes, read_lanes, poll_lanes].iter().all(|count| *count <= LANES_MAX);
-    (is_bounded && are_few && transfer_bytes_max <= TRANSFER_BYTES_MAX).then(|| Options {
+    let options = Options {
         host_nqn,
         host_id,
         lanes,
@@ -122,7 +127,18 @@ fn decode_options(source: &mut Source<'_>) -> Option<Options> {
         reconnect: Reconnect { give_up_after, delay_min, delay_max, writes },
         socket,
         ..Options::default()
-    })
+    };
+    is_bounded(&options).then_some(options)
+}
+
+/// Lanes cost memory; a wish beyond this is none that a controller grants. And no client of ours waits for longer.
+fn is_bounded(options: &Options) -> bool {
+    let Options { lanes, read_lanes, poll_lanes, transfer_bytes_max, .. } = options;
+    let Options { connect_timeout, command_timeout, reconnect, .. } = options;
+    let times = [*connect_timeout, *command_timeout, reconnect.delay_min, reconnect.delay_max];
+    [lanes, read_lanes, poll_lanes].iter().all(|count| **count <= LANES_MAX)
+        && times.iter().all(|time| *time <= TIME_MAX)
+        && *transfer_bytes_max <= TRANSFER_BYTES_MAX
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -132,7 +148,6 @@ fn milliseconds(time: Duration) -> u64 {
 const LANES_MAX: usize = 128;
 /// The most data of one command through an engine.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 4 << 20;
-/// No client of ours waits for longer.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]
@@ -168,9 +183,24 @@ mod tests {
         let bytes = details().encode().unwrap();
         assert!((0..bytes.len()).all(|len| Details::decode(&bytes[..len]).is_err()));
         assert!(Details::decode(&[&bytes[..], &[0]].concat()).is_err());
-        let many = Options { lanes: 100_000, ..Options::default() };
-        let bytes = Details { options: many, ..details() }.encode().unwrap();
-        assert!(Details::decode(&bytes).is_err());
+        let mut many = bytes;
+        many[16..24].copy_from_slice(&100_000_u64.to_le_bytes());
+        assert_eq!(Details::decode(&many).unwrap_err(), DetailsError::Malformed);
+    }
+
+    #[test]
+    fn what_an_engine_would_refuse_is_not_asked_for() {
+        let day = Duration::from_secs(24 * 3600);
+        for options in [
+            Options { lanes: 129, ..Options::default() },
+            Options { poll_lanes: 129, ..Options::default() },
+            Options { transfer_bytes_max: 8 << 20, ..Options::default() },
+            Options { command_timeout: 2 * day, ..Options::default() },
+        ] {
+            assert_eq!(Details { options, ..details() }.encode().unwrap_err(), DetailsError::TooMuch);
+        }
+        let options = Options { lanes: 128, command_timeout: day, ..Options::default() };
+        assert!(Details::decode(&Details { options, ..details() }.encode().unwrap()).is_ok());
     }
 
     #[test]
