@@ -3,22 +3,25 @@
 #
 # Suites: combinations (bench --verify over block sizes, depths, digests, I/O engines and
 # volumes), copy, restarts (both ends end and come back at random), killed (kill -9: nothing
-# acknowledged as durable is lost).  --switched: with the switches the other way than by default.
+# acknowledged as durable is lost), engine (all of it through an isolated engine, which is killed
+# and replaced as well: 5 times, with --long 100 times).  --switched: with the switches the other way than by default.
 # The closing line is `N passed, N failed`.
 set -u
 . "$(dirname "$0")/lib.sh"
 
-long= run=own host_options=()
+long= run=own host_options=() engine_options=()
 [ "${1-}" = --long ] && { long=1; shift; }
 if [ "${1-}" = --switched ]; then
 	shift; run=switched
 	serve_options=(--scheduling off --scheduler dynamic --placement round-robin --zero-copy-above 0 --mode sleep)
-	host_options=(--lanes 2 --read-lanes 1 --poll-lanes 1 --spread --hold --mode sleep)
+	engine_options=(--lanes 2 --read-lanes 1 --poll-lanes 1 --spread --mode sleep)
+	host_options=("${engine_options[@]}" --hold)    # through an engine nothing is held back
 fi
 wanted=("$@")
-[ ${#wanted[@]} -gt 0 ] || wanted=(combinations copy restarts killed)
+[ ${#wanted[@]} -gt 0 ] || wanted=(combinations copy restarts killed engine)
 
-uri() { echo "nvme+tcp://127.0.0.1:$1/$nqn?nsid=${2:-1}"; }
+via=    # the engine that all go through, as a part of a URI
+uri() { echo "nvme+tcp://127.0.0.1:$1/$nqn?nsid=${2:-1}$via"; }
 quiet_bench() { "$isolane" --log-level warn bench "$@" "${host_options[@]}"; }
 
 # ---- combinations -----------------------------------------------------------------
@@ -82,16 +85,19 @@ refuses_what_does_not_fit() {
 	truncate -s 64M "$work/large"
 	! "$isolane" copy "$work/large" "$(uri "$copy_port")"
 }
-suite_copy() {
-	copy_port=$(free_port)
-	check "serve two files" start_target copy "$copy_port" "$work/one,size=32M" "$work/two,size=32M" || return
-	check "discover" "$isolane" discover "nvme+tcp://127.0.0.1:$copy_port"
+check_copies() { # a target's two volumes, alike and without data worth keeping
 	check "info" "$isolane" info "$(uri "$copy_port")"
 	check "info as JSON" info_is_json
 	check "copy there and back" there_and_back "$(uri "$copy_port")"
 	check "copy through pipes" through_pipes "$(uri "$copy_port")"
 	check "copy from volume to volume" between_volumes
 	check "copy refuses what does not fit" refuses_what_does_not_fit
+}
+suite_copy() {
+	copy_port=$(free_port)
+	check "serve two files" start_target copy "$copy_port" "$work/one,size=32M" "$work/two,size=32M" || return
+	check "discover" "$isolane" discover "nvme+tcp://127.0.0.1:$copy_port"
+	check_copies
 	check "the target of copies ends with status 0" end_target copy TERM
 }
 info_is_json() { "$isolane" info --json "$(uri "$copy_port")" | python3 -m json.tool; }
@@ -159,6 +165,131 @@ suite_killed() {
 		check "$count times kill -9 with $io loses nothing durable" killed_under_load "killed-$io" "$port" $count
 		end_target "killed-$io" TERM
 	done
+}
+
+# ---- through an isolated engine ------------------------------------------------------
+engine_bench() { # PORT NSID OPTION...: through the engine
+	exec "$isolane" --log-level warn bench "$(uri "$1" "$2")" "${@:3}"
+}
+verified() { (engine_bench "$1" "$2" --rw randrw --mix 50 --verify "${engine_options[@]}" "${@:3}"); }
+client() { # NAME COMMAND...: in the background; it ends with the suite, as targets do
+	"${@:2}" > "$work/client-$1" 2>&1 &
+	target_pid[client-$1]=$!
+}
+end_client() { # NAME SECONDS: returns its status, once it has ended
+	local pid=${target_pid[client-$1]} status
+	wait_for "$2" has_ended "$pid" || { echo "$1 hangs:"; cat "$work/client-$1"; return 1; }
+	unset "target_pid[client-$1]"
+	wait "$pid"; status=$?
+	cat "$work/client-$1"
+	return $status
+}
+
+start_engine() { # NAME OPTION...: its socket is $work/NAME.sock; it ends with the suite, as targets do
+	local name=$1; shift
+	: > "$logs/engine-$name.out"
+	"$isolane" engine --socket "$work/$name.sock" "$@" < /dev/null > "$logs/engine-$name.out" 2>> "$logs/engine-$name.log" &
+	target_pid[engine-$name]=$!
+	via="&via=$work/$name.sock"
+	wait_for 30 grep -q '^listening on ' "$logs/engine-$name.out" && return 0
+	echo "the engine $name does not listen; its log ends:"; tail -n 20 "$logs/engine-$name.log"
+	return 1
+}
+engine_child() { # NAME: the process that the supervisor looks after, if there is one now
+	local supervisor=${target_pid[engine-$1]} children
+	children=$(< "/proc/$supervisor/task/$supervisor/children") && [ -n "$children" ] && echo "${children%% *}"
+}
+is_replaced() { # NAME PID: another has taken its place
+	local now
+	now=$(engine_child "$1") && [ "$now" != "$2" ]
+}
+kill_engine() { # NAME
+	local pid
+	wait_for 30 engine_child "$1" && pid=$(engine_child "$1") && kill -9 "$pid" || { echo "there is no engine"; return 1; }
+	wait_for 30 is_replaced "$1" "$pid" || { echo "no engine follows"; return 1; }
+}
+upgrade_engine() { # NAME
+	local pid
+	pid=$(engine_child "$1") && kill -HUP "${target_pid[engine-$1]}"
+	wait_for 30 is_replaced "$1" "$pid" || { echo "SIGHUP does not replace the engine"; return 1; }
+}
+
+engine_combinations() { # PORT: pairwise, by two Latin squares, or the full product; volumes 1 to 4
+	local sizes=(512 4k 64k 1m) depths=(1 4 16 64) digests=(none header data both) i j d v
+	local regions=(1m 4m 16m 16m) twice=(0 2 3 1) time=0.5s
+	[ -z "$long" ] || time=2s
+	for i in 0 1 2 3; do for j in 0 1 2 3; do for d in 0 1 2 3; do for v in 0 1 2 3; do
+		[ -n "$long" ] || [ "$d $v" = "$((i ^ j)) $((i ^ twice[j]))" ] || continue
+		# Volumes 2 and 4 have blocks of 4096 bytes.
+		[ $i != 0 ] || v=$((v & 2))
+		# shellcheck disable=SC2046
+		check "bench --verify through the engine nsid=$((v + 1)) bs=${sizes[i]} depth=${depths[j]} digests=${digests[d]}" \
+			verified "$1" $((v + 1)) --bs "${sizes[i]}" --depth "${depths[j]}" --size "${regions[i]}" --time $time $(digest_options "${digests[d]}")
+	done; done; done; done
+}
+together() { # PORT: processes that share lanes and processes that do not, at the same time
+	local name failed=0
+	for name in 1 2 3 4; do client $name verified "$1" $name --bs 8k --depth 8 --size 16m --time 2s; done
+	for name in 5 6 7; do client $name engine_bench "$1" 1 --rw randread --bs 4k --depth 8 --time 2s "${engine_options[@]}"; done
+	client 8 engine_bench "$1" 3 --threads 3 --rw randread --bs 4k --depth 8 --time 2s
+	for name in 1 2 3 4 5 6 7 8; do end_client $name 60 || failed=$((failed + 1)); done
+	[ $failed = 0 ] || { echo "$failed of 8 failed"; return 1; }
+}
+while_it_dies() { # NAME PORT COUNT HOW: two processes that verify notice nothing of it
+	local i time=$((2 * $3 + 4)) failed=0
+	client first verified "$2" 1 --bs 4k --depth 16 --size 16m --time ${time}s
+	client second verified "$2" 4 --bs 64k --depth 4 --size 16m -G --time ${time}s
+	for i in $(seq "$3"); do
+		# One that has lived for less than a second is followed after a pause.
+		sleep "1.$((RANDOM % 10))"
+		"$4" "$1" || return 1
+		# Sometimes at once again, while the next has only begun.
+		[ $((i % 5)) != 0 ] || "$4" "$1" || return 1
+	done
+	kill -0 "${target_pid[client-first]}" && kill -0 "${target_pid[client-second]}" || { echo "bench ended too early"; failed=1; }
+	end_client first $((time + 60)) && end_client second 60 && [ $failed = 0 ]
+}
+without_supervisor() { # NAME PORT: clients end with an error, and so does the engine
+	local engine name failed=0
+	client first verified "$2" 1 --bs 4k --depth 16 --size 16m --time 60s
+	client second engine_bench "$2" 2 --threads 2 --rw randrw --bs 4k --depth 8 --time 60s
+	client third engine_bench "$2" 3 --rw write --bs 1m --depth 2 --size 16m --mode poll --time 60s
+	sleep 1
+	engine=$(engine_child "$1") && end_target "engine-$1" KILL
+	for name in first second third; do
+		end_client $name 30
+		[ $? = 1 ] && grep -q 'isolane: .*engine' "$work/client-$name" || { echo "$name ended otherwise"; failed=1; }
+	done
+	wait_for 10 has_ended "$engine" && [ $failed = 0 ]
+}
+on_demand() { # PORT: a command that finds no engine starts one
+	local supervisor status
+	export XDG_RUNTIME_DIR=$work/run ISOLANE=$isolane
+	mkdir -p -m 700 "$XDG_RUNTIME_DIR"
+	via='&via=engine'
+	verified "$1" 1 --bs 4k --depth 4 --size 4m --time 0.2s && there_and_back "$(uri "$1" 3)"; status=$?
+	supervisor=$(pgrep -f -- "--socket $XDG_RUNTIME_DIR/isolane/engine.sock.*--detached\$") || { echo "it does not run"; return 1; }
+	kill -TERM "$supervisor"
+	wait_for 10 has_ended "$supervisor" && return $status
+}
+suite_engine() {
+	local port count=5
+	[ -z "$long" ] || count=100
+	port=$(free_port) copy_port=$port
+	check "serve volumes for an engine" start_target engine "$port" mem:32M mem:32M,block-size=4096 \
+		"$work/e,size=32M" "$work/f,size=32M,block-size=4096" || return
+	check "an engine listens" start_engine e || return
+	engine_combinations "$port"
+	check "eight processes at the same time" together "$port"
+	check_copies
+	check "$count times kill -9 of the engine under bench --verify" while_it_dies e "$port" $count kill_engine
+	check "$((count / 2)) times SIGHUP under bench --verify" while_it_dies e "$port" $((count / 2)) upgrade_engine
+	check "kill -9 of the supervisor: clients end with an error" without_supervisor e "$port"
+	check "another engine takes its place" start_engine e
+	check "and serves" verified "$port" 1 --bs 4k --depth 16 --size 16m --time 0.2s
+	check "the engine ends with status 0" end_target engine-e TERM
+	check "an engine is started on demand" on_demand "$port"
+	check "the target of engines ends with status 0" end_target engine TERM
 }
 
 rm -f "$logs/$run"-*.results
