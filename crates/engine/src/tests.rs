@@ -212,6 +212,9 @@ fn descriptors_whose_close_waits_keep_nobody_waiting() {
         let wire = Arc::new(fixture.dial());
         give(&wire, hello(), 9);
         is_dropped(&wire, "more than 4 descriptors");
+        let wire = Arc::new(fixture.dial());
+        give(&wire, Vec::new(), 1);
+        is_dropped(&wire, "nothing but descriptors");
         // Perhaps nobody reads it any more.
         let wire = Arc::new(fixture.greeted().0);
         wire.send(&[1, 2, 3], &[], true).unwrap();

@@ -86,6 +86,21 @@ fn packets_that_are_too_long_are_neither_sent_nor_received() {
     assert!(matches!(other.receive(false), Ok(None)), "the packet is gone");
 }
 
+/// Taken for the end of the connection, it would have what came with it closed by who receives.
+#[test]
+fn a_packet_of_nothing_but_descriptors_is_an_error_that_carries_them() {
+    let (one, other) = pair();
+    let (nothing, gifts) = ([std::io::IoSlice::new(&[])], [one.as_fd(); 2]);
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&gifts)));
+    rustix::net::sendmsg(&one, &nothing, &mut control, rustix::net::SendFlags::empty()).unwrap();
+    let error = other.receive(false).unwrap_err();
+    assert!(matches!(error, WireError::Empty { .. }), "{error}");
+    assert_eq!(error.into_descriptors().len(), 2);
+    assert!(matches!(other.receive(false), Ok(None)), "it was not the end");
+}
+
 #[test]
 fn who_does_not_listen_keeps_nobody_waiting() {
     let (one, _other) = pair();

@@ -44,6 +44,12 @@ pub enum WireError {
         /// What came with it. To close it may wait for as long as who has sent it likes.
         descriptors: Vec<OwnedFd>,
     },
+    /// It has no bytes, which a message has, but descriptors, which the end has not.
+    #[error("a packet is nothing but descriptors")]
+    Empty {
+        /// What came with it, as of [`WireError::TooLong`].
+        descriptors: Vec<OwnedFd>,
+    },
     /// This process has no descriptor left for all that came with a packet.
     #[error("this process has no descriptor left for what comes with a packet{REMEDY}")]
     NoDescriptors(
@@ -100,8 +106,8 @@ impl Wire {
     /// The next packet; if there is none it waits, or says so: `None`.
     ///
     /// # Errors
-    /// [`WireError`]. After [`WireError::TooLong`] the packet is gone, with all that came with it; after
-    /// [`WireError::NoDescriptors`], what is missing is.
+    /// [`WireError`]. After [`WireError::TooLong`] and [`WireError::Empty`] the packet is gone, with all that came
+    /// with it; after [`WireError::NoDescriptors`], what is missing is.
     pub fn receive(&self, waits: bool) -> Result<Option<Packet>, WireError> {
         let mut bytes = [0; BYTES_MAX];
         // Room for all that a packet can have: the kernel would close the others on this thread.
@@ -123,7 +129,10 @@ impl Wire {
         }
         // A packet has at least the kind of message: nothing is the end.
         if received.bytes == 0 {
-            return Err(WireError::Closed);
+            return Err(match descriptors.is_empty() {
+                true => WireError::Closed,
+                false => WireError::Empty { descriptors },
+            });
         }
         let packet = Packet { bytes: bytes[..received.bytes].to_vec(), descriptors };
         // There was room to name all that can come, so that it was the table that had none.
@@ -147,6 +156,15 @@ impl AsFd for Wire {
 }
 
 impl WireError {
+    /// What came with what is an error. To close it may wait for as long as who has sent it likes.
+    pub fn into_descriptors(self) -> Vec<OwnedFd> {
+        match self {
+            WireError::TooLong { descriptors } | WireError::Empty { descriptors } => descriptors,
+            WireError::NoDescriptors(packet) => packet.descriptors,
+            _ => Vec::new(),
+        }
+    }
+
     fn of(error: Errno) -> WireError {
         match error {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => WireError::Closed,

@@ -275,9 +275,7 @@ impl Control {
             }
             Err(error) => {
                 self.expel(session, &error.to_string());
-                if let WireError::TooLong { descriptors } = error {
-                    descriptors.into_iter().for_each(closer::close);
-                }
+                error.into_descriptors().into_iter().for_each(closer::close);
             }
         }
     }
