@@ -234,6 +234,7 @@ impl Rogue {
             path: world.path(),
             memory_bytes: 16 << 20,
             starts: false,
+            ..Default::default()
         });
         let session = session.unwrap();
         let bytes = VolumePlace::bytes(ENTRIES, ENTRIES);

@@ -28,6 +28,17 @@ pub enum AttachError {
         /// Why not.
         why: String,
     },
+    /// It is somebody's who might want to see what goes through it.
+    #[error(
+        "the engine on {path} is of user {uid}, who is neither this process's nor root: choose another path, or name \
+         the user in ISOLANE_TRUST_UIDS if the engine may see all that goes through it"
+    )]
+    Untrusted {
+        /// Where it listens.
+        path: PathBuf,
+        /// Who has started it, says the kernel.
+        uid: u32,
+    },
     /// It does not want to.
     #[error("the engine refuses {what}: {why}")]
     Refused {
@@ -97,7 +108,7 @@ impl From<AttachError> for io::Error {
         let kind = match &error {
             AttachError::NoEngine { source, .. } | AttachError::System { source, .. } => source.kind(),
             AttachError::NotStarted { .. } => io::ErrorKind::NotFound,
-            AttachError::Refused { .. } => io::ErrorKind::PermissionDenied,
+            AttachError::Untrusted { .. } | AttachError::Refused { .. } => io::ErrorKind::PermissionDenied,
             AttachError::NoRoom { .. } => io::ErrorKind::OutOfMemory,
             AttachError::Over(_) | AttachError::Wire(WireError::Closed) => io::ErrorKind::ConnectionAborted,
             _ => io::ErrorKind::InvalidData,

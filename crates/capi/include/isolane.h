@@ -103,8 +103,11 @@ enum {
  * `memory_bytes` of memory are shared with the engine, a multiple of 4096, 0 for 256 MiB. They are taken from the
  * system page by page as they are used. Each stream has its two rings there, and 4096 bytes besides.
  *
- * ENOENT, ECONNREFUSED: no engine listens there, and none could be started. EPERM: it does not serve this user, or
- * not so much memory.
+ * The engine sees all that goes through it: it must be of this process's user, of root, or of a user whose number the
+ * environment names in ISOLANE_TRUST_UIDS, separated by commas.
+ *
+ * ENOENT, ECONNREFUSED: no engine listens there, and none could be started. EPERM: it is another user's, or does not
+ * serve this user, or not so much memory.
  */
 isolane_session *isolane_session_open(const char *path, size_t memory_bytes, int flags);
 

@@ -44,7 +44,12 @@ impl Engine {
     }
 
     fn attach(&self) -> Result<Session, AttachError> {
-        Session::open(&Options { path: self.path(), memory_bytes: 4 << 20, starts: false })
+        Session::open(&Options {
+            path: self.path(),
+            memory_bytes: 4 << 20,
+            starts: false,
+            ..Options::default()
+        })
     }
 
     /// The engine's process: the only child of the supervisor.
@@ -255,7 +260,8 @@ fn a_program_that_cannot_be_started_any_more_is_tried_again() {
     let mut supervisor =
         command.args(["engine", "--socket"]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    let session = Session::open(&Options { path, memory_bytes: 4 << 20, starts: false }).unwrap();
+    let session =
+        Session::open(&Options { path, memory_bytes: 4 << 20, starts: false, ..Options::default() }).unwrap();
     let rights = fs::metadata(&file).unwrap().permissions();
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     kill(supervisor.id(), "HUP");
@@ -301,7 +307,7 @@ fn an_engine_is_started_on_demand_once_for_all_who_ask_at_the_same_time() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sock");
-    let options = Options { path: path.clone(), memory_bytes: 4 << 20, starts: true };
+    let options = Options { path: path.clone(), memory_bytes: 4 << 20, starts: true, ..Options::default() };
     let sessions: Vec<Session> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| Session::open(&options))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()

@@ -49,7 +49,12 @@ impl Engine {
     }
 
     fn try_attach(&self) -> Result<Session, AttachError> {
-        Session::open(&Options { path: self.path(), memory_bytes: 64 << 20, starts: false })
+        Session::open(&Options {
+            path: self.path(),
+            memory_bytes: 64 << 20,
+            starts: false,
+            ..Options::default()
+        })
     }
 
     fn attach(&self) -> Session {

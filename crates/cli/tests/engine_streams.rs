@@ -85,7 +85,13 @@ fn signal(pid: u32, signal: &str) {
 }
 
 fn attach(path: &Path) -> Session {
-    Session::open(&Options { path: path.to_owned(), memory_bytes: 64 << 20, starts: false }).unwrap()
+    Session::open(&Options {
+        path: path.to_owned(),
+        memory_bytes: 64 << 20,
+        starts: false,
+        ..Options::default()
+    })
+    .unwrap()
 }
 
 /// Bytes of which each says where it belongs.

@@ -40,7 +40,12 @@ impl Fixture {
     }
 
     fn attach(&self) -> Result<Session, AttachError> {
-        Session::open(&Options { path: self.path(), memory_bytes: 4 << 20, starts: false })
+        Session::open(&Options {
+            path: self.path(),
+            memory_bytes: 4 << 20,
+            starts: false,
+            ..Options::default()
+        })
     }
 
     /// A connection on which nothing was said.
@@ -318,8 +323,13 @@ fn more_than_the_limits_is_refused_and_says_how_much_may_be_had() {
         config.limits.queues = 2;
         config.limits.streams = 0;
     });
-    let error =
-        Session::open(&Options { path: fixture.path(), memory_bytes: 8 << 20, starts: false }).unwrap_err();
+    let error = Session::open(&Options {
+        path: fixture.path(),
+        memory_bytes: 8 << 20,
+        starts: false,
+        ..Options::default()
+    })
+    .unwrap_err();
     assert!(error.to_string().contains("at most 4194304 bytes"), "{error}");
     let session = fixture.attach().unwrap();
     let queues = [session.open_queue(4).unwrap(), session.open_queue(4).unwrap()];

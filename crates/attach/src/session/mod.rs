@@ -12,6 +12,8 @@ mod port;
 mod queue;
 mod room;
 mod start;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -21,7 +23,8 @@ use std::time::{Duration, Instant};
 
 use isolane_ring::{Arena, Memory};
 use parking_lot::Mutex;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::process::geteuid;
 
 use crate::AttachError;
 use crate::control::{Hello, Limits, Reply, Request, VERSION, Welcome, Wire, WireError};
@@ -58,6 +61,9 @@ pub struct Options {
     /// Start an engine where none listens: the program `isolane` that the variable `ISOLANE` names, else the one
     /// beside this program, else the one in the PATH. It ends once nobody has been attached for 30 s.
     pub starts: bool,
+    /// Users whose engine is attached to, besides this process's own and root: an engine sees all that goes through
+    /// it. Numbers, by default those that the variable `ISOLANE_TRUST_UIDS` names, separated by commas.
+    pub trusted_uids: Vec<u32>,
 }
 
 /// Hears what becomes of a session, on the thread that notices it: it may wake others, but must not ask the
@@ -71,13 +77,23 @@ pub trait Watcher: Send + Sync {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { path: default_path(), memory_bytes: Options::MEMORY_BYTES, starts: true }
+        Options {
+            path: default_path(),
+            memory_bytes: Options::MEMORY_BYTES,
+            starts: true,
+            trusted_uids: uids(&std::env::var("ISOLANE_TRUST_UIDS").unwrap_or_default()),
+        }
     }
 }
 
 impl Options {
     /// The default of [`Options::memory_bytes`].
     pub const MEMORY_BYTES: usize = 256 << 20;
+}
+
+/// What is no number is nobody.
+fn uids(list: &str) -> Vec<u32> {
+    list.split(',').filter_map(|uid| uid.trim().parse().ok()).collect()
 }
 
 /// Where an engine listens if nobody says otherwise: in `$XDG_RUNTIME_DIR/isolane`, else in a folder of the
@@ -249,7 +265,7 @@ fn reach(options: &Options, memory: &Memory) -> Result<(Wire, Welcome), AttachEr
     let path = &options.path;
     let until = Instant::now() + PATIENCE;
     loop {
-        let outcome = dial(path)
+        let outcome = dial(options)
             .map(Wire::new)
             .and_then(|wire| line::greet(&wire, memory, path).map(|welcome| (wire, welcome)));
         let error = match outcome {
@@ -268,14 +284,20 @@ fn reach(options: &Options, memory: &Memory) -> Result<(Wire, Welcome), AttachEr
     }
 }
 
-fn dial(path: &Path) -> Result<OwnedFd, AttachError> {
+fn dial(options: &Options) -> Result<OwnedFd, AttachError> {
+    let path = &options.path;
     let no_engine =
         |source: rustix::io::Errno| AttachError::NoEngine { path: path.to_owned(), source: source.into() };
     let address = SocketAddrUnix::new(path).map_err(no_engine)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let socket = socket.map_err(|error| AttachError::system("cannot make a socket", error))?;
     connect(&socket, &address).map_err(no_engine)?;
-    Ok(socket)
+    let listener = sockopt::socket_peercred(&socket);
+    let uid =
+        listener.map_err(|error| AttachError::system("cannot ask whose engine it is", error))?.uid.as_raw();
+    // In a folder that everybody may write to, whoever comes first can listen.
+    let is_trusted = uid == geteuid().as_raw() || uid == 0 || options.trusted_uids.contains(&uid);
+    is_trusted.then_some(socket).ok_or_else(|| AttachError::Untrusted { path: path.clone(), uid })
 }
 
 /// How long an engine may be out of reach.

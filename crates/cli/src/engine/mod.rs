@@ -42,7 +42,9 @@ use crate::units::{parse_bytes, parse_time};
 ///
 /// Applications of the same user and of root may attach, and those of users
 /// named with --allow-uid, for whom the socket must be in a folder that they
-/// may enter, with rights to write to it.
+/// may enter, with rights to write to it. An application itself attaches to
+/// an engine of its own user or of root only, unless ISOLANE_TRUST_UIDS in its
+/// environment names others by their numbers, as 1000,1001.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {

@@ -33,7 +33,8 @@ impl Fixture {
     }
 
     pub fn attach_with(&self, memory_bytes: usize) -> Session {
-        Session::open(&Options { path: self.path(), memory_bytes, starts: false }).unwrap()
+        Session::open(&Options { path: self.path(), memory_bytes, starts: false, ..Options::default() })
+            .unwrap()
     }
 
     /// A stream of a session of its own, and its peer.

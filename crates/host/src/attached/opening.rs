@@ -59,7 +59,8 @@ impl Opening {
     pub fn attach(&self) -> Result<(Session, Queue), ConnectError> {
         let (count, bytes) = Slots::shape(&self.options);
         let memory_bytes = count * bytes + OTHER_BYTES;
-        let options = isolane_attach::Options { path: self.path.clone(), memory_bytes, starts: self.starts };
+        let (path, starts) = (self.path.clone(), self.starts);
+        let options = isolane_attach::Options { path, memory_bytes, starts, ..Default::default() };
         let session = Session::open(&options).map_err(at_engine)?;
         let queue = session.open_queue(QUEUE_ENTRIES).map_err(at_engine)?;
         Ok((session, queue))
