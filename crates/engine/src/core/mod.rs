@@ -5,8 +5,8 @@
 //! nothing is hot, and nothing has been for a while, the core arms the flags of all doorbells, looks once
 //! more, and sleeps.
 //!
-//! Threads: all of it belongs to one. Invariant: a turn is bounded by the number of hot objects, and a client
-//! can do no more than to keep its own objects hot.
+//! Threads: all of it belongs to one. Invariant: a turn is bounded, for each hot object is looked at once, and a
+//! client can do no more than to keep its own objects hot.
 
 mod mail;
 mod objects;
@@ -228,8 +228,10 @@ impl Core {
                     at += 1;
                 }
                 outcome => {
+                    slot.worked = now;
                     all = Looked::Worked;
-                    self.on_change(index, outcome);
+                    // Another is in the place of one that has ended. One that goes on has had its look.
+                    at += usize::from(self.on_change(index, outcome));
                 }
             }
         }
@@ -250,18 +252,21 @@ impl Core {
     }
 
     /// What is rare: an object hears of something else, is there at last, has ended, or its client is hostile.
+    /// Returns whether it goes on.
     #[cold]
-    fn on_change(&mut self, index: u32, outcome: Result<Looked, Hostile>) {
+    fn on_change(&mut self, index: u32, outcome: Result<Looked, Hostile>) -> bool {
         if let Ok(Looked::Hears { reads }) = outcome {
-            return self.hear_reads(index, reads);
+            self.hear_reads(index, reads);
+            return true;
         }
         // Once the application knows that an object has ended, it may use the queue's memory for something else.
         self.publish();
-        let Some(slot) = self.objects.at(index) else { return };
+        let slot = self.objects.at(index).expect("it was just looked at");
         let (session, id) = (slot.session, slot.id);
         let is_opening = std::mem::take(&mut slot.is_opening);
         if let Ok(Looked::Opened(answer)) = outcome {
-            return self.say(session, Said::Opened { id, outcome: Ok(answer) });
+            self.say(session, Said::Opened { id, outcome: Ok(answer) });
+            return true;
         }
         if let Some(slot) = self.objects.remove(index)
             && let Some(source) = slot.service.source()
@@ -283,6 +288,7 @@ impl Core {
                 (_, outcome) => Said::Ended { id, outcome },
             },
         );
+        false
     }
 
     /// Sleeps, unless there is something to do after all.

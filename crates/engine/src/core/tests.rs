@@ -28,14 +28,26 @@ struct Played {
     queue: Option<Rc<Notifier>>,
     id: u32,
     is_ending: bool,
-    is_hostile: bool,
+    manners: Manners,
+}
+
+/// How an object's client plays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manners {
+    Good,
+    /// Its first look finds a lie.
+    Lies,
+    /// At each look it wants to be told of something else, for longer than any turn may take.
+    Flips,
 }
 
 impl Service for Played {
     fn look(&mut self, _: &Turn) -> Result<Looked, Hostile> {
-        self.seen.looks.fetch_add(1, Ordering::Relaxed);
-        if self.is_hostile {
-            return Err(Hostile("it lies".into()));
+        let looks = self.seen.looks.fetch_add(1, Ordering::Relaxed);
+        match self.manners {
+            Manners::Lies => return Err(Hostile("it lies".into())),
+            Manners::Flips if looks < 1000 => return Ok(Looked::Hears { reads: looks.is_multiple_of(2) }),
+            Manners::Flips | Manners::Good => {}
         }
         if self.is_ending {
             return Ok(Looked::Ended(Ok(())));
@@ -101,16 +113,20 @@ impl Fixture {
         assert!(self.mail.send(mail).is_ok());
     }
 
-    fn open(&mut self, id: u32, is_hostile: bool) {
+    fn open(&mut self, id: u32, manners: Manners) {
+        self.send_open(id, manners);
+        self.turn();
+    }
+
+    fn send_open(&self, id: u32, manners: Manners) {
         let seen = Arc::clone(&self.seen);
         let build: Build = Box::new(move |place: Place| {
             let told = place.memory.flag(TOLD).map_err(|error| error.to_string())?;
-            let service = Played { seen, told, queue: place.queue, id, is_ending: false, is_hostile };
+            let service = Played { seen, told, queue: place.queue, id, is_ending: false, manners };
             Ok(Built { service: Box::new(service), answer: Some(vec![id as u8]) })
         });
         let memory = self.memory.clone();
         self.send(Mail::Open { session: 1, id, queue: Some(3), memory, build });
-        self.turn();
     }
 
     /// Turns until nothing is hot.
@@ -138,7 +154,7 @@ impl Fixture {
 #[test]
 fn a_cold_object_is_looked_at_only_when_its_doorbell_rings() {
     let mut fixture = Fixture::new();
-    fixture.open(7, false);
+    fixture.open(7, Manners::Good);
     assert!(
         matches!(fixture.said(), Some((1, Said::Opened { id: 7, outcome: Ok(answer) })) if answer == [7])
     );
@@ -160,7 +176,7 @@ fn a_cold_object_is_looked_at_only_when_its_doorbell_rings() {
 #[test]
 fn doorbells_of_objects_that_are_not_there_are_nothing() {
     let mut fixture = Fixture::new();
-    fixture.open(7, false);
+    fixture.open(7, Manners::Good);
     for entry in [doorbell::entry(8), [u64::MAX; 8]] {
         assert!(fixture.doorbells.push(&entry).unwrap());
     }
@@ -183,7 +199,7 @@ fn a_queue_is_told_and_its_thread_woken() {
     let receiver = RefCell::new(entries::Receiver::new(&fixture.memory, ring).unwrap());
     let fixture = RefCell::new(fixture);
     let has_come = ours.wait::<io::Error>(Some(Duration::from_secs(60)), || {
-        fixture.borrow_mut().open(7, false);
+        fixture.borrow_mut().open(7, Manners::Good);
         Ok(false)
     });
     assert!(has_come.unwrap(), "the flag was armed, and nobody rang");
@@ -194,7 +210,7 @@ fn a_queue_is_told_and_its_thread_woken() {
 #[test]
 fn an_end_is_told_once_it_is_reached_and_that_of_nothing_at_once() {
     let mut fixture = Fixture::new();
-    fixture.open(7, false);
+    fixture.open(7, Manners::Good);
     fixture.said();
     for id in [7, 8] {
         let ending = Ending::Asked(isolane_attach::control::End::Release);
@@ -208,8 +224,8 @@ fn an_end_is_told_once_it_is_reached_and_that_of_nothing_at_once() {
 #[test]
 fn a_session_that_is_over_takes_its_objects_along_and_no_others() {
     let mut fixture = Fixture::new();
-    fixture.open(7, false);
-    fixture.open(8, false);
+    fixture.open(7, Manners::Good);
+    fixture.open(8, Manners::Good);
     fixture.send(Mail::EndSession { session: 2 });
     fixture.turn();
     assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 0);
@@ -222,16 +238,28 @@ fn a_session_that_is_over_takes_its_objects_along_and_no_others() {
 #[test]
 fn a_hostile_object_is_told_of_and_dropped() {
     let mut fixture = Fixture::new();
-    fixture.open(7, true);
+    fixture.open(7, Manners::Lies);
     assert!(matches!(fixture.said(), Some((1, Said::Opened { .. }))));
     assert!(matches!(fixture.said(), Some((1, Said::Hostile { why })) if why == "it lies"));
     assert!(fixture.core.objects.is_empty());
 }
 
 #[test]
+fn an_object_that_always_wants_to_hear_of_something_else_is_looked_at_once_a_turn() {
+    let mut fixture = Fixture::new();
+    fixture.send_open(7, Manners::Flips);
+    for _ in 0..3 {
+        assert!(fixture.core.turn().unwrap());
+        assert_eq!(fixture.looks(), 1);
+    }
+    fixture.send(Mail::Halt);
+    assert!(!fixture.core.turn().unwrap(), "mail is read between two looks");
+}
+
+#[test]
 fn a_stop_ends_all_objects_and_then_the_core() {
     let mut fixture = Fixture::new();
-    fixture.open(7, false);
+    fixture.open(7, Manners::Good);
     fixture.send(Mail::Stop);
     while fixture.core.turn().unwrap() {}
     assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 1);
