@@ -1,7 +1,7 @@
 //! The objects of a core: which there are, and which are hot.
 //!
-//! Invariant: an object is in the list of hot ones at most once, and a key from the kernel that is older than
-//! the object in its slot finds nothing.
+//! Invariant: an object is in the list of hot ones at most once, and knows where, so that none is searched for;
+//! and a key from the kernel that is older than the object in its slot finds nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -17,7 +17,8 @@ pub(super) struct Slot {
     pub worked: Instant,
     /// Its application waits to be told that it is there.
     pub is_opening: bool,
-    is_hot: bool,
+    /// Where it is in the list of hot ones, if it is.
+    hot_at: Option<usize>,
     generation: u32,
     alarm: Option<Instant>,
 }
@@ -48,7 +49,7 @@ impl Objects {
             service,
             worked: now,
             is_opening: false,
-            is_hot: false,
+            hot_at: None,
             generation: self.generation,
             alarm: None,
         });
@@ -57,7 +58,7 @@ impl Objects {
         index
     }
 
-    /// Lets an object go.
+    /// Lets an object go. If it was hot, the last hot one takes its place among them.
     pub fn remove(&mut self, index: u32) -> Option<Slot> {
         let slot = self.slots.get_mut(index as usize)?.take()?;
         self.free.push(index);
@@ -67,10 +68,19 @@ impl Objects {
         if let Some(alarm) = slot.alarm {
             self.alarms.remove(&(alarm, index));
         }
-        if slot.is_hot {
-            self.hot.retain(|other| *other != index);
+        if let Some(at) = slot.hot_at {
+            self.unlist(at);
         }
         Some(slot)
+    }
+
+    /// Takes the `at`th of the hot ones out of their list; the last one takes its place.
+    fn unlist(&mut self, at: usize) -> u32 {
+        let index = self.hot.swap_remove(at);
+        if let Some(moved) = self.hot.get(at).and_then(|moved| self.slots[*moved as usize].as_mut()) {
+            moved.hot_at = Some(at);
+        }
+        index
     }
 
     pub fn at(&mut self, index: u32) -> Option<&mut Slot> {
@@ -101,8 +111,8 @@ impl Objects {
     pub fn heat(&mut self, index: u32, now: Instant) {
         let Some(slot) = self.slots.get_mut(index as usize).and_then(Option::as_mut) else { return };
         slot.worked = now;
-        if !slot.is_hot {
-            slot.is_hot = true;
+        if slot.hot_at.is_none() {
+            slot.hot_at = Some(self.hot.len());
             self.hot.push(index);
         }
         if let Some(alarm) = slot.alarm.take() {
@@ -112,9 +122,9 @@ impl Objects {
 
     /// Has it looked at no more: the `at`th of the hot ones.
     pub fn cool(&mut self, at: usize) {
-        let index = self.hot.swap_remove(at);
+        let index = self.unlist(at);
         let Some(slot) = self.slots[index as usize].as_mut() else { return };
-        slot.is_hot = false;
+        slot.hot_at = None;
         slot.alarm = slot.service.deadline();
         if let Some(alarm) = slot.alarm {
             self.alarms.insert((alarm, index), ());
@@ -164,9 +174,11 @@ const GENERATION_MASK: u32 = (1 << 24) - 1;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use isolane_ring::Flag;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::service::{Ending, Hostile, Looked, Ready, Turn};
@@ -216,6 +228,43 @@ mod tests {
         assert!(!objects.has_hot());
         objects.ring_alarms(later);
         assert_eq!((objects.hot(0).unwrap().1.id, objects.next_alarm()), (1, None));
+    }
+
+    proptest! {
+        #[test]
+        fn the_hot_are_those_that_were_heated_and_neither_cooled_nor_removed(
+            steps in prop::collection::vec((0usize..3, 0usize..8), 0..200),
+        ) {
+            let (mut objects, now) = (Objects::default(), Instant::now());
+            let all: Vec<u32> = (0..8).map(|id| objects.insert((1, id), idle(None), now)).collect();
+            let mut hot: BTreeSet<u32> = all.iter().copied().collect();
+            let mut gone = BTreeSet::new();
+            for (what, which) in steps {
+                match what {
+                    0 if !gone.contains(&all[which]) => {
+                        objects.heat(all[which], now);
+                        hot.insert(all[which]);
+                    }
+                    1 => {
+                        if let Some(index) = objects.hot(which).map(|(index, _)| index) {
+                            objects.cool(which);
+                            hot.remove(&index);
+                        }
+                    }
+                    2 => {
+                        prop_assert_eq!(objects.remove(all[which]).is_some(), gone.insert(all[which]));
+                        hot.remove(&all[which]);
+                    }
+                    _ => {}
+                }
+                let mut listed = Vec::new();
+                while let Some((index, _)) = objects.hot(listed.len()) {
+                    listed.push(index);
+                }
+                listed.sort_unstable();
+                prop_assert_eq!(listed, hot.iter().copied().collect::<Vec<_>>());
+            }
+        }
     }
 
     #[test]
