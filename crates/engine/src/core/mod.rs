@@ -5,8 +5,8 @@
 //! nothing is hot, and nothing has been for a while, the core arms the flags of all doorbells, looks once
 //! more, and sleeps.
 //!
-//! Threads: all of it belongs to one. Invariant: a turn is bounded, for each hot object is looked at once, and a
-//! client can do no more than to keep its own objects hot.
+//! Threads: all of it belongs to one. Invariant: a turn is bounded, for each hot object is looked at once and so
+//! many doorbells of each session are answered, and a client can do no more than to keep its own objects hot.
 
 mod mail;
 mod objects;

@@ -64,8 +64,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Names the objects whose doorbells were rung, and sessions whose rings cannot be; says whether there was
-    /// something.
+    /// Names the objects whose doorbells were rung, so many of each session as a turn takes, and sessions whose
+    /// rings cannot be; says whether there was something, so that there may be more.
     pub fn look(
         &mut self,
         mut on_bell: impl FnMut(u32, u32),
@@ -83,9 +83,8 @@ impl Ports {
                 }
             }
             has_rung = true;
-            while let Some(entry) = port.receiver.pop() {
-                doorbell::object(&entry).into_iter().for_each(|id| on_bell(*session, id));
-            }
+            let entries = std::iter::from_fn(|| port.receiver.pop()).take(QUANTUM);
+            entries.filter_map(|entry| doorbell::object(&entry)).for_each(|id| on_bell(*session, id));
             port.receiver.publish();
         }
         has_rung
@@ -112,3 +111,5 @@ pub(super) fn session(key: u64) -> Option<u32> {
 }
 
 const BELL: u64 = 1 << 62;
+/// Doorbells of one session that a turn answers.
+const QUANTUM: usize = 64;

@@ -86,14 +86,18 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
+        Fixture::with(PORT)
+    }
+
+    fn with(port: PortPlace) -> Fixture {
         let (epoll, ours) = (Epoll::new().unwrap(), Epoll::new().unwrap());
         let (mail, inbox) = mailbox::unbounded(epoll.sleeper().waker());
         let (control, notices) = mailbox::unbounded(ours.sleeper().waker());
         // Never sleeps, and lets objects become cold at once.
         let spin = Spin::new(Mode::Poll, Duration::ZERO, Instant::now());
-        let memory = Memory::create("core", 4 * PAGE_SIZE).unwrap();
-        let ring = PORT.ring().unwrap();
-        let (bell, theirs) = Bell::new(memory.flag(PORT.flag()).unwrap()).unwrap();
+        let memory = Memory::create("core", 32 * PAGE_SIZE).unwrap();
+        let ring = port.ring().unwrap();
+        let (bell, theirs) = Bell::new(memory.flag(port.flag()).unwrap()).unwrap();
         let fixture = Fixture {
             core: Core::new(0, epoll, inbox, control, spin),
             mail,
@@ -104,7 +108,7 @@ impl Fixture {
             seen: Arc::default(),
         };
         let receiver = entries::Receiver::new(&memory, ring).unwrap();
-        let bell = Bell::with(memory.flag(PORT.flag()).unwrap(), Socket::new(theirs)).unwrap();
+        let bell = Bell::with(memory.flag(port.flag()).unwrap(), Socket::new(theirs)).unwrap();
         fixture.send(Mail::Port { session: 1, receiver, bell });
         fixture
     }
@@ -186,10 +190,36 @@ fn doorbells_of_objects_that_are_not_there_are_nothing() {
     assert_eq!(fixture.looks(), 0);
 }
 
+/// And the core does not sleep on those that a turn has left.
+#[test]
+fn a_flood_of_doorbells_is_answered_over_many_turns_and_to_the_last() {
+    let mut fixture = Fixture::with(PortPlace { offset: 0, entries: 1024 });
+    fixture.open(7, Manners::Good);
+    fixture.looks();
+    for id in (0..1024).map(|number| if number < 1023 { 8 } else { 7 }) {
+        assert!(fixture.doorbells.push(&doorbell::entry(id)).unwrap());
+    }
+    fixture.doorbells.publish();
+    let Fixture { mut core, mail, seen, .. } = fixture;
+    core.spin = Spin::new(Mode::Sleep, Duration::ZERO, Instant::now());
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while seen.looks.load(Ordering::Relaxed) == 0 && start.elapsed() < Duration::from_secs(30) {
+                std::thread::yield_now();
+            }
+            assert!(mail.send(Mail::Halt).is_ok());
+        });
+        let turns = std::iter::from_fn(|| core.turn().unwrap().then_some(())).count();
+        assert!(turns >= 8, "all were answered in {turns} turns");
+    });
+    assert!(seen.looks.load(Ordering::Relaxed) > 0, "it sleeps before the last is answered");
+}
+
 #[test]
 fn a_queue_is_told_and_its_thread_woken() {
     let fixture = Fixture::new();
-    let place = QueuePlace { offset: PAGE_SIZE as u64, cores: 1, entries: 4 };
+    let place = QueuePlace { offset: 30 * PAGE_SIZE as u64, cores: 1, entries: 4 };
     let ring = place.ring(0).unwrap();
     let (ours, theirs) = Bell::new(fixture.memory.flag(place.flag()).unwrap()).unwrap();
     let bell = Bell::with(fixture.memory.flag(place.flag()).unwrap(), Socket::new(theirs)).unwrap();
@@ -266,4 +296,4 @@ fn a_stop_ends_all_objects_and_then_the_core() {
 }
 
 const PORT: PortPlace = PortPlace { offset: 0, entries: 8 };
-const TOLD: u64 = 3 * PAGE_SIZE as u64;
+const TOLD: u64 = 31 * PAGE_SIZE as u64;
