@@ -79,6 +79,14 @@ pub enum EngineError {
         /// Why not, and what to do.
         why: String,
     },
+    /// The engine's program cannot be started.
+    #[error("{file} cannot be started: {source}{}", remedy(source))]
+    Program {
+        /// Its file.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The engine's process has ended before it served anybody.
     #[error("the engine did not start: {why}")]
     Start {

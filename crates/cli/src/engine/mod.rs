@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use isolane_engine::supervisor::{self, Options, Wishes, supervised};
+use isolane_engine::supervisor::{self, Options, Program, Wishes, supervised};
 use isolane_engine::{Config, Limits};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -38,7 +38,8 @@ use crate::units::{parse_bytes, parse_time};
 ///
 /// SIGINT and SIGTERM end the engine in order: what was written is handed
 /// back or finished (for at most 5 s). A second signal ends it at once.
-/// SIGHUP starts the engine anew, from the program's file as it is then.
+/// SIGHUP starts the engine anew, from the program's file as it is then; if
+/// that does not run, the log says why and the engine goes on as it is.
 ///
 /// Applications of the same user and of root may attach, and those of users
 /// named with --allow-uid, for whom the socket must be in a folder that they
@@ -132,13 +133,14 @@ fn configure(args: &Args) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// The engine's program: this one, as its file is when it is started, called as this was.
-fn program() -> Result<Box<dyn FnMut() -> Command>, Failure> {
-    let program = std::env::current_exe().context("cannot find this program's file")?;
+/// The engine's program: this one, as its file is when it is started or as it runs here, called as this was.
+fn program() -> Result<Box<dyn FnMut(Program) -> Command>, Failure> {
+    let path = std::env::current_exe().context("cannot find this program's file")?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    Ok(Box::new(move || {
+    Ok(Box::new(move |program| {
         // Without its file, what runs here is as good.
-        let file = if program.is_file() { &program } else { Path::new("/proc/self/exe") };
+        let is_newest = program == Program::Newest && path.is_file();
+        let file = if is_newest { &path } else { Path::new("/proc/self/exe") };
         let mut command = Command::new(file);
         command.args(&arguments).arg("--supervised");
         command

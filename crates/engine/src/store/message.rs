@@ -11,6 +11,8 @@ pub(crate) enum ToSupervisor {
     Deposit { key: u64, record: Vec<u8> },
     /// Keep that no more.
     Withdraw { key: u64 },
+    /// First of all: what it speaks ([`LINK_VERSION`]). This message is the same in every version.
+    Here { version: u32 },
     /// It serves.
     Ready,
     /// Nobody has been attached for as long as an engine may wait for somebody.
@@ -43,6 +45,10 @@ impl ToSupervisor {
         match self {
             ToSupervisor::Deposit { key, record } => keyed(&mut sink, DEPOSIT, *key, Some(record)),
             ToSupervisor::Withdraw { key } => keyed(&mut sink, WITHDRAW, *key, None),
+            ToSupervisor::Here { version } => {
+                sink.u16(HERE);
+                sink.u32(*version);
+            }
             ToSupervisor::Ready => sink.u16(READY),
             ToSupervisor::Idle => sink.u16(IDLE),
         }
@@ -57,6 +63,7 @@ impl ToSupervisor {
                 ToSupervisor::Deposit { key, record: source.bytes("the record", Record::BYTES_MAX)? }
             }
             WITHDRAW => ToSupervisor::Withdraw { key: source.u64("the key")? },
+            HERE => ToSupervisor::Here { version: source.u32("the version")? },
             READY => ToSupervisor::Ready,
             IDLE => ToSupervisor::Idle,
             _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
@@ -115,6 +122,7 @@ const DEPOSIT: u16 = 1;
 const WITHDRAW: u16 = 2;
 const READY: u16 = 3;
 const IDLE: u16 = 4;
+const HERE: u16 = 5;
 const KEPT: u16 = 0x81;
 const GO: u16 = 0x82;
 const DEPOSITED: u16 = 0x83;

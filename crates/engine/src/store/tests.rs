@@ -27,7 +27,8 @@ fn the_longest_records_fit_and_come_back() {
 
 #[test]
 fn every_message_comes_back() {
-    for message in [ToSupervisor::Withdraw { key: 1 }, ToSupervisor::Ready, ToSupervisor::Idle] {
+    let here = ToSupervisor::Here { version: 7 };
+    for message in [here, ToSupervisor::Withdraw { key: 1 }, ToSupervisor::Ready, ToSupervisor::Idle] {
         assert_eq!(ToSupervisor::decode(&message.encode()), Ok(message));
     }
     let go = ToEngine::Go { version: 1, epoch: 2 };
@@ -36,6 +37,8 @@ fn every_message_comes_back() {
         assert_eq!(ToEngine::decode(&message.encode()), Ok(message));
     }
     assert!(ToEngine::decode(&ToSupervisor::Ready.encode()).is_err());
+    let here = ToSupervisor::Here { version: 0x0a0b_0c0d }.encode();
+    assert_eq!(here, [5, 0, 0x0d, 0x0c, 0x0b, 0x0a], "as in every version");
 }
 
 #[test]

@@ -5,8 +5,10 @@
 //! and does no work of theirs: so there is little for it to die of. Its own death is the end of the engine
 //! ([`supervised`]), and of all sessions.
 //!
-//! An engine that dies again and again is started again with growing pauses. Invariant: the next engine is
-//! started only when no thread of the last one is left, and it is handed all that the last one has deposited.
+//! An engine that dies again and again is started again with growing pauses. One whose program does not live long
+//! enough to serve, or speaks another [version](crate::store), is followed by the program that the supervisor
+//! runs; an upgrade to such a program leaves the engine that runs. Invariant: the next engine is
+//! begins only when no thread of the last one is left, and it is handed all that the last one has deposited.
 
 mod child;
 mod seat;
@@ -24,9 +26,9 @@ use rustix::io::Errno;
 
 use crate::EngineError;
 use crate::reserve::Reserve;
-use crate::store::{LINK_VERSION, ToEngine, ToSupervisor};
+use crate::store::{ToEngine, ToSupervisor};
 
-use child::Child;
+use child::{Child, End, Stage};
 use seat::Seat;
 use shelf::Shelf;
 pub use supervised::supervised;
@@ -36,9 +38,18 @@ pub struct Options {
     /// Where clients attach.
     pub path: PathBuf,
     /// The engine's program: it is to call [`supervised`] with its standard input. Asked for each start.
-    pub program: Box<dyn FnMut() -> Command>,
+    pub program: Box<dyn FnMut(Program) -> Command>,
     /// Called once, when the first engine serves.
     pub on_ready: Box<dyn FnMut()>,
+}
+
+/// Which program an engine is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// What is in the program's file when the engine is started.
+    Newest,
+    /// What the supervisor runs itself: it works, and speaks as the supervisor does.
+    Own,
 }
 
 /// What somebody wants of a supervisor: each becomes readable, and is read, when it is wanted.
@@ -59,6 +70,10 @@ struct Supervisor {
     /// For the start of the next engine.
     reserve: Reserve,
     epoch: u64,
+    /// What is started next.
+    program: Program,
+    /// A process that is to be the next engine, while the one before still serves.
+    next: Option<Child>,
     was_ready: bool,
     pause: Duration,
 }
@@ -91,6 +106,8 @@ pub fn supervise(options: Options, wishes: Wishes) -> Result<(), EngineError> {
         shelf,
         reserve: Reserve::take(RESERVE),
         epoch: 0,
+        program: Program::Newest,
+        next: None,
         was_ready: false,
         pause: Duration::ZERO,
     };
@@ -103,53 +120,80 @@ impl Supervisor {
     fn run_engine(&mut self) -> Result<bool, EngineError> {
         self.epoch += 1;
         let started = Instant::now();
-        self.reserve.release();
-        let started_child = Child::start(&mut (self.options.program)());
-        self.reserve.refill();
-        let mut child = match started_child {
+        let mut child = match self.next.take().map_or_else(|| self.start(self.program), Ok) {
             Ok(child) => child,
-            Err(error) if self.was_ready => {
-                log::error!("{error}; it is tried again");
-                return self.rest(Duration::ZERO);
-            }
+            Err(error) if self.was_ready => return self.on_unstartable(&error),
             Err(error) => return Err(error),
         };
-        self.hand_over(&mut child);
+        if child.stage() == Stage::Here {
+            self.hand_over(&mut child);
+        }
         let mut aim = Aim::Serve;
-        let how = loop {
-            if let Some(status) = self.attend(&mut child, &mut aim)? {
-                break status;
+        let end = loop {
+            if let Some(end) = self.attend(&mut child, &mut aim)? {
+                break end;
             }
         };
         if matches!(aim, Aim::Stop(_)) {
             return Ok(false);
         }
         if !self.was_ready {
-            return Err(EngineError::Start { why: how });
+            return Err(EngineError::Start { why: end.how });
         }
         if matches!(aim, Aim::Replace(_)) {
             return Ok(true);
         }
-        log::error!("the engine has died ({how}) and is started again");
+        if child.stage() != Stage::Ready && child.program() == Program::Newest && !end.is_killed {
+            self.go_back(&format!("{} has ended before it served ({})", child.file(), end.how));
+            return Ok(true);
+        }
+        log::error!("the engine has died ({}) and is started again", end.how);
         self.rest(started.elapsed())
     }
 
+    fn start(&mut self, program: Program) -> Result<Child, EngineError> {
+        self.reserve.release();
+        let started = Child::start(program, &mut (self.options.program)(program));
+        self.reserve.refill();
+        started
+    }
+
+    /// There is an engine to be, but no process of it.
+    fn on_unstartable(&mut self, error: &EngineError) -> Result<bool, EngineError> {
+        if self.program == Program::Newest {
+            self.go_back(&error.to_string());
+            return Ok(true);
+        }
+        log::error!("{error}; it is tried again");
+        self.rest(Duration::ZERO)
+    }
+
+    /// The program's file is no engine that lives: what works is the one that this process runs.
+    fn go_back(&mut self, why: &str) {
+        self.program = Program::Own;
+        log::error!(
+            "{why}; the engine goes on with the program that the supervisor runs. Put one there that works, and send \
+             SIGHUP"
+        );
+    }
+
     fn hand_over(&self, child: &mut Child) {
-        child.hand_over(self.shelf.keys());
-        child.say(ToEngine::Go { version: LINK_VERSION, epoch: self.epoch });
+        child.hand_over(self.shelf.keys(), self.epoch);
     }
 
     /// Waits for the next that happens, and acts on it. Returns how the engine has ended, if it has.
-    fn attend(&mut self, child: &mut Child, aim: &mut Aim) -> Result<Option<String>, EngineError> {
+    fn attend(&mut self, child: &mut Child, aim: &mut Aim) -> Result<Option<End>, EngineError> {
         child.flush(&self.shelf, &self.seat);
         let until = match *aim {
             Aim::Serve => None,
             Aim::Replace(until) | Aim::Stop(until) => Some(until),
         };
-        let [dies, link, stop, upgrade] = self.wait(child, until)?;
-        if until.is_some_and(|until| Instant::now() >= until) {
+        let [dies, link, stop, upgrade, next] = self.wait(child, until)?;
+        let now = Instant::now();
+        if until.is_some_and(|until| now >= until) {
             child.kill();
         }
+        child.on_time(now);
         if link {
             while let Some((message, descriptors)) = child.receive() {
                 self.on_message(child, aim, message, descriptors);
@@ -161,13 +205,47 @@ impl Supervisor {
                 _ => self.stop(child, aim),
             }
         }
-        if upgrade && drained(&self.wishes.upgrade) && *aim == Aim::Serve {
+        if upgrade && drained(&self.wishes.upgrade) && *aim == Aim::Serve && self.next.is_none() {
+            self.prepare_next();
+        }
+        if self.attend_next(next, now)? && *aim == Aim::Serve {
             log::info!("the engine is started anew");
-            *aim = Aim::Replace(Instant::now() + HALT_MAX);
+            self.program = Program::Newest;
+            *aim = Aim::Replace(now + HALT_MAX);
             child.say(ToEngine::Halt);
         }
         // What it has said last was heard above.
         if dies { child.wait().map(Some) } else { Ok(None) }
+    }
+
+    /// Starts a process of what the program's file is now. The engine makes room for it once it has said that it
+    /// can take its place.
+    fn prepare_next(&mut self) {
+        match self.start(Program::Newest) {
+            Ok(next) => self.next = Some(next),
+            Err(error) => decline(&error.to_string()),
+        }
+    }
+
+    /// Hears the process that is to be the next engine; true if it can take the place of the one that runs.
+    fn attend_next(&mut self, is_ready: bool, now: Instant) -> Result<bool, EngineError> {
+        let Some(next) = &mut self.next else { return Ok(false) };
+        next.on_time(now);
+        if !is_ready || next.stage() == Stage::Here {
+            return Ok(next.stage() == Stage::Here);
+        }
+        if next.has_hung_up() {
+            let end = next.wait()?;
+            decline(&format!("{} cannot take its place ({})", next.file(), end.how));
+            self.next = None;
+            return Ok(false);
+        }
+        match next.receive() {
+            Some((ToSupervisor::Here { version }, _)) => next.on_here(version),
+            Some(_) => next.on_silence(),
+            None => {}
+        }
+        Ok(next.stage() == Stage::Here)
     }
 
     fn on_message(
@@ -178,12 +256,19 @@ impl Supervisor {
         descriptors: Vec<OwnedFd>,
     ) {
         match message {
+            ToSupervisor::Here { version } => {
+                child.on_here(version);
+                if child.stage() == Stage::Here {
+                    self.hand_over(child);
+                }
+            }
             ToSupervisor::Deposit { key, record } => {
                 self.shelf.put(key, record, descriptors);
                 child.say(ToEngine::Deposited { key });
             }
             ToSupervisor::Withdraw { key } => self.shelf.remove(key),
             ToSupervisor::Ready => {
+                child.on_ready();
                 if !std::mem::replace(&mut self.was_ready, true) {
                     (self.options.on_ready)();
                 }
@@ -198,33 +283,46 @@ impl Supervisor {
     fn stop(&mut self, child: &mut Child, aim: &mut Aim) {
         // Nobody is to find an engine that ends.
         self.seat.leave();
+        self.next = None;
         *aim = Aim::Stop(Instant::now() + STOP_MAX);
-        child.say(ToEngine::Stop);
+        match child.stage() {
+            Stage::Silent(_) | Stage::Here => child.kill(),
+            Stage::Entrusted | Stage::Ready => child.say(ToEngine::Stop),
+        }
     }
 
-    /// Which have become ready: the engine's end, what it says (or room to say more to it), and both wishes.
-    fn wait(&self, child: &Child, until: Option<Instant>) -> Result<[bool; 4], EngineError> {
+    /// Which have become ready: the engine's end, what it says (or room to say more to it), both wishes, and what
+    /// the next engine says.
+    fn wait(&self, child: &Child, until: Option<Instant>) -> Result<[bool; 5], EngineError> {
         let link = PollFlags::IN | if child.has_more_to_say() { PollFlags::OUT } else { PollFlags::empty() };
         let mut watched = [
             PollFd::from_borrowed_fd(child.process(), PollFlags::IN),
             PollFd::from_borrowed_fd(child.link(), link),
             PollFd::new(&self.wishes.stop, PollFlags::IN),
             PollFd::new(&self.wishes.upgrade, PollFlags::IN),
+            // Nobody's link: nothing is to be heard.
+            PollFd::new(&self.wishes.upgrade, PollFlags::empty()),
         ];
+        if let Some(next) = self.next.as_ref().filter(|next| next.stage() != Stage::Here) {
+            let source = if next.has_hung_up() { next.process() } else { next.link() };
+            watched[4] = PollFd::from_borrowed_fd(source, PollFlags::IN);
+        }
         // An engine that has hung up is about to end; nothing more is heard of it.
         let is_deaf = child.has_hung_up();
         if is_deaf {
             watched[1] = PollFd::new(&self.wishes.stop, PollFlags::empty());
         }
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = left.into_iter().chain(child.is_crowded().then_some(CROWDED)).min().map(timespec);
+        let deadlines = [Some(child), self.next.as_ref()].into_iter().flatten().filter_map(Child::deadline);
+        let left = until.into_iter().chain(deadlines);
+        let left = left.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.chain(child.is_crowded().then_some(CROWDED)).min().map(timespec);
         match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(EngineError::system("cannot wait for the engine", error)),
         }
         let ready = std::array::from_fn(|at: usize| !watched[at].revents().is_empty());
-        let [dies, link, stop, upgrade] = ready;
-        Ok([dies, (link || dies) && !is_deaf, stop, upgrade])
+        let [dies, link, stop, upgrade, next] = ready;
+        Ok([dies, (link || dies) && !is_deaf, stop, upgrade, next])
     }
 
     /// Pauses before the next start, longer each time if the last engine has not lived long. False if somebody
@@ -243,6 +341,14 @@ impl Supervisor {
             Err(error) => Err(EngineError::system("cannot wait to start the engine again", error)),
         }
     }
+}
+
+/// There is no next engine yet.
+fn decline(why: &str) {
+    log::error!(
+        "the engine is not started anew, and goes on as it is: {why}; put a program there that works, and send SIGHUP \
+         once more"
+    );
 }
 
 /// Reads what made a wish readable; false if there was nothing.

@@ -26,6 +26,8 @@ pub fn supervised(config: Config, link: OwnedFd) -> Result<(), EngineError> {
         .map_err(|error| EngineError::system("cannot have more descriptors", error))?;
     let wire =
         Wire::new(link.try_clone().map_err(|error| EngineError::system("cannot have its link", error))?);
+    // A supervisor that has gone is noticed by the next call.
+    let _ = wire.send(&ToSupervisor::Here { version: LINK_VERSION }.encode(), &[], true);
     let reserve = Reserve::of_engine(config.cores.len());
     let Handed { kept, listener, epoch } = take_over(&wire)?;
     drop(reserve);
