@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 
 use isolane_attach::stream::Stream;
 use isolane_attach::{AttachError, Options, Session};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with,
+};
 
 /// A running `isolane engine`, ended with the test.
 struct Engine {
@@ -200,4 +204,24 @@ fn a_supervisor_without_descriptors_refuses_what_is_new_and_keeps_its_engine() {
     names_the_remedy(&engine.try_attach().unwrap_err());
     assert_eq!(engine.pid(), pid, "{}", engine.log());
     goes_on(&engine, &session, streams);
+}
+
+#[test]
+fn clients_that_are_dropped_again_and_again_do_not_fill_the_log() {
+    const CLIENTS: usize = 500;
+    let engine = Engine::start(1000);
+    for _ in 0..CLIENTS {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(engine.path()).unwrap()).unwrap();
+        send(&socket, b"no message", SendFlags::empty()).unwrap();
+        // It says why, and hangs up.
+        let mut bytes = [0; 2048];
+        while recv(&socket, &mut bytes[..], RecvFlags::empty()).unwrap().0 > 0 {}
+    }
+    let lines = || engine.log().lines().filter(|line| line.contains("is dropped")).count();
+    assert!((1..50).contains(&lines()), "{}", engine.log());
+    let count = format!("{} more lines about clients of user", CLIENTS - lines());
+    until("the others are counted", || engine.log().contains(&count).then_some(()));
+    engine.attach();
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, sockopt};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A socket that an application has, too, and that is closed elsewhere when this is dropped.
 #[derive(Debug)]
@@ -69,6 +69,8 @@ struct Closer {
     /// Threads less sockets that are due or being closed, as far as that is above 0.
     idle: Arc<AtomicUsize>,
     threads: AtomicUsize,
+    /// That no thread can be started was said, and has not ended since.
+    has_failed: AtomicBool,
 }
 
 impl Closer {
@@ -87,14 +89,24 @@ impl Closer {
     fn new() -> Closer {
         let (sockets, due) = channel();
         let due = Arc::new(Mutex::new(due));
-        Closer { sockets, due, idle: Arc::default(), threads: AtomicUsize::new(0) }
+        Closer {
+            sockets,
+            due,
+            idle: Arc::default(),
+            threads: AtomicUsize::new(0),
+            has_failed: AtomicBool::new(false),
+        }
     }
 
     fn close(&self, socket: OwnedFd) {
         let takes_one = |idle: usize| idle.checked_sub(1);
         let has_idle = self.idle.fetch_update(Ordering::AcqRel, Ordering::Acquire, takes_one).is_ok();
-        if !has_idle && let Err(error) = self.start() {
-            log::warn!("cannot start a thread that closes descriptors: {error}");
+        if !has_idle {
+            let outcome = self.start();
+            if let (Err(error), false) = (&outcome, self.has_failed.swap(outcome.is_err(), Ordering::Relaxed))
+            {
+                log::warn!("cannot start a thread that closes descriptors: {error}");
+            }
         }
         // It waits for a thread, or is closed right here if there never was one.
         if self.threads.load(Ordering::Acquire) > 0 {

@@ -14,7 +14,6 @@ use rustix::net::{
 };
 use rustix::process::getuid;
 
-use crate::closer;
 use crate::{Config, EngineError};
 
 /// A socket that listens.
@@ -26,6 +25,16 @@ pub(crate) struct Door(OwnedFd);
 pub(crate) struct Peer {
     pub pid: i32,
     pub uid: u32,
+}
+
+impl Peer {
+    /// Of whom the kernel has said nothing.
+    pub const UNKNOWN: Peer = Peer { pid: 0, uid: u32::MAX };
+
+    /// Whether it may come in.
+    pub fn may_attach(self, config: &Config) -> bool {
+        is_safe(self.uid) || config.allowed_uids.contains(&self.uid)
+    }
 }
 
 impl fmt::Display for Peer {
@@ -95,8 +104,8 @@ impl Door {
         Door(listener)
     }
 
-    /// The next who may come in; who may not is turned away. `None` if nobody is there.
-    pub fn accept(&self, config: &Config) -> io::Result<Option<(Wire, Peer)>> {
+    /// The next who knocks. `None` if nobody is there.
+    pub fn accept(&self) -> io::Result<Option<(Wire, Peer)>> {
         loop {
             let socket = match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => socket,
@@ -107,11 +116,7 @@ impl Door {
             };
             let credentials = sockopt::socket_peercred(&socket)?;
             let peer = Peer { pid: credentials.pid.as_raw_nonzero().get(), uid: credentials.uid.as_raw() };
-            if is_safe(peer.uid) || config.allowed_uids.contains(&peer.uid) {
-                return Ok(Some((Wire::new(socket), peer)));
-            }
-            closer::close(socket);
-            log::warn!("{peer} is turned away: it is neither the engine's user, nor root, nor allowed");
+            return Ok(Some((Wire::new(socket), peer)));
         }
     }
 }

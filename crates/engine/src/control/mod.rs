@@ -4,9 +4,11 @@
 //! none of a client whose last request is not answered, so that a flood keeps only its sender waiting.
 //!
 //! Invariant: whatever a client sends concerns that client alone. What no client of ours would send drops its
-//! sender with one line in the log, which names it; what exceeds a limit is refused.
+//! sender with one line in the log, which names it, or, after a few about the same user, a count; what exceeds a
+//! limit is refused.
 
 mod client;
+mod complaints;
 mod door;
 mod plan;
 mod request;
@@ -29,7 +31,9 @@ use crate::store::{Store, ToSupervisor};
 use crate::volume::Volumes;
 
 use client::{Answers, Attached, Client, UNASKED};
+use complaints::Complaints;
 pub(crate) use door::Door;
+use door::Peer;
 pub use door::{listen, make_folder};
 use request::NO_DESCRIPTORS;
 
@@ -55,6 +59,7 @@ pub(crate) struct Control {
     last_core: u32,
     store: Arc<Store>,
     reserve: Reserve,
+    complaints: Complaints,
     /// Since when nobody has been attached.
     idle: Option<Instant>,
 }
@@ -99,6 +104,7 @@ impl Control {
             last_core: 0,
             store,
             reserve,
+            complaints: Complaints::default(),
             idle: None,
         })
     }
@@ -153,12 +159,18 @@ impl Control {
         if !self.may_admit() {
             return;
         }
-        match self.door.accept(&self.config) {
+        match self.door.accept() {
+            Ok(Some((wire, peer))) if !peer.may_attach(&self.config) => {
+                let why = "it is neither of the engine's user, nor of root, nor of one that is allowed";
+                self.complain(peer, &format!("{peer} is turned away: {why}"));
+                closer::close(wire.into());
+            }
             Ok(Some((wire, peer))) => {
                 self.last_session = self.next_session();
                 let session = self.last_session;
                 if let Err(why) = self.epoll.add(&wire, session.into()) {
-                    log::warn!("{peer} is turned away: the engine cannot watch its connection: {why}");
+                    let why = format!("the engine cannot watch its connection: {why}");
+                    self.complain(peer, &format!("{peer} is turned away: {why}"));
                     closer::close(wire.into());
                     return;
                 }
@@ -169,7 +181,8 @@ impl Control {
             Ok(None) => self.is_knocked = false,
             Err(error) if !remedy(&error).is_empty() && self.turn_away() => {}
             Err(why) => {
-                log::warn!("cannot admit a client, and tries again: {why}{}", remedy(&why));
+                let line = format!("cannot admit a client, and tries again: {why}{}", remedy(&why));
+                self.complain(Peer::UNKNOWN, &line);
                 self.reopening = Some(now + PATIENCE);
             }
         }
@@ -178,10 +191,10 @@ impl Control {
     /// Tells the next who knocks that there is no descriptor for it; false if there is not even one for that.
     fn turn_away(&mut self) -> bool {
         self.reserve.release();
-        let accepted = self.door.accept(&self.config);
+        let accepted = self.door.accept();
         if let Ok(Some((wire, peer))) = &accepted {
             let why = format!("the engine has no descriptor left for another client{NO_DESCRIPTORS}");
-            log::warn!("{peer} is turned away: {why}");
+            self.complain(*peer, &format!("{peer} is turned away: {why}"));
             // Who does not listen does not hear it.
             let _ = wire.send(&Reply::Refused(why).encode(UNASKED), &[], false);
         }
@@ -216,13 +229,14 @@ impl Control {
     fn next_moment(&self) -> Option<Instant> {
         let greeting = self.strangers.front().map(|(until, _)| *until);
         let idle = self.idle.zip(self.config.idle_max).map(|(since, longest)| since + longest);
-        greeting.into_iter().chain(self.reopening).chain(idle).min()
+        greeting.into_iter().chain(self.reopening).chain(idle).chain(self.complaints.due()).min()
     }
 
     fn on_time(&mut self, now: Instant) {
         if self.reopening.is_some_and(|at| at <= now) {
             self.reopening = None;
         }
+        self.complaints.poll_counts(now).iter().for_each(|line| log::warn!("{line}"));
         self.on_idle(now);
         while let Some((until, session)) = self.strangers.front().copied()
             && until <= now
@@ -365,9 +379,17 @@ impl Control {
     /// Drops a client that did what none of ours does.
     fn expel(&mut self, session: u32, why: &str) {
         let Some(client) = self.clients.get_mut(&session).filter(|client| client.is_here()) else { return };
-        log::warn!("{client} is dropped: {why}");
+        let (peer, line) = (client.peer(), format!("{client} is dropped: {why}"));
         client.say_why(why);
+        self.complain(peer, &line);
         self.dismiss(session);
+    }
+
+    /// Writes a line about a client, unless there were too many.
+    fn complain(&mut self, of: Peer, line: &str) {
+        if self.complaints.may_write(of.uid, Instant::now()) {
+            log::warn!("{line}");
+        }
     }
 
     /// Lets go of a client: what it has open ends by itself.

@@ -67,7 +67,8 @@ impl Control {
             Err(Denied::Refused(why)) => self.answer(session, serial, &Reply::Refused(why)),
             Err(Denied::Short(why)) => {
                 if let Some(client) = self.clients.get(&session) {
-                    log::warn!("{client} is refused what it asks for: {why}");
+                    let line = format!("{client} is refused what it asks for: {why}");
+                    self.complain(client.peer(), &line);
                 }
                 self.answer(session, serial, &Reply::Refused(why));
             }
