@@ -140,6 +140,22 @@ impl Session {
         })))
     }
 
+    /// On a connection, without any port.
+    #[cfg(test)]
+    fn of(line: &Arc<Line>, memory_bytes: usize) -> Session {
+        let memory = Memory::create("session", memory_bytes).unwrap();
+        let (cores, limits) = (vec![0], Limits::default());
+        Session(Arc::new(Inner {
+            line: Arc::clone(line),
+            arena: Mutex::new(Arena::new(memory.bytes())),
+            memory,
+            welcome: Welcome { version: VERSION, session: 1, epoch: 1, cores, limits },
+            ports: Vec::new(),
+            next_id: AtomicU32::new(1),
+            tasks: Mutex::default(),
+        }))
+    }
+
     /// Asks the engine for something and waits for the answer, which is anything but a refusal. If the engine
     /// is killed meanwhile, the next one is asked.
     ///
