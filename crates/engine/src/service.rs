@@ -34,6 +34,13 @@ pub trait Service {
     /// look follows.
     fn on_ready(&mut self, ready: Ready);
 
+    /// Its core cannot watch its source, so that it cannot go on: leaves what it works on as it was before, and is
+    /// dropped. Unless it says that it stays, because an application has it already, which is to end it.
+    fn on_unwatched(&mut self, why: &str) -> bool {
+        let _ = why;
+        false
+    }
+
     /// It is to end: the next looks do what that takes, the last says [`Looked::Ended`]. May come again, with
     /// something more urgent.
     fn on_end(&mut self, ending: Ending);

@@ -145,8 +145,11 @@ impl Core {
         let slot = self.objects.at(index).expect("it was just put there");
         slot.is_opening = answer.is_none();
         if let Some(Err(why)) = slot.service.source().map(|source| self.epoll.add(source, key)) {
-            self.objects.remove(index);
-            return self.say(session, refuse(format!("the engine cannot watch its socket: {why}")));
+            let why = format!("the engine cannot watch its socket: {why}");
+            if !slot.service.on_unwatched(&why) {
+                self.objects.remove(index);
+                return self.say(session, refuse(why));
+            }
         }
         if let Some(answer) = answer {
             self.say(session, Said::Opened { id, outcome: Ok(answer) });

@@ -1,6 +1,7 @@
 //! A core with objects that the test plays, turn by turn.
 
 use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -19,6 +20,7 @@ struct Seen {
     looks: AtomicU32,
     work: AtomicU32,
     endings: AtomicU32,
+    unwatched: AtomicU32,
 }
 
 /// An object that has something to do as often as the test says, and then tells its application.
@@ -29,6 +31,8 @@ struct Played {
     id: u32,
     is_ending: bool,
     manners: Manners,
+    /// A file, which no epoll takes.
+    source: Option<std::fs::File>,
 }
 
 /// How an object's client plays.
@@ -39,6 +43,10 @@ enum Manners {
     Lies,
     /// At each look it wants to be told of something else, for longer than any turn may take.
     Flips,
+    /// It gives what cannot be watched, or gave it to an engine before this one.
+    Unwatchable {
+        stays: bool,
+    },
 }
 
 impl Service for Played {
@@ -47,7 +55,7 @@ impl Service for Played {
         match self.manners {
             Manners::Lies => return Err(Hostile("it lies".into())),
             Manners::Flips if looks < 1000 => return Ok(Looked::Hears { reads: looks.is_multiple_of(2) }),
-            Manners::Flips | Manners::Good => {}
+            Manners::Flips | Manners::Good | Manners::Unwatchable { .. } => {}
         }
         if self.is_ending {
             return Ok(Looked::Ended(Ok(())));
@@ -62,6 +70,15 @@ impl Service for Played {
     }
 
     fn on_ready(&mut self, _: Ready) {}
+
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        self.source.as_ref().map(AsFd::as_fd)
+    }
+
+    fn on_unwatched(&mut self, _: &str) -> bool {
+        self.seen.unwatched.fetch_add(1, Ordering::Relaxed);
+        self.manners == Manners::Unwatchable { stays: true }
+    }
 
     fn on_end(&mut self, _: Ending) {
         self.seen.endings.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +143,9 @@ impl Fixture {
         let seen = Arc::clone(&self.seen);
         let build: Build = Box::new(move |place: Place| {
             let told = place.memory.flag(TOLD).map_err(|error| error.to_string())?;
-            let service = Played { seen, told, queue: place.queue, id, is_ending: false, manners };
+            let source = matches!(manners, Manners::Unwatchable { .. });
+            let source = source.then(|| std::fs::File::open("/proc/self/exe").unwrap());
+            let service = Played { seen, told, queue: place.queue, id, is_ending: false, manners, source };
             Ok(Built { service: Box::new(service), answer: Some(vec![id as u8]) })
         });
         let memory = self.memory.clone();
@@ -272,6 +291,21 @@ fn a_hostile_object_is_told_of_and_dropped() {
     assert!(matches!(fixture.said(), Some((1, Said::Opened { .. }))));
     assert!(matches!(fixture.said(), Some((1, Said::Hostile { why })) if why == "it lies"));
     assert!(fixture.core.objects.is_empty());
+}
+
+#[test]
+fn an_object_that_cannot_be_watched_is_told_so_and_stays_only_if_it_wants() {
+    for stays in [false, true] {
+        let mut fixture = Fixture::new();
+        fixture.open(7, Manners::Unwatchable { stays });
+        assert_eq!(fixture.seen.unwatched.load(Ordering::Relaxed), 1);
+        match fixture.said() {
+            Some((1, Said::Opened { id: 7, outcome: Err(why) })) => assert!(!stays && why.contains("watch")),
+            Some((1, Said::Opened { id: 7, outcome: Ok(_) })) => assert!(stays),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(fixture.core.objects.is_empty(), !stays);
+    }
 }
 
 #[test]

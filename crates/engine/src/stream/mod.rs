@@ -129,21 +129,24 @@ impl Machine {
     /// anywhere, which must be dead: the socket, the shared words and what was kept say where.
     ///
     /// # Errors
-    /// [`Stop`].
+    /// [`Stop`]. The socket is what it was.
     pub fn take_up(socket: OwnedFd, memory: &Memory, kept: Kept) -> Result<Machine, Stop> {
         Machine::take_up_with(socket, memory, kept, Fuse::default())
     }
 
     fn take_up_with(socket: OwnedFd, memory: &Memory, kept: Kept, fuse: Fuse) -> Result<Machine, Stop> {
+        let socket = Socket::new(socket);
         let block = Block::open(memory, &kept.place)?;
-        sockopt::set_socket_oobinline(&socket, true).map_err(system("cannot have urgent bytes inline"))?;
-        let rx = Receive::take_up(socket.as_fd(), memory, &kept, &block, &fuse)?;
+        // What may fail goes first: whoever is refused has its socket as it was.
         let tx = Transmit::take_up(socket.as_fd(), memory, &kept, &block)?;
+        let rx = Receive::take_up(socket.as_fd(), memory, &kept, &block, &fuse)?;
+        // And this does not fail where the peek offset could be set.
+        sockopt::set_socket_oobinline(&socket, true).map_err(system("cannot have urgent bytes inline"))?;
         // The engine before may have died between publishing and waking.
         block.told.disarm();
         block.rx_flag.rouse_anyway();
         block.tx_flag.rouse_anyway();
-        Ok(Machine { socket: Socket::new(socket), block, kept, rx, tx, closing: None, fuse })
+        Ok(Machine { socket, block, kept, rx, tx, closing: None, fuse })
     }
 
     /// The socket, to be watched on edges for what [`Machine::on_ready`] is told.

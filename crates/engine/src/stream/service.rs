@@ -144,6 +144,12 @@ impl Service for Stream {
         });
     }
 
+    fn on_unwatched(&mut self, _why: &str) -> bool {
+        // Its application waits to hear that it was adopted. Where this fails, so will what it does next.
+        let _ = self.machine.hand_back();
+        false
+    }
+
     fn on_end(&mut self, ending: Ending) {
         // Asked again by the next session of the client's life; a stream that closes goes on closing.
         let closes = matches!(self.ending, Some(Ending::Orphaned | Ending::Asked(End::Close)));

@@ -1,5 +1,6 @@
 //! The table of `stream`, row by row and in any order.
 
+mod object;
 mod rig;
 mod table;
 
