@@ -50,7 +50,7 @@ impl Epoll {
 
     /// Watches for what may be read as well, or not; if it may be now, that is told once more.
     pub fn hear(&self, source: impl AsFd, key: u64, reads: bool) {
-        let flags = if reads { ALL } else { ALL.difference(EventFlags::IN) };
+        let flags = if reads { ALL } else { ALL.difference(READ) };
         // It fails only for what was never registered, and then nothing is told anyway.
         let _ = epoll::modify(&self.epoll, source, EventData::new_u64(key), flags);
     }
@@ -103,7 +103,8 @@ impl Epoll {
 fn ready(flags: EventFlags) -> Ready {
     let hung_up = flags.intersects(EventFlags::HUP.union(EventFlags::ERR));
     Ready {
-        readable: hung_up || flags.intersects(EventFlags::IN.union(EventFlags::RDHUP)),
+        readable: hung_up || flags.intersects(READ.union(EventFlags::RDHUP)),
+        urgent: flags.contains(EventFlags::PRI),
         writable: hung_up || flags.contains(EventFlags::OUT),
         finished: flags.contains(EventFlags::RDHUP),
         hung_up,
@@ -112,7 +113,8 @@ fn ready(flags: EventFlags) -> Ready {
 
 const EVENTS_MAX: usize = 256;
 const DOORBELL: u64 = u64::MAX;
-const ALL: EventFlags = EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+const READ: EventFlags = EventFlags::IN.union(EventFlags::PRI);
+const ALL: EventFlags = READ.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
 
 #[cfg(test)]

@@ -106,6 +106,8 @@ pub enum Looked {
 pub struct Ready {
     /// Something may be read, or the other side has ended.
     pub readable: bool,
+    /// Among it, a byte that is urgent.
+    pub urgent: bool,
     /// Something may be written.
     pub writable: bool,
     /// The other side says nothing more, in order or not.

@@ -92,6 +92,8 @@ pub struct Looked {
 pub struct Ready {
     /// Bytes, or anything else that a receive would tell.
     pub reads: bool,
+    /// A byte among them is urgent.
+    pub urges: bool,
     /// Room in the kernel's buffer.
     pub writes: bool,
     /// The peer's end, or an error.
@@ -174,7 +176,7 @@ impl Machine {
     #[inline]
     pub fn on_ready(&mut self, ready: Ready) {
         self.rx.is_readable |= ready.reads || ready.hangs;
-        self.rx.is_hung |= ready.hangs;
+        self.rx.stops_short |= ready.hangs || ready.urges;
         self.tx.is_writable |= ready.writes || ready.hangs;
     }
 

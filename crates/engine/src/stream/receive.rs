@@ -28,8 +28,9 @@ pub(super) struct Receive {
     step: u64,
     /// Something may be in the kernel.
     pub is_readable: bool,
-    /// An end or an error is there, or about to be: less than was asked for does not mean that it was all.
-    pub is_hung: bool,
+    /// An end, an error or an urgent mark, at which a peek stops, is there or about to be: less than was asked
+    /// for does not mean that it was all.
+    pub stops_short: bool,
     is_over: bool,
     /// What a send has failed with, which the kernel tells only once.
     error: Option<i32>,
@@ -69,7 +70,7 @@ impl Receive {
             discarded,
             step: (kept.place.rx_capacity / 4).min(STEP_MAX),
             is_readable: true,
-            is_hung: true,
+            stops_short: true,
             is_over: block.rx_end().is_some(),
             error,
             idle_looks: 0,
@@ -122,7 +123,7 @@ impl Receive {
             self.discard(socket, block, fuse)?;
         }
         // What was said meanwhile was for the application.
-        (self.is_readable, self.is_hung) = (true, true);
+        (self.is_readable, self.stops_short) = (true, true);
         self.yielded = past;
         block.set_rx_yielded(past);
         fuse.burn()?;
@@ -142,7 +143,7 @@ impl Receive {
         match peeked {
             Ok(Peeked::Bytes(count)) => {
                 // Less than there was room for is all there was: an edge tells of what comes later.
-                self.is_readable = self.ring.room() == 0 || count == QUANTUM || self.is_hung;
+                self.is_readable = self.ring.room() == 0 || count == QUANTUM || self.stops_short;
                 self.ring.publish();
                 fuse.burn()?;
                 block.rx_flag.rouse();
@@ -150,7 +151,7 @@ impl Receive {
             }
             Ok(Peeked::Full) => Ok(Done::default()),
             Ok(Peeked::Nothing) => {
-                (self.is_readable, self.is_hung) = (false, false);
+                (self.is_readable, self.stops_short) = (false, false);
                 Ok(Done::default())
             }
             Ok(Peeked::End) => {
@@ -196,7 +197,7 @@ impl Receive {
         if error != Errno::PIPE.raw_os_error() {
             self.error = Some(error);
         }
-        (self.is_readable, self.is_hung) = (true, true);
+        (self.is_readable, self.stops_short) = (true, true);
     }
 
     /// Discards all that was read, and says from where on the application is to tell when it has read more.

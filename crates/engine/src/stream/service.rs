@@ -139,6 +139,7 @@ impl Service for Stream {
     fn on_ready(&mut self, ready: service::Ready) {
         self.machine.on_ready(Ready {
             reads: ready.readable,
+            urges: ready.urgent,
             writes: ready.writable,
             hangs: ready.hung_up || ready.finished,
         });

@@ -21,6 +21,8 @@ enum Step {
     AppPast(bool),
     AppShut,
     PeerWrite(usize),
+    /// The last of them is urgent.
+    PeerWriteUrgent(usize),
     PeerRead(usize),
     PeerShut,
     Look,
@@ -42,6 +44,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => len().prop_map(Step::AppRead),
         2 => prop::bool::weighted(0.7).prop_map(Step::AppPast),
         4 => len().prop_map(Step::PeerWrite),
+        1 => len().prop_map(Step::PeerWriteUrgent),
         4 => len().prop_map(Step::PeerRead),
         10 => Just(Step::Look),
         3 => Just(Step::Rest),
@@ -52,6 +55,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A rig whose application reads urgent bytes among the others also while it has the socket.
+fn inline(capacity: u64, buffers: Option<usize>) -> Rig {
+    let mut rig = Rig::new(capacity, buffers);
+    rig.hand_back();
+    sockopt::set_socket_oobinline(&rig.socket, true).unwrap();
+    rig.adopt();
+    rig
+}
+
 fn run(rig: &mut Rig, step: Step) {
     match step {
         Step::AppWrite(len) => drop(rig.app_write(len, false)),
@@ -60,6 +72,7 @@ fn run(rig: &mut Rig, step: Step) {
         Step::AppPast(wants) => rig.app_want_past(wants),
         Step::AppShut => rig.app_shut(),
         Step::PeerWrite(len) => drop(rig.peer_write(len)),
+        Step::PeerWriteUrgent(len) => rig.peer_write_urgent(len),
         Step::PeerRead(len) => drop(rig.peer_read(len)),
         Step::PeerShut => drop(rig.peer.shutdown(Shutdown::Write)),
         Step::Look => drop(rig.look()),
@@ -89,7 +102,7 @@ proptest! {
         capacity in prop_oneof![Just(4096u64), Just(1 << 14), Just(1 << 16)],
         buffers in prop_oneof![8 => Just(None), 1 => Just(Some(2304)), 2 => Just(Some(20_000))],
     ) {
-        let mut rig = Rig::new(capacity, buffers);
+        let mut rig = inline(capacity, buffers);
         for step in steps.into_iter().chain(ends).chain(later) {
             run(&mut rig, step);
         }
@@ -102,13 +115,13 @@ proptest! {
         later in prop::collection::vec(step(), 0..40),
         capacity in prop_oneof![Just(4096u64), Just(1 << 14)],
     ) {
-        let mut rig = Rig::new(capacity, None);
+        let mut rig = inline(capacity, None);
         steps.into_iter().for_each(|step| run(&mut rig, step));
         sockopt::set_socket_linger(&rig.peer, Some(Duration::ZERO)).unwrap();
         rig.peer = std::net::TcpStream::from(gone());
         for step in later {
             // A socket that is reset is not adopted again.
-            if !matches!(step, Step::HandBack(..) | Step::PeerWrite(_) | Step::PeerRead(_)) {
+            if !matches!(step, Step::HandBack(..) | Step::PeerWrite(_) | Step::PeerWriteUrgent(_) | Step::PeerRead(_)) {
                 run(&mut rig, step);
             }
         }

@@ -141,7 +141,8 @@ impl Rig {
                 Err(error) => panic!("{error}"),
             };
             let poller = epoll::create(CreateFlags::CLOEXEC).unwrap();
-            let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT;
+            let flags = flags | EventFlags::RDHUP | EventFlags::ET;
             epoll::add(&poller, machine.socket(), EventData::new_u64(0), flags).unwrap();
             self.engine = Some(Engine { machine, poller, is_cold: false });
         }
@@ -175,6 +176,7 @@ impl Rig {
             let flags = event.flags;
             engine.machine.on_ready(Ready {
                 reads: flags.contains(EventFlags::IN),
+                urges: flags.contains(EventFlags::PRI),
                 writes: flags.contains(EventFlags::OUT),
                 hangs: flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
             });
@@ -260,6 +262,13 @@ impl Rig {
         let count = self.peer.write(&self.down.next(len))?;
         self.down.written += count as u64;
         Ok(count)
+    }
+
+    /// The last of them is urgent.
+    pub fn peer_write_urgent(&mut self, len: usize) {
+        let bytes = self.down.next(len);
+        let flags = rustix::net::SendFlags::OOB;
+        self.down.written += rustix::net::send(&self.peer, &bytes, flags).unwrap_or(0) as u64;
     }
 
     pub fn peer_read(&mut self, len: usize) -> io::Result<usize> {

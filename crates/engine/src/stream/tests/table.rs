@@ -55,6 +55,23 @@ fn urgent_bytes_are_inline_while_it_is_adopted_and_as_before_when_it_is_not() {
     }
 }
 
+/// A peek stops there, and nobody tells of the bytes behind it.
+#[test]
+fn what_is_behind_an_urgent_byte_comes_without_another() {
+    let mut rig = Rig::new(4096, None);
+    for _ in 0..3 {
+        while rig.look().is_busy {}
+        rig.peer_write(3).unwrap();
+        rig.peer_write_urgent(1);
+        rig.peer_write(4).unwrap();
+        rig.until("all of it", |rig| {
+            let _ = rig.app_read(100);
+            rig.down.read == rig.down.written
+        });
+    }
+    rig.settle();
+}
+
 /// A life with everything in it.
 fn live(rig: &mut Rig) {
     rig.peer_write(3000).unwrap();
