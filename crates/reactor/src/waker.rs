@@ -7,6 +7,7 @@
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,20 +19,30 @@ pub struct Waker {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 #[repr(align(64))]
 struct Shared {
     state: AtomicU32,
-    doorbell: OwnedFd,
+    doorbell: Doorbell,
+}
+
+/// How the one who sleeps is reached.
+enum Doorbell {
+    Eventfd(OwnedFd),
+    Call(Box<dyn Fn() + Send + Sync>),
 }
 
 impl Waker {
     /// Wakes the reactor. Calls before its next turn count as one.
     pub fn wake(&self) {
         if self.shared.state.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP {
-            // The only failure of a non-blocking eventfd is a full counter, and then the doorbell rings
-            // already.
-            let _ = rustix::io::write(&self.shared.doorbell, &1u64.to_ne_bytes());
+            match &self.shared.doorbell {
+                // The only failure of a non-blocking eventfd is a full counter, and then the doorbell rings
+                // already.
+                Doorbell::Eventfd(doorbell) => {
+                    let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
+                }
+                Doorbell::Call(call) => call(),
+            }
         }
     }
 }
@@ -49,7 +60,17 @@ impl Sleeper {
     /// The kernel's, for want of descriptors.
     pub fn new() -> io::Result<Sleeper> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Sleeper { shared: Arc::new(Shared { state: AtomicU32::new(RUNNING), doorbell }) })
+        Ok(Sleeper::with(Doorbell::Eventfd(doorbell)))
+    }
+
+    /// Of a loop that sleeps in something else than an epoll: `wake` ends that sleep, or, if it has been
+    /// announced and not begun, has it not begin.
+    pub fn calling(wake: impl Fn() + Send + Sync + 'static) -> Sleeper {
+        Sleeper::with(Doorbell::Call(Box::new(wake)))
+    }
+
+    fn with(doorbell: Doorbell) -> Sleeper {
+        Sleeper { shared: Arc::new(Shared { state: AtomicU32::new(RUNNING), doorbell }) }
     }
 
     /// One who wakes it.
@@ -58,8 +79,14 @@ impl Sleeper {
     }
 
     /// What becomes readable when a waker finds the reactor asleep.
+    ///
+    /// # Panics
+    /// If it sleeps in something else ([`Sleeper::calling`]).
     pub fn doorbell(&self) -> BorrowedFd<'_> {
-        self.shared.doorbell.as_fd()
+        match &self.shared.doorbell {
+            Doorbell::Eventfd(doorbell) => doorbell.as_fd(),
+            Doorbell::Call(_) => panic!("who is woken by a call has no descriptor"),
+        }
     }
 
     /// Announces sleep. If false somebody called meanwhile, and the reactor must not sleep.
@@ -90,6 +117,12 @@ pub fn silence(doorbell: BorrowedFd<'_>) {
     let mut count = [0u8; 8];
     // Nothing to read means that it is silent.
     let _ = rustix::io::read(doorbell, &mut count[..]);
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 const RUNNING: u32 = 0;

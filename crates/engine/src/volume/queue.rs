@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use isolane_attach::layout::notice;
 use isolane_host::attached::wire::{Operation, Outcome, RANGE_BYTES, Submission, VolumePlace, decode_range};
 use isolane_host::{BlockRange, Completion, Request, RequestError};
 use isolane_ring::entries::{Receiver, Sender};
@@ -17,19 +16,18 @@ use isolane_ring::{Flag, Shared};
 
 use super::lanes::{Lanes, Waker};
 use super::payloads::Payloads;
-use crate::service::{Ending, Hostile, Looked, Notifier, Place, Ready, Service, Turn};
+use crate::service::{Ending, Hostile, Looked, Place, Ready, Service, Turn};
 
 /// A volume as one session has it.
 pub(super) struct Queue {
-    id: u32,
     lanes: Rc<RefCell<Lanes>>,
     member: u32,
     waker: Rc<Waker>,
     submissions: Receiver,
     outcomes: Sender,
     told: Shared<Flag>,
-    notify: Shared<Flag>,
-    notifier: Option<Rc<Notifier>>,
+    /// The application sleeps on it.
+    flag: Shared<Flag>,
     payloads: Payloads,
     flights: Vec<Flight>,
     free: Vec<u32>,
@@ -68,20 +66,18 @@ impl Queue {
             Receiver::new(&memory, place.submissions().ok_or_else(nowhere)?).map_err(refused)?;
         let outcomes = Sender::new(&memory, place.outcomes().ok_or_else(nowhere)?).map_err(refused)?;
         let told = memory.flag(place.told().ok_or_else(nowhere)?).map_err(refused)?;
-        let notify = memory.flag(place.notify().ok_or_else(nowhere)?).map_err(refused)?;
+        let flag = memory.flag(place.flag).map_err(refused)?;
         let waker = Waker::new().map_err(|error| format!("the engine has no descriptors: {error}"))?;
         let lanes = lanes(&waker)?;
         let member = lanes.borrow_mut().join(&waker);
         Ok(Queue {
-            id: at.id,
             lanes,
             member,
             waker,
             submissions,
             outcomes,
             told,
-            notify,
-            notifier: at.queue,
+            flag,
             payloads: Payloads::new(memory),
             flights: vec![Flight::default(); count],
             free: (0..count as u32).rev().collect(),
@@ -231,11 +227,7 @@ impl Queue {
             }
         }
         self.outcomes.publish();
-        if self.notify.take()
-            && let Some(notifier) = &self.notifier
-        {
-            notifier.push(&notice::entry(self.id))?;
-        }
+        self.flag.rouse();
         Ok(true)
     }
 }

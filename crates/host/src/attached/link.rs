@@ -138,10 +138,10 @@ impl Client {
         let waker = self.waker();
         let Link::Down(outage) = &mut self.link else { return };
         let (sender, receiver) = mpsc::sync_channel(1);
-        let (opening, session, queue) = (Arc::clone(&self.opening), self.session.clone(), self.queue.id());
+        let (opening, session, flag) = (Arc::clone(&self.opening), self.session.clone(), self.bed.place());
         let old = outage.old.take();
         let attempt = move || {
-            let _ = sender.send(opening.open(&session, &queue, old));
+            let _ = sender.send(opening.open(&session, flag, old));
             waker.wake();
         };
         (outage.attempt, outage.under_way) = (outage.attempt + 1, Some(receiver));

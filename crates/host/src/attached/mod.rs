@@ -26,15 +26,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use isolane_attach::{Queue, Session};
+use isolane_attach::Session;
 use isolane_memory::Buffer;
 use isolane_reactor::Waker;
 use isolane_reactor::spin::Spin;
-use isolane_reactor::waker::Sleeper;
 
 use self::link::{Link, Signals};
 use self::opening::Opening;
 use self::slots::Slots;
+use self::waiting::Bed;
 use self::wire::{Operation, Outcome, Submission};
 use crate::classes::{Class, Classes};
 use crate::client::Wait;
@@ -51,7 +51,6 @@ use crate::uri::Uri;
 pub(crate) struct Client {
     opening: Arc<Opening>,
     session: Session,
-    queue: Queue,
     link: Link,
     signals: Arc<Signals>,
     slots: Slots,
@@ -64,7 +63,7 @@ pub(crate) struct Client {
     backlog: VecDeque<Run>,
     finished: Vec<Completion>,
     requests_max: usize,
-    sleeper: Sleeper,
+    bed: Bed,
     spin: Spin,
     is_woken: bool,
     has_worked: bool,
@@ -91,11 +90,11 @@ impl Client {
     /// Has the engine that listens where `uri` or `options` say connect to the volume.
     pub(crate) fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
         let opening = Arc::new(Opening::new(uri, options)?);
-        let (session, queue) = opening.attach()?;
+        let session = opening.attach()?;
         let slots = Slots::new(&session, &opening.options)?;
-        let (epoch, opened) = opening.open(&session, &queue.id(), None)?;
-        let sleeper = Sleeper::new().map_err(|error| opening::system("an eventfd", error))?;
-        let signals = Signals::watch(&session, sleeper.waker(), epoch);
+        let bed = Bed::new(&session)?;
+        let (epoch, opened) = opening.open(&session, bed.place(), None)?;
+        let signals = Signals::watch(&session, bed.waker(), epoch);
         let (info, namespace) = (opened.info.clone(), opened.info.choose(None)?.clone());
         let options = &opening.options;
         let EngineStatus { path, core } = opened.status(&opening.path, &session);
@@ -113,12 +112,11 @@ impl Client {
             finished: Vec::new(),
             requests_max: options.requests_max,
             spin: Spin::new(options.mode, options.spin, Instant::now()),
-            sleeper,
+            bed,
             is_woken: false,
             has_worked: false,
             description,
             session,
-            queue,
             opening,
         })
     }
@@ -141,7 +139,7 @@ impl Client {
     }
 
     pub(crate) fn waker(&self) -> Waker {
-        self.sleeper.waker()
+        self.bed.waker()
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -278,7 +276,7 @@ impl Client {
     /// Does what there is to do.
     #[inline]
     fn look(&mut self) {
-        self.is_woken |= self.sleeper.take_notification();
+        self.is_woken |= self.bed.was_woken();
         if !self.is_up() || self.signals.have_come() {
             self.see_to_link();
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use isolane_attach::control::{End, Object, Open, Reply, Request};
-use isolane_attach::{AttachError, Queue, Room, Session};
+use isolane_attach::{AttachError, Room, Session};
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Flag, Impossible, Shared};
 
@@ -36,7 +36,6 @@ pub(super) struct Opened {
     pub submissions: Sender,
     pub outcomes: Receiver,
     told: Shared<Flag>,
-    pub notify: Shared<Flag>,
     pub info: Info,
     /// Where the rings are.
     _room: Room,
@@ -55,30 +54,28 @@ impl Opening {
         Ok(Opening { uri: Uri { via: None, cores: Cores::default(), ..uri.clone() }, options, path, starts })
     }
 
-    /// A session with the engine, and the queue that it tells of this volume.
-    pub fn attach(&self) -> Result<(Session, Queue), ConnectError> {
+    /// A session with the engine.
+    pub fn attach(&self) -> Result<Session, ConnectError> {
         let (count, bytes) = Slots::shape(&self.options);
         let memory_bytes = count * bytes + OTHER_BYTES;
         let (path, starts) = (self.path.clone(), self.starts);
         let options = isolane_attach::Options { path, memory_bytes, starts, ..Default::default() };
-        let session = Session::open(&options).map_err(at_engine)?;
-        let queue = session.open_queue(QUEUE_ENTRIES).map_err(at_engine)?;
-        Ok((session, queue))
+        Session::open(&options).map_err(at_engine)
     }
 
-    /// Has the engine open the volume, in the place of `old` if there was one. Returns for which engine this
-    /// holds.
+    /// Has the engine open the volume, in the place of `old` if there was one, and wake who sleeps on the flag at
+    /// `flag`. Returns for which engine this holds.
     pub fn open(
         &self,
         session: &Session,
-        queue: &u32,
+        flag: u64,
         old: Option<u32>,
     ) -> Result<(u64, Opened), ConnectError> {
         let mut old = old;
         loop {
             let epoch = session.epoch();
             old.into_iter().for_each(|id| end(session, id));
-            let opened = self.ask(session, *queue)?;
+            let opened = self.ask(session, flag)?;
             // An engine that was killed meanwhile may have been the one that answered.
             if session.epoch() == epoch {
                 return Ok((epoch, opened));
@@ -87,12 +84,12 @@ impl Opening {
         }
     }
 
-    fn ask(&self, session: &Session, queue: u32) -> Result<Opened, ConnectError> {
+    fn ask(&self, session: &Session, flag: u64) -> Result<Opened, ConnectError> {
         let count = Slots::shape(&self.options).0 as u32;
         let bytes = VolumePlace::bytes(count, count);
         let room = session.take(bytes).map_err(at_engine)?;
         room.clear(bytes).map_err(at_engine)?;
-        let place = VolumePlace { offset: room.offset(), submissions: count, outcomes: count };
+        let place = VolumePlace { offset: room.offset(), flag, submissions: count, outcomes: count };
         let details = Details { place, options: self.options.clone() };
         let details = details.encode().map_err(|error| ConnectError::Unsupported(error.to_string()))?;
         let (memory, id) = (session.memory(), session.next_id());
@@ -101,9 +98,8 @@ impl Opening {
         let submissions = Sender::new(memory, place.submissions().expect(nowhere)).map_err(at_memory)?;
         let outcomes = Receiver::new(memory, place.outcomes().expect(nowhere)).map_err(at_memory)?;
         let told = memory.flag(place.told().expect(nowhere)).map_err(at_memory)?;
-        let notify = memory.flag(place.notify().expect(nowhere)).map_err(at_memory)?;
         let object = Object::Volume { uri: self.uri.to_string(), details };
-        let open = Open { id, core: None, queue: Some(queue), object };
+        let open = Open { id, core: None, queue: None, object };
         let reply = session.ask("the volume", &Request::Open(open), &[]).map_err(at_engine)?;
         let Reply::Opened { core, answer } = reply else {
             return Err(ConnectError::Engine("it has not answered what was asked".to_owned()));
@@ -113,7 +109,7 @@ impl Opening {
         if core as usize >= session.cores().len() {
             return Err(ConnectError::Engine(format!("it has no core {core}")));
         }
-        Ok(Opened { id, core, submissions, outcomes, told, notify, info: answer.0, _room: room })
+        Ok(Opened { id, core, submissions, outcomes, told, info: answer.0, _room: room })
     }
 }
 
@@ -163,7 +159,5 @@ pub(super) fn system(what: &'static str, source: std::io::Error) -> ConnectError
     ConnectError::System { what, source: Arc::new(source) }
 }
 
-/// One volume names the queue; after a restart, for a while, two.
-const QUEUE_ENTRIES: u32 = 64;
 /// For doorbells of up to 128 cores, and the rings of the volume, twice.
 const OTHER_BYTES: usize = 64 << 20;

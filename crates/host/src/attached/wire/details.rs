@@ -46,6 +46,7 @@ impl Details {
         }
         let mut sink = Sink::default();
         sink.number(self.place.offset);
+        sink.number(self.place.flag);
         sink.number(u64::from(self.place.submissions) << 32 | u64::from(self.place.outcomes));
         encode_options(&self.options, &mut sink);
         match sink.0.len() <= isolane_attach::control::Object::DETAILS_BYTES_MAX {
@@ -61,10 +62,11 @@ impl Details {
     pub fn decode(bytes: &[u8]) -> Result<(Details, &[u8]), DetailsError> {
         let mut source = Source(bytes);
         let decoded = (|| {
-            let offset = source.number()?;
+            let (offset, flag) = (source.number()?, source.number()?);
             let counts = source.number()?;
             let rest = source.0;
-            let place = VolumePlace { offset, submissions: (counts >> 32) as u32, outcomes: counts as u32 };
+            let (submissions, outcomes) = ((counts >> 32) as u32, counts as u32);
+            let place = VolumePlace { offset, flag, submissions, outcomes };
             let options = decode_options(&mut source)?;
             source.end()?;
             Some((Details { place, options }, rest))
@@ -167,14 +169,14 @@ mod tests {
             socket: "priority=5,tos=0x68".parse().unwrap(),
             ..Options::default()
         };
-        Details { place: VolumePlace { offset: 4096, submissions: 64, outcomes: 128 }, options }
+        Details { place: VolumePlace { offset: 4096, flag: 256, submissions: 64, outcomes: 128 }, options }
     }
 
     #[test]
     fn they_read_back_as_they_were_written() {
         let bytes = details().encode().unwrap();
         let (decoded, key) = Details::decode(&bytes).unwrap();
-        assert_eq!((decoded.place, key), (details().place, &bytes[16..]));
+        assert_eq!((decoded.place, key), (details().place, &bytes[24..]));
         assert_eq!(format!("{:?}", decoded.options), format!("{:?}", details().options));
     }
 
@@ -184,7 +186,7 @@ mod tests {
         assert!((0..bytes.len()).all(|len| Details::decode(&bytes[..len]).is_err()));
         assert!(Details::decode(&[&bytes[..], &[0]].concat()).is_err());
         let mut many = bytes;
-        many[16..24].copy_from_slice(&100_000_u64.to_le_bytes());
+        many[24..32].copy_from_slice(&100_000_u64.to_le_bytes());
         assert_eq!(Details::decode(&many).unwrap_err(), DetailsError::Malformed);
     }
 

@@ -3,12 +3,15 @@
 use isolane_ring::index::Words;
 use isolane_ring::{Flag, entries};
 
-/// Two rings of entries and the flags of both sides, one behind the other. The application chooses the place;
-/// all of it is zeroes when the volume is opened.
+/// The engine's flag and two rings of entries, one behind the other, and elsewhere the application's flag. The
+/// application chooses the places; all of the first is zeroes when the volume is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumePlace {
     /// Bytes before it, a multiple of 128.
     pub offset: u64,
+    /// Bytes before the flag that the application sleeps on until there is an outcome, likewise. Where the volume
+    /// is opened anew it may be the same one.
+    pub flag: u64,
     /// Entries of the ring of submissions, a power of two up to [`ENTRIES_MAX`].
     pub submissions: u32,
     /// Entries of the ring of outcomes, likewise. So many commands can be without an outcome that the
@@ -27,11 +30,6 @@ impl VolumePlace {
         self.offset.checked_add(TOLD)
     }
 
-    /// The flag that the application arms to have an entry in its notification queue.
-    pub fn notify(self) -> Option<u64> {
-        self.offset.checked_add(NOTIFY)
-    }
-
     /// The ring from the application to the engine; `None` if it can be nowhere.
     pub fn submissions(self) -> Option<entries::Place> {
         ring(self.offset.checked_add(SUBMISSIONS)?, self.submissions)
@@ -46,8 +44,7 @@ impl VolumePlace {
 }
 
 const TOLD: u64 = 0;
-const NOTIFY: u64 = TOLD + Flag::BYTES as u64;
-const SUBMISSIONS: u64 = NOTIFY + Flag::BYTES as u64;
+const SUBMISSIONS: u64 = TOLD + Flag::BYTES as u64;
 
 const fn ring_bytes(entries: u32) -> usize {
     // What follows begins at lines of its own.
@@ -69,10 +66,10 @@ mod tests {
 
     #[test]
     fn the_parts_do_not_touch() {
-        let place = VolumePlace { offset: 4096, submissions: 64, outcomes: 128 };
+        let place = VolumePlace { offset: 4096, flag: 0, submissions: 64, outcomes: 128 };
         let (submissions, outcomes) = (place.submissions().unwrap(), place.outcomes().unwrap());
-        assert_eq!((place.told(), place.notify()), (Some(4096), Some(4096 + 128)));
-        assert_eq!((submissions.words, submissions.entries), (4096 + 256, 4096 + 512));
+        assert_eq!(place.told(), Some(4096));
+        assert_eq!((submissions.words, submissions.entries), (4096 + 128, 4096 + 384));
         assert_eq!(outcomes.words, submissions.entries + 64 * 64);
         assert_eq!(outcomes.entries + 128 * 64, place.offset + VolumePlace::bytes(64, 128) as u64);
     }
@@ -81,7 +78,7 @@ mod tests {
     fn rings_of_any_length_can_be_made_in_them() {
         let memory = isolane_ring::Memory::create("isolane-test", 1 << 20).unwrap();
         for (submissions, outcomes) in [(1, 1), (1, 64), (2, 1), (1024, 512)] {
-            let place = VolumePlace { offset: 128, submissions, outcomes };
+            let place = VolumePlace { offset: 128, flag: 0, submissions, outcomes };
             assert!(entries::Sender::new(&memory, place.submissions().unwrap()).is_ok());
             assert!(entries::Sender::new(&memory, place.outcomes().unwrap()).is_ok());
         }
@@ -89,12 +86,14 @@ mod tests {
 
     #[test]
     fn a_place_that_can_be_nowhere_is_none() {
-        let place = VolumePlace { offset: u64::MAX - 300, submissions: 64, outcomes: 64 };
+        let place = VolumePlace { offset: u64::MAX - 300, flag: 0, submissions: 64, outcomes: 64 };
         assert!(place.submissions().is_none() || place.outcomes().is_none());
-        assert_eq!(VolumePlace { offset: u64::MAX, ..place }.notify(), None);
         for count in [0, 3, 2 * ENTRIES_MAX, u32::MAX] {
-            assert_eq!(VolumePlace { offset: 0, submissions: count, outcomes: 1 }.submissions(), None);
-            assert_eq!(VolumePlace { offset: 0, submissions: 1, outcomes: count }.outcomes(), None);
+            assert_eq!(
+                VolumePlace { offset: 0, flag: 0, submissions: count, outcomes: 1 }.submissions(),
+                None
+            );
+            assert_eq!(VolumePlace { offset: 0, flag: 0, submissions: 1, outcomes: count }.outcomes(), None);
         }
     }
 }
