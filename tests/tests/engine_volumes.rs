@@ -342,6 +342,33 @@ fn commands_that_make_no_sense_fail_alone() {
     world.serves_others();
 }
 
+/// Where data has a digest the engine copies it, and does so in no more memory than the session has given.
+#[test]
+fn a_place_that_many_commands_share_takes_no_more_memory_than_there_is() {
+    let world = World::new();
+    let mut rogue = Rogue::new(&world, Options { data_digest: true, ..options() });
+    let count = 64;
+    for tag in 0..count {
+        assert!(rogue.push(&read(tag, 8 << 20, 1 << 20)));
+    }
+    rogue.ring();
+    let results: Vec<_> = (0..count).map(|_| rogue.outcome().result).collect();
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 16, "as many as fit into 16 MiB");
+    assert!(rogue.push(&read(count, 8 << 20, 1 << 20)));
+    rogue.ring();
+    assert!(rogue.outcome().result.is_ok());
+    world.serves_others();
+}
+
+#[test]
+fn a_uri_that_is_too_long_for_a_message_is_an_error() {
+    let world = World::new();
+    let uri: Uri = format!("nvme+tcp://{}:4420/{NQN}", "a".repeat(2000)).parse().unwrap();
+    let uri = Uri { via: Some(Via::EngineAt(world.path())), ..uri };
+    let error = Client::connect(&uri, options()).err().unwrap();
+    assert!(matches!(&error, ConnectError::Unsupported(what) if what.contains("1024")), "{error}");
+}
+
 #[test]
 fn an_entry_that_is_none_and_an_index_that_cannot_be_end_their_session_alone() {
     let world = World::new();

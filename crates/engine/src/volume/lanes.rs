@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
@@ -101,7 +102,11 @@ impl Lanes {
         let to_wake = Arc::clone(&waiting);
         let Wanted { uri, options, ledger, .. } = wanted;
         let depth = options.depth;
+        let permit = Permit::take().ok_or_else(|| {
+            format!("{CONNECTING_MAX} volumes are being connected to, which is the limit: try again later")
+        })?;
         let connect = move || {
+            let _permit = permit;
             let left = ledger.left(uri.nqn);
             let connect = |depth| {
                 let options = Options { depth, ..options.clone() };
@@ -286,12 +291,32 @@ impl Lanes {
         self.until
     }
 
-    fn wake_first(&self) {
+    /// Whoever is first in line is looked at, if it may submit now.
+    pub fn wake_first(&self) {
         if let Some(first) = self.line.front().and_then(|first| self.members.get(first))
             && self.has_room()
         {
             first.waker.wake();
         }
+    }
+}
+
+/// To have a thread that connects.
+struct Permit;
+
+/// Of all cores. A thread lives until it has connected or its time is over, also if its session has gone.
+static CONNECTING: AtomicUsize = AtomicUsize::new(0);
+
+impl Permit {
+    fn take() -> Option<Permit> {
+        let one_more = |count: usize| (count < CONNECTING_MAX).then_some(count + 1);
+        CONNECTING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Permit)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        CONNECTING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -348,6 +373,21 @@ fn ring(bell: &OwnedFd) {
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
+/// Volumes that are connected to at the same time.
+const CONNECTING_MAX: usize = 64;
 /// Lanes are at least so deep, as most targets let them be, so that several who ask for little at a time do not
 /// wait for each other.
 const SHARED_DEPTH: u16 = 127;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_threads_connect_and_no_more() {
+        let permits: Vec<Permit> = std::iter::from_fn(Permit::take).collect();
+        assert_eq!(permits.len(), CONNECTING_MAX);
+        drop(permits);
+        assert!(Permit::take().is_some());
+    }
+}

@@ -41,6 +41,8 @@ pub(super) struct Queue {
 #[derive(Clone, Copy, Default)]
 struct Flight {
     tag: u64,
+    /// Bytes that were lent for it.
+    lent: u64,
     /// Where a read's data belongs.
     place: Option<u64>,
 }
@@ -78,7 +80,7 @@ impl Queue {
             outcomes,
             told,
             flag,
-            payloads: Payloads::new(memory),
+            payloads: Payloads::new(at.session, memory),
             flights: vec![Flight::default(); count],
             free: (0..count as u32).rev().collect(),
             limits: Limits::default(),
@@ -146,6 +148,7 @@ impl Queue {
             (credit, quantum) = (credit - 1, quantum.saturating_sub(1));
         }
         self.submissions.publish();
+        lanes.wake_first();
         Ok(true)
     }
 
@@ -154,20 +157,20 @@ impl Queue {
         let Submission { tag, class, lane, .. } = submission;
         let Some(flight) = self.free.pop() else { unreachable!("credit is for as many as there are") };
         let place = (submission.operation == Operation::Read).then_some(submission.offset);
-        self.flights[flight as usize] = Flight { tag, place };
-        match self.request(&submission) {
+        self.flights[flight as usize] = Flight { tag, lent: 0, place };
+        match self.request(&submission, flight) {
             Ok(request) => lanes.submit(self.member, flight, class, lane.into(), request),
             Err(error) => self.done.push(Completion { tag: flight.into(), result: Err(error), buffer: None }),
         }
     }
 
     /// What a submission asks for. The volume's range is checked by the client.
-    fn request(&mut self, submission: &Submission) -> Result<Request, RequestError> {
+    fn request(&mut self, submission: &Submission, flight: u32) -> Result<Request, RequestError> {
         let BlockRange { lba, blocks } = submission.range;
         match submission.operation {
-            Operation::Read => Ok(Request::Read { lba, buffer: self.payload(submission, false)? }),
+            Operation::Read => Ok(Request::Read { lba, buffer: self.payload(submission, flight, false)? }),
             Operation::Write { fua } => {
-                Ok(Request::Write { lba, buffer: self.payload(submission, true)?, fua })
+                Ok(Request::Write { lba, buffer: self.payload(submission, flight, true)?, fua })
             }
             Operation::Flush => Ok(Request::Flush),
             Operation::WriteZeroes { fua, deallocate } => match self.is_one_command(blocks) {
@@ -181,6 +184,7 @@ impl Queue {
     fn payload(
         &mut self,
         submission: &Submission,
+        flight: u32,
         is_write: bool,
     ) -> Result<isolane_host::Buffer, RequestError> {
         let bytes = submission.range.blocks.checked_mul(self.limits.block_bytes);
@@ -188,7 +192,9 @@ impl Queue {
             return Err(RequestError::Buffer(MISPLACED));
         }
         let buffer = self.payloads.lend(submission.offset, submission.len, is_write);
-        buffer.ok_or(RequestError::Buffer(MISPLACED))
+        let buffer = buffer.ok_or(RequestError::Buffer(MISPLACED))?;
+        self.flights[flight as usize].lent = submission.len;
+        Ok(buffer)
     }
 
     /// More than one command carries would be split, and bypass the bounds on what is under way.
@@ -220,7 +226,7 @@ impl Queue {
             let flight = self.flights[number as usize];
             self.free.push(number);
             let place = flight.place.filter(|_| result.is_ok());
-            buffer.into_iter().for_each(|buffer| self.payloads.take_back(buffer, place));
+            self.payloads.take_back(buffer, flight.lent, place);
             // The room was there when it was taken.
             if !self.outcomes.push(&Outcome { tag: flight.tag, result }.encode())? {
                 return Err(Hostile("the ring of a volume's outcomes has lost its room".into()));
@@ -289,4 +295,4 @@ const QUANTUM: usize = 16;
 const QUANTUM_BYTES: u64 = 256 * 1024;
 /// What one Dataset Management command takes.
 const RANGES_MAX: usize = 256;
-const MISPLACED: &str = "a command's payload is not where or not as long as it must be";
+const MISPLACED: &str = "a command's payload is not where or not as long as it must be, or shares its place";

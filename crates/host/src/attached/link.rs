@@ -9,7 +9,7 @@ use std::time::Instant;
 use isolane_attach::{Session, Watcher};
 use isolane_reactor::Waker;
 
-use super::opening::Opened;
+use super::opening::{Old, Opened};
 use super::{Client, opening};
 use crate::client::shape::Shape;
 use crate::client::task::Part;
@@ -27,8 +27,8 @@ pub(super) enum Link {
 /// The time without it.
 pub(super) struct Outage {
     since: Instant,
-    /// The object that the engine had.
-    old: Option<u32>,
+    /// What the engine had.
+    old: Option<Old>,
     attempt: u32,
     /// When the next attempt is due, if none is under way.
     next: Instant,
@@ -107,14 +107,16 @@ impl Client {
             return self.give_up(error);
         }
         let now = Instant::now();
-        let Link::Up(opened) = &self.link else { return };
         log::info!(
             "{}: the engine was started anew; {} requests are outstanding",
             self.info.address,
             self.tasks.len()
         );
-        let old = Some(opened.id);
-        self.link = Link::Down(Outage { since: now, old, attempt: 0, next: now, under_way: None });
+        let down = Outage { since: now, old: None, attempt: 0, next: now, under_way: None };
+        let link = std::mem::replace(&mut self.link, Link::Down(down));
+        if let (Link::Up(opened), Link::Down(outage)) = (link, &mut self.link) {
+            outage.old = Some(opened.into_old());
+        }
     }
 
     fn go_on_opening(&mut self) {

@@ -193,10 +193,10 @@ impl Client {
 
     /// Ends the volume in order, unless something is under way: that is left to the engine.
     pub(crate) fn close(self) {
-        if let Link::Up(opened) = &self.link
+        if let Link::Up(opened) = self.link
             && self.slots.are_free()
         {
-            opened.end(&self.session);
+            opened.into_old().end(&self.session);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use isolane_attach::control::{End, Object, Open, Reply, Request};
+use isolane_attach::control::{Object, Open, Reply, Request, TEXT_BYTES_MAX};
 use isolane_attach::{AttachError, Room, Session};
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Flag, Impossible, Shared};
@@ -38,7 +38,7 @@ pub(super) struct Opened {
     told: Shared<Flag>,
     pub info: Info,
     /// Where the rings are.
-    _room: Room,
+    room: Room,
 }
 
 impl Opening {
@@ -69,18 +69,17 @@ impl Opening {
         &self,
         session: &Session,
         flag: u64,
-        old: Option<u32>,
+        old: Option<Old>,
     ) -> Result<(u64, Opened), ConnectError> {
-        let mut old = old;
+        old.into_iter().for_each(|old| old.end(session));
         loop {
             let epoch = session.epoch();
-            old.into_iter().for_each(|id| end(session, id));
             let opened = self.ask(session, flag)?;
             // An engine that was killed meanwhile may have been the one that answered.
             if session.epoch() == epoch {
                 return Ok((epoch, opened));
             }
-            old = Some(opened.id);
+            opened.into_old().end(session);
         }
     }
 
@@ -89,6 +88,12 @@ impl Opening {
         let bytes = VolumePlace::bytes(count, count);
         let room = session.take(bytes).map_err(at_engine)?;
         room.clear(bytes).map_err(at_engine)?;
+        let uri = self.uri.to_string();
+        if uri.len() > TEXT_BYTES_MAX {
+            let long =
+                format!("a URI of {} bytes through an engine; at most {TEXT_BYTES_MAX} fit", uri.len());
+            return Err(ConnectError::Unsupported(long));
+        }
         let place = VolumePlace { offset: room.offset(), flag, submissions: count, outcomes: count };
         let details = Details { place, options: self.options.clone() };
         let details = details.encode().map_err(|error| ConnectError::Unsupported(error.to_string()))?;
@@ -98,7 +103,7 @@ impl Opening {
         let submissions = Sender::new(memory, place.submissions().expect(nowhere)).map_err(at_memory)?;
         let outcomes = Receiver::new(memory, place.outcomes().expect(nowhere)).map_err(at_memory)?;
         let told = memory.flag(place.told().expect(nowhere)).map_err(at_memory)?;
-        let object = Object::Volume { uri: self.uri.to_string(), details };
+        let object = Object::Volume { uri, details };
         let open = Open { id, core: None, queue: None, object };
         let reply = session.ask("the volume", &Request::Open(open), &[]).map_err(at_engine)?;
         let Reply::Opened { core, answer } = reply else {
@@ -109,7 +114,7 @@ impl Opening {
         if core as usize >= session.cores().len() {
             return Err(ConnectError::Engine(format!("it has no core {core}")));
         }
-        Ok(Opened { id, core, submissions, outcomes, told, info: answer.0, _room: room })
+        Ok(Opened { id, core, submissions, outcomes, told, info: answer.0, room })
     }
 }
 
@@ -135,14 +140,24 @@ impl Opened {
         EngineStatus { path: path.to_owned(), core: core as usize }
     }
 
-    pub fn end(&self, session: &Session) {
-        end(session, self.id);
+    /// What is left of it when the engine has it no more, or is to have it no more.
+    pub fn into_old(self) -> Old {
+        Old { id: self.id, room: self.room }
     }
 }
 
-fn end(session: &Session, id: u32) {
-    // A session that is over has no volumes any more.
-    let _ = session.ask("the volume's end", &Request::End { id, how: End::Close }, &[]);
+/// A volume that was open. The engine may still look at its rings.
+pub(super) struct Old {
+    id: u32,
+    room: Room,
+}
+
+impl Old {
+    /// Has the engine let go of it, without waiting for that.
+    pub fn end(self, session: &Session) {
+        // A session that is over has no volumes any more.
+        let _ = session.close(self.id, self.room);
+    }
 }
 
 pub(super) fn at_engine(error: AttachError) -> ConnectError {

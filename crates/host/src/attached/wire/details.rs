@@ -27,7 +27,7 @@ pub enum DetailsError {
     /// An engine would refuse them.
     #[error(
         "an engine opens no volume with more than {LANES_MAX} lanes of a class, commands of more than 4 MiB, or \
-         times to wait of more than a day: ask for less"
+         times to wait of more than a day, or more than five minutes to connect: ask for less"
     )]
     TooMuch,
     /// They are none.
@@ -140,6 +140,7 @@ fn is_bounded(options: &Options) -> bool {
     let times = [*connect_timeout, *command_timeout, reconnect.delay_min, reconnect.delay_max];
     [lanes, read_lanes, poll_lanes].iter().all(|count| **count <= LANES_MAX)
         && times.iter().all(|time| *time <= TIME_MAX)
+        && *connect_timeout <= CONNECT_TIME_MAX
         && *transfer_bytes_max <= TRANSFER_BYTES_MAX
 }
 
@@ -151,6 +152,8 @@ const LANES_MAX: usize = 128;
 /// The most data of one command through an engine.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 4 << 20;
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The engine has a thread that waits so long, even if the one who asked has gone.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
@@ -198,6 +201,7 @@ mod tests {
             Options { poll_lanes: 129, ..Options::default() },
             Options { transfer_bytes_max: 8 << 20, ..Options::default() },
             Options { command_timeout: 2 * day, ..Options::default() },
+            Options { connect_timeout: day, ..Options::default() },
         ] {
             assert_eq!(Details { options, ..details() }.encode().unwrap_err(), DetailsError::TooMuch);
         }
