@@ -1,0 +1,224 @@
+//! Clients that break the rules, or die: they harm nobody else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use isolane_host::attached::wire::{Operation, Submission};
+use isolane_host::{BlockRange, Buffer, Options, Request};
+use isolane_ring::mock::Vandal;
+
+use crate::clients::{PATIENCE, options, pattern, run};
+use crate::rogue::{ENTRIES, Rogue, read};
+use crate::world::World;
+
+#[test]
+fn commands_that_make_no_sense_fail_alone() {
+    let world = World::new();
+    let mut rogue = Rogue::new(&world, options());
+    let good = read(1, 8 << 20, 4096);
+    let bad = [
+        Submission { offset: 16 << 20, ..good },
+        Submission { offset: u64::MAX - 10, ..good },
+        Submission { len: u64::MAX, ..good },
+        Submission { len: 4097, ..good },
+        Submission { range: BlockRange { lba: 0, blocks: u64::MAX / 512 }, ..good },
+        Submission { range: BlockRange { lba: u64::MAX, blocks: 8 }, ..good },
+        Submission { lane: 9, ..good },
+        Submission { operation: Operation::Deallocate, ..good },
+        Submission {
+            operation: Operation::Deallocate,
+            range: BlockRange { lba: 0, blocks: 1 << 40 },
+            ..good
+        },
+        Submission {
+            operation: Operation::WriteZeroes { fua: false, deallocate: false },
+            range: BlockRange { lba: 0, blocks: 1 << 50 },
+            ..good
+        },
+        Submission { range: BlockRange { lba: 0, blocks: 0 }, len: 0, ..good },
+    ];
+    for submission in bad {
+        assert!(rogue.push(&submission));
+        rogue.ring();
+        let outcome = rogue.outcome();
+        assert!(outcome.result.is_err(), "{submission:?}");
+        assert!(rogue.push(&good));
+        rogue.ring();
+        assert!(rogue.outcome().result.is_ok(), "after {submission:?}");
+    }
+    world.serves_others();
+}
+
+/// Where data has a digest the engine copies it, and does so in no more memory than the session has given.
+#[test]
+fn a_place_that_many_commands_share_takes_no_more_memory_than_there_is() {
+    let world = World::new();
+    let mut rogue = Rogue::new(&world, Options { data_digest: true, ..options() });
+    let count = 64;
+    for tag in 0..count {
+        assert!(rogue.push(&read(tag, 8 << 20, 1 << 20)));
+    }
+    rogue.ring();
+    let results: Vec<_> = (0..count).map(|_| rogue.outcome().result).collect();
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 16, "as many as fit into 16 MiB");
+    assert!(rogue.push(&read(count, 8 << 20, 1 << 20)));
+    rogue.ring();
+    assert!(rogue.outcome().result.is_ok());
+    world.serves_others();
+}
+
+#[test]
+fn an_entry_that_is_none_and_an_index_that_cannot_be_end_their_session_alone() {
+    let world = World::new();
+    let mut rogue = Rogue::new(&world, options());
+    assert!(rogue.submissions.push(&[0xff; 8]).unwrap());
+    rogue.ring();
+    rogue.wait_for_the_end();
+    let rogue = Rogue::new(&world, options());
+    // The index of what was submitted, far ahead.
+    rogue.session.memory().copy_in(rogue.room.offset() + 256, &u64::MAX.to_le_bytes()).unwrap();
+    rogue.tell();
+    rogue.wait_for_the_end();
+    world.serves_others();
+}
+
+#[test]
+fn garbage_in_every_word_harms_nobody_else() {
+    let world = World::new();
+    let mut good = world.connect(options());
+    for seed in 0..8 {
+        let mut rogue = Rogue::new(&world, options());
+        let vandal = Vandal::of(rogue.session.memory());
+        let first = rogue.room.offset() as usize / 8;
+        let mut random = fastrand::Rng::with_seed(seed);
+        for step in 0..200 {
+            rogue.push(&read(step, random.u64(..16 << 20), 512 << random.u32(..5)));
+            let place = first + random.usize(..rogue.room.bytes() / 8);
+            match random.bool() {
+                true => vandal.scribble(place, random.u64(..)),
+                false => vandal.nudge(place, random.u64(..4)),
+            }
+            rogue.ring();
+        }
+        let lba = 50_000 + seed * 8;
+        let written = run(&mut good, Request::Write { lba, buffer: pattern(lba, 4096, 7), fua: false });
+        assert!(written.result.is_ok());
+        let read = run(&mut good, Request::Read { lba, buffer: Buffer::contiguous(4096) });
+        assert!(read.buffer.unwrap().to_vec() == pattern(lba, 4096, 7).to_vec());
+    }
+    world.serves_others();
+}
+
+#[test]
+fn who_floods_and_does_not_reap_waits_for_itself() {
+    let world = World::new();
+    let mut rogue = Rogue::new(&world, options());
+    let mut floods = [Rogue::new(&world, options()), Rogue::new(&world, options())];
+    for tag in 0..u64::from(ENTRIES) {
+        assert!(rogue.push(&read(tag, 8 << 20, 65_536)));
+    }
+    rogue.ring();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flooded = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for flood in &mut floods {
+            let (is_over, flooded) = (Arc::clone(&is_over), Arc::clone(&flooded));
+            scope.spawn(move || {
+                let mut tag = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    while flood.push(&read(tag, 8 << 20, 65_536)) {
+                        tag += 1;
+                    }
+                    flood.ring();
+                    assert!(flood.outcome().result.is_ok());
+                    flooded.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut good = world.connect(options());
+        for round in 0..200 {
+            let lba = 40_000 + round * 8;
+            let done = run(&mut good, Request::Write { lba, buffer: pattern(lba, 4096, 1), fua: false });
+            assert!(done.result.is_ok());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(flooded.load(Ordering::Relaxed) > 0);
+    // All that the first one has room for came; what it submits beyond that is not taken.
+    assert!((0..u64::from(ENTRIES)).all(|tag| rogue.push(&read(1000 + tag, 8 << 20, 512))));
+    rogue.ring();
+    world.serves_others();
+    assert!(!rogue.push(&read(5000, 8 << 20, 512)), "nothing more was taken");
+    let outcomes: Vec<u64> = (0..2 * ENTRIES).map(|_| rogue.outcome().tag).collect();
+    assert!((0..u64::from(ENTRIES)).all(|tag| outcomes.contains(&tag) && outcomes.contains(&(1000 + tag))));
+}
+
+/// The last of its commands takes the last room there is, and then it wants none.
+#[test]
+fn who_has_had_its_turn_and_wants_no_other_keeps_nobody_waiting() {
+    let world = World::new();
+    let mut one = Rogue::new(&world, options());
+    for count in 30..=33 {
+        assert!((0..count).all(|tag| one.push(&read(tag, 8 << 20, 512))));
+        one.ring();
+        (0..count).for_each(|_| assert!(one.outcome().result.is_ok()));
+        world.serves_others();
+    }
+}
+
+#[test]
+fn sessions_that_die_with_commands_under_way_leave_nothing_behind() {
+    let world = World::new();
+    for _ in 0..20 {
+        let mut rogue = Rogue::new(&world, options());
+        for tag in 0..u64::from(ENTRIES) {
+            let operation = if tag % 2 == 0 { Operation::Write { fua: false } } else { Operation::Read };
+            rogue.push(&Submission { operation, ..read(tag, (8 << 20) + tag * 8192, 8192) });
+        }
+        rogue.ring();
+        // Its memory is unmapped here at once.
+        drop(rogue);
+    }
+    world.serves_others();
+    let end = Instant::now() + PATIENCE;
+    while !world.target.connections().is_empty() {
+        assert!(Instant::now() < end, "the association outlives its sessions");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whoever changes data after its digest was computed would have the target drop the lane of all.
+#[test]
+fn data_that_its_owner_changes_while_it_is_sent_costs_the_others_nothing() {
+    let world = World::new();
+    let digests = || Options { data_digest: true, ..options() };
+    let mut rogue = Rogue::new(&world, digests());
+    let mut good = world.connect(digests());
+    let cntlid = good.info().controller.cntlid;
+    let is_over = AtomicBool::new(false);
+    let vandal = Vandal::of(rogue.session.memory());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut at = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                vandal.nudge((8 << 20) / 8 + at % 8192, 1);
+                at += 1;
+            }
+        });
+        for round in 0..300u64 {
+            let write =
+                Submission { operation: Operation::Write { fua: false }, ..read(round, 8 << 20, 65_536) };
+            assert!(rogue.push(&write));
+            rogue.ring();
+            let lba = 40_000 + round * 8;
+            let done = run(&mut good, Request::Write { lba, buffer: pattern(lba, 4096, 1), fua: false });
+            assert!(done.result.is_ok(), "{done:?}");
+            assert!(rogue.outcome().result.is_ok(), "what was sent was a copy");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(good.info().controller.cntlid, cntlid);
+    let another = world.connect(digests());
+    assert_eq!(another.info().controller.cntlid, cntlid, "the association was never lost");
+}

@@ -1,0 +1,72 @@
+//! An engine and a target.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use isolane_engine::{Config, Engine, listen};
+use isolane_host::{Buffer, Client, Mode, Options, Request, Uri, Via};
+use isolane_target::{Target, TargetConfig};
+use isolane_volume::{open, spec};
+
+use crate::NQN;
+use crate::clients::{options, pattern, run};
+
+/// An engine and a target, in this process.
+pub struct World {
+    _engine: Engine,
+    pub folder: tempfile::TempDir,
+    pub target: Target,
+}
+
+impl World {
+    pub fn new() -> World {
+        World::of(|_| {})
+    }
+
+    /// With a target that is as the test wants it.
+    pub fn of(change: impl FnOnce(&mut TargetConfig)) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
+        config.mode = Mode::Sleep;
+        let engine = Engine::start(config, listen(&folder.path().join("sock")).unwrap()).unwrap();
+        let mut config = TargetConfig::new(NQN.parse().unwrap());
+        config.volumes = [(1, open(&spec::parse("mem:64m").unwrap()).unwrap())].into();
+        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config.mode = Mode::Sleep;
+        change(&mut config);
+        World { _engine: engine, folder, target: Target::start(config).unwrap() }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("sock")
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.target.local_addrs()[0]
+    }
+
+    /// Through the engine.
+    pub fn uri(&self) -> Uri {
+        Uri { via: Some(Via::EngineAt(self.path())), ..self.place() }
+    }
+
+    /// The volume alone.
+    pub fn place(&self) -> Uri {
+        format!("nvme+tcp://{}/{NQN}", self.address()).parse().unwrap()
+    }
+
+    pub fn connect(&self, options: Options) -> Client {
+        Client::connect(&self.uri(), options).unwrap()
+    }
+
+    /// Whoever comes now is served as if nothing had happened.
+    pub fn serves_others(&self) {
+        let mut client = self.connect(Options { depth: 16, ..options() });
+        let lba = 60_000;
+        let written = run(&mut client, Request::Write { lba, buffer: pattern(lba, 4096, 3), fua: false });
+        assert!(written.result.is_ok(), "{written:?}");
+        let read = run(&mut client, Request::Read { lba, buffer: Buffer::contiguous(4096) });
+        assert!(read.result.is_ok() && read.buffer.unwrap().to_vec() == pattern(lba, 4096, 3).to_vec());
+        client.close();
+    }
+}
