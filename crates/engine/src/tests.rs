@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_attach::control::{
-    BYTES_MAX, Hello, Object, Open, OpenPort, Reply, Request, StreamPlace, VERSION, Wire, WireError,
+    BYTES_MAX, End, Hello, Object, Open, OpenPort, Reply, Request, StreamPlace, VERSION, Wire, WireError,
 };
-use isolane_attach::layout::PortPlace;
+use isolane_attach::layout::{PortPlace, stream as at};
 use isolane_attach::{AttachError, Options, Session};
 use isolane_reactor::Mode;
 use isolane_ring::{Bell, Flag, Memory, PAGE_SIZE};
@@ -17,7 +17,8 @@ use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
 };
 
-use crate::{Config, Engine, listen};
+use crate::store::{Kept, Record, Store};
+use crate::{Config, Engine, listen, stream};
 
 struct Fixture {
     engine: Engine,
@@ -367,4 +368,51 @@ fn a_socket_that_a_dead_engine_left_is_replaced_and_a_living_ones_is_not() {
     std::fs::write(&path, "a file of somebody's").unwrap();
     listen(&path).unwrap_err();
     assert!(path.is_file(), "it is not ours to remove");
+}
+
+/// A session of three streams, of which the first was written to by its client and the socket of the second is
+/// missing.
+#[test]
+fn a_stream_that_the_next_engine_cannot_take_up_ends_alone() {
+    let page = PAGE_SIZE as u64;
+    let memory = Memory::create("client", 16 * PAGE_SIZE).unwrap();
+    let (wire, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .unwrap();
+    let wire = Wire::new(wire);
+    let record = Record::Session { session: 1, pid: 1, uid: 0 };
+    let descriptors = vec![theirs, memory.memfd().try_clone_to_owned().unwrap()];
+    let mut left = vec![Kept { key: 1, record, descriptors }];
+    let mut connections = Vec::new();
+    for id in 1..=3 {
+        let block = 4 * page * (u64::from(id) - 1);
+        let (rx, tx) = (block + page, block + 2 * page);
+        let place = StreamPlace { block, rx, rx_capacity: page, tx, tx_capacity: page };
+        let (socket, peer) = isolane_ring::mock::connection().unwrap();
+        let note = stream::Kept::of(socket.as_fd(), place).unwrap().encode().to_vec();
+        let request = Request::Open(Open { id, core: None, queue: None, object: Object::Stream(place) });
+        let record = Record::Granted { session: 1, core: 0, request, note };
+        let duplicate: OwnedFd = socket.try_clone().unwrap().into();
+        let descriptors = if id == 2 { Vec::new() } else { vec![duplicate] };
+        left.push(Kept { key: 1 + u64::from(id), record, descriptors });
+        connections.push((socket, peer));
+    }
+    memory.copy_in(at::RX_DISCARDED, &5u64.to_ne_bytes()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
+    let listener = listen(&folder.path().join("sock")).unwrap();
+    let _engine = Engine::resume(config, listener, 2, Store::none(), left).unwrap();
+    assert_eq!(told(&wire), Some(Reply::Restarted { epoch: 2 }));
+    for (id, why) in [(1, "positions"), (2, "no descriptor"), (3, "")] {
+        wire.send(&Request::End { id, how: End::Release }.encode(id), &[], true).unwrap();
+        match told(&wire) {
+            Some(Reply::Refused(told)) => assert!(id < 3 && told.contains(why), "{id}: {told}"),
+            Some(Reply::Done) => assert_eq!(id, 3, "nobody knows where it stands"),
+            other => panic!("{id}: {other:?}"),
+        }
+    }
 }

@@ -6,7 +6,7 @@ use isolane_attach::control::{Object, Open};
 use isolane_ring::Memory;
 
 use super::Denied;
-use super::request::short;
+use super::request::{NO_DESCRIPTORS, short};
 use crate::service::Plan;
 use crate::stream::{self, Refusal};
 use crate::volume::Volumes;
@@ -40,16 +40,14 @@ pub(super) fn plan(
 ///
 /// # Errors
 /// [`Denied`]: then its session is dropped.
-pub(super) fn resume(
-    open: &Open,
-    note: &[u8],
-    descriptors: Vec<OwnedFd>,
-    cores: &[usize],
-) -> Result<Plan, Denied> {
-    match (&open.object, descriptors.into_iter().next()) {
-        (Object::Stream(_), Some(socket)) => stream::resume(socket, note, cores).map_err(Denied::Hostile),
-        (Object::Stream(_), None) => Err(Denied::Hostile("a stream was kept without its socket".into())),
+pub(super) fn resume(open: &Open, note: &[u8], descriptors: Vec<OwnedFd>) -> Result<Plan, Denied> {
+    match &open.object {
+        Object::Stream(_) => {
+            let socket = descriptors.into_iter().next();
+            let missing = || format!("the engine has no descriptor left for it{NO_DESCRIPTORS}");
+            stream::resume(socket.ok_or_else(missing), note).map_err(Denied::Hostile)
+        }
         // Its application opens it anew.
-        (Object::Volume { .. }, _) => Err(Denied::Hostile("nothing is kept of volumes".into())),
+        Object::Volume { .. } => Err(Denied::Hostile("nothing is kept of volumes".into())),
     }
 }

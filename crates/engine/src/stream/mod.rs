@@ -31,6 +31,8 @@
 
 mod fuse;
 mod kept;
+mod lost;
+mod notices;
 mod receive;
 mod service;
 mod transmit;
@@ -239,15 +241,16 @@ impl Machine {
         self.closing.is_some()
     }
 
-    /// It cannot go on: the application is told so, in both directions, and may go on without an engine if it
-    /// likes.
+    /// It cannot go on: the application is told so, in both directions. It may still read what is in the ring, and
+    /// have the socket back then ([`Machine::hand_back`]).
     pub fn give_up(&self) {
-        let aborted = End::Failed(Errno::CONNABORTED.raw_os_error());
-        self.block.end_rx(aborted);
-        self.block.end_tx(aborted);
-        self.block.rx_flag.rouse_anyway();
-        self.block.tx_flag.rouse_anyway();
-        // Whoever has broken the socket may have broken it so that this fails.
+        abort(&self.block);
+    }
+
+    /// Nor does it have the socket back: nobody knows which byte is next.
+    pub fn abandon(&self) {
+        self.give_up();
+        // Others may have it. Whoever has broken the socket may have broken it so that this fails.
         let _ = self.restore();
     }
 
@@ -301,6 +304,15 @@ impl Machine {
             .map_err(system("cannot have urgent bytes as before"))?;
         self.fuse.burn()
     }
+}
+
+/// Tells the application that a stream has ended, in both directions, without being closed.
+fn abort(block: &Block) {
+    let aborted = End::Failed(Errno::CONNABORTED.raw_os_error());
+    block.end_rx(aborted);
+    block.end_tx(aborted);
+    block.rx_flag.rouse_anyway();
+    block.tx_flag.rouse_anyway();
 }
 
 fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Stop {

@@ -1,17 +1,19 @@
 //! A stream as an object of a core.
+//!
+//! One that cannot go on stays until its application ends it: only then is it known what the application has read,
+//! and whether it can have the socket back.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use isolane_attach::control::{End, StreamPlace, remedy};
-use isolane_attach::layout::notice;
-use isolane_ring::{Flag, Memory};
+use isolane_attach::control::{End, StreamPlace};
+use isolane_ring::Flag;
 use rustix::net::sockopt;
 
+use super::lost::Lost;
+use super::notices::Notices;
 use super::{Kept, Machine, Ready, Refusal, Stop};
-use crate::service::{self, Built, Ending, Hostile, Looked, Notifier, Plan, Service, Turn};
+use crate::service::{self, Built, Ending, Hostile, Looked, Place, Plan, Service, Turn};
 
 /// What it takes to adopt the socket: it is looked at, and nothing is changed until the plan is carried out. That
 /// must not be before the supervisor has what is to be kept.
@@ -20,24 +22,11 @@ use crate::service::{self, Built, Ending, Hostile, Looked, Notifier, Plan, Servi
 /// [`Refusal`].
 pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, cores: &[usize]) -> Result<Plan, Refusal> {
     let kept = Kept::of(socket.as_fd(), place)?;
-    Ok(plan(socket, kept, cores)?)
-}
-
-/// What it takes to go on with a stream that an engine before this one had, from its note.
-///
-/// # Errors
-/// Why that cannot be.
-pub(crate) fn resume(socket: OwnedFd, note: &[u8], cores: &[usize]) -> Result<Plan, String> {
-    let note = note.try_into().map_err(|_| format!("its note has {} bytes", note.len()))?;
-    plan(socket, Kept::decode(note), cores).map_err(|error| format!("{error}{}", remedy(&error)))
-}
-
-fn plan(socket: OwnedFd, kept: Kept, cores: &[usize]) -> io::Result<Plan> {
     let duplicate = socket.try_clone()?;
-    let build = move |at: service::Place| {
-        let stream =
-            Stream::new(socket, &at.memory, kept, at.id, at.queue).map_err(|stop| stop.to_string())?;
-        Ok(Built { service: Box::new(stream), answer: Some(Vec::new()) })
+    let build = move |at: Place| {
+        let notices = Notices::new(at.id, at.queue);
+        let machine = Machine::take_up(socket, &at.memory, kept).map_err(|stop| stop.to_string())?;
+        Ok(built(Stream::new(machine, notices, false)))
     };
     Ok(Plan {
         // Where its packets arrive.
@@ -50,43 +39,66 @@ fn plan(socket: OwnedFd, kept: Kept, cores: &[usize]) -> io::Result<Plan> {
     })
 }
 
+/// What it takes to go on with a stream that an engine before this one had, from its note. If that cannot be,
+/// for example because there is no descriptor left for its socket, its application is told so by what is built.
+///
+/// # Errors
+/// Why the note is none.
+pub(crate) fn resume(socket: Result<OwnedFd, String>, note: &[u8]) -> Result<Plan, String> {
+    let note = note.try_into().map_err(|_| format!("its note has {} bytes", note.len()))?;
+    let kept = Kept::decode(note);
+    let build = move |at: Place| {
+        let (session, id) = (at.session, at.id);
+        let notices = Notices::new(id, at.queue);
+        let machine = socket
+            .and_then(|socket| Machine::take_up(socket, &at.memory, kept).map_err(|stop| stop.to_string()));
+        match machine {
+            Ok(machine) => Ok(built(Stream::new(machine, notices, true))),
+            Err(why) => {
+                log::warn!("session {session}: its stream {id} ends, for it cannot be taken up again: {why}");
+                Lost::new(&at.memory, &kept, why, notices).map(built).map_err(|error| error.to_string())
+            }
+        }
+    };
+    Ok(Plan { core: None, build: Box::new(build), kept: service::Kept::default() })
+}
+
+fn built(service: impl Service + 'static) -> Built {
+    Built { service: Box::new(service), answer: Some(Vec::new()) }
+}
+
 /// A stream on its core.
 struct Stream {
     machine: Machine,
-    id: u32,
-    queue: Option<Rc<Notifier>>,
+    notices: Notices,
+    /// An engine before this one had it, and its application knows that.
+    is_resumed: bool,
     /// The core is to tell of bytes.
     hears_reads: bool,
-    /// An entry in the queue is due.
-    owes_notice: bool,
+    /// It cannot go on, and its application was told so.
+    is_broken: bool,
     ending: Option<Ending>,
 }
 
 impl Stream {
-    fn new(
-        socket: OwnedFd,
-        memory: &Memory,
-        kept: Kept,
-        id: u32,
-        queue: Option<Rc<Notifier>>,
-    ) -> Result<Stream, Stop> {
-        let machine = Machine::take_up(socket, memory, kept)?;
-        // The engine before may have died between noticing and telling.
-        let owes_notice = queue.is_some();
-        Ok(Stream { machine, id, queue, hears_reads: true, owes_notice, ending: None })
+    fn new(machine: Machine, notices: Notices, is_resumed: bool) -> Stream {
+        Stream { machine, notices, is_resumed, hears_reads: true, is_broken: false, ending: None }
     }
 
     fn try_look(&mut self, now: Instant) -> Result<Looked, Stop> {
         match self.ending {
+            None if self.is_broken => return Ok(Looked::Nothing),
             None => {}
-            Some(Ending::Asked(End::Release) | Ending::Stopped) => {
+            Some(Ending::Asked(End::Close) | Ending::Orphaned) if !self.is_broken => self.machine.close(now),
+            Some(_) => {
                 self.machine.hand_back()?;
                 return Ok(Looked::Ended(Ok(())));
             }
-            Some(Ending::Asked(End::Close) | Ending::Orphaned) => self.machine.close(now),
         }
         let looked = self.machine.look(now)?;
-        self.owes_notice |= looked.notifies && self.queue.is_some();
+        if looked.notifies {
+            self.notices.owe();
+        }
         if looked.is_over {
             self.machine.hand_back()?;
             return Ok(Looked::Ended(Ok(())));
@@ -98,35 +110,42 @@ impl Stream {
         Ok(if looked.is_busy { Looked::Worked } else { Looked::Nothing })
     }
 
-    fn tell(&mut self) -> Result<(), Hostile> {
-        if self.owes_notice
-            && let Some(queue) = &self.queue
-        {
-            self.owes_notice = !queue.push(&notice::entry(self.id))?;
-        }
-        Ok(())
-    }
-
     /// What a stream that cannot go on comes to.
     fn stop(&mut self, stop: Stop) -> Result<Looked, Hostile> {
-        self.machine.give_up();
         match stop {
-            Stop::Impossible(error) => Err(error.into()),
-            stop => Ok(Looked::Ended(Err(stop.to_string()))),
+            Stop::Impossible(error) => {
+                self.machine.abandon();
+                Err(error.into())
+            }
+            stop if self.ending.is_some() => {
+                self.machine.abandon();
+                Ok(Looked::Ended(Err(stop.to_string())))
+            }
+            stop => {
+                self.break_off(&stop.to_string());
+                Ok(Looked::Worked)
+            }
         }
+    }
+
+    fn break_off(&mut self, why: &str) {
+        log::debug!("stream {} cannot go on: {why}", self.notices.id());
+        self.is_broken = true;
+        self.machine.give_up();
+        self.notices.owe();
     }
 }
 
 impl Service for Stream {
     fn look(&mut self, turn: &Turn) -> Result<Looked, Hostile> {
         let looked = self.try_look(turn.now).or_else(|stop| self.stop(stop))?;
-        self.tell()?;
+        self.notices.tell()?;
         Ok(looked)
     }
 
     fn rest(&mut self, turn: &Turn) -> Result<Looked, Hostile> {
         // Its end is not begun yet.
-        if self.ending.is_some() && !self.machine.is_closing() {
+        if self.is_broken || (self.ending.is_some() && !self.machine.is_closing()) {
             return self.look(turn);
         }
         match self.machine.rest() {
@@ -145,10 +164,14 @@ impl Service for Stream {
         });
     }
 
-    fn on_unwatched(&mut self, _why: &str) -> bool {
-        // Its application waits to hear that it was adopted. Where this fails, so will what it does next.
-        let _ = self.machine.hand_back();
-        false
+    fn on_unwatched(&mut self, why: &str) -> bool {
+        if self.is_resumed {
+            self.break_off(why);
+        } else {
+            // Nobody has read or written anything yet, so that it can be handed back.
+            let _ = self.machine.hand_back();
+        }
+        self.is_resumed
     }
 
     fn on_end(&mut self, ending: Ending) {
@@ -168,11 +191,6 @@ impl Service for Stream {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        // The application's thread does not empty its queue; it is told once it does.
-        let notice = self.owes_notice.then(|| Instant::now() + RETRY);
-        self.machine.deadline().into_iter().chain(notice).min()
+        self.machine.deadline().into_iter().chain(self.notices.deadline()).min()
     }
 }
-
-/// When an entry is tried again for which a queue had no room.
-const RETRY: Duration = Duration::from_millis(1);
