@@ -98,7 +98,6 @@ pub(crate) fn control_requests() -> Vec<Vec<u8>> {
         Request::Hello(Hello { version: control::VERSION }),
         Request::OpenPort(port),
         Request::OpenQueue(queue),
-        Request::CloseQueue { queue: 3 },
         open(Object::Stream(place)),
         open(volume),
         Request::End { id: 7, how: End::Release },

@@ -210,26 +210,32 @@ impl fmt::Debug for Plan {
 /// One core's end of an application thread's notification queue. What is pushed in a turn is published, and
 /// the thread woken, at its end.
 pub struct Notifier {
-    end: RefCell<(Sender, Bell<Shared<Flag>, Socket>)>,
+    /// None once the queue is closed.
+    end: RefCell<Option<(Sender, Rung)>>,
     is_dirty: Cell<bool>,
     dirty: Rc<Dirty>,
 }
+
+/// What a client has given to be woken by.
+type Rung = Bell<Shared<Flag>, Socket>;
 
 /// Those to be published at the end of the turn.
 pub(crate) type Dirty = RefCell<Vec<Rc<Notifier>>>;
 
 impl Notifier {
-    pub(crate) fn new(sender: Sender, bell: Bell<Shared<Flag>, Socket>, dirty: Rc<Dirty>) -> Rc<Notifier> {
-        Rc::new(Notifier { end: RefCell::new((sender, bell)), is_dirty: Cell::new(false), dirty })
+    pub(crate) fn new(sender: Sender, bell: Rung, dirty: Rc<Dirty>) -> Rc<Notifier> {
+        Rc::new(Notifier { end: RefCell::new(Some((sender, bell))), is_dirty: Cell::new(false), dirty })
     }
 
     /// Tells the application something. Returns false if its ring is full, so that it is not told: it has made
-    /// its ring too small, or does not look at it.
+    /// its ring too small, or does not look at it. Who has closed its queue is told nothing, and wants it so.
     ///
     /// # Errors
     /// [`Hostile`].
     pub fn push(self: &Rc<Self>, entry: &Entry) -> Result<bool, Hostile> {
-        if !self.end.borrow_mut().0.push(entry)? {
+        let mut end = self.end.borrow_mut();
+        let Some((sender, _)) = &mut *end else { return Ok(true) };
+        if !sender.push(entry)? {
             return Ok(false);
         }
         if !self.is_dirty.replace(true) {
@@ -240,9 +246,15 @@ impl Notifier {
 
     pub(crate) fn publish(&self) {
         self.is_dirty.set(false);
-        let end = self.end.borrow();
-        end.0.publish();
-        end.1.ring();
+        if let Some((sender, bell)) = &*self.end.borrow() {
+            sender.publish();
+            bell.ring();
+        }
+    }
+
+    /// Nothing is written to the queue any more.
+    pub(crate) fn close(&self) {
+        *self.end.borrow_mut() = None;
     }
 }
 

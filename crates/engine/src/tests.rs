@@ -79,6 +79,11 @@ fn hello() -> Vec<u8> {
     Request::Hello(Hello { version: VERSION }).encode(1)
 }
 
+/// What changes nothing and is answered.
+fn nothing() -> Request {
+    Request::End { id: 1, how: End::Release }
+}
+
 /// What the engine says, or `None` if it hangs up.
 fn told(wire: &Wire) -> Option<Reply> {
     let patience = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -146,7 +151,7 @@ fn what_is_no_message_drops_its_sender() {
 fn who_asks_before_hello_or_speaks_otherwise_is_dropped() {
     let fixture = Fixture::new(|_| {});
     let wire = fixture.dial();
-    wire.send(&Request::CloseQueue { queue: 1 }.encode(1), &[], true).unwrap();
+    wire.send(&nothing().encode(1), &[], true).unwrap();
     is_dropped(&wire, "not said hello");
     let (wire, memory) = (fixture.dial(), Memory::create("client", PAGE_SIZE).unwrap());
     let request = Request::Hello(Hello { version: VERSION + 1 });
@@ -275,7 +280,7 @@ fn a_flood_of_requests_and_of_connections_keeps_nobody_from_being_served() {
     let fixture = Fixture::new(|_| {});
     let (wire, _memory) = fixture.greeted();
     // Nobody takes the answers: when they fill the connection, the flood waits for itself.
-    let request = Request::CloseQueue { queue: 1 }.encode(2);
+    let request = nothing().encode(2);
     let is_full = |wire: &Wire| matches!(wire.send(&request, &[], false), Err(WireError::Full));
     let mut tries = 0..10_000_000;
     // Full now may be a moment later room for one more.
@@ -313,7 +318,7 @@ fn who_never_says_hello_is_dropped_in_the_end() {
     let fixture = Fixture::new(|config| config.greeting = Duration::from_millis(50));
     let (silent, (greeted, _memory)) = (fixture.dial(), fixture.greeted());
     is_dropped(&silent, "hello");
-    greeted.send(&Request::CloseQueue { queue: 1 }.encode(2), &[], true).unwrap();
+    greeted.send(&nothing().encode(2), &[], true).unwrap();
     assert_eq!(told(&greeted), Some(Reply::Done));
 }
 
@@ -352,7 +357,7 @@ fn the_end_of_the_engine_is_heard_by_who_is_attached() {
     let waiter = std::thread::spawn(move || queue.wait(None).unwrap_err());
     assert!(fixture.engine.stop(Duration::from_secs(60)));
     assert!(matches!(waiter.join().unwrap(), AttachError::Over(_)));
-    assert!(matches!(session.ask("x", &Request::CloseQueue { queue: 1 }, &[]), Err(AttachError::Over(_))));
+    assert!(matches!(session.ask("x", &nothing(), &[]), Err(AttachError::Over(_))));
 }
 
 #[test]

@@ -22,16 +22,12 @@ pub enum Request {
     OpenPort(OpenPort),
     /// A notification queue. The engine's end of its bell comes with it.
     OpenQueue(OpenQueue),
-    /// No more of a queue. No object may still name it.
-    CloseQueue {
-        /// Its id.
-        queue: u32,
-    },
     /// A stream or a volume; what comes with it depends on which.
     Open(Open),
     /// No more of an object. A release is answered with `Done` when that is so, also if there was none. A close
     /// is answered at once, and [`Reply::Ended`](super::Reply::Ended) follows when the object has ended, for what
-    /// was written is still sent: until then its places are the engine's.
+    /// was written is still sent: until then its places are the engine's. A queue is closed likewise, even if
+    /// objects still name it: they tell nobody any more, and its end comes before the answer.
     End {
         /// Its id.
         id: u32,
@@ -87,7 +83,6 @@ impl Request {
                 sink.u32(place.cores);
                 sink.u32(place.entries);
             }
-            Request::CloseQueue { queue } => sink.u32(*queue),
             Request::Open(open) => open.encode(&mut sink),
             Request::End { id, how } => {
                 sink.u32(*id);
@@ -122,9 +117,10 @@ impl Request {
                     entries: source.u32("the queue's entries")?,
                 },
             }),
-            CLOSE_QUEUE => Request::CloseQueue { queue: source.u32("the queue's id")? },
             OPEN => Request::Open(Open::decode(&mut source)?),
-            END => Request::End { id: source.u32("the object's id")?, how: End::decode(&mut source)? },
+            END => {
+                Request::End { id: source.u32("the id of what is to end")?, how: End::decode(&mut source)? }
+            }
             _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
         };
         source.end()?;
@@ -136,7 +132,7 @@ impl Request {
         match self {
             Request::Hello(_) | Request::OpenPort(_) | Request::OpenQueue(_) => 1,
             Request::Open(open) => matches!(open.object, super::Object::Stream(_)).into(),
-            Request::CloseQueue { .. } | Request::End { .. } => 0,
+            Request::End { .. } => 0,
         }
     }
 
@@ -145,7 +141,6 @@ impl Request {
             Request::Hello(_) => HELLO,
             Request::OpenPort(_) => OPEN_PORT,
             Request::OpenQueue(_) => OPEN_QUEUE,
-            Request::CloseQueue { .. } => CLOSE_QUEUE,
             Request::Open(_) => OPEN,
             Request::End { .. } => END,
         }
@@ -165,7 +160,6 @@ impl Hello {
 const HELLO: u16 = 1;
 const OPEN_PORT: u16 = 2;
 const OPEN_QUEUE: u16 = 3;
-const CLOSE_QUEUE: u16 = 4;
 const OPEN: u16 = 5;
 const END: u16 = 6;
 /// "ISOL".

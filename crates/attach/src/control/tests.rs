@@ -125,7 +125,6 @@ fn requests() -> impl Strategy<Value = Request> {
         (any::<u32>(), any::<u32>(), place()).prop_map(|(queue, cores, (offset, entries))| {
             Request::OpenQueue(OpenQueue { queue, place: QueuePlace { offset, cores, entries } })
         }),
-        any::<u32>().prop_map(|queue| Request::CloseQueue { queue }),
         (any::<u32>(), prop_oneof![Just(End::Release), Just(End::Close)])
             .prop_map(|(id, how)| Request::End { id, how }),
         (any::<u32>(), optional(), optional(), object)

@@ -27,7 +27,7 @@ pub(super) struct Line {
     epoch: AtomicU64,
     is_over: AtomicBool,
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
-    /// Objects that were closed and have not ended yet.
+    /// Objects and queues that were closed and have not ended yet.
     closing: Mutex<BTreeMap<u32, Room>>,
 }
 
@@ -147,7 +147,7 @@ impl Line {
         outcome.map(drop)
     }
 
-    /// The room of an object that has ended. To be dropped without any lock: it may hold the session itself.
+    /// The room of what has ended. To be dropped without any lock: it may hold the session itself.
     fn ended(&self, id: u32) -> Option<Room> {
         self.closing.lock().remove(&id)
     }

@@ -183,8 +183,8 @@ impl Session {
         Room::take(self, bytes)
     }
 
-    /// Closes an object, without waiting for its end: what was written is still sent. Its room goes back to the
-    /// memory when it has ended; the session lives until then.
+    /// Closes an object or a queue, without waiting for its end: what was written is still sent. Its room goes back to
+    /// the memory when it has ended; the session lives until then.
     ///
     /// # Errors
     /// [`AttachError::Over`]; then it has ended.

@@ -19,7 +19,9 @@ pub struct Queue {
     rings: Vec<Receiver>,
     /// Which ring is looked at first.
     next: usize,
-    room: Room,
+    session: Session,
+    /// Where it is, until it is closed.
+    room: Option<Room>,
 }
 
 impl Queue {
@@ -42,7 +44,7 @@ impl Queue {
             .map_err(|error| AttachError::system("cannot make a bell", error))?;
         let id = session.next_id();
         session.ask("a queue", &Request::OpenQueue(OpenQueue { queue: id, place }), &[theirs.as_fd()])?;
-        Ok(Queue { id, bell, rings, next: 0, room })
+        Ok(Queue { id, bell, rings, next: 0, session: session.clone(), room: Some(room) })
     }
 
     /// Its name, for objects to be opened.
@@ -74,8 +76,8 @@ impl Queue {
     /// # Errors
     /// [`AttachError::Over`], [`AttachError::Impossible`].
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, AttachError> {
-        let Queue { bell, rings, room, .. } = self;
-        room.session().check()?;
+        let Queue { bell, rings, session, .. } = self;
+        session.check()?;
         bell.wait(timeout, || any(rings))?;
         any(rings)
     }
@@ -116,11 +118,9 @@ fn any(rings: &mut [Receiver]) -> Result<bool, AttachError> {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        let closed =
-            self.room.session().ask("to close a queue", &Request::CloseQueue { queue: self.id }, &[]);
-        // The engine may still write there: nobody else gets the place then.
-        if closed.is_err() {
-            self.room.keep();
+        if let Some(room) = self.room.take() {
+            // If the session is over, so is the queue.
+            let _ = self.session.close(self.id, room);
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Client {
     pub is_in_line: bool,
     /// The request that is not answered yet.
     waiting: Option<u32>,
-    /// What it has not taken yet: at most an answer, and a notice for each of its objects.
+    /// What it has not taken yet: at most an answer, and a notice for each of its objects and queues.
     outbox: VecDeque<Vec<u8>>,
     pub stage: Stage,
 }
@@ -45,7 +45,18 @@ pub(super) struct Attached {
     pub ports: BTreeMap<u32, u64>,
     /// Records of its queues.
     pub queues: BTreeMap<u32, u64>,
+    /// A queue that is being closed.
+    pub closing: Option<ClosingQueue>,
     pub objects: BTreeMap<u32, Held>,
+}
+
+/// A queue that is being closed.
+pub(super) struct ClosingQueue {
+    pub queue: u32,
+    /// The request that waits for it.
+    pub serial: u32,
+    /// How many cores may still write to it.
+    pub cores: usize,
 }
 
 /// An object of a session.
@@ -191,6 +202,7 @@ impl Attached {
             key,
             ports: BTreeMap::new(),
             queues: BTreeMap::new(),
+            closing: None,
             objects: BTreeMap::new(),
         }
     }
@@ -200,6 +212,13 @@ impl Attached {
         self.memory = None;
         let (ports, queues) = (std::mem::take(&mut self.ports), std::mem::take(&mut self.queues));
         ports.into_values().chain(queues.into_values()).collect()
+    }
+
+    /// A core does not write to a queue any more that is being closed. Returns who waits for that, if no core does.
+    pub fn on_closed(&mut self, queue: u32) -> Option<u32> {
+        let closing = self.closing.as_mut().filter(|closing| closing.queue == queue)?;
+        closing.cores -= 1;
+        self.closing.take_if(|closing| closing.cores == 0).map(|closing| closing.serial)
     }
 
     /// How many objects it has of the same kind.

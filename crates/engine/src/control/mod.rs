@@ -350,6 +350,12 @@ impl Control {
                     self.pass_on(session, held.ended(outcome));
                 }
             }
+            Said::Closed { queue } => {
+                if let Some(serial) = client.attached().and_then(|attached| attached.on_closed(queue)) {
+                    self.say(session, UNASKED, &Reply::Ended { id: queue });
+                    self.answer(session, serial, &Reply::Done);
+                }
+            }
             Said::Hostile { why } => self.expel(session, &why),
         }
         self.forget_if_empty(session);

@@ -9,7 +9,7 @@ use isolane_attach::control::{
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Bell, Memory, refuse_gifts};
 
-use super::client::{Attached, Held, Stage, UNASKED};
+use super::client::{Attached, ClosingQueue, Held, Stage, UNASKED};
 use super::door::Peer;
 use super::{Control, Denied, plan};
 use crate::closer::{self, Socket};
@@ -92,7 +92,6 @@ impl Control {
             (Request::Hello(hello), Some(memfd)) => self.greet(session, hello, memfd),
             (Request::OpenPort(port), Some(end)) => self.open_port(session, port, end),
             (Request::OpenQueue(queue), Some(end)) => self.open_queue(session, queue, end),
-            (Request::CloseQueue { queue }, _) => self.close_queue(session, queue),
             (Request::Open(open), descriptor) => self.open(session, serial, open, descriptor),
             (Request::End { id, how }, _) => self.end(session, serial, id, how),
             (_, None) => Err(Denied::Hostile("a descriptor is missing".into())),
@@ -189,17 +188,20 @@ impl Control {
         Ok(())
     }
 
-    fn close_queue(&mut self, session: u32, queue: u32) -> Result<Progress, Denied> {
+    /// Closes a queue, whatever objects still name it; its end is told once no core writes to it any more. Until
+    /// then its client is not listened to: so it does not have many that are being closed.
+    fn close_queue(&mut self, session: u32, serial: u32, queue: u32) -> Result<Progress, Denied> {
+        let cores = self.cores.len();
         let (_, attached) = self.memory(session)?;
-        if attached.objects.values().any(|held| held.open.queue == Some(queue)) {
-            return Err(Denied::Refused("objects still name the queue; close them first".into()));
-        }
-        if let Some(key) = attached.queues.remove(&queue) {
-            self.store.withdraw(key);
-            (0..self.cores.len() as u32)
-                .for_each(|core| self.mail(core, Mail::CloseQueue { session, queue }));
-        }
-        Ok(Progress::Answer(Reply::Done))
+        let Some(key) = attached.queues.remove(&queue) else {
+            self.say(session, UNASKED, &Reply::Ended { id: queue });
+            return Ok(Progress::Answer(Reply::Done));
+        };
+        attached.closing = Some(ClosingQueue { queue, serial, cores });
+        // An engine that comes after this one has nothing to write there.
+        self.store.withdraw(key);
+        (0..cores as u32).for_each(|core| self.mail(core, Mail::CloseQueue { session, queue }));
+        Ok(Progress::Later)
     }
 
     fn open(
@@ -274,10 +276,10 @@ impl Control {
     fn end(&mut self, session: u32, serial: u32, id: u32, how: End) -> Result<Progress, Denied> {
         let (_, attached) = self.memory(session)?;
         let Some(held) = attached.objects.get_mut(&id) else {
-            if how == End::Close {
-                self.say(session, UNASKED, &Reply::Ended { id });
-            }
-            return Ok(Progress::Answer(Reply::Done));
+            return match how {
+                End::Close => self.close_queue(session, serial, id),
+                End::Release => Ok(Progress::Answer(Reply::Done)),
+            };
         };
         held.ending = Some((how, serial));
         let core = held.core;

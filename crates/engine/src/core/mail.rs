@@ -12,7 +12,7 @@ pub(crate) enum Mail {
     Port { session: u32, receiver: Receiver, bell: Bell<Shared<Flag>, Socket> },
     /// A queue of one of its threads.
     Queue { session: u32, queue: u32, sender: Sender, bell: Bell<Shared<Flag>, Socket> },
-    /// No more of it.
+    /// No more of it: from now on objects that name it tell nobody. Answered with [`Said::Closed`].
     CloseQueue { session: u32, queue: u32 },
     /// An object.
     Open { session: u32, id: u32, queue: Option<u32>, memory: Memory, build: Build },
@@ -42,6 +42,8 @@ pub(crate) enum Said {
     Opened { id: u32, outcome: Result<Vec<u8>, String> },
     /// An object has ended.
     Ended { id: u32, outcome: Result<(), String> },
+    /// Nothing is written to a queue any more.
+    Closed { queue: u32 },
     /// The client did what cannot be.
     Hostile { why: String },
 }

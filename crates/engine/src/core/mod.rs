@@ -112,7 +112,10 @@ impl Core {
                     let notifier = Notifier::new(sender, bell, Rc::clone(&self.dirty));
                     self.queues.insert((session, queue), notifier);
                 }
-                Mail::CloseQueue { session, queue } => drop(self.queues.remove(&(session, queue))),
+                Mail::CloseQueue { session, queue } => {
+                    self.queues.remove(&(session, queue)).iter().for_each(|notifier| notifier.close());
+                    self.say(session, Said::Closed { queue });
+                }
                 Mail::Open { session, id, queue, memory, build } => {
                     let queue = queue.and_then(|queue| self.queues.get(&(session, queue)).cloned());
                     self.open(Place { core: self.index, session, id, memory, queue }, build, now);
@@ -262,8 +265,6 @@ impl Core {
             self.hear_reads(index, reads);
             return true;
         }
-        // Once the application knows that an object has ended, it may use the queue's memory for something else.
-        self.publish();
         let slot = self.objects.at(index).expect("it was just looked at");
         let (session, id) = (slot.session, slot.id);
         let is_opening = std::mem::take(&mut slot.is_opening);

@@ -130,6 +130,17 @@ impl Fixture {
         fixture
     }
 
+    /// The queue that its objects name: the application's ends.
+    fn queue(&self) -> (Bell<Shared<Flag>>, entries::Receiver) {
+        let place = QueuePlace { offset: 30 * PAGE_SIZE as u64, cores: 1, entries: 4 };
+        let (ring, flag) = (place.ring(0).unwrap(), || self.memory.flag(place.flag()).unwrap());
+        let (ours, theirs) = Bell::new(flag()).unwrap();
+        let bell = Bell::with(flag(), Socket::new(theirs)).unwrap();
+        let sender = entries::Sender::new(&self.memory, ring).unwrap();
+        self.send(Mail::Queue { session: 1, queue: 3, sender, bell });
+        (ours, entries::Receiver::new(&self.memory, ring).unwrap())
+    }
+
     fn send(&self, mail: Mail) {
         assert!(self.mail.send(mail).is_ok());
     }
@@ -238,15 +249,9 @@ fn a_flood_of_doorbells_is_answered_over_many_turns_and_to_the_last() {
 #[test]
 fn a_queue_is_told_and_its_thread_woken() {
     let fixture = Fixture::new();
-    let place = QueuePlace { offset: 30 * PAGE_SIZE as u64, cores: 1, entries: 4 };
-    let ring = place.ring(0).unwrap();
-    let (ours, theirs) = Bell::new(fixture.memory.flag(place.flag()).unwrap()).unwrap();
-    let bell = Bell::with(fixture.memory.flag(place.flag()).unwrap(), Socket::new(theirs)).unwrap();
-    let sender = entries::Sender::new(&fixture.memory, ring).unwrap();
-    fixture.send(Mail::Queue { session: 1, queue: 3, sender, bell });
+    let (ours, receiver) = fixture.queue();
     fixture.seen.work.store(1, Ordering::Relaxed);
-    let receiver = RefCell::new(entries::Receiver::new(&fixture.memory, ring).unwrap());
-    let fixture = RefCell::new(fixture);
+    let (receiver, fixture) = (RefCell::new(receiver), RefCell::new(fixture));
     let has_come = ours.wait::<io::Error>(Some(Duration::from_secs(60)), || {
         fixture.borrow_mut().open(7, Manners::Good);
         Ok(false)
@@ -254,6 +259,23 @@ fn a_queue_is_told_and_its_thread_woken() {
     assert!(has_come.unwrap(), "the flag was armed, and nobody rang");
     assert_eq!(receiver.borrow_mut().refresh(), Ok(1));
     assert_eq!(receiver.borrow_mut().pop(), Some(notice::entry(7)));
+}
+
+#[test]
+fn a_queue_that_is_closed_is_written_to_no_more_whatever_still_names_it() {
+    let mut fixture = Fixture::new();
+    let (_ours, mut receiver) = fixture.queue();
+    fixture.open(7, Manners::Good);
+    fixture.said();
+    fixture.send(Mail::CloseQueue { session: 1, queue: 3 });
+    fixture.seen.work.store(1, Ordering::Relaxed);
+    assert!(fixture.doorbells.push(&doorbell::entry(7)).unwrap());
+    fixture.doorbells.publish();
+    fixture.bell.ring();
+    fixture.turn();
+    assert!(matches!(fixture.said(), Some((1, Said::Closed { queue: 3 }))));
+    assert_eq!(fixture.seen.work.load(Ordering::Relaxed), 0, "it works on");
+    assert_eq!(receiver.refresh(), Ok(0));
 }
 
 #[test]

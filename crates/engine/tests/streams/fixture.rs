@@ -16,10 +16,15 @@ pub struct Fixture {
 
 impl Fixture {
     pub fn new() -> Fixture {
+        Fixture::of(|_| {})
+    }
+
+    pub fn of(change: impl FnOnce(&mut Config)) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
         // Tests share their processors with the engine.
         config.spin = Duration::from_micros(20);
+        change(&mut config);
         let engine = Engine::start(config, listen(&folder.path().join("sock")).unwrap()).unwrap();
         Fixture { engine, folder }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use isolane_attach::stream::{Stream, StreamOptions};
 use isolane_ring::mock;
+use rustix::net::sockopt;
 
 use super::fixture::{Fixture, Pattern};
 
@@ -75,6 +76,29 @@ fn a_connection_changes_hands_under_traffic_and_its_peer_is_none_the_wiser() {
     assert_eq!(reader.join().unwrap(), up.position);
     drop(socket);
     assert!(writer.join().unwrap() >= down.position);
+}
+
+/// Each is the only one of its session, and has bytes to send that nobody takes when it is dropped: so it does not
+/// end, and the queue of its tasks is closed before.
+#[test]
+fn streams_that_come_and_go_one_by_one_use_nothing_up() {
+    let fixture = Fixture::of(|config| config.limits.queues = 2);
+    let session = fixture.attach_with(4 << 20);
+    let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..Default::default() };
+    // Their queues alone would take twice the memory.
+    let peers: Vec<TcpStream> = (0..120)
+        .map(|round| {
+            let (socket, peer) = mock::connection().unwrap();
+            sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+            sockopt::set_socket_recv_buffer_size(&peer, 4096).unwrap();
+            let mut stream =
+                options.adopt(&session, socket).unwrap_or_else(|error| panic!("{round}: {error}"));
+            stream.set_write_timeout(Some(Duration::from_millis(5)));
+            while stream.write(&[0; 4096]).is_ok() {}
+            peer
+        })
+        .collect();
+    drop(peers);
 }
 
 #[test]
