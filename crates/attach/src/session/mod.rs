@@ -22,13 +22,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use isolane_ring::{Arena, Memory};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 use rustix::process::geteuid;
 
 use crate::AttachError;
 use crate::control::{Hello, Limits, Reply, Request, VERSION, Welcome, Wire, WireError};
-use crate::stream::Tasks;
+use crate::stream::Lounge;
 
 use line::Line;
 pub use port::Port;
@@ -48,7 +48,7 @@ struct Inner {
     /// One for each core of the engine.
     ports: Vec<Port>,
     next_id: AtomicU32,
-    tasks: Mutex<Weak<Tasks>>,
+    lounge: Mutex<Weak<Lounge>>,
 }
 
 /// How to attach.
@@ -136,7 +136,7 @@ impl Session {
             welcome,
             ports,
             next_id: AtomicU32::new(1),
-            tasks: Mutex::default(),
+            lounge: Mutex::default(),
         })))
     }
 
@@ -152,7 +152,7 @@ impl Session {
             welcome: Welcome { version: VERSION, session: 1, epoch: 1, cores, limits },
             ports: Vec::new(),
             next_id: AtomicU32::new(1),
-            tasks: Mutex::default(),
+            lounge: Mutex::default(),
         }))
     }
 
@@ -206,18 +206,9 @@ impl Session {
         Queue::open(self, entries)
     }
 
-    /// Who wakes the tasks of its streams; there is one as long as there is a stream.
-    pub(crate) fn tasks(
-        &self,
-        start: impl FnOnce() -> Result<Arc<Tasks>, AttachError>,
-    ) -> Result<Arc<Tasks>, AttachError> {
-        let mut tasks = self.0.tasks.lock();
-        if let Some(tasks) = tasks.upgrade() {
-            return Ok(tasks);
-        }
-        let started = start()?;
-        *tasks = Arc::downgrade(&started);
-        Ok(started)
+    /// Where tasks of its streams wait, if there is a stream.
+    pub(crate) fn lounge(&self) -> MutexGuard<'_, Weak<Lounge>> {
+        self.0.lounge.lock()
     }
 
     /// The doorbells of one of the engine's cores, by index.

@@ -368,10 +368,13 @@ fn moment(timeout: Option<Duration>) -> Option<Instant> {
 
 fn register(waiting: &Mutex<Option<std::task::Waker>>, context: &mut Context<'_>) {
     let mut waiting = waiting.lock();
-    match &mut *waiting {
-        Some(waker) => waker.clone_from(context.waker()),
-        none => *none = Some(context.waker().clone()),
+    if waiting.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+        return;
     }
+    let before = waiting.replace(context.waker().clone());
+    drop(waiting);
+    // Not under the lock: it may be the last of a task.
+    drop(before);
 }
 
 fn pending(outcome: io::Result<usize>) -> Poll<io::Result<usize>> {

@@ -37,7 +37,7 @@ pub use halves::{ReadHalf, WriteHalf};
 pub use listener::Listener;
 pub use options::StreamOptions;
 pub use poller::Poller;
-pub(crate) use tasks::Tasks;
+pub(crate) use tasks::Lounge;
 
 /// A TCP connection whose bytes go through an engine. Dropping it closes it: what was written is still sent.
 pub struct Stream {

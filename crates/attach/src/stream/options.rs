@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use super::halves::{ReadHalf, WriteHalf};
 use super::shared::{Shared, Waiters};
-use super::{Stream, Tasks, ends};
+use super::tasks::Tasks;
+use super::{Stream, ends};
 use crate::AttachError;
 use crate::control::{Object, Open, Reply, Request, StreamPlace};
 use crate::layout::stream as layout_block;
@@ -57,7 +58,7 @@ impl StreamOptions {
     /// As [`Stream::adopt`].
     pub fn adopt(self, session: &Session, socket: TcpStream) -> Result<Stream, AttachError> {
         let tasks = Tasks::of(session)?;
-        self.open(session, socket, tasks.queue(), Some(Arc::clone(&tasks)))
+        self.open(session, socket, tasks.queue(), Some(tasks))
     }
 
     pub(super) fn open(
@@ -65,7 +66,7 @@ impl StreamOptions {
         session: &Session,
         socket: TcpStream,
         queue: u32,
-        tasks: Option<Arc<Tasks>>,
+        tasks: Option<Tasks>,
     ) -> Result<Stream, AttachError> {
         // An engine drops who names one that there is not.
         let cores = session.cores().len();

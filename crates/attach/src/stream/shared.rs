@@ -9,13 +9,12 @@ use std::task::Waker;
 
 use parking_lot::Mutex;
 
-use super::Tasks;
 use super::block::Block;
+use super::tasks::Tasks;
 use crate::control::{End, Request};
 use crate::session::{Room, Session, Watcher};
 
-/// Whoever waits for a stream. Apart from it, because the threads that wake must not be the last to have a
-/// stream: who drops that asks the engine, and waits for the answer, which such a thread would have to take.
+/// Whoever waits for a stream. Apart from it, so that those who wake keep no stream open.
 pub(super) struct Waiters {
     pub block: Arc<Block>,
     pub reader: Mutex<Option<Waker>>,
@@ -32,7 +31,7 @@ pub(super) struct Shared {
     /// Its pages, until they go back.
     pub room: Mutex<Option<Room>>,
     /// Who wakes its tasks, if that is not a poller's business.
-    pub tasks: Option<Arc<Tasks>>,
+    pub tasks: Option<Tasks>,
     pub is_released: AtomicBool,
 }
 
@@ -62,9 +61,9 @@ impl Waiters {
     /// Something has changed: whoever waits looks.
     pub fn wake_tasks(&self) {
         for waiting in [&self.reader, &self.writer] {
-            if let Some(waker) = waiting.lock().take() {
-                waker.wake();
-            }
+            // Not under the lock: an executor may poll right here.
+            let waker = waiting.lock().take();
+            waker.into_iter().for_each(Waker::wake);
         }
     }
 }

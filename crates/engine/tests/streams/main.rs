@@ -4,12 +4,10 @@ mod fixture;
 mod many;
 mod past;
 mod peers;
+mod tasks;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use fixture::{Fixture, Pattern};
@@ -254,70 +252,4 @@ fn one_thread_waits_for_many_streams_and_hears_of_each_once() {
         }
     }
     assert!(stream.try_write(&[0]).is_ok());
-}
-
-struct Woken(AtomicBool, std::thread::Thread);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Release);
-        self.1.unpark();
-    }
-}
-
-/// The smallest executor.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let woken = Arc::new(Woken(AtomicBool::new(true), std::thread::current()));
-    let waker = Waker::from(Arc::clone(&woken));
-    let mut future = std::pin::pin!(future);
-    loop {
-        if woken.0.swap(false, Ordering::Acquire)
-            && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker))
-        {
-            return value;
-        }
-        std::thread::park_timeout(Duration::from_secs(30));
-    }
-}
-
-#[test]
-fn tasks_are_woken_when_they_can_read_and_write() {
-    let fixture = Fixture::new();
-    let (stream, mut peer) = fixture.stream();
-    let (mut read, mut write) = stream.split();
-    let echo = std::thread::spawn(move || {
-        let mut bytes = vec![0; 10_000];
-        loop {
-            match peer.read(&mut bytes).unwrap() {
-                0 => return,
-                count => peer.write_all(&bytes[..count]).unwrap(),
-            }
-        }
-    });
-    const TOTAL: usize = 3_000_000;
-    let writer = std::thread::spawn(move || {
-        let (mut pattern, mut written, mut bytes) = (Pattern::new(5), 0, vec![0; 9000]);
-        while written < TOTAL {
-            let count = bytes.len().min(TOTAL - written);
-            pattern.fill(&mut bytes[..count]);
-            let mut sent = 0;
-            while sent < count {
-                sent += block_on(write.write_async(&bytes[sent..count])).unwrap();
-            }
-            written += count;
-        }
-        write.shut().unwrap();
-    });
-    let (mut pattern, mut total, mut bytes) = (Pattern::new(5), 0, vec![0; 7000]);
-    loop {
-        let count = block_on(read.read_async(&mut bytes)).unwrap();
-        if count == 0 {
-            break;
-        }
-        pattern.check(&bytes[..count]);
-        total += count;
-    }
-    assert_eq!(total, TOTAL);
-    writer.join().unwrap();
-    echo.join().unwrap();
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use isolane_attach::stream::{Interest, Poller, Stream, StreamOptions};
 use isolane_ring::mock;
 
-use super::block_on;
 use super::fixture::{Fixture, Pattern};
+use super::tasks::block_on;
 
 /// Reads so much at once that the next read goes past the ring.
 fn read_long(stream: &mut Stream, peer: &mut TcpStream, pattern: &mut (Pattern, Pattern)) {

@@ -1,0 +1,112 @@
+//! Streams in tasks.
+
+use std::io::{Read, Write};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use super::fixture::{Fixture, Pattern};
+
+struct Woken(AtomicBool, std::thread::Thread);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+        self.1.unpark();
+    }
+}
+
+/// The smallest executor.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let woken = Arc::new(Woken(AtomicBool::new(true), std::thread::current()));
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut future = std::pin::pin!(future);
+    loop {
+        if woken.0.swap(false, Ordering::Acquire)
+            && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker))
+        {
+            return value;
+        }
+        std::thread::park_timeout(Duration::from_secs(30));
+    }
+}
+
+#[test]
+fn tasks_are_woken_when_they_can_read_and_write() {
+    let fixture = Fixture::new();
+    let (stream, mut peer) = fixture.stream();
+    let (mut read, mut write) = stream.split();
+    let echo = std::thread::spawn(move || {
+        let mut bytes = vec![0; 10_000];
+        loop {
+            match peer.read(&mut bytes).unwrap() {
+                0 => return,
+                count => peer.write_all(&bytes[..count]).unwrap(),
+            }
+        }
+    });
+    const TOTAL: usize = 3_000_000;
+    let writer = std::thread::spawn(move || {
+        let (mut pattern, mut written, mut bytes) = (Pattern::new(5), 0, vec![0; 9000]);
+        while written < TOTAL {
+            let count = bytes.len().min(TOTAL - written);
+            pattern.fill(&mut bytes[..count]);
+            let mut sent = 0;
+            while sent < count {
+                sent += block_on(write.write_async(&bytes[sent..count])).unwrap();
+            }
+            written += count;
+        }
+        write.shut().unwrap();
+    });
+    let (mut pattern, mut total, mut bytes) = (Pattern::new(5), 0, vec![0; 7000]);
+    loop {
+        let count = block_on(read.read_async(&mut bytes)).unwrap();
+        if count == 0 {
+            break;
+        }
+        pattern.check(&bytes[..count]);
+        total += count;
+    }
+    assert_eq!(total, TOTAL);
+    writer.join().unwrap();
+    echo.join().unwrap();
+}
+
+/// A task that is polled by whoever wakes it, and that nobody has but its waker.
+struct Inline(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl Wake for Inline {
+    fn wake(self: Arc<Self>) {
+        let waker = Waker::from(Arc::clone(&self));
+        let mut future = self.0.lock().unwrap();
+        if future.as_mut().is_some_and(|it| it.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()) {
+            *future = None;
+        }
+    }
+}
+
+#[test]
+fn a_task_that_is_polled_where_it_is_woken_may_have_the_last_of_a_stream() {
+    let fixture = Fixture::new();
+    let (mut stream, mut peer) = fixture.stream();
+    let (told, seen) = mpsc::channel();
+    let task = async move {
+        let mut bytes = [0; 4];
+        let mut count = 0;
+        while count < bytes.len() {
+            count += stream.read_async(&mut bytes[count..]).await.unwrap();
+        }
+        drop(stream);
+        told.send(bytes).unwrap();
+    };
+    Arc::new(Inline(Mutex::new(Some(Box::pin(task))))).wake();
+    for part in [b"wo", b"rd"] {
+        std::thread::sleep(Duration::from_millis(20));
+        peer.write_all(part).unwrap();
+    }
+    assert_eq!(&seen.recv_timeout(Duration::from_secs(30)).expect("it is not woken to its end"), b"word");
+    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0, "it is closed");
+}
