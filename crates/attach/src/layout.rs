@@ -35,7 +35,7 @@ pub struct QueuePlace {
 impl PortPlace {
     /// Bytes of a port.
     pub const fn bytes(entries: u32) -> usize {
-        Flag::BYTES + ring_bytes(entries)
+        Flag::BYTES + entries::Place::bytes(entries)
     }
 
     /// Where its flag is.
@@ -45,14 +45,14 @@ impl PortPlace {
 
     /// Where its ring is; `None` if it can be nowhere.
     pub fn ring(self) -> Option<entries::Place> {
-        ring(self.offset.checked_add(Flag::BYTES as u64)?, self.entries)
+        entries::Place::at(self.offset.checked_add(Flag::BYTES as u64)?, self.entries, ENTRIES_MAX)
     }
 }
 
 impl QueuePlace {
     /// Bytes of a queue.
     pub const fn bytes(cores: u32, entries: u32) -> usize {
-        Flag::BYTES + cores as usize * ring_bytes(entries)
+        Flag::BYTES + cores as usize * entries::Place::bytes(entries)
     }
 
     /// Where its flag is.
@@ -62,19 +62,11 @@ impl QueuePlace {
 
     /// Where the ring of a core is; `None` if it can be nowhere.
     pub fn ring(self, core: u32) -> Option<entries::Place> {
-        let before = u64::from(core).checked_mul(ring_bytes(self.entries) as u64)? + Flag::BYTES as u64;
-        ring(self.offset.checked_add(before)?, self.entries).filter(|_| core < self.cores)
+        let before =
+            u64::from(core).checked_mul(entries::Place::bytes(self.entries) as u64)? + Flag::BYTES as u64;
+        entries::Place::at(self.offset.checked_add(before)?, self.entries, ENTRIES_MAX)
+            .filter(|_| core < self.cores)
     }
-}
-
-const fn ring_bytes(entries: u32) -> usize {
-    Words::BYTES + entries as usize * size_of::<entries::Entry>()
-}
-
-fn ring(offset: u64, count: u32) -> Option<entries::Place> {
-    let entries = offset.checked_add(Words::BYTES as u64)?;
-    let is_possible = count.is_power_of_two() && count <= ENTRIES_MAX;
-    is_possible.then_some(entries::Place { words: offset, entries, count: count.into() })
 }
 
 /// The most entries of a ring of doorbells or notices.

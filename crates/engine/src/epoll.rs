@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use isolane_reactor::waker::{Sleeper, silence};
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -82,7 +81,7 @@ impl Epoll {
     }
 
     fn wait(&self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
-        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(FOREVER));
+        let timeout = timeout.map(isolane_ring::timespec);
         let mut space = [MaybeUninit::uninit(); EVENTS_MAX];
         let found = match epoll::wait(&self.epoll, &mut space[..], timeout.as_ref()) {
             Ok((found, _)) => found,
@@ -115,7 +114,6 @@ const EVENTS_MAX: usize = 256;
 const DOORBELL: u64 = u64::MAX;
 const READ: EventFlags = EventFlags::IN.union(EventFlags::PRI);
 const ALL: EventFlags = READ.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
-const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
 
 #[cfg(test)]
 mod tests {

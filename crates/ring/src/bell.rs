@@ -73,7 +73,7 @@ impl Flag {
     /// Sleeps on the armed flag, until somebody wakes who has taken it. Returns false if time ran out; true may
     /// mean anything else, so look again.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
-        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(FOREVER));
+        let timeout = timeout.map(timespec);
         // Not private to the process: the other side finds the same page in its own memory.
         let outcome = futex::wait(&self.armed.0, futex::Flags::empty(), 1, timeout.as_ref());
         outcome != Err(Errno::TIMEDOUT)
@@ -181,7 +181,7 @@ impl<F: Deref<Target = Flag>, E: AsFd> Bell<F, E> {
     }
 
     fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(FOREVER));
+        let timeout = timeout.map(timespec);
         let mut watched = [PollFd::new(&self.end, PollFlags::IN)];
         let count = match poll(&mut watched, timeout.as_ref()) {
             Err(Errno::INTR) => return Ok(true),
@@ -279,7 +279,11 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 const RINGS_MAX: usize = 64;
 /// The most descriptors that the kernel lets one send at once (`SCM_MAX_FD`).
 const RIGHTS_MAX: usize = 253;
-const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };
+
+/// A time to wait as the kernel takes it; one too long for it is as good as for ever.
+pub fn timespec(time: Duration) -> Timespec {
+    Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i32::MAX.into(), tv_nsec: 0 })
+}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

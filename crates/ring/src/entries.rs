@@ -36,6 +36,21 @@ pub struct Place {
     pub count: u64,
 }
 
+impl Place {
+    /// Of a ring whose entries follow its indices; `None` if it can be nowhere, or if `count` is no power of two
+    /// up to `count_max`.
+    pub fn at(offset: u64, count: u32, count_max: u32) -> Option<Place> {
+        let entries = offset.checked_add(Words::BYTES as u64)?;
+        let is_possible = count.is_power_of_two() && count <= count_max;
+        is_possible.then_some(Place { words: offset, entries, count: count.into() })
+    }
+
+    /// Bytes of such a ring; what follows begins at lines of the cache of its own.
+    pub const fn bytes(count: u32) -> usize {
+        Words::BYTES + (count as usize * size_of::<Entry>()).next_multiple_of(crate::index::LINE_BYTES)
+    }
+}
+
 impl Sender {
     /// The sender of a ring that nothing was put in.
     ///

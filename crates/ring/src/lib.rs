@@ -8,7 +8,8 @@
 //! * [`adopted`]: bytes between a ring and a kernel's socket that somebody else has, too.
 //! * [`Arena`]: which pages of the memory its owner has given to what.
 //!
-//! It knows neither NVMe nor the network. Its invariants: **the other side is not trusted**, so that each
+//! It knows no protocol; of the network only what `adopted` needs, because bytes go between pieces of a ring and
+//! the kernel there, and nowhere else may anybody have their addresses. Its invariants: **the other side is not trusted**, so that each
 //! side works with its own index, capacity and mask, and an index of the other that cannot be is an error,
 //! [`Impossible`], after which the other side is left; and **no reference to the bytes of shared memory is
 //! ever formed**, because they may change at any time.
@@ -24,7 +25,7 @@ pub mod mock;
 mod sync;
 
 pub use arena::{Arena, Span};
-pub use bell::{Bell, Flag, refuse_gifts};
+pub use bell::{Bell, Flag, refuse_gifts, timespec};
 pub use index::Impossible;
 pub use memory::{Memory, MemoryError, Piece, Shared};
 

@@ -290,8 +290,9 @@ impl Piece {
     unsafe fn copy_out(self, target: &mut [u8]) {
         assert_eq!(self.len, target.len());
         // SAFETY: mapped, says the caller. As many bytes on both sides, and ours are not in shared memory:
-        // those have no reference. If the other side breaks the rules and writes meanwhile, the copy is of no
-        // definite bytes, but a copy.
+        // those have no reference. If the other side breaks the rules and writes meanwhile, or another thread of
+        // this process does, the copy is of no definite bytes, but a copy: a deviation from the model, because a
+        // copy by atomics costs several times as much. It is for payload; entries and indices are copied by atomics.
         unsafe { ptr::copy_nonoverlapping(self.start.as_ptr(), target.as_mut_ptr(), self.len) };
     }
 

@@ -52,6 +52,42 @@ impl<'a> Source<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
+    /// The next number, of 64 bits, which has to fit.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn number<T: TryFrom<u64>>(&mut self, what: &'static str) -> Result<T, Malformed> {
+        let start = self.offset;
+        T::try_from(self.u64(what)?).map_err(|_| Malformed { what, offset: start })
+    }
+
+    /// A number of 64 bits that may be missing.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn optional_number(&mut self, what: &'static str) -> Result<Option<u64>, Malformed> {
+        let start = self.offset;
+        let [is_there] = self.array(what)?;
+        match (is_there, self.u64(what)?) {
+            (0, 0) => Ok(None),
+            (1, value) => Ok(Some(value)),
+            _ => Err(Malformed { what, offset: start }),
+        }
+    }
+
+    /// Flags of one byte, at most eight, the first in its lowest bit.
+    ///
+    /// # Errors
+    /// [`Malformed`], also if another bit is set.
+    pub fn flags<const COUNT: usize>(&mut self, what: &'static str) -> Result<[bool; COUNT], Malformed> {
+        let start = self.offset;
+        let [byte] = self.array(what)?;
+        match u32::from(byte) >> COUNT {
+            0 => Ok(std::array::from_fn(|at| byte >> at & 1 == 1)),
+            _ => Err(Malformed { what, offset: start }),
+        }
+    }
+
     /// A number that may be missing.
     ///
     /// # Errors
@@ -100,7 +136,11 @@ impl<'a> Source<'a> {
         Ok(taken)
     }
 
-    fn array<const COUNT: usize>(&mut self, what: &'static str) -> Result<[u8; COUNT], Malformed> {
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn array<const COUNT: usize>(&mut self, what: &'static str) -> Result<[u8; COUNT], Malformed> {
         let taken = self.take(what, COUNT)?;
         Ok(taken.try_into().expect("as many as were taken"))
     }
@@ -129,6 +169,22 @@ impl Sink {
     /// Puts a number.
     pub fn u64(&mut self, value: u64) {
         self.0.extend(value.to_le_bytes());
+    }
+
+    /// Puts a number of 64 bits that may be missing.
+    pub fn optional_number(&mut self, value: Option<u64>) {
+        self.0.push(value.is_some().into());
+        self.u64(value.unwrap_or(0));
+    }
+
+    /// Puts flags, at most eight.
+    pub fn flags<const COUNT: usize>(&mut self, flags: [bool; COUNT]) {
+        self.0.push(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
+    }
+
+    /// Puts bytes whose count is known.
+    pub fn array<const COUNT: usize>(&mut self, bytes: &[u8; COUNT]) {
+        self.0.extend(bytes);
     }
 
     /// Puts a number that may be missing.

@@ -337,7 +337,7 @@ fn wait_for_bytes(shared: &Shared, spin: Duration, until: Option<Instant>) -> io
 
 fn wait_for(what: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<()> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let left = left.map(|left| Timespec::try_from(left).unwrap_or(FOREVER));
+    let left = left.map(isolane_ring::timespec);
     match poll(what, left.as_ref()) {
         Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -387,4 +387,3 @@ fn pending(outcome: io::Result<usize>) -> Poll<io::Result<usize>> {
 /// So many reads in a row that go the wrong way are not enough to change it.
 const UNLIKE_MAX: u8 = 3;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-const FOREVER: Timespec = Timespec { tv_sec: i32::MAX as i64, tv_nsec: 0 };

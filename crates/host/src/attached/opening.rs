@@ -109,8 +109,7 @@ impl Opening {
         let Reply::Opened { core, answer } = reply else {
             return Err(ConnectError::Engine("it has not answered what was asked".to_owned()));
         };
-        let answer = Answer::decode(&answer);
-        let answer = answer.ok_or_else(|| ConnectError::Engine("its answer is malformed".to_owned()))?;
+        let answer = Answer::decode(&answer).map_err(|error| ConnectError::Engine(error.to_string()))?;
         if core as usize >= session.cores().len() {
             return Err(ConnectError::Engine(format!("it has no core {core}")));
         }

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use isolane_attach::control::{Malformed, Sink, Source, TEXT_BYTES_MAX};
+use isolane_wire::Nqn;
 use isolane_wire::registers::Vs;
 use uuid::Uuid;
 
-use super::fields::{Sink, Source};
 use crate::classes::Classes;
 use crate::info::{ControllerInfo, Info, NamespaceInfo, Negotiated};
 
@@ -20,7 +21,7 @@ impl Answer {
         Answer(Info { namespaces: vec![namespace.clone()], ..info.clone() })
     }
 
-    /// As bytes. Texts of the controller are at most 40 bytes each.
+    /// As bytes. Of texts of the controller the first 40 bytes each.
     pub fn encode(&self) -> Vec<u8> {
         let Info { address, nqn, controller, namespaces, negotiated } = &self.0;
         let mut sink = Sink::default();
@@ -28,56 +29,62 @@ impl Answer {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
         };
-        sink.bytes(&ip.octets());
-        sink.number(address.port().into());
-        sink.text(nqn.as_str());
+        sink.array(&ip.octets());
+        sink.u64(address.port().into());
+        sink.text(nqn.as_str(), TEXT_BYTES_MAX);
         encode_controller(controller, &mut sink);
         encode_negotiated(negotiated, &mut sink);
         namespaces.iter().for_each(|namespace| encode_namespace(namespace, &mut sink));
-        sink.0
+        sink.into_bytes()
     }
 
-    /// From bytes; `None` if they are none.
-    pub fn decode(bytes: &[u8]) -> Option<Answer> {
-        let mut source = Source(bytes);
-        let ip = IpAddr::from(source.array::<16>()?).to_canonical();
-        let address = SocketAddr::new(ip, source.small()?);
-        let nqn = source.nqn()?;
+    /// From bytes.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(bytes: &[u8]) -> Result<Answer, Malformed> {
+        let mut source = Source::new(bytes);
+        let ip = IpAddr::from(source.array::<16>(ADDRESS)?).to_canonical();
+        let address = SocketAddr::new(ip, source.number(ADDRESS)?);
+        let nqn = source.text(NQN, TEXT_BYTES_MAX)?;
+        let nqn = Nqn::new(&nqn).map_err(|_| source.malformed(NQN))?;
         let controller = decode_controller(&mut source)?;
         let negotiated = decode_negotiated(&mut source)?;
         let namespaces = vec![decode_namespace(&mut source)?];
         source.end()?;
-        Some(Answer(Info { address, nqn, controller, namespaces, negotiated }))
+        Ok(Answer(Info { address, nqn, controller, namespaces, negotiated }))
     }
 }
 
 fn encode_controller(controller: &ControllerInfo, sink: &mut Sink) {
-    sink.number(controller.cntlid.into());
+    sink.u64(controller.cntlid.into());
     for text in [&controller.serial, &controller.model, &controller.firmware] {
-        let end =
-            text.char_indices().map(|(at, letter)| at + letter.len_utf8()).take_while(|end| *end <= TEXT_MAX);
-        sink.text(&text[..end.last().unwrap_or(0)]);
+        sink.text(text, TEXT_MAX);
     }
-    sink.number(controller.version.0.into());
-    sink.optional(controller.transfer_bytes_max);
-    sink.number(controller.queue_entries_max.into());
+    sink.u64(controller.version.0.into());
+    sink.optional_number(controller.transfer_bytes_max);
+    sink.u64(controller.queue_entries_max.into());
     sink.flags([
         controller.has_volatile_cache,
         controller.has_write_zeroes,
         controller.has_deallocate,
         controller.is_keep_alive_traffic_based,
     ]);
-    sink.number(controller.command_quiesce_time.as_millis() as u64);
+    sink.u64(controller.command_quiesce_time.as_millis() as u64);
 }
 
-fn decode_controller(source: &mut Source<'_>) -> Option<ControllerInfo> {
-    let cntlid = source.small()?;
-    let (serial, model, firmware) = (source.text()?, source.text()?, source.text()?);
-    let (version, transfer_bytes_max) = (Vs(source.small()?), source.optional()?);
-    let queue_entries_max = source.small()?;
+fn decode_controller(source: &mut Source<'_>) -> Result<ControllerInfo, Malformed> {
+    let cntlid = source.number(CONTROLLER)?;
+    let (serial, model, firmware) = (
+        source.text(CONTROLLER, TEXT_MAX)?,
+        source.text(CONTROLLER, TEXT_MAX)?,
+        source.text(CONTROLLER, TEXT_MAX)?,
+    );
+    let (version, transfer_bytes_max) = (Vs(source.number(CONTROLLER)?), source.optional_number(CONTROLLER)?);
+    let queue_entries_max = source.number(CONTROLLER)?;
     let [has_volatile_cache, has_write_zeroes, has_deallocate, is_keep_alive_traffic_based] =
-        source.flags()?;
-    Some(ControllerInfo {
+        source.flags(CONTROLLER)?;
+    Ok(ControllerInfo {
         cntlid,
         serial,
         model,
@@ -89,7 +96,7 @@ fn decode_controller(source: &mut Source<'_>) -> Option<ControllerInfo> {
         has_write_zeroes,
         has_deallocate,
         is_keep_alive_traffic_based,
-        command_quiesce_time: Duration::from_millis(source.number()?),
+        command_quiesce_time: Duration::from_millis(source.number(CONTROLLER)?),
     })
 }
 
@@ -104,21 +111,25 @@ fn encode_negotiated(negotiated: &Negotiated, sink: &mut Sink) {
         negotiated.transfer_bytes_max,
         usize::from(negotiated.depth),
     ] {
-        sink.number(count as u64);
+        sink.u64(count as u64);
     }
-    sink.number(negotiated.h2c_data_bytes_max.into());
-    sink.number(negotiated.in_capsule_bytes_max.into());
-    sink.number(negotiated.keep_alive.as_millis() as u64);
+    sink.u64(negotiated.h2c_data_bytes_max.into());
+    sink.u64(negotiated.in_capsule_bytes_max.into());
+    sink.u64(negotiated.keep_alive.as_millis() as u64);
 }
 
-fn decode_negotiated(source: &mut Source<'_>) -> Option<Negotiated> {
-    let [header_digest, data_digest, is_flow_control_disabled] = source.flags()?;
-    let data_alignment_bytes = source.small()?;
-    let lanes = Classes { default: source.small()?, read: source.small()?, poll: source.small()? };
-    let (transfer_bytes_max, depth) = (source.small()?, source.small()?);
-    let (h2c_data_bytes_max, in_capsule_bytes_max) = (source.small()?, source.small()?);
-    let keep_alive = Duration::from_millis(source.number()?);
-    Some(Negotiated {
+fn decode_negotiated(source: &mut Source<'_>) -> Result<Negotiated, Malformed> {
+    let [header_digest, data_digest, is_flow_control_disabled] = source.flags(NEGOTIATED)?;
+    let data_alignment_bytes = source.number(NEGOTIATED)?;
+    let lanes = Classes {
+        default: source.number(NEGOTIATED)?,
+        read: source.number(NEGOTIATED)?,
+        poll: source.number(NEGOTIATED)?,
+    };
+    let (transfer_bytes_max, depth) = (source.number(NEGOTIATED)?, source.number(NEGOTIATED)?);
+    let (h2c_data_bytes_max, in_capsule_bytes_max) = (source.number(NEGOTIATED)?, source.number(NEGOTIATED)?);
+    let keep_alive = Duration::from_millis(source.number(NEGOTIATED)?);
+    Ok(Negotiated {
         header_digest,
         data_digest,
         data_alignment_bytes,
@@ -133,23 +144,24 @@ fn decode_negotiated(source: &mut Source<'_>) -> Option<Negotiated> {
 }
 
 fn encode_namespace(namespace: &NamespaceInfo, sink: &mut Sink) {
-    sink.number(namespace.nsid.into());
-    sink.number(namespace.block_bytes.into());
-    sink.number(namespace.blocks);
-    sink.number(namespace.metadata_bytes.into());
+    sink.u64(namespace.nsid.into());
+    sink.u64(namespace.block_bytes.into());
+    sink.u64(namespace.blocks);
+    sink.u64(namespace.metadata_bytes.into());
     let (uuid, nguid, eui64) = (namespace.uuid, namespace.nguid, namespace.eui64);
     sink.flags([uuid.is_some(), nguid.is_some(), eui64.is_some(), namespace.is_read_only]);
-    sink.bytes(uuid.unwrap_or_default().as_bytes());
-    sink.bytes(&nguid.unwrap_or_default());
-    sink.bytes(&eui64.unwrap_or_default());
+    sink.array(uuid.unwrap_or_default().as_bytes());
+    sink.array(&nguid.unwrap_or_default());
+    sink.array(&eui64.unwrap_or_default());
 }
 
-fn decode_namespace(source: &mut Source<'_>) -> Option<NamespaceInfo> {
-    let (nsid, block_bytes) = (source.small()?, source.small()?);
-    let (blocks, metadata_bytes) = (source.number()?, source.small()?);
-    let [has_uuid, has_nguid, has_eui64, is_read_only] = source.flags()?;
-    let (uuid, nguid, eui64) = (Uuid::from_bytes(source.array()?), source.array()?, source.array()?);
-    Some(NamespaceInfo {
+fn decode_namespace(source: &mut Source<'_>) -> Result<NamespaceInfo, Malformed> {
+    let (nsid, block_bytes) = (source.number(NAMESPACE)?, source.number(NAMESPACE)?);
+    let (blocks, metadata_bytes) = (source.number(NAMESPACE)?, source.number(NAMESPACE)?);
+    let [has_uuid, has_nguid, has_eui64, is_read_only] = source.flags(NAMESPACE)?;
+    let (uuid, nguid, eui64) =
+        (Uuid::from_bytes(source.array(NAMESPACE)?), source.array(NAMESPACE)?, source.array(NAMESPACE)?);
+    Ok(NamespaceInfo {
         nsid,
         block_bytes,
         blocks,
@@ -164,6 +176,12 @@ fn decode_namespace(source: &mut Source<'_>) -> Option<NamespaceInfo> {
 /// As long as the fields of Identify Controller are.
 const TEXT_MAX: usize = 40;
 
+const ADDRESS: &str = "the target's address";
+const NQN: &str = "the subsystem's NQN";
+const CONTROLLER: &str = "what the controller is";
+const NEGOTIATED: &str = "what was negotiated";
+const NAMESPACE: &str = "what the namespace is";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,10 +193,10 @@ mod tests {
         let client = crate::Client::connect(&target.uri(), crate::Options::default()).unwrap();
         let answer = Answer::of(client.info(), client.namespace());
         let bytes = answer.encode();
-        assert!(bytes.len() <= isolane_attach::control::TEXT_BYTES_MAX);
+        assert!(bytes.len() <= TEXT_BYTES_MAX);
         let decoded = Answer::decode(&bytes).unwrap();
         assert_eq!(format!("{decoded:?}"), format!("{answer:?}"));
-        assert!((0..bytes.len()).all(|len| Answer::decode(&bytes[..len]).is_none()));
-        assert!(Answer::decode(&[&bytes[..], &[0]].concat()).is_none());
+        assert!((0..bytes.len()).all(|len| Answer::decode(&bytes[..len]).is_err()));
+        assert!(Answer::decode(&[&bytes[..], &[0]].concat()).is_err());
     }
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use isolane_attach::control::{Malformed, Object, Sink, Source, TEXT_BYTES_MAX};
+use isolane_wire::Nqn;
 use uuid::Uuid;
 
 use super::VolumePlace;
-use super::fields::{Sink, Source};
 use crate::options::{Options, Reconnect, WriteReplay};
 
 /// Where a volume is in the session's memory, and how the engine is to connect to it.
@@ -31,8 +32,8 @@ pub enum DetailsError {
     )]
     TooMuch,
     /// They are none.
-    #[error("the details of a volume are malformed")]
-    Malformed,
+    #[error("the details of a volume: {0}")]
+    Malformed(#[from] Malformed),
 }
 
 impl Details {
@@ -45,12 +46,18 @@ impl Details {
             return Err(DetailsError::TooMuch);
         }
         let mut sink = Sink::default();
-        sink.number(self.place.offset);
-        sink.number(self.place.flag);
-        sink.number(u64::from(self.place.submissions) << 32 | u64::from(self.place.outcomes));
+        sink.u64(self.place.offset);
+        sink.u64(self.place.flag);
+        sink.u64(u64::from(self.place.submissions) << 32 | u64::from(self.place.outcomes));
         encode_options(&self.options, &mut sink);
-        match sink.0.len() <= isolane_attach::control::Object::DETAILS_BYTES_MAX {
-            true => Ok(sink.0),
+        let socket = self.options.socket.to_string();
+        if socket.len() > Object::DETAILS_BYTES_MAX {
+            return Err(DetailsError::TooLong);
+        }
+        sink.text(&socket, Object::DETAILS_BYTES_MAX);
+        let bytes = sink.into_bytes();
+        match bytes.len() <= Object::DETAILS_BYTES_MAX {
+            true => Ok(bytes),
             false => Err(DetailsError::TooLong),
         }
     }
@@ -58,62 +65,61 @@ impl Details {
     /// From bytes; with them come those that tell one set of options from another.
     ///
     /// # Errors
-    /// [`DetailsError::Malformed`].
+    /// [`DetailsError::Malformed`], [`DetailsError::TooMuch`].
     pub fn decode(bytes: &[u8]) -> Result<(Details, &[u8]), DetailsError> {
-        let mut source = Source(bytes);
-        let decoded = (|| {
-            let (offset, flag) = (source.number()?, source.number()?);
-            let counts = source.number()?;
-            let rest = source.0;
-            let (submissions, outcomes) = ((counts >> 32) as u32, counts as u32);
-            let place = VolumePlace { offset, flag, submissions, outcomes };
-            let options = decode_options(&mut source)?;
-            source.end()?;
-            Some((Details { place, options }, rest))
-        })();
-        decoded.ok_or(DetailsError::Malformed)
+        let mut source = Source::new(bytes);
+        let (offset, flag, counts) = (source.u64(PLACE)?, source.u64(PLACE)?, source.u64(PLACE)?);
+        let place = VolumePlace { offset, flag, submissions: (counts >> 32) as u32, outcomes: counts as u32 };
+        let options = decode_options(&mut source)?;
+        source.end()?;
+        match is_bounded(&options) {
+            true => Ok((Details { place, options }, &bytes[PLACE_BYTES..])),
+            false => Err(DetailsError::TooMuch),
+        }
     }
 }
 
 fn encode_options(options: &Options, sink: &mut Sink) {
     let Reconnect { give_up_after, delay_min, delay_max, writes } = &options.reconnect;
     for count in [options.lanes, options.read_lanes, options.poll_lanes, options.transfer_bytes_max] {
-        sink.number(count as u64);
+        sink.u64(count as u64);
     }
-    sink.number(options.depth.into());
+    sink.u64(options.depth.into());
     sink.flags([options.header_digest, options.data_digest]);
     let times =
         [options.keep_alive, options.connect_timeout, options.command_timeout, *delay_min, *delay_max];
-    times.into_iter().for_each(|time| sink.number(milliseconds(time)));
-    sink.optional(give_up_after.map(milliseconds));
-    sink.number(match writes {
+    times.into_iter().for_each(|time| sink.u64(milliseconds(time)));
+    sink.optional_number(give_up_after.map(milliseconds));
+    sink.u64(match writes {
         WriteReplay::WhenGone => 0,
         WriteReplay::AfterTimeout => 1,
         WriteReplay::Never => 2,
     });
-    sink.bytes(options.host_id.as_bytes());
-    sink.text(options.host_nqn.as_str());
-    sink.text(&options.socket.to_string());
+    sink.array(options.host_id.as_bytes());
+    sink.text(options.host_nqn.as_str(), TEXT_BYTES_MAX);
 }
 
-fn decode_options(source: &mut Source<'_>) -> Option<Options> {
-    let (lanes, read_lanes, poll_lanes) = (source.small()?, source.small()?, source.small()?);
-    let (transfer_bytes_max, depth) = (source.small()?, source.small()?);
-    let [header_digest, data_digest] = source.flags()?;
-    let mut time = || source.number().map(Duration::from_millis);
+fn decode_options(source: &mut Source<'_>) -> Result<Options, Malformed> {
+    let (lanes, read_lanes, poll_lanes) =
+        (source.number(LANES)?, source.number(LANES)?, source.number(LANES)?);
+    let (transfer_bytes_max, depth) = (source.number(LANES)?, source.number(LANES)?);
+    let [header_digest, data_digest] = source.flags(DIGESTS)?;
+    let mut time = || source.u64(TIMES).map(Duration::from_millis);
     let (keep_alive, connect_timeout, command_timeout) = (time()?, time()?, time()?);
     let (delay_min, delay_max) = (time()?, time()?);
-    let give_up_after = source.optional()?.map(Duration::from_millis);
-    let writes = match source.number()? {
+    let give_up_after = source.optional_number(TIMES)?.map(Duration::from_millis);
+    let writes = match source.u64(WRITES)? {
         0 => WriteReplay::WhenGone,
         1 => WriteReplay::AfterTimeout,
         2 => WriteReplay::Never,
-        _ => return None,
+        _ => return Err(source.malformed(WRITES)),
     };
-    let host_id = Uuid::from_bytes(source.array()?);
-    let host_nqn = source.nqn()?;
-    let socket = source.text()?.parse().ok()?;
-    let options = Options {
+    let host_id = Uuid::from_bytes(source.array(HOST)?);
+    let host_nqn = source.text(HOST, TEXT_BYTES_MAX)?;
+    let host_nqn = Nqn::new(&host_nqn).map_err(|_| source.malformed(HOST))?;
+    let socket = source.text(SOCKET, Object::DETAILS_BYTES_MAX)?;
+    let socket = socket.parse().map_err(|_| source.malformed(SOCKET))?;
+    Ok(Options {
         host_nqn,
         host_id,
         lanes,
@@ -129,8 +135,7 @@ fn decode_options(source: &mut Source<'_>) -> Option<Options> {
         reconnect: Reconnect { give_up_after, delay_min, delay_max, writes },
         socket,
         ..Options::default()
-    };
-    is_bounded(&options).then_some(options)
+    })
 }
 
 /// Lanes cost memory; a wish beyond this is none that a controller grants. And no client of ours waits for longer.
@@ -148,6 +153,15 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Of an encoded [`VolumePlace`].
+const PLACE_BYTES: usize = 24;
+const PLACE: &str = "its place";
+const LANES: &str = "its lanes";
+const DIGESTS: &str = "its digests";
+const TIMES: &str = "its times";
+const WRITES: &str = "what becomes of writes";
+const HOST: &str = "the host";
+const SOCKET: &str = "its socket options";
 const LANES_MAX: usize = 128;
 /// The most data of one command through an engine.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 4 << 20;
@@ -190,7 +204,7 @@ mod tests {
         assert!(Details::decode(&[&bytes[..], &[0]].concat()).is_err());
         let mut many = bytes;
         many[24..32].copy_from_slice(&100_000_u64.to_le_bytes());
-        assert_eq!(Details::decode(&many).unwrap_err(), DetailsError::Malformed);
+        assert_eq!(Details::decode(&many).unwrap_err(), DetailsError::TooMuch);
     }
 
     #[test]

@@ -8,7 +8,6 @@
 
 mod answer;
 mod details;
-mod fields;
 mod outcome;
 mod place;
 mod submission;

@@ -1,6 +1,5 @@
 //! Where the rings and flags of a volume are in the session's memory.
 
-use isolane_ring::index::Words;
 use isolane_ring::{Flag, entries};
 
 /// The engine's flag and two rings of entries, one behind the other, and elsewhere the application's flag. The
@@ -22,7 +21,7 @@ pub struct VolumePlace {
 impl VolumePlace {
     /// Bytes of all of it.
     pub const fn bytes(submissions: u32, outcomes: u32) -> usize {
-        (SUBMISSIONS as usize + ring_bytes(submissions)) + ring_bytes(outcomes)
+        (SUBMISSIONS as usize + entries::Place::bytes(submissions)) + entries::Place::bytes(outcomes)
     }
 
     /// The flag that the engine arms when it looks no more: whoever submits takes it, and rings the doorbell.
@@ -32,30 +31,19 @@ impl VolumePlace {
 
     /// The ring from the application to the engine; `None` if it can be nowhere.
     pub fn submissions(self) -> Option<entries::Place> {
-        ring(self.offset.checked_add(SUBMISSIONS)?, self.submissions)
+        entries::Place::at(self.offset.checked_add(SUBMISSIONS)?, self.submissions, ENTRIES_MAX)
     }
 
     /// The ring from the engine to the application; `None` if it can be nowhere.
     pub fn outcomes(self) -> Option<entries::Place> {
         // The places of the other ring say that this does not overflow.
-        let before = self.submissions()?.words.checked_add(ring_bytes(self.submissions) as u64)?;
-        ring(before, self.outcomes)
+        let before = self.submissions()?.words.checked_add(entries::Place::bytes(self.submissions) as u64)?;
+        entries::Place::at(before, self.outcomes, ENTRIES_MAX)
     }
 }
 
 const TOLD: u64 = 0;
 const SUBMISSIONS: u64 = TOLD + Flag::BYTES as u64;
-
-const fn ring_bytes(entries: u32) -> usize {
-    // What follows begins at lines of its own.
-    Words::BYTES + (entries as usize * size_of::<entries::Entry>()).next_multiple_of(Flag::BYTES)
-}
-
-fn ring(offset: u64, count: u32) -> Option<entries::Place> {
-    let entries = offset.checked_add(Words::BYTES as u64)?;
-    let is_possible = count.is_power_of_two() && count <= ENTRIES_MAX;
-    is_possible.then_some(entries::Place { words: offset, entries, count: count.into() })
-}
 
 /// The most entries of a ring of a volume.
 pub const ENTRIES_MAX: u32 = 1024;
