@@ -1,6 +1,5 @@
 //! The connection to the engine: one asks at a time, and a thread of its own receives.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,9 +12,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 
+use super::closing::{Closing, UNASKED};
 use super::{HELLO, Room, Watcher};
 use crate::AttachError;
-use crate::control::{End, Reply, Request, VERSION, Welcome, Wire, WireError};
+use crate::control::{Reply, Request, VERSION, Welcome, Wire, WireError};
 
 /// The connection.
 pub(super) struct Line {
@@ -27,8 +27,7 @@ pub(super) struct Line {
     epoch: AtomicU64,
     is_over: AtomicBool,
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
-    /// Objects and queues that were closed and have not ended yet.
-    closing: Mutex<BTreeMap<u32, Room>>,
+    closing: Mutex<Closing>,
 }
 
 #[derive(Default)]
@@ -44,14 +43,6 @@ struct State {
 struct Asked {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
-}
-
-/// Closes that are to be asked for again.
-#[derive(Default)]
-struct Again {
-    ids: VecDeque<u32>,
-    /// Those that are asked for and not answered.
-    under_way: usize,
 }
 
 /// Says hello and waits for the answer.
@@ -138,18 +129,20 @@ impl Line {
 
     /// See [`Session::close`](super::Session::close).
     pub fn close(&self, id: u32, room: Room) -> Result<(), AttachError> {
-        // First: its end may be told before the answer is.
-        self.closing.lock().insert(id, room);
-        let outcome = self.ask("to close", &close(id), &[]);
+        let mut closing = self.closing.lock();
+        closing.begin(id, room);
+        closing.ask(&self.wire);
+        drop(closing);
+        let outcome = self.check();
         if outcome.is_err() {
+            // It may have come after the end of all.
             drop(self.ended(id));
         }
-        outcome.map(drop)
+        outcome
     }
 
-    /// The room of what has ended. To be dropped without any lock: it may hold the session itself.
     fn ended(&self, id: u32) -> Option<Room> {
-        self.closing.lock().remove(&id)
+        self.closing.lock().end(id)
     }
 
     fn answer(&self, mut state: MutexGuard<'_, State>) -> Result<Reply, AttachError> {
@@ -175,11 +168,10 @@ impl Line {
 
     /// The thread that receives.
     fn receive(&self) {
-        let mut again = Again::default();
         let why = loop {
             match self.wire.receive(true) {
                 Ok(Some(packet)) => {
-                    if let Err(why) = self.on_packet(&packet.bytes, &mut again) {
+                    if let Err(why) = self.on_packet(&packet.bytes) {
                         break why;
                     }
                 }
@@ -192,16 +184,18 @@ impl Line {
         self.end(why);
     }
 
-    fn on_packet(&self, bytes: &[u8], again: &mut Again) -> Result<(), String> {
+    fn on_packet(&self, bytes: &[u8]) -> Result<(), String> {
         let (serial, reply) = Reply::decode(bytes).map_err(|error| error.to_string())?;
         match reply {
-            Reply::Restarted { epoch } => return self.on_restarted(epoch, again),
-            Reply::Done if serial == UNASKED => {
-                again.under_way = again.under_way.saturating_sub(1);
-                return self.close_again(again);
-            }
+            Reply::Restarted { epoch } => return self.on_restarted(epoch),
             Reply::Ended { id } => {
                 drop(self.ended(id));
+                return Ok(());
+            }
+            _ if serial == UNASKED => {
+                let mut closing = self.closing.lock();
+                closing.on_answered();
+                closing.ask(&self.wire);
                 return Ok(());
             }
             _ => {}
@@ -215,7 +209,7 @@ impl Line {
         Ok(())
     }
 
-    fn on_restarted(&self, epoch: u64, again: &mut Again) -> Result<(), String> {
+    fn on_restarted(&self, epoch: u64) -> Result<(), String> {
         self.epoch.store(epoch, Ordering::Release);
         let state = self.state.lock();
         if let Some(asked) = &state.asked {
@@ -223,31 +217,11 @@ impl Line {
             self.wire.send(&asked.bytes, &descriptors, true).map_err(|error| error.to_string())?;
         }
         drop(state);
-        *again = Again { ids: self.closing.lock().keys().copied().collect(), under_way: 0 };
-        self.close_again(again)?;
+        let mut closing = self.closing.lock();
+        closing.on_restarted();
+        closing.ask(&self.wire);
+        drop(closing);
         self.watchers().iter().for_each(|watcher| watcher.on_restarted(epoch));
-        Ok(())
-    }
-
-    /// Asks for closes again, a few at a time: an engine does not hear who does not take its answers, and who
-    /// takes them is this thread.
-    fn close_again(&self, again: &mut Again) -> Result<(), String> {
-        while again.under_way < AGAIN_MAX
-            && let Some(id) = again.ids.pop_front()
-        {
-            if !self.closing.lock().contains_key(&id) {
-                continue;
-            }
-            match self.wire.send(&close(id).encode(UNASKED), &[], false) {
-                Ok(()) => again.under_way += 1,
-                // Engines died so fast that all which they were asked is still under way. It will be answered.
-                Err(WireError::Full) => {
-                    again.ids.push_front(id);
-                    return Ok(());
-                }
-                Err(error) => return Err(error.to_string()),
-            }
-        }
         Ok(())
     }
 
@@ -256,7 +230,7 @@ impl Line {
         self.is_over.store(true, Ordering::Release);
         self.state.lock().over = Some(why);
         self.changed.notify_all();
-        let closing = std::mem::take(&mut *self.closing.lock());
+        let closing = self.closing.lock().end_all();
         drop(closing);
         self.watchers().iter().for_each(|watcher| watcher.on_over());
     }
@@ -313,66 +287,8 @@ impl fmt::Debug for Line {
     }
 }
 
-fn close(id: u32) -> Request {
-    Request::End { id, how: End::Close }
-}
-
-/// The serial number of what comes unasked, or is asked without waiting for the answer.
-const UNASKED: u32 = 0;
-/// Closes that are asked for again at once.
-const AGAIN_MAX: usize = 32;
 /// The serial number of the greeting.
 const FIRST: u32 = 1;
 /// How long the greeting may take.
 const GREETING: Duration = Duration::from_secs(10);
 const CLOSED: &str = "the engine has closed the connection, or ended with its supervisor";
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-    use super::*;
-    use crate::Session;
-
-    fn pair() -> (Wire, Wire) {
-        let (one, other) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        (Wire::new(one), Wire::new(other))
-    }
-
-    /// Takes one request, and answers it.
-    fn serve(engine: &Wire, reply: impl FnOnce(u32) -> Reply) -> Request {
-        let asked = Request::decode(&engine.receive(true).unwrap().unwrap().bytes).unwrap();
-        let Request::End { id, .. } = asked.request else { panic!("{asked:?}") };
-        engine.send(&reply(id).encode(asked.serial), &[], true).unwrap();
-        asked.request
-    }
-
-    /// More than the kernel keeps under way either way.
-    const CLOSES: u32 = 5000;
-
-    #[test]
-    fn an_engine_that_answers_before_it_hears_more_is_asked_for_thousands_of_closes_again() {
-        let (ours, engine) = pair();
-        let line = Line::start(ours, 1).unwrap();
-        let session = Session::of(&line, 32 << 20);
-        let (done, is_done) = mpsc::channel();
-        std::thread::spawn(move || {
-            for id in 0..CLOSES {
-                line.closing.lock().insert(id, session.take(1).unwrap());
-            }
-            engine.send(&Reply::Restarted { epoch: 2 }.encode(UNASKED), &[], true).unwrap();
-            for _ in 0..CLOSES {
-                serve(&engine, |_| Reply::Done);
-            }
-            done.send(line.closing.lock().len()).unwrap();
-        });
-        assert_eq!(
-            is_done.recv_timeout(Duration::from_secs(60)),
-            Ok(CLOSES as usize),
-            "both wait for each other"
-        );
-    }
-}

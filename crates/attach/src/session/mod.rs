@@ -7,6 +7,7 @@
 //! Threads: any may use a session. One of its own sleeps on the connection, so that whoever waits hears of
 //! the engine's end.
 
+mod closing;
 mod line;
 mod port;
 mod queue;
@@ -183,7 +184,7 @@ impl Session {
         Room::take(self, bytes)
     }
 
-    /// Closes an object or a queue, without waiting for its end: what was written is still sent. Its room goes back to
+    /// Closes an object or a queue, without waiting for anything: what was written is still sent. Its room goes back to
     /// the memory when it has ended; the session lives until then.
     ///
     /// # Errors

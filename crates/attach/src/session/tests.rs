@@ -1,12 +1,15 @@
-//! Whom a session is opened with.
+//! Whom a session is opened with, and engines that are slow, or die.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc;
 
-use rustix::net::{accept, bind, listen};
+use rustix::net::{accept, bind, listen, socketpair};
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 
 use super::*;
+use crate::control::End;
 
 /// An engine of another user, who has been first to make the folder.
 const STRANGER: u32 = 54_321;
@@ -49,4 +52,88 @@ fn listener_of(uid: u32, path: &Path) -> OwnedFd {
         other.join().unwrap();
     });
     socket
+}
+
+/// A session, and its engine, which the test plays.
+fn session() -> (Session, Wire) {
+    let (ours, engine) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let line = Line::start(Wire::new(ours), 1).unwrap();
+    (Session::of(&line, 32 << 20), Wire::new(engine))
+}
+
+/// What it does elsewhere, or a panic if that takes too long.
+fn in_time<T: Send + 'static>(what: &str, does: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || done.send(does()));
+    is_done.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what}"))
+}
+
+/// The next request.
+fn heard(engine: &Wire) -> (u32, Request) {
+    let asked = Request::decode(&engine.receive(true).unwrap().unwrap().bytes).unwrap();
+    (asked.serial, asked.request)
+}
+
+/// Hears closes and answers each, as an engine that hears no more of who does not take its answers.
+fn serve_closes(engine: &Wire) {
+    let mut due: BTreeSet<u32> = (0..CLOSES).collect();
+    while !due.is_empty() {
+        let (serial, request) = heard(engine);
+        let Request::End { id, how: End::Close } = request else { panic!("{request:?}") };
+        due.remove(&id);
+        engine.send(&Reply::Ended { id }.encode(0), &[], true).unwrap();
+        engine.send(&Reply::Done.encode(serial), &[], true).unwrap();
+    }
+}
+
+/// More than the kernel keeps under way either way.
+const CLOSES: u32 = 5000;
+
+fn close_all(session: &Session) {
+    (0..CLOSES).for_each(|id| session.close(id, session.take(1).unwrap()).unwrap());
+}
+
+/// Whether all of the memory is free, soon.
+fn has_all_rooms(session: &Session) -> bool {
+    let bytes = session.memory().bytes();
+    (0..6000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        session.take(bytes).is_ok()
+    })
+}
+
+#[test]
+fn to_close_waits_for_no_engine_and_each_close_is_heard_in_the_end() {
+    let (session, engine) = session();
+    let closing = session.clone();
+    in_time("it waits for the engine", move || close_all(&closing));
+    assert!(session.take(session.memory().bytes()).is_err(), "what has not ended has its room");
+    in_time("both wait for each other", move || serve_closes(&engine));
+    assert!(has_all_rooms(&session), "rooms of what has ended did not go back");
+}
+
+#[test]
+fn an_engine_that_is_new_hears_of_thousands_of_closes_though_it_answers_before_it_hears_more() {
+    let (session, engine) = session();
+    let closing = session.clone();
+    in_time("it waits for the engine", move || close_all(&closing));
+    in_time("both wait for each other", move || {
+        (0..10).for_each(|_| drop(heard(&engine)));
+        engine.send(&Reply::Restarted { epoch: 2 }.encode(0), &[], true).unwrap();
+        serve_closes(&engine);
+    });
+    assert!(has_all_rooms(&session), "rooms of what has ended did not go back");
+}
+
+#[test]
+fn a_close_after_the_end_holds_nothing() {
+    let (session, engine) = session();
+    drop(engine);
+    let memory = session.memory().clone();
+    while session.check().is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(session.close(1, session.take(1).unwrap()), Err(AttachError::Over(_))));
+    assert!(session.take(memory.bytes()).is_ok(), "its room did not go back");
 }

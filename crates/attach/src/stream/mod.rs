@@ -39,7 +39,8 @@ pub use options::StreamOptions;
 pub use poller::Poller;
 pub(crate) use tasks::Lounge;
 
-/// A TCP connection whose bytes go through an engine. Dropping it closes it: what was written is still sent.
+/// A TCP connection whose bytes go through an engine. Dropping it closes it, without waiting for anybody: what was
+/// written is still sent.
 pub struct Stream {
     read: ReadHalf,
     write: WriteHalf,
