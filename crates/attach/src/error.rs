@@ -91,11 +91,9 @@ impl AttachError {
     pub(crate) fn system(what: &'static str, source: impl Into<io::Error>) -> AttachError {
         AttachError::System { what, source: source.into() }
     }
-}
 
-impl From<io::Error> for AttachError {
-    /// Of a bell: the only thing that a waiting thread asks of the system.
-    fn from(source: io::Error) -> AttachError {
+    /// What a bell's error says.
+    pub(crate) fn of_bell(source: io::Error) -> AttachError {
         match source.kind() {
             io::ErrorKind::ConnectionAborted => AttachError::Over("the engine has gone".into()),
             _ => AttachError::system("cannot wait for the engine", source),

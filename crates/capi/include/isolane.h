@@ -326,7 +326,8 @@ int isolane_poller_take(isolane_poller *poller, isolane_stream **stream);
 /*
  * For a thread that waits for other descriptors as well: have poll() or epoll watch isolane_poller_fd() for reading;
  * before each sleep call isolane_poller_arm(), and sleep only if it returns 0: 1 means that a notice is there already.
- * Once awake call isolane_poller_disarm(), then isolane_poller_take() until it returns 0.
+ * Once awake call isolane_poller_disarm(), then isolane_poller_take() until it returns 0. The end of the session
+ * wakes, too: then isolane_poller_disarm() fails.
  */
 int isolane_poller_arm(isolane_poller *poller);
 int isolane_poller_disarm(isolane_poller *poller);

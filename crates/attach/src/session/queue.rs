@@ -1,12 +1,14 @@
 //! What one thread of the application is told.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_ring::entries::{Entry, Receiver};
 use isolane_ring::{Bell, Flag, Shared};
+use rustix::net::{Shutdown, shutdown};
 
-use super::{Room, Session};
+use super::{Room, Session, Watcher};
 use crate::AttachError;
 use crate::control::{OpenQueue, Request};
 use crate::layout::QueuePlace;
@@ -15,13 +17,27 @@ use crate::layout::QueuePlace;
 #[derive(Debug)]
 pub struct Queue {
     id: u32,
-    bell: Bell<Shared<Flag>>,
+    bell: Arc<OwnBell>,
     rings: Vec<Receiver>,
     /// Which ring is looked at first.
     next: usize,
     session: Session,
     /// Where it is, until it is closed.
     room: Option<Room>,
+}
+
+/// Its bell, which breaks when the session is over: whoever sleeps on it hears that, though an engine that still
+/// has something to send may have the other end.
+#[derive(Debug)]
+struct OwnBell(Bell<Shared<Flag>>);
+
+impl Watcher for OwnBell {
+    fn on_restarted(&self, _epoch: u64) {}
+
+    fn on_over(&self) {
+        // It fails only if it is broken already.
+        let _ = shutdown(self.0.end(), Shutdown::Both);
+    }
 }
 
 impl Queue {
@@ -44,6 +60,9 @@ impl Queue {
             .map_err(|error| AttachError::system("cannot make a bell", error))?;
         let id = session.next_id();
         session.ask("a queue", &Request::OpenQueue(OpenQueue { queue: id, place }), &[theirs.as_fd()])?;
+        let bell = Arc::new(OwnBell(bell));
+        let watcher: Arc<dyn Watcher> = Arc::clone(&bell) as _;
+        session.watch(Arc::downgrade(&watcher));
         Ok(Queue { id, bell, rings, next: 0, session: session.clone(), room: Some(room) })
     }
 
@@ -78,7 +97,7 @@ impl Queue {
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, AttachError> {
         let Queue { bell, rings, session, .. } = self;
         session.check()?;
-        bell.wait(timeout, || any(rings))?;
+        bell.0.wait(timeout, || any(rings).map_err(Asleep)).map_err(|Asleep(error)| why(session, error))?;
         any(rings)
     }
 
@@ -88,7 +107,7 @@ impl Queue {
     /// # Errors
     /// [`AttachError::Impossible`].
     pub fn arm(&mut self) -> Result<bool, AttachError> {
-        self.bell.flag().arm();
+        self.bell.0.flag().arm();
         any(&mut self.rings)
     }
 
@@ -97,14 +116,28 @@ impl Queue {
     /// # Errors
     /// [`AttachError::Over`].
     pub fn disarm(&mut self) -> Result<(), AttachError> {
-        self.bell.flag().disarm();
-        Ok(self.bell.quiet()?)
+        self.bell.0.flag().disarm();
+        self.bell.0.quiet().map_err(|error| why(&self.session, AttachError::of_bell(error)))
     }
 
-    /// What becomes readable.
+    /// What becomes readable, also when the session is over.
     pub fn end(&self) -> BorrowedFd<'_> {
-        self.bell.end()
+        self.bell.0.end()
     }
+}
+
+/// Why a sleep has failed.
+struct Asleep(AttachError);
+
+impl From<std::io::Error> for Asleep {
+    fn from(source: std::io::Error) -> Asleep {
+        Asleep(AttachError::of_bell(source))
+    }
+}
+
+/// If the session is over, that it is, and why; otherwise this.
+fn why(session: &Session, error: AttachError) -> AttachError {
+    session.check().err().unwrap_or(error)
 }
 
 fn any(rings: &mut [Receiver]) -> Result<bool, AttachError> {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{accept, bind, listen, socketpair};
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
@@ -136,4 +137,27 @@ fn a_close_after_the_end_holds_nothing() {
     }
     assert!(matches!(session.close(1, session.take(1).unwrap()), Err(AttachError::Over(_))));
     assert!(session.take(memory.bytes()).is_ok(), "its room did not go back");
+}
+
+/// As one does that has objects of the session left which still have bytes to send.
+#[test]
+fn an_engine_that_keeps_the_other_end_of_a_bell_keeps_nobody_asleep() {
+    let (session, engine) = session();
+    let opening = std::thread::spawn(move || session.open_queue(4).unwrap());
+    let packet = engine.receive(true).unwrap().unwrap();
+    let asked = Request::decode(&packet.bytes).unwrap();
+    assert!(matches!(asked.request, Request::OpenQueue(_)), "{asked:?}");
+    engine.send(&Reply::Done.encode(asked.serial), &[], true).unwrap();
+    let mut queue = opening.join().unwrap();
+    let waiting = std::thread::spawn(move || {
+        let error = std::iter::repeat_with(|| queue.wait(None)).find_map(Result::err).unwrap();
+        (queue, error)
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    drop(engine);
+    let (queue, error) = in_time("it sleeps through the end", move || waiting.join().unwrap());
+    assert!(matches!(error, AttachError::Over(_)), "{error}");
+    let mut watched = [PollFd::from_borrowed_fd(queue.end(), PollFlags::IN)];
+    assert_eq!(poll(&mut watched, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })), Ok(1), "nobody is told");
+    drop(packet.descriptors);
 }

@@ -67,8 +67,8 @@ impl Poller {
         }
     }
 
-    /// Arms the poller's bell, for who sleeps on other things as well ([`Poller::as_fd`]); true if a notice is there
-    /// already. [`Poller::disarm`] once awake.
+    /// Arms the poller's bell, for who sleeps on other things as well ([`Poller::as_fd`], which becomes readable when
+    /// the session is over, too); true if a notice is there already. [`Poller::disarm`] once awake.
     ///
     /// # Errors
     /// [`AttachError::Impossible`].
