@@ -411,7 +411,64 @@ fn what_an_application_wrote_before_it_was_killed_arrives_though_the_engine_is_k
     assert_eq!(seen.position, written);
 }
 
-/// The stated limit: what the supervisor keeps dies with it.
+/// Writes and reads until the session is over, takes the socket back and goes on with it. Returns how much was
+/// written and read.
+fn outlive(mut stream: Stream, up: u64, down: u64, ends: &'static AtomicBool) -> (u64, u64) {
+    let (mut written, mut seen, mut bytes) = (Pattern::new(up), Pattern::new(down), vec![0; 30_000]);
+    let error = (0usize..).find_map(|round| {
+        let len = [64, 1000, 40_000, 1, 300][round % 5];
+        let chunk: Vec<u8> = (written.position..).take(len).map(|at| written.byte(at)).collect();
+        let moved = stream.write(&chunk).and_then(|count| {
+            written.position += count as u64;
+            // The last round waits for bytes, and goes past the ring if many of them were long.
+            let count = if round % 7 == 0 { stream.read(&mut bytes) } else { stream.try_read(&mut bytes) }?;
+            seen.check(&bytes[..count]);
+            Ok(())
+        });
+        moved.err().filter(|error| error.kind() != ErrorKind::WouldBlock)
+    });
+    assert_eq!(error.unwrap().kind(), ErrorKind::ConnectionAborted);
+    let mut socket = stream.into_std().unwrap();
+    written.write(&mut socket, 200_000).unwrap();
+    shut(socket.try_clone().unwrap());
+    ends.store(true, Ordering::Release);
+    seen.check_all(&mut socket);
+    (written.position, seen.position)
+}
+
+#[test]
+fn streams_are_taken_back_without_engine_and_supervisor_and_no_byte_is_lost() {
+    for (time, end) in ["KILL", "KILL", "TERM", "KILL"].into_iter().enumerate() {
+        let engine = Engine::start();
+        let session = engine.attach();
+        let ends: &'static AtomicBool = Box::leak(Box::default());
+        let moved: &'static AtomicU64 = Box::leak(Box::default());
+        let mut threads = Vec::new();
+        for index in 0..4 {
+            let (socket, peer) = mock::connection().unwrap();
+            let bytes = [4096, 256 << 10, 16 << 10, 64 << 10][index];
+            let options = StreamOptions { rx_bytes: bytes, tx_bytes: bytes, ..Default::default() };
+            let stream = options.adopt(&session, socket).unwrap();
+            let (up, down) = (2 * index as u64, 2 * index as u64 + 1);
+            let their_socket = peer.try_clone().unwrap();
+            threads.push((
+                std::thread::spawn(move || outlive(stream, up, down, ends)),
+                reader(peer, up),
+                writer(their_socket, down, ends, moved, shut),
+            ));
+        }
+        while moved.load(Ordering::Relaxed) < 1_000_000 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(time as u64 * 3977));
+        signal(engine.supervisor.id(), end);
+        for (application, reader, writer) in threads {
+            assert_eq!(application.join().unwrap(), (reader.join().unwrap(), writer.join().unwrap()));
+        }
+    }
+}
+
+/// Without a word of it, a thread that waits does not wait for ever.
 #[test]
 fn the_death_of_the_supervisor_is_an_error_and_not_silence() {
     let mut engine = Engine::start();

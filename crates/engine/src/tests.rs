@@ -60,7 +60,7 @@ impl Fixture {
     /// A connection on which hello was said and answered.
     fn greeted(&self) -> (Wire, Memory) {
         let (wire, memory) = (self.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
-        wire.send(&hello(), &[memory.memfd()], true).unwrap();
+        wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
         assert!(matches!(told(&wire), Some(Reply::Welcome(_))));
         (wire, memory)
     }
@@ -142,7 +142,7 @@ fn what_is_no_message_drops_its_sender() {
     send(&wire, &[0; BYTES_MAX + 1], SendFlags::empty()).unwrap();
     is_dropped(&wire, "longer than");
     let (wire, memory) = fixture.greeted();
-    wire.send(&hello(), &[memory.memfd()], true).unwrap();
+    wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
     assert!(matches!(told(&wire), Some(Reply::Welcome(_))), "every request may be repeated");
     fixture.serves_others();
 }
@@ -165,12 +165,12 @@ fn wrong_descriptors_drop_their_sender() {
     let fixture = Fixture::new(|_| {});
     let wire = fixture.dial();
     wire.send(&hello(), &[], true).unwrap();
-    is_dropped(&wire, "0 descriptors came with a message that has 1");
+    is_dropped(&wire, "0 descriptors came with a message that has 2");
     let (wire, fd) = (fixture.dial(), some_fd());
     wire.send(&hello(), &[fd.as_fd(); 4], true).unwrap();
     is_dropped(&wire, "4 descriptors");
     let wire = fixture.dial();
-    wire.send(&hello(), &[fd.as_fd()], true).unwrap();
+    wire.send(&hello(), &[fd.as_fd(); 2], true).unwrap();
     is_dropped(&wire, "not sealed");
     let (wire, _memory) = fixture.greeted();
     let port = Request::OpenPort(OpenPort { core: 0, place: PortPlace { offset: 0, entries: 4 } });
@@ -218,7 +218,7 @@ fn descriptors_whose_close_waits_keep_nobody_waiting() {
     };
     for _ in 0..5 {
         let wire = Arc::new(fixture.dial());
-        give(&wire, hello(), 1);
+        give(&wire, hello(), 2);
         is_dropped(&wire, "not sealed");
         let wire = Arc::new(fixture.dial());
         give(&wire, hello(), 9);
@@ -390,7 +390,7 @@ fn a_stream_that_the_next_engine_cannot_take_up_ends_alone() {
     .unwrap();
     let wire = Wire::new(wire);
     let record = Record::Session { session: 1, pid: 1, uid: 0 };
-    let descriptors = vec![theirs, memory.memfd().try_clone_to_owned().unwrap()];
+    let descriptors = vec![theirs, memory.memfd().try_clone_to_owned().unwrap(), some_fd()];
     let mut left = vec![Kept { key: 1, record, descriptors }];
     let mut connections = Vec::new();
     for id in 1..=3 {

@@ -16,7 +16,9 @@ pub struct Asked {
 /// What can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The first of every connection. The memfd of the session comes with it.
+    /// The first of every connection. With it come the memfd of the session, and the end that writes of a pipe:
+    /// the engine, and whoever keeps the session for it, closes that once nothing of the session is left, so that
+    /// the application hears when nobody else works on its sockets any more.
     Hello(Hello),
     /// A port on one of the engine's cores. The engine's end of its bell comes with it.
     OpenPort(OpenPort),
@@ -130,7 +132,8 @@ impl Request {
     /// Descriptors that must come with it, if that is certain before looking closer.
     pub fn descriptors(&self) -> usize {
         match self {
-            Request::Hello(_) | Request::OpenPort(_) | Request::OpenQueue(_) => 1,
+            Request::Hello(_) => 2,
+            Request::OpenPort(_) | Request::OpenQueue(_) => 1,
             Request::Open(open) => matches!(open.object, super::Object::Stream(_)).into(),
             Request::End { .. } => 0,
         }

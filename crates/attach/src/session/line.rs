@@ -46,10 +46,15 @@ struct Asked {
 }
 
 /// Says hello and waits for the answer.
-pub(super) fn greet(wire: &Wire, memory: &Memory, path: &Path) -> Result<Welcome, AttachError> {
+pub(super) fn greet(
+    wire: &Wire,
+    memory: &Memory,
+    life: BorrowedFd<'_>,
+    path: &Path,
+) -> Result<Welcome, AttachError> {
     let stranger = |why: String| AttachError::Stranger { path: path.to_owned(), why };
     let until = Instant::now() + GREETING;
-    say_hello(wire, memory)?;
+    say_hello(wire, memory, life)?;
     loop {
         let timeout =
             Timespec::try_from(until.saturating_duration_since(Instant::now())).expect("short enough");
@@ -70,14 +75,14 @@ pub(super) fn greet(wire: &Wire, memory: &Memory, path: &Path) -> Result<Welcome
             }
             Reply::Refused(why) => return Err(AttachError::Refused { what: "the session", why }),
             // The engine was killed before it could answer.
-            Reply::Restarted { .. } => say_hello(wire, memory)?,
+            Reply::Restarted { .. } => say_hello(wire, memory, life)?,
             _ => return Err(stranger("it has answered something else than was asked".into())),
         }
     }
 }
 
-fn say_hello(wire: &Wire, memory: &Memory) -> Result<(), AttachError> {
-    match wire.send(&HELLO.encode(FIRST), &[memory.memfd()], true) {
+fn say_hello(wire: &Wire, memory: &Memory, life: BorrowedFd<'_>) -> Result<(), AttachError> {
+    match wire.send(&HELLO.encode(FIRST), &[memory.memfd(), life], true) {
         // Who turns everybody away does not listen before it says why.
         Ok(()) | Err(WireError::Closed) => Ok(()),
         Err(error) => Err(error.into()),

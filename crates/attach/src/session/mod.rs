@@ -22,9 +22,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use isolane_ring::{Arena, Memory};
+use isolane_ring::{Arena, Memory, timespec};
 use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::geteuid;
 
 use crate::AttachError;
@@ -44,6 +47,8 @@ pub struct Session(Arc<Inner>);
 struct Inner {
     line: Arc<Line>,
     memory: Memory,
+    /// Hung up once neither the engine nor its supervisor has anything of the session.
+    life: OwnedFd,
     arena: Mutex<Arena>,
     welcome: Welcome,
     /// One for each core of the engine.
@@ -123,7 +128,10 @@ impl Session {
     /// [`AttachError`].
     pub fn open(options: &Options) -> Result<Session, AttachError> {
         let memory = Memory::create("isolane-session", options.memory_bytes)?;
-        let (wire, welcome) = reach(options, &memory)?;
+        let (life, theirs) = pipe_with(PipeFlags::CLOEXEC)
+            .map_err(|error| AttachError::system("cannot make a pipe", error))?;
+        let (wire, welcome) = reach(options, &memory, theirs.as_fd())?;
+        drop(theirs);
         let line = Line::start(wire, welcome.epoch)?;
         let mut arena = Arena::new(memory.bytes());
         let cores = 0..welcome.cores.len() as u32;
@@ -133,6 +141,7 @@ impl Session {
         Ok(Session(Arc::new(Inner {
             line,
             memory,
+            life,
             arena,
             welcome,
             ports,
@@ -150,6 +159,7 @@ impl Session {
             line: Arc::clone(line),
             arena: Mutex::new(Arena::new(memory.bytes())),
             memory,
+            life: pipe_with(PipeFlags::CLOEXEC).unwrap().0,
             welcome: Welcome { version: VERSION, session: 1, epoch: 1, cores, limits },
             ports: Vec::new(),
             next_id: AtomicU32::new(1),
@@ -247,6 +257,21 @@ impl Session {
         self.0.line.watch(watcher);
     }
 
+    /// Whether nobody else works for the session, and nobody will: it is over, and all who had something of it have
+    /// ended, or have let go of all. Waits so long for that.
+    pub(crate) fn is_left(&self, time_max: Duration) -> bool {
+        let until = Instant::now() + time_max;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = timespec(left);
+            match poll(&mut [PollFd::new(&self.0.life, PollFlags::empty())], Some(&timeout)) {
+                Ok(count) => return count > 0,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
     /// Its connection, which is hung up when it is over.
     pub(crate) fn line(&self) -> BorrowedFd<'_> {
         self.0.line.as_fd()
@@ -269,13 +294,13 @@ impl Drop for Inner {
 }
 
 /// Dials until an engine answers: one may have to be started, or may be killed in the middle of the greeting.
-fn reach(options: &Options, memory: &Memory) -> Result<(Wire, Welcome), AttachError> {
+fn reach(options: &Options, memory: &Memory, life: BorrowedFd<'_>) -> Result<(Wire, Welcome), AttachError> {
     let path = &options.path;
     let until = Instant::now() + PATIENCE;
     loop {
         let outcome = dial(options)
             .map(Wire::new)
-            .and_then(|wire| line::greet(&wire, memory, path).map(|welcome| (wire, welcome)));
+            .and_then(|wire| line::greet(&wire, memory, life, path).map(|welcome| (wire, welcome)));
         let error = match outcome {
             Err(error @ AttachError::NoEngine { .. }) if options.starts => match start::start(path) {
                 Ok(()) => error,
@@ -294,8 +319,7 @@ fn reach(options: &Options, memory: &Memory) -> Result<(Wire, Welcome), AttachEr
 
 fn dial(options: &Options) -> Result<OwnedFd, AttachError> {
     let path = &options.path;
-    let no_engine =
-        |source: rustix::io::Errno| AttachError::NoEngine { path: path.to_owned(), source: source.into() };
+    let no_engine = |source: Errno| AttachError::NoEngine { path: path.to_owned(), source: source.into() };
     let address = SocketAddrUnix::new(path).map_err(no_engine)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let socket = socket.map_err(|error| AttachError::system("cannot make a socket", error))?;

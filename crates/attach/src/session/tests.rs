@@ -34,7 +34,7 @@ fn the_engine_of_another_user_is_told_nothing_unless_it_is_trusted() {
     std::thread::scope(|scope| {
         let session = scope.spawn(|| Session::open(&options));
         let wire = Wire::new(accept(&listener).unwrap());
-        assert_eq!(wire.receive(true).unwrap().unwrap().descriptors.len(), 1, "its memory");
+        assert_eq!(wire.receive(true).unwrap().unwrap().descriptors.len(), 2, "its memory, and a pipe");
         wire.send(&Reply::Refused("it is enough".into()).encode(1), &[], true).unwrap();
         let error = session.join().unwrap().unwrap_err();
         assert!(matches!(error, AttachError::Refused { .. }), "{error}");

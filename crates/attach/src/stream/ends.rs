@@ -5,11 +5,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use isolane_ring::adopted::{self, State};
 use isolane_ring::{Memory, MemoryError, bytes};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use super::block::{Block, End, is_past};
+use super::recovery::{Origin, discarded, sent};
 use crate::control::StreamPlace;
 
 /// What has become of an attempt.
@@ -176,6 +178,31 @@ impl Incoming {
         self.is_shut = true;
     }
 
+    /// Takes the socket back, where no engine works on it any more and none will: the kernel has what was not read,
+    /// and nothing of an engine is left on it.
+    ///
+    /// # Errors
+    /// `InvalidData` if somebody has broken the rules; the kernel's.
+    pub fn take_back(&mut self, socket: BorrowedFd<'_>, origin: &Origin) -> io::Result<()> {
+        // An engine that could not go on with it did not know either.
+        if self.block.rx_end() == Some(End::Failed(Errno::CONNABORTED.raw_os_error())) {
+            return Err(lost());
+        }
+        let consumed = self.ring.position();
+        let produced = consumed + self.ring.refresh().map_err(broken)?;
+        let discarded = discarded(socket, produced, self.block.rx_discarded())?;
+        let mut discarded = discarded.filter(|discarded| *discarded <= consumed).ok_or_else(lost)?;
+        // More than once only where there is an urgent mark.
+        while discarded < consumed {
+            match adopted::discard(socket, (consumed - discarded) as usize)? {
+                0 => return Err(lost()),
+                count => discarded += count as u64,
+            }
+        }
+        adopted::set_peek_offset(socket, -1)?;
+        Ok(sockopt::set_socket_oobinline(socket, origin.is_inline)?)
+    }
+
     /// Bytes read.
     pub fn position(&self) -> u64 {
         self.ring.position() + self.native
@@ -276,6 +303,23 @@ impl Outgoing {
         Ok(self.ring.unread() == 0 || self.check().is_err())
     }
 
+    /// What is not sent, where no engine works on the stream any more and none will.
+    ///
+    /// # Errors
+    /// As [`Incoming::take_back`].
+    pub fn take_back(&mut self, socket: BorrowedFd<'_>, origin: &Origin) -> io::Result<Vec<u8>> {
+        let now = adopted::counters(socket)?;
+        let unsent = self.ring.take_back().map_err(broken)?;
+        let published = self.ring.position() - unsent.len() as u64;
+        let tx_shut = self.is_shut.then(|| self.ring.position());
+        match sent(&now, origin.written, self.native, tx_shut).checked_sub(published) {
+            Some(more) => Ok(unsent[unsent.len().min(more.try_into().unwrap_or(usize::MAX))..].to_vec()),
+            // Nothing can be sent there any more, and so it is not counted.
+            None if now.state == State::Closed => Ok(unsent),
+            None => Err(lost()),
+        }
+    }
+
     /// What the engine has not sent; only once it does not work on the stream any more.
     ///
     /// # Errors
@@ -283,6 +327,11 @@ impl Outgoing {
     pub fn unsent(&mut self) -> io::Result<Vec<u8>> {
         self.ring.take_back().map_err(broken)
     }
+}
+
+/// Somebody else has read or written on the socket, or the engine has.
+fn lost() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the stream's positions and its socket's do not go together")
 }
 
 #[cold]

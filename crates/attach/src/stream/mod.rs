@@ -18,6 +18,7 @@ mod halves;
 mod listener;
 mod options;
 mod poller;
+mod recovery;
 mod shared;
 mod tasks;
 
@@ -37,6 +38,7 @@ pub use halves::{ReadHalf, WriteHalf};
 pub use listener::Listener;
 pub use options::StreamOptions;
 pub use poller::Poller;
+pub use recovery::{Origin, discarded, sent};
 pub(crate) use tasks::Lounge;
 
 /// A TCP connection whose bytes go through an engine. Dropping it closes it, without waiting for anybody: what was
@@ -79,6 +81,9 @@ impl Stream {
     /// Takes the connection back: a socket that no engine knows of any more. What was written and not sent yet
     /// is sent first, by this thread, for as long as the write timeout allows between two bits of progress.
     ///
+    /// That works without an engine, too: if the session is over, this waits, for 10 s at most, until the engine and
+    /// its supervisor have let go of everything, and finds out itself where the stream is.
+    ///
     /// # Errors
     /// Of the session, or of sending; the connection is closed then.
     pub fn into_std(mut self) -> io::Result<TcpStream> {
@@ -100,9 +105,17 @@ impl Stream {
     }
 
     fn take_back(&mut self) -> io::Result<(TcpStream, Vec<u8>, bool)> {
-        let socket = self.read.shared.release()?;
-        let unsent = self.write.outgoing.unsent()?;
-        Ok((socket, unsent, self.write.outgoing.is_shut()))
+        let Stream { read: ReadHalf { incoming, shared, .. }, write: WriteHalf { outgoing, .. } } = self;
+        let socket = shared.socket.try_clone()?;
+        let unsent = match shared.release() {
+            Ok(()) => outgoing.unsent()?,
+            Err(AttachError::Over(_)) if shared.is_alone() => {
+                incoming.take_back(socket.as_fd(), &shared.origin)?;
+                outgoing.take_back(socket.as_fd(), &shared.origin)?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok((socket, unsent, outgoing.is_shut()))
     }
 
     /// Two halves, for two threads.

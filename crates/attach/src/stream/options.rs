@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::halves::{ReadHalf, WriteHalf};
 use super::shared::{Shared, Waiters};
 use super::tasks::Tasks;
-use super::{Stream, ends};
+use super::{Origin, Stream, ends};
 use crate::AttachError;
 use crate::control::{Object, Open, Reply, Request, StreamPlace};
 use crate::layout::stream as layout_block;
@@ -90,10 +90,15 @@ impl StreamOptions {
         let (incoming, outgoing, block) = ends(session.memory(), &place)?;
         let id = session.next_id();
         let open = Open { id, core: self.core, queue: Some(queue), object: Object::Stream(place) };
-        let core = match session.ask("a stream", &Request::Open(open), &[socket.as_fd()])? {
-            Reply::Opened { core, .. } if (core as usize) < session.cores().len() => core,
-            other => return Err(AttachError::Over(format!("the engine has answered {other:?}"))),
+        let reply = session.ask("a stream", &Request::Open(open), &[socket.as_fd()])?;
+        let opened = match &reply {
+            Reply::Opened { core, answer } if (*core as usize) < session.cores().len() => {
+                Origin::decode(answer).map(|origin| (*core, origin))
+            }
+            _ => None,
         };
+        let answered = || AttachError::Over(format!("the engine has answered {reply:?}"));
+        let (core, origin) = opened.ok_or_else(answered)?;
         let shared = Arc::new(Shared {
             session: session.clone(),
             id,
@@ -102,6 +107,7 @@ impl StreamOptions {
             waiters: Arc::new(Waiters { block, reader: Mutex::default(), writer: Mutex::default() }),
             room: Some(room).into(),
             tasks,
+            origin,
             is_released: false.into(),
         });
         if let Some(tasks) = &shared.tasks {

@@ -6,11 +6,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::block::Block;
+use super::recovery::Origin;
 use super::tasks::Tasks;
+use crate::AttachError;
 use crate::control::{End, Request};
 use crate::session::{Room, Session, Watcher};
 
@@ -32,6 +35,7 @@ pub(super) struct Shared {
     pub room: Mutex<Option<Room>>,
     /// Who wakes its tasks, if that is not a poller's business.
     pub tasks: Option<Tasks>,
+    pub origin: Origin,
     pub is_released: AtomicBool,
 }
 
@@ -48,12 +52,18 @@ impl Shared {
         Ok(self.session.port(self.core).tell(self.id)?)
     }
 
-    /// Takes the socket back from the engine.
-    pub fn release(&self) -> io::Result<TcpStream> {
-        let socket = self.socket.try_clone()?;
+    /// Has the engine let go of the socket.
+    pub fn release(&self) -> Result<(), AttachError> {
         self.session.ask("to take a stream back", &Request::End { id: self.id, how: End::Release }, &[])?;
         self.is_released.store(true, Ordering::Release);
-        Ok(socket)
+        Ok(())
+    }
+
+    /// Whether nobody but this process works on the socket, and nobody will. Waits for a while.
+    pub fn is_alone(&self) -> bool {
+        let is_alone = self.session.is_left(ENGINE_END_MAX);
+        self.is_released.fetch_or(is_alone, Ordering::AcqRel);
+        is_alone
     }
 }
 
@@ -98,3 +108,6 @@ impl AsFd for Shared {
         self.socket.as_fd()
     }
 }
+
+/// How long an engine and its supervisor may take to end: one that ends in order has 8 s.
+const ENGINE_END_MAX: Duration = Duration::from_secs(10);

@@ -32,7 +32,8 @@ use crate::units::{parse_bytes, parse_time};
 /// Two processes run: a supervisor, which only keeps what must not be lost,
 /// and the engine. If the engine dies, the supervisor starts the next, and
 /// applications go on without noticing. If the supervisor dies, the engine
-/// ends with it, and applications get an error.
+/// ends with it, and applications get an error; they can take their
+/// connections back and go on without an engine.
 ///
 /// `listening on PATH` is printed once applications can attach.
 ///

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::os::fd::OwnedFd;
 
 use isolane_attach::control::{End, Object, Open, Packet, Reply, Wire, WireError};
 use isolane_ring::Memory;
@@ -9,6 +10,7 @@ use isolane_ring::Memory;
 use rustix::net::{Shutdown, shutdown};
 
 use super::door::Peer;
+use crate::closer::Socket;
 
 /// A client, as the control thread sees it.
 pub(super) struct Client {
@@ -39,6 +41,8 @@ pub(super) enum Stage {
 pub(super) struct Attached {
     /// Until it leaves; then only its objects hold it.
     pub memory: Option<Memory>,
+    /// Closed with the last that is done for it: then its application may go on without an engine.
+    _life: Socket,
     /// Its record in the store.
     pub key: u64,
     /// Records of its ports, by core.
@@ -196,9 +200,10 @@ impl Client {
 }
 
 impl Attached {
-    pub fn new(memory: Memory, key: u64) -> Attached {
+    pub fn new(memory: Memory, life: OwnedFd, key: u64) -> Attached {
         Attached {
             memory: Some(memory),
+            _life: Socket::new(life),
             key,
             ports: BTreeMap::new(),
             queues: BTreeMap::new(),

@@ -83,13 +83,19 @@ impl Control {
         request: Request,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Progress, Denied> {
+        if let Request::Hello(Hello { version }) = request
+            && version != VERSION
+        {
+            let why = format!("it speaks version {version}, the engine {VERSION}; use the same");
+            return Err(Denied::Hostile(why));
+        }
         if descriptors.len() != request.descriptors() {
             let (came, due) = (descriptors.len(), request.descriptors());
             return Err(Denied::Hostile(format!("{came} descriptors came with a message that has {due}")));
         }
-        let first = descriptors.into_iter().next();
-        match (request, first) {
-            (Request::Hello(hello), Some(memfd)) => self.greet(session, hello, memfd),
+        let mut descriptors = descriptors.into_iter();
+        match (request, descriptors.next()) {
+            (Request::Hello(_), Some(memfd)) => self.greet(session, memfd, descriptors.next()),
             (Request::OpenPort(port), Some(end)) => self.open_port(session, port, end),
             (Request::OpenQueue(queue), Some(end)) => self.open_queue(session, queue, end),
             (Request::Open(open), descriptor) => self.open(session, serial, open, descriptor),
@@ -98,16 +104,12 @@ impl Control {
         }
     }
 
-    fn greet(&mut self, session: u32, hello: Hello, memfd: OwnedFd) -> Result<Progress, Denied> {
+    fn greet(&mut self, session: u32, memfd: OwnedFd, life: Option<OwnedFd>) -> Result<Progress, Denied> {
         let attached = self.clients.values().filter(|client| !client.is_stranger()).count();
         let Some(client) = self.clients.get_mut(&session) else { return Err(Denied::gone()) };
         if client.attached().is_some() {
             // Asked again after a restart.
             return Ok(Progress::Answer(self.welcome(session)));
-        }
-        if hello.version != VERSION {
-            let why = format!("it speaks version {}, the engine {VERSION}; use the same", hello.version);
-            return Err(Denied::Hostile(why));
         }
         if attached >= self.config.clients_max {
             return Err(Denied::Hostile(format!("{attached} clients are attached, which is the limit")));
@@ -117,9 +119,10 @@ impl Control {
         let memory = Memory::open(memfd, bytes_max).map_err(hostile)?;
         let Some(wire) = client.wire() else { return Err(Denied::gone()) };
         let Peer { pid, uid } = client.peer();
-        let key =
-            self.store.deposit(&Record::Session { session, pid, uid }, &[wire.as_fd(), memory.memfd()])?;
-        client.stage = Stage::Attached(Attached::new(memory, key));
+        let life = life.ok_or(Denied::Hostile("a descriptor is missing".into()))?;
+        let descriptors = [wire.as_fd(), memory.memfd(), life.as_fd()];
+        let key = self.store.deposit(&Record::Session { session, pid, uid }, &descriptors)?;
+        client.stage = Stage::Attached(Attached::new(memory, life, key));
         log::debug!("{client} has attached");
         Ok(Progress::Answer(self.welcome(session)))
     }

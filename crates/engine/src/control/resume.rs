@@ -53,11 +53,11 @@ impl Control {
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), (u32, Denied)> {
         let denied = |why| (session, why);
-        let [wire, memfd] = exactly(descriptors).map_err(denied)?;
+        let [wire, memfd, life] = exactly(descriptors).map_err(denied)?;
         // It was opened with the limit of that time.
         let memory = Memory::open(memfd, usize::MAX).map_err(|error| denied(hostile(error)))?;
         let mut client = Client::new(session, Wire::new(wire), peer);
-        client.stage = Stage::Attached(Attached::new(memory, key));
+        client.stage = Stage::Attached(Attached::new(memory, life, key));
         let watched = client.wire().map_or(Ok(()), |wire| self.epoll.add(wire, session.into()));
         watched.map_err(|error| denied(hostile(error)))?;
         self.last_session = self.last_session.max(session);

@@ -7,7 +7,8 @@ use crate::service;
 /// Something that the next engine must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// A session. With it come its connection and its memory.
+    /// A session. With it come its connection, its memory, and the end of a pipe that says that
+    /// there still is something of it.
     Session { session: u32, pid: i32, uid: u32 },
     /// A request of a session that was carried out, on a core if it belongs to one, and what its kind of objects
     /// has noted. With it comes what is needed to carry it out again.

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use isolane_attach::stream::{Block, End, is_past};
+use isolane_attach::stream::{Block, End, discarded, is_past};
 use isolane_ring::adopted::{self, Peeked, State};
 use isolane_ring::{Memory, bytes};
 use rustix::io::Errno;
@@ -50,10 +50,8 @@ impl Receive {
     ) -> Result<Receive, Stop> {
         let ring = bytes::Writer::resume(memory, kept.place.rx_ring())?;
         let (produced, consumed) = (ring.position(), ring.position() - ring.unread());
-        let discarded = match block.rx_discarded() {
-            (discarded, discarding) if discarded == discarding => discarded,
-            under_way => half_discarded(socket, produced, under_way)?,
-        };
+        let discarded = discarded(socket, produced, block.rx_discarded()).map_err(system(PEEK))?;
+        let discarded = discarded.ok_or(TAMPERED)?;
         let ahead = produced.checked_sub(discarded).and_then(|ahead| i32::try_from(ahead).ok());
         let ahead = ahead.filter(|_| discarded <= consumed).ok_or(TAMPERED)?;
         block.set_rx_discarded(discarded);
@@ -243,14 +241,6 @@ impl Receive {
     fn consumed(&self) -> u64 {
         self.ring.position() - self.ring.unread()
     }
-}
-
-/// How far a discard came. All that was peeked before was published, so that the offset is from there.
-fn half_discarded(socket: BorrowedFd<'_>, produced: u64, (from, to): (u64, u64)) -> Result<u64, Stop> {
-    let offset = adopted::peek_offset(socket).map_err(system(PEEK))?;
-    let discarded = u64::try_from(offset).ok().and_then(|ahead| produced.checked_sub(ahead));
-    // A socket that was never touched, or is handed back, has no offset; then nothing was under way.
-    discarded.filter(|discarded| (from..=to).contains(discarded)).ok_or(TAMPERED)
 }
 
 const TAMPERED: Stop = Stop::Foul("wrote positions of a stream that cannot be");

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use isolane_attach::control::{End, StreamPlace};
+use isolane_attach::stream::Origin;
 use isolane_ring::Flag;
 use rustix::net::sockopt;
 
@@ -26,7 +27,7 @@ pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, cores: &[usize]) -> Res
     let build = move |at: Place| {
         let notices = Notices::new(at.id, at.queue);
         let machine = Machine::take_up(socket, &at.memory, kept).map_err(|stop| stop.to_string())?;
-        Ok(built(Stream::new(machine, notices, false)))
+        Ok(built(&kept, Stream::new(machine, notices, false)))
     };
     Ok(Plan {
         // Where its packets arrive.
@@ -53,18 +54,20 @@ pub(crate) fn resume(socket: Result<OwnedFd, String>, note: &[u8]) -> Result<Pla
         let machine = socket
             .and_then(|socket| Machine::take_up(socket, &at.memory, kept).map_err(|stop| stop.to_string()));
         match machine {
-            Ok(machine) => Ok(built(Stream::new(machine, notices, true))),
+            Ok(machine) => Ok(built(&kept, Stream::new(machine, notices, true))),
             Err(why) => {
                 log::warn!("session {session}: its stream {id} ends, for it cannot be taken up again: {why}");
-                Lost::new(&at.memory, &kept, why, notices).map(built).map_err(|error| error.to_string())
+                let lost = Lost::new(&at.memory, &kept, why, notices);
+                lost.map(|lost| built(&kept, lost)).map_err(|error| error.to_string())
             }
         }
     };
     Ok(Plan { core: None, build: Box::new(build), kept: service::Kept::default() })
 }
 
-fn built(service: impl Service + 'static) -> Built {
-    Built { service: Box::new(service), answer: Some(Vec::new()) }
+fn built(kept: &Kept, service: impl Service + 'static) -> Built {
+    let origin = Origin { written: kept.written, is_inline: kept.is_inline };
+    Built { service: Box::new(service), answer: Some(origin.encode()) }
 }
 
 /// A stream on its core.

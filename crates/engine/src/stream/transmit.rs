@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use isolane_attach::stream::{Block, End};
+use isolane_attach::stream::{Block, End, sent};
 use isolane_ring::adopted::{self, Counters, Sent, State};
 use isolane_ring::{Memory, bytes};
 use rustix::io::Errno;
@@ -37,12 +37,7 @@ impl Transmit {
         let mut ring = bytes::Reader::resume(memory, kept.place.tx_ring())?;
         let (now, native) = counted(socket, &mut ring, block)?;
         let is_shut = now.state == State::Shut && block.tx_shut().is_some();
-        let given = now.written.wrapping_sub(kept.written).wrapping_sub(native);
-        let sent = match now.state {
-            // Our FIN was counted, too; it went out behind all that was to be sent.
-            State::Shut => block.tx_shut().unwrap_or(given.wrapping_sub(1)),
-            _ => given,
-        };
+        let sent = sent(&now, kept.written, native, block.tx_shut());
         // More than there is in the ring: what the application sends itself, and has not counted yet. Then the
         // ring is empty. Less than was published: it counts what it has not sent.
         let more = sent.wrapping_sub(ring.position()).min(ring.available());

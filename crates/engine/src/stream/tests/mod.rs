@@ -34,6 +34,9 @@ enum Step {
     DoomNext(u32),
     /// The application takes the socket back, writes and reads so much itself, and has it adopted again.
     HandBack(usize, usize),
+    /// The engine dies after so many things, and there is no next: the application takes the socket back itself,
+    /// goes on with it, and has it adopted again.
+    TakeBack(u32, usize, usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -52,6 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0u32..12).prop_map(Step::Doom),
         1 => (0u32..4).prop_map(Step::DoomNext),
         1 => (len(), len()).prop_map(|(write, read)| Step::HandBack(write, read)),
+        1 => (0u32..20, len(), len()).prop_map(|(things, write, read)| Step::TakeBack(things, write, read)),
     ]
 }
 
@@ -81,9 +85,15 @@ fn run(rig: &mut Rig, step: Step) {
         Step::Doom(things) => rig.engine.as_ref().expect("one").machine.fuse.set(Some(things)),
         Step::DoomNext(things) => rig.lives = Some(things),
         // Who has shut down has nothing to go on with.
-        Step::HandBack(..) if rig.app.as_ref().is_some_and(|app| app.1.is_shut()) => {}
+        Step::HandBack(..) | Step::TakeBack(..) if rig.app.as_ref().is_some_and(|app| app.1.is_shut()) => {}
         Step::HandBack(write, read) => {
             rig.hand_back();
+            rig.native_write(write);
+            rig.native_read(read);
+            rig.adopt();
+        }
+        Step::TakeBack(things, write, read) => {
+            rig.take_back(things);
             rig.native_write(write);
             rig.native_read(read);
             rig.adopt();
@@ -121,7 +131,15 @@ proptest! {
         rig.peer = std::net::TcpStream::from(gone());
         for step in later {
             // A socket that is reset is not adopted again.
-            if !matches!(step, Step::HandBack(..) | Step::PeerWrite(_) | Step::PeerWriteUrgent(_) | Step::PeerRead(_)) {
+            let is_possible = !matches!(
+                step,
+                Step::HandBack(..)
+                    | Step::TakeBack(..)
+                    | Step::PeerWrite(_)
+                    | Step::PeerWriteUrgent(_)
+                    | Step::PeerRead(_)
+            );
+            if is_possible {
                 run(&mut rig, step);
             }
         }

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use isolane_attach::control::StreamPlace;
-use isolane_attach::stream::{Incoming, Moved, Outgoing, ends};
-use isolane_ring::{Memory, PAGE_SIZE};
+use isolane_attach::stream::{Incoming, Moved, Origin, Outgoing, ends};
+use isolane_ring::{Memory, PAGE_SIZE, adopted};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::sockopt;
 
@@ -289,6 +289,30 @@ impl Rig {
         (self.engine, self.stored) = (None, None);
         self.rung = false;
         let rest = self.app.take().expect("adopted").1.unsent().unwrap();
+        self.send_rest(&rest);
+    }
+
+    /// The engine dies after so many things, and with it the supervisor: the application takes its socket back by
+    /// itself, and sends what was left in the ring.
+    pub fn take_back(&mut self, things: u32) {
+        let machine = &mut self.engine.as_mut().expect("an engine").machine;
+        machine.fuse.set(Some(things));
+        machine.on_ready(Ready { reads: true, urges: true, writes: true, hangs: true });
+        machine.wake();
+        let lives = machine.look(Instant::now()).is_ok() && machine.rest().is_ok();
+        // As an engine that ends in order.
+        let _ = lives && machine.hand_back().is_ok();
+        (self.engine, self.stored) = (None, None);
+        self.rung = false;
+        let origin = Origin { written: self.kept.written, is_inline: self.kept.is_inline };
+        let (mut incoming, mut outgoing) = self.app.take().expect("adopted");
+        incoming.take_back(self.socket.as_fd(), &origin).unwrap();
+        let rest = outgoing.take_back(self.socket.as_fd(), &origin).unwrap();
+        assert_eq!(adopted::peek_offset(self.socket.as_fd()).unwrap(), -1);
+        self.send_rest(&rest);
+    }
+
+    fn send_rest(&mut self, rest: &[u8]) {
         let mut sent = 0;
         while sent < rest.len() {
             match self.socket.write(&rest[sent..]) {

@@ -299,6 +299,47 @@ fn a_stream_survives_the_death_of_its_engine_at_every_point() {
 }
 
 #[test]
+fn an_application_goes_on_by_itself_whenever_engine_and_supervisor_die() {
+    for (things, goes_past, shuts) in (0..30).flat_map(|things| {
+        [(things, false, false), (things, true, false), (things, false, true), (things, true, true)]
+    }) {
+        let mut rig = Rig::new(4096, None);
+        rig.peer_write(3000).unwrap();
+        rig.until("a step", |rig| rig.app_read(1500).is_ok());
+        rig.app_write(3000, false).unwrap();
+        rig.look();
+        if goes_past {
+            rig.until("a step", |rig| rig.app_read(1500).is_ok());
+            rig.app_go_past();
+            rig.peer_write(700).unwrap();
+            rig.until("a step", |rig| rig.app_read(300).is_ok());
+            rig.until("a step", |rig| rig.app_write(50, true).is_ok());
+        }
+        let _ = rig.app_read(300);
+        rig.app_write(400, false).unwrap();
+        rig.peer_write(500).unwrap();
+        if shuts {
+            rig.app_shut();
+        }
+        rig.take_back(things);
+        match shuts {
+            true => rig.socket.shutdown(Shutdown::Write).unwrap(),
+            false => rig.native_write(10),
+        }
+        let start = Instant::now();
+        while rig.up.read < rig.up.written || rig.down.read < rig.down.written {
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "{things} {goes_past} {shuts}: bytes are lost"
+            );
+            rig.native_read(1000);
+            let _ = rig.peer_read(1000);
+        }
+        assert_eq!(rig.peer_read(1).ok(), shuts.then_some(0));
+    }
+}
+
+#[test]
 fn engines_that_die_while_a_stream_is_adopted_leave_it_to_the_next() {
     for life in 0..5 {
         let mut rig = Rig::new(4096, None);
