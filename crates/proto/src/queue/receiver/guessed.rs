@@ -77,6 +77,25 @@ impl Receiver {
         self.inbox.pass(USUAL_LEN + guess.len, behind);
     }
 
+    /// All data behind the usual header, if it has arrived and nothing was guessed.
+    #[inline]
+    pub(crate) fn usual_data<'a>(&self, len: usize, overflow: &'a [u8]) -> Option<&'a [u8]> {
+        match self.guesses.are_open() {
+            true => None,
+            false => self.inbox.untouched(overflow)?.get(USUAL_LEN..)?.get(..len),
+        }
+    }
+
+    /// Takes the usual header and the data that was [told](Receiver::usual_data) to follow it.
+    #[inline]
+    pub(crate) fn take_usual_data(&mut self, len: usize) {
+        self.expect(len);
+        self.pdus += 1;
+        self.prefix = USUAL_LEN;
+        self.guesses.learn(self.inbox.consumed_bytes() + USUAL_LEN as u64, len);
+        self.inbox.consume(USUAL_LEN + len);
+    }
+
     /// All data of the PDU that begins is in its place, and there is nothing else to look at.
     #[inline]
     pub(crate) fn receive_landed(&mut self) {
