@@ -119,7 +119,7 @@ fn examine(socket: BorrowedFd<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-const LOOKS_MAX: usize = 1000;
+const LOOKS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

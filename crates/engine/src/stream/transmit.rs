@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use isolane_attach::stream::{Block, End, sent};
-use isolane_ring::adopted::{self, Counters, Sent, State};
+use isolane_ring::adopted::{self, Sent, State};
 use isolane_ring::{Memory, bytes};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -35,7 +35,12 @@ impl Transmit {
         block: &Block,
     ) -> Result<Transmit, Stop> {
         let mut ring = bytes::Reader::resume(memory, kept.place.tx_ring())?;
-        let (now, native) = counted(socket, &mut ring, block)?;
+        // What the application has sent itself it counts before it puts more into the ring, and it sends nothing
+        // itself while anything is there. So if there is, both counts go together. If there is not, it may be
+        // sending, and the kernel has counted more.
+        ring.refresh()?;
+        let native = block.tx_native();
+        let now = adopted::counters(socket).map_err(system("cannot ask what was sent"))?;
         let is_shut = now.state == State::Shut && block.tx_shut().is_some();
         let sent = sent(&now, kept.written, native, block.tx_shut());
         // More than there is in the ring: what the application sends itself, and has not counted yet. Then the
@@ -127,19 +132,4 @@ impl Transmit {
     }
 }
 
-/// What the kernel has counted, what the application has counted of that, and what is in the ring, which go
-/// together: the application counts what it has sent itself before it puts more into the ring.
-fn counted(socket: BorrowedFd<'_>, ring: &mut bytes::Reader, block: &Block) -> Result<(Counters, u64), Stop> {
-    for _ in 0..LOOKS_MAX {
-        let native = block.tx_native();
-        ring.refresh()?;
-        let now = adopted::counters(socket).map_err(system("cannot ask what was sent"))?;
-        if block.tx_native() == native {
-            return Ok((now, native));
-        }
-    }
-    Err(TAMPERED)
-}
-
-const LOOKS_MAX: usize = 1000;
 const TAMPERED: Stop = Stop::Foul("wrote counts of what it sends that cannot be");

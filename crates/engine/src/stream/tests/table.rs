@@ -3,10 +3,12 @@
 use std::io::ErrorKind;
 use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_attach::control::StreamPlace;
 use isolane_attach::layout::stream as at;
+use isolane_attach::stream::Block;
 use isolane_ring::adopted::{self, State};
 use rustix::net::sockopt;
 
@@ -53,6 +55,83 @@ fn urgent_bytes_are_inline_while_it_is_adopted_and_as_before_when_it_is_not() {
         assert_eq!(sockopt::socket_oobinline(&rig.socket).unwrap(), was_inline);
         rig.adopt();
     }
+}
+
+/// Counts that always change are looked at once, whoever writes them.
+#[test]
+fn an_application_that_always_counts_what_it_sends_keeps_no_engine_from_taking_up() {
+    let mut rig = Rig::new(4096, None);
+    rig.engine = None;
+    let (memory, is_done) = (rig.memory.clone(), AtomicBool::new(false));
+    let place = rig.kept.place.block + at::TX_NATIVE;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let counts = (0..u64::MAX).take_while(|_| !is_done.load(Ordering::Relaxed));
+            counts.for_each(|count| memory.copy_in(place, &count.to_ne_bytes()).unwrap());
+        });
+        let block = Block::open(&rig.memory, &rig.kept.place).unwrap();
+        while block.tx_native() == 0 {
+            std::thread::yield_now();
+        }
+        let refused = (0..50).find_map(|_| {
+            let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
+            Machine::take_up(socket, &rig.memory, rig.kept).err()
+        });
+        is_done.store(true, Ordering::Relaxed);
+        assert!(refused.is_none(), "{refused:?}");
+    });
+}
+
+/// It counts after it has sent, and both before it puts more into the ring.
+#[test]
+fn an_application_may_send_itself_while_an_engine_takes_up() {
+    let mut rig = Rig::new(1 << 16, None);
+    let socket = rig.socket.try_clone().unwrap();
+    let mut peer = rig.peer.try_clone().unwrap();
+    peer.set_nonblocking(false).unwrap();
+    let (mut incoming, mut outgoing) = rig.app.take().unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut written, mut writes) = (0u64, 0u32);
+            while !is_done.load(Ordering::Relaxed) {
+                let bytes: Vec<u8> = (written..written + 1000).map(|byte| byte as u8).collect();
+                let moved = match outgoing.is_idle().unwrap() && !writes.is_multiple_of(5) {
+                    true => outgoing.send_past(socket.as_fd(), &bytes),
+                    false => outgoing.try_write(&bytes).map(|moved| moved.bytes),
+                };
+                written += moved.unwrap_or(0) as u64;
+                writes += 1;
+            }
+            outgoing.shut();
+            written
+        });
+        let reader = scope.spawn(|| {
+            let (mut read, mut bytes) = (0u64, [0; 5000]);
+            loop {
+                let count = std::io::Read::read(&mut peer, &mut bytes).unwrap();
+                for byte in &bytes[..count] {
+                    assert_eq!(*byte, read as u8, "byte {read}");
+                    read += 1;
+                }
+                if count == 0 {
+                    return read;
+                }
+            }
+        });
+        for round in 0..300 {
+            rig.kill();
+            for _ in 0..round % 7 {
+                rig.look();
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+        while !reader.is_finished() {
+            rig.look();
+        }
+        assert_eq!(writer.join().unwrap(), reader.join().unwrap());
+    });
+    assert!(incoming.try_read(&mut [0]).is_err());
 }
 
 /// A peek stops there, and nobody tells of the bytes behind it.
