@@ -18,7 +18,7 @@ pub struct Config {
     pub spin: Duration,
     /// How much each client may have.
     pub limits: Limits,
-    /// The most clients.
+    /// The most clients that are attached. As many again may have left what is not done.
     pub clients_max: usize,
     /// How long one may be silent before it says hello.
     pub greeting: Duration,

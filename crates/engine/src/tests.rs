@@ -3,12 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isolane_attach::control::{
     BYTES_MAX, End, Hello, Object, Open, OpenPort, Reply, Request, StreamPlace, VERSION, Wire, WireError,
 };
 use isolane_attach::layout::{PortPlace, stream as at};
+use isolane_attach::stream::ends;
 use isolane_attach::{AttachError, Options, Session};
 use isolane_reactor::Mode;
 use isolane_ring::{Bell, Flag, Memory, PAGE_SIZE};
@@ -59,10 +60,16 @@ impl Fixture {
 
     /// A connection on which hello was said and answered.
     fn greeted(&self) -> (Wire, Memory) {
+        let (reply, wire, memory) = self.greet();
+        assert!(matches!(reply, Some(Reply::Welcome(_))));
+        (wire, memory)
+    }
+
+    /// One on which hello was said, and the answer.
+    fn greet(&self) -> (Option<Reply>, Wire, Memory) {
         let (wire, memory) = (self.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
         wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
-        assert!(matches!(told(&wire), Some(Reply::Welcome(_))));
-        (wire, memory)
+        (told(&wire), wire, memory)
     }
 
     /// A well-behaved client is served as if nothing had happened.
@@ -303,6 +310,59 @@ fn one_too_many_is_turned_away() {
     let (_first, _second) = (fixture.attach().unwrap(), fixture.greeted());
     let error = fixture.attach().unwrap_err();
     assert!(matches!(error, AttachError::Refused { .. } if error.to_string().contains("limit")), "{error}");
+}
+
+/// A client that dies with something written to a peer that takes nothing.
+fn die_unsent(wire: Wire, memory: &Memory) -> std::net::TcpStream {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
+    let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+    let page = PAGE_SIZE as u64;
+    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 16 * page, tx_capacity: 32 * page };
+    let open = Request::Open(Open { id: 1, core: None, queue: None, object: Object::Stream(place) });
+    wire.send(&open.encode(2), &[socket.as_fd()], true).unwrap();
+    assert!(matches!(told(&wire), Some(Reply::Opened { .. })));
+    let (_, mut outgoing, _) = ends(memory, &place).unwrap();
+    // Until nothing fits any more, in the ring or in the kernel.
+    let mut progress = Instant::now();
+    while progress.elapsed() < Duration::from_millis(100) {
+        match outgoing.try_write(&[0; 4096]) {
+            Ok(_) => progress = Instant::now(),
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    listener.accept().unwrap().0
+}
+
+#[test]
+fn clients_that_have_left_keep_nobody_out_until_they_are_as_many_again() {
+    let fixture = Fixture::new(|config| config.clients_max = 1);
+    // The one before may not quite have left.
+    let say_hello = |wanted: &dyn Fn(&Option<Reply>) -> bool| {
+        let start = Instant::now();
+        loop {
+            let (reply, wire, memory) = fixture.greet();
+            if wanted(&reply) {
+                return (wire, memory);
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "{reply:?}");
+            drop(wire);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let is_welcome = |reply: &Option<Reply>| matches!(reply, Some(Reply::Welcome(_)));
+    let peers: Vec<_> = (0..2)
+        .map(|_| {
+            let (wire, memory) = say_hello(&is_welcome);
+            die_unsent(wire, &memory)
+        })
+        .collect();
+    say_hello(&|reply| matches!(reply, Some(Reply::Refused(why)) if why.contains("have left")));
+    for mut peer in peers {
+        assert!(std::io::copy(&mut peer, &mut std::io::sink()).unwrap() > 0);
+    }
+    say_hello(&is_welcome);
 }
 
 #[test]

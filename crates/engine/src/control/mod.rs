@@ -76,7 +76,7 @@ pub(crate) struct Outfit {
 enum Denied {
     /// It cannot be had; the client goes on.
     Refused(String),
-    /// Nor can it, because the system has no more: whoever runs the engine has to know.
+    /// Nor can it, because the system or the engine has no more: whoever runs the engine has to know.
     Short(String),
     /// No client of ours sends it.
     Hostile(String),

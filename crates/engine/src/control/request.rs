@@ -105,15 +105,13 @@ impl Control {
     }
 
     fn greet(&mut self, session: u32, memfd: OwnedFd, life: Option<OwnedFd>) -> Result<Progress, Denied> {
-        let attached = self.clients.values().filter(|client| !client.is_stranger()).count();
         let Some(client) = self.clients.get_mut(&session) else { return Err(Denied::gone()) };
         if client.attached().is_some() {
             // Asked again after a restart.
             return Ok(Progress::Answer(self.welcome(session)));
         }
-        if attached >= self.config.clients_max {
-            return Err(Denied::Hostile(format!("{attached} clients are attached, which is the limit")));
-        }
+        self.may_attach()?;
+        let Some(client) = self.clients.get_mut(&session) else { return Err(Denied::gone()) };
         let limits = self.config.limits;
         let bytes_max = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
         let memory = Memory::open(memfd, bytes_max).map_err(hostile)?;
@@ -125,6 +123,25 @@ impl Control {
         client.stage = Stage::Attached(Attached::new(memory, life, key));
         log::debug!("{client} has attached");
         Ok(Progress::Answer(self.welcome(session)))
+    }
+
+    /// Whether there is room for one more client. Those that have left keep nobody out, but what they have left is
+    /// not to add up without bound.
+    fn may_attach(&self) -> Result<(), Denied> {
+        let clients_max = self.config.clients_max;
+        let attached =
+            self.clients.values().filter(|client| client.is_here() && !client.is_stranger()).count();
+        if attached >= clients_max {
+            let why = format!("{attached} clients are attached, which is the limit (`--clients-max`)");
+            return Err(Denied::Short(why));
+        }
+        let left = self.clients.values().filter(|client| !client.is_here()).count();
+        if attached + left >= clients_max.saturating_mul(2) {
+            let why =
+                format!("{left} clients have left streams or volumes that are not done; try again later");
+            return Err(Denied::Short(why));
+        }
+        Ok(())
     }
 
     fn welcome(&self, session: u32) -> Reply {
