@@ -47,6 +47,11 @@ fn commands_that_make_no_sense_fail_alone() {
         rogue.ring();
         assert!(rogue.outcome().result.is_ok(), "after {submission:?}");
     }
+    // More in one turn than there are numbers for.
+    let endless = Submission { len: u64::MAX, ..good };
+    assert!((0..20).all(|_| rogue.push(&endless)));
+    rogue.ring();
+    assert!((0..20).all(|_| rogue.outcome().result.is_err()));
     world.serves_others();
 }
 
