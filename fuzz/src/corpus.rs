@@ -4,6 +4,8 @@ use isolane_attach::control::{
     self, End, Hello, Object, Open, OpenPort, OpenQueue, Reply, Request, StreamPlace,
 };
 use isolane_attach::layout::{PortPlace, QueuePlace};
+use isolane_host::attached::wire::{Details, Operation, Outcome, Submission, VolumePlace};
+use isolane_host::{BlockRange, Class, Options, RequestError};
 use isolane_wire::pdu::{
     C2hData, CapsuleCmd, CapsuleResp, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu, IcReq, IcResp,
     R2t, TermReq,
@@ -255,6 +257,96 @@ pub(crate) fn target_dialogues() -> Vec<Vec<u8>> {
     let dialogue =
         |start: [u8; 4]| [&start[..], &reads, &writes, &answers, &reads, &writes, &broken, &answers].concat();
     NEGOTIATIONS.map(dialogue).to_vec()
+}
+
+/// An application and its peer, an engine that looks, rests and is killed, and a vandal between them: each line
+/// of words says what each of a few others says, or something else, before the engine or the next one looks.
+pub(crate) fn engine_dialogues() -> Vec<Vec<u8>> {
+    let step = |choice: u8, len: u16| [&[choice], len.to_le_bytes().as_slice()].concat();
+    let steps = |choices: &[u8]| {
+        choices.iter().zip(1u16..).flat_map(|(at, len)| step(*at, len * 331)).collect::<Vec<u8>>()
+    };
+    let moved = steps(&[15, 6, 14, 13, 21, 7, 16, 8, 10, 15, 6, 12, 9, 17, 6, 20, 16, 11, 19]);
+    let closed = steps(&[18, 6, 22, 7, 10, 8]);
+    let mut dialogues = vec![[&moved[..], &closed].concat(), [&moved[..], &step(23, 7)].concat()];
+    for (line, of) in (0..16).flat_map(|line| [0, 4, 26].map(|of| (line, of))) {
+        for how in 0..6 {
+            let lie = [&step(0, 0), &[2 * line, of, how, line, 0, 0, 0, 0, 0, 0, 0][..]].concat();
+            let [before, after, next] =
+                [&[13, 15, 13, 6][..], &[6, 10, 16, 7, 6], &[12, 6, 10, 16, 7, 6]].map(steps);
+            dialogues.push([&before[..], &lie, &after].concat());
+            dialogues.push([&before[..], &lie, &next, &closed].concat());
+        }
+    }
+    dialogues
+}
+
+/// Entries of a volume's rings and of a port, and a range of a deallocation.
+pub(crate) fn engine_entries() -> Vec<Vec<u8>> {
+    let bytes = |entry: [u64; 8]| entry.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let operations = [
+        Operation::Read,
+        Operation::Write { fua: true },
+        Operation::Flush,
+        Operation::WriteZeroes { fua: false, deallocate: true },
+        Operation::Deallocate,
+    ];
+    let submissions = operations.map(|operation| {
+        let range = BlockRange { lba: 8, blocks: 8 };
+        Submission { tag: 7, operation, class: Class::Poll, lane: 1, range, offset: 8192, len: 4096 }.encode()
+    });
+    let errors = [
+        RequestError::Status(Status::INVALID_FIELD),
+        RequestError::OutOfRange { lba: 1, blocks: 2, capacity: 3 },
+        RequestError::Lane { lane: 3, lanes: 1 },
+        RequestError::Uncertain,
+    ];
+    let outcomes =
+        errors.into_iter().map(Err).chain([Ok(())]).map(|result| Outcome { tag: 5, result }.encode());
+    let doorbell = isolane_attach::layout::doorbell::entry(9);
+    submissions.into_iter().chain(outcomes).chain([doorbell]).map(bytes).collect()
+}
+
+/// What volumes are opened with.
+pub(crate) fn volume_details() -> Vec<Vec<u8>> {
+    let host_nqn = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001";
+    let plain = Options {
+        // Not the machine's own, so that the same seed gives the same inputs everywhere.
+        host_nqn: host_nqn.parse().expect("it is one"),
+        host_id: Default::default(),
+        ..Options::default()
+    };
+    let socket = "priority=5,tos=0x68,congestion=cubic".parse().expect("they are options");
+    let chosen = Options { lanes: 3, read_lanes: 2, depth: 9, data_digest: true, socket, ..plain.clone() };
+    let place = VolumePlace { offset: 4096, flag: 2048, submissions: 32, outcomes: 64 };
+    let of = |options| Details { place, options }.encode().expect("it has room");
+    vec![of(plain), of(chosen)]
+}
+
+/// What an engine tells of a volume that is open: IPv6 address and port, texts, numbers.
+pub(crate) fn volume_answers() -> Vec<Vec<u8>> {
+    let mut bytes = [&[0; 10][..], &[0xff, 0xff, 127, 0, 0, 1]].concat();
+    let number = |bytes: &mut Vec<u8>, value: u64| bytes.extend(value.to_le_bytes());
+    let text = |bytes: &mut Vec<u8>, text: &str| {
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    };
+    number(&mut bytes, 4420);
+    text(&mut bytes, "nqn.2024-01.org.example:fuzz");
+    number(&mut bytes, 1);
+    ["serial", "model", "firmware"].into_iter().for_each(|it| text(&mut bytes, it));
+    number(&mut bytes, 0x1_0400);
+    bytes.push(1);
+    [1 << 20, 128].into_iter().for_each(|it| number(&mut bytes, it));
+    bytes.push(0xf);
+    number(&mut bytes, 100);
+    bytes.push(0x5);
+    [4, 1, 2, 0, 1 << 20, 64, 1 << 20, 8192, 15_000].into_iter().for_each(|it| number(&mut bytes, it));
+    [1, 4096, 1 << 20, 0].into_iter().for_each(|it| number(&mut bytes, it));
+    bytes.push(0x1);
+    bytes.extend([7; 16 + 16 + 8]);
+    assert!(isolane_host::attached::wire::Answer::decode(&bytes).is_ok(), "an answer to start from");
+    vec![bytes]
 }
 
 /// Both sides in turn, and a vandal between them.

@@ -1,7 +1,14 @@
-//! Every decoder of `isolane-wire`, and those of the messages of `isolane-attach`: no bytes make it panic, and what it accepts its encoder writes so that it
-//! decodes to the same again.
+//! Every decoder of `isolane-wire`, those of the messages of `isolane-attach`, and those of what an application
+//! and an engine tell each other of a volume: no bytes make it panic, and what it accepts its encoder writes so
+//! that it decodes to the same again.
 
-use isolane_attach::control;
+use isolane_attach::{control, layout};
+use isolane_engine::stream::Kept;
+use isolane_host::attached::wire::{
+    Answer, Details, Outcome, Submission, VolumePlace, decode_range, encode_range,
+};
+use isolane_ring::entries::{Entry, Receiver, Sender};
+use isolane_ring::{Memory, PAGE_SIZE};
 use isolane_wire::pdu::{CommonHeader, ControllerPdu, HostPdu};
 use isolane_wire::{
     CompletionEntry, Direction, Framing, Nqn, SubmissionEntry, admin, digest as crc, fabrics, feature,
@@ -23,6 +30,62 @@ pub(crate) fn control_request(bytes: &[u8]) {
 pub(crate) fn control_reply(bytes: &[u8]) {
     let Ok((serial, reply)) = control::Reply::decode(bytes) else { return };
     assert_eq!(control::Reply::decode(&reply.encode(serial)), Ok((serial, reply)));
+}
+
+/// An entry of each ring, and 64 bytes of other kinds.
+pub(crate) fn engine_entry(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let entry: Entry = std::array::from_fn(|_| input.u64());
+    if let Some(submission) = Submission::decode(&entry) {
+        assert_eq!(Submission::decode(&submission.encode()), Some(submission));
+    }
+    if let Some(outcome) = Outcome::decode(&entry) {
+        let again = Outcome::decode(&outcome.encode()).expect("it was decoded before");
+        assert_eq!(
+            (again.tag, format!("{:?}", again.result)),
+            (outcome.tag, format!("{:?}", outcome.result))
+        );
+    }
+    if let Some(id) = layout::doorbell::object(&entry) {
+        assert_eq!(layout::doorbell::entry(id)[0], entry[0]);
+    }
+    let range = decode_range(&Input::new(bytes).array());
+    assert_eq!(decode_range(&encode_range(&range)), range);
+    let kept = Kept::decode(&Input::new(bytes).array());
+    assert_eq!(Kept::decode(&kept.encode()), kept);
+}
+
+/// What a volume is opened with; of its place rings are made, inside of the memory or not at all.
+pub(crate) fn volume_details(bytes: &[u8]) {
+    let Ok((details, key)) = Details::decode(bytes) else { return };
+    let again = details.encode().expect("it was decoded before, so it has room");
+    let (again, key_again) = Details::decode(&again).expect("it was encoded just now");
+    assert_eq!(again.place, details.place);
+    assert_eq!(format!("{:?}", again.options), format!("{:?}", details.options));
+    assert!(key.len() < bytes.len() && !key_again.is_empty());
+    let memory = Memory::create("isolane-fuzz", 4 * PAGE_SIZE).expect("there is memory");
+    let VolumePlace { offset, flag, submissions, outcomes } = details.place;
+    let is_inside = |bytes: u64| offset.checked_add(bytes).is_some_and(|end| end <= memory.bytes() as u64);
+    if let Some(place) = details.place.submissions()
+        && Receiver::new(&memory, place).is_ok()
+    {
+        assert!(is_inside(u64::from(submissions) * 64));
+    }
+    if let Some(place) = details.place.outcomes()
+        && Sender::new(&memory, place).is_ok()
+    {
+        assert!(is_inside(u64::from(outcomes) * 64 + u64::from(submissions) * 64));
+    }
+    for flag in details.place.told().into_iter().chain([flag]) {
+        let _ = memory.flag(flag);
+    }
+}
+
+pub(crate) fn volume_answer(bytes: &[u8]) {
+    let Ok(answer) = Answer::decode(bytes) else { return };
+    let again = Answer::decode(&answer.encode()).expect("it was encoded just now");
+    // Texts are cut to what their fields hold.
+    assert_eq!(again.encode(), answer.encode());
 }
 
 pub(crate) fn host_pdu(bytes: &[u8]) {

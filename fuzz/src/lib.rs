@@ -1,12 +1,13 @@
 //! Fuzz targets for every decoder and machine, on stable Rust.
 //!
 //! What it is: one plain function over bytes for each decoder of `isolane-wire`, each machine of
-//! `isolane-proto`, the messages of `isolane-attach` and the rings of `isolane-ring`, inputs to start from, and a runner that mutates them from
-//! a seed. `cargo test` makes a short run; the program `fuzz` makes a long one and plays a single input
+//! `isolane-proto`, all that an isolated engine reads of its clients (messages, entries of rings, the words of
+//! streams) and the rings of `isolane-ring`, inputs to start from, and a runner that mutates them from a seed. `cargo test` makes a short run; the program `fuzz` makes a long one and plays a single input
 //! again. What it is not: guided by coverage; the functions are ready for an engine that is (each takes
 //! `&[u8]` and panics on a finding).
 //!
-//! Invariant: a run is a function of target, seed and number of iterations; nothing else has influence on it.
+//! Invariant: a run is a function of target, seed and number of iterations; nothing else has influence on it,
+//! but the kernel's TCP on `engine-stream`.
 #![forbid(unsafe_code)]
 
 mod corpus;
@@ -48,12 +49,16 @@ pub const TARGETS: &[Target] = &[
     Target { name: "digest", check: decoders::digest, corpus: corpus::host_pdus },
     Target { name: "control-request", check: decoders::control_request, corpus: corpus::control_requests },
     Target { name: "control-reply", check: decoders::control_reply, corpus: corpus::control_replies },
+    Target { name: "engine-entry", check: decoders::engine_entry, corpus: corpus::engine_entries },
+    Target { name: "volume-details", check: decoders::volume_details, corpus: corpus::volume_details },
+    Target { name: "volume-answer", check: decoders::volume_answer, corpus: corpus::volume_answers },
     Target { name: "io-command", check: machines::io_command, corpus: corpus::io_commands },
     Target { name: "port", check: machines::port, corpus: corpus::port_dialogues },
     Target { name: "target-stream", check: machines::target_stream, corpus: corpus::host_streams },
     Target { name: "target-dialogue", check: machines::target_dialogue, corpus: corpus::target_dialogues },
     Target { name: "host-stream", check: machines::host_stream, corpus: corpus::controller_streams },
     Target { name: "host-dialogue", check: machines::host_dialogue, corpus: corpus::host_dialogues },
+    Target { name: "engine-stream", check: machines::engine_stream, corpus: corpus::engine_dialogues },
     Target { name: "rings", check: machines::rings, corpus: corpus::ring_dialogues },
 ];
 
