@@ -3,7 +3,6 @@
 use std::os::fd::OwnedFd;
 
 use isolane_attach::control::{Object, Open};
-use isolane_ring::Memory;
 
 use super::Denied;
 use super::request::{NO_DESCRIPTORS, short};
@@ -15,11 +14,10 @@ use crate::volume::Volumes;
 ///
 /// # Errors
 /// [`Denied::Refused`], if the kind of objects does not want to; [`Denied::Short`], if the system does not;
-/// [`Denied::Hostile`], if no client of ours would ask for it, for its places are outside of the memory.
+/// [`Denied::Hostile`], if no client of ours would ask for it. Its places are checked where it is built.
 pub(super) fn plan(
     open: &Open,
     descriptor: Option<OwnedFd>,
-    _memory: &Memory,
     volumes: &Volumes,
     cores: &[usize],
 ) -> Result<Plan, Denied> {

@@ -233,7 +233,7 @@ impl Control {
     ) -> Result<Progress, Denied> {
         let limits = self.config.limits;
         open.core.map_or(Ok(0), |core| self.core(core))?;
-        let (memory, attached) = self.memory(session)?;
+        let (_, attached) = self.memory(session)?;
         if let Some(held) = attached.objects.get_mut(&open.id) {
             // Asked again after a restart, and either there already or about to be.
             if held.open != open || held.ending.is_some() {
@@ -255,7 +255,7 @@ impl Control {
         if attached.count(&open.object) >= count_max as usize {
             return Err(Denied::limit(what, count_max));
         }
-        let mut plan = plan::plan(&open, descriptor, &memory, &self.volumes, &self.config.cores)?;
+        let mut plan = plan::plan(&open, descriptor, &self.volumes, &self.config.cores)?;
         let core = open.core.or(plan.core).unwrap_or_else(|| self.next_core());
         let key = match std::mem::take(&mut plan.kept) {
             kept if kept.is_nothing() => None,
