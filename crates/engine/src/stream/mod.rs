@@ -9,22 +9,8 @@
 //! [`Machine::take_up`] finds both positions again. It is not the loop: when to look, what woke it, and who
 //! else is told, is the caller's (`core`).
 //!
-//! | what happens | the socket | the shared words | who goes on |
-//! |---|---|---|---|
-//! | a check says that it can be adopted ([`Kept::of`]) | untouched | zeroes | the application; nothing is kept yet |
-//! | the supervisor has it ([`Kept`]) | untouched | zeroes | this engine or the next, by taking up |
-//! | taken up ([`Machine::take_up`]) | peek offset at `produced - discarded`, urgent bytes inline | both rings go on where the kernel's counters say | this engine |
-//! | killed after a peek, before it is published | the offset is beyond `produced` | `discarding == discarded` | the next: sets the offset back, peeks once more |
-//! | killed in a discard | the offset is behind `produced` by what is left | `discarding > discarded` | the next: the offset says what is out |
-//! | killed after a send, before it is published | the kernel has counted more than `consumed` | the same | the next: `consumed` is what was counted |
-//! | killed before or after a shutdown | our FIN is counted, or not | position of the shutdown | the next: shuts down, or finds it done |
-//! | the application wants to receive itself (`rx_past` is odd) | peeked no more; once all was read, it is discarded | then `yielded` is the same number | the application, on its own socket |
-//! | it wants the ring again (`rx_past` is even) | peeked again, after `yielded` | `yielded` is the same number | this engine |
-//! | killed while `yielded` is odd | peek offset 0, whatever the application receives | all three positions are one | the next: touches nothing more until `rx_past` is even |
-//! | killed before it has yielded | as in any other row | `yielded` is an older number | the next: yields |
-//! | handed back ([`Machine::hand_back`]) | what was read is discarded, no peek offset, urgent bytes as before | both rings stand still | the application: sends the rest of the ring itself |
-//! | killed in a hand-back | as far as that came | the same | the next: takes up, and is asked once more |
-//! | closed ([`Machine::close`]) | linger 0 or bytes unread: closed at once, which resets; else sent first, then closed | the ring is sent | this engine or the next, which is asked once more |
+//! What is where after each thing that can happen, who goes on, and which test shows it, is the table of
+//! `docs/ARCHITECTURE.md`, "Streams of the engine".
 //!
 //! Invariant: not one byte is lost, doubled or reordered, whenever this process ends; a client that writes
 //! anything into the words harms its own stream alone.

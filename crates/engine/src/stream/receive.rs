@@ -40,7 +40,7 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// See the table of `stream`.
+    /// See [`Machine::take_up`](super::Machine::take_up).
     pub fn take_up(
         socket: BorrowedFd<'_>,
         memory: &Memory,

@@ -26,7 +26,7 @@ pub(super) struct Transmit {
 }
 
 impl Transmit {
-    /// See the table of `stream`. The application may go on meanwhile: it writes into the ring, or, where that
+    /// See [`Machine::take_up`](super::Machine::take_up). The application may go on meanwhile: it writes into the ring, or, where that
     /// is empty as far as it can see, sends itself.
     pub fn take_up(
         socket: BorrowedFd<'_>,

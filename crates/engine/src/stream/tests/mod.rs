@@ -1,4 +1,4 @@
-//! The table of `stream`, row by row and in any order.
+//! The table of `docs/ARCHITECTURE.md`, row by row and in any order.
 
 mod object;
 mod rig;
