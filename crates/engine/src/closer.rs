@@ -1,21 +1,25 @@
 //! Closes descriptors that somebody else has given, on threads of their own.
 //!
 //! To close a socket for the last time may wait, if SO_LINGER says so, whatever its other flags are; that of a
-//! Unix socket closes what is under way in it, too. What may wait does not stand in line with what does not; a
-//! hostile application can change that in between. So neither a core, nor the control thread, nor the
+//! Unix socket closes what is under way in it, too; that of a file waits for whoever serves it. What may wait does not
+//! stand in line with what does not; a hostile application can change that in between. So neither a core, nor the control thread, nor the
 //! supervisor closes a descriptor that an application has given, or a connection on which it can give one.
 //! It is no pool for anything else.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use isolane_attach::control::{Wire, WireError};
 use parking_lot::Mutex;
-use rustix::net::{AddressFamily, sockopt};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::fcntl_get_seals;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketType, recv, sockopt};
 
 /// A socket that an application has, too, and that is closed elsewhere when this is dropped.
 #[derive(Debug)]
@@ -49,12 +53,63 @@ impl Drop for Socket {
 
 /// Closes it elsewhere.
 pub(crate) fn close(descriptor: OwnedFd) {
-    // What is no socket says so by an error.
-    let is_unix = sockopt::socket_domain(&descriptor).map(|domain| domain == AddressFamily::UNIX);
-    match is_unix {
-        Ok(false) if !lingers(&descriptor) => Closer::of_the_quick().close(descriptor),
-        _ => Closer::of_the_slow().close(descriptor),
+    let may_wait = match sockopt::socket_domain(&descriptor) {
+        // That takes a closer look.
+        Ok(AddressFamily::UNIX) => false,
+        Ok(_) => lingers(&descriptor),
+        // Of what is no socket, only memory is known not to wait.
+        Err(_) => fcntl_get_seals(&descriptor).is_err(),
+    };
+    match may_wait {
+        false => Closer::of_the_quick().close(descriptor),
+        true => Closer::of_the_slow().close(descriptor),
     }
+}
+
+/// Closes what should not wait, and has others close what may do so after all.
+fn close_quickly(descriptor: OwnedFd) {
+    match sockopt::socket_domain(&descriptor) {
+        Ok(AddressFamily::UNIX) => close_unix(Wire::new(descriptor)),
+        _ => drop(descriptor),
+    }
+}
+
+/// Closes a Unix socket, after what is under way in it if nobody can send more. If somebody can, it is not ours
+/// alone, and what is under way stays there.
+fn close_unix(socket: Wire) {
+    let is_empty = match is_hung_up(&socket) {
+        true => empty(&socket),
+        false => {
+            matches!(recv(&socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT), Err(Errno::AGAIN))
+        }
+    };
+    match is_empty {
+        true => drop(socket),
+        false => Closer::of_the_slow().close(socket.into()),
+    }
+}
+
+/// Whether nothing more can be sent to a Unix socket.
+fn is_hung_up(socket: &Wire) -> bool {
+    let mut watched = [PollFd::new(socket, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut watched, Some(&at_once)).is_ok() && watched[0].revents().contains(PollFlags::HUP)
+}
+
+/// Takes out what is under way in a Unix socket; false if there may be more.
+fn empty(socket: &Wire) -> bool {
+    let is_stream = sockopt::socket_type(socket) == Ok(SocketType::STREAM);
+    for _ in 0..PACKETS_MAX {
+        match socket.receive(false) {
+            Ok(Some(packet)) => packet.descriptors.into_iter().for_each(close),
+            Ok(None) => return true,
+            // Of packets, one of nothing at all looks like the end.
+            Err(WireError::Closed) if is_stream => return true,
+            Err(WireError::System(_)) => return false,
+            Err(error) => error.into_descriptors().into_iter().for_each(close),
+        }
+    }
+    !is_stream
 }
 
 /// Whether to close a socket for the last time waits.
@@ -64,6 +119,7 @@ fn lingers(socket: &OwnedFd) -> bool {
 
 /// The threads.
 struct Closer {
+    closes: fn(OwnedFd),
     sockets: Sender<OwnedFd>,
     due: Arc<Mutex<Receiver<OwnedFd>>>,
     /// Threads less sockets that are due or being closed, as far as that is above 0.
@@ -77,19 +133,20 @@ impl Closer {
     /// For what does not wait.
     fn of_the_quick() -> &'static Closer {
         static CLOSER: OnceLock<Closer> = OnceLock::new();
-        CLOSER.get_or_init(Closer::new)
+        CLOSER.get_or_init(|| Closer::new(close_quickly))
     }
 
     /// For what may wait.
     fn of_the_slow() -> &'static Closer {
         static CLOSER: OnceLock<Closer> = OnceLock::new();
-        CLOSER.get_or_init(Closer::new)
+        CLOSER.get_or_init(|| Closer::new(drop))
     }
 
-    fn new() -> Closer {
+    fn new(closes: fn(OwnedFd)) -> Closer {
         let (sockets, due) = channel();
         let due = Arc::new(Mutex::new(due));
         Closer {
+            closes,
             sockets,
             due,
             idle: Arc::default(),
@@ -119,12 +176,12 @@ impl Closer {
         if self.threads.load(Ordering::Acquire) >= THREADS_MAX {
             return Ok(());
         }
-        let (due, idle) = (Arc::clone(&self.due), Arc::clone(&self.idle));
+        let (due, idle, closes) = (Arc::clone(&self.due), Arc::clone(&self.idle), self.closes);
         thread::Builder::new().name("isolane-close".into()).spawn(move || {
             loop {
                 let next = due.lock().recv();
                 match next {
-                    Ok(socket) => drop(socket),
+                    Ok(socket) => closes(socket),
                     Err(_) => return,
                 }
                 idle.fetch_add(1, Ordering::AcqRel);
@@ -137,36 +194,95 @@ impl Closer {
 
 /// So many closes may wait at once until others wait for them.
 const THREADS_MAX: usize = 64;
+/// More packets than the kernel keeps under way to one socket, however short they are, unless root lets it.
+const PACKETS_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
     use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
 
-    use rustix::net::{SendFlags, send};
+    use isolane_ring::{Memory, PAGE_SIZE};
+    use rustix::fs::fstat;
+    use rustix::net::{
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, send, sendmsg, socketpair,
+    };
 
     use super::*;
 
-    #[test]
-    fn sockets_that_linger_keep_none_waiting_that_does_not() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let pair = || {
-            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            (near, listener.accept().unwrap().0)
+    /// Whether this process has it no more, soon.
+    fn is_closed(inode: u64) -> bool {
+        let start = Instant::now();
+        let has_it = || {
+            let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            // Some are closed meanwhile.
+            let mut inodes = links.filter_map(|link| std::fs::metadata(link.path()).ok());
+            inodes.any(|found| std::os::unix::fs::MetadataExt::ino(&found) == inode)
         };
-        let peers: Vec<TcpStream> = (0..THREADS_MAX + 4)
+        while has_it() {
+            if start.elapsed() > Duration::from_secs(60) {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+
+    fn lingering() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
+        while send(&socket, &[0; 65536], SendFlags::DONTWAIT).is_ok() {}
+        (socket, listener.accept().unwrap().0)
+    }
+
+    fn unix(kind: SocketType) -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    /// Sends these bytes, and a socket that lingers, whose peer it returns.
+    fn give(near: &OwnedFd, bytes: &[u8]) -> TcpStream {
+        let (socket, peer) = lingering();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let gift = [socket.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&gift)));
+        sendmsg(near, &[io::IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+        peer
+    }
+
+    #[test]
+    fn sockets_that_linger_keep_nothing_waiting_that_does_not() {
+        let mut peers: Vec<TcpStream> = (0..THREADS_MAX + 4)
             .map(|_| {
-                let (socket, peer) = pair();
-                sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
-                while send(&socket, &[0; 65536], SendFlags::DONTWAIT).is_ok() {}
+                let (socket, peer) = lingering();
                 close(socket.into());
                 peer
             })
             .collect();
-        let (socket, mut peer) = pair();
-        peer.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        close(socket.into());
-        assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it is closed");
+        let memory = Memory::create("closer", PAGE_SIZE).unwrap().memfd().try_clone_to_owned().unwrap();
+        let (bell, _theirs) = unix(SocketType::STREAM);
+        let (wire, near) = unix(SocketType::SEQPACKET);
+        peers.extend([give(&near, b""), give(&near, b"x"), give(&near, b"")]);
+        let (rung, nearer) = unix(SocketType::STREAM);
+        peers.push(give(&nearer, b"x"));
+        drop((near, nearer));
+        let (socket, _peer) = {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap())
+        };
+        let others = [
+            ("a connection", socket.into()),
+            ("memory", memory),
+            ("a bell", bell),
+            ("a client's connection, with something under way", wire),
+            ("a bell, with something under way", rung),
+        ];
+        for (what, descriptor) in others {
+            let inode = fstat(&descriptor).unwrap().st_ino;
+            close(descriptor);
+            assert!(is_closed(inode), "{what} is not closed");
+        }
         drop(peers);
     }
 }
