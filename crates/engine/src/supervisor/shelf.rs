@@ -34,3 +34,39 @@ impl Shelf {
         self.0.keys().copied()
     }
 }
+
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        // What is not closed when the process ends is closed by that, which waits for nothing.
+        let items = std::mem::take(&mut self.0).into_values();
+        items.flat_map(|item| item.descriptors).for_each(closer::close);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use rustix::net::{SendFlags, send, sockopt};
+
+    use super::*;
+
+    #[test]
+    fn a_supervisor_that_ends_waits_for_no_socket_that_lingers() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = listener.accept().unwrap().0;
+        sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
+        while send(&socket, &[0; 65536], SendFlags::DONTWAIT).is_ok() {}
+        let mut shelf = Shelf::default();
+        shelf.put(1, Vec::new(), vec![socket.into()]);
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(shelf);
+            done.send(()).unwrap();
+        });
+        assert_eq!(is_done.recv_timeout(Duration::from_secs(30)), Ok(()), "it waits");
+        drop(peer);
+    }
+}
