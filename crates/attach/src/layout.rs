@@ -124,7 +124,7 @@ pub mod stream {
     pub const RX_FLAG: u64 = TOLD + LINE;
     /// Flag: a thread of the application waits for room to write.
     pub const TX_FLAG: u64 = RX_FLAG + LINE;
-    /// Flag: the application asks for an entry in its queue.
+    /// Flag: the application asks for an entry in its queue. One for both directions: who has it looks at both.
     pub const NOTIFY: u64 = TX_FLAG + LINE;
     /// Word, the engine's: 0 while bytes may come, 1 when no more come behind what is in the ring, else
     /// `1 << 32` and the error number.

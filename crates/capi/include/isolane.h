@@ -310,8 +310,9 @@ isolane_stream *isolane_poller_adopt(isolane_poller *poller, int fd, const isola
  * Asks for one notice in the stream's poller once there is what `interest` names: ISOLANE_READ, ISOLANE_WRITE, or
  * both of them or-ed. Returns 1 if it is there already (then read or write; a notice may come all the
  * same), and 0 if it is to be waited for. A notice may also come for nothing, as when the stream is new or the engine
- * has been restarted: try, and arm again on EAGAIN. Uses the
- * half or halves that `interest` names.
+ * has been restarted: try, and arm again on EAGAIN. One notice answers all that was asked for before, by whichever
+ * half: who waits to read and to write looks at both then, and arms again for what is not there. Uses the half or
+ * halves that `interest` names.
  */
 int isolane_stream_arm(isolane_stream *stream, int interest);
 
