@@ -61,7 +61,8 @@ impl Arena {
     }
 
     /// Pages that nothing was given.
-    pub fn free_pages(&self) -> usize {
+    #[cfg(test)]
+    fn free_pages(&self) -> usize {
         self.free
     }
 

@@ -202,11 +202,6 @@ impl Incoming {
         adopted::set_peek_offset(socket, -1)?;
         Ok(sockopt::set_socket_oobinline(socket, origin.is_inline)?)
     }
-
-    /// Bytes read.
-    pub fn position(&self) -> u64 {
-        self.ring.position() + self.native
-    }
 }
 
 impl Outgoing {
@@ -223,21 +218,6 @@ impl Outgoing {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         Ok(Moved { bytes: count, rings: self.block.told.take() })
-    }
-
-    /// As [`Outgoing::try_write`], but past the ring if nothing waits there.
-    ///
-    /// # Errors
-    /// As [`Outgoing::try_write`].
-    pub fn try_write_past(&mut self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Moved> {
-        if !self.is_idle()? {
-            return self.try_write(bytes);
-        }
-        match self.send_past(socket, bytes) {
-            // The engine hears when there is room again.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.try_write(bytes),
-            outcome => Ok(Moved { bytes: outcome?, rings: false }),
-        }
     }
 
     /// Sends on the application's own socket, without waiting. Only where nothing waits in the ring

@@ -144,11 +144,6 @@ impl Machine {
         self.socket.as_fd()
     }
 
-    /// What the next engine needs.
-    pub fn kept(&self) -> &Kept {
-        &self.kept
-    }
-
     /// The flag that the application takes before it rings.
     pub fn told(&self) -> &Flag {
         &self.block.told

@@ -213,11 +213,15 @@ impl Rig {
     pub fn app_write(&mut self, len: usize, past: bool) -> io::Result<usize> {
         let bytes = self.up.next(len);
         let outgoing = &mut self.app.as_mut().expect("adopted").1;
-        let moved = match past {
-            true => outgoing.try_write_past(self.socket.as_fd(), &bytes),
-            false => outgoing.try_write(&bytes),
+        // As a long write: only past a ring that is empty.
+        let count = match past {
+            true if outgoing.is_idle()? => outgoing.send_past(self.socket.as_fd(), &bytes)?,
+            true => return Err(io::ErrorKind::WouldBlock.into()),
+            false => {
+                let moved = outgoing.try_write(&bytes);
+                self.note(moved)?
+            }
         };
-        let count = self.note(moved)?;
         self.up.written += count as u64;
         Ok(count)
     }
