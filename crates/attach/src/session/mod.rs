@@ -14,7 +14,7 @@ mod queue;
 mod room;
 mod start;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -56,7 +56,7 @@ fn listener_of(uid: u32, path: &Path) -> OwnedFd {
 }
 
 /// A session, and its engine, which the test plays.
-fn session() -> (Session, Wire) {
+pub(crate) fn session() -> (Session, Wire) {
     let (ours, engine) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let line = Line::start(Wire::new(ours), 1).unwrap();
@@ -64,7 +64,7 @@ fn session() -> (Session, Wire) {
 }
 
 /// What it does elsewhere, or a panic if that takes too long.
-fn in_time<T: Send + 'static>(what: &str, does: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn in_time<T: Send + 'static>(what: &str, does: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || done.send(does()));
     is_done.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what}"))

@@ -2,19 +2,14 @@
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use isolane_ring::Flag;
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
-
 use super::ends::{Incoming, Moved, Outgoing};
 use super::shared::Shared;
+use super::waiting::{moment, pending, register, wait, wait_for_bytes, wait_for_room};
 
 /// The half that reads.
 pub struct ReadHalf {
@@ -132,10 +127,10 @@ impl ReadHalf {
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
         let ReadHalf { incoming, shared, spin, .. } = self;
         if incoming.is_past()? {
-            return wait_for_bytes(shared, *spin, until);
+            return wait_for_bytes(&shared.session, shared.as_fd(), *spin, until);
         }
         let is_ready = || Ok(incoming.is_ready()? || incoming.is_past()?);
-        wait(shared, &shared.waiters.block.rx_flag, *spin, until, is_ready)
+        wait(&shared.session, &shared.waiters.block.rx_flag, *spin, until, is_ready)
     }
 }
 
@@ -223,7 +218,7 @@ impl WriteHalf {
     #[cold]
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
         let WriteHalf { outgoing, shared, spin, .. } = self;
-        wait(shared, &shared.waiters.block.tx_flag, *spin, until, || outgoing.is_ready())
+        wait(&shared.session, &shared.waiters.block.tx_flag, *spin, until, || outgoing.is_ready())
     }
 
     /// A long write goes past the ring, once that is empty.
@@ -234,14 +229,14 @@ impl WriteHalf {
             self.shared.check()?;
             let WriteHalf { outgoing, shared, spin, .. } = self;
             if !outgoing.is_idle()? {
-                wait(shared, &shared.waiters.block.tx_flag, *spin, until, || outgoing.is_idle())?;
+                wait(&shared.session, &shared.waiters.block.tx_flag, *spin, until, || outgoing.is_idle())?;
                 continue;
             }
             match outgoing.send_past(shared.as_fd(), bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 outcome => return outcome,
             }
-            wait_for_room(shared.as_fd(), until)?;
+            wait_for_room(Some(&shared.session), shared.as_fd(), until)?;
         }
     }
 }
@@ -285,105 +280,5 @@ fn moved(outcome: io::Result<Moved>, shared: &Shared) -> io::Result<usize> {
     }
 }
 
-/// Spins, then sleeps until the flag is taken, or until time has run out.
-fn wait(
-    shared: &Shared,
-    flag: &Flag,
-    spin: Duration,
-    until: Option<Instant>,
-    mut is_ready: impl FnMut() -> io::Result<bool>,
-) -> io::Result<()> {
-    let start = Instant::now();
-    while start.elapsed() < spin {
-        if is_ready()? {
-            return Ok(());
-        }
-        std::hint::spin_loop();
-    }
-    flag.arm();
-    let sleeps = shared.check().and_then(|()| is_ready()).map(|is_ready| !is_ready);
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let has_time = match sleeps {
-        Ok(true) => flag.wait(left),
-        _ => true,
-    };
-    flag.disarm();
-    if sleeps? && !has_time {
-        return Err(io::ErrorKind::WouldBlock.into());
-    }
-    Ok(())
-}
-
-/// Waits until the kernel has room for more.
-fn wait_for_room(socket: BorrowedFd<'_>, until: Option<Instant>) -> io::Result<()> {
-    wait_for(&mut [PollFd::new(&socket, PollFlags::OUT)], until)
-}
-
-/// Spins, then sleeps until the kernel has something, or the session is over.
-fn wait_for_bytes(shared: &Shared, spin: Duration, until: Option<Instant>) -> io::Result<()> {
-    let socket = PollFd::new(&shared.socket, PollFlags::IN);
-    // That it is hung up is told unasked; what comes on it is not this thread's.
-    let line = PollFd::from_borrowed_fd(shared.session.line(), PollFlags::empty());
-    let start = Instant::now();
-    while start.elapsed() < spin {
-        shared.check()?;
-        if poll(&mut [socket.clone()], Some(&AT_ONCE)) != Ok(0) {
-            return Ok(());
-        }
-    }
-    shared.check()?;
-    wait_for(&mut [socket, line], until)
-}
-
-fn wait_for(what: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<()> {
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let left = left.map(isolane_ring::timespec);
-    match poll(what, left.as_ref()) {
-        Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Sends on a socket that no engine has, whether it blocks or not.
-pub(super) fn send_all(
-    socket: BorrowedFd<'_>,
-    mut bytes: &[u8],
-    timeout: Option<Duration>,
-) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(Errno::AGAIN) => wait_for_room(socket, moment(timeout))?,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
-fn moment(timeout: Option<Duration>) -> Option<Instant> {
-    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
-}
-
-fn register(waiting: &Mutex<Option<std::task::Waker>>, context: &mut Context<'_>) {
-    let mut waiting = waiting.lock();
-    if waiting.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-        return;
-    }
-    let before = waiting.replace(context.waker().clone());
-    drop(waiting);
-    // Not under the lock: it may be the last of a task.
-    drop(before);
-}
-
-fn pending(outcome: io::Result<usize>) -> Poll<io::Result<usize>> {
-    match outcome {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-        outcome => Poll::Ready(outcome),
-    }
-}
-
 /// So many reads in a row that go the wrong way are not enough to change it.
 const UNLIKE_MAX: u8 = 3;
-const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };

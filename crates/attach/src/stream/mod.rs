@@ -17,10 +17,12 @@ mod ends;
 mod halves;
 mod listener;
 mod options;
+mod parts;
 mod poller;
 mod recovery;
 mod shared;
 mod tasks;
+mod waiting;
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -37,6 +39,7 @@ pub use ends::{Incoming, Moved, Outgoing, ends};
 pub use halves::{ReadHalf, WriteHalf};
 pub use listener::Listener;
 pub use options::StreamOptions;
+pub use parts::Parts;
 pub use poller::Poller;
 pub use recovery::{Origin, discarded, sent};
 pub(crate) use tasks::Lounge;
@@ -86,26 +89,18 @@ impl Stream {
     ///
     /// # Errors
     /// Of the session, or of sending; the connection is closed then.
-    pub fn into_std(mut self) -> io::Result<TcpStream> {
-        let (socket, unsent, is_shut) = self.take_back()?;
-        halves::send_all(socket.as_fd(), &unsent, self.write.timeout)?;
-        if is_shut {
-            socket.shutdown(Shutdown::Write)?;
-        }
-        Ok(socket)
+    pub fn into_std(self) -> io::Result<TcpStream> {
+        let timeout = self.write.timeout;
+        self.into_parts()?.finish(timeout)
     }
 
-    /// As [`Stream::into_std`], without sending: returns what is to be sent before anything else.
+    /// As [`Stream::into_std`], without sending or shutting down: whoever must not wait does that, [`Parts::finish`] for
+    /// others.
     ///
     /// # Errors
     /// Of the session.
-    pub fn into_parts(mut self) -> io::Result<(TcpStream, Vec<u8>)> {
-        let (socket, unsent, _) = self.take_back()?;
-        Ok((socket, unsent))
-    }
-
-    fn take_back(&mut self) -> io::Result<(TcpStream, Vec<u8>, bool)> {
-        let Stream { read: ReadHalf { incoming, shared, .. }, write: WriteHalf { outgoing, .. } } = self;
+    pub fn into_parts(mut self) -> io::Result<Parts> {
+        let Stream { read: ReadHalf { incoming, shared, .. }, write: WriteHalf { outgoing, .. } } = &mut self;
         let socket = shared.socket.try_clone()?;
         let unsent = match shared.release() {
             Ok(()) => outgoing.unsent()?,
@@ -115,7 +110,7 @@ impl Stream {
             }
             Err(error) => return Err(error.into()),
         };
-        Ok((socket, unsent, outgoing.is_shut()))
+        Ok(Parts { socket, unsent, is_shut: outgoing.is_shut() })
     }
 
     /// Two halves, for two threads.
@@ -207,7 +202,8 @@ impl Stream {
     }
 
     /// Asks for a notice in its [`Poller`] once there is what is waited for, and says whether it is there
-    /// already; then there may be one all the same.
+    /// already; then there may be one all the same. One notice answers all that was asked for before, for whichever
+    /// interest and by whichever half: look at all of it, and ask again.
     ///
     /// # Errors
     /// Of the session.

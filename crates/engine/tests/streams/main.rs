@@ -98,6 +98,31 @@ fn a_socket_that_cannot_be_adopted_is_refused_with_the_reason_and_stays_as_it_wa
 }
 
 #[test]
+fn what_was_taken_back_in_parts_lacks_nothing_when_these_are_done() {
+    const BYTES: usize = 200_000;
+    let fixture = Fixture::new();
+    let (socket, mut peer) = mock::connection().unwrap();
+    sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+    sockopt::set_socket_recv_buffer_size(&peer, 4096).unwrap();
+    let mut stream = Stream::adopt(&fixture.attach(), socket).unwrap();
+    let mut bytes = vec![0; BYTES];
+    Pattern::new(9).fill(&mut bytes);
+    let mut written = 0;
+    while written < BYTES {
+        // In small pieces: long ones would go past the ring.
+        written += stream.write(&bytes[written..BYTES.min(written + 1000)]).unwrap();
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+    let parts = stream.into_parts().unwrap();
+    assert!(parts.is_shut && bytes.ends_with(&parts.unsent) && !parts.unsent.is_empty());
+    let finishing = std::thread::spawn(move || parts.finish(Some(Duration::from_secs(60))).unwrap());
+    let mut seen = Vec::new();
+    peer.read_to_end(&mut seen).unwrap();
+    assert!(seen == bytes, "{} of {BYTES}", seen.len());
+    drop(finishing.join().unwrap());
+}
+
+#[test]
 fn a_socket_that_was_taken_back_lingers_as_before() {
     let fixture = Fixture::new();
     let (socket, _peer) = mock::connection().unwrap();
