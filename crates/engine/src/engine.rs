@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::control::{Control, Door, Outfit};
 use crate::core::{Core, Mail, Notice};
 use crate::epoll::Epoll;
-use crate::store::{Kept, Record, Store};
+use crate::store::{Deposit, Record, Store};
 use crate::volume::{Keeper, Volumes};
 use crate::{Config, EngineError};
 
@@ -54,7 +54,7 @@ impl Engine {
         listener: OwnedFd,
         epoch: u64,
         store: impl Into<Arc<Store>>,
-        mut kept: Vec<Kept>,
+        mut kept: Vec<Deposit>,
     ) -> Result<Engine, EngineError> {
         config.check()?;
         let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -133,8 +133,8 @@ impl Drop for Engine {
 }
 
 /// Takes what belongs to no session out of what was kept.
-fn notes(kept: &mut Vec<Kept>) -> Vec<(u64, Vec<u8>)> {
-    let note = |kept: &mut Kept| match &mut kept.record {
+fn notes(kept: &mut Vec<Deposit>) -> Vec<(u64, Vec<u8>)> {
+    let note = |kept: &mut Deposit| match &mut kept.record {
         Record::Note(note) => Some((kept.key, std::mem::take(note))),
         _ => None,
     };

@@ -151,7 +151,7 @@ pub struct Plan {
     pub build: Build,
     /// What the next engine needs, if this one is killed. Nothing, if its application opens it anew then: it hears
     /// of the restart, and its object is not there any more.
-    pub kept: Kept,
+    pub left: Left,
 }
 
 /// Makes an object on its core; why not, is told to the application.
@@ -159,14 +159,14 @@ pub type Build = Box<dyn FnOnce(Place) -> Result<Built, String> + Send>;
 
 /// What an object leaves with the supervisor, beside the request that it was opened by.
 #[derive(Debug, Default)]
-pub struct Kept {
-    /// What the kind of objects needs to know, at most [`Kept::NOTE_BYTES_MAX`].
+pub struct Left {
+    /// What the kind of objects needs to know, at most [`Left::NOTE_BYTES_MAX`].
     pub note: Vec<u8>,
-    /// Duplicates, at most [`Kept::DESCRIPTORS_MAX`].
+    /// Duplicates, at most [`Left::DESCRIPTORS_MAX`].
     pub descriptors: Vec<OwnedFd>,
 }
 
-impl Kept {
+impl Left {
     /// Whether the next engine needs nothing.
     pub fn is_nothing(&self) -> bool {
         self.note.is_empty() && self.descriptors.is_empty()
@@ -203,7 +203,7 @@ pub struct Built {
 
 impl fmt::Debug for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plan").field("core", &self.core).field("kept", &self.kept).finish_non_exhaustive()
+        f.debug_struct("Plan").field("core", &self.core).field("left", &self.left).finish_non_exhaustive()
     }
 }
 

@@ -18,7 +18,7 @@ use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
 };
 
-use crate::store::{Kept, Record, Store};
+use crate::store::{Deposit, Record, Store};
 use crate::{Config, Engine, listen, stream};
 
 struct Fixture {
@@ -451,7 +451,7 @@ fn a_stream_that_the_next_engine_cannot_take_up_ends_alone() {
     let wire = Wire::new(wire);
     let record = Record::Session { session: 1, pid: 1, uid: 0 };
     let descriptors = vec![theirs, memory.memfd().try_clone_to_owned().unwrap(), some_fd()];
-    let mut left = vec![Kept { key: 1, record, descriptors }];
+    let mut left = vec![Deposit { key: 1, record, descriptors }];
     let mut connections = Vec::new();
     for id in 1..=3 {
         let block = 4 * page * (u64::from(id) - 1);
@@ -463,7 +463,7 @@ fn a_stream_that_the_next_engine_cannot_take_up_ends_alone() {
         let record = Record::Granted { session: 1, core: 0, request, note };
         let duplicate: OwnedFd = socket.try_clone().unwrap().into();
         let descriptors = if id == 2 { Vec::new() } else { vec![duplicate] };
-        left.push(Kept { key: 1 + u64::from(id), record, descriptors });
+        left.push(Deposit { key: 1 + u64::from(id), record, descriptors });
         connections.push((socket, peer));
     }
     memory.copy_in(at::RX_DISCARDED, &5u64.to_ne_bytes()).unwrap();

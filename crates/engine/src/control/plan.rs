@@ -34,7 +34,7 @@ pub(super) fn plan(
 }
 
 /// What it takes to go on with an object that an engine before this one had, from what it has left with the
-/// supervisor ([`Plan::kept`]).
+/// supervisor ([`Plan::left`]).
 ///
 /// # Errors
 /// [`Denied`]: then its session is dropped.

@@ -14,7 +14,7 @@ use super::door::Peer;
 use super::{Control, Denied, plan};
 use crate::closer::{self, Socket};
 use crate::core::Mail;
-use crate::service::{Ending, Kept, Plan};
+use crate::service::{Ending, Left, Plan};
 use crate::store::{Record, Unkept};
 
 /// What becomes of a request.
@@ -257,9 +257,9 @@ impl Control {
         }
         let mut plan = plan::plan(&open, descriptor, &self.volumes, &self.config.cores)?;
         let core = open.core.or(plan.core).unwrap_or_else(|| self.next_core());
-        let key = match std::mem::take(&mut plan.kept) {
-            kept if kept.is_nothing() => None,
-            Kept { note, descriptors } => {
+        let key = match std::mem::take(&mut plan.left) {
+            left if left.is_nothing() => None,
+            Left { note, descriptors } => {
                 let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
                 Some(self.deposit(session, core, Request::Open(open.clone()), note, &descriptors)?)
             }

@@ -12,13 +12,13 @@ use super::client::{Attached, Client, Held, Stage, UNASKED};
 use super::door::Peer;
 use super::request::{NO_DESCRIPTORS, hostile};
 use super::{Control, Denied, plan};
-use crate::store::{Kept, Record};
+use crate::store::{Deposit, Record};
 
 impl Control {
     /// Takes up all that was kept. Before anybody is listened to.
-    pub fn resume(&mut self, kept: Vec<Kept>) {
+    pub fn resume(&mut self, kept: Vec<Deposit>) {
         self.reserve.release();
-        for Kept { key, record, descriptors } in kept {
+        for Deposit { key, record, descriptors } in kept {
             let outcome = match record {
                 Record::Session { session, pid, uid } => {
                     self.resume_session(key, session, Peer { pid, uid }, descriptors)

@@ -49,7 +49,7 @@ impl Keeper for Store {
 
 /// A record in the store, with what came with it.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct Deposit {
     pub key: u64,
     pub record: Record,
     pub descriptors: Vec<OwnedFd>,

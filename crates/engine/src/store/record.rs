@@ -36,7 +36,7 @@ impl Record {
                 sink.u16(GRANTED);
                 sink.u32(*session);
                 sink.u32(*core);
-                sink.bytes(note, service::Kept::NOTE_BYTES_MAX);
+                sink.bytes(note, service::Left::NOTE_BYTES_MAX);
                 sink.bytes(&request.encode(0), REQUEST_BYTES_MAX);
             }
             Record::Note(note) => {
@@ -57,7 +57,7 @@ impl Record {
             },
             GRANTED => {
                 let (session, core) = (source.u32("the session")?, source.u32("the core")?);
-                let note = source.bytes("the note", service::Kept::NOTE_BYTES_MAX)?;
+                let note = source.bytes("the note", service::Left::NOTE_BYTES_MAX)?;
                 let request = Request::decode(&source.bytes("the request", REQUEST_BYTES_MAX)?)?.request;
                 Record::Granted { session, core, request, note }
             }
@@ -75,4 +75,4 @@ const NOTE: u16 = 3;
 /// That of a volume with the longest name and details.
 const REQUEST_BYTES_MAX: usize = 1700;
 
-const _: () = assert!(REQUEST_BYTES_MAX + service::Kept::NOTE_BYTES_MAX + 64 < Record::BYTES_MAX);
+const _: () = assert!(REQUEST_BYTES_MAX + service::Left::NOTE_BYTES_MAX + 64 < Record::BYTES_MAX);

@@ -10,7 +10,7 @@ fn volume() -> Record {
     let details = vec![1; Object::DETAILS_BYTES_MAX];
     let object = Object::Volume { uri: "u".repeat(TEXT_BYTES_MAX), details };
     let request = Request::Open(Open { id: 1, core: Some(2), queue: Some(3), object });
-    Record::Granted { session: 4, core: 5, request, note: vec![6; service::Kept::NOTE_BYTES_MAX] }
+    Record::Granted { session: 4, core: 5, request, note: vec![6; service::Left::NOTE_BYTES_MAX] }
 }
 
 #[test]

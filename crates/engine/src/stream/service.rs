@@ -36,7 +36,7 @@ pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, cores: &[usize]) -> Res
             .and_then(|arrives| cores.iter().position(|core| *core == arrives as usize))
             .map(|index| index as u32),
         build: Box::new(build),
-        kept: service::Kept { note: kept.encode().to_vec(), descriptors: vec![duplicate] },
+        left: service::Left { note: kept.encode().to_vec(), descriptors: vec![duplicate] },
     })
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn resume(socket: Result<OwnedFd, String>, note: &[u8]) -> Result<Pla
             }
         }
     };
-    Ok(Plan { core: None, build: Box::new(build), kept: service::Kept::default() })
+    Ok(Plan { core: None, build: Box::new(build), left: service::Left::default() })
 }
 
 fn built(kept: &Kept, service: impl Service + 'static) -> Built {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::reserve::Reserve;
-use crate::store::{Kept, LINK_VERSION, Record, Store, ToEngine, ToSupervisor};
+use crate::store::{Deposit, LINK_VERSION, Record, Store, ToEngine, ToSupervisor};
 use crate::{Config, Engine, EngineError};
 
 /// Serves as the engine of the supervisor at the other end of `link`, until that says so.
@@ -48,7 +48,7 @@ pub fn supervised(config: Config, link: OwnedFd) -> Result<(), EngineError> {
 
 /// What the supervisor has handed over.
 struct Handed {
-    kept: Vec<Kept>,
+    kept: Vec<Deposit>,
     listener: OwnedFd,
     epoch: u64,
 }
@@ -73,7 +73,7 @@ fn take_over(wire: &Wire) -> Result<Handed, EngineError> {
         match ToEngine::decode(&packet.bytes).map_err(orphaned)? {
             ToEngine::Kept { key, record } => {
                 let record = Record::decode(&record).map_err(orphaned)?;
-                kept.push(Kept { key, record, descriptors: packet.descriptors });
+                kept.push(Deposit { key, record, descriptors: packet.descriptors });
             }
             ToEngine::Go { version: LINK_VERSION, epoch } => {
                 let listener = packet.descriptors.into_iter().next();

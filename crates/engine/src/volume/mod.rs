@@ -29,7 +29,7 @@ use self::lanes::{Lanes, Wanted};
 pub use self::ledger::Keeper;
 use self::ledger::Ledger;
 use self::queue::Queue;
-use crate::service::{Built, Kept, Plan};
+use crate::service::{Built, Left, Plan};
 
 /// What all volumes of an engine share.
 pub(crate) struct Volumes {
@@ -71,7 +71,7 @@ impl Volumes {
             let queue = Queue::new(at, place, |waker| Lanes::of(wanted, waker))?;
             Ok(Built { service: Box::new(queue), answer: None })
         });
-        Ok(Plan { core: None, build, kept: Kept::default() })
+        Ok(Plan { core: None, build, left: Left::default() })
     }
 
     /// What the application may choose is its choice, all else is ours.
