@@ -243,8 +243,9 @@ int isolane_stream_set_data(isolane_stream *stream, void *data);
 void *isolane_stream_data(const isolane_stream *stream);
 
 /*
- * Closes the stream without waiting. What was written is still sent; if something was received and not read,
- * or SO_LINGER is set to 0, the connection is reset, as by close().
+ * Closes the stream without waiting, unless SO_LINGER is set to a time: then it waits until the peer has
+ * acknowledged all that was written, or for that time, as close() does. What was written is still sent; if
+ * something was received and not read, or SO_LINGER is set to 0, the connection is reset, as by close().
  */
 void isolane_stream_close(isolane_stream *stream);
 

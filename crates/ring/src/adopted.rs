@@ -214,6 +214,14 @@ pub enum State {
     Other,
 }
 
+/// Whether the peer has acknowledged all that was written, or never will, for the connection is over.
+///
+/// # Errors
+/// The kernel's.
+pub fn is_acknowledged(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(unacknowledged(socket)? == 0 || Information::of(socket)?.state == State::Closed)
+}
+
 /// What the kernel has counted. It takes two calls, so that it looks again if something was acknowledged
 /// between them.
 ///

@@ -57,6 +57,11 @@ impl Closing {
         self.under_way = 0;
     }
 
+    /// Whether it has not ended yet.
+    pub fn has(&self, id: u32) -> bool {
+        self.rooms.contains_key(&id)
+    }
+
     /// The room of what has ended. To be dropped without any lock: it may hold the session itself.
     pub fn end(&mut self, id: u32) -> Option<Room> {
         self.rooms.remove(&id)

@@ -28,6 +28,7 @@ pub(super) struct Line {
     is_over: AtomicBool,
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
     closing: Mutex<Closing>,
+    has_ended: Condvar,
 }
 
 #[derive(Default)]
@@ -101,6 +102,7 @@ impl Line {
             is_over: AtomicBool::new(false),
             watchers: Mutex::default(),
             closing: Mutex::default(),
+            has_ended: Condvar::new(),
         });
         let receiver = Arc::clone(&line);
         let thread = std::thread::Builder::new().name("isolane-attach".into());
@@ -147,7 +149,15 @@ impl Line {
     }
 
     fn ended(&self, id: u32) -> Option<Room> {
-        self.closing.lock().end(id)
+        let room = self.closing.lock().end(id);
+        self.has_ended.notify_all();
+        room
+    }
+
+    /// Waits until something that was closed has ended, but no longer than `until`.
+    pub fn wait_closed(&self, id: u32, until: Instant) {
+        let mut closing = self.closing.lock();
+        while closing.has(id) && !self.has_ended.wait_until(&mut closing, until).timed_out() {}
     }
 
     fn answer(&self, mut state: MutexGuard<'_, State>) -> Result<Reply, AttachError> {
@@ -236,6 +246,7 @@ impl Line {
         self.state.lock().over = Some(why);
         self.changed.notify_all();
         let closing = self.closing.lock().end_all();
+        self.has_ended.notify_all();
         drop(closing);
         self.watchers().iter().for_each(|watcher| watcher.on_over());
     }

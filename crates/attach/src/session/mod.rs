@@ -203,6 +203,11 @@ impl Session {
         self.0.line.close(id, room)
     }
 
+    /// Waits until an object that was closed has ended, but no longer than `until`.
+    pub(crate) fn wait_closed(&self, id: u32, until: Instant) {
+        self.0.line.wait_closed(id, until);
+    }
+
     /// A name for an object or a queue that nothing else in the session has.
     pub fn next_id(&self) -> u32 {
         self.0.next_id.fetch_add(1, Ordering::Relaxed)

@@ -45,7 +45,8 @@ pub use recovery::{Origin, discarded, sent};
 pub(crate) use tasks::Lounge;
 
 /// A TCP connection whose bytes go through an engine. Dropping it closes it, without waiting for anybody: what was
-/// written is still sent.
+/// written is still sent. Only if its socket lingers (SO_LINGER with a time) the drop waits for that, and until the
+/// peer has acknowledged it, for so long at most.
 pub struct Stream {
     read: ReadHalf,
     write: WriteHalf,

@@ -6,9 +6,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use isolane_ring::adopted;
 use parking_lot::Mutex;
+use rustix::net::sockopt;
 
 use super::block::Block;
 use super::recovery::Origin;
@@ -59,6 +61,23 @@ impl Shared {
         Ok(())
     }
 
+    /// Waits until all that was written has arrived, as a close of a socket that lingers does: here the engine's
+    /// is the one that is closed last.
+    #[cold]
+    fn linger(&self, time: Duration) {
+        let Some(until) = Instant::now().checked_add(time) else { return };
+        self.session.wait_closed(self.id, until);
+        // The kernel tells nobody when that is so.
+        while Instant::now() < until && self.awaits_peer().unwrap_or(false) {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether a close waits for the peer: not if it resets.
+    fn awaits_peer(&self) -> io::Result<bool> {
+        Ok(adopted::unread(self.as_fd())? == 0 && !adopted::is_acknowledged(self.as_fd())?)
+    }
+
     /// Whether nobody but this process works on the socket, and nobody will. Waits for a while.
     pub fn is_alone(&self) -> bool {
         let is_alone = self.session.is_left(ENGINE_END_MAX);
@@ -97,8 +116,12 @@ impl Drop for Shared {
         if !self.is_released.load(Ordering::Acquire)
             && let Some(room) = self.room.get_mut().take()
         {
+            let lingers = sockopt::socket_linger(&self.socket).ok().flatten().filter(|time| !time.is_zero());
+            let outcome = self.session.close(self.id, room);
             // If the session is over, so is the stream.
-            let _ = self.session.close(self.id, room);
+            if let (Ok(()), Some(time)) = (outcome, lingers) {
+                self.linger(time);
+            }
         }
     }
 }
@@ -109,5 +132,7 @@ impl AsFd for Shared {
     }
 }
 
+/// How often it is looked whether all was acknowledged.
+const LOOK: Duration = Duration::from_millis(1);
 /// How long an engine and its supervisor may take to end: one that ends in order has 8 s.
 const ENGINE_END_MAX: Duration = Duration::from_secs(10);

@@ -8,12 +8,13 @@ mod tasks;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use fixture::{Fixture, Pattern};
 use isolane_attach::AttachError;
 use isolane_attach::stream::{Interest, Listener, Poller, Stream, StreamOptions};
-use isolane_ring::mock;
+use isolane_ring::{adopted, mock};
 use rustix::net::sockopt;
 
 #[test]
@@ -165,6 +166,74 @@ fn what_was_written_before_a_drop_arrives() {
         peer.read_to_end(&mut seen).unwrap();
         assert!(seen == bytes);
     }
+}
+
+/// A stream whose ring and kernel are full, what is in them, and its peer, which has read nothing.
+fn full(fixture: &Fixture) -> (Stream, Pattern, TcpStream) {
+    let (mut stream, peer) = fixture.stream();
+    let (mut pattern, mut written, mut tries) = (Pattern::new(1), 0, 0);
+    let mut bytes = vec![0; 5000];
+    pattern.fill(&mut bytes);
+    while tries < 100 {
+        match stream.try_write(&bytes) {
+            Ok(count) => {
+                bytes.drain(..count);
+                bytes.resize(5000, 0);
+                pattern.fill(&mut bytes[5000 - count..]);
+                (written, tries) = (written + count, 0);
+            }
+            Err(_) => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    assert!(written > 0);
+    (stream, Pattern::new(1), peer)
+}
+
+#[test]
+fn a_drop_waits_until_all_is_sent_if_the_socket_lingers() {
+    let fixture = Fixture::new();
+    let (stream, mut pattern, mut peer) = full(&fixture);
+    let socket = stream.socket().try_clone().unwrap();
+    sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
+    let dropping = std::thread::spawn(move || {
+        drop(stream);
+        assert!(adopted::is_acknowledged(socket.as_fd()).unwrap(), "it did not wait for its peer");
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!dropping.is_finished(), "its peer has read nothing");
+    let mut bytes = vec![0; 65_536];
+    loop {
+        match peer.read(&mut bytes).unwrap() {
+            0 => break,
+            count => pattern.check(&bytes[..count]),
+        }
+    }
+    dropping.join().unwrap();
+}
+
+#[test]
+fn a_drop_waits_no_longer_than_the_socket_lingers_and_loses_nothing() {
+    let fixture = Fixture::new();
+    let (stream, mut pattern, mut peer) = full(&fixture);
+    sockopt::set_socket_linger(stream.socket(), Some(Duration::from_secs(1))).unwrap();
+    let start = Instant::now();
+    drop(stream);
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    let mut seen = Vec::new();
+    peer.read_to_end(&mut seen).unwrap();
+    pattern.check(&seen);
+}
+
+#[test]
+fn a_drop_that_resets_waits_for_nothing() {
+    let fixture = Fixture::new();
+    let (stream, _, mut peer) = full(&fixture);
+    sockopt::set_socket_linger(stream.socket(), Some(Duration::from_secs(3600))).unwrap();
+    peer.write_all(b"unread").unwrap();
+    drop(stream);
 }
 
 #[test]
