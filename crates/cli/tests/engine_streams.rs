@@ -6,11 +6,13 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use isolane_attach::stream::{ReadHalf, Stream, StreamOptions, WriteHalf};
+use isolane_attach::stream::{Interest, Poller, ReadHalf, Stream, StreamOptions, WriteHalf};
 use isolane_attach::{Options, Session};
 use isolane_ring::mock;
 
@@ -465,6 +467,76 @@ fn streams_are_taken_back_without_engine_and_supervisor_and_no_byte_is_lost() {
         for (application, reader, writer) in threads {
             assert_eq!(application.join().unwrap(), (reader.join().unwrap(), writer.join().unwrap()));
         }
+    }
+}
+
+/// Whoever waits, of whatever kind, and for a peer that neither reads nor writes.
+#[test]
+fn all_who_wait_hear_of_the_death_of_the_supervisor() {
+    let mut engine = Engine::start();
+    let session = engine.attach();
+    let (told, is_told) = std::sync::mpsc::channel();
+    let mut peers = Vec::new();
+    let mut wait = |what: &'static str, wait: fn(&Session, TcpStream, TcpStream) -> std::io::Error| {
+        let (socket, peer) = mock::connection().unwrap();
+        peers.push(peer.try_clone().unwrap());
+        let (told, session) = (told.clone(), session.clone());
+        std::thread::spawn(move || told.send((what, wait(&session, socket, peer).kind())));
+    };
+    wait("a read", |session, socket, _| Stream::adopt(session, socket).unwrap().read(&mut [0]).unwrap_err());
+    wait("a read past the ring", |session, socket, mut peer| {
+        let mut stream = Stream::adopt(session, socket).unwrap();
+        for _ in 0..20 {
+            peer.write_all(&[1; 1 << 16]).unwrap();
+            stream.read_exact(&mut [0; 1 << 16]).unwrap();
+        }
+        stream.read(&mut [0; 1 << 16]).unwrap_err()
+    });
+    wait("a write", |session, socket, _| {
+        let mut stream = Stream::adopt(session, socket).unwrap();
+        (0..).find_map(|_| stream.write(&[1; 1000]).err()).unwrap()
+    });
+    wait("a write past the ring", |session, socket, _| {
+        let mut stream = Stream::adopt(session, socket).unwrap();
+        (0..).find_map(|_| stream.write(&[1; 1 << 20]).err()).unwrap()
+    });
+    wait("a poller", |session, socket, _| {
+        let mut poller = Poller::new(session, 4).unwrap();
+        let mut stream = poller.adopt(socket, StreamOptions::default()).unwrap();
+        assert!(!stream.arm(Interest::Read).unwrap());
+        loop {
+            if let Err(error) = poller.wait(None) {
+                return error.into();
+            }
+        }
+    });
+    wait("a task", |session, socket, _| {
+        struct Unparks(std::thread::Thread);
+        impl Wake for Unparks {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let mut stream = Stream::adopt(session, socket).unwrap();
+        let waker = Waker::from(Arc::new(Unparks(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            match stream.poll_read(&mut context, &mut [0]) {
+                Poll::Ready(outcome) => return outcome.unwrap_err(),
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    });
+    // Most of them wait by then.
+    std::thread::sleep(Duration::from_millis(500));
+    engine.supervisor.kill().unwrap();
+    let mut left =
+        vec!["a read", "a read past the ring", "a write", "a write past the ring", "a poller", "a task"];
+    while !left.is_empty() {
+        let heard = is_told.recv_timeout(Duration::from_secs(20));
+        let (what, kind) = heard.unwrap_or_else(|_| panic!("nothing was told to {left:?}"));
+        assert_eq!(kind, ErrorKind::ConnectionAborted, "{what}");
+        left.retain(|other| *other != what);
     }
 }
 
