@@ -229,7 +229,8 @@ impl Control {
     fn next_moment(&self) -> Option<Instant> {
         let greeting = self.strangers.front().map(|(until, _)| *until);
         let idle = self.idle.zip(self.config.idle_max).map(|(since, longest)| since + longest);
-        greeting.into_iter().chain(self.reopening).chain(idle).chain(self.complaints.due()).min()
+        let notes = self.volumes.next_look(Instant::now());
+        greeting.into_iter().chain(notes).chain(self.reopening).chain(idle).chain(self.complaints.due()).min()
     }
 
     fn on_time(&mut self, now: Instant) {
@@ -237,6 +238,7 @@ impl Control {
             self.reopening = None;
         }
         self.complaints.poll_counts(now).iter().for_each(|line| log::warn!("{line}"));
+        self.volumes.expire(now);
         self.on_idle(now);
         while let Some((until, session)) = self.strangers.front().copied()
             && until <= now

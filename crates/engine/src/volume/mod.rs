@@ -19,7 +19,7 @@ mod payloads;
 mod queue;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isolane_host::attached::wire::Details;
 use isolane_host::{IoChoice, Options, Uri};
@@ -72,6 +72,16 @@ impl Volumes {
             Ok(Built { service: Box::new(queue), answer: None })
         });
         Ok(Plan { core: None, build, left: Left::default() })
+    }
+
+    /// Forgets what was left behind and can do nothing any more.
+    pub fn expire(&self, now: Instant) {
+        self.ledger.expire(now);
+    }
+
+    /// When to look for that again at the latest.
+    pub fn next_look(&self, now: Instant) -> Option<Instant> {
+        self.ledger.next_look(now)
     }
 
     /// What the application may choose is its choice, all else is ours.
