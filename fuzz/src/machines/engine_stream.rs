@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use isolane_attach::control::StreamPlace;
 use isolane_attach::layout::stream as layout;
 use isolane_attach::stream::{Incoming, Outgoing, ends};
-use isolane_engine::stream::{Kept, Machine, Ready, Stop};
+use isolane_engine::service::Ready;
+use isolane_engine::stream::{Kept, Machine, Stop};
 use isolane_ring::mock::{self, Vandal};
 use isolane_ring::{Memory, MemoryError, PAGE_SIZE, adopted};
 use rustix::net::sockopt;
@@ -97,10 +98,11 @@ impl Scene {
             20 => self.receive_past(len),
             21 => self.with(|machine| {
                 machine.on_ready(Ready {
-                    reads: true,
-                    writes: true,
-                    urges: len.is_multiple_of(3),
-                    hangs: len.is_multiple_of(5),
+                    readable: true,
+                    urgent: len.is_multiple_of(3),
+                    writable: true,
+                    finished: len.is_multiple_of(7),
+                    hung_up: len.is_multiple_of(5),
                 })
             }),
             22 => self.with(|machine| machine.close(Instant::now())),

@@ -36,6 +36,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use crate::closer::Socket;
+use crate::service::Ready;
 use fuse::Fuse;
 pub use kept::{Kept, Refusal};
 use receive::Receive;
@@ -65,7 +66,7 @@ struct Closing {
 
 /// What a look has brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
+pub struct Progress {
     /// Something was done, so that there may be more to do.
     pub is_busy: bool,
     /// The application has asked to be told of it: an entry in its queue is due.
@@ -73,19 +74,6 @@ pub struct Looked {
     /// It was closed, and all is done: [`Machine::hand_back`] is next, for others may have the socket, too. Then
     /// it is dropped, which resets the connection if bytes are unread.
     pub is_over: bool,
-}
-
-/// What a poller has said about the socket, since the last time that it said so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
-    /// Bytes, or anything else that a receive would tell.
-    pub reads: bool,
-    /// A byte among them is urgent.
-    pub urges: bool,
-    /// Room in the kernel's buffer.
-    pub writes: bool,
-    /// The peer's end, or an error.
-    pub hangs: bool,
 }
 
 /// Why a stream cannot go on.
@@ -155,12 +143,13 @@ impl Machine {
         !self.rx.is_past() || self.is_closing()
     }
 
-    /// A poller has said something.
+    /// A poller has said something about the socket, since the last time that it did.
     #[inline]
     pub fn on_ready(&mut self, ready: Ready) {
-        self.rx.is_readable |= ready.reads || ready.hangs;
-        self.rx.stops_short |= ready.hangs || ready.urges;
-        self.tx.is_writable |= ready.writes || ready.hangs;
+        let hangs = ready.hung_up || ready.finished;
+        self.rx.is_readable |= ready.readable || hangs;
+        self.rx.stops_short |= hangs || ready.urgent;
+        self.tx.is_writable |= ready.writable || hangs;
     }
 
     /// Does what there is to do, of each kind so much that others wait no longer than they must.
@@ -168,7 +157,7 @@ impl Machine {
     /// # Errors
     /// [`Stop`]: the stream is to be dropped.
     #[inline]
-    pub fn look(&mut self, now: Instant) -> Result<Looked, Stop> {
+    pub fn look(&mut self, now: Instant) -> Result<Progress, Stop> {
         let Machine { socket, block, rx, tx, fuse, .. } = self;
         let socket = socket.as_fd();
         let sent = tx.look(socket, block, fuse)?;
@@ -181,7 +170,7 @@ impl Machine {
         let received = rx.look(socket, block, fuse, &self.kept)?;
         let publishes = sent.publishes || received.publishes;
         let notifies = publishes && self.block.notify.take();
-        Ok(Looked { is_busy: sent.is_busy || received.is_busy, notifies, is_over: false })
+        Ok(Progress { is_busy: sent.is_busy || received.is_busy, notifies, is_over: false })
     }
 
     /// Nothing was to be done for a while: asks the application to ring, unless there is something after all.
@@ -240,7 +229,7 @@ impl Machine {
         self.closing.map(|closing| closing.until)
     }
 
-    fn look_closing(&mut self, now: Instant, is_busy: bool) -> Result<Looked, Stop> {
+    fn look_closing(&mut self, now: Instant, is_busy: bool) -> Result<Progress, Stop> {
         let closing = self.closing.as_mut().expect("it closes");
         if closing.sent != self.tx.sent() {
             *closing = Closing { sent: self.tx.sent(), until: now + DRAIN };
@@ -251,7 +240,7 @@ impl Machine {
             // An application that wants to wait for its peer has waited itself.
             self.socket.linger_no_more();
         }
-        Ok(Looked { is_busy, notifies: false, is_over })
+        Ok(Progress { is_busy, notifies: false, is_over })
     }
 
     /// Whether a close resets the connection, as it would without an engine.

@@ -13,8 +13,8 @@ use rustix::net::sockopt;
 
 use super::lost::Lost;
 use super::notices::Notices;
-use super::{Kept, Machine, Ready, Refusal, Stop};
-use crate::service::{self, Built, Ending, Hostile, Looked, Place, Plan, Service, Turn};
+use super::{Kept, Machine, Refusal, Stop};
+use crate::service::{self, Built, Ending, Hostile, Looked, Place, Plan, Ready, Service, Turn};
 
 /// What it takes to adopt the socket: it is looked at, and nothing is changed until the plan is carried out. That
 /// must not be before the supervisor has what is to be kept.
@@ -158,13 +158,8 @@ impl Service for Stream {
         }
     }
 
-    fn on_ready(&mut self, ready: service::Ready) {
-        self.machine.on_ready(Ready {
-            reads: ready.readable,
-            urges: ready.urgent,
-            writes: ready.writable,
-            hangs: ready.hung_up || ready.finished,
-        });
+    fn on_ready(&mut self, ready: Ready) {
+        self.machine.on_ready(ready);
     }
 
     fn on_unwatched(&mut self, why: &str) -> bool {

@@ -13,7 +13,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::sockopt;
 
 use super::super::fuse::Fuse;
-use super::super::{Kept, Looked, Machine, Ready, Stop};
+use super::super::{Kept, Machine, Progress, Stop};
+use crate::service::Ready;
 
 pub struct Rig {
     pub memory: Memory,
@@ -167,7 +168,7 @@ impl Rig {
     }
 
     /// A turn of the engine's loop. It looks only at what is hot, or what somebody has told it of.
-    pub fn look(&mut self) -> Looked {
+    pub fn look(&mut self) -> Progress {
         let mut events = Vec::with_capacity(4);
         let engine = self.engine.as_mut().expect("an engine");
         let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -175,10 +176,11 @@ impl Rig {
         for event in &events {
             let flags = event.flags;
             engine.machine.on_ready(Ready {
-                reads: flags.contains(EventFlags::IN),
-                urges: flags.contains(EventFlags::PRI),
-                writes: flags.contains(EventFlags::OUT),
-                hangs: flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
+                readable: flags.contains(EventFlags::IN),
+                urgent: flags.contains(EventFlags::PRI),
+                writable: flags.contains(EventFlags::OUT),
+                finished: flags.contains(EventFlags::RDHUP),
+                hung_up: flags.intersects(EventFlags::HUP | EventFlags::ERR),
             });
         }
         if std::mem::take(&mut self.rung) || !events.is_empty() {
@@ -186,7 +188,7 @@ impl Rig {
             engine.is_cold = false;
         }
         if engine.is_cold {
-            return Looked::default();
+            return Progress::default();
         }
         let outcome = engine.machine.look(Instant::now());
         self.survive(outcome).unwrap_or_default()
@@ -301,7 +303,13 @@ impl Rig {
     pub fn take_back(&mut self, things: u32) {
         let machine = &mut self.engine.as_mut().expect("an engine").machine;
         machine.fuse.set(Some(things));
-        machine.on_ready(Ready { reads: true, urges: true, writes: true, hangs: true });
+        machine.on_ready(Ready {
+            readable: true,
+            urgent: true,
+            writable: true,
+            finished: true,
+            hung_up: true,
+        });
         machine.wake();
         let lives = machine.look(Instant::now()).is_ok() && machine.rest().is_ok();
         // As an engine that ends in order.
