@@ -19,8 +19,12 @@ struct Engine {
 
 impl Engine {
     fn start(arguments: &[&str]) -> Engine {
+        Engine::start_by(program(), arguments)
+    }
+
+    fn start_by(mut program: Command, arguments: &[&str]) -> Engine {
         let folder = tempfile::tempdir().unwrap();
-        let mut supervisor = program()
+        let mut supervisor = program
             .args(["--log-level", "info", "engine", "--mode", "sleep", "--socket"])
             .arg(folder.path().join("sock"))
             .args(arguments)
@@ -362,6 +366,20 @@ fn an_upgrade_to_a_program_that_dies_before_it_serves_goes_back() {
     until("the next engine", || (engine.session.epoch() > 1).then_some(()));
     is_served(&engine.session);
     assert!(engine.log().contains("goes on with the program that the supervisor runs"), "{}", engine.log());
+}
+
+/// As in containers that share a folder: the kernel has no number for the other's process.
+#[test]
+fn a_client_in_another_namespace_of_processes_is_served() {
+    let mut program = Command::new("unshare");
+    program.args(["--user", "--map-current-user", "--pid", "--fork", "--kill-child"]);
+    let may_unshare = Command::new("unshare").args(program.get_args()).arg("true").status();
+    if !may_unshare.is_ok_and(|status| status.success()) {
+        return eprintln!("not tried: this machine lets nobody make namespaces");
+    }
+    program.arg(env!("CARGO_BIN_EXE_isolane"));
+    let engine = Engine::start_by(program, &[]);
+    is_served(&engine.attach().unwrap());
 }
 
 #[test]

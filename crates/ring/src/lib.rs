@@ -6,6 +6,7 @@
 //! * [`entries`]: commands and completions of 64 bytes, copied out before anybody looks at them.
 //! * [`Bell`]: spin, arm, look again, sleep; who publishes rings only if somebody has armed it.
 //! * [`adopted`]: bytes between a ring and a kernel's socket that somebody else has, too.
+//! * [`Peer`]: who is at the other end of a Unix socket.
 //! * [`Arena`]: which pages of the memory its owner has given to what.
 //!
 //! It knows no protocol; of the network only what `adopted` needs, because bytes go between pieces of a ring and
@@ -22,12 +23,14 @@ pub mod entries;
 pub mod index;
 mod memory;
 pub mod mock;
+mod peer;
 mod sync;
 
 pub use arena::{Arena, Span};
 pub use bell::{Bell, Flag, refuse_gifts, timespec};
 pub use index::Impossible;
 pub use memory::{Memory, MemoryError, Piece, Shared};
+pub use peer::Peer;
 
 /// Bytes of a page: what offsets and lengths of rings are multiples of.
 pub const PAGE_SIZE: usize = 4096;

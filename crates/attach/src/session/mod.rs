@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use isolane_ring::{Arena, Memory, timespec};
+use isolane_ring::{Arena, Memory, Peer, timespec};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::geteuid;
 
@@ -329,9 +329,8 @@ fn dial(options: &Options) -> Result<OwnedFd, AttachError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let socket = socket.map_err(|error| AttachError::system("cannot make a socket", error))?;
     connect(&socket, &address).map_err(no_engine)?;
-    let listener = sockopt::socket_peercred(&socket);
-    let uid =
-        listener.map_err(|error| AttachError::system("cannot ask whose engine it is", error))?.uid.as_raw();
+    let Peer { uid, .. } = Peer::of(socket.as_fd())
+        .map_err(|error| AttachError::system("cannot ask whose engine it is", error))?;
     // In a folder that everybody may write to, whoever comes first can listen.
     let is_trusted = uid == geteuid().as_raw() || uid == 0 || options.trusted_uids.contains(&uid);
     is_trusted.then_some(socket).ok_or_else(|| AttachError::Untrusted { path: path.clone(), uid })

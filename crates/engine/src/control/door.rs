@@ -10,7 +10,7 @@ use rustix::fs::{FileType, Mode, mkdir, stat, unlink};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen as start,
-    socket_with, sockopt,
+    socket_with,
 };
 use rustix::process::getuid;
 
@@ -39,7 +39,10 @@ impl Peer {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the client of process {} of user {}", self.pid, self.uid)
+        match self.pid {
+            0 => write!(f, "the client of a process in another namespace, of user {}", self.uid),
+            pid => write!(f, "the client of process {pid} of user {}", self.uid),
+        }
     }
 }
 
@@ -114,9 +117,8 @@ impl Door {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => return Err(error.into()),
             };
-            let credentials = sockopt::socket_peercred(&socket)?;
-            let peer = Peer { pid: credentials.pid.as_raw_nonzero().get(), uid: credentials.uid.as_raw() };
-            return Ok(Some((Wire::new(socket), peer)));
+            let isolane_ring::Peer { pid, uid } = isolane_ring::Peer::of(socket.as_fd())?;
+            return Ok(Some((Wire::new(socket), Peer { pid, uid })));
         }
     }
 }
