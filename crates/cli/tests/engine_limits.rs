@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use isolane_attach::stream::Stream;
+use isolane_attach::stream::{Interest, Poller, Stream, StreamOptions};
 use isolane_attach::{AttachError, Options, Session};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
@@ -224,4 +224,77 @@ fn clients_that_are_dropped_again_and_again_do_not_fill_the_log() {
     let count = format!("{} more lines about clients of user", CLIENTS - lines());
     until("the others are counted", || engine.log().contains(&count).then_some(()));
     engine.attach();
+}
+
+/// Not a test by itself: the application of the next one, in a process of its own. Its rings are full both ways, and
+/// so is its notification queue.
+#[test]
+fn an_application_that_is_stopped() {
+    let Ok(path) = std::env::var("ENGINE_OF_THE_TEST") else { return };
+    let options = Options { path: path.into(), memory_bytes: 64 << 20, starts: false, ..Options::default() };
+    let session = Session::open(&options).unwrap();
+    let poller = Poller::new(&session, 1).unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..16 {
+        let (socket, mut peer) = pair();
+        peer.set_nonblocking(true).unwrap();
+        let mut stream = poller.adopt(socket, StreamOptions::default()).unwrap();
+        stream.arm(Interest::Both).unwrap();
+        while peer.write(&[1; 65_536]).is_ok() {}
+        while stream.try_write(&[1; 65_536]).is_ok() {}
+        streams.push((stream, peer));
+    }
+    println!("ready");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+#[test]
+fn a_stopped_application_with_full_rings_keeps_nobody_waiting() {
+    let mut engine = Engine::start(1000);
+    let session = engine.attach();
+    let (socket, peer) = pair();
+    let mut before = (Stream::adopt(&session, socket).unwrap(), peer);
+    let mut application = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "an_application_that_is_stopped", "--nocapture"])
+        .env("ENGINE_OF_THE_TEST", engine.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(application.stdout.take().unwrap()).lines();
+    assert!(lines.map(Result::unwrap).any(|line| line.contains("ready")));
+    let signal = |signal: &str, pid: u32| {
+        let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status();
+        assert!(status.unwrap().success());
+    };
+    signal("STOP", application.id());
+    for _ in 0..100 {
+        is_alive(&mut before);
+    }
+    // Through a restart as well, which is told to everybody.
+    signal("KILL", engine.pid());
+    until("the next engine", || (session.epoch() > 1).then_some(()));
+    is_alive(&mut before);
+    let (socket, peer) = pair();
+    is_alive(&mut (Stream::adopt(&engine.attach(), socket).unwrap(), peer));
+    // And it does not keep the engine from ending.
+    signal("TERM", engine.supervisor.id());
+    assert!(engine.supervisor.wait().unwrap().success(), "{}", engine.log());
+    application.kill().unwrap();
+    application.wait().unwrap();
+}
+
+#[test]
+fn a_place_that_cannot_be_is_refused_and_nothing_is_left_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "somebody's").unwrap();
+    let long = folder.path().join("x".repeat(200)).join("sock");
+    for (path, why) in [(&file, "no socket; choose another path"), (&long, "choose a shorter path")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isolane"));
+        let output = command.args(["engine", "--socket"]).arg(path).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(why), "{text}");
+    }
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [file]);
 }

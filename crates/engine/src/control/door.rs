@@ -54,17 +54,13 @@ impl fmt::Display for Peer {
 pub fn listen(path: &Path) -> Result<OwnedFd, EngineError> {
     let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
     make_folder(path)?;
-    let address =
-        SocketAddrUnix::new(path).map_err(|error| refused(format!("{error}; choose a shorter path")))?;
+    let address = check(path)?;
     let socket = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(|error| refused(error.to_string()))
     };
-    if let Ok(found) = stat(path) {
-        if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
-            return Err(refused("a file is there that is no socket; choose another path".into()));
-        }
+    if stat(path).is_ok() {
         if connect(&socket()?, &address) != Err(Errno::CONNREFUSED) {
             return Err(refused("an engine listens there; end it, or choose another path".into()));
         }
@@ -81,6 +77,8 @@ pub fn listen(path: &Path) -> Result<OwnedFd, EngineError> {
 /// # Errors
 /// [`EngineError::Listen`].
 pub fn make_folder(path: &Path) -> Result<(), EngineError> {
+    // Nothing is made for a socket that cannot be.
+    check(path)?;
     let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder {
@@ -95,6 +93,19 @@ pub fn make_folder(path: &Path) -> Result<(), EngineError> {
         }
     }
     Ok(())
+}
+
+/// Whether a socket can be there: its address.
+fn check(path: &Path) -> Result<SocketAddrUnix, EngineError> {
+    let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
+    let address = SocketAddrUnix::new(path);
+    let address = address.map_err(|error| refused(format!("{error}; choose a shorter path")))?;
+    match stat(path) {
+        Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::Socket => {
+            Err(refused("a file is there that is no socket; choose another path".into()))
+        }
+        _ => Ok(address),
+    }
 }
 
 fn is_safe(uid: u32) -> bool {

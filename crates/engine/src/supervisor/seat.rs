@@ -24,7 +24,11 @@ impl Seat {
         crate::control::make_folder(path)?;
         let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
         let lock = File::options().create(true).append(true).open(lock_path(path));
-        let lock = lock.map_err(|error| refused(format!("its lock cannot be opened: {error}")))?;
+        let lock = lock.map_err(|error| {
+            refused(format!(
+                "its lock cannot be opened: {error}; choose a path in a folder that this user may write to"
+            ))
+        })?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(refused("an engine listens there; end it, or choose another path".into()));
         }
