@@ -1,6 +1,7 @@
 //! Clients of all manners against a running engine.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +18,8 @@ use rustix::fd::AsFd;
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
 };
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 
 use crate::store::{Deposit, Record, Store};
 use crate::{Config, Engine, listen, stream};
@@ -137,6 +140,33 @@ fn a_client_attaches_and_leaves_and_comes_again() {
         session.check().unwrap();
     }
     fixture.serves_others();
+}
+
+#[test]
+fn a_user_who_is_not_allowed_is_told_so_at_once_and_how_to_be() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can be two users: not tried");
+        return;
+    }
+    const OTHER: u32 = 54_321;
+    let attach_as_other = |fixture: &Fixture| {
+        let everybody = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(fixture.folder.path(), everybody.clone()).unwrap();
+        std::fs::set_permissions(fixture.path(), everybody).unwrap();
+        let other = || {
+            set_thread_res_uid(None, Uid::from_raw(OTHER), None).unwrap();
+            fixture.attach()
+        };
+        std::thread::scope(|scope| scope.spawn(other).join().unwrap())
+    };
+    let fixture = Fixture::new(|_| {});
+    let error = attach_as_other(&fixture).unwrap_err();
+    assert!(matches!(error, AttachError::Refused { .. }), "{error}");
+    assert!(error.to_string().contains("--allow-uid 54321"), "{error}");
+    assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::PermissionDenied);
+    fixture.serves_others();
+    let fixture = Fixture::new(|config| config.allowed_uids = vec![OTHER]);
+    drop(attach_as_other(&fixture).unwrap());
 }
 
 #[test]

@@ -35,6 +35,15 @@ impl Peer {
     pub fn may_attach(self, config: &Config) -> bool {
         is_safe(self.uid) || config.allowed_uids.contains(&self.uid)
     }
+
+    /// Why it may not.
+    pub fn why_not(self) -> String {
+        let (uid, own) = (self.uid, getuid().as_raw());
+        format!(
+            "user {uid} is neither the engine's ({own}), nor root, nor one that it allows; start the engine with \
+             `--allow-uid {uid}`, or one of that user's own"
+        )
+    }
 }
 
 impl fmt::Display for Peer {

@@ -19,7 +19,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{Reply, WireError, remedy};
+use isolane_attach::control::{Reply, Wire, WireError, remedy};
 use isolane_reactor::mailbox::{Receiver, Sender};
 
 use crate::Config;
@@ -161,17 +161,14 @@ impl Control {
         }
         match self.door.accept() {
             Ok(Some((wire, peer))) if !peer.may_attach(&self.config) => {
-                let why = "it is neither of the engine's user, nor of root, nor of one that is allowed";
-                self.complain(peer, &format!("{peer} is turned away: {why}"));
-                closer::close(wire.into());
+                self.turn_away(wire, peer, &peer.why_not());
             }
             Ok(Some((wire, peer))) => {
                 self.last_session = self.next_session();
                 let session = self.last_session;
                 if let Err(why) = self.epoll.add(&wire, session.into()) {
                     let why = format!("the engine cannot watch its connection: {why}");
-                    self.complain(peer, &format!("{peer} is turned away: {why}"));
-                    closer::close(wire.into());
+                    self.turn_away(wire, peer, &why);
                     return;
                 }
                 self.clients.insert(session, Client::new(session, wire, peer));
@@ -179,7 +176,7 @@ impl Control {
                 self.make_room_for_strangers();
             }
             Ok(None) => self.is_knocked = false,
-            Err(error) if !remedy(&error).is_empty() && self.turn_away() => {}
+            Err(error) if !remedy(&error).is_empty() && self.turn_next_away() => {}
             Err(why) => {
                 let line = format!("cannot admit a client, and tries again: {why}{}", remedy(&why));
                 self.complain(Peer::UNKNOWN, &line);
@@ -188,20 +185,25 @@ impl Control {
         }
     }
 
+    /// Tells one who knocks why it does not come in: else it would knock again and again.
+    fn turn_away(&mut self, wire: Wire, peer: Peer, why: &str) {
+        self.complain(peer, &format!("{peer} is turned away: {why}"));
+        // Who does not listen does not hear it.
+        let _ = wire.send(&Reply::Refused(why.to_owned()).encode(UNASKED), &[], false);
+        closer::close(wire.into());
+    }
+
     /// Tells the next who knocks that there is no descriptor for it; false if there is not even one for that.
-    fn turn_away(&mut self) -> bool {
+    fn turn_next_away(&mut self) -> bool {
         self.reserve.release();
         let accepted = self.door.accept();
-        if let Ok(Some((wire, peer))) = &accepted {
-            let why = format!("the engine has no descriptor left for another client{NO_DESCRIPTORS}");
-            self.complain(*peer, &format!("{peer} is turned away: {why}"));
-            // Who does not listen does not hear it.
-            let _ = wire.send(&Reply::Refused(why).encode(UNASKED), &[], false);
-        }
         let is_done = accepted.is_ok();
         // Without a descriptor the kernel does not say that nobody is there.
         self.is_knocked = !matches!(accepted, Ok(None));
-        accepted.ok().flatten().into_iter().for_each(|(wire, _)| closer::close(wire.into()));
+        if let Ok(Some((wire, peer))) = accepted {
+            let why = format!("the engine has no descriptor left for another client{NO_DESCRIPTORS}");
+            self.turn_away(wire, peer, &why);
+        }
         self.reserve.refill();
         is_done
     }
