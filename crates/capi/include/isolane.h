@@ -188,7 +188,7 @@ isolane_stream *isolane_stream_adopt(isolane_session *session, int fd, const iso
  * Takes the connection back: returns a plain socket that no engine knows of any more, and that the caller closes.
  * Nothing is lost, whatever is under way in either direction: what was written and is not sent yet is sent first,
  * by this call, which waits for that no longer than the write timeout between two bits of progress. The stream is
- * gone in any case; if this fails, so is the connection. That works without an engine, too: if the session is over,
+ * gone in any case; if this fails, so is the connection, which is reset if something was not sent. That works without an engine, too: if the session is over,
  * this waits for 10 s at most until the engine has ended with all that it did.
  */
 int isolane_stream_into_fd(isolane_stream *stream);

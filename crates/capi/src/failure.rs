@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 
 use isolane_attach::AttachError;
 use isolane_attach::control::WireError;
+use isolane_attach::stream::AdoptError;
 use isolane_ring::MemoryError;
 
 /// Why a function has failed.
@@ -46,6 +47,12 @@ impl Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         Failure::Io(error)
+    }
+}
+
+impl From<AdoptError> for Failure {
+    fn from(error: AdoptError) -> Failure {
+        error.error.into()
     }
 }
 

@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use isolane_attach::stream::{self, ReadHalf, StreamOptions, WriteHalf};
-use isolane_attach::{AttachError, Session};
+use isolane_attach::Session;
+use isolane_attach::stream::{self, AdoptError, ReadHalf, StreamOptions, WriteHalf};
 use rustix::io::fcntl_dupfd_cloexec;
 
 use crate::border::{borrowed, give, owned, places, shared, take, text, timeout, values, without_signals};
@@ -76,7 +76,8 @@ pub unsafe extern "C" fn isolane_stream_into_fd(stream: *mut Stream) -> c_int {
         // SAFETY: as the header says.
         let Stream { read, write, card } = *unsafe { take(stream) }.ok_or(NO_STREAM)?;
         card.leave();
-        Ok(stream::Stream::unite(read, write).into_std()?.into_raw_fd())
+        let socket = stream::Stream::unite(read, write).into_std().map_err(std::io::Error::from)?;
+        Ok(socket.into_raw_fd())
     })
 }
 
@@ -257,7 +258,7 @@ pub(crate) fn hand_out(stream: stream::Stream, members: Option<Arc<Members>>) ->
 /// As of [`borrowed`].
 pub(crate) unsafe fn adopt(
     fd: c_int,
-    adopt: impl FnOnce(TcpStream) -> Result<stream::Stream, AttachError>,
+    adopt: impl FnOnce(TcpStream) -> Result<stream::Stream, AdoptError>,
 ) -> Result<stream::Stream, Failure> {
     // SAFETY: the same is asked.
     let theirs = unsafe { borrowed(fd)? };

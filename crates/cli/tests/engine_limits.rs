@@ -132,7 +132,7 @@ fn fill(session: &Session) -> (Vec<(Stream, TcpStream)>, AttachError) {
         let (socket, peer) = pair();
         match Stream::adopt(session, socket) {
             Ok(stream) => streams.push((stream, peer)),
-            Err(error) => return (streams, error),
+            Err(error) => return (streams, error.into()),
         }
         assert!(streams.len() < 1000, "there is no limit");
     }

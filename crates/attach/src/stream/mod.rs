@@ -38,8 +38,8 @@ pub use block::{Block, End, is_past};
 pub use ends::{Incoming, Moved, Outgoing, ends};
 pub use halves::{ReadHalf, WriteHalf};
 pub use listener::Listener;
-pub use options::StreamOptions;
-pub use parts::Parts;
+pub use options::{AdoptError, StreamOptions};
+pub use parts::{Parts, Unfinished};
 pub use poller::Poller;
 pub use recovery::{Origin, discarded, sent};
 pub(crate) use tasks::Lounge;
@@ -77,8 +77,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`AttachError::Refused`] for a socket that cannot be adopted: it must be a connected TCP socket, without kernel
-    /// TLS or error queue. [`AttachError::NoRoom`], [`AttachError::Over`].
-    pub fn adopt(session: &Session, socket: TcpStream) -> Result<Stream, AttachError> {
+    /// TLS or error queue. [`AttachError::NoRoom`], [`AttachError::Over`]. The socket comes back with each.
+    pub fn adopt(session: &Session, socket: TcpStream) -> Result<Stream, AdoptError> {
         StreamOptions::default().adopt(session, socket)
     }
 
@@ -89,10 +89,15 @@ impl Stream {
     /// its supervisor have let go of everything, and finds out itself where the stream is.
     ///
     /// # Errors
-    /// Of the session, or of sending; the connection is closed then.
-    pub fn into_std(self) -> io::Result<TcpStream> {
+    /// Of the session, or of sending (`WouldBlock` if the write timeout has passed). If the connection was taken back,
+    /// [`Unfinished::into_parts`] has it, and what is not sent: a caller that must not wait so long goes on there. If
+    /// nobody takes it from there it is reset, so that the peer sees no end of what was cut off.
+    pub fn into_std(self) -> Result<TcpStream, Unfinished> {
         let timeout = self.write.timeout;
-        self.into_parts()?.finish(timeout)
+        match self.into_parts() {
+            Ok(parts) => parts.finish(timeout),
+            Err(error) => Err(Unfinished::new(error, None)),
+        }
     }
 
     /// As [`Stream::into_std`], without sending or shutting down: whoever must not wait does that, [`Parts::finish`] for

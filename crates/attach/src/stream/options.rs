@@ -1,5 +1,6 @@
 //! How a stream is to be.
 
+use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,11 +12,11 @@ use parking_lot::Mutex;
 use super::halves::{ReadHalf, WriteHalf};
 use super::shared::{Shared, Waiters};
 use super::tasks::Tasks;
-use super::{Origin, Stream, ends};
+use super::{Block, Incoming, Origin, Outgoing, Stream, ends};
 use crate::AttachError;
 use crate::control::{Object, Open, Reply, Request, StreamPlace};
 use crate::layout::stream as layout_block;
-use crate::session::{Session, Watcher};
+use crate::session::{Room, Session, Watcher};
 
 /// How a stream is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +57,11 @@ impl StreamOptions {
     ///
     /// # Errors
     /// As [`Stream::adopt`].
-    pub fn adopt(self, session: &Session, socket: TcpStream) -> Result<Stream, AttachError> {
-        let tasks = Tasks::of(session)?;
-        self.open(session, socket, tasks.queue(), Some(tasks))
+    pub fn adopt(self, session: &Session, socket: TcpStream) -> Result<Stream, AdoptError> {
+        match Tasks::of(session) {
+            Ok(tasks) => self.open(session, socket, tasks.queue(), Some(tasks)),
+            Err(error) => Err(AdoptError { error, socket }),
+        }
     }
 
     pub(super) fn open(
@@ -67,7 +70,15 @@ impl StreamOptions {
         socket: TcpStream,
         queue: u32,
         tasks: Option<Tasks>,
-    ) -> Result<Stream, AttachError> {
+    ) -> Result<Stream, AdoptError> {
+        match self.ask(session, &socket, queue) {
+            Ok(opened) => Ok(self.stream(session, socket, tasks, opened)),
+            Err(error) => Err(AdoptError { error, socket }),
+        }
+    }
+
+    /// Has the engine open it.
+    fn ask(self, session: &Session, socket: &TcpStream, queue: u32) -> Result<Opened, AttachError> {
         // An engine drops who names one that there is not.
         let cores = session.cores().len();
         if let Some(core) = self.core.filter(|core| *core as usize >= cores) {
@@ -87,7 +98,7 @@ impl StreamOptions {
             tx: rx + rx_capacity as u64,
             tx_capacity: tx_capacity as u64,
         };
-        let (incoming, outgoing, block) = ends(session.memory(), &place)?;
+        let ends = ends(session.memory(), &place)?;
         let id = session.next_id();
         let open = Open { id, core: self.core, queue: Some(queue), object: Object::Stream(place) };
         let reply = session.ask("a stream", &Request::Open(open), &[socket.as_fd()])?;
@@ -99,6 +110,12 @@ impl StreamOptions {
         };
         let answered = || AttachError::Over(format!("the engine has answered {reply:?}"));
         let (core, origin) = opened.ok_or_else(answered)?;
+        Ok(Opened { id, core, origin, room, ends })
+    }
+
+    /// What was opened, to be used.
+    fn stream(self, session: &Session, socket: TcpStream, tasks: Option<Tasks>, opened: Opened) -> Stream {
+        let Opened { id, core, origin, room, ends: (incoming, outgoing, block) } = opened;
         let shared = Arc::new(Shared {
             session: session.clone(),
             id,
@@ -125,7 +142,38 @@ impl StreamOptions {
         };
         let past_bytes = self.past_bytes;
         let write = WriteHalf { outgoing, shared, timeout: None, spin: self.spin, past_bytes };
-        Ok(Stream { read, write })
+        Stream { read, write }
+    }
+}
+
+/// What the engine has opened.
+struct Opened {
+    id: u32,
+    core: u32,
+    origin: Origin,
+    room: Room,
+    ends: (Incoming, Outgoing, Arc<Block>),
+}
+
+/// Why a connection was not adopted. It is the caller's again, and what it was.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct AdoptError {
+    /// Why not.
+    pub error: AttachError,
+    /// The connection.
+    pub socket: TcpStream,
+}
+
+impl From<AdoptError> for AttachError {
+    fn from(error: AdoptError) -> AttachError {
+        error.error
+    }
+}
+
+impl From<AdoptError> for io::Error {
+    fn from(error: AdoptError) -> io::Error {
+        error.error.into()
     }
 }
 

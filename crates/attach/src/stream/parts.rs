@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
+use rustix::net::{SendFlags, send, sockopt};
 
 use super::waiting::{moment, wait_for_room};
 
@@ -21,26 +21,72 @@ pub struct Parts {
     pub is_shut: bool,
 }
 
+/// Why a connection is not what it would be without an engine. If it was taken back it is in here, with what is left
+/// to do; dropped with bytes that are not sent, it is reset: the peer is not to take what it has for all.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Unfinished {
+    error: io::Error,
+    parts: Option<Parts>,
+}
+
 impl Parts {
     /// Does that, for as long as `timeout` allows between two bits of progress; for ever if `None`. Whether the socket
     /// blocks makes no difference.
     ///
     /// # Errors
-    /// `WouldBlock` if time has run out; the system's. The connection is closed then.
-    pub fn finish(self, timeout: Option<Duration>) -> io::Result<TcpStream> {
-        let Parts { socket, unsent, is_shut } = self;
-        let mut bytes = unsent.as_slice();
-        while !bytes.is_empty() {
-            match send(&socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => bytes = &bytes[count..],
-                Err(Errno::AGAIN) => wait_for_room(None, socket.as_fd(), moment(timeout))?,
+    /// `WouldBlock` if time has run out; the system's. [`Unfinished::into_parts`] has what is left.
+    pub fn finish(mut self, timeout: Option<Duration>) -> Result<TcpStream, Unfinished> {
+        match self.send_rest(timeout) {
+            Ok(()) => Ok(self.socket),
+            Err(error) => Err(Unfinished::new(error, Some(self))),
+        }
+    }
+
+    fn send_rest(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let mut sent = 0;
+        let mut outcome = Ok(());
+        while outcome.is_ok() && sent < self.unsent.len() {
+            match send(&self.socket, &self.unsent[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::AGAIN) => outcome = wait_for_room(None, self.socket.as_fd(), moment(timeout)),
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => outcome = Err(error.into()),
             }
         }
-        if is_shut {
-            socket.shutdown(Shutdown::Write)?;
+        self.unsent.drain(..sent);
+        outcome?;
+        if self.is_shut { self.socket.shutdown(Shutdown::Write) } else { Ok(()) }
+    }
+}
+
+impl Unfinished {
+    pub(super) fn new(error: io::Error, parts: Option<Parts>) -> Unfinished {
+        Unfinished { error, parts }
+    }
+
+    /// Why.
+    pub fn error(&self) -> &io::Error {
+        &self.error
+    }
+
+    /// The connection, and what is left to do: to be gone on with. `None` if the engine has not given it back.
+    pub fn into_parts(mut self) -> Option<Parts> {
+        self.parts.take()
+    }
+}
+
+impl From<Unfinished> for io::Error {
+    fn from(mut unfinished: Unfinished) -> io::Error {
+        std::mem::replace(&mut unfinished.error, io::ErrorKind::Other.into())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(parts) = self.parts.as_ref().filter(|parts| !parts.unsent.is_empty()) {
+            // It fails only if there is no connection any more.
+            let _ = sockopt::set_socket_linger(&parts.socket, Some(Duration::ZERO));
         }
-        Ok(socket)
     }
 }

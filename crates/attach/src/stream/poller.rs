@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use super::{Stream, StreamOptions};
+use super::{AdoptError, Stream, StreamOptions};
 use crate::AttachError;
 use crate::layout::notice;
 use crate::session::{Queue, Session};
@@ -32,7 +32,7 @@ impl Poller {
     ///
     /// # Errors
     /// As [`Stream::adopt`].
-    pub fn adopt(&self, socket: TcpStream, options: StreamOptions) -> Result<Stream, AttachError> {
+    pub fn adopt(&self, socket: TcpStream, options: StreamOptions) -> Result<Stream, AdoptError> {
         options.open(&self.session, socket, self.queue.id(), None)
     }
 

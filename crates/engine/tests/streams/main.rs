@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fixture::{Fixture, Pattern};
 use isolane_attach::AttachError;
-use isolane_attach::stream::{Interest, Listener, Poller, Stream, StreamOptions};
+use isolane_attach::stream::{AdoptError, Interest, Listener, Poller, Stream, StreamOptions};
 use isolane_ring::{adopted, mock};
 use rustix::net::sockopt;
 
@@ -93,9 +93,39 @@ fn a_socket_that_cannot_be_adopted_is_refused_with_the_reason_and_stays_as_it_wa
     assert!(error.to_string().contains("adopted already"), "{error}");
     let mut socket = stream.into_std().unwrap();
     socket.shutdown(Shutdown::Both).unwrap();
-    let error = Stream::adopt(&session, socket.try_clone().unwrap()).unwrap_err();
+    let error = Stream::adopt(&session, socket).unwrap_err();
     assert!(error.to_string().contains("not connected"), "{error}");
+    socket = error.socket;
     assert_eq!((peer.read(&mut [0; 1]).unwrap(), socket.read(&mut [0; 1]).unwrap()), (0, 0));
+}
+
+#[test]
+fn a_connection_that_is_not_adopted_comes_back_whyever_that_is() {
+    let fixture = Fixture::new();
+    let session = fixture.attach_with(1 << 20);
+    let goes_on = |socket: &mut TcpStream, peer: &mut TcpStream| {
+        peer.write_all(b"ping").unwrap();
+        let mut seen = [0; 4];
+        socket.read_exact(&mut seen).unwrap();
+        assert_eq!(&seen, b"ping");
+    };
+    let (socket, mut peer) = mock::connection().unwrap();
+    let options = StreamOptions { rx_bytes: 4 << 20, ..StreamOptions::default() };
+    let AdoptError { error, mut socket } = options.adopt(&session, socket).unwrap_err();
+    assert!(matches!(error, AttachError::NoRoom { .. }), "{error}");
+    goes_on(&mut socket, &mut peer);
+    drop(fixture);
+    while session.check().is_ok() {
+        std::thread::yield_now();
+    }
+    let error = Stream::adopt(&session, socket).unwrap_err();
+    assert!(matches!(error.error, AttachError::Over(_)), "{error}");
+    socket = error.socket;
+    goes_on(&mut socket, &mut peer);
+    assert_eq!(
+        std::io::Error::from(Stream::adopt(&session, socket).unwrap_err()).kind(),
+        ErrorKind::ConnectionAborted
+    );
 }
 
 #[test]
@@ -121,6 +151,35 @@ fn what_was_taken_back_in_parts_lacks_nothing_when_these_are_done() {
     peer.read_to_end(&mut seen).unwrap();
     assert!(seen == bytes, "{} of {BYTES}", seen.len());
     drop(finishing.join().unwrap());
+}
+
+#[test]
+fn a_stream_that_is_not_taken_back_in_time_goes_on_from_its_parts() {
+    let fixture = Fixture::new();
+    let (mut stream, mut pattern, mut peer) = full(&fixture);
+    stream.set_write_timeout(Some(Duration::from_millis(10)));
+    let unfinished = stream.into_std().unwrap_err();
+    assert_eq!(unfinished.error().kind(), ErrorKind::WouldBlock);
+    let parts = unfinished.into_parts().expect("the engine has given it back");
+    let unfinished = parts.finish(Some(Duration::from_millis(1))).unwrap_err();
+    let parts = unfinished.into_parts().unwrap();
+    let unsent = parts.unsent.clone();
+    let finishing = std::thread::spawn(move || drop(parts.finish(None).unwrap()));
+    let mut seen = Vec::new();
+    peer.read_to_end(&mut seen).unwrap();
+    assert!(seen.ends_with(&unsent) && !unsent.is_empty(), "{} of {}", seen.len(), unsent.len());
+    pattern.check(&seen);
+    finishing.join().unwrap();
+}
+
+#[test]
+fn what_was_written_and_is_given_up_is_no_orderly_end_for_the_peer() {
+    let fixture = Fixture::new();
+    let (mut stream, _, mut peer) = full(&fixture);
+    stream.set_write_timeout(Some(Duration::from_millis(10)));
+    assert_eq!(std::io::Error::from(stream.into_std().unwrap_err()).kind(), ErrorKind::WouldBlock);
+    let error = peer.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]
@@ -263,7 +322,9 @@ fn a_closed_streams_memory_is_used_again_even_while_others_are_still_sent() {
             let (socket, _peer) = mock::connection().unwrap();
             match Stream::adopt(&session, socket) {
                 Ok(_) => break,
-                Err(AttachError::NoRoom { .. }) => assert!(start.elapsed() < Duration::from_secs(30)),
+                Err(AdoptError { error: AttachError::NoRoom { .. }, .. }) => {
+                    assert!(start.elapsed() < Duration::from_secs(30))
+                }
                 Err(error) => panic!("{error}"),
             }
         }
