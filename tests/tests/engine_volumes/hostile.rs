@@ -1,11 +1,12 @@
 //! Clients that break the rules, or die: they harm nobody else.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_host::attached::wire::{Operation, Submission};
-use isolane_host::{BlockRange, Buffer, Options, Request};
+use isolane_host::{BlockRange, Buffer, Client, Options, Request};
 use isolane_ring::mock::Vandal;
 
 use crate::clients::{PATIENCE, options, pattern, run};
@@ -169,6 +170,33 @@ fn who_has_had_its_turn_and_wants_no_other_keeps_nobody_waiting() {
         one.ring();
         (0..count).for_each(|_| assert!(one.outcome().result.is_ok()));
         world.serves_others();
+    }
+}
+
+#[test]
+fn what_a_dead_session_wanted_of_a_target_that_is_gone_is_given_up() {
+    let mut world = World::new();
+    let uri = world.uri();
+    let mut rogue = Rogue::new(&world, options());
+    let memory = rogue.session.memory().memfd().try_clone_to_owned().unwrap();
+    let memory = std::fs::File::from(memory).metadata().unwrap();
+    world.lose_target();
+    assert!(rogue.push(&read(1, 8 << 20, 4096)));
+    rogue.ring();
+    let end = Instant::now() + PATIENCE;
+    // It may not have noticed yet.
+    let error = std::iter::from_fn(|| Some(Client::connect(&uri, options()).err()));
+    let error = error.take_while(|_| Instant::now() < end).flatten().next().expect("there is no target");
+    assert!(error.to_string().contains("refused"), "{error}");
+    drop(rogue);
+    let is_held = || {
+        let held = std::fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
+        held.filter_map(|held| held.path().metadata().ok())
+            .any(|held| (held.dev(), held.ino()) == (memory.dev(), memory.ino()))
+    };
+    while is_held() {
+        assert!(Instant::now() < end, "the engine still has the memory of a session that is dead");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

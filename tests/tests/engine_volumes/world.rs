@@ -29,12 +29,12 @@ impl World {
         let mut config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
         config.mode = Mode::Sleep;
         let engine = Engine::start(config, listen(&folder.path().join("sock")).unwrap()).unwrap();
-        let mut config = TargetConfig::new(NQN.parse().unwrap());
-        config.volumes = [(1, open(&spec::parse("mem:64m").unwrap()).unwrap())].into();
-        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
-        config.mode = Mode::Sleep;
-        change(&mut config);
-        World { _engine: engine, folder, target: Target::start(config).unwrap() }
+        World { _engine: engine, folder, target: target(change) }
+    }
+
+    /// There is no target any more where one was.
+    pub fn lose_target(&mut self) {
+        self.target = target(|_| {});
     }
 
     pub fn path(&self) -> PathBuf {
@@ -69,4 +69,13 @@ impl World {
         assert!(read.result.is_ok() && read.buffer.unwrap().to_vec() == pattern(lba, 4096, 3).to_vec());
         client.close();
     }
+}
+
+fn target(change: impl FnOnce(&mut TargetConfig)) -> Target {
+    let mut config = TargetConfig::new(NQN.parse().unwrap());
+    config.volumes = [(1, open(&spec::parse("mem:64m").unwrap()).unwrap())].into();
+    config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    config.mode = Mode::Sleep;
+    change(&mut config);
+    Target::start(config).unwrap()
 }

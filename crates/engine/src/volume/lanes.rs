@@ -138,10 +138,16 @@ impl Lanes {
         })
     }
 
+    /// Whether the target is connected to, as far as is known.
+    pub fn is_up(&self) -> bool {
+        matches!(&self.state, State::Up(client) if client.is_up())
+    }
+
     fn is_usable(&self) -> bool {
         match &self.state {
             State::Connecting { .. } => true,
-            State::Up(client) => !client.is_over(),
+            // Who comes while it is not connected is to hear at once whether it can be.
+            State::Up(client) => client.is_up(),
             State::Failed(_) | State::Closed => false,
         }
     }

@@ -35,6 +35,8 @@ pub(super) struct Queue {
     done: Vec<Completion>,
     is_open: bool,
     is_ending: bool,
+    /// Nobody hears what becomes of its commands.
+    is_orphaned: bool,
 }
 
 /// A command under way.
@@ -87,7 +89,14 @@ impl Queue {
             done: Vec::new(),
             is_open: false,
             is_ending: false,
+            is_orphaned: false,
         })
+    }
+
+    /// Whether it waits for none of its commands. Those of an orphan stay with the client that has them, and the
+    /// memory with them; while that is not connected nobody waits for them, and without others it ends as well.
+    fn may_end(&self) -> bool {
+        !self.is_open || self.in_flight() == 0 || self.is_orphaned && !self.lanes.borrow().is_up()
     }
 
     fn in_flight(&self) -> usize {
@@ -242,7 +251,7 @@ impl Queue {
 impl Service for Queue {
     fn look(&mut self, turn: &Turn) -> Result<Looked, Hostile> {
         self.waker.heat();
-        if self.is_ending && (!self.is_open || self.in_flight() == 0) {
+        if self.is_ending && self.may_end() {
             return Ok(Looked::Ended(Ok(())));
         }
         if !self.is_open {
@@ -266,8 +275,9 @@ impl Service for Queue {
         self.waker.quiet();
     }
 
-    fn on_end(&mut self, _ending: Ending) {
+    fn on_end(&mut self, ending: Ending) {
         self.is_ending = true;
+        self.is_orphaned |= !matches!(ending, Ending::Asked(_));
         self.lanes.borrow_mut().leave_line(self.member);
     }
 
