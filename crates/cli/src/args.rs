@@ -67,7 +67,7 @@ No kernel module, no root, no huge pages, no special network card.
 
 A volume is named by a URI: nvme+tcp://HOST[:4420]/NQN[?nsid=N]. IPv6 addresses stand in
 brackets. Without an NQN the only subsystem that discovery finds is meant, without nsid the only
-namespace. Sizes are in bytes, or with k, M, G or T in powers of 1024.";
+namespace. With via=engine an isolated engine connects to it (see `isolane help engine`). Sizes are in bytes, or with k, M, G or T in powers of 1024.";
 
 #[cfg(test)]
 mod tests {

@@ -87,10 +87,10 @@ pub enum UriError {
         why: CoresError,
     },
     /// Neither an engine nor the path of its socket.
-    #[error("via={0:?} names no engine: write via=engine, or via=/PATH of its socket")]
+    #[error("via={0:?} names no engine: write via=engine, or via= and the absolute path of its socket")]
     Via(String),
     /// A parameter that is not known.
-    #[error("{0:?} is not a parameter of a volume URI: only nsid=N, cores=LIST and via=engine are")]
+    #[error("{0:?} is not a parameter of a volume URI: only nsid=N, cores=LIST and via=engine|/PATH are")]
     Parameter(String),
 }
 

@@ -189,6 +189,19 @@ impl WriteHalf {
         poll_fn(|context| self.poll_write(context, bytes)).await
     }
 
+    /// As [`Stream::write_all_async`](super::Stream::write_all_async).
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn write_all_async(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let count = self.write_async(rest).await?;
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
     /// How long a write waits, for ever if `None`.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;

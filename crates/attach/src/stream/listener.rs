@@ -2,17 +2,29 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+
+use super::doorman::Doorman;
 use super::{Stream, StreamOptions};
 use crate::Session;
 
 /// A listener whose connections go through an engine. It listens itself, as `std`'s does: only what it accepts
-/// is adopted.
+/// is adopted. Blocking; without waiting, its descriptor watched by whatever watches others; async.
 #[derive(Debug)]
 pub struct Listener {
+    /// Set not to block; whoever waits polls.
     listener: TcpListener,
+    /// It was set to block before it was ours.
+    is_blocking: bool,
     session: Session,
     options: StreamOptions,
+    doorman: Mutex<Option<Doorman>>,
 }
 
 impl Listener {
@@ -21,21 +33,85 @@ impl Listener {
     /// # Errors
     /// As that.
     pub fn bind(session: &Session, address: impl ToSocketAddrs) -> io::Result<Listener> {
-        Ok(Listener::from_std(session, TcpListener::bind(address)?, StreamOptions::default()))
+        Listener::bind_with(session, address, StreamOptions::default())
     }
 
-    /// Of a listener that listens already.
-    pub fn from_std(session: &Session, listener: TcpListener, options: StreamOptions) -> Listener {
-        Listener { listener, session: session.clone(), options }
+    /// As `TcpListener::bind`, for streams with these options.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn bind_with(
+        session: &Session,
+        address: impl ToSocketAddrs,
+        options: StreamOptions,
+    ) -> io::Result<Listener> {
+        Listener::from_std(session, TcpListener::bind(address)?, options)
     }
 
-    /// The next connection. Waits as the socket of the listener does.
+    /// Of a listener that listens already. It is set not to block, as long as it is here.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn from_std(
+        session: &Session,
+        listener: TcpListener,
+        options: StreamOptions,
+    ) -> io::Result<Listener> {
+        let is_blocking = !fcntl_getfl(&listener)?.contains(OFlags::NONBLOCK);
+        listener.set_nonblocking(true)?;
+        let session = session.clone();
+        Ok(Listener { listener, is_blocking, session, options, doorman: Mutex::default() })
+    }
+
+    /// The next connection. Waits for one.
     ///
     /// # Errors
     /// As `TcpListener::accept`, and [`Stream::adopt`].
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        loop {
+            match self.try_accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return outcome,
+            }
+            match poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The next connection, if there is one.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; as [`Listener::accept`].
+    pub fn try_accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let (socket, address) = self.listener.accept()?;
+        // Not all systems let a connection take after its listener, but it shall block in any case.
+        socket.set_nonblocking(false)?;
         Ok((self.options.adopt(&self.session, socket)?, address))
+    }
+
+    /// The next connection, for a task. Of several tasks all are woken, and one gets it.
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
+        match self.try_accept() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            outcome => return Poll::Ready(outcome),
+        }
+        let mut doorman = self.doorman.lock();
+        if doorman.is_none() {
+            *doorman = Some(Doorman::start(&self.listener)?);
+        }
+        // It looks after it knows of the task, so nobody who comes meanwhile is missed.
+        doorman.iter().for_each(|doorman| doorman.register(context.waker()));
+        Poll::Pending
+    }
+
+    /// The next connection, in a task. A thread that starts with the first one that waits wakes it.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`]; that no thread can be started.
+    pub async fn accept_async(&self) -> io::Result<(Stream, SocketAddr)> {
+        std::future::poll_fn(|context| self.poll_accept(context)).await
     }
 
     /// As `TcpListener::local_addr`.
@@ -46,13 +122,24 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// The listener itself.
+    /// The listener itself, which does not block.
     pub fn as_std(&self) -> &TcpListener {
         &self.listener
     }
 
-    /// The listener itself, without the engine.
-    pub fn into_std(self) -> TcpListener {
-        self.listener
+    /// The listener itself, without the engine, and as blocking as it was.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn into_std(self) -> io::Result<TcpListener> {
+        self.listener.set_nonblocking(!self.is_blocking)?;
+        Ok(self.listener)
+    }
+}
+
+impl AsFd for Listener {
+    /// What becomes readable when somebody connects.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }

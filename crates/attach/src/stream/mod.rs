@@ -13,6 +13,7 @@
 //! past the stream. An urgent byte that comes meanwhile is read in its place among the others.
 
 mod block;
+mod doorman;
 mod ends;
 mod halves;
 mod listener;
@@ -248,6 +249,14 @@ impl Stream {
     /// As [`Stream::try_write`], without `WouldBlock`.
     pub async fn write_async(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write.write_async(bytes).await
+    }
+
+    /// Writes everything, in a task of any executor.
+    ///
+    /// # Errors
+    /// As [`Stream::write_async`]; then a part was written.
+    pub async fn write_all_async(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write.write_all_async(bytes).await
     }
 }
 

@@ -115,7 +115,7 @@ pub struct Args {
     pub json: Option<PathBuf>,
     /// Have an isolated engine connect to the volume: `engine`, or the path of its socket (default: as the
     /// URI's via= says, else this process connects itself)
-    #[arg(long, value_name = "engine|PATH")]
+    #[arg(long, value_name = "engine|PATH", value_parser = parse_via)]
     pub via: Option<Via>,
     #[command(flatten)]
     pub threads: ThreadArgs,
@@ -165,4 +165,26 @@ pub enum Rw {
     Randwrite,
     /// Reads and writes at random addresses
     Randrw,
+}
+
+/// As in a URI, or a path from here.
+fn parse_via(text: &str) -> Result<Via, String> {
+    match text.contains('/') && !text.starts_with('/') {
+        true => std::path::absolute(text).map(Via::EngineAt).map_err(|error| error.to_string()),
+        false => text.parse().map_err(|error: isolane_host::UriError| error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_named_by_a_path_from_here_or_from_the_root() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(parse_via("./run/sock"), Ok(Via::EngineAt(here.join("run/sock"))));
+        assert_eq!(parse_via("/run/sock"), Ok(Via::EngineAt("/run/sock".into())));
+        assert_eq!(parse_via("engine"), Ok(Via::Engine));
+        assert!(parse_via("engin").is_err_and(|why| why.contains("absolute path")));
+    }
 }

@@ -1,11 +1,15 @@
 //! Streams in tasks.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+
+use isolane_attach::stream::{Listener, StreamOptions};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use super::fixture::{Fixture, Pattern};
 
@@ -109,4 +113,45 @@ fn a_task_that_is_polled_where_it_is_woken_may_have_the_last_of_a_stream() {
     }
     assert_eq!(&seen.recv_timeout(Duration::from_secs(30)).expect("it is not woken to its end"), b"word");
     assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0, "it is closed");
+}
+
+#[test]
+fn tasks_are_woken_when_somebody_connects_and_share_a_listener() {
+    const CONNECTIONS: usize = 40;
+    let fixture = Fixture::new();
+    let listener = Listener::bind(&fixture.attach(), "127.0.0.1:0").unwrap();
+    assert_eq!(listener.try_accept().err().unwrap().kind(), ErrorKind::WouldBlock);
+    let (address, listener) = (listener.local_addr().unwrap(), &listener);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                for _ in 0..CONNECTIONS / 4 {
+                    let (mut stream, _) = block_on(listener.accept_async()).unwrap();
+                    assert_eq!(block_on(stream.write_async(b"hello")).unwrap(), 5);
+                }
+            });
+        }
+        for _ in 0..CONNECTIONS {
+            let mut bytes = [0; 5];
+            TcpStream::connect(address).unwrap().read_exact(&mut bytes).unwrap();
+            assert_eq!(&bytes, b"hello");
+        }
+    });
+}
+
+#[test]
+fn a_listener_is_given_back_as_blocking_as_it_was() {
+    let fixture = Fixture::new();
+    let session = fixture.attach();
+    for is_blocking in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(!is_blocking).unwrap();
+        let listener = Listener::from_std(&session, listener, StreamOptions::default()).unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, address) = listener.accept().unwrap();
+        assert_eq!(address, peer.local_addr().unwrap());
+        assert!(!fcntl_getfl(stream.socket()).unwrap().contains(OFlags::NONBLOCK));
+        let listener = listener.into_std().unwrap();
+        assert_eq!(fcntl_getfl(&listener).unwrap().contains(OFlags::NONBLOCK), !is_blocking);
+    }
 }
