@@ -18,6 +18,19 @@ pub enum AttachError {
         /// What the system said.
         source: io::Error,
     },
+    /// Whether there is one cannot be seen: this user may not go there.
+    #[error(
+        "cannot reach the engine's socket {path}: {source}; if an engine runs there, it has to be started with \
+         --allow-uid {uid}, in a folder that this user may enter"
+    )]
+    Forbidden {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Who this process is.
+        uid: u32,
+        /// What the system said.
+        source: io::Error,
+    },
     /// There is none, and none can be started.
     #[error(
         "no engine listens on {path}, and none can be started: {why}; or start one with `isolane engine`"
@@ -104,7 +117,9 @@ impl AttachError {
 impl From<AttachError> for io::Error {
     fn from(error: AttachError) -> io::Error {
         let kind = match &error {
-            AttachError::NoEngine { source, .. } | AttachError::System { source, .. } => source.kind(),
+            AttachError::NoEngine { source, .. }
+            | AttachError::Forbidden { source, .. }
+            | AttachError::System { source, .. } => source.kind(),
             AttachError::NotStarted { .. } => io::ErrorKind::NotFound,
             AttachError::Untrusted { .. } | AttachError::Refused { .. } => io::ErrorKind::PermissionDenied,
             AttachError::NoRoom { .. } => io::ErrorKind::OutOfMemory,

@@ -106,8 +106,8 @@ enum {
  * The engine sees all that goes through it: it must be of this process's user, of root, or of a user whose number the
  * environment names in ISOLANE_TRUST_UIDS, separated by commas.
  *
- * ENOENT, ECONNREFUSED: no engine listens there, and none could be started. EPERM: it is another user's, or does not
- * serve this user, or not so much memory.
+ * ENOENT, ECONNREFUSED: no engine listens there, and none could be started. EACCES: this user may not come to the socket.
+ * EPERM: the engine is another user's, or does not serve this user, or not so much memory.
  */
 isolane_session *isolane_session_open(const char *path, size_t memory_bytes, int flags);
 

@@ -68,6 +68,7 @@ fn number_of(error: &io::Error) -> i32 {
     let told = match inner {
         Some(
             AttachError::NoEngine { source, .. }
+            | AttachError::Forbidden { source, .. }
             | AttachError::System { source, .. }
             | AttachError::Memory(MemoryError::System { source, .. })
             | AttachError::Wire(WireError::System(source)),

@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +26,7 @@ impl Engine {
 
     fn start_by(mut program: Command, arguments: &[&str]) -> Engine {
         let folder = tempfile::tempdir().unwrap();
+        set_mode(folder.path(), 0o700);
         let mut supervisor = program
             .args(["--log-level", "info", "engine", "--mode", "sleep", "--socket"])
             .arg(folder.path().join("sock"))
@@ -288,7 +291,7 @@ impl Replaceable {
     fn replace(&self, content: &[u8], mode: u32) {
         let other = self.folder.path().join("other");
         fs::write(&other, content).unwrap();
-        fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        fs::set_permissions(&other, PermissionsExt::from_mode(mode)).unwrap();
         fs::rename(other, self.folder.path().join("isolane")).unwrap();
     }
 
@@ -380,6 +383,57 @@ fn a_client_in_another_namespace_of_processes_is_served() {
     program.arg(env!("CARGO_BIN_EXE_isolane"));
     let engine = Engine::start_by(program, &[]);
     is_served(&engine.attach().unwrap());
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn users_who_are_allowed_may_write_to_the_socket_and_the_log_says_if_they_cannot_come_to_it() {
+    let engine = Engine::start(&["--allow-uid", "65534"]);
+    assert_eq!(fs::metadata(engine.path()).unwrap().permissions().mode() & 0o777, 0o666);
+    let warning =
+        format!("user 65534 is allowed to attach, but may not enter {}", engine.folder.path().display());
+    assert!(engine.log().contains(&warning), "{}", engine.log());
+    let closed = Engine::start(&[]);
+    assert_eq!(fs::metadata(closed.path()).unwrap().permissions().mode() & 0o022, 0, "for nobody else");
+    assert!(!closed.log().contains("may not enter"), "{}", closed.log());
+}
+
+/// Runs once more as processes of another user, which find the socket by the variable.
+#[test]
+fn a_user_who_may_not_come_to_the_socket_is_not_told_that_nobody_listens() {
+    if let Some(path) = std::env::var_os("ISOLANE_TEST_SOCKET") {
+        let trusted_uids = vec![0];
+        let options =
+            Options { path: path.into(), memory_bytes: 4 << 20, trusted_uids, ..Options::default() };
+        return Session::open(&options)
+            .map_or_else(|error| println!("{error}"), |session| is_served(&session));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not tried: only root can be another user");
+    }
+    let (closed, open) = (Engine::start(&[]), Engine::start(&["--allow-uid", "65534"]));
+    let again = open.folder.path().join("again");
+    fs::copy(std::env::current_exe().unwrap(), &again).unwrap();
+    set_mode(open.folder.path(), 0o755);
+    let attach = |engine: &Engine| {
+        let name = "a_user_who_may_not_come_to_the_socket_is_not_told_that_nobody_listens";
+        let mut again = Command::new(&again);
+        again.args(["--exact", name, "--nocapture"]).env("ISOLANE_TEST_SOCKET", engine.path()).uid(65534);
+        let output = again.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for mode in [0o700, 0o755] {
+        set_mode(closed.folder.path(), mode);
+        let text = attach(&closed);
+        assert!(text.contains("Permission denied") && text.contains("--allow-uid 65534"), "{text}");
+        assert!(!text.contains("no engine listens"), "{text}");
+    }
+    let text = attach(&open);
+    assert!(!text.contains("cannot"), "{text}\n{}", open.log());
 }
 
 #[test]

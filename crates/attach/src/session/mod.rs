@@ -324,7 +324,13 @@ fn reach(options: &Options, memory: &Memory, life: BorrowedFd<'_>) -> Result<(Wi
 
 fn dial(options: &Options) -> Result<OwnedFd, AttachError> {
     let path = &options.path;
-    let no_engine = |source: Errno| AttachError::NoEngine { path: path.to_owned(), source: source.into() };
+    let no_engine = |source: Errno| match source {
+        // One may run there all the same: to start another is of no use.
+        Errno::ACCESS => {
+            AttachError::Forbidden { path: path.to_owned(), uid: geteuid().as_raw(), source: source.into() }
+        }
+        source => AttachError::NoEngine { path: path.to_owned(), source: source.into() },
+    };
     let address = SocketAddrUnix::new(path).map_err(no_engine)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let socket = socket.map_err(|error| AttachError::system("cannot make a socket", error))?;

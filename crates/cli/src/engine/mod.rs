@@ -43,10 +43,11 @@ use crate::units::{parse_bytes, parse_time};
 /// that does not run, the log says why and the engine goes on as it is.
 ///
 /// Applications of the same user and of root may attach, and those of users
-/// named with --allow-uid, for whom the socket must be in a folder that they
-/// may enter, with rights to write to it. An application itself attaches to
-/// an engine of its own user or of root only, unless ISOLANE_TRUST_UIDS in its
-/// environment names others by their numbers, as 1000,1001.
+/// named with --allow-uid. With that every user may write to the socket, and
+/// the engine turns others away; it must be in a folder that those who are
+/// allowed may enter. An application itself attaches to an engine of its own
+/// user or of root only, unless ISOLANE_TRUST_UIDS in its environment names
+/// others by their numbers, as 1000,1001.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -110,7 +111,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         // It fails only for who leads a session already.
         let _ = rustix::process::setsid();
     }
-    let options = Options { path: path.clone(), program: program()?, on_ready: announce(path) };
+    let options = Options {
+        path: path.clone(),
+        allowed_uids: args.allow_uid.clone(),
+        program: program()?,
+        on_ready: announce(path),
+    };
     supervisor::supervise(options, wishes()?).map_err(Failure::whole)
 }
 

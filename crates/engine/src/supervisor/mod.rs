@@ -37,6 +37,9 @@ pub use supervised::supervised;
 pub struct Options {
     /// Where clients attach.
     pub path: PathBuf,
+    /// Who may attach beside this process's user and root, as in [`Config`](crate::Config): the socket is opened to
+    /// all users then, and the engine looks who they are.
+    pub allowed_uids: Vec<u32>,
     /// The engine's program: it is to call [`supervised`] with its standard input. Asked for each start.
     pub program: Box<dyn FnMut(Program) -> Command>,
     /// Called once, when the first engine serves.
@@ -97,7 +100,7 @@ pub fn supervise(options: Options, wishes: Wishes) -> Result<(), EngineError> {
     // Each stream costs a descriptor here and two there.
     isolane_reactor::core::raise_descriptor_limit()
         .map_err(|error| EngineError::system("cannot have more descriptors", error))?;
-    let seat = Seat::take(&options.path)?;
+    let seat = Seat::take(&options.path, &options.allowed_uids)?;
     let shelf = Shelf::default();
     let mut supervisor = Supervisor {
         options,
