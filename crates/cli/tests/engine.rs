@@ -296,9 +296,12 @@ impl Replaceable {
     }
 
     /// Wants an upgrade to a program that is none, and hears why.
-    fn upgrades_in_vain(&self, content: &[u8], mode: u32, why: &str) {
+    fn upgrades_in_vain(&self, content: Option<&[u8]>, mode: u32, why: &str) {
         let (epoch, before) = (self.session.epoch(), self.log().len());
-        self.replace(content, mode);
+        match content {
+            Some(content) => self.replace(content, mode),
+            None => fs::remove_file(self.folder.path().join("isolane")).unwrap(),
+        }
         kill(self.supervisor.id(), "HUP");
         until(why, || self.log()[before..].contains(why).then_some(()));
         let file = self.folder.path().join("isolane");
@@ -330,11 +333,12 @@ const OTHER_VERSION: &[u8] = b"#!/bin/sh\nprintf '\\005\\000\\143\\000\\000\\000
 #[test]
 fn an_upgrade_to_a_program_that_is_none_leaves_the_engine_that_runs() {
     let engine = Replaceable::start();
-    engine.upgrades_in_vain(b"", 0o644, "Permission denied");
-    engine.upgrades_in_vain(b"#!/nowhere\n", 0o755, "No such file");
-    engine.upgrades_in_vain(b"#!/bin/sh\nexit 3\n", 0o755, "exit status: 3");
-    engine.upgrades_in_vain(OTHER_VERSION, 0o755, "version 99");
-    engine.upgrades_in_vain(b"#!/bin/sh\nexec </dev/null\nexec sleep 600\n", 0o755, "hung up");
+    engine.upgrades_in_vain(Some(b""), 0o644, "Permission denied");
+    engine.upgrades_in_vain(Some(b"#!/nowhere\n"), 0o755, "No such file");
+    engine.upgrades_in_vain(Some(b"#!/bin/sh\nexit 3\n"), 0o755, "exit status: 3");
+    engine.upgrades_in_vain(Some(OTHER_VERSION), 0o755, "version 99");
+    engine.upgrades_in_vain(Some(b"#!/bin/sh\nexec </dev/null\nexec sleep 600\n"), 0o755, "hung up");
+    engine.upgrades_in_vain(None, 0, "No such file");
     // Nor has it to be there when the engine dies.
     engine.kill_engine();
     engine.kill_engine();
@@ -343,6 +347,13 @@ fn an_upgrade_to_a_program_that_is_none_leaves_the_engine_that_runs() {
     kill(engine.supervisor.id(), "HUP");
     until("the next engine", || (engine.session.epoch() > epoch).then_some(()));
     is_served(&engine.session);
+    let file = engine.folder.path().join("isolane");
+    let anew = format!("the engine is started anew, from {}", file.display());
+    assert!(engine.log().contains(&anew), "{}", engine.log());
+    let version = format!("isolane {} ({})", env!("CARGO_PKG_VERSION"), file.display());
+    until("it says what it is", || {
+        engine.log().rsplit("started anew").next()?.contains(&version).then_some(())
+    });
 }
 
 #[test]

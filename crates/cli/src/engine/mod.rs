@@ -8,7 +8,7 @@ mod background;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -145,10 +145,10 @@ fn program() -> Result<Box<dyn FnMut(Program) -> Command>, Failure> {
     let path = std::env::current_exe().context("cannot find this program's file")?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     Ok(Box::new(move |program| {
-        // Without its file, what runs here is as good.
-        let is_newest = program == Program::Newest && path.is_file();
-        let file = if is_newest { &path } else { Path::new("/proc/self/exe") };
-        let mut command = Command::new(file);
+        let mut command = match program {
+            Program::Newest => Command::new(&path),
+            Program::Own => Command::new("/proc/self/exe"),
+        };
         command.args(&arguments).arg("--supervised");
         command
     }))

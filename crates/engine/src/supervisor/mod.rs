@@ -125,7 +125,10 @@ impl Supervisor {
         let started = Instant::now();
         let mut child = match self.next.take().map_or_else(|| self.start(self.program), Ok) {
             Ok(child) => child,
-            Err(error) if self.was_ready => return self.on_unstartable(&error),
+            // A program may run that has no file any more.
+            Err(error) if self.was_ready || self.program == Program::Newest => {
+                return self.on_unstartable(&error);
+            }
             Err(error) => return Err(error),
         };
         if child.stage() == Stage::Here {
@@ -212,7 +215,7 @@ impl Supervisor {
             self.prepare_next();
         }
         if self.attend_next(next, now)? && *aim == Aim::Serve {
-            log::info!("the engine is started anew");
+            log::info!("the engine is started anew, from {}", self.next.as_ref().map_or("", Child::file));
             self.program = Program::Newest;
             *aim = Aim::Replace(now + HALT_MAX);
             child.say(ToEngine::Halt);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use isolane_attach::control::{Wire, WireError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::reserve::Reserve;
 use crate::store::{Deposit, LINK_VERSION, Record, Store, ToEngine, ToSupervisor};
@@ -34,9 +34,11 @@ pub fn supervised(config: Config, link: OwnedFd) -> Result<(), EngineError> {
     if epoch > 1 {
         log::info!("engine {epoch} takes up what was kept: {} records", kept.len());
     }
+    let serves = describe(&config, epoch);
     let next = kept.last().map_or(0, |last| last.key + 1);
     let store = Arc::new(Store::of(Wire::new(link), next));
     let engine = Engine::resume(config, listener, epoch, Arc::clone(&store), kept)?;
+    log::info!("{serves}");
     store.tell(&ToSupervisor::Ready);
     let outcome = attend(&wire, &store, &engine);
     store.on_over();
@@ -44,6 +46,21 @@ pub fn supervised(config: Config, link: OwnedFd) -> Result<(), EngineError> {
         log::warn!("the engine ends though not everything was done within {} s", STOP_TIME_MAX.as_secs());
     }
     Ok(())
+}
+
+/// What serves, and where.
+fn describe(config: &Config, epoch: u64) -> String {
+    let file = std::env::current_exe()
+        .map_or_else(|_| "its file is unknown".into(), |file| file.display().to_string());
+    let cores: Vec<_> = config.cores.iter().map(usize::to_string).collect();
+    let mode = format!("{:?}", config.mode).to_lowercase();
+    format!(
+        "engine {epoch} serves: isolane {} ({file}), process {}, supervised by process {}; cores {}, mode {mode}",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        Pid::as_raw(getppid()),
+        cores.join(","),
+    )
 }
 
 /// What the supervisor has handed over.
