@@ -298,8 +298,16 @@ impl Control {
         }
     }
 
-    /// Answers what a client waits for.
+    /// Answers what a client waits for. An engine that ends refuses nothing, for its reasons are none: who has a
+    /// session asks the next engine, or hears that the session is over; who has none may knock again.
     fn answer(&mut self, session: u32, serial: u32, reply: &Reply) {
+        if matches!(reply, Reply::Refused(_)) && self.store.is_over() {
+            match self.clients.get_mut(&session) {
+                Some(client) if !client.is_stranger() => client.wait(serial),
+                _ => self.dismiss(session),
+            }
+            return;
+        }
         let Some(client) = self.clients.get_mut(&session) else { return };
         let outcome = client.answer(serial, reply);
         self.on_said_to(session, outcome);

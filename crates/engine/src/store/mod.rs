@@ -88,7 +88,10 @@ impl Store {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(wire) = &self.wire else { return Ok(key) };
         let message = ToSupervisor::Deposit { key, record: record.encode() };
-        wire.send(&message.encode(), descriptors, true).map_err(Unkept::Gone)?;
+        wire.send(&message.encode(), descriptors, true).map_err(|error| {
+            self.on_over();
+            Unkept::Gone(error)
+        })?;
         let mut state = self.state.lock();
         loop {
             if let Some(at) = state.deposited.iter().position(|(deposited, _)| *deposited == key) {
@@ -120,7 +123,12 @@ impl Store {
         self.changed.notify_all();
     }
 
-    /// The supervisor has gone.
+    /// Whether nothing is kept any more: the engine ends, or makes room for the next.
+    pub fn is_over(&self) -> bool {
+        self.state.lock().is_over
+    }
+
+    /// The supervisor has gone, or wants the engine to end.
     pub fn on_over(&self) {
         self.state.lock().is_over = true;
         self.changed.notify_all();
