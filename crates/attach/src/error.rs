@@ -1,17 +1,19 @@
 //! Why something is not to be had of an engine.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use isolane_ring::{Impossible, MemoryError};
 
 use crate::control::{WireError, remedy};
+use crate::default_path;
 
 /// Why something is not to be had of an engine.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// There is none.
-    #[error("no engine listens on {path}: {source}; start one with `isolane engine`")]
+    #[error("no engine listens on {path}: {source}; start one with `{}`", command(path))]
     NoEngine {
         /// Where one was looked for.
         path: PathBuf,
@@ -33,7 +35,8 @@ pub enum AttachError {
     },
     /// There is none, and none can be started.
     #[error(
-        "no engine listens on {path}, and none can be started: {why}; or start one with `isolane engine`"
+        "no engine listens on {path}, and none can be started: {why}; start one with `{}`",
+        command(path)
     )]
     NotStarted {
         /// Where one was looked for.
@@ -43,8 +46,8 @@ pub enum AttachError {
     },
     /// It is somebody's who might want to see what goes through it.
     #[error(
-        "the engine on {path} is of user {uid}, who is neither this process's nor root: choose another path, or name \
-         the user in ISOLANE_TRUST_UIDS if the engine may see all that goes through it"
+        "the engine on {path} is of user {uid}, who is neither this process's nor root: choose another path, or add \
+         the number {uid} to ISOLANE_TRUST_UIDS if the engine may see all that goes through it"
     )]
     Untrusted {
         /// Where it listens.
@@ -68,8 +71,22 @@ pub enum AttachError {
         /// What it did.
         why: String,
     },
+    /// It does not answer.
+    #[error(
+        "the engine on {path} has not answered within {patience:?}: see whether its process is stopped or has no \
+         processor to run on, else end it and start it again"
+    )]
+    Silent {
+        /// Where it listens.
+        path: PathBuf,
+        /// How long it had.
+        patience: Duration,
+    },
     /// The session is over: its supervisor has ended, or it has dropped this client.
-    #[error("the session with the engine is over: {0}; attach again")]
+    #[error(
+        "the session with the engine is over: {0}; attach again. Its streams can be taken back without loss \
+         (`into_std`, `isolane_stream_into_fd`)"
+    )]
     Over(String),
     /// The session's memory is used up.
     #[error(
@@ -122,10 +139,19 @@ impl From<AttachError> for io::Error {
             | AttachError::System { source, .. } => source.kind(),
             AttachError::NotStarted { .. } => io::ErrorKind::NotFound,
             AttachError::Untrusted { .. } | AttachError::Refused { .. } => io::ErrorKind::PermissionDenied,
+            AttachError::Silent { .. } => io::ErrorKind::TimedOut,
             AttachError::NoRoom { .. } => io::ErrorKind::OutOfMemory,
             AttachError::Over(_) | AttachError::Wire(WireError::Closed) => io::ErrorKind::ConnectionAborted,
             _ => io::ErrorKind::InvalidData,
         };
         io::Error::new(kind, error)
+    }
+}
+
+/// What starts an engine that listens there.
+fn command(path: &Path) -> String {
+    match path == default_path() {
+        true => "isolane engine".into(),
+        false => format!("isolane engine --socket {}", path.display()),
     }
 }

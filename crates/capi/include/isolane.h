@@ -21,8 +21,8 @@
  * says why, and isolane_error_text() who is at fault and what to do. Of any function:
  *
  *     EINVAL         an argument is wrong: a null pointer, a number out of range, an address that is none
- *     ECONNABORTED   the session is over: the engine has ended for good, or has dropped this program. Its
- *                    streams are lost; attach anew
+ *     ECONNABORTED   the session is over: the engine has ended for good, or has dropped this program. Attach
+ *                    again; streams are taken back without loss, with isolane_stream_into_fd()
  *     EPROTO         the engine breaks the rules of the shared memory, or has another version
  *     EIO            a bug in this library, or something that has no number
  *
@@ -106,8 +106,10 @@ enum {
  * The engine sees all that goes through it: it must be of this process's user, of root, or of a user whose number the
  * environment names in ISOLANE_TRUST_UIDS, separated by commas.
  *
+ * Where `path` is given, its folder must be there.
+ *
  * ENOENT, ECONNREFUSED: no engine listens there, and none could be started. EACCES: this user may not come to the socket.
- * EPERM: the engine is another user's, or does not serve this user, or not so much memory.
+ * EPERM: the engine is another user's, or does not serve this user, or not so much memory. ETIMEDOUT: it does not answer.
  */
 isolane_session *isolane_session_open(const char *path, size_t memory_bytes, int flags);
 
@@ -126,7 +128,7 @@ void isolane_session_close(isolane_session *session);
 /* ---- Options of streams ------------------------------------------------------------------------------------- */
 
 enum {
-	/* Bytes of the ring of what is received, rounded up to a power of two of at least 4096. 262144. */
+	/* Bytes of the ring of what is received, rounded up to a power of two of at least 4096; 1 << 30 at most. 262144. */
 	ISOLANE_RX_BYTES = 1,
 	/* Bytes of the ring of what is to be sent, likewise. 262144. */
 	ISOLANE_TX_BYTES = 2,
@@ -153,7 +155,7 @@ enum {
 /* The defaults: what NULL means wherever options are taken. */
 isolane_options *isolane_options_new(void);
 
-/* Sets one of ISOLANE_RX_BYTES and so on. */
+/* Sets one of ISOLANE_RX_BYTES and so on. EINVAL: there is no such option, or the value is larger than it can have. */
 int isolane_options_set(isolane_options *options, int option, uint64_t value);
 
 /* What was made with the options keeps them. */
@@ -180,7 +182,7 @@ isolane_stream *isolane_stream_connect(isolane_session *session, const char *add
  * those before.
  *
  * EPERM: the engine does not take the socket (it must be TCP, connected, without kernel TLS), or has no more
- * streams to give. ENOMEM: the session's memory is used up. EBADF.
+ * streams to give. ENOMEM: the session's memory is used up. EBADF, ENOTSOCK.
  */
 isolane_stream *isolane_stream_adopt(isolane_session *session, int fd, const isolane_options *options);
 

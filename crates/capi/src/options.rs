@@ -55,9 +55,10 @@ pub(crate) unsafe fn or_default(options: *const StreamOptions) -> StreamOptions 
 
 fn set(options: &mut StreamOptions, option: c_int, value: u64) -> Result<(), Failure> {
     let bytes = || usize::try_from(value).map_err(|_| TOO_MUCH);
+    let ring_bytes = || bytes().ok().filter(|bytes| *bytes <= RING_BYTES_MAX).ok_or(TOO_MUCH);
     match option {
-        ISOLANE_RX_BYTES => options.rx_bytes = bytes()?,
-        ISOLANE_TX_BYTES => options.tx_bytes = bytes()?,
+        ISOLANE_RX_BYTES => options.rx_bytes = ring_bytes()?,
+        ISOLANE_TX_BYTES => options.tx_bytes = ring_bytes()?,
         ISOLANE_PAST_BYTES => options.past_bytes = bytes()?,
         ISOLANE_PAST_BYTES_READ => options.past_bytes_read = bytes()?,
         ISOLANE_SPIN_NS => options.spin = Duration::from_nanos(value),
@@ -69,4 +70,6 @@ fn set(options: &mut StreamOptions, option: c_int, value: u64) -> Result<(), Fai
     Ok(())
 }
 
+/// Of no session's memory is there more by default for one ring.
+const RING_BYTES_MAX: usize = 1 << 30;
 const TOO_MUCH: Failure = Failure::Argument("a value is larger than the option can have: give less");

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use isolane_attach::Session;
 use isolane_attach::stream::{self, AdoptError, ReadHalf, StreamOptions, WriteHalf};
 use rustix::io::fcntl_dupfd_cloexec;
+use rustix::net::sockopt;
 
 use crate::border::{borrowed, give, owned, places, shared, take, text, timeout, values, without_signals};
 use crate::call::call;
@@ -263,6 +264,8 @@ pub(crate) unsafe fn adopt(
     // SAFETY: the same is asked.
     let theirs = unsafe { borrowed(fd)? };
     let ours = fcntl_dupfd_cloexec(theirs, FD_MIN).map_err(std::io::Error::from)?;
+    // The engine says only that it does not take it.
+    sockopt::socket_type(&ours).map_err(std::io::Error::from)?;
     let stream = without_signals(|| adopt(ours.into()))?;
     // SAFETY: it is open, for there is a duplicate; and from now on the stream's.
     drop(unsafe { owned(theirs) });

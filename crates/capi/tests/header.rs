@@ -27,6 +27,14 @@ fn the_header_declares_what_the_libraries_export() {
     assert_eq!(ours, declared);
 }
 
+/// Without a name of its own a program would look for it where it was linked.
+#[test]
+fn the_shared_library_has_a_name_of_its_own() {
+    let output = Command::new("readelf").arg("-d").arg(built("libisolane.so")).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(told.contains("Library soname: [libisolane.so]"), "{told}");
+}
+
 #[test]
 fn the_numbers_of_the_header_are_those_of_the_sources() {
     let (header, sources) = (header(), sources());
@@ -142,8 +150,12 @@ fn names(signatures: &Signatures) -> BTreeSet<String> {
     signatures.keys().cloned().collect()
 }
 
+fn built(library: &str) -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name(library)
+}
+
 fn exported(options: &[&str], library: &str) -> BTreeSet<String> {
-    let library = std::env::current_exe().unwrap().with_file_name(library);
+    let library = built(library);
     let output = Command::new("nm").args(options).arg("--defined-only").arg(&library).output();
     let output = output.expect("nm is there wherever there is a C compiler");
     assert!(output.status.success(), "{}: {}", library.display(), String::from_utf8_lossy(&output.stderr));

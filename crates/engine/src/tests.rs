@@ -16,12 +16,12 @@ use isolane_reactor::Mode;
 use isolane_ring::{Bell, Flag, Memory, PAGE_SIZE};
 use rustix::fd::AsFd;
 use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with, socketpair,
 };
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 
-use crate::store::{Deposit, Record, Store};
+use crate::store::{Deposit, Record, Store, ToSupervisor};
 use crate::{Config, Engine, listen, stream};
 
 struct Fixture {
@@ -31,12 +31,17 @@ struct Fixture {
 
 impl Fixture {
     fn new(change: impl FnOnce(&mut Config)) -> Fixture {
+        Fixture::with(Store::none(), change)
+    }
+
+    fn with(store: impl Into<Arc<Store>>, change: impl FnOnce(&mut Config)) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         let core = isolane_reactor::core::usable().unwrap()[0];
         let mut config = Config::new(vec![core]);
         config.mode = Mode::Sleep;
         change(&mut config);
-        let engine = Engine::start(config, listen(&folder.path().join("sock")).unwrap()).unwrap();
+        let listener = listen(&folder.path().join("sock")).unwrap();
+        let engine = Engine::resume(config, listener, 1, store, Vec::new()).unwrap();
         Fixture { engine, folder }
     }
 
@@ -45,12 +50,11 @@ impl Fixture {
     }
 
     fn attach(&self) -> Result<Session, AttachError> {
-        Session::open(&Options {
-            path: self.path(),
-            memory_bytes: 4 << 20,
-            starts: false,
-            ..Options::default()
-        })
+        Session::open(&self.options())
+    }
+
+    fn options(&self) -> Options {
+        Options { path: self.path(), memory_bytes: 4 << 20, starts: false, ..Options::default() }
     }
 
     /// A connection on which nothing was said.
@@ -167,6 +171,38 @@ fn a_user_who_is_not_allowed_is_told_so_at_once_and_how_to_be() {
     fixture.serves_others();
     let fixture = Fixture::new(|config| config.allowed_uids = vec![OTHER]);
     drop(attach_as_other(&fixture).unwrap());
+}
+
+/// What is refused for want of a supervisor would be granted by the next engine.
+#[test]
+fn an_engine_that_ends_refuses_nothing() {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let store = Arc::new(Store::of(Wire::new(ours), 0));
+    let fixture = Fixture::with(Arc::clone(&store), |_| {});
+    let supervisor = Wire::new(theirs);
+    let deposited = || match heard(&supervisor) {
+        ToSupervisor::Deposit { key, .. } => key,
+        other => panic!("{other:?}"),
+    };
+    let options = fixture.options();
+    let session = std::thread::spawn(move || Session::open(&options).unwrap());
+    // The session and its port.
+    (0..2).for_each(|_| store.on_deposited(deposited(), true));
+    let session = session.join().unwrap();
+    let asking = std::thread::spawn(move || session.open_queue(4).unwrap_err());
+    deposited();
+    store.on_over();
+    let (told, _, _) = fixture.greet();
+    assert_eq!(told, None, "one who has no session may knock again");
+    assert!(!asking.is_finished(), "it has an answer, though the next engine may have another");
+    drop(fixture);
+    let error = asking.join().unwrap();
+    assert!(matches!(error, AttachError::Over(_)), "{error}");
+}
+
+fn heard(wire: &Wire) -> ToSupervisor {
+    ToSupervisor::decode(&wire.receive(true).unwrap().unwrap().bytes).unwrap()
 }
 
 #[test]
@@ -426,7 +462,11 @@ fn more_than_the_limits_is_refused_and_says_how_much_may_be_had() {
         ..Options::default()
     })
     .unwrap_err();
-    assert!(error.to_string().contains("at most 4194304 bytes"), "{error}");
+    assert!(matches!(error, AttachError::Refused { .. }), "{error}");
+    assert!(
+        error.to_string().contains("at most 4194304 bytes") && error.to_string().contains("--memory-max"),
+        "{error}"
+    );
     let session = fixture.attach().unwrap();
     let queues = [session.open_queue(4).unwrap(), session.open_queue(4).unwrap()];
     let error = session.open_queue(4).unwrap_err();
@@ -471,7 +511,7 @@ fn a_socket_that_a_dead_engine_left_is_replaced_and_a_living_ones_is_not() {
 fn a_stream_that_the_next_engine_cannot_take_up_ends_alone() {
     let page = PAGE_SIZE as u64;
     let memory = Memory::create("client", 16 * PAGE_SIZE).unwrap();
-    let (wire, theirs) = rustix::net::socketpair(
+    let (wire, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,

@@ -45,9 +45,7 @@ pub enum MemoryError {
         source: io::Error,
     },
     /// Its size is not one that can be used.
-    #[error(
-        "shared memory of {bytes} bytes cannot be used: it must be whole pages of {PAGE_SIZE}, at most {bytes_max} bytes"
-    )]
+    #[error("shared memory of {bytes} bytes cannot be used: it must be {}", size_rule(*bytes, *bytes_max))]
     Size {
         /// Its bytes.
         bytes: u64,
@@ -77,6 +75,14 @@ pub enum MemoryError {
         /// Bytes of the memory.
         bytes: usize,
     },
+}
+
+/// What a size breaks.
+fn size_rule(bytes: u64, bytes_max: usize) -> String {
+    match bytes > bytes_max as u64 {
+        true => format!("at most {bytes_max} bytes"),
+        false => format!("whole pages of {PAGE_SIZE}, at least one"),
+    }
 }
 
 impl Memory {

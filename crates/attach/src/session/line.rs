@@ -46,22 +46,23 @@ struct Asked {
     descriptors: Vec<OwnedFd>,
 }
 
-/// Says hello and waits for the answer.
+/// Says hello and waits for the answer, for so long.
 pub(super) fn greet(
     wire: &Wire,
     memory: &Memory,
     life: BorrowedFd<'_>,
     path: &Path,
+    patience: Duration,
 ) -> Result<Welcome, AttachError> {
     let stranger = |why: String| AttachError::Stranger { path: path.to_owned(), why };
-    let until = Instant::now() + GREETING;
+    let until = Instant::now() + patience;
     say_hello(wire, memory, life)?;
     loop {
         let timeout =
             Timespec::try_from(until.saturating_duration_since(Instant::now())).expect("short enough");
         let count = poll(&mut [PollFd::new(wire, PollFlags::IN)], Some(&timeout));
         if count.map_err(|error| AttachError::system("cannot wait for the engine", error))? == 0 {
-            return Err(stranger(format!("no answer within {} s", GREETING.as_secs())));
+            return Err(AttachError::Silent { path: path.to_owned(), patience });
         }
         let packet = match wire.receive(false) {
             Ok(Some(packet)) => packet,
@@ -305,6 +306,4 @@ impl fmt::Debug for Line {
 
 /// The serial number of the greeting.
 const FIRST: u32 = 1;
-/// How long the greeting may take.
-const GREETING: Duration = Duration::from_secs(10);
 const CLOSED: &str = "the engine has closed the connection, or ended with its supervisor";

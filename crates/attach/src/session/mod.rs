@@ -65,7 +65,8 @@ pub struct Options {
     /// Bytes of the session's memory, a multiple of the page. Pages are taken once touched.
     pub memory_bytes: usize,
     /// Start an engine where none listens: the program `isolane` that the variable `ISOLANE` names, else the one
-    /// beside this program, else the one in the PATH. It ends once nobody has been attached for 30 s.
+    /// beside this program, else the one in the PATH. It ends once nobody has been attached for 30 s. The folder of
+    /// [`Options::path`] must be there, unless that is the [`default_path`].
     pub starts: bool,
     /// Users whose engine is attached to, besides this process's own and root: an engine sees all that goes through
     /// it. Numbers, by default those that the variable `ISOLANE_TRUST_UIDS` names, separated by commas.
@@ -302,15 +303,27 @@ impl Drop for Inner {
 fn reach(options: &Options, memory: &Memory, life: BorrowedFd<'_>) -> Result<(Wire, Welcome), AttachError> {
     let path = &options.path;
     let until = Instant::now() + PATIENCE;
+    let mut starts = 0;
     loop {
         let outcome = dial(options)
             .map(Wire::new)
-            .and_then(|wire| line::greet(&wire, memory, life, path).map(|welcome| (wire, welcome)));
+            .and_then(|wire| line::greet(&wire, memory, life, path, GREETING).map(|welcome| (wire, welcome)));
         let error = match outcome {
-            Err(error @ AttachError::NoEngine { .. }) if options.starts => match start::start(path) {
-                Ok(()) => error,
-                Err(why) => AttachError::NotStarted { path: path.clone(), why },
-            },
+            Err(AttachError::NoEngine { .. }) if options.starts => {
+                starts += 1;
+                let why = match start::start(path) {
+                    Ok(program) if starts == STARTS_MAX => {
+                        let program = program.display();
+                        let why = format!(
+                            "{program} was started {starts} times, and no engine stays; is it an `isolane`?"
+                        );
+                        return Err(AttachError::NotStarted { path: path.clone(), why });
+                    }
+                    Ok(program) => format!("{} was started, and no engine stays", program.display()),
+                    Err(why) => why,
+                };
+                AttachError::NotStarted { path: path.clone(), why }
+            }
             // It was killed, or had just decided to end.
             Err(error @ AttachError::Wire(WireError::Closed)) => error,
             outcome => return outcome,
@@ -346,5 +359,9 @@ fn dial(options: &Options) -> Result<OwnedFd, AttachError> {
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long the greeting may take.
+const GREETING: Duration = Duration::from_secs(10);
+/// How often an engine is started: one may be told to end as soon as it is there.
+const STARTS_MAX: u32 = 3;
 /// What is said first.
 const HELLO: Request = Request::Hello(Hello { version: VERSION });

@@ -26,7 +26,7 @@ fn the_engine_of_another_user_is_told_nothing_unless_it_is_trusted() {
     let listener = listener_of(STRANGER, &options.path);
     let error = Session::open(&options).unwrap_err();
     assert!(matches!(error, AttachError::Untrusted { uid: STRANGER, .. }), "{error}");
-    assert!(error.to_string().contains("user 54321"), "{error}");
+    assert!(error.to_string().contains("add the number 54321 to ISOLANE_TRUST_UIDS"), "{error}");
     let wire = Wire::new(accept(&listener).unwrap());
     assert!(matches!(wire.receive(true), Err(WireError::Closed)), "it was told something");
 
@@ -39,6 +39,30 @@ fn the_engine_of_another_user_is_told_nothing_unless_it_is_trusted() {
         let error = session.join().unwrap().unwrap_err();
         assert!(matches!(error, AttachError::Refused { .. }), "{error}");
     });
+}
+
+/// As one that is stopped: the kernel lets its clients in.
+#[test]
+fn an_engine_that_does_not_answer_is_told_from_one_that_speaks_otherwise() {
+    let (ours, _engine) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let memory = Memory::create("session", 1 << 20).unwrap();
+    let life = pipe_with(PipeFlags::CLOEXEC).unwrap().0;
+    let patience = Duration::from_millis(5);
+    let error =
+        line::greet(&Wire::new(ours), &memory, life.as_fd(), Path::new("/e.sock"), patience).unwrap_err();
+    assert!(matches!(error, AttachError::Silent { .. }), "{error}");
+    assert!(error.to_string().contains("/e.sock has not answered within 5ms"), "{error}");
+    assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::TimedOut);
+}
+
+#[test]
+fn who_finds_no_engine_is_told_what_starts_one_there() {
+    let starts = |path: PathBuf| {
+        AttachError::NoEngine { path, source: std::io::ErrorKind::NotFound.into() }.to_string()
+    };
+    assert!(starts(default_path()).ends_with("`isolane engine`"));
+    assert!(starts("/x/e.sock".into()).ends_with("`isolane engine --socket /x/e.sock`"));
 }
 
 /// The kernel keeps who has called `listen`.

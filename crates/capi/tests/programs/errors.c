@@ -79,8 +79,10 @@ static void wrong_arguments_are_refused(isolane_session *session)
 	isolane_options *options = isolane_options_new();
 	CHECK_MINUS(isolane_options_set(options, 0, 0), EINVAL, "no such option");
 	CHECK_MINUS(isolane_options_set(options, ISOLANE_CORE, (uint64_t)1 << 32), EINVAL, "larger");
-	CHECK(isolane_options_set(options, ISOLANE_RX_BYTES, UINT64_MAX) == 0);
-	CHECK(isolane_options_set(options, ISOLANE_TX_BYTES, UINT64_MAX) == 0);
+	CHECK_MINUS(isolane_options_set(options, ISOLANE_RX_BYTES, (uint64_t)1 << 40), EINVAL, "larger");
+	CHECK_MINUS(isolane_options_set(options, ISOLANE_TX_BYTES, UINT64_MAX), EINVAL, "larger");
+	CHECK(isolane_options_set(options, ISOLANE_RX_BYTES, 1 << 30) == 0);
+	CHECK(isolane_options_set(options, ISOLANE_TX_BYTES, 1 << 30) == 0);
 	CHECK_FAILS(isolane_stream_adopt(session, fd, options), ENOMEM, "attach with more memory");
 	CHECK(isolane_options_set(options, ISOLANE_RX_BYTES, 0) == 0);
 	CHECK(isolane_options_set(options, ISOLANE_TX_BYTES, 1 << 20) == 0);
@@ -95,15 +97,21 @@ static void wrong_arguments_are_refused(isolane_session *session)
 	CHECK_FAILS(isolane_stream_adopt(session, -1, NULL), EBADF, "-1 is no descriptor");
 	CHECK_FAILS(isolane_stream_adopt(session, 1 << 20, NULL), EBADF, "isolane_stream_adopt");
 	int null = open("/dev/null", O_RDONLY);
-	CHECK_FAILS(isolane_stream_adopt(session, null, NULL), EPERM, "refuses");
+	CHECK_FAILS(isolane_stream_adopt(session, null, NULL), ENOTSOCK, "isolane_stream_adopt");
 	CHECK_FAILS(isolane_listener_from_fd(session, null, NULL), ENOTSOCK, "isolane_listener_from_fd");
 	CHECK_FAILS(isolane_listener_from_fd(session, fd, NULL), EINVAL, "call listen()");
 	CHECK_FAILS(isolane_listener_from_fd(session, -7, NULL), EBADF, "-7");
 	CHECK(close(null) == 0);
 	CHECK_FAILS(isolane_poller_new(session, UINT32_MAX), ENOMEM, "attach with more memory");
-	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, ISOLANE_DONT_START), ENOENT, "`isolane engine`");
+	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, ISOLANE_DONT_START), ENOENT,
+	            "`isolane engine --socket /no/such/engine`");
 	CHECK(setenv("ISOLANE", "/no/such/program", 1) == 0);
-	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, 0), ENOENT, "/no/such/program");
+	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/no/such/program");
+	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, 0), ENOENT, "no folder /no/such");
+	CHECK(setenv("ISOLANE", "/bin/false", 1) == 0);
+	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/bin/false has said nothing");
+	CHECK(setenv("ISOLANE", "/bin/true", 1) == 0);
+	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/bin/true was started");
 	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, 2), EINVAL, "ISOLANE_DONT_START");
 
 	/* What could not be adopted is what it was. */
@@ -242,7 +250,7 @@ static void the_end_of_the_engine_is_told(isolane_session *session)
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
-	CHECK_FAILS(isolane_session_open(argv[1], 4095, 0), EINVAL, "4095 bytes");
+	CHECK_FAILS(isolane_session_open(argv[1], 4095, 0), EINVAL, "whole pages of 4096");
 	isolane_session *session = isolane_session_open(argv[1], 4 << 20, 0);
 	CHECK(session != NULL);
 	nothing_is_refused(session);

@@ -7,7 +7,7 @@ use isolane_attach::control::{
     End, Hello, Object, Open, OpenPort, OpenQueue, Packet, Reply, Request, VERSION, Welcome, remedy,
 };
 use isolane_ring::entries::{Receiver, Sender};
-use isolane_ring::{Bell, Memory, refuse_gifts};
+use isolane_ring::{Bell, Memory, MemoryError, refuse_gifts};
 
 use super::client::{Attached, ClosingQueue, Held, Stage, UNASKED};
 use super::door::Peer;
@@ -114,7 +114,13 @@ impl Control {
         let Some(client) = self.clients.get_mut(&session) else { return Err(Denied::gone()) };
         let limits = self.config.limits;
         let bytes_max = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
-        let memory = Memory::open(memfd, bytes_max).map_err(hostile)?;
+        let memory = Memory::open(memfd, bytes_max).map_err(|error| match error {
+            MemoryError::Size { bytes, .. } if bytes > limits.memory_bytes => Denied::Refused(format!(
+                "it has {bytes} bytes of memory, and may have at most {bytes_max} bytes; attach with less, or start the \
+                 engine with a higher limit (`--memory-max`)"
+            )),
+            error => hostile(error),
+        })?;
         let Some(wire) = client.wire() else { return Err(Denied::gone()) };
         let Peer { pid, uid } = client.peer();
         let life = life.ok_or(Denied::Hostile("a descriptor is missing".into()))?;
