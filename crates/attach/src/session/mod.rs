@@ -128,10 +128,21 @@ impl Session {
     /// # Errors
     /// [`AttachError`].
     pub fn open(options: &Options) -> Result<Session, AttachError> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match Session::open_once(options, until) {
+                // It has ended before all was there: the next one may be had.
+                Err(AttachError::Over(_)) if Instant::now() < until => std::thread::sleep(PAUSE),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn open_once(options: &Options, until: Instant) -> Result<Session, AttachError> {
         let memory = Memory::create("isolane-session", options.memory_bytes)?;
         let (life, theirs) = pipe_with(PipeFlags::CLOEXEC)
             .map_err(|error| AttachError::system("cannot make a pipe", error))?;
-        let (wire, welcome) = reach(options, &memory, theirs.as_fd())?;
+        let (wire, welcome) = reach(options, &memory, theirs.as_fd(), until)?;
         drop(theirs);
         let line = Line::start(wire, welcome.epoch)?;
         let mut arena = Arena::new(memory.bytes());
@@ -300,9 +311,13 @@ impl Drop for Inner {
 }
 
 /// Dials until an engine answers: one may have to be started, or may be killed in the middle of the greeting.
-fn reach(options: &Options, memory: &Memory, life: BorrowedFd<'_>) -> Result<(Wire, Welcome), AttachError> {
+fn reach(
+    options: &Options,
+    memory: &Memory,
+    life: BorrowedFd<'_>,
+    until: Instant,
+) -> Result<(Wire, Welcome), AttachError> {
     let path = &options.path;
-    let until = Instant::now() + PATIENCE;
     let mut starts = 0;
     loop {
         let outcome = dial(options)
@@ -311,18 +326,13 @@ fn reach(options: &Options, memory: &Memory, life: BorrowedFd<'_>) -> Result<(Wi
         let error = match outcome {
             Err(AttachError::NoEngine { .. }) if options.starts => {
                 starts += 1;
-                let why = match start::start(path) {
-                    Ok(program) if starts == STARTS_MAX => {
-                        let program = program.display();
-                        let why = format!(
-                            "{program} was started {starts} times, and no engine stays; is it an `isolane`?"
-                        );
-                        return Err(AttachError::NotStarted { path: path.clone(), why });
-                    }
-                    Ok(program) => format!("{} was started, and no engine stays", program.display()),
-                    Err(why) => why,
-                };
-                AttachError::NotStarted { path: path.clone(), why }
+                let unstarted = start::start(path, starts);
+                let is_hopeless = unstarted.is_hopeless;
+                let error = AttachError::NotStarted { path: path.clone(), why: unstarted.why };
+                if is_hopeless {
+                    return Err(error);
+                }
+                error
             }
             // It was killed, or had just decided to end.
             Err(error @ AttachError::Wire(WireError::Closed)) => error,
@@ -361,7 +371,5 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long the greeting may take.
 const GREETING: Duration = Duration::from_secs(10);
-/// How often an engine is started: one may be told to end as soon as it is there.
-const STARTS_MAX: u32 = 3;
 /// What is said first.
 const HELLO: Request = Request::Hello(Hello { version: VERSION });

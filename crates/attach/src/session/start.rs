@@ -7,26 +7,48 @@ use std::process::{Command, Stdio};
 
 use super::default_path;
 
-/// Starts an engine that listens on `path`, and returns its program once it does. It outlives this process, and ends
-/// once nobody has been attached for a while.
-///
-/// # Errors
-/// Why there is none: also if another has just been started.
-pub(super) fn start(path: &Path) -> Result<PathBuf, String> {
-    check(path)?;
-    let program = program().ok_or("the program `isolane` is not found; name it in the variable ISOLANE")?;
+/// What is to be said if there is no engine.
+#[derive(Debug)]
+pub(super) struct Unstarted {
+    pub why: String,
+    /// Nor will there be one, however often it is tried.
+    pub is_hopeless: bool,
+}
+
+/// Starts an engine that listens on `path`, for the `times`th time, and returns once it does, or another may, or none
+/// will. It outlives this process, and ends once nobody has been attached for a while.
+pub(super) fn start(path: &Path, times: u32) -> Unstarted {
+    match run(path) {
+        // It may have been told to end at once.
+        Ok(program) => Unstarted {
+            why: format!(
+                "{} was started {times} times, and no engine stays; is it an `isolane`?",
+                program.display()
+            ),
+            is_hopeless: times >= TIMES_MAX,
+        },
+        Err(unstarted) => unstarted,
+    }
+}
+
+/// Starts the program, and waits until it has gone into the background.
+fn run(path: &Path) -> Result<PathBuf, Unstarted> {
+    let hopeless = |why: String| Unstarted { why, is_hopeless: true };
+    check(path).map_err(hopeless)?;
+    let program = program().ok_or_else(|| hopeless(NO_PROGRAM.into()))?;
     let mut command = Command::new(&program);
     command.args(["--log-level", "warn", "engine", "--background", "--idle-max", IDLE_MAX, "--socket"]);
     command.arg(path).stdin(Stdio::null()).stdout(Stdio::null());
-    let output = command.output().map_err(|error| format!("{}: {error}", program.display()))?;
+    let output = command.output().map_err(|error| hopeless(format!("{}: {error}", program.display())))?;
     let told = String::from_utf8_lossy(&output.stderr);
     match (output.status.success(), told.trim()) {
         (true, _) => Ok(program),
         (false, "") => {
             let (program, status) = (program.display(), output.status);
-            Err(format!("{program} has said nothing and ended with {status}; is it an `isolane`?"))
+            Err(hopeless(format!("{program} has said nothing and ended with {status}; is it an `isolane`?")))
         }
-        (false, told) => Err(told.to_owned()),
+        // Somebody else may have been faster.
+        (false, told) => Err(Unstarted { why: told.to_owned(), is_hopeless: false }),
     }
 }
 
@@ -60,6 +82,9 @@ fn find(mut folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
 
 const NAME: &str = "isolane";
 const IDLE_MAX: &str = "30s";
+/// How often it is worth while to start an engine that does not stay.
+const TIMES_MAX: u32 = 3;
+const NO_PROGRAM: &str = "the program `isolane` is not found; name it in the variable ISOLANE";
 
 #[cfg(test)]
 mod tests {
@@ -69,10 +94,10 @@ mod tests {
     fn no_engine_is_started_for_a_path_that_is_none_and_no_folder_made() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing");
-        let why = start(&missing.join("sock")).unwrap_err();
-        assert!(why.contains(missing.to_str().unwrap()), "{why}");
+        let Unstarted { why, is_hopeless } = start(&missing.join("sock"), 1);
+        assert!(why.contains(missing.to_str().unwrap()) && is_hopeless, "{why}");
         assert!(!missing.exists());
-        assert!(start(Path::new("")).unwrap_err().contains("the path"));
+        assert!(start(Path::new(""), 1).why.contains("the path"));
         assert!(check(&folder.path().join("sock")).is_ok() && check(Path::new("sock")).is_ok());
     }
 

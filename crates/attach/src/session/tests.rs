@@ -65,6 +65,26 @@ fn who_finds_no_engine_is_told_what_starts_one_there() {
     assert!(starts("/x/e.sock".into()).ends_with("`isolane engine --socket /x/e.sock`"));
 }
 
+#[test]
+fn an_engine_that_ends_while_a_session_is_opened_is_not_the_last_that_is_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { path: folder.path().join("sock"), starts: false, ..Options::default() };
+    let listener = listener_of(geteuid().as_raw(), &options.path);
+    let session = std::thread::spawn(move || Session::open(&options));
+    let wire = Wire::new(accept(&listener).unwrap());
+    wire.receive(true).unwrap().unwrap();
+    let (cores, limits) = (vec![0], Limits::default());
+    let welcome = Welcome { version: VERSION, session: 1, epoch: 1, cores, limits };
+    wire.send(&Reply::Welcome(welcome).encode(1), &[], true).unwrap();
+    assert!(matches!(heard(&wire).1, Request::OpenPort(_)));
+    drop(wire);
+    let next = Wire::new(in_time("nobody tries again", move || accept(&listener).unwrap()));
+    next.receive(true).unwrap().unwrap();
+    next.send(&Reply::Refused("it is enough".into()).encode(1), &[], true).unwrap();
+    let error = session.join().unwrap().unwrap_err();
+    assert!(matches!(error, AttachError::Refused { .. }), "{error}");
+}
+
 /// The kernel keeps who has called `listen`.
 fn listener_of(uid: u32, path: &Path) -> OwnedFd {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
