@@ -1,7 +1,8 @@
 //! Calls on a kernel's TCP socket that another process has, too: bytes go between it and a ring.
 //!
-//! The flags of such a socket belong to all who have it, so that no call here waits, whatever O_NONBLOCK says
-//! ([`Writer::peek_from`] and [`Reader::send_to`] ask for that alone), and none raises SIGPIPE. What is peeked
+//! The flags of such a socket belong to all who have it, so that no call here waits for the peer, whatever O_NONBLOCK
+//! says ([`Writer::peek_from`] and [`Reader::send_to`] ask for that alone), and none raises SIGPIPE. Calls do wait
+//! for the socket's lock, as long as another one is in the middle of a call of its own. What is peeked
 //! stays in the kernel until [`discard`]. It is not a stream: who calls what when, and what is published, is
 //! the caller's.
 //!
