@@ -150,7 +150,7 @@ impl From<AttachError> for io::Error {
 
 /// What starts an engine that listens there.
 fn command(path: &Path) -> String {
-    match path == default_path() {
+    match path == Path::new("") || path == default_path() {
         true => "isolane engine".into(),
         false => format!("isolane engine --socket {}", path.display()),
     }

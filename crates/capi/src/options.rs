@@ -70,6 +70,6 @@ fn set(options: &mut StreamOptions, option: c_int, value: u64) -> Result<(), Fai
     Ok(())
 }
 
-/// Of no session's memory is there more by default for one ring.
+/// As much as an engine lets a session have in all, unless it is told otherwise.
 const RING_BYTES_MAX: usize = 1 << 30;
 const TOO_MUCH: Failure = Failure::Argument("a value is larger than the option can have: give less");

@@ -62,6 +62,7 @@ fn who_finds_no_engine_is_told_what_starts_one_there() {
         AttachError::NoEngine { path, source: std::io::ErrorKind::NotFound.into() }.to_string()
     };
     assert!(starts(default_path()).ends_with("`isolane engine`"));
+    assert!(starts(PathBuf::new()).ends_with("`isolane engine`"));
     assert!(starts("/x/e.sock".into()).ends_with("`isolane engine --socket /x/e.sock`"));
 }
 
