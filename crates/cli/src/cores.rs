@@ -1,10 +1,12 @@
 //! Lists of cores on the command line.
 
+use isolane_host::Cores;
+
 use crate::failure::{Context, Failure};
 
-/// One of them.
-pub fn parse_core(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "it is no core; write their numbers, as in 0,1".into())
+/// Parses numbers and ranges: `0,1` or `0-3,8`.
+pub fn parse_cores(text: &str) -> Result<Cores, String> {
+    text.parse::<Cores>().map_err(|error| error.to_string())
 }
 
 /// The cores that this process may use.
@@ -12,17 +14,13 @@ pub fn usable() -> Result<Vec<usize>, Failure> {
     isolane_reactor::core::usable().context("cannot find out which cores may be used")
 }
 
-/// Those that were asked for, each once and usable.
+/// Those that were asked for, if they are usable.
 pub fn checked(asked: &[usize]) -> Result<Vec<usize>, Failure> {
     let usable = usable()?;
-    for (at, core) in asked.iter().enumerate() {
+    for core in asked {
         if !usable.contains(core) {
             return Err(Failure::new(format!("cannot use core {core}"), "this process may not run there")
                 .remedy(format!("choose from {usable:?}")));
-        }
-        if asked[..at].contains(core) {
-            return Err(Failure::new(format!("core {core} is given twice"), "one reactor runs on a core")
-                .remedy("name every core once"));
         }
     }
     Ok(asked.to_vec())
@@ -39,9 +37,9 @@ mod tests {
     }
 
     #[test]
-    fn a_core_is_given_once() {
-        let core = usable().unwrap()[0];
-        let failure = checked(&[core, core]).unwrap_err();
-        assert!(failure.to_string().contains("twice"), "{failure}");
+    fn cores_are_numbers_and_ranges_each_given_once() {
+        assert_eq!(parse_cores("0-2,8").unwrap().as_slice(), [0, 1, 2, 8]);
+        assert!(parse_cores("0,1-3,2").unwrap_err().contains("core 2 is given twice"));
+        assert!(parse_cores("first").unwrap_err().contains("write a list as 0,1 or 0-3,8"));
     }
 }

@@ -23,6 +23,16 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds_each).map_err(|_| format!("`{text}` is too long"))
 }
 
+/// Parses a time that is far from a second, so that one without a unit is a mistake.
+pub fn parse_time_with_unit(text: &str) -> Result<Duration, String> {
+    match text.ends_with(|c: char| c.is_ascii_digit() || c == '.')
+        && !text.trim_matches(['0', '.']).is_empty()
+    {
+        true => Err(format!("`{text}` has no unit: write for example {text}us or {text}ms")),
+        false => parse_time(text),
+    }
+}
+
 /// A rate or size for people: `1.5 GiB`.
 pub fn show_bytes(bytes: f64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -46,6 +56,14 @@ mod tests {
         assert_eq!(parse_time("250ms"), Ok(Duration::from_millis(250)));
         assert!(parse_time("5 parsecs").unwrap_err().contains("unknown unit"));
         assert!(parse_time("").is_err());
+    }
+
+    #[test]
+    fn a_short_time_needs_its_unit() {
+        assert_eq!(parse_time_with_unit("50us"), Ok(Duration::from_micros(50)));
+        assert_eq!(parse_time_with_unit("0"), Ok(Duration::ZERO));
+        assert!(parse_time_with_unit("3").unwrap_err().contains("write for example 3us"));
+        assert!(parse_time_with_unit("").is_err());
     }
 
     #[test]

@@ -393,7 +393,7 @@ fn errors_say_what_to_do() {
         (&["info", "nvme+tcp://127.0.0.1:1"][..], "is a target listening there"),
         (&["serve", "mem:lots"][..], "as in mem:1G"),
         (&["serve", "/no/such/file"][..], "size="),
-        (&["serve", "--cores", "4096"][..], "choose from"),
+        (&["serve", "--cores", "1000"][..], "choose from"),
         (&["serve", "--nqn", "nqn.x:a?b"][..], "give a name such as"),
         (&["copy", "/no/such/file", "/tmp/x"][..], "check the path"),
         (&["copy", "/dev/null", "/tmp"][..], "name a file"),
@@ -408,7 +408,7 @@ fn arguments_that_are_no_addresses_or_cores_say_how_they_are_written() {
     for (arguments, form) in [
         (&["serve", "--listen", "localhost"][..], "[::1]:4420"),
         (&["serve", "--advertise", "10.0.0.1"][..], "127.0.0.1:4420"),
-        (&["serve", "--cores", "0-1"][..], "as in 0,1"),
+        (&["serve", "--cores", "0:1"][..], "a list as 0,1 or 0-3"),
     ] {
         let error = fail(arguments);
         assert!(error.contains(form), "{arguments:?}: {error}");

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use isolane_attach::stream::Stream;
 use isolane_attach::{AttachError, Options, Session, Watcher};
 
 /// A running `isolane engine`, ended with the test.
@@ -76,6 +78,13 @@ impl Drop for Engine {
         let _ = self.supervisor.kill();
         let _ = self.supervisor.wait();
     }
+}
+
+/// A connection over loopback, and its other end.
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (socket, listener.accept().unwrap().0)
 }
 
 /// What a session's watcher has heard.
@@ -256,6 +265,55 @@ fn the_engine_dies_with_its_supervisor_and_clients_get_an_error_instead_of_silen
     assert!(line.starts_with("listening on"));
     kill(again.id(), "TERM");
     assert!(again.wait().unwrap().success());
+}
+
+#[test]
+fn sigusr1_prints_who_is_attached_and_what_they_have_and_nothing_ends() {
+    let engine = Engine::start(&[]);
+    let (session, pid) = (engine.attach().unwrap(), engine.pid());
+    let _queue = session.open_queue(16).unwrap();
+    let (socket, _peer) = connection();
+    let _stream = Stream::adopt(&session, socket).unwrap();
+    engine.signal("USR1");
+    until("there is an overview", || engine.log().contains("MiB of memory").then_some(()));
+    let (log, who) = (engine.log(), std::process::id());
+    assert!(log.contains(&format!("engine 1, process {pid}: 1 sessions, of 256 at most\n")), "{log}");
+    assert!(log.contains(&format!("session {}, the client of process {who} of user", session.id())), "{log}");
+    assert!(log.contains(": 1 streams, 0 volumes, ") && log.contains(" queues, 4 MiB of memory"), "{log}");
+    is_served(&session);
+    assert_eq!(engine.pid(), pid);
+}
+
+#[test]
+fn signals_that_come_to_the_engine_itself_end_nothing_and_the_log_says_whom_to_send_them_to() {
+    let engine = Engine::start(&[]);
+    let (session, pid) = (engine.attach().unwrap(), engine.pid());
+    for signal in ["HUP", "INT", "TERM", "USR1"] {
+        let before = engine.log().len();
+        kill(pid, signal);
+        let told = format!("its supervisor is process {}", engine.supervisor.id());
+        until("the log says so", || engine.log()[before..].contains(&told).then_some(()));
+    }
+    is_served(&session);
+    assert_eq!((engine.pid(), session.epoch()), (pid, 1), "{}", engine.log());
+}
+
+#[test]
+fn the_log_says_what_serves_who_comes_and_goes_and_that_it_ends() {
+    let mut engine = Engine::start(&[]);
+    let lock = fs::read_to_string(engine.folder.path().join("sock.lock")).unwrap();
+    assert_eq!(lock, format!("{}\n", engine.supervisor.id()));
+    let serves =
+        format!("process {}, supervised by process {}; cores ", engine.pid(), engine.supervisor.id());
+    assert!(engine.log().contains(&serves) && engine.log().contains(", mode sleep"), "{}", engine.log());
+    drop(engine.attach().unwrap());
+    until("the client has left", || engine.log().contains("has left").then_some(()));
+    assert!(engine.log().contains("has attached"), "{}", engine.log());
+    engine.signal("TERM");
+    assert!(engine.supervisor.wait().unwrap().success());
+    let log = engine.log();
+    assert!(log.contains("asked to end: the engine ends in order"), "{log}");
+    assert!(log.contains("the engine has ended (exit status: 0)"), "{log}");
 }
 
 /// An engine whose program's file the test replaces.
@@ -453,6 +511,29 @@ fn a_second_engine_on_the_same_socket_is_refused_and_the_first_goes_on() {
     let output = program().args(["engine", "--socket"]).arg(engine.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("an engine listens there"), "{text}");
+    is_served(&engine.attach().unwrap());
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused_with_what_to_write_instead() {
+    for (option, value, remedy) in [
+        ("--clients-max", "0", "write 1 or more"),
+        ("--memory-max", "1", "write 4k or more"),
+        ("--idle-max", "0s", "write 1s or more"),
+        ("--spin", "3", "write for example 3us"),
+        ("--allow-uid", "root", "write what `id -u root` prints"),
+    ] {
+        let output =
+            program().args(["engine", "--socket", "/nowhere/at/all", option, value]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(option) && text.contains(remedy), "{text}");
+    }
+}
+
+#[test]
+fn cores_may_be_given_as_a_range() {
+    let first = isolane_reactor::core::usable().unwrap()[0];
+    let engine = Engine::start(&["--cores", &format!("{first}-{first}")]);
     is_served(&engine.attach().unwrap());
 }
 

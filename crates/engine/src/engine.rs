@@ -100,6 +100,12 @@ impl Engine {
         self.cores.iter().all(|(_, thread)| thread.is_finished())
     }
 
+    /// Prints who is attached, and what they have, to the standard error output: soon, and not by this thread.
+    pub fn show(&self) {
+        // A thread that has ended has nobody.
+        let _ = self.control.0.send(Notice::Show);
+    }
+
     /// Becomes readable once one of its threads has ended.
     pub(crate) fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()

@@ -10,17 +10,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use isolane_engine::supervisor::{self, Options, Program, Wishes, supervised};
 use isolane_engine::{Config, Limits};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use isolane_host::Cores;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use crate::cores::{self, parse_core};
+use crate::cores::{self, parse_cores};
 use crate::failure::{Context, Failure};
 use crate::output;
 use crate::remote::ModeArg;
-use crate::units::{parse_bytes, parse_time};
+use crate::units::{parse_bytes, parse_time, parse_time_with_unit};
 
 /// Do the network processing of other programs on cores of its own
 ///
@@ -41,6 +44,9 @@ use crate::units::{parse_bytes, parse_time};
 /// back or finished (for at most 5 s). A second signal ends it at once.
 /// SIGHUP starts the engine anew, from the program's file as it is then; if
 /// that does not run, the log says why and the engine goes on as it is.
+/// SIGUSR1 prints who is attached and what they have to stderr. Send them to
+/// the supervisor, whose number is in PATH.lock beside the socket: the engine
+/// itself acts on none of them.
 ///
 /// Applications of the same user and of root may attach, and those of users
 /// named with --allow-uid. With that every user may write to the socket, and
@@ -51,9 +57,9 @@ use crate::units::{parse_bytes, parse_time};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// Run on these cores, one thread each, as 1 or 2,3 (default: the last that this process may use)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_core)]
-    cores: Vec<usize>,
+    /// Run on these cores, one thread each, as 1 or 2,4-6 (default: the last that this process may use)
+    #[arg(long, value_name = "LIST", value_parser = parse_cores)]
+    cores: Option<Cores>,
     /// Where applications attach (default: isolane/engine.sock in $XDG_RUNTIME_DIR, else
     /// /tmp/isolane-UID/engine.sock)
     #[arg(long, value_name = "PATH")]
@@ -62,28 +68,28 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
     mode: ModeArg,
     /// How long an adaptive core spins after work before it sleeps
-    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = parse_time_with_unit)]
     spin: Duration,
-    /// The most memory that one application may share
-    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = parse_bytes)]
+    /// The most memory that one application may share, at least 4k
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = parse_memory)]
     memory_max: u64,
-    /// The most streams of one application
+    /// The most streams of one application; 0: none
     #[arg(long, value_name = "N", default_value_t = Limits::default().streams)]
     streams_max: u32,
-    /// The most volumes of one application
+    /// The most volumes of one application; 0: none
     #[arg(long, value_name = "N", default_value_t = Limits::default().volumes)]
     volumes_max: u32,
-    /// The most notification queues (threads that wait for many things) of one application
+    /// The most notification queues (threads that wait for many things) of one application; 0: none
     #[arg(long, value_name = "N", default_value_t = Limits::default().queues)]
     queues_max: u32,
     /// The most applications
-    #[arg(long, value_name = "N", default_value_t = Config::CLIENTS_MAX as u32)]
+    #[arg(long, value_name = "N", default_value_t = Config::CLIENTS_MAX as u32, value_parser = at_least_one)]
     clients_max: u32,
     /// Let applications of this user attach, too; may be repeated
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_name = "UID", value_parser = parse_uid)]
     allow_uid: Vec<u32>,
     /// End once nobody has been attached for so long (default: never)
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_above_zero)]
     idle_max: Option<Duration>,
     /// Return once applications can attach; the log goes to a file beside the socket, PATH.log
     #[arg(long)]
@@ -102,7 +108,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let path = args.socket.clone().unwrap_or_else(isolane_engine::default_path);
     if args.supervised {
         let link = std::io::stdin().as_fd().try_clone_to_owned().context("cannot have the link")?;
-        return supervised(config, link).map_err(Failure::whole);
+        return supervised(config, link, strays()?).map_err(Failure::whole);
     }
     if args.background {
         return background::start(&path);
@@ -120,10 +126,32 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     supervisor::supervise(options, wishes()?).map_err(Failure::whole)
 }
 
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    let is_enough = bytes >= MEMORY_MIN;
+    is_enough.then_some(bytes).ok_or_else(|| "it is shared in whole pages: write 4k or more".into())
+}
+
+fn at_least_one(text: &str) -> Result<u32, String> {
+    let number: u32 = text.parse().map_err(|_| format!("{text:?} is no number from 1 to {}", u32::MAX))?;
+    (number > 0).then_some(number).ok_or_else(|| "nobody could attach: write 1 or more".into())
+}
+
+fn parse_time_above_zero(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    (!time.is_zero())
+        .then_some(time)
+        .ok_or_else(|| "nobody could attach before it ends: write 1s or more".into())
+}
+
+fn parse_uid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("a user is meant by number: write what `id -u {text}` prints"))
+}
+
 fn configure(args: &Args) -> Result<Config, Failure> {
-    let cores = match args.cores.as_slice() {
-        [] => cores::usable()?.into_iter().next_back().into_iter().collect(),
-        asked => cores::checked(asked)?,
+    let cores = match &args.cores {
+        None => cores::usable()?.into_iter().next_back().into_iter().collect(),
+        Some(asked) => cores::checked(asked.as_slice())?,
     };
     let mut config = Config::new(cores);
     config.mode = args.mode.mode();
@@ -163,7 +191,16 @@ fn announce(path: PathBuf) -> Box<dyn FnMut()> {
 
 /// What signals wish.
 fn wishes() -> Result<Wishes, Failure> {
-    Ok(Wishes { stop: wish(&[SIGINT, SIGTERM])?, upgrade: wish(&[SIGHUP])? })
+    Ok(Wishes { stop: wish(&[SIGINT, SIGTERM])?, upgrade: wish(&[SIGHUP])?, show: wish(&[SIGUSR1])? })
+}
+
+/// Is set by each of the signals that a supervisor acts on.
+fn strays() -> Result<Arc<AtomicBool>, Failure> {
+    let strays = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM, SIGUSR1] {
+        signal_hook::flag::register(signal, Arc::clone(&strays)).context("cannot listen for signals")?;
+    }
+    Ok(strays)
 }
 
 /// Becomes readable with each of these signals.
@@ -177,3 +214,6 @@ fn wish(signals: &[i32]) -> Result<OwnedFd, Failure> {
     }
     Ok(reads.into())
 }
+
+/// A page.
+const MEMORY_MIN: u64 = 4 << 10;

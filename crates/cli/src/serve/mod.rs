@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use isolane_host::Cores;
 use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 
 use crate::called;
-use crate::cores::{self, parse_core};
+use crate::cores::{self, parse_cores};
 use crate::failure::{Context, Failure};
 use crate::output;
 use crate::remote::{IoArg, ModeArg};
@@ -102,9 +103,9 @@ pub struct Args {
     /// Admit only hosts of this name; may be repeated
     #[arg(long, value_name = "NQN")]
     allow_host: Vec<String>,
-    /// Run one reactor on each of these cores, as 0,1 (default: every core this process may use)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_core)]
-    cores: Vec<usize>,
+    /// Run one reactor on each of these cores, as 0,1 or 0-3 (default: every core this process may use)
+    #[arg(long, value_name = "LIST", value_parser = parse_cores)]
+    cores: Option<Cores>,
     /// Which reactor a new connection goes to; SIGUSR1 shows where each is
     #[arg(long, value_enum, default_value_t = PlacementArg::IncomingCpu)]
     placement: PlacementArg,
@@ -222,7 +223,7 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
     config.listen = args.listen.clone();
     config.advertise = args.advertise.clone();
     config.allowed_hosts = allowed_hosts(&args.allow_host)?;
-    config.cores = cores(&args.cores)?;
+    config.cores = cores(args.cores.as_ref())?;
     config.placement = args.placement.placement();
     config.mode = args.mode.mode();
     config.io = args.io.choice();
@@ -282,8 +283,8 @@ fn allowed_hosts(texts: &[String]) -> Result<Option<Vec<isolane_wire::Nqn>>, Fai
     texts.iter().map(parse).collect::<Result<_, _>>().map(Some)
 }
 
-fn cores(asked: &[usize]) -> Result<Vec<usize>, Failure> {
-    if asked.is_empty() { cores::usable() } else { cores::checked(asked) }
+fn cores(asked: Option<&Cores>) -> Result<Vec<usize>, Failure> {
+    asked.map_or_else(cores::usable, |asked| cores::checked(asked.as_slice()))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 mod client;
 mod complaints;
 mod door;
+mod overview;
 mod plan;
 mod request;
 mod resume;
@@ -342,6 +343,8 @@ impl Control {
         while let Some(notice) = self.notices.poll() {
             match notice {
                 Notice::Said { session, said } => self.on_said(session, said),
+                // Asked for: whatever the level of the log is.
+                Notice::Show => eprint!("{}", self.overview()),
                 Notice::Halt => return false,
             }
         }
@@ -416,7 +419,10 @@ impl Control {
         if let Some(wire) = client.leave() {
             self.epoll.remove(&wire);
             closer::close(wire.into());
-            log::debug!("{client} has left");
+            match client.stage {
+                client::Stage::Attached(_) => log::info!("{client} has left"),
+                client::Stage::Stranger => log::debug!("{client} has left"),
+            }
             let records = client.attached().map(Attached::leave).unwrap_or_default();
             records.into_iter().for_each(|key| self.store.withdraw(key));
             for core in &self.cores {

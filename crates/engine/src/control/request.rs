@@ -127,7 +127,7 @@ impl Control {
         let descriptors = [wire.as_fd(), memory.memfd(), life.as_fd()];
         let key = self.store.deposit(&Record::Session { session, pid, uid }, &descriptors)?;
         client.stage = Stage::Attached(Attached::new(memory, life, key));
-        log::debug!("{client} has attached");
+        log::info!("{client} has attached");
         Ok(Progress::Answer(self.welcome(session)))
     }
 

@@ -31,6 +31,8 @@ pub(crate) enum Mail {
 pub(crate) enum Notice {
     /// From a core, about a session.
     Said { session: u32, said: Said },
+    /// Print who is attached, and what they have.
+    Show,
     /// The thread ends, and all sessions with it.
     Halt,
 }

@@ -176,7 +176,7 @@ impl Fixture {
     fn said(&self) -> Option<(u32, Said)> {
         match self.notices.poll()? {
             Notice::Said { session, said } => Some((session, said)),
-            Notice::Halt => None,
+            Notice::Show | Notice::Halt => None,
         }
     }
 

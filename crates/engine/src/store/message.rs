@@ -34,10 +34,12 @@ pub(crate) enum ToEngine {
     Stop,
     /// End as you are: another goes on.
     Halt,
+    /// Print who is attached, and what they have.
+    Show,
 }
 
 /// What is spoken here. A supervisor and the engines that it starts speak the same, or there is no engine.
-pub(crate) const LINK_VERSION: u32 = 3;
+pub(crate) const LINK_VERSION: u32 = 4;
 
 impl ToSupervisor {
     pub fn encode(&self) -> Vec<u8> {
@@ -87,6 +89,7 @@ impl ToEngine {
             ToEngine::Unkept { key } => keyed(&mut sink, UNKEPT, *key, None),
             ToEngine::Stop => sink.u16(STOP),
             ToEngine::Halt => sink.u16(HALT),
+            ToEngine::Show => sink.u16(SHOW),
         }
         sink.into_bytes()
     }
@@ -103,6 +106,7 @@ impl ToEngine {
             UNKEPT => ToEngine::Unkept { key: source.u64("the key")? },
             STOP => ToEngine::Stop,
             HALT => ToEngine::Halt,
+            SHOW => ToEngine::Show,
             _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
         };
         source.end()?;
@@ -129,3 +133,4 @@ const DEPOSITED: u16 = 0x83;
 const STOP: u16 = 0x84;
 const HALT: u16 = 0x85;
 const UNKEPT: u16 = 0x86;
+const SHOW: u16 = 0x87;

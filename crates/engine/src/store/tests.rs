@@ -33,7 +33,7 @@ fn every_message_comes_back() {
     }
     let go = ToEngine::Go { version: 1, epoch: 2 };
     let answers = [ToEngine::Deposited { key: 1 }, ToEngine::Unkept { key: 1 }];
-    for message in answers.into_iter().chain([go, ToEngine::Stop, ToEngine::Halt]) {
+    for message in answers.into_iter().chain([go, ToEngine::Stop, ToEngine::Halt, ToEngine::Show]) {
         assert_eq!(ToEngine::decode(&message.encode()), Ok(message));
     }
     assert!(ToEngine::decode(&ToSupervisor::Ready.encode()).is_err());

@@ -62,6 +62,8 @@ pub struct Wishes {
     pub stop: OwnedFd,
     /// To start the engine anew, maybe from a newer program.
     pub upgrade: OwnedFd,
+    /// To have printed who is attached, and what they have.
+    pub show: OwnedFd,
 }
 
 /// The supervisor.
@@ -141,6 +143,7 @@ impl Supervisor {
             }
         };
         if matches!(aim, Aim::Stop(_)) {
+            log::info!("the engine has ended ({})", end.how);
             return Ok(false);
         }
         if !self.was_ready {
@@ -194,7 +197,7 @@ impl Supervisor {
             Aim::Serve => None,
             Aim::Replace(until) | Aim::Stop(until) => Some(until),
         };
-        let [dies, link, stop, upgrade, next] = self.wait(child, until)?;
+        let [dies, link, stop, upgrade, show, next] = self.wait(child, until)?;
         let now = Instant::now();
         if until.is_some_and(|until| now >= until) {
             child.kill();
@@ -207,8 +210,22 @@ impl Supervisor {
         }
         if stop && drained(&self.wishes.stop) {
             match aim {
-                Aim::Stop(_) => child.kill(),
-                _ => self.stop(child, aim),
+                Aim::Stop(_) => {
+                    log::info!("asked once more: the engine is killed");
+                    child.kill();
+                }
+                _ => {
+                    log::info!("asked to end: the engine ends in order");
+                    self.stop(child, aim);
+                }
+            }
+        }
+        if show && drained(&self.wishes.show) {
+            match child.stage() {
+                Stage::Silent(_) | Stage::Here => {
+                    log::info!("the engine has only just been started: ask it again")
+                }
+                Stage::Entrusted | Stage::Ready => child.say(ToEngine::Show),
             }
         }
         if upgrade && drained(&self.wishes.upgrade) && *aim == Aim::Serve && self.next.is_none() {
@@ -297,21 +314,22 @@ impl Supervisor {
         }
     }
 
-    /// Which have become ready: the engine's end, what it says (or room to say more to it), both wishes, and what
-    /// the next engine says.
-    fn wait(&self, child: &Child, until: Option<Instant>) -> Result<[bool; 5], EngineError> {
+    /// Which have become ready: the engine's end, what it says (or room to say more to it), the three wishes, and
+    /// what the next engine says.
+    fn wait(&self, child: &Child, until: Option<Instant>) -> Result<[bool; 6], EngineError> {
         let link = PollFlags::IN | if child.has_more_to_say() { PollFlags::OUT } else { PollFlags::empty() };
         let mut watched = [
             PollFd::from_borrowed_fd(child.process(), PollFlags::IN),
             PollFd::from_borrowed_fd(child.link(), link),
             PollFd::new(&self.wishes.stop, PollFlags::IN),
             PollFd::new(&self.wishes.upgrade, PollFlags::IN),
+            PollFd::new(&self.wishes.show, PollFlags::IN),
             // Nobody's link: nothing is to be heard.
             PollFd::new(&self.wishes.upgrade, PollFlags::empty()),
         ];
         if let Some(next) = self.next.as_ref().filter(|next| next.stage() != Stage::Here) {
             let source = if next.has_hung_up() { next.process() } else { next.link() };
-            watched[4] = PollFd::from_borrowed_fd(source, PollFlags::IN);
+            watched[5] = PollFd::from_borrowed_fd(source, PollFlags::IN);
         }
         // An engine that has hung up is about to end; nothing more is heard of it.
         let is_deaf = child.has_hung_up();
@@ -327,8 +345,8 @@ impl Supervisor {
             Err(error) => return Err(EngineError::system("cannot wait for the engine", error)),
         }
         let ready = std::array::from_fn(|at: usize| !watched[at].revents().is_empty());
-        let [dies, link, stop, upgrade, next] = ready;
-        Ok([dies, (link || dies) && !is_deaf, stop, upgrade, next])
+        let [dies, link, stop, upgrade, show, next] = ready;
+        Ok([dies, (link || dies) && !is_deaf, stop, upgrade, show, next])
     }
 
     /// Pauses before the next start, longer each time if the last engine has not lived long. False if somebody

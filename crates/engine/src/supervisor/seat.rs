@@ -1,7 +1,7 @@
 //! Where clients knock: the socket, and the lock that says whose it is.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +34,8 @@ impl Seat {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(refused("an engine listens there; end it, or choose another path".into()));
         }
+        // For who wants to send it a signal; without that it serves as well.
+        let _ = lock.set_len(0).and_then(|()| writeln!(&lock, "{}", std::process::id()));
         let seat = Seat { path: path.to_owned(), listener: listen(path)?, is_left: false, _lock: lock };
         if !allowed_uids.is_empty() {
             open_to_all(path).map_err(|error| {

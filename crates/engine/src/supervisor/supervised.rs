@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use isolane_attach::control::{Wire, WireError};
@@ -15,11 +16,15 @@ use crate::{Config, Engine, EngineError};
 
 /// Serves as the engine of the supervisor at the other end of `link`, until that says so.
 ///
+/// `strays` is set by the signals that have come to this process, which acts on none: whoever wants something of an
+/// engine is to tell its supervisor. A signal to a whole group of processes comes here as well. It is a flag because
+/// this process has no descriptor to spare; a signal wakes the thread that calls this.
+///
 /// The process dies with the thread that has started it: a supervisor has one only.
 ///
 /// # Errors
 /// [`EngineError`].
-pub fn supervised(config: Config, link: OwnedFd) -> Result<(), EngineError> {
+pub fn supervised(config: Config, link: OwnedFd, strays: Arc<AtomicBool>) -> Result<(), EngineError> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| EngineError::system("cannot be told of the supervisor's end", error))?;
     isolane_reactor::core::raise_descriptor_limit()
@@ -40,7 +45,7 @@ pub fn supervised(config: Config, link: OwnedFd) -> Result<(), EngineError> {
     let engine = Engine::resume(config, listener, epoch, Arc::clone(&store), kept)?;
     log::info!("{serves}");
     store.tell(&ToSupervisor::Ready);
-    let outcome = attend(&wire, &store, &engine);
+    let outcome = attend(&wire, &store, &engine, &strays);
     store.on_over();
     if outcome? == Order::Stop && !engine.stop(STOP_TIME_MAX) {
         log::warn!("the engine ends though not everything was done within {} s", STOP_TIME_MAX.as_secs());
@@ -107,7 +112,7 @@ fn take_over(wire: &Wire) -> Result<Handed, EngineError> {
 }
 
 /// Hears the supervisor until it wants the engine to end.
-fn attend(wire: &Wire, store: &Store, engine: &Engine) -> Result<Order, EngineError> {
+fn attend(wire: &Wire, store: &Store, engine: &Engine, strays: &AtomicBool) -> Result<Order, EngineError> {
     loop {
         let mut watched =
             [PollFd::new(wire, PollFlags::IN), PollFd::from_borrowed_fd(engine.ended(), PollFlags::IN)];
@@ -116,10 +121,17 @@ fn attend(wire: &Wire, store: &Store, engine: &Engine) -> Result<Order, EngineEr
             Err(error) => return Err(EngineError::system("cannot wait for the supervisor", error)),
         }
         let is_broken = !watched[1].revents().is_empty();
+        if strays.swap(false, Ordering::Relaxed) {
+            let supervisor = Pid::as_raw(getppid());
+            log::info!(
+                "a signal has come to the engine, which acts on none: its supervisor is process {supervisor}"
+            );
+        }
         match wire.receive(false) {
             Ok(Some(packet)) => match ToEngine::decode(&packet.bytes).map_err(orphaned)? {
                 ToEngine::Deposited { key } => store.on_deposited(key, true),
                 ToEngine::Unkept { key } => store.on_deposited(key, false),
+                ToEngine::Show => engine.show(),
                 ToEngine::Stop => return Ok(Order::Stop),
                 ToEngine::Halt => return Ok(Order::Halt),
                 message => return Err(orphaned(format!("it has said {message:?} in the middle"))),
