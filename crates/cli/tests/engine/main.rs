@@ -1,6 +1,8 @@
 //! The isolated engine as a program: it is killed, replaced, stopped and started on demand, and its clients
 //! notice only what they should.
 
+mod upgrade;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -314,130 +316,6 @@ fn the_log_says_what_serves_who_comes_and_goes_and_that_it_ends() {
     let log = engine.log();
     assert!(log.contains("asked to end: the engine ends in order"), "{log}");
     assert!(log.contains("the engine has ended (exit status: 0)"), "{log}");
-}
-
-/// An engine whose program's file the test replaces.
-struct Replaceable {
-    supervisor: Child,
-    folder: tempfile::TempDir,
-    session: Session,
-}
-
-impl Replaceable {
-    fn start() -> Replaceable {
-        let folder = tempfile::tempdir().unwrap();
-        let (file, path) = (folder.path().join("isolane"), folder.path().join("sock"));
-        fs::copy(env!("CARGO_BIN_EXE_isolane"), &file).unwrap();
-        let mut supervisor = Command::new(&file)
-            .args(["--log-level", "info", "engine", "--mode", "sleep", "--socket"])
-            .arg(&path)
-            .stdout(Stdio::piped())
-            .stderr(fs::File::create(folder.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        let options = Options { path, memory_bytes: 4 << 20, starts: false, ..Options::default() };
-        let session = Session::open(&options).unwrap();
-        Replaceable { supervisor, folder, session }
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap()
-    }
-
-    /// Another file is there from now on; what runs keeps its own.
-    fn replace(&self, content: &[u8], mode: u32) {
-        let other = self.folder.path().join("other");
-        fs::write(&other, content).unwrap();
-        fs::set_permissions(&other, PermissionsExt::from_mode(mode)).unwrap();
-        fs::rename(other, self.folder.path().join("isolane")).unwrap();
-    }
-
-    /// Wants an upgrade to a program that is none, and hears why.
-    fn upgrades_in_vain(&self, content: Option<&[u8]>, mode: u32, why: &str) {
-        let (epoch, before) = (self.session.epoch(), self.log().len());
-        match content {
-            Some(content) => self.replace(content, mode),
-            None => fs::remove_file(self.folder.path().join("isolane")).unwrap(),
-        }
-        kill(self.supervisor.id(), "HUP");
-        until(why, || self.log()[before..].contains(why).then_some(()));
-        let file = self.folder.path().join("isolane");
-        assert!(self.log()[before..].contains(file.to_str().unwrap()), "{}", self.log());
-        is_served(&self.session);
-        assert_eq!(self.session.epoch(), epoch, "it is the same engine: {}", self.log());
-    }
-
-    fn kill_engine(&self) {
-        let (epoch, children) =
-            (self.session.epoch(), format!("/proc/{0}/task/{0}/children", self.supervisor.id()));
-        let children = fs::read_to_string(children).unwrap();
-        children.split_whitespace().for_each(|pid| kill(pid.parse().unwrap(), "KILL"));
-        until("the next engine", || (self.session.epoch() > epoch).then_some(()));
-        is_served(&self.session);
-    }
-}
-
-impl Drop for Replaceable {
-    fn drop(&mut self) {
-        let _ = self.supervisor.kill();
-        let _ = self.supervisor.wait();
-    }
-}
-
-/// Says, as an engine does first, that it speaks version 99.
-const OTHER_VERSION: &[u8] = b"#!/bin/sh\nprintf '\\005\\000\\143\\000\\000\\000' >&0\nexec sleep 600\n";
-
-#[test]
-fn an_upgrade_to_a_program_that_is_none_leaves_the_engine_that_runs() {
-    let engine = Replaceable::start();
-    engine.upgrades_in_vain(Some(b""), 0o644, "Permission denied");
-    engine.upgrades_in_vain(Some(b"#!/nowhere\n"), 0o755, "No such file");
-    engine.upgrades_in_vain(Some(b"#!/bin/sh\nexit 3\n"), 0o755, "exit status: 3");
-    engine.upgrades_in_vain(Some(OTHER_VERSION), 0o755, "version 99");
-    engine.upgrades_in_vain(Some(b"#!/bin/sh\nexec </dev/null\nexec sleep 600\n"), 0o755, "hung up");
-    engine.upgrades_in_vain(None, 0, "No such file");
-    // Nor has it to be there when the engine dies.
-    engine.kill_engine();
-    engine.kill_engine();
-    let (epoch, program) = (engine.session.epoch(), fs::read(env!("CARGO_BIN_EXE_isolane")).unwrap());
-    engine.replace(&program, 0o755);
-    kill(engine.supervisor.id(), "HUP");
-    until("the next engine", || (engine.session.epoch() > epoch).then_some(()));
-    is_served(&engine.session);
-    let file = engine.folder.path().join("isolane");
-    let anew = format!("the engine is started anew, from {}", file.display());
-    assert!(engine.log().contains(&anew), "{}", engine.log());
-    let version = format!("isolane {} ({})", env!("CARGO_PKG_VERSION"), file.display());
-    until("it says what it is", || {
-        engine.log().rsplit("started anew").next()?.contains(&version).then_some(())
-    });
-}
-
-#[test]
-fn an_engine_that_dies_while_its_file_is_none_is_followed_by_the_program_that_runs() {
-    for content in [b"#!/nowhere\n".as_slice(), b"#!/bin/sh\nexit 3\n", OTHER_VERSION] {
-        let engine = Replaceable::start();
-        engine.replace(content, 0o755);
-        engine.kill_engine();
-        assert!(
-            engine.log().contains("goes on with the program that the supervisor runs"),
-            "{}",
-            engine.log()
-        );
-    }
-}
-
-#[test]
-fn an_upgrade_to_a_program_that_dies_before_it_serves_goes_back() {
-    let engine = Replaceable::start();
-    // Enough to say what it is, and to take over, but not to begin.
-    let program = env!("CARGO_BIN_EXE_isolane");
-    engine.replace(format!("#!/bin/sh\nulimit -n 12; exec {program} \"$@\"\n").as_bytes(), 0o755);
-    kill(engine.supervisor.id(), "HUP");
-    until("the next engine", || (engine.session.epoch() > 1).then_some(()));
-    is_served(&engine.session);
-    assert!(engine.log().contains("goes on with the program that the supervisor runs"), "{}", engine.log());
 }
 
 /// As in containers that share a folder: the kernel has no number for the other's process.
