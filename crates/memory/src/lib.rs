@@ -23,6 +23,10 @@ mod meter;
 mod page;
 mod payload;
 mod pool;
+#[cfg(not(miri))]
+mod region;
+#[cfg(miri)]
+#[path = "region_miri.rs"]
 mod region;
 mod run;
 mod sync;

@@ -295,6 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn only_who_has_armed_is_woken_and_only_once() {
         let flag = Arc::new(Flag::new());
         let (bell, theirs) = Bell::new(Arc::clone(&flag)).unwrap();
@@ -331,6 +332,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn two_mappings_of_the_same_memory_wake_each_other() {
         let ours = crate::Memory::create("flags", crate::PAGE_SIZE).unwrap();
         let memfd = ours.memfd().try_clone_to_owned().unwrap();
@@ -347,6 +349,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn who_finds_something_to_do_does_not_sleep() {
         let (bell, _theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
         assert!(bell.wait::<io::Error>(None, || Ok(true)).unwrap());
@@ -355,6 +358,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn nothing_that_is_published_is_slept_through() {
         let shared = Arc::new((AtomicU64::new(0), Flag::new()));
         struct Part(Arc<(AtomicU64, Flag)>);
@@ -383,6 +387,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn who_rings_never_waits_whatever_the_other_side_does_to_its_end() {
         let (told, done) = std::sync::mpsc::channel();
         let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
@@ -398,6 +403,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn a_flood_of_rings_is_heard_and_ends() {
         let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
         let other = Bell::with(Arc::new(Flag::new()), theirs).unwrap();
@@ -407,6 +413,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn who_sleeps_is_told_that_the_other_side_has_gone() {
         let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
         drop(theirs);
@@ -416,6 +423,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn descriptors_that_come_with_a_ring_are_returned_and_not_closed() {
         let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
         let other = Bell::with(Arc::new(Flag::new()), theirs).unwrap();
@@ -433,6 +441,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn an_end_that_was_rung_before_is_refused_and_descriptors_do_not_come_with_rings() {
         let (bell, theirs) = Bell::new(Arc::new(Flag::new())).unwrap();
         refuse_gifts(theirs.as_fd()).unwrap();
@@ -450,6 +459,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn what_is_no_socket_of_a_pair_is_refused() {
         let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

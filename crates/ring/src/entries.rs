@@ -164,7 +164,8 @@ fn words(slots: &Slots, index: usize) -> impl Iterator<Item = &AtomicU64> {
 mod tests {
     use proptest::prelude::*;
 
-    use crate::mock;
+    use super::*;
+    use crate::{PAGE_SIZE, mock};
 
     #[test]
     fn entries_come_out_as_they_went_in_and_a_full_ring_says_so() {
@@ -182,6 +183,40 @@ mod tests {
             assert_eq!(sender.push(&[0; 8]), Ok(false), "no place is used again before it is given back");
             receiver.publish();
         }
+    }
+
+    /// What an entry names lies elsewhere in the memory, as payload does: it is there when the entry is.
+    #[test]
+    fn entries_between_two_threads_bring_what_they_name() {
+        const COUNT: u64 = if cfg!(miri) { 60 } else { 20_000 };
+        let memory = Memory::create("entries", 2 * PAGE_SIZE).unwrap();
+        let place = Place { words: 0, entries: 256, count: 4 };
+        let mut sender = Sender::new(&memory, place).unwrap();
+        let mut receiver = Receiver::new(&memory, place).unwrap();
+        let payload = |number: u64| PAGE_SIZE as u64 + number % 4 * 64;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..COUNT {
+                    while sender.room().unwrap() == 0 {
+                        std::thread::yield_now();
+                    }
+                    memory.copy_in(payload(number), &[number as u8; 64]).unwrap();
+                    assert_eq!(sender.push(&[number, payload(number), 0, 0, 0, 0, 0, number]), Ok(true));
+                    sender.publish();
+                }
+            });
+            for number in 0..COUNT {
+                while receiver.refresh().unwrap() == 0 {
+                    std::thread::yield_now();
+                }
+                let entry = receiver.pop().unwrap();
+                assert_eq!(entry, [number, payload(number), 0, 0, 0, 0, 0, number]);
+                let mut bytes = [0; 64];
+                memory.copy_out(entry[1], &mut bytes).unwrap();
+                assert_eq!(bytes, [number as u8; 64]);
+                receiver.publish();
+            }
+        });
     }
 
     proptest! {

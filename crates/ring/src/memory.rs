@@ -13,9 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
-};
+#[cfg(not(miri))]
+use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::PAGE_SIZE;
@@ -95,11 +95,8 @@ impl Memory {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
             return Err(MemoryError::Size { bytes: bytes as u64, bytes_max: usize::MAX });
         }
-        let refused = |error: rustix::io::Errno| MemoryError::System { bytes, source: error.into() };
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memfd = memfd_create(name, flags).map_err(refused)?;
-        ftruncate(&memfd, bytes as u64).map_err(refused)?;
-        fcntl_add_seals(&memfd, SEALS).map_err(refused)?;
+        let memfd =
+            memfd(name, bytes).map_err(|error| MemoryError::System { bytes, source: error.into() })?;
         Memory::map(memfd, bytes)
     }
 
@@ -250,6 +247,21 @@ impl Memory {
     fn misplaced(&self, what: &'static str, offset: u64, len: u64) -> MemoryError {
         MemoryError::Place { what, offset, len, bytes: self.bytes() }
     }
+}
+
+/// A sealed one.
+#[cfg(not(miri))]
+fn memfd(name: &str, bytes: usize) -> rustix::io::Result<OwnedFd> {
+    let memfd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&memfd, bytes as u64)?;
+    fcntl_add_seals(&memfd, SEALS)?;
+    Ok(memfd)
+}
+
+/// Miri has none: a descriptor of something else stands for it, see [`Map::of`].
+#[cfg(miri)]
+fn memfd(_: &str, _: usize) -> rustix::io::Result<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
 }
 
 /// Words that both sides see. They are atomics, which any other side may change at any time.
@@ -423,6 +435,15 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
+    /// Pages of this process alone: Miri shares none. A memory that is opened is not the one that was created.
+    #[cfg(miri)]
+    fn of(_: &OwnedFd, _: u64, bytes: usize) -> io::Result<Map> {
+        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ACCESS, MapFlags::PRIVATE) }?;
+        Map::from_kernel(start, bytes)
+    }
+
+    #[cfg(not(miri))]
     fn of(memfd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Map> {
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
         let start = unsafe { mmap(ptr::null_mut(), bytes, ACCESS, MapFlags::SHARED, memfd, offset) }?;
@@ -470,6 +491,8 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+
     use super::*;
 
     /// A memfd as another side might make it.
@@ -481,6 +504,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn what_the_other_side_has_made_in_order_is_mapped() {
         let ours = Memory::create("ours", PAGE_SIZE).unwrap();
         let theirs = Memory::open(ours.memfd().try_clone_to_owned().unwrap(), PAGE_SIZE).unwrap();
@@ -491,6 +515,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn memory_that_could_change_its_size_or_has_a_wrong_one_is_refused() {
         let open = |bytes, seals| Memory::open(memfd(MemfdFlags::empty(), bytes, seals).unwrap(), 8192);
         let lax = open(4096, SealFlags::SHRINK | SealFlags::GROW);
@@ -502,6 +527,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn huge_pages_which_could_be_taken_away_are_refused() {
         // Where the system has no huge pages at all, there is nothing to refuse.
         let Ok(memfd) = memfd(MemfdFlags::HUGETLB, 2 << 20, SEALS) else { return };

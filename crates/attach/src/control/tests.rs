@@ -52,6 +52,7 @@ fn a_refusal_longer_than_a_message_is_cut_between_letters() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no such sockets")]
 fn a_packet_carries_descriptors_and_ends_with_its_connection() {
     let (one, other) = pair();
     assert!(matches!(other.receive(false), Ok(None)));
@@ -65,6 +66,7 @@ fn a_packet_carries_descriptors_and_ends_with_its_connection() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no such sockets")]
 fn what_was_said_before_hanging_up_is_heard_though_nobody_listened() {
     let (one, other) = pair();
     one.send(&[1], &[], true).unwrap();
@@ -76,6 +78,7 @@ fn what_was_said_before_hanging_up_is_heard_though_nobody_listened() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no such sockets")]
 fn packets_that_are_too_long_are_neither_sent_nor_received() {
     let (one, other) = pair();
     let fd = one.as_fd();
@@ -88,6 +91,7 @@ fn packets_that_are_too_long_are_neither_sent_nor_received() {
 
 /// Taken for the end of the connection, it would have what came with it closed by who receives.
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no such sockets")]
 fn a_packet_of_nothing_but_descriptors_is_an_error_that_carries_them() {
     let (one, other) = pair();
     let (nothing, gifts) = ([std::io::IoSlice::new(&[])], [one.as_fd(); 2]);
@@ -102,6 +106,7 @@ fn a_packet_of_nothing_but_descriptors_is_an_error_that_carries_them() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no such sockets")]
 fn who_does_not_listen_keeps_nobody_waiting() {
     let (one, _other) = pair();
     let full = (0..100_000).find_map(|_| one.send(&[0; 100], &[], false).err());
