@@ -194,29 +194,31 @@ mod tests {
         let mut sender = Sender::new(&memory, place).unwrap();
         let mut receiver = Receiver::new(&memory, place).unwrap();
         let payload = |number: u64| PAGE_SIZE as u64 + number % 4 * 64;
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for number in 0..COUNT {
-                    while sender.room().unwrap() == 0 {
-                        std::thread::yield_now();
-                    }
-                    memory.copy_in(payload(number), &[number as u8; 64]).unwrap();
-                    assert_eq!(sender.push(&[number, payload(number), 0, 0, 0, 0, 0, number]), Ok(true));
-                    sender.publish();
-                }
-            });
+        // Not scoped: if one of them fails, the other would be waited for in vain.
+        let theirs = memory.clone();
+        let writer = std::thread::spawn(move || {
             for number in 0..COUNT {
-                while receiver.refresh().unwrap() == 0 {
+                while sender.room().unwrap() == 0 {
                     std::thread::yield_now();
                 }
-                let entry = receiver.pop().unwrap();
-                assert_eq!(entry, [number, payload(number), 0, 0, 0, 0, 0, number]);
-                let mut bytes = [0; 64];
-                memory.copy_out(entry[1], &mut bytes).unwrap();
-                assert_eq!(bytes, [number as u8; 64]);
-                receiver.publish();
+                theirs.copy_in(payload(number), &[number as u8; 64]).unwrap();
+                assert_eq!(sender.push(&[number, payload(number), 0, 0, 0, 0, 0, number]), Ok(true));
+                sender.publish();
             }
         });
+        for number in 0..COUNT {
+            while receiver.refresh().unwrap() == 0 {
+                assert!(!writer.is_finished() || receiver.refresh().unwrap() > 0, "the writer has failed");
+                std::thread::yield_now();
+            }
+            let entry = receiver.pop().unwrap();
+            assert_eq!(entry, [number, payload(number), 0, 0, 0, 0, 0, number]);
+            let mut bytes = [0; 64];
+            memory.copy_out(entry[1], &mut bytes).unwrap();
+            assert_eq!(bytes, [number as u8; 64]);
+            receiver.publish();
+        }
+        writer.join().unwrap();
     }
 
     proptest! {
