@@ -116,6 +116,12 @@ fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_isolane"))
 }
 
+/// By another process: what this one has open to write, each program that another test starts has for a moment,
+/// too, and meanwhile nobody can run it.
+fn copy_to_run(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
+}
+
 fn kill(pid: u32, signal: &str) {
     let status = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap();
     assert!(status.success());
@@ -363,7 +369,7 @@ fn a_user_who_may_not_come_to_the_socket_is_not_told_that_nobody_listens() {
     }
     let (closed, open) = (Engine::start(&[]), Engine::start(&["--allow-uid", "65534"]));
     let again = open.folder.path().join("again");
-    fs::copy(std::env::current_exe().unwrap(), &again).unwrap();
+    copy_to_run(&std::env::current_exe().unwrap(), &again);
     set_mode(open.folder.path(), 0o755);
     let attach = |engine: &Engine| {
         let name = "a_user_who_may_not_come_to_the_socket_is_not_told_that_nobody_listens";

@@ -13,7 +13,7 @@ impl Replaceable {
     fn start() -> Replaceable {
         let folder = tempfile::tempdir().unwrap();
         let (file, path) = (folder.path().join("isolane"), folder.path().join("sock"));
-        fs::copy(env!("CARGO_BIN_EXE_isolane"), &file).unwrap();
+        copy_to_run(Path::new(env!("CARGO_BIN_EXE_isolane")), &file);
         let mut supervisor = Command::new(&file)
             .args(["--log-level", "info", "engine", "--mode", "sleep", "--socket"])
             .arg(&path)
@@ -33,8 +33,9 @@ impl Replaceable {
 
     /// Another file is there from now on; what runs keeps its own.
     fn replace(&self, content: &[u8], mode: u32) {
-        let other = self.folder.path().join("other");
-        fs::write(&other, content).unwrap();
+        let (bytes, other) = (self.folder.path().join("bytes"), self.folder.path().join("other"));
+        fs::write(&bytes, content).unwrap();
+        copy_to_run(&bytes, &other);
         fs::set_permissions(&other, PermissionsExt::from_mode(mode)).unwrap();
         fs::rename(other, self.folder.path().join("isolane")).unwrap();
     }
