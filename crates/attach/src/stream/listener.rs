@@ -86,8 +86,6 @@ impl Listener {
     /// `WouldBlock` if there is none; as [`Listener::accept`].
     pub fn try_accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let (socket, address) = self.listener.accept()?;
-        // Not all systems let a connection take after its listener, but it shall block in any case.
-        socket.set_nonblocking(false)?;
         Ok((self.options.adopt(&self.session, socket)?, address))
     }
 
