@@ -1,55 +1,30 @@
 //! What an engine does when the system gives it no more: it refuses what is new, says why, and keeps what it has.
 
+mod program;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use isolane_attach::stream::{Interest, Poller, Stream, StreamOptions};
 use isolane_attach::{AttachError, Options, Session};
+use isolane_ring::mock;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
     socket_with,
 };
 
-/// A running `isolane engine`, ended with the test.
-struct Engine {
-    supervisor: Child,
-    folder: tempfile::TempDir,
-}
+use program::{Engine, until};
 
 impl Engine {
     /// One that may have so many descriptors.
     fn start(descriptors: u32) -> Engine {
-        let folder = tempfile::tempdir().unwrap();
-        let mut supervisor = Command::new("sh")
-            .args(["-c", "ulimit -n \"$0\"; exec \"$@\"", &descriptors.to_string()])
-            .args([
-                env!("CARGO_BIN_EXE_isolane"),
-                "--log-level",
-                "info",
-                "engine",
-                "--mode",
-                "sleep",
-                "--socket",
-            ])
-            .arg(folder.path().join("sock"))
-            .stdout(Stdio::piped())
-            .stderr(fs::File::create(folder.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        Engine { supervisor, folder }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("sock")
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap()
+        let mut program = Command::new("sh");
+        program.args(["-c", "ulimit -n \"$0\"; exec \"$@\"", &descriptors.to_string()]);
+        program.arg(env!("CARGO_BIN_EXE_isolane"));
+        Engine::start_by(program, &["--mode", "sleep"])
     }
 
     fn try_attach(&self) -> Result<Session, AttachError> {
@@ -65,14 +40,6 @@ impl Engine {
         self.try_attach().unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    /// The engine's process: the only child of the supervisor.
-    fn pid(&self) -> u32 {
-        let children = format!("/proc/{0}/task/{0}/children", self.supervisor.id());
-        until("there is an engine", || {
-            fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok()
-        })
-    }
-
     /// No more descriptors for the supervisor than it has now, and so many more.
     fn limit_supervisor(&self, more: usize) {
         let pid = self.supervisor.id();
@@ -85,31 +52,6 @@ impl Engine {
             Command::new("prlimit").args([format!("--nofile={limit}"), format!("--pid={pid}")]).status();
         assert!(status.unwrap().success());
     }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let _ = self.supervisor.kill();
-        let _ = self.supervisor.wait();
-    }
-}
-
-/// Waits for something that must come.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (near, listener.accept().unwrap().0)
 }
 
 /// Bytes go both ways.
@@ -129,7 +71,7 @@ fn is_alive((stream, peer): &mut (Stream, TcpStream)) {
 fn fill(session: &Session) -> (Vec<(Stream, TcpStream)>, AttachError) {
     let mut streams = Vec::new();
     loop {
-        let (socket, peer) = pair();
+        let (socket, peer) = mock::connection().unwrap();
         match Stream::adopt(session, socket) {
             Ok(stream) => streams.push((stream, peer)),
             Err(error) => return (streams, error.into()),
@@ -236,7 +178,7 @@ fn an_application_that_is_stopped() {
     let poller = Poller::new(&session, 1).unwrap();
     let mut streams = Vec::new();
     for _ in 0..16 {
-        let (socket, mut peer) = pair();
+        let (socket, mut peer) = mock::connection().unwrap();
         peer.set_nonblocking(true).unwrap();
         let mut stream = poller.adopt(socket, StreamOptions::default()).unwrap();
         stream.arm(Interest::Both).unwrap();
@@ -252,7 +194,7 @@ fn an_application_that_is_stopped() {
 fn a_stopped_application_with_full_rings_keeps_nobody_waiting() {
     let mut engine = Engine::start(1000);
     let session = engine.attach();
-    let (socket, peer) = pair();
+    let (socket, peer) = mock::connection().unwrap();
     let mut before = (Stream::adopt(&session, socket).unwrap(), peer);
     let mut application = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "an_application_that_is_stopped", "--nocapture"])
@@ -274,7 +216,7 @@ fn a_stopped_application_with_full_rings_keeps_nobody_waiting() {
     signal("KILL", engine.pid());
     until("the next engine", || (session.epoch() > 1).then_some(()));
     is_alive(&mut before);
-    let (socket, peer) = pair();
+    let (socket, peer) = mock::connection().unwrap();
     is_alive(&mut (Stream::adopt(&engine.attach(), socket).unwrap(), peer));
     // And it does not keep the engine from ending.
     signal("TERM", engine.supervisor.id());

@@ -1,11 +1,12 @@
 //! The engine's process is killed, and replaced, under streams whose bytes say where they belong: none is lost,
 //! doubled or out of order, and no peer notices.
 
-use std::fs;
+mod program;
+
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -16,50 +17,15 @@ use isolane_attach::stream::{Interest, Poller, ReadHalf, Stream, StreamOptions, 
 use isolane_attach::{Options, Session};
 use isolane_ring::mock;
 
-/// A running `isolane engine`, ended with the test.
-struct Engine {
-    supervisor: Child,
-    folder: tempfile::TempDir,
-}
+use program::Engine;
 
 impl Engine {
     fn start() -> Engine {
-        let folder = tempfile::tempdir().unwrap();
-        let mut supervisor = Command::new(env!("CARGO_BIN_EXE_isolane"))
-            .args(["--log-level", "info", "engine", "--socket"])
-            .arg(folder.path().join("sock"))
-            .stdout(Stdio::piped())
-            .stderr(fs::File::create(folder.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        Engine { supervisor, folder }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("sock")
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap()
+        Engine::start_by(Command::new(env!("CARGO_BIN_EXE_isolane")), &[])
     }
 
     fn attach(&self) -> Session {
         attach(&self.path())
-    }
-
-    /// The engine's process: the only child of the supervisor.
-    fn pid(&self) -> u32 {
-        let children = format!("/proc/{0}/task/{0}/children", self.supervisor.id());
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            let child = fs::read_to_string(&children).unwrap();
-            if let Some(pid) = child.split_whitespace().next() {
-                return pid.parse().unwrap();
-            }
-            assert!(Instant::now() < deadline, "no engine\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     /// Kills the engine, and waits for the next. One that has lived for less than a second is started again
@@ -71,13 +37,6 @@ impl Engine {
         while self.pid() == pid {
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let _ = self.supervisor.kill();
-        let _ = self.supervisor.wait();
     }
 }
 

@@ -1,57 +1,33 @@
 //! The isolated engine as a program: it is killed, replaced, stopped and started on demand, and its clients
 //! notice only what they should.
 
+#[path = "../program/mod.rs"]
+mod program;
 mod upgrade;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isolane_attach::stream::Stream;
 use isolane_attach::{AttachError, Options, Session, Watcher};
+use isolane_ring::mock;
 
-/// A running `isolane engine`, ended with the test.
-struct Engine {
-    supervisor: Child,
-    folder: tempfile::TempDir,
-}
+use program::{Engine, until};
 
 impl Engine {
     fn start(arguments: &[&str]) -> Engine {
-        Engine::start_by(program(), arguments)
+        Engine::start_asleep(program(), arguments)
     }
 
-    fn start_by(mut program: Command, arguments: &[&str]) -> Engine {
-        let folder = tempfile::tempdir().unwrap();
-        set_mode(folder.path(), 0o700);
-        let mut supervisor = program
-            .args(["--log-level", "info", "engine", "--mode", "sleep", "--socket"])
-            .arg(folder.path().join("sock"))
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(fs::File::create(folder.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let engine = Engine { supervisor, folder };
-        assert_eq!(line, format!("listening on {}\n", engine.path().display()), "{}", engine.log());
-        engine
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("sock")
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    fn start_asleep(program: Command, arguments: &[&str]) -> Engine {
+        Engine::start_by(program, &[&["--mode", "sleep"], arguments].concat())
     }
 
     fn attach(&self) -> Result<Session, AttachError> {
@@ -63,30 +39,9 @@ impl Engine {
         })
     }
 
-    /// The engine's process: the only child of the supervisor.
-    fn pid(&self) -> u32 {
-        let children = format!("/proc/{0}/task/{0}/children", self.supervisor.id());
-        let pid = || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok();
-        until("there is an engine", pid)
-    }
-
     fn signal(&self, signal: &str) {
         kill(self.supervisor.id(), signal);
     }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let _ = self.supervisor.kill();
-        let _ = self.supervisor.wait();
-    }
-}
-
-/// A connection over loopback, and its other end.
-fn connection() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (socket, listener.accept().unwrap().0)
 }
 
 /// What a session's watcher has heard.
@@ -125,18 +80,6 @@ fn copy_to_run(from: &Path, to: &Path) {
 fn kill(pid: u32, signal: &str) {
     let status = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap();
     assert!(status.success());
-}
-
-/// Waits for something that must come.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 fn is_gone(pid: u32) -> Option<()> {
@@ -280,7 +223,7 @@ fn sigusr1_prints_who_is_attached_and_what_they_have_and_nothing_ends() {
     let engine = Engine::start(&[]);
     let (session, pid) = (engine.attach().unwrap(), engine.pid());
     let _queue = session.open_queue(16).unwrap();
-    let (socket, _peer) = connection();
+    let (socket, _peer) = mock::connection().unwrap();
     let _stream = Stream::adopt(&session, socket).unwrap();
     engine.signal("USR1");
     until("there is an overview", || engine.log().contains("MiB of memory").then_some(()));
@@ -334,7 +277,7 @@ fn a_client_in_another_namespace_of_processes_is_served() {
         return eprintln!("not tried: this machine lets nobody make namespaces");
     }
     program.arg(env!("CARGO_BIN_EXE_isolane"));
-    let engine = Engine::start_by(program, &[]);
+    let engine = Engine::start_asleep(program, &[]);
     is_served(&engine.attach().unwrap());
 }
 
