@@ -23,10 +23,10 @@ use crate::volume::Volume;
 /// ```no_run
 /// use isolane_host::{BlockingVolume, Options};
 ///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # fn main() -> Result<(), isolane_host::Error> {
 /// let uri = "nvme+tcp://127.0.0.1:4420".parse()?;
 /// let volume = BlockingVolume::connect(&uri, Options::default())?;
-/// let mut block = vec![0; volume.block_bytes() as usize];
+/// let mut block = vec![0; volume.block_size() as usize];
 /// volume.read_at(&mut block, 0)?;
 /// block[0] ^= 1;
 /// volume.write_at(&block, 0)?;
@@ -35,7 +35,7 @@ use crate::volume::Volume;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct BlockingVolume {
     volume: Volume,
 }
@@ -77,6 +77,16 @@ impl BlockingVolume {
     /// At which engine it is; see [`Volume::engine`].
     pub fn engine(&self) -> Option<EngineStatus> {
         block_on(self.volume.engine())
+    }
+
+    /// Returns the size of the volume in bytes.
+    pub fn size(&self) -> u64 {
+        self.volume.size()
+    }
+
+    /// Returns the size of a logical block in bytes; offsets and lengths are multiples of it.
+    pub fn block_size(&self) -> u32 {
+        self.volume.block_size()
     }
 
     /// Bytes in a logical block: offsets and lengths are multiples of it.
@@ -178,6 +188,15 @@ mod tests {
         volume.read_at(&mut read[..1024], 1024).unwrap();
         assert_eq!(read[..512], [0; 512]);
         volume.close();
+    }
+
+    #[test]
+    fn tells_its_size_and_shows_where_it_is() {
+        let target = Target::start(Script::default());
+        let volume = BlockingVolume::connect(&target.uri(), Options::default()).unwrap();
+        assert_eq!((volume.size(), volume.block_size()), (4 << 20, 512));
+        let shown = format!("{volume:?}");
+        assert!(shown.contains(&target.address.to_string()) && shown.contains("nsid: 1"), "{shown}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use isolane_reactor::core::CORES_MAX;
 pub struct Cores(Vec<usize>);
 
 /// Why a list of cores is none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CoresError {
     /// Something that is neither a number nor a range.
     #[error("{0:?} is not a core: write a list as 0,1 or 0-3,8")]

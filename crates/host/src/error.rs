@@ -4,12 +4,16 @@
 //! failed, why, and what to do where that is known. Nothing here is retried by the reader: what can be
 //! retried was.
 
+mod any;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_wire::Status;
+
+pub use self::any::Error;
 
 /// A step of setting up an association; names the place in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +55,7 @@ impl std::fmt::Display for Step {
 }
 
 /// Why there is no connection.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum ConnectError {
     /// The host's name leads to no address.
     #[error("cannot resolve {host}: {source}; check the name")]
@@ -224,7 +228,7 @@ impl ConnectError {
 }
 
 /// Why a request failed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum RequestError {
     /// The controller answered with an error.
     #[error("the target refused the command: {0}{remedy}", remedy = remedy_of_command(*.0))]

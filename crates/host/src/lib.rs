@@ -5,16 +5,19 @@
 //! * [`Volume`] is asynchronous and runs under any executor; [`BlockingVolume`] waits and may borrow.
 //! * [`Client`] is the core of both: single-threaded, driven in the caller's thread, for programs that live
 //!   for speed.
+//! * [`Error`] is any of its errors, for `?`.
 //! * With `?via=engine` or [`Options::via`] all of them go through an isolated engine ([`attached`]).
 //!
 //! ```no_run
 //! use isolane_host::{Buffer, Options, Volume};
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn example() -> Result<(), isolane_host::Error> {
 //! let uri = "nvme+tcp://[::1]:4420/nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse()?;
 //! let volume = Volume::connect(&uri, Options::default()).await?;
 //! let buffer = volume.read(0, Buffer::contiguous(4096)).await?;
 //! let buffer = volume.write(8192, buffer).await?;
+//! let zeroes = Buffer::from(vec![0; 512]);
+//! volume.write_durable(0, zeroes).await?;
 //! volume.flush().await?;
 //! println!("copied {} bytes", buffer.len());
 //! volume.close().await;
@@ -60,7 +63,7 @@ pub use client::{ConnectionStatus, Wait};
 pub use cores::{Cores, CoresError};
 pub use discovery::{DiscoveredSubsystem, discover};
 pub use driven::Client;
-pub use error::{ConnectError, RequestError, Step};
+pub use error::{ConnectError, Error, RequestError, Step};
 pub use identity::{host_id, host_nqn, machine_id};
 pub use info::{ControllerInfo, Info, NamespaceInfo, Negotiated};
 pub use isolane_memory::Buffer;

@@ -50,7 +50,7 @@ pub enum Via {
 }
 
 /// Why a text is not a [`Uri`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UriError {
     /// Another scheme, or none.
     #[error("{0:?} is not a volume URI: write nvme+tcp://HOST[:4420]/NQN[?nsid=N]")]

@@ -5,6 +5,7 @@
 //! dropped future cancels nothing; its buffer stays with the lane until the response has come or the
 //! connection is dead.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -76,6 +77,16 @@ impl Volume {
     /// At which engine it is; see [`Client::engine`](crate::Client::engine).
     pub async fn engine(&self) -> Option<EngineStatus> {
         self.handle.engine().await
+    }
+
+    /// Returns the size of the volume in bytes.
+    pub fn size(&self) -> u64 {
+        self.namespace().len_bytes()
+    }
+
+    /// Returns the size of a logical block in bytes; offsets and lengths are multiples of it.
+    pub fn block_size(&self) -> u32 {
+        self.namespace().block_bytes
     }
 
     /// Bytes in a logical block: offsets and lengths are multiples of it.
@@ -183,6 +194,15 @@ impl Volume {
     }
 }
 
+impl fmt::Debug for Volume {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Info { address, nqn, .. } = self.info();
+        let mut fields = formatter.debug_struct("Volume");
+        fields.field("address", address).field("nqn", &nqn.as_str()).field("nsid", &self.namespace().nsid);
+        fields.field("size", &self.size()).field("class", &self.class).finish()
+    }
+}
+
 /// A read or a write on its way; its output is the buffer.
 #[must_use = "the result and the buffer come out of it"]
 pub struct Transfer(Receiver<Completion>);
@@ -222,7 +242,7 @@ impl Future for Action {
 }
 
 /// A read or write that failed, with its buffer.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Failed {
     /// Why.

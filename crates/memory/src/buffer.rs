@@ -36,6 +36,16 @@ pub(crate) enum Store {
     Foreign(Arc<Foreign>),
 }
 
+/// The vector's memory, without a copy.
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Buffer {
+        match bytes.len() {
+            0 => Buffer::default(),
+            len => Buffer { store: Store::Block(Block::from_vec(bytes)), len },
+        }
+    }
+}
+
 impl Buffer {
     /// One contiguous block of zeroes at a 4 KiB boundary.
     pub fn contiguous(len: usize) -> Buffer {

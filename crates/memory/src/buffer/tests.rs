@@ -95,3 +95,14 @@ fn lent_memory_is_written_in_place_and_not_freed() {
     drop(buffer);
     assert_eq!(memory[49..51], [0, 5]);
 }
+
+#[test]
+fn takes_over_the_memory_of_a_vector() {
+    let bytes: Vec<u8> = (0..100).collect();
+    let start = bytes.as_ptr();
+    let mut buffer = Buffer::from(bytes);
+    assert_eq!((buffer.len(), buffer.as_slice().unwrap().as_ptr()), (100, start));
+    buffer.as_mut_slice().unwrap()[0] = 7;
+    assert_eq!(buffer.to_vec()[..3], [7, 1, 2]);
+    assert!(Buffer::from(Vec::new()).is_empty());
+}
