@@ -133,6 +133,9 @@ pub mod stream {
     pub const RX_YIELDED: u64 = RX_END + size_of::<u64>() as u64;
     /// Word, the engine's: 0 while bytes can be sent, else `1 << 32` and the error number.
     pub const TX_END: u64 = RX_END + LINE;
+    /// Word, the engine's: not 0 once it has the last close of the socket reset, because bytes are to be sent before. On
+    /// one line with the one before.
+    pub const TX_DRAINING: u64 = TX_END + size_of::<u64>() as u64;
     /// Word, the application's: 0, or 1 + the position at which nothing more is to be sent.
     pub const TX_SHUT: u64 = TX_END + LINE;
     /// Word, the application's: bytes that it has sent itself.

@@ -41,6 +41,13 @@ pub trait Service {
         false
     }
 
+    /// Its session has as many objects as it may have: what only waits for somebody else, and has done so for long, ends.
+    /// Tells whether it is to be looked at.
+    fn relieve(&mut self, turn: &Turn) -> bool {
+        let _ = turn;
+        false
+    }
+
     /// It is to end: the next looks do what that takes, the last says [`Looked::Ended`]. May come again, with
     /// something more urgent.
     fn on_end(&mut self, ending: Ending);

@@ -275,8 +275,11 @@ impl Information {
     }
 }
 
-/// `SIOCOUTQ`: what was written and not acknowledged.
-fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
+/// Bytes that were written and that the peer has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+/// The kernel's.
+pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut count: c_int = 0;
     // SAFETY: the call writes one integer to where it is told.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };

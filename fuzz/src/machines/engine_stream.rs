@@ -117,7 +117,7 @@ impl Scene {
     /// What a core does with it.
     fn look(&mut self) {
         let Some(machine) = &mut self.machine else { return };
-        match machine.look(Instant::now()) {
+        match machine.look() {
             Ok(looked) if looked.is_over => self.machine = None,
             Ok(_) => {}
             Err(stop) => self.stop(&stop),

@@ -21,6 +21,7 @@ pub struct Block {
     pub notify: Shared<Flag>,
     rx_end: Shared<AtomicU64>,
     tx_end: Shared<AtomicU64>,
+    tx_draining: Shared<AtomicU64>,
     tx_shut: Shared<AtomicU64>,
     tx_native: Shared<AtomicU64>,
     rx_want: Shared<AtomicU64>,
@@ -55,6 +56,7 @@ impl Block {
             notify: memory.flag(place(at::NOTIFY))?,
             rx_end: memory.number(place(at::RX_END))?,
             tx_end: memory.number(place(at::TX_END))?,
+            tx_draining: memory.number(place(at::TX_DRAINING))?,
             tx_shut: memory.number(place(at::TX_SHUT))?,
             tx_native: memory.number(place(at::TX_NATIVE))?,
             rx_want: memory.number(place(at::RX_WANT))?,
@@ -86,6 +88,16 @@ impl Block {
     /// The engine's: nothing more can be sent.
     pub fn end_tx(&self, end: End) {
         self.tx_end.store(end.encode(), Ordering::Release);
+    }
+
+    /// Whether an engine has had the last close of the socket reset, because bytes are to be sent before.
+    pub fn is_draining(&self) -> bool {
+        self.tx_draining.load(Ordering::Acquire) != 0
+    }
+
+    /// The engine's: it has.
+    pub fn set_draining(&self) {
+        self.tx_draining.store(1, Ordering::Release);
     }
 
     /// Up to which byte the application wants to send, if it has said so.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use isolane_attach::control::{End, Object, Open, Packet, Reply, Wire, WireError};
 use isolane_ring::Memory;
@@ -52,6 +53,10 @@ pub(super) struct Attached {
     /// A queue that is being closed.
     pub closing: Option<ClosingQueue>,
     pub objects: BTreeMap<u32, Held>,
+    /// Of the objects, those that are streams.
+    streams: usize,
+    /// When what only waits for others was last ended to make room.
+    relieved: Option<Instant>,
 }
 
 /// A queue that is being closed.
@@ -195,7 +200,10 @@ impl Client {
 
     /// An object that its core says is no more, or never was.
     pub fn take(&mut self, id: u32) -> Option<Held> {
-        self.attached()?.objects.remove(&id)
+        let attached = self.attached()?;
+        let held = attached.objects.remove(&id)?;
+        attached.streams -= usize::from(is_stream(&held.open.object));
+        Some(held)
     }
 }
 
@@ -209,6 +217,8 @@ impl Attached {
             queues: BTreeMap::new(),
             closing: None,
             objects: BTreeMap::new(),
+            streams: 0,
+            relieved: None,
         }
     }
 
@@ -228,8 +238,22 @@ impl Attached {
 
     /// How many objects it has of the same kind.
     pub fn count(&self, like: &Object) -> usize {
-        let is_stream = |object: &Object| matches!(object, Object::Stream(_));
-        self.objects.values().filter(|held| is_stream(&held.open.object) == is_stream(like)).count()
+        if is_stream(like) { self.streams } else { self.objects.len() - self.streams }
+    }
+
+    /// One more object.
+    pub fn hold(&mut self, held: Held) {
+        self.streams += usize::from(is_stream(&held.open.object));
+        self.objects.insert(held.open.id, held);
+    }
+
+    /// Whether it is time to end again what only waits for others: that looks at all objects.
+    pub fn may_relieve(&mut self, now: Instant) -> bool {
+        let is_due = self.relieved.is_none_or(|at| now.saturating_duration_since(at) >= RELIEF_PAUSE);
+        if is_due {
+            self.relieved = Some(now);
+        }
+        is_due
     }
 }
 
@@ -264,6 +288,12 @@ impl Held {
     }
 }
 
+fn is_stream(object: &Object) -> bool {
+    matches!(object, Object::Stream(_))
+}
+
+/// Between two times that room is made in a session.
+const RELIEF_PAUSE: Duration = Duration::from_secs(1);
 /// The serial number of what no request waits for.
 pub(super) const UNASKED: u32 = 0;
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use isolane_attach::control::{
     End, Hello, Object, Open, OpenPort, OpenQueue, Packet, Reply, Request, VERSION, Welcome, remedy,
@@ -9,7 +10,7 @@ use isolane_attach::control::{
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Bell, Memory, MemoryError, refuse_gifts};
 
-use super::client::{Attached, ClosingQueue, Held, Stage, UNASKED};
+use super::client::{Attached, Client, ClosingQueue, Held, Stage, UNASKED};
 use super::door::Peer;
 use super::{Control, Denied, plan};
 use crate::closer::{self, Socket};
@@ -133,7 +134,7 @@ impl Control {
 
     /// Whether there is room for one more client. Those that have left keep nobody out, but what they have left is
     /// not to add up without bound.
-    fn may_attach(&self) -> Result<(), Denied> {
+    fn may_attach(&mut self) -> Result<(), Denied> {
         let clients_max = self.config.clients_max;
         let attached =
             self.clients.values().filter(|client| client.is_here() && !client.is_stranger()).count();
@@ -143,6 +144,14 @@ impl Control {
         }
         let left = self.clients.values().filter(|client| !client.is_here()).count();
         if attached + left >= clients_max.saturating_mul(2) {
+            let now = Instant::now();
+            let may_relieve = |client: &mut Client| {
+                !client.is_here() && client.attached().is_some_and(|attached| attached.may_relieve(now))
+            };
+            let sessions = self.clients.iter_mut();
+            let sessions: Vec<u32> =
+                sessions.filter_map(|(session, client)| may_relieve(client).then_some(*session)).collect();
+            sessions.into_iter().for_each(|session| self.relieve(session));
             let why =
                 format!("{left} clients have left streams or volumes that are not done; try again later");
             return Err(Denied::Short(why));
@@ -259,6 +268,9 @@ impl Control {
             Object::Volume { .. } => ("volumes", limits.volumes),
         };
         if attached.count(&open.object) >= count_max as usize {
+            if attached.may_relieve(Instant::now()) {
+                self.relieve(session);
+            }
             return Err(Denied::limit(what, count_max));
         }
         let mut plan = plan::plan(&open, descriptor, &self.volumes, &self.config.cores)?;
@@ -282,9 +294,14 @@ impl Control {
     pub(super) fn have(&mut self, session: u32, held: Held, plan: Plan) -> Result<(), Denied> {
         let (memory, attached) = self.memory(session)?;
         let (core, id, queue) = (held.core, held.open.id, held.open.queue);
-        attached.objects.insert(id, held);
+        attached.hold(held);
         self.mail(core, Mail::Open { session, id, queue, memory, build: plan.build });
         Ok(())
+    }
+
+    /// Ends what a session has closed and what has not moved for long.
+    fn relieve(&self, session: u32) {
+        (0..self.cores.len() as u32).for_each(|core| self.mail(core, Mail::Relieve { session }));
     }
 
     /// Has the supervisor keep what is granted.

@@ -18,6 +18,8 @@ pub(crate) enum Mail {
     Open { session: u32, id: u32, queue: Option<u32>, memory: Memory, build: Build },
     /// It is to end.
     End { session: u32, id: u32, ending: Ending },
+    /// The session has as many objects as it may have: those that only wait for others, and for long, end.
+    Relieve { session: u32 },
     /// The session is over: all that it has on this core ends.
     EndSession { session: u32 },
     /// The engine ends in order: all objects do.

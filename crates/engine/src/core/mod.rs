@@ -124,10 +124,11 @@ impl Core {
                     Some(index) => self.end(index, ending, now),
                     None => self.say(session, Said::Ended { id, outcome: Ok(()) }),
                 },
+                Mail::Relieve { session } => self.objects.relieve(session, now),
                 Mail::EndSession { session } => self.end_session(session, now),
                 Mail::Stop => {
                     self.is_stopping = true;
-                    let all = self.objects.all(|_| true);
+                    let all = self.objects.all();
                     all.into_iter().for_each(|index| self.end(index, Ending::Stopped, now));
                 }
                 Mail::Halt => return false,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
-use crate::service::Service;
+use crate::service::{Service, Turn};
 
 /// An object and what its core knows about it.
 pub(super) struct Slot {
@@ -23,13 +23,21 @@ pub(super) struct Slot {
     alarm: Option<Instant>,
 }
 
+/// The objects of a session, by their names.
+#[derive(Default)]
+struct Named {
+    indices: HashMap<u32, u32>,
+    /// The names mean nothing any more.
+    is_over: bool,
+}
+
 /// All of them.
 #[derive(Default)]
 pub(super) struct Objects {
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     generation: u32,
-    names: HashMap<(u32, u32), u32>,
+    sessions: HashMap<u32, Named>,
     hot: Vec<u32>,
     alarms: BTreeMap<(Instant, u32), ()>,
 }
@@ -53,7 +61,7 @@ impl Objects {
             generation: self.generation,
             alarm: None,
         });
-        self.names.insert(name, index);
+        self.sessions.entry(session).or_default().indices.insert(id, index);
         self.heat(index, now);
         index
     }
@@ -62,8 +70,13 @@ impl Objects {
     pub fn remove(&mut self, index: u32) -> Option<Slot> {
         let slot = self.slots.get_mut(index as usize)?.take()?;
         self.free.push(index);
-        if self.names.get(&(slot.session, slot.id)) == Some(&index) {
-            self.names.remove(&(slot.session, slot.id));
+        if let Some(named) = self.sessions.get_mut(&slot.session)
+            && named.indices.get(&slot.id) == Some(&index)
+        {
+            named.indices.remove(&slot.id);
+            if named.indices.is_empty() {
+                self.sessions.remove(&slot.session);
+            }
         }
         if let Some(alarm) = slot.alarm {
             self.alarms.remove(&(alarm, index));
@@ -88,19 +101,32 @@ impl Objects {
     }
 
     pub fn find(&self, session: u32, id: u32) -> Option<u32> {
-        self.names.get(&(session, id)).copied()
+        let named = self.sessions.get(&session).filter(|named| !named.is_over)?;
+        named.indices.get(&id).copied()
     }
 
     /// The objects of a session. Its names mean nothing any more.
     pub fn forget_session(&mut self, session: u32) -> Vec<u32> {
-        self.names.retain(|(of, _), _| *of != session);
-        self.all(|slot| slot.session == session)
+        let Some(named) = self.sessions.get_mut(&session) else { return Vec::new() };
+        named.is_over = true;
+        named.indices.values().copied().collect()
     }
 
-    /// All objects of which this is so.
-    pub fn all(&self, is_meant: impl Fn(&Slot) -> bool) -> Vec<u32> {
+    /// Ends what only waits for somebody else, and has done so for long.
+    pub fn relieve(&mut self, session: u32, now: Instant) {
+        let named = self.sessions.get(&session);
+        let indices: Vec<u32> = named.iter().flat_map(|named| named.indices.values().copied()).collect();
+        for index in indices {
+            if self.at(index).is_some_and(|slot| slot.service.relieve(&Turn { now })) {
+                self.heat(index, now);
+            }
+        }
+    }
+
+    /// All objects.
+    pub fn all(&self) -> Vec<u32> {
         let slots = self.slots.iter().zip(0..);
-        slots.filter(|(slot, _)| slot.as_ref().is_some_and(&is_meant)).map(|(_, index)| index).collect()
+        slots.filter(|(slot, _)| slot.is_some()).map(|(_, index)| index).collect()
     }
 
     pub fn is_empty(&self) -> bool {

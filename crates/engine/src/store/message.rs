@@ -39,7 +39,7 @@ pub(crate) enum ToEngine {
 }
 
 /// What is spoken here. A supervisor and the engines that it starts speak the same, or there is no engine.
-pub(crate) const LINK_VERSION: u32 = 4;
+pub(crate) const LINK_VERSION: u32 = 5;
 
 impl ToSupervisor {
     pub fn encode(&self) -> Vec<u8> {

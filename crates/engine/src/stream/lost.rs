@@ -2,6 +2,7 @@
 //! its application finds an error behind what is in the ring, and does not get the socket back, because nobody
 //! knows which byte is next. Its other streams go on.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use isolane_attach::control::End;
@@ -9,7 +10,8 @@ use isolane_attach::stream::Block;
 use isolane_ring::{Flag, Memory, MemoryError};
 
 use super::notices::Notices;
-use super::{Kept, abort};
+use super::{Kept, abort, reset_at_close};
+use crate::closer::Socket;
 use crate::service::{Ending, Hostile, Looked, Ready, Service, Turn};
 
 /// A stream that is no more.
@@ -21,13 +23,23 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// Says so to the application, in both directions.
+    /// Says so to the application, in both directions, and to its peer, once its application has closed the socket: what
+    /// was in the ring is not sent.
     ///
     /// # Errors
     /// [`MemoryError::Place`], if there is no place to say it.
-    pub fn new(memory: &Memory, kept: &Kept, why: String, notices: Notices) -> Result<Lost, MemoryError> {
+    pub fn new(
+        memory: &Memory,
+        kept: &Kept,
+        why: String,
+        notices: Notices,
+        socket: Option<OwnedFd>,
+    ) -> Result<Lost, MemoryError> {
         let block = Block::open(memory, &kept.place)?;
         abort(&block);
+        if let Some(socket) = socket.map(Socket::new) {
+            reset_at_close(socket.as_fd());
+        }
         Ok(Lost { block, why, notices, ending: None })
     }
 }

@@ -55,13 +55,16 @@ pub struct Machine {
     fuse: Fuse,
 }
 
-/// The application is done with it, but not all is sent.
+/// The application is done with it, but not all is sent. No time ends that: the session's quota bounds the memory,
+/// because a peer that only acknowledges window probes never lets it go ([`Machine::relieve`]).
 #[derive(Clone, Copy, Debug)]
 struct Closing {
-    /// Sent when there was progress last.
-    sent: u64,
-    /// Until when there must be some more.
-    until: Instant,
+    /// Bytes given to the kernel, and of them those that the peer has not acknowledged.
+    moved: (u64, u64),
+    /// Since when that has not changed.
+    since: Instant,
+    /// Its session needs the memory, and its peer takes nothing.
+    is_abandoned: bool,
 }
 
 /// What a look has brought.
@@ -157,7 +160,7 @@ impl Machine {
     /// # Errors
     /// [`Stop`]: the stream is to be dropped.
     #[inline]
-    pub fn look(&mut self, now: Instant) -> Result<Progress, Stop> {
+    pub fn look(&mut self) -> Result<Progress, Stop> {
         let Machine { socket, block, rx, tx, fuse, .. } = self;
         let socket = socket.as_fd();
         let sent = tx.look(socket, block, fuse)?;
@@ -165,7 +168,7 @@ impl Machine {
             rx.on_error(error);
         }
         if self.closing.is_some() {
-            return self.look_closing(now, sent.is_busy);
+            return self.look_closing(sent.is_busy);
         }
         let received = rx.look(socket, block, fuse, &self.kept)?;
         let publishes = sent.publishes || received.publishes;
@@ -201,7 +204,7 @@ impl Machine {
     /// The application has closed it, or has died.
     pub fn close(&mut self, now: Instant) {
         if self.closing.is_none() {
-            self.closing = Some(Closing { sent: self.tx.sent(), until: now + DRAIN });
+            self.closing = Some(Closing { moved: self.moved(), since: now, is_abandoned: false });
             self.rx.is_readable = true;
         }
     }
@@ -217,30 +220,77 @@ impl Machine {
         abort(&self.block);
     }
 
+    /// Closed though it cannot go on: leaves the socket, and resets unless all was sent.
+    ///
+    /// # Errors
+    /// [`Stop`].
+    pub fn cut_off(&mut self) -> Result<(), Stop> {
+        if !matches!(self.tx.is_done(&self.block), Ok(true)) {
+            self.reset_at_close();
+        }
+        self.hand_back()
+    }
+
     /// Nor does it have the socket back: nobody knows which byte is next.
     pub fn abandon(&self) {
         self.give_up();
+        self.reset_at_close();
         // Others may have it. Whoever has broken the socket may have broken it so that this fails.
         let _ = self.restore();
     }
 
-    /// When it is to be looked at even if nothing happens.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.closing.map(|closing| closing.until)
+    /// Its session needs memory: abandons a closed stream that has not moved for [`STALLED`], and tells whether it does.
+    pub fn relieve(&mut self, now: Instant) -> bool {
+        let moved = self.moved();
+        let Some(closing) = &mut self.closing else { return false };
+        if closing.moved != moved {
+            *closing = Closing { moved, since: now, ..*closing };
+        }
+        closing.is_abandoned |= now.saturating_duration_since(closing.since) >= STALLED;
+        closing.is_abandoned
     }
 
-    fn look_closing(&mut self, now: Instant, is_busy: bool) -> Result<Progress, Stop> {
-        let closing = self.closing.as_mut().expect("it closes");
-        if closing.sent != self.tx.sent() {
-            *closing = Closing { sent: self.tx.sent(), until: now + DRAIN };
-        }
-        let is_late = now >= closing.until;
-        let is_over = is_late || self.tx.is_done(&self.block)? || self.resets()?;
-        if is_over {
-            // An application that wants to wait for its peer has waited itself.
-            self.socket.linger_no_more();
+    fn moved(&self) -> (u64, u64) {
+        // What is no connection any more does not move.
+        (self.tx.sent(), adopted::unacknowledged(self.socket.as_fd()).unwrap_or(0))
+    }
+
+    fn look_closing(&mut self, is_busy: bool) -> Result<Progress, Stop> {
+        let is_abandoned = self.closing.is_some_and(|closing| closing.is_abandoned);
+        let is_sent = self.tx.is_done(&self.block)?;
+        let is_over = is_abandoned || is_sent || self.resets()?;
+        match is_sent {
+            // The kernel has all of it: a close is now what it would be without an engine.
+            true => self.let_end()?,
+            false => self.forbid_end()?,
         }
         Ok(Progress { is_busy, notifies: false, is_over })
+    }
+
+    /// From now on until [`Machine::let_end`] the last close of the socket, whoever does that, resets: a peer must not
+    /// take a part for all.
+    fn forbid_end(&self) -> Result<(), Stop> {
+        if !self.block.is_draining() {
+            // First, so that the next engine does not take it for the application's wish.
+            self.block.set_draining();
+            self.fuse.burn()?;
+            self.reset_at_close();
+            self.fuse.burn()?;
+        }
+        Ok(())
+    }
+
+    fn let_end(&self) -> Result<(), Stop> {
+        match self.block.is_draining() {
+            true => sockopt::set_socket_linger(&self.socket, None).map_err(system("cannot set SO_LINGER"))?,
+            // An application that wants to wait for its peer has waited itself.
+            false => self.socket.linger_no_more(),
+        }
+        self.fuse.burn()
+    }
+
+    fn reset_at_close(&self) {
+        reset_at_close(self.socket.as_fd());
     }
 
     /// Whether a close resets the connection, as it would without an engine.
@@ -252,7 +302,8 @@ impl Machine {
         self.rx.settle(socket, &self.block, &self.fuse)?;
         let linger = sockopt::socket_linger(socket).map_err(system("cannot ask for SO_LINGER"))?;
         let unread = adopted::unread(socket).map_err(system("cannot ask for what is unread"))?;
-        Ok(linger == Some(Duration::ZERO) || unread > 0)
+        let is_wanted = linger == Some(Duration::ZERO) && !self.block.is_draining();
+        Ok(is_wanted || unread > 0)
     }
 
     /// Leaves the socket as if no engine had ever worked on it. The application may go on with it once the
@@ -285,6 +336,12 @@ fn abort(block: &Block) {
     block.tx_flag.rouse_anyway();
 }
 
+/// Has the last close of a socket reset the connection: a peer must not take a part for all.
+fn reset_at_close(socket: BorrowedFd<'_>) {
+    // It fails only where there is no connection.
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
 fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Stop {
     move |source| Stop::System { what, source: source.into() }
 }
@@ -297,9 +354,9 @@ struct Done {
     publishes: bool,
 }
 
-/// How long a closed stream may make no progress until what is left is lost with it: what the kernel gives a
-/// connection that nobody has any more (`tcp_fin_timeout`).
-const DRAIN: Duration = Duration::from_secs(60);
+/// How long a closed stream does not move until it is abandoned if its session needs its memory.
+/// A peer's window may open once in two minutes if it reads 1 KB/s.
+const STALLED: Duration = Duration::from_secs(300);
 
 /// Bytes that one look moves each way.
 const QUANTUM: usize = 256 << 10;

@@ -51,13 +51,14 @@ pub(crate) fn resume(socket: Result<OwnedFd, String>, note: &[u8]) -> Result<Pla
     let build = move |at: Place| {
         let (session, id) = (at.session, at.id);
         let notices = Notices::new(id, at.queue);
+        let spare = socket.as_ref().ok().and_then(|socket| socket.try_clone().ok());
         let machine = socket
             .and_then(|socket| Machine::take_up(socket, &at.memory, kept).map_err(|stop| stop.to_string()));
         match machine {
             Ok(machine) => Ok(built(&kept, Stream::new(machine, notices, true))),
             Err(why) => {
                 log::warn!("session {session}: its stream {id} ends, for it cannot be taken up again: {why}");
-                let lost = Lost::new(&at.memory, &kept, why, notices);
+                let lost = Lost::new(&at.memory, &kept, why, notices, spare);
                 lost.map(|lost| built(&kept, lost)).map_err(|error| error.to_string())
             }
         }
@@ -92,13 +93,17 @@ impl Stream {
         match self.ending {
             None if self.is_broken => return Ok(Looked::Nothing),
             None => {}
-            Some(Ending::Asked(End::Close) | Ending::Orphaned) if !self.is_broken => self.machine.close(now),
+            Some(Ending::Asked(End::Close) | Ending::Orphaned) if self.is_broken => {
+                self.machine.cut_off()?;
+                return Ok(Looked::Ended(Ok(())));
+            }
+            Some(Ending::Asked(End::Close) | Ending::Orphaned) => self.machine.close(now),
             Some(_) => {
                 self.machine.hand_back()?;
                 return Ok(Looked::Ended(Ok(())));
             }
         }
-        let looked = self.machine.look(now)?;
+        let looked = self.machine.look()?;
         if looked.notifies {
             self.notices.owe();
         }
@@ -172,6 +177,10 @@ impl Service for Stream {
         self.is_resumed
     }
 
+    fn relieve(&mut self, turn: &Turn) -> bool {
+        self.machine.relieve(turn.now)
+    }
+
     fn on_end(&mut self, ending: Ending) {
         // Asked again by the next session of the client's life; a stream that closes goes on closing.
         let closes = matches!(self.ending, Some(Ending::Orphaned | Ending::Asked(End::Close)));
@@ -189,6 +198,6 @@ impl Service for Stream {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.machine.deadline().into_iter().chain(self.notices.deadline()).min()
+        self.notices.deadline()
     }
 }

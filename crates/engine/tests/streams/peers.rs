@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use isolane_attach::stream::{Stream, StreamOptions};
 use isolane_ring::mock::{self, Vandal};
+use rustix::net::sockopt;
 
 use super::fixture::{Fixture, Pattern};
 
@@ -45,6 +46,46 @@ fn a_peer_that_does_not_read_stops_its_own_stream_alone() {
     let mut seen = Pattern::new(3);
     loop {
         match slow_peer.read(&mut bytes).unwrap() {
+            0 => break,
+            count => seen.check(&bytes[..count]),
+        }
+    }
+    assert_eq!(seen.position, pattern.position);
+}
+
+/// Reads 1 KB/s for as many seconds as `ISOLANE_SLOW_READER` says, after the stream was dropped, and then at full speed.
+#[test]
+fn slow_reader_receives_everything_after_close() {
+    let seconds = std::env::var("ISOLANE_SLOW_READER").map_or(1, |seconds| seconds.parse().unwrap());
+    let fixture = Fixture::new();
+    let (socket, mut peer) = mock::connection().unwrap();
+    sockopt::set_socket_send_buffer_size(&socket, 1 << 16).unwrap();
+    sockopt::set_socket_recv_buffer_size(&peer, 1 << 16).unwrap();
+    let mut stream = Stream::adopt(&fixture.attach(), socket).unwrap();
+    let (mut pattern, mut bytes) = (Pattern::new(5), vec![0; 1024]);
+    // Until the kernel and the ring are full, which they are once nothing more fits for a while.
+    stream.set_write_timeout(Some(Duration::from_millis(200)));
+    loop {
+        let before = pattern.position;
+        pattern.fill(&mut bytes);
+        match stream.write(&bytes) {
+            Ok(count) => pattern.position = before + count as u64,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                pattern.position = before;
+                break;
+            }
+        }
+    }
+    drop(stream);
+    let mut seen = Pattern::new(5);
+    for _ in 0..seconds {
+        peer.read_exact(&mut bytes).unwrap();
+        seen.check(&bytes);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    loop {
+        match peer.read(&mut bytes).unwrap() {
             0 => break,
             count => seen.check(&bytes[..count]),
         }

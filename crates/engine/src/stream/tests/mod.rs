@@ -1,5 +1,6 @@
 //! The table of `docs/ARCHITECTURE.md`, row by row and in any order.
 
+mod closing;
 mod object;
 mod rig;
 mod table;

@@ -37,6 +37,9 @@ pub struct Rig {
     buffer: Vec<u8>,
 }
 
+/// All that a poller may say.
+pub const ALL: Ready = Ready { readable: true, urgent: true, writable: true, finished: true, hung_up: true };
+
 pub struct Engine {
     pub machine: Machine,
     poller: OwnedFd,
@@ -155,6 +158,11 @@ impl Rig {
         self.take_up();
     }
 
+    /// Engine and supervisor end with the sockets that they have.
+    pub fn drop_engine(&mut self) {
+        (self.engine, self.stored) = (None, None);
+    }
+
     /// What becomes of something that the engine has tried; after its death, the next has taken up.
     pub fn survive<T>(&mut self, outcome: Result<T, Stop>) -> Option<T> {
         match outcome {
@@ -190,7 +198,7 @@ impl Rig {
         if engine.is_cold {
             return Progress::default();
         }
-        let outcome = engine.machine.look(Instant::now());
+        let outcome = engine.machine.look();
         self.survive(outcome).unwrap_or_default()
     }
 
@@ -292,7 +300,7 @@ impl Rig {
                 break;
             }
         }
-        (self.engine, self.stored) = (None, None);
+        self.drop_engine();
         self.rung = false;
         let rest = self.app.take().expect("adopted").1.unsent().unwrap();
         self.send_rest(&rest);
@@ -303,18 +311,12 @@ impl Rig {
     pub fn take_back(&mut self, things: u32) {
         let machine = &mut self.engine.as_mut().expect("an engine").machine;
         machine.fuse.set(Some(things));
-        machine.on_ready(Ready {
-            readable: true,
-            urgent: true,
-            writable: true,
-            finished: true,
-            hung_up: true,
-        });
+        machine.on_ready(ALL);
         machine.wake();
-        let lives = machine.look(Instant::now()).is_ok() && machine.rest().is_ok();
+        let lives = machine.look().is_ok() && machine.rest().is_ok();
         // As an engine that ends in order.
         let _ = lives && machine.hand_back().is_ok();
-        (self.engine, self.stored) = (None, None);
+        self.drop_engine();
         self.rung = false;
         let origin = Origin { written: self.kept.written, is_inline: self.kept.is_inline };
         let (mut incoming, mut outgoing) = self.app.take().expect("adopted");
@@ -375,7 +377,7 @@ impl Rig {
             if self.look().is_over {
                 let finished = self.engine.as_mut().expect("an engine").machine.hand_back();
                 if self.survive(finished).is_some() {
-                    (self.stored, self.engine) = (None, None);
+                    self.drop_engine();
                     return;
                 }
             }
