@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use isolane_wire::Status;
 
+use crate::difference::Difference;
+
 pub use self::any::Error;
 
 /// A step of setting up an association; names the place in errors.
@@ -168,9 +170,9 @@ pub enum ConnectError {
     /// Something that this host does not do.
     #[error("not supported: {0}")]
     Unsupported(String),
-    /// After a reconnect the volume was not the same.
-    #[error("the target came back with another volume: {0}; connect anew if that is right")]
-    VolumeChanged(String),
+    /// After a reconnect, or after a notice of changed namespaces, the volume was not the same.
+    #[error("the target serves another volume than before: {0}; connect anew if that is right")]
+    VolumeChanged(Difference),
     /// The connection broke, and none was to be made anew.
     #[error("the connection to {address} broke: {why}")]
     Lost {
@@ -191,7 +193,7 @@ pub enum ConnectError {
     #[error(
         "it has another volume than the first association: {0}; give an address that leads to one target alone"
     )]
-    OtherVolume(String),
+    OtherVolume(Difference),
     /// No thread of this process can run on a core.
     #[error(
         "cannot run on core {core}: {source}; choose cores that this machine has and this process may use"

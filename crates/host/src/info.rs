@@ -99,19 +99,6 @@ impl NamespaceInfo {
     pub fn len_bytes(&self) -> u64 {
         self.blocks.saturating_mul(u64::from(self.block_bytes))
     }
-
-    /// Why this cannot be the volume that `before` was; none if it can.
-    pub(crate) fn difference(&self, before: &NamespaceInfo) -> Option<String> {
-        let ids = |info: &NamespaceInfo| (info.uuid, info.nguid, info.eui64);
-        if ids(self) != ids(before) {
-            return Some(format!("namespace {} has another identity than before", self.nsid));
-        }
-        if self.block_bytes != before.block_bytes {
-            return Some(format!("blocks of {} bytes instead of {}", self.block_bytes, before.block_bytes));
-        }
-        let is_smaller = self.blocks < before.blocks;
-        is_smaller.then(|| format!("{} blocks instead of {}", self.blocks, before.blocks))
-    }
 }
 
 /// What both sides agreed on.
@@ -137,33 +124,4 @@ pub struct Negotiated {
     pub depth: u16,
     /// The most data of one command.
     pub transfer_bytes_max: usize,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn namespace() -> NamespaceInfo {
-        NamespaceInfo {
-            nsid: 1,
-            block_bytes: 512,
-            blocks: 100,
-            metadata_bytes: 0,
-            uuid: Some(Uuid::from_u128(1)),
-            nguid: None,
-            eui64: None,
-            is_read_only: false,
-        }
-    }
-
-    #[test]
-    fn a_volume_may_grow_but_not_shrink_or_change() {
-        let before = namespace();
-        assert_eq!(NamespaceInfo { blocks: 101, ..namespace() }.difference(&before), None);
-        assert!(NamespaceInfo { blocks: 99, ..namespace() }.difference(&before).is_some());
-        assert!(NamespaceInfo { block_bytes: 4096, ..namespace() }.difference(&before).is_some());
-        assert!(
-            NamespaceInfo { uuid: Some(Uuid::from_u128(2)), ..namespace() }.difference(&before).is_some()
-        );
-    }
 }

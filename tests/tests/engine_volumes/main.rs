@@ -5,6 +5,7 @@
 mod clients;
 mod hostile;
 mod relay;
+mod restart;
 mod rogue;
 mod world;
 

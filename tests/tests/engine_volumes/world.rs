@@ -37,6 +37,17 @@ impl World {
         self.target = target(|_| {});
     }
 
+    /// The target ends, and another one starts in its place.
+    pub fn restart_target(&mut self, change: impl FnOnce(&mut TargetConfig)) {
+        let address = self.address();
+        // The first one has to end before the other can listen there.
+        self.lose_target();
+        self.target = target(|config| {
+            config.listen = vec![address.to_string().parse().unwrap()];
+            change(config);
+        });
+    }
+
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("sock")
     }

@@ -13,6 +13,7 @@ use super::opening::{Old, Opened};
 use super::{Client, opening};
 use crate::client::shape::Shape;
 use crate::client::task::Part;
+use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 
 /// Whether the volume is open.
@@ -158,15 +159,16 @@ impl Client {
             Ok(namespace) => namespace.clone(),
             Err(error) => return self.give_up(error),
         };
-        if let Some(difference) = namespace.difference(&self.namespace) {
+        let (now, before) = ((&opened.info, &namespace), (&self.info, &self.namespace));
+        if let Some(difference) = Difference::of_volume(now, before) {
             return self.give_up(ConnectError::VolumeChanged(difference));
         }
         let part_blocks = self.shape.part_blocks;
         match Shape::of(&namespace, &opened.info).map(|shape| shape.within(self.slots.bytes())) {
             // Parts are numbered by their length.
             Ok(shape) if shape.part_blocks < part_blocks && self.tasks.len() > 0 => {
-                let what = "the target takes shorter commands than before".to_owned();
-                return self.give_up(ConnectError::VolumeChanged(what));
+                let difference = Difference::CommandBlocks(part_blocks, shape.part_blocks);
+                return self.give_up(ConnectError::VolumeChanged(difference));
             }
             Ok(shape) => self.shape = Shape { part_blocks: part_blocks.min(shape.part_blocks), ..shape },
             Err(error) => return self.give_up(error),

@@ -1,9 +1,9 @@
 //! The admin queue in use: Keep Alive, and the events that the target tells of.
 //!
 //! It holds one Asynchronous Event Request at the target. An event is read away with Get Log Page, so that
-//! the next can come (Base 1.4 §5.2); a changed namespace is identified anew. Invariant: while keep alive is
-//! on, a command is on its way at least twice per timeout, and one that is not answered within the timeout
-//! means the association is lost.
+//! the next can come (Base 1.4 §5.2); a changed namespace is identified anew, with its descriptor list.
+//! Invariant: while keep alive is on, a command is on its way at least twice per timeout, and one that is not
+//! answered within the timeout means the association is lost.
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use isolane_wire::admin::{
 };
 
 use super::lane::{Lane, Loss};
+use crate::setup;
 
 /// The admin queue in use.
 pub(crate) struct Keeper {
@@ -25,6 +26,16 @@ pub(crate) struct Keeper {
     next: Instant,
     /// When the Keep Alive that is on its way was sent.
     sent: Option<Instant>,
+    /// Identify Namespace data of a changed namespace whose descriptor list is still to come.
+    identified: Option<Buffer>,
+}
+
+/// The data that tells what a changed namespace is now.
+pub(crate) struct Identified {
+    /// Identify Namespace data.
+    pub namespace: Buffer,
+    /// The descriptor list, from a controller that has such lists.
+    pub descriptors: Option<Buffer>,
 }
 
 impl Keeper {
@@ -36,7 +47,8 @@ impl Keeper {
         async_events_max: usize,
         now: Instant,
     ) -> Keeper {
-        let mut keeper = Keeper { lane, nsid, keep_alive, next: now + keep_alive / 2, sent: None };
+        let mut keeper =
+            Keeper { lane, nsid, keep_alive, next: now + keep_alive / 2, sent: None, identified: None };
         if async_events_max > 0 {
             keeper.submit(async_event_request(), Data::None, Mark::Event);
         }
@@ -67,23 +79,39 @@ impl Keeper {
         self.lane.transmit(reactor, usize::MAX, now, &mut Vec::new())
     }
 
-    /// Takes an answer in. Identify Namespace data comes out when the namespace changed.
-    pub(crate) fn on_answer(&mut self, answer: Completed) -> Result<Option<Buffer>, Loss> {
-        let is_success = answer.entry.status.is_success() && answer.intact;
+    /// Takes an answer in. Returns what the namespace is now, once that is known after a notice.
+    ///
+    /// # Errors
+    /// The association cannot be used further; after the next Connect everything is identified again.
+    pub(crate) fn on_answer(&mut self, answer: Completed) -> Result<Option<Identified>, Loss> {
+        let status = answer.entry.status;
+        let is_success = status.is_success() && answer.intact;
         match Mark::of(answer.tag) {
             Some(Mark::KeepAlive) if is_success => self.sent = None,
             Some(Mark::KeepAlive) => {
                 return Err(Loss::Misbehaved(format!("Keep Alive failed: {}", answer.entry.status)));
             }
-            Some(Mark::Event) if is_success => self.on_event(AsyncEvent(answer.entry.dw0)),
+            Some(Mark::Event) if is_success => self.on_event(AsyncEvent(answer.entry.dw0))?,
             Some(Mark::Event) => log::debug!("the target holds no event request: {}", answer.entry.status),
-            Some(Mark::Namespace) if is_success => return Ok(answer.buffer),
-            Some(Mark::Log | Mark::Namespace) | None => {}
+            Some(Mark::Namespace) if is_success => {
+                self.identified = answer.buffer;
+                self.identify(Cns::NamespaceDescriptors, Mark::Descriptors)?;
+            }
+            Some(Mark::Descriptors) if is_success || setup::has_no_descriptors(status) => {
+                let descriptors = answer.buffer.filter(|_| is_success);
+                let identified = self.identified.take();
+                return Ok(identified.map(|namespace| Identified { namespace, descriptors }));
+            }
+            Some(Mark::Namespace | Mark::Descriptors) => {
+                let what = format!("Identify of namespace {} after a notice failed: {status}", self.nsid);
+                return Err(Loss::Misbehaved(what));
+            }
+            Some(Mark::Log) | None => {}
         }
         Ok(None)
     }
 
-    fn on_event(&mut self, event: AsyncEvent) {
+    fn on_event(&mut self, event: AsyncEvent) -> Result<(), Loss> {
         log::info!("the target tells of an event: {event:?}");
         let page = GetLogPageCommand {
             lid: event.log_page(),
@@ -91,17 +119,33 @@ impl Keeper {
         };
         self.submit(page.entry(), Data::Read(Buffer::contiguous(LOG_BYTES as usize)), Mark::Log);
         if event.as_notice() == Some(Notice::NamespaceAttributeChanged) {
-            let command = IdentifyCommand::new(Cns::Namespace, self.nsid);
-            let buffer = Buffer::contiguous(IdentifyCommand::DATA_LEN as usize);
-            self.submit(command.entry(), Data::Read(buffer), Mark::Namespace);
+            self.identify(Cns::Namespace, Mark::Namespace)?;
         }
         self.submit(async_event_request(), Data::None, Mark::Event);
+        Ok(())
     }
 
-    fn submit(&mut self, entry: SubmissionEntry, data: Data, mark: Mark) {
+    /// Asks what the namespace is. Without the answer no request may go to it.
+    fn identify(&mut self, cns: Cns, mark: Mark) -> Result<(), Loss> {
+        let buffer = Buffer::contiguous(IdentifyCommand::DATA_LEN as usize);
+        let entry = IdentifyCommand::new(cns, self.nsid).entry();
+        match self.submit(entry, Data::Read(buffer), mark) {
+            true => Ok(()),
+            false => Err(Loss::Misbehaved("it sends notices and answers no admin command".to_owned())),
+        }
+    }
+
+    /// Returns `false` if the queue has no room.
+    fn submit(&mut self, entry: SubmissionEntry, data: Data, mark: Mark) -> bool {
         match self.lane.vacancy() {
-            Ok(vacancy) => drop(vacancy.submit(entry, data, mark as u64)),
-            Err(refusal) => log::warn!("{mark:?} is left out: {refusal}"),
+            Ok(vacancy) => {
+                vacancy.submit(entry, data, mark as u64);
+                true
+            }
+            Err(refusal) => {
+                log::warn!("{mark:?} is left out: {refusal}");
+                false
+            }
         }
     }
 }
@@ -113,11 +157,12 @@ enum Mark {
     Event,
     Log,
     Namespace,
+    Descriptors,
 }
 
 impl Mark {
     fn of(mark: u64) -> Option<Mark> {
-        [Mark::KeepAlive, Mark::Event, Mark::Log, Mark::Namespace]
+        [Mark::KeepAlive, Mark::Event, Mark::Log, Mark::Namespace, Mark::Descriptors]
             .into_iter()
             .find(|known| *known as u64 == mark)
     }

@@ -11,6 +11,7 @@ use isolane_proto::queue::{ReceivePlan, TransmitPlan};
 use isolane_reactor::{Reactor, Received, Token};
 
 use super::farewell;
+use crate::difference::Difference;
 use crate::setup::Connection;
 
 /// Why a connection is no more.
@@ -22,6 +23,8 @@ pub(crate) enum Loss {
     Socket(String),
     #[error("{0}")]
     Misbehaved(String),
+    #[error("namespace {nsid} is another volume: {difference}")]
+    VolumeChanged { nsid: u32, difference: Difference },
     #[error("a command was not answered in time")]
     CommandTimeout,
     #[error("Keep Alive was not answered in time")]

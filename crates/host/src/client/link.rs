@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use isolane_memory::Buffer;
 use isolane_proto::host::{Abandoned, Completed};
 
 use super::Client;
@@ -17,6 +18,7 @@ use super::lane::{Lane, Loss};
 use super::shape::Shape;
 use super::task::{Part, Task};
 use super::up::Up;
+use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 use crate::fence::{FENCES_MAX, NewAssociation, OldAssociation, Verdict};
 use crate::info::Info;
@@ -101,7 +103,7 @@ impl Client {
     /// Takes over what the target now tells of the volume, which must be the one that it was.
     fn check_volume(&mut self, info: &Info) -> Result<(), ConnectError> {
         let namespace = info.choose(Some(self.namespace.nsid))?;
-        if let Some(difference) = namespace.difference(&self.namespace) {
+        if let Some(difference) = Difference::of_volume((info, namespace), (&self.info, &self.namespace)) {
             return Err(ConnectError::VolumeChanged(difference));
         }
         self.shape = Shape::of(namespace, info)?;
@@ -130,16 +132,21 @@ impl Client {
 
     pub(super) fn on_admin_answer(&mut self, answer: Completed) -> Result<(), Loss> {
         let Link::Up(up) = &mut self.link else { return Ok(()) };
-        let Some(data) = up.keeper.on_answer(answer)? else { return Ok(()) };
-        match setup::namespace_blocks(&data) {
-            Some(blocks) if blocks >= self.namespace.blocks => {
-                log::info!("namespace {} has {blocks} blocks now", self.namespace.nsid);
-                self.namespace.blocks = blocks;
-                self.shape.capacity_blocks = blocks;
-                Ok(())
-            }
-            _ => Err(Loss::Misbehaved("the namespace went away or shrank".to_owned())),
+        let Some(identified) = up.keeper.on_answer(answer)? else { return Ok(()) };
+        let (nsid, descriptors) = (self.namespace.nsid, identified.descriptors.as_ref());
+        let data = identified.namespace.as_slice().unwrap_or_default();
+        let Some(now) = setup::namespace(nsid, data, descriptors.and_then(Buffer::as_slice)) else {
+            return Err(Loss::Misbehaved(format!("namespace {nsid} went away")));
+        };
+        if let Some(difference) = Difference::of(&now, &self.namespace) {
+            return Err(Loss::VolumeChanged { nsid, difference });
         }
+        if now != self.namespace {
+            log::info!("namespace {nsid} has {} blocks now", now.blocks);
+        }
+        self.shape.capacity_blocks = now.blocks;
+        self.namespace = now;
+        Ok(())
     }
 
     /// The association is lost: resets its connections, sorts what was in flight, and starts to make a new
@@ -155,6 +162,9 @@ impl Client {
         self.replay.raise_fence(self.old_association(), note, &self.plan);
         self.settle_replay();
         self.housekeeping = self.now;
+        if let Loss::VolumeChanged { difference, .. } = loss {
+            return self.fail_all(ConnectError::VolumeChanged(*difference));
+        }
         if self.plan.options.reconnect.give_up_after.is_some_and(|after| self.now >= outage.since + after) {
             self.fail_all(self.misbehaved(loss));
         }

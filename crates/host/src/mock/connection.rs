@@ -63,6 +63,7 @@ impl Connection<'_> {
     fn run(&mut self) {
         let mut overflow = vec![0; 65_536];
         while self.is_open && !self.is_dropped() {
+            self.controller.send_notice(&mut self.queue);
             self.transmit();
             let mut plan = self.queue.receive_plan(&mut overflow);
             let received = self.stream.read_vectored(&mut plan);

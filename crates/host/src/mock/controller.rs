@@ -26,11 +26,14 @@ pub(super) struct Controller {
     qid: Option<u16>,
     cc: Cc,
     held_event: Option<Permit>,
+    /// Notices sent, of those that the test asked for.
+    notices: u64,
 }
 
 impl Controller {
     pub(super) fn new(shared: Arc<Shared>) -> Controller {
-        Controller { shared, cntlid: 0, qid: None, cc: Cc(0), held_event: None }
+        let notices = shared.notices.load(Ordering::SeqCst);
+        Controller { shared, cntlid: 0, qid: None, cc: Cc(0), held_event: None, notices }
     }
 
     pub(super) fn is_io(&self) -> bool {
@@ -151,14 +154,27 @@ impl Controller {
 
     /// Holds the request, or tells at once that the namespace grows.
     fn on_event_request(&mut self, queue: &mut Queue, permit: Permit) {
-        let mut script = self.shared.script.lock();
-        if script.misdeed == Some((0, Misdeed::Grow)) {
+        let grows = self.shared.script.lock().misdeed == Some((0, Misdeed::Grow));
+        if grows {
+            let mut script = self.shared.script.lock();
             script.misdeed = None;
             script.blocks *= 2;
+            self.shared.notices.fetch_add(1, Ordering::SeqCst);
+        }
+        self.held_event.replace(permit).into_iter().for_each(Permit::forfeit);
+        self.send_notice(queue);
+    }
+
+    /// Tells of a changed namespace if the test asked for that.
+    pub(super) fn send_notice(&mut self, queue: &mut Queue) {
+        let notices = self.shared.notices.load(Ordering::SeqCst);
+        if notices == self.notices {
+            return;
+        }
+        if let Some(permit) = self.held_event.take() {
+            self.notices = notices;
             let event = AsyncEvent::notice(Notice::NamespaceAttributeChanged, LogPage::ChangedNamespaces);
             queue.complete(permit, Completion::result(event.0));
-        } else {
-            self.held_event.replace(permit).into_iter().for_each(Permit::forfeit);
         }
     }
 
@@ -192,7 +208,10 @@ fn identify(command: &IdentifyCommand, cntlid: u16, script: &Script) -> Option<V
         Cns::NamespaceDescriptors => {
             let own = if script.has_many_volumes { u128::from(cntlid) << 64 } else { 0 };
             let uuid = Descriptor::Uuid((script.uuid + own + u128::from(command.nsid)).to_be_bytes());
-            Some(DescriptorList::encode(&[uuid]).to_vec())
+            let nguid = script.nguid.map(|nguid| Descriptor::Nguid(nguid.to_be_bytes()));
+            let eui64 = script.eui64.map(|eui64| Descriptor::Eui64(eui64.to_be_bytes()));
+            let list: Vec<_> = [Some(uuid), nguid, eui64].into_iter().flatten().collect();
+            Some(DescriptorList::encode(&list).to_vec())
         }
         _ => None,
     }
@@ -215,6 +234,7 @@ fn controller(cntlid: u16, script: &Script) -> identify::Controller {
 
 fn namespace(script: &Script) -> Namespace {
     let mut namespace = Namespace { nsze: script.blocks, ncap: script.blocks, ..Namespace::default() };
-    namespace.lbaf[0] = LbaFormat(0).with_lbads(script.block_bytes.trailing_zeros() as u8);
+    let format = LbaFormat(0).with_lbads(script.block_bytes.trailing_zeros() as u8);
+    namespace.lbaf[0] = format.with_ms(script.metadata_bytes);
     namespace
 }

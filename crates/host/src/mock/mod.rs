@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub dropped: Mutex<BTreeSet<u16>>,
     pub keep_alives: AtomicU64,
     pub log_reads: AtomicU64,
+    /// Notices of changed namespaces that the test asked for.
+    pub notices: AtomicU64,
     pub shutdowns: AtomicU64,
     pub terminations: AtomicU64,
     /// Connections of an earlier generation close.
@@ -79,6 +81,7 @@ impl Target {
             dropped: Mutex::default(),
             keep_alives: AtomicU64::new(0),
             log_reads: AtomicU64::new(0),
+            notices: AtomicU64::new(0),
             shutdowns: AtomicU64::new(0),
             terminations: AtomicU64::new(0),
             generation: AtomicU64::new(0),
@@ -97,6 +100,12 @@ impl Target {
     /// From now on one thing goes wrong.
     pub(crate) fn set_misdeed(&self, after_commands: u32, misdeed: Misdeed) {
         self.shared.script.lock().misdeed = Some((after_commands, misdeed));
+    }
+
+    /// Changes what the target is like, and tells every controller of a changed namespace.
+    pub(crate) fn change_namespace(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.shared.script.lock());
+        self.shared.notices.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Closes every connection there is.

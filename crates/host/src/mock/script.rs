@@ -21,6 +21,9 @@ pub(crate) struct Script {
     /// The next controller gets the number of the last.
     pub reuses_numbers: bool,
     pub uuid: u128,
+    pub nguid: Option<u128>,
+    pub eui64: Option<u64>,
+    pub metadata_bytes: u16,
     /// Each controller shows a volume of another identity.
     pub has_many_volumes: bool,
     pub nsids: Vec<u32>,
@@ -82,6 +85,9 @@ impl Default for Script {
             keeps_controllers: false,
             reuses_numbers: false,
             uuid: 7,
+            nguid: None,
+            eui64: None,
+            metadata_bytes: 0,
             has_many_volumes: false,
             spares_other_controllers: false,
             nsids: vec![1],

@@ -16,6 +16,7 @@ use crate::attached::EngineStatus;
 use crate::classes::{Class, Classes};
 use crate::client::ConnectionStatus;
 use crate::cores::Cores;
+use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 use crate::fence::Fences;
 use crate::info::{Info, NamespaceInfo};
@@ -53,7 +54,9 @@ impl Handle {
         let mut services = vec![service];
         for other in others {
             let other = other.await?;
-            if let Some(difference) = other.namespace.difference(&namespace) {
+            if let Some(difference) =
+                Difference::of_volume((&other.info, &other.namespace), (&info, &namespace))
+            {
                 return Err(other.service.concerning(ConnectError::OtherVolume(difference)));
             }
             services.push(other.service);

@@ -1,7 +1,7 @@
 //! The namespaces: active list, Identify Namespace and the identification descriptors of each (Base 1.4
 //! §5.15).
 
-use isolane_memory::Buffer;
+use isolane_wire::Status;
 use isolane_wire::admin::{Cns, IdentifyCommand};
 use isolane_wire::identify::{Descriptor, DescriptorList, Namespace, NamespaceList};
 use uuid::Uuid;
@@ -18,27 +18,45 @@ pub(crate) fn namespaces(admin: &mut Admin) -> Result<Vec<NamespaceInfo>, Connec
     let mut found = Vec::new();
     for nsid in active(admin)? {
         let data = admin.identify(IdentifyCommand::new(Cns::Namespace, nsid))?;
-        let Some(namespace) = Namespace::decode_prefix(&data).filter(Namespace::is_active) else { continue };
-        let Some(block_bytes) = namespace.block_len() else { continue };
-        let ids = ids(admin, nsid, &namespace)?;
-        found.push(NamespaceInfo {
-            nsid,
-            block_bytes,
-            blocks: namespace.nsze,
-            metadata_bytes: namespace.format().ms(),
-            uuid: ids.uuid,
-            nguid: ids.nguid,
-            eui64: ids.eui64,
-            is_read_only: namespace.nsattr.write_protected(),
-        });
+        let list = match admin.identify(IdentifyCommand::new(Cns::NamespaceDescriptors, nsid)) {
+            Ok(list) => Some(list),
+            Err(ConnectError::Refused { status, .. }) if has_no_descriptors(status) => None,
+            Err(error) => return Err(error),
+        };
+        found.extend(namespace(nsid, &data, list.as_deref()));
     }
     Ok(found)
 }
 
-/// The size in Identify Namespace data; none if the namespace is not active.
-pub(crate) fn namespace_blocks(data: &Buffer) -> Option<u64> {
-    let namespace = Namespace::decode_prefix(data.as_slice()?)?;
-    namespace.is_active().then_some(namespace.nsze)
+/// Decodes Identify Namespace data and the descriptor list, if the controller has one. Returns `None` if the
+/// namespace is not active or has no LBA format that makes sense.
+pub(crate) fn namespace(nsid: u32, data: &[u8], list: Option<&[u8]>) -> Option<NamespaceInfo> {
+    let namespace = Namespace::decode_prefix(data).filter(Namespace::is_active)?;
+    let mut info = NamespaceInfo {
+        nsid,
+        block_bytes: namespace.block_len()?,
+        blocks: namespace.nsze,
+        metadata_bytes: namespace.format().ms(),
+        uuid: None,
+        nguid: some(namespace.nguid),
+        eui64: some(namespace.eui64),
+        is_read_only: namespace.nsattr.write_protected(),
+    };
+    for descriptor in DescriptorList::decode(list.unwrap_or_default()) {
+        match descriptor {
+            Descriptor::Uuid(uuid) => info.uuid = some(uuid).map(Uuid::from_bytes),
+            Descriptor::Nguid(nguid) => info.nguid = some(nguid),
+            Descriptor::Eui64(eui64) => info.eui64 = some(eui64),
+            Descriptor::CommandSet(_) => {}
+        }
+    }
+    Some(info)
+}
+
+/// Whether a status tells that the controller has no descriptor lists, as before NVMe 1.3. After any other
+/// failure the identity of a namespace is not known.
+pub(crate) fn has_no_descriptors(status: Status) -> bool {
+    status.dnr() || status.is(Status::INVALID_FIELD) || status.is(Status::INVALID_OPCODE)
 }
 
 /// The active list comes in pages of 1,024, each starting behind the last id of the one before.
@@ -58,33 +76,6 @@ fn active(admin: &mut Admin) -> Result<Vec<u32>, ConnectError> {
         }
     }
     Ok(nsids)
-}
-
-/// What makes a namespace that one and no other.
-#[derive(Default)]
-struct Ids {
-    uuid: Option<Uuid>,
-    nguid: Option<[u8; 16]>,
-    eui64: Option<[u8; 8]>,
-}
-
-fn ids(admin: &mut Admin, nsid: u32, namespace: &Namespace) -> Result<Ids, ConnectError> {
-    let mut ids = Ids { uuid: None, nguid: some(namespace.nguid), eui64: some(namespace.eui64) };
-    let data = match admin.identify(IdentifyCommand::new(Cns::NamespaceDescriptors, nsid)) {
-        Ok(data) => data,
-        // Before NVMe 1.3 there was no such list.
-        Err(ConnectError::Refused { .. }) => return Ok(ids),
-        Err(error) => return Err(error),
-    };
-    for descriptor in DescriptorList::decode(&data) {
-        match descriptor {
-            Descriptor::Uuid(uuid) => ids.uuid = some(uuid).map(Uuid::from_bytes),
-            Descriptor::Nguid(nguid) => ids.nguid = some(nguid),
-            Descriptor::Eui64(eui64) => ids.eui64 = some(eui64),
-            Descriptor::CommandSet(_) => {}
-        }
-    }
-    Ok(ids)
 }
 
 /// All zeroes means that there is none.

@@ -20,7 +20,7 @@ use isolane_wire::Nqn;
 
 pub(crate) use admin::{Admin, shutdown};
 pub(crate) use connection::Connection;
-pub(crate) use inventory::namespace_blocks;
+pub(crate) use inventory::{has_no_descriptors, namespace};
 pub(crate) use io_queues::probe;
 
 use crate::classes::Classes;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use isolane_ring::entries::Entry;
 use isolane_wire::Status;
+use uuid::Uuid;
 
+use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 
 /// What became of a command.
@@ -51,7 +53,10 @@ fn encode_error(tag: u64, error: &RequestError) -> Entry {
         RequestError::TooMany(count) => of(TOO_MANY, *count as u64, 0, 0),
         RequestError::Uncertain => of(UNCERTAIN, 0, 0, 0),
         RequestError::HeldBack => of(HELD_BACK, 0, 0, 0),
-        RequestError::Lost(_) => of(LOST, 0, 0, 0),
+        RequestError::Lost(error) => match **error {
+            ConnectError::VolumeChanged(difference) => encode_difference(tag, difference),
+            _ => of(LOST, 0, 0, 0),
+        },
         RequestError::Closed => of(CLOSED, 0, 0, 0),
     }
 }
@@ -72,6 +77,49 @@ fn decode_error(entry: &Entry) -> Option<RequestError> {
         HELD_BACK => RequestError::HeldBack,
         LOST => RequestError::Lost(Arc::new(ConnectError::Engine(LOST_BY_ENGINE.to_owned()))),
         CLOSED => RequestError::Closed,
+        VOLUME_CHANGED => {
+            RequestError::Lost(Arc::new(ConnectError::VolumeChanged(decode_difference(entry)?)))
+        }
+        _ => return None,
+    })
+}
+
+/// Kind, the value before and the value now; an identifier that there is not is zeroes, as in Identify.
+fn encode_difference(tag: u64, difference: Difference) -> Entry {
+    let of = |kind, before: u128, now: u128| {
+        let [before, now] = [before, now].map(|value| [value as u64, (value >> 64) as u64]);
+        [tag, VOLUME_CHANGED, kind, before[0], before[1], now[0], now[1], 0]
+    };
+    let uuid = |id: Option<Uuid>| id.unwrap_or_default().as_u128();
+    let nguid = |id: Option<[u8; 16]>| u128::from_be_bytes(id.unwrap_or_default());
+    let eui64 = |id: Option<[u8; 8]>| u64::from_be_bytes(id.unwrap_or_default()).into();
+    match difference {
+        Difference::Uuid(before, now) => of(0, uuid(before), uuid(now)),
+        Difference::Nguid(before, now) => of(1, nguid(before), nguid(now)),
+        Difference::Eui64(before, now) => of(2, eui64(before), eui64(now)),
+        Difference::BlockBytes(before, now) => of(3, before.into(), now.into()),
+        Difference::MetadataBytes(before, now) => of(4, before.into(), now.into()),
+        Difference::Blocks(before, now) => of(5, before.into(), now.into()),
+        Difference::CommandBlocks(before, now) => of(6, before.into(), now.into()),
+        Difference::Subsystem => of(7, 0, 0),
+    }
+}
+
+fn decode_difference(entry: &Entry) -> Option<Difference> {
+    let [_, _, kind, ..] = *entry;
+    let [before, now] = [3, 5].map(|at| u128::from(entry[at + 1]) << 64 | u128::from(entry[at]));
+    let uuid = |id: u128| Some(Uuid::from_u128(id)).filter(|id| !id.is_nil());
+    let nguid = |id: u128| Some(id.to_be_bytes()).filter(|_| id != 0);
+    let eui64 = |id: u128| Some((id as u64).to_be_bytes()).filter(|_| id != 0);
+    Some(match kind {
+        0 => Difference::Uuid(uuid(before), uuid(now)),
+        1 => Difference::Nguid(nguid(before), nguid(now)),
+        2 => Difference::Eui64(eui64(before), eui64(now)),
+        3 => Difference::BlockBytes(before.try_into().ok()?, now.try_into().ok()?),
+        4 => Difference::MetadataBytes(before.try_into().ok()?, now.try_into().ok()?),
+        5 => Difference::Blocks(before.try_into().ok()?, now.try_into().ok()?),
+        6 => Difference::CommandBlocks(before.try_into().ok()?, now.try_into().ok()?),
+        7 => Difference::Subsystem,
         _ => return None,
     })
 }
@@ -89,6 +137,7 @@ const UNCERTAIN: u64 = 9;
 const HELD_BACK: u64 = 10;
 const LOST: u64 = 11;
 const CLOSED: u64 = 12;
+const VOLUME_CHANGED: u64 = 13;
 
 const LOST_BY_ENGINE: &str = "its connection to the target broke and was given up; its log says why";
 
@@ -116,6 +165,23 @@ mod tests {
             let text = error.to_string();
             let outcome = Outcome::decode(&Outcome { tag: 5, result: Err(error) }.encode()).unwrap();
             assert_eq!((outcome.tag, outcome.result.unwrap_err().to_string()), (5, text));
+        }
+        let id = |fill| Some([fill; 16]);
+        let differences = [
+            Difference::Uuid(id(1).map(Uuid::from_bytes), None),
+            Difference::Nguid(id(0xf2), id(3)),
+            Difference::Eui64(None, Some([1, 2, 3, 4, 5, 6, 7, 0xf8])),
+            Difference::BlockBytes(512, 4096),
+            Difference::MetadataBytes(0, 8),
+            Difference::Blocks(u64::MAX, 7),
+            Difference::CommandBlocks(256, 8),
+            Difference::Subsystem,
+        ];
+        for difference in differences {
+            let lost = RequestError::Lost(Arc::new(ConnectError::VolumeChanged(difference)));
+            let text = lost.to_string();
+            let outcome = Outcome::decode(&Outcome { tag: 5, result: Err(lost) }.encode()).unwrap();
+            assert_eq!(outcome.result.unwrap_err().to_string(), text);
         }
         let lost = RequestError::Lost(Arc::new(ConnectError::NoNamespace));
         let outcome = Outcome::decode(&Outcome { tag: 5, result: Err(lost) }.encode()).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::error::{ConnectError, RequestError};
+use crate::error::RequestError;
 use crate::fence::MARGIN;
 use crate::mock::Misdeed;
 use crate::options::WriteReplay;
@@ -165,16 +165,6 @@ fn a_target_that_stays_away_fails_everything_in_the_end() {
     client.submit(0, read(0, 4096), 2);
     let completions = wait_for(&mut client, 2);
     assert!(completions.iter().all(|completion| completion.result.is_err() && completion.buffer.is_some()));
-}
-
-#[test]
-fn another_volume_at_the_same_place_is_not_taken_for_the_old_one() {
-    let (target, mut client) = pair();
-    target.shared.script.lock().uuid = 99;
-    target.set_misdeed(0, Misdeed::Close);
-    let completion = run(&mut client, read(0, 4096));
-    let Err(RequestError::Lost(why)) = completion.result else { panic!("{completion:?}") };
-    assert!(matches!(*why, ConnectError::VolumeChanged(_)), "{why}");
 }
 
 #[test]
