@@ -14,6 +14,7 @@ use crate::pair::{Pair, buffer_of, pattern};
 use crate::queue::Fault;
 use crate::target::{self, Limits, Scheduling, Transfer};
 
+mod async_events;
 mod scheduling;
 
 const READ: u8 = 0x02;

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use isolane_proto::Completion;
 use isolane_proto::subsystem::{AssociationId, CloseReason, Connected, ConnectionInfo, Event, Port, Refusal};
 use isolane_reactor::mailbox::{Sender, Undelivered};
 use isolane_wire::{Nqn, SubmissionEntry};
@@ -38,8 +37,8 @@ pub(crate) enum Message {
     Adopt { socket: std::net::TcpStream, peer: SocketAddr },
     /// Close this lane: its association, or its controller's I/O, has ended.
     Close { lane: Address, reason: &'static str },
-    /// Answer the held Async Event Request of this CID.
-    AsyncEvent { lane: Address, cid: u16, completion: Completion },
+    /// Answer held Async Event Requests of this lane; the port has their completions.
+    AsyncEvents { lane: Address },
     /// CC.SHN was set: when none of `busy` is, flush all volumes and tell the port.
     Shutdown { id: AssociationId, busy: Vec<Arc<Busy>> },
     /// There is nothing to do: by dropping this, a core says that it sees what the port changed before.
@@ -261,10 +260,9 @@ impl Shared {
 
     fn deliver(&self, control: &mut Control, event: Event) {
         match event {
-            Event::AsyncEvent { id, cid, completion } => {
+            Event::AsyncEvents { id } => {
                 for lane in control.lanes_of(id).filter(|lane| lane.qid == 0) {
-                    let message = Message::AsyncEvent { lane: lane.address, cid, completion };
-                    self.post(lane.core, message);
+                    self.post(lane.core, Message::AsyncEvents { lane: lane.address });
                 }
             }
             Event::CloseIoQueues { id } => {

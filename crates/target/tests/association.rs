@@ -248,3 +248,20 @@ fn a_held_async_event_request_delays_nothing() {
     let mut queue = admin.io_queue(1, 31);
     assert_eq!(queue.run(nvm::flush(1)).status, Status::SUCCESS);
 }
+
+/// SPDK's host gives up its Async Event Requests on its own side, and then reuses their CIDs to shut down.
+#[test]
+fn shuts_down_with_the_cid_of_an_async_event_request() {
+    let (target, address) = start(two_cores(&["mem:1M"]));
+    let mut admin = MockHost::admin(address);
+    let held: Vec<u16> = (0..4).map(|_| admin.send(admin::async_event_request(), &[])).collect();
+    admin.reuse_cid(held[0]);
+    let cc = Cc(admin.property(CC) as u32);
+    admin.set_property(CC, cc.with_shn(Cc::SHN_NORMAL).0);
+    eventually("the shutdown is complete", || {
+        admin.reuse_cid(held[2]);
+        Csts(admin.property(CSTS) as u32).shst() == Csts::SHST_COMPLETE
+    });
+    drop(admin);
+    eventually("the association has ended", || target.associations().is_empty());
+}

@@ -216,7 +216,10 @@ impl World {
                     assert!(!self.ended.contains(&id), "an association ends once");
                     self.ended.push(id);
                 }
-                Event::AsyncEvent { id, .. } => assert!(!self.ended.contains(&id)),
+                Event::AsyncEvents { id } => {
+                    assert!(!self.ended.contains(&id));
+                    while self.port.poll_async_event(id).is_some() {}
+                }
             }
         }
     }

@@ -141,11 +141,7 @@ fn hold_async_event(
 /// write must not land (Base 1.4 §5.1).
 fn abort(association: &mut Association, entry: &SubmissionEntry, events: &mut Events) -> Action {
     let AbortCommand { sqid, cid } = AbortCommand::parse(entry);
-    let is_aborted = sqid == 0 && association.events.release(cid);
-    if is_aborted {
-        let completion = Completion::failed(Status::ABORTED_BY_REQUEST);
-        events.push_back(Event::AsyncEvent { id: association.id, cid, completion });
-    }
+    let is_aborted = sqid == 0 && association.abort_async_event(cid, events);
     Action::Complete(Completion::result(AbortResponse(0).with_not_aborted(!is_aborted).0))
 }
 

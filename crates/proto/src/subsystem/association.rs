@@ -171,23 +171,33 @@ impl Association {
             return;
         }
         self.is_ending = true;
-        self.events.release_all();
+        self.events.clear_requests();
         self.publish_ready();
         events.push_back(Event::Close { id: self.id, reason });
     }
 
     /// Answers held Async Event Requests with what waits.
     pub(super) fn poll_events(&mut self, events: &mut VecDeque<Event>) {
-        while let Some((cid, completion)) = self.events.poll() {
-            events.push_back(Event::AsyncEvent { id: self.id, cid, completion });
-        }
+        self.events.report();
+        self.announce_answers(events);
     }
 
     /// Held Async Event Requests end with a reset.
     pub(super) fn abort_async_events(&mut self, events: &mut VecDeque<Event>) {
-        let completion = Completion::failed(Status::ABORTED_SQ_DELETION);
-        for cid in self.events.release_all() {
-            events.push_back(Event::AsyncEvent { id: self.id, cid, completion });
+        self.events.answer_all(Completion::failed(Status::ABORTED_SQ_DELETION));
+        self.announce_answers(events);
+    }
+
+    /// Answers the held Async Event Request of this CID as aborted. Returns `false` if none is held.
+    pub(super) fn abort_async_event(&mut self, cid: u16, events: &mut VecDeque<Event>) -> bool {
+        let is_aborted = self.events.answer(cid, Completion::failed(Status::ABORTED_BY_REQUEST));
+        self.announce_answers(events);
+        is_aborted
+    }
+
+    fn announce_answers(&self, events: &mut VecDeque<Event>) {
+        if self.events.has_answers() {
+            events.push_back(Event::AsyncEvents { id: self.id });
         }
     }
 
@@ -195,7 +205,7 @@ impl Association {
     pub(super) fn reset(&mut self) {
         self.features = self.features.at_reset();
         self.status.set_write_cache(self.features.has_volatile_cache);
-        self.events = AsyncEvents::new(self.features.events_offered);
+        self.events.reset(self.features.events_offered);
         self.changed_namespaces.clear();
     }
 

@@ -1,8 +1,10 @@
 //! Asynchronous events of one controller: what is held, what waits, what has been told (Base 1.4 §5.2).
 //!
-//! What it is: the bookkeeping of Async Event Requests by their CIDs. What it is not: it holds no permit; the
-//! driver does. Invariant: a kind of event that was reported is not reported again before the host has read
-//! its log page without Retain Asynchronous Event.
+//! Tracks Async Event Requests by their CIDs: a request is held until it is answered, and its completion
+//! stays here until the driver of the admin queue takes it.
+//!
+//! Invariant: a kind of event that was reported is not reported again before the host has read its log page
+//! without Retain Asynchronous Event.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +14,7 @@ use isolane_wire::admin::{self, AsyncEvent, LogPage};
 use isolane_wire::feature::AsyncEventConfiguration;
 
 use crate::completion::Completion;
-
-/// Requests that a controller holds: AERL is this less one.
-pub(super) const HELD_MAX: usize = 4;
+use crate::target::ASYNC_EVENTS_MAX;
 
 /// A kind of event that this controller can report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +48,9 @@ impl Notice {
 /// The async events of one controller.
 #[derive(Debug)]
 pub(super) struct AsyncEvents {
-    held: ArrayVec<u16, HELD_MAX>,
+    held: ArrayVec<u16, ASYNC_EVENTS_MAX>,
+    /// Completions that the driver has not taken, the oldest first.
+    answered: ArrayVec<(u16, Completion), ASYNC_EVENTS_MAX>,
     waiting: BTreeSet<Notice>,
     reported: BTreeSet<Notice>,
     config: AsyncEventConfiguration,
@@ -57,23 +59,69 @@ pub(super) struct AsyncEvents {
 impl AsyncEvents {
     /// Nothing held; every kind in `config` is on.
     pub(super) fn new(config: AsyncEventConfiguration) -> AsyncEvents {
-        AsyncEvents { held: ArrayVec::new(), waiting: BTreeSet::new(), reported: BTreeSet::new(), config }
+        AsyncEvents {
+            held: ArrayVec::new(),
+            answered: ArrayVec::new(),
+            waiting: BTreeSet::new(),
+            reported: BTreeSet::new(),
+            config,
+        }
     }
 
     /// A request came in; more than AERL + 1 of them are refused (Base 1.4 §5.2).
     pub(super) fn hold(&mut self, cid: u16) -> Result<(), Status> {
-        self.held.try_push(cid).map_err(|_| Status::ASYNC_EVENT_LIMIT_EXCEEDED.with_dnr(true))
+        if self.held.len() + self.answered.len() >= ASYNC_EVENTS_MAX {
+            return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED.with_dnr(true));
+        }
+        self.held.push(cid);
+        Ok(())
     }
 
-    /// Whether a request of this CID was held; it is no longer.
-    pub(super) fn release(&mut self, cid: u16) -> bool {
-        let place = self.held.iter().position(|&held| held == cid);
-        place.map(|place| self.held.remove(place)).is_some()
+    /// Answers the held request of this CID. Returns `false` if none is held.
+    pub(super) fn answer(&mut self, cid: u16, completion: Completion) -> bool {
+        let is_held = self.release(cid);
+        if is_held {
+            self.answered.push((cid, completion));
+        }
+        is_held
     }
 
-    /// All held requests, which are held no longer.
-    pub(super) fn release_all(&mut self) -> ArrayVec<u16, HELD_MAX> {
-        std::mem::take(&mut self.held)
+    /// Answers all held requests.
+    pub(super) fn answer_all(&mut self, completion: Completion) {
+        self.answered.extend(self.held.drain(..).map(|cid| (cid, completion)));
+    }
+
+    /// Another command bears the CID of a request. Returns the request's completion if it has been answered;
+    /// otherwise the request is forgotten.
+    pub(super) fn replace(&mut self, cid: u16) -> Option<Completion> {
+        if self.release(cid) {
+            return None;
+        }
+        let place = self.answered.iter().position(|(answered, _)| *answered == cid)?;
+        Some(self.answered.remove(place).1)
+    }
+
+    /// Takes the next completion.
+    pub(super) fn poll(&mut self) -> Option<(u16, Completion)> {
+        self.answered.pop_at(0)
+    }
+
+    /// Whether completions wait for the driver.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.answered.is_empty()
+    }
+
+    /// Forgets all notices, but no request.
+    pub(super) fn reset(&mut self, config: AsyncEventConfiguration) {
+        self.waiting.clear();
+        self.reported.clear();
+        self.config = config;
+    }
+
+    /// Forgets all requests.
+    pub(super) fn clear_requests(&mut self) {
+        self.held.clear();
+        self.answered.clear();
     }
 
     /// Something happened.
@@ -89,13 +137,15 @@ impl AsyncEvents {
         self.reported.remove(&notice);
     }
 
-    /// The next answer to a held request.
-    pub(super) fn poll(&mut self) -> Option<(u16, Completion)> {
-        let notice = *self.waiting.first()?;
-        let cid = self.held.pop_at(0)?;
-        self.waiting.remove(&notice);
-        self.reported.insert(notice);
-        Some((cid, Completion::result(notice.result().0)))
+    /// Answers held requests with the notices that wait.
+    pub(super) fn report(&mut self) {
+        while let Some(notice) = self.waiting.first().copied()
+            && let Some(cid) = self.held.pop_at(0)
+        {
+            self.waiting.remove(&notice);
+            self.reported.insert(notice);
+            self.answered.push((cid, Completion::result(notice.result().0)));
+        }
     }
 
     /// Feature 0Bh as it is.
@@ -107,5 +157,10 @@ impl AsyncEvents {
     pub(super) fn set_config(&mut self, config: AsyncEventConfiguration) {
         self.config = config;
         self.waiting.retain(|notice| notice.is_enabled(config));
+    }
+
+    fn release(&mut self, cid: u16) -> bool {
+        let place = self.held.iter().position(|&held| held == cid);
+        place.map(|place| self.held.remove(place)).is_some()
     }
 }

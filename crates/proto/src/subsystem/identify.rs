@@ -15,8 +15,9 @@ use isolane_wire::{Ascii, NqnField, Status, SubmissionEntry};
 use super::admin::{Site, refused};
 use super::association::Association;
 use super::namespace::{Kind, Profile};
-use super::{ADMIN_ENTRIES_MAX, Action, NSID_MAX, NamespaceConfig, event, keep_alive, log, property};
+use super::{ADMIN_ENTRIES_MAX, Action, NSID_MAX, NamespaceConfig, keep_alive, log, property};
 use crate::completion::Completion;
+use crate::target::ASYNC_EVENTS_MAX;
 
 /// WCTEMP and default over temperature threshold. There is no sensor, but since revision 1.2 a value is
 /// required, and this one is recommended.
@@ -109,7 +110,7 @@ fn controller(association: &Association, profile: &Profile) -> Controller {
         ver: property::VERSION,
         oaes: oaes(association),
         ctratt: Ctratt(0).with_host_id_128(true).with_tbkas(true),
-        aerl: event::HELD_MAX as u8 - 1,
+        aerl: ASYNC_EVENTS_MAX as u8 - 1,
         elpe: log::ERRORS_MAX as u8 - 1,
         kas: keep_alive::KAS,
         sgls: SglSupport(0).with_support(1).with_offset(true).with_transport(true),

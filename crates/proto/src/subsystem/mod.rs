@@ -117,7 +117,8 @@ pub enum Action {
     Complete(Completion),
     /// Send the data, then answer. Its length is what [`data_expected`] told.
     CompleteWithData(Vec<u8>, Completion),
-    /// Keep the permit; an [`Event::AsyncEvent`] with its CID ends it.
+    /// Hold the request with [`Queue::hold`](crate::target::Queue::hold) until [`Port::poll_async_event`]
+    /// returns its completion.
     HoldAsyncEvent,
     /// Flush every volume, then answer with this; with the volume's status if a flush fails.
     Flush(Completion),
@@ -128,14 +129,11 @@ pub enum Action {
 /// What the rest of the target has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Complete the held Async Event Request of this CID on the admin queue.
-    AsyncEvent {
+    /// Held Async Event Requests have been answered: take their completions with
+    /// [`Port::poll_async_event`] where the admin queue is driven.
+    AsyncEvents {
         /// Whose admin queue.
         id: AssociationId,
-        /// Which request.
-        cid: u16,
-        /// Its answer.
-        completion: Completion,
     },
     /// CC.EN became 0: close the I/O connections, keep the admin connection. RDY drops once all are drained.
     CloseIoQueues {

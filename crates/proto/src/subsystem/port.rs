@@ -96,6 +96,18 @@ impl Port {
         admin::execute(association, &site, &command, &mut self.events)
     }
 
+    /// Takes the completion of an Async Event Request that has been answered, with its CID.
+    pub fn poll_async_event(&mut self, id: AssociationId) -> Option<(u16, Completion)> {
+        self.subsystem(id).0.association(id)?.events.poll()
+    }
+
+    /// A new command bears the CID of a held Async Event Request: its host has given the request up. Returns
+    /// the request's completion, which must be sent before that of the command, if the request has been
+    /// answered. Otherwise the request is forgotten and never completes.
+    pub fn replace_async_event(&mut self, id: AssociationId, cid: u16) -> Option<Completion> {
+        self.subsystem(id).0.association(id)?.events.replace(cid)
+    }
+
     /// A connection is gone or has failed. The loss of an admin queue ends its association.
     pub fn handle_disconnected(&mut self, id: AssociationId, qid: u16) {
         let (subsystem, events) = self.subsystem(id);

@@ -20,6 +20,7 @@ mod event;
 #[cfg(test)]
 mod guess_tests;
 mod handshake;
+mod held;
 mod limits;
 mod permit;
 mod receive;
@@ -33,11 +34,13 @@ mod turns;
 
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use isolane_memory::Buffer;
 use isolane_wire::{Direction, Framing};
 
 pub use command::Polled;
 pub use event::{Event, Place, Transfer};
+pub use held::ASYNC_EVENTS_MAX;
 pub use limits::{Limits, Scheduling};
 pub use permit::Permit;
 
@@ -59,6 +62,8 @@ pub struct Queue {
     spares: Spares,
     output: Output,
     slots: Slots,
+    /// CIDs of held Async Event Requests.
+    held: ArrayVec<u16, ASYNC_EVENTS_MAX>,
     submission_queue: SubmissionQueue,
     long_answers: LongAnswers,
     grants: Grants,
@@ -108,6 +113,7 @@ impl Queue {
             spares: Spares::default(),
             output: Output::default(),
             slots: Slots::new(limits.commands_before_connect_max),
+            held: ArrayVec::new(),
             submission_queue: SubmissionQueue::default(),
             long_answers: LongAnswers::new(limits.scheduling),
             grants: Grants::new(limits.scheduling),
@@ -128,7 +134,7 @@ impl Queue {
             SubmissionQueue { id: qid, entries, head: 0, is_flow_control_disabled, is_connecting: true };
     }
 
-    /// Commands accepted and not answered.
+    /// Commands accepted and not answered, except held Async Event Requests.
     pub fn in_flight(&self) -> usize {
         self.slots.occupied()
     }

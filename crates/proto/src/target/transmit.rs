@@ -241,7 +241,7 @@ impl Queue {
         }
     }
 
-    fn queue_response(&mut self, cid: u16, completion: Completion) {
+    pub(super) fn queue_response(&mut self, cid: u16, completion: Completion) {
         let entry = CompletionEntry {
             dw0: completion.dw0,
             dw1: completion.dw1,

@@ -86,7 +86,7 @@ impl Core {
         self.cancel_waiting(lane);
         let connecting = lane.connecting.take().map(|connecting| connecting.permit);
         let stalled = lane.stalled.take().map(|stalled| stalled.permit);
-        for permit in lane.held.drain(..).chain(connecting).chain(stalled) {
+        for permit in connecting.into_iter().chain(stalled) {
             lane.queue.abandon(permit);
         }
         if let Some(association) = &lane.association {

@@ -22,6 +22,9 @@ impl Core {
         entry: &SubmissionEntry,
         transfer: Transfer,
     ) {
+        if lane.queue.is_held(entry.cid) {
+            self.replace_async_event(lane, entry.cid);
+        }
         if let Transfer::Invalid(status) = transfer {
             return self.fail(lane, permit, status);
         }
@@ -60,6 +63,28 @@ impl Core {
             // Only the data of a Connect is ever asked for.
             Some(_) => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
             None => self.begin_connect(lane, permit, *entry, buffer.to_vec()),
+        }
+    }
+
+    /// Answers held Async Event Requests that the port has completions for.
+    pub(super) fn answer_async_events(&mut self, lane: &mut Lane) {
+        let Some(id) = lane.association.as_ref().map(|association| association.id) else { return };
+        while let Some((cid, completion)) = self.shared.control(|port| port.poll_async_event(id)) {
+            lane.queue.complete_held(cid, completion);
+            self.mark_dirty(lane);
+        }
+    }
+
+    /// A new command bears the CID of a held Async Event Request.
+    #[cold]
+    fn replace_async_event(&mut self, lane: &mut Lane, cid: u16) {
+        let Some(id) = lane.association.as_ref().map(|association| association.id) else { return };
+        match self.shared.control(|port| port.replace_async_event(id, cid)) {
+            Some(completion) => {
+                lane.queue.complete_held(cid, completion);
+                self.mark_dirty(lane);
+            }
+            None => lane.queue.replace_held(cid),
         }
     }
 
@@ -110,7 +135,7 @@ impl Core {
                 lane.queue.complete_with_data(permit, Payload::from(data), completion);
                 self.mark_dirty(lane);
             }
-            Action::HoldAsyncEvent => lane.held.push(permit),
+            Action::HoldAsyncEvent => lane.queue.hold(permit),
             Action::Flush(completion) => {
                 lane.begin(false);
                 self.plan_answer(id, lane.key, permit, completion);

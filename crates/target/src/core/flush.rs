@@ -175,6 +175,7 @@ impl Driver {
         match then {
             Then::ShutDown(id) => {
                 self.core.shared.control(|port| port.handle_flushed(id, failures == 0));
+                log::info!("controller {}: shut down by its host, {failures} failed flushes", id.cntlid);
             }
             Then::Stop => self.handle_final_flush(failures),
             Then::Answer { lane, permit, completion } => {

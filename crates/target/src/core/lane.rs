@@ -34,8 +34,6 @@ pub(crate) struct Lane {
     pub association: Option<Association>,
     /// A Connect that is not answered yet.
     pub connecting: Option<Connecting>,
-    /// Async Event Requests that are held.
-    pub held: Vec<Permit>,
     /// A command whose in-capsule data has no memory yet. Nothing is read until it has.
     pub stalled: Option<Stalled>,
     /// The command, by its slot, that uses the memory reserved for this lane.
@@ -128,7 +126,6 @@ impl Lane {
             phase: Phase::Open,
             association: None,
             connecting: None,
-            held: Vec::new(),
             stalled: None,
             reserve_slot: None,
             beyond_share: Default::default(),

@@ -2,7 +2,6 @@
 
 use std::sync::mpsc::Sender;
 
-use isolane_proto::Completion;
 use isolane_reactor::socket;
 
 use super::Driver;
@@ -27,7 +26,7 @@ impl Driver {
         match message {
             Message::Adopt { socket, peer } => self.adopt(socket, peer),
             Message::Close { lane, reason } => self.on_named(lane, |core, lane| core.close(lane, reason)),
-            Message::AsyncEvent { lane, cid, completion } => self.answer_event(lane, cid, completion),
+            Message::AsyncEvents { lane } => self.on_named(lane, |core, lane| core.answer_async_events(lane)),
             Message::See(unseen) => drop(unseen),
             Message::Shutdown { id, busy } => self.core.plan_shutdown(id, busy),
             Message::ReadHost { host_nqn, reply_to } => self.begin_reading_host(&host_nqn, reply_to),
@@ -73,16 +72,6 @@ impl Driver {
                 unsent_bytes: socket::unsent_bytes(&socket).unwrap_or(0),
             });
         }
-    }
-
-    /// Answers a held Async Event Request.
-    fn answer_event(&mut self, name: Address, cid: u16, completion: Completion) {
-        self.on_named(name, |core, lane| {
-            if let Some(at) = lane.held.iter().position(|permit| permit.cid() == cid) {
-                let permit = lane.held.swap_remove(at);
-                core.complete(lane, permit, completion);
-            }
-        });
     }
 }
 

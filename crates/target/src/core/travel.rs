@@ -29,15 +29,6 @@ impl std::fmt::Debug for Traveller {
     }
 }
 
-impl Drop for Traveller {
-    /// The target has ended before the lane arrived.
-    fn drop(&mut self) {
-        for permit in self.lane.iter_mut().flat_map(|lane| lane.held.drain(..)) {
-            permit.forfeit();
-        }
-    }
-}
-
 /// What the dynamic scheduler needs on one core.
 pub(super) struct Travel {
     pub(super) loads: Loads,
@@ -253,7 +244,7 @@ impl Lane {
             self.reserve_slot.is_some() || self.claimed_bytes + self.lent_bytes > 0 || self.active > 0;
         let queue = &self.queue;
         let speaks = self.is_dirty || queue.wants_transmit() || queue.receiving_bytes() > 0;
-        is_whole && !waits && !keeps && !speaks && queue.in_flight() == self.held.len()
+        is_whole && !waits && !keeps && !speaks && queue.in_flight() == 0
     }
 }
 

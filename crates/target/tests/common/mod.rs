@@ -232,6 +232,11 @@ impl MockHost {
         }
     }
 
+    /// Gives this CID to the next command.
+    pub fn reuse_cid(&mut self, cid: u16) {
+        self.next_cid = cid;
+    }
+
     /// Sends a command capsule and returns its CID.
     pub fn send(&mut self, entry: SubmissionEntry, data: &[u8]) -> u16 {
         let cid = self.next_cid;

@@ -113,7 +113,8 @@ fn every_change_raises_the_generation_and_tells_the_hosts_that_wait() {
     world.port.set_advertised(vec!["198.51.100.1:4420".parse().unwrap()]);
     let event = AsyncEvent::notice(admin::Notice::DiscoveryLogPageChange, LogPage::Discovery);
     let completion = Completion::result(event.0);
-    assert_eq!(world.events(), [Event::AsyncEvent { id, cid: 3, completion }]);
+    assert_eq!(world.events(), [Event::AsyncEvents { id }]);
+    assert_eq!(world.port.poll_async_event(id), Some((3, completion)));
     assert_eq!(world.header(id).genctr, 101);
     assert_eq!(address(&world.records(id)[0]).1, "198.51.100.1");
 }

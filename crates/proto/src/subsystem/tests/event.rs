@@ -1,5 +1,7 @@
 //! Async events and Abort.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use isolane_wire::admin::{self, AbortCommand, AsyncEvent, LogPage, async_event_request};
 use isolane_wire::feature::AsyncEventConfiguration;
@@ -9,14 +11,33 @@ impl World {
         self.execute(id, SubmissionEntry { cid, ..async_event_request() }, 0)
     }
 
+    /// The completions that a driver takes when the port reports them.
+    fn answers(&mut self) -> Vec<(AssociationId, u16, Completion)> {
+        let reported: BTreeSet<_> = self
+            .events()
+            .into_iter()
+            .map(|event| match event {
+                Event::AsyncEvents { id } => id,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let mut answers = Vec::new();
+        for id in reported {
+            while let Some((cid, completion)) = self.port.poll_async_event(id) {
+                answers.push((id, cid, completion));
+            }
+        }
+        answers
+    }
+
     fn abort(&mut self, id: AssociationId, sqid: u16, cid: u16) -> Completion {
         self.complete(id, AbortCommand { sqid, cid }.entry())
     }
 }
 
-fn namespace_changed(id: AssociationId, cid: u16) -> Event {
+fn namespace_changed(id: AssociationId, cid: u16) -> (AssociationId, u16, Completion) {
     let event = AsyncEvent::notice(admin::Notice::NamespaceAttributeChanged, LogPage::ChangedNamespaces);
-    Event::AsyncEvent { id, cid, completion: Completion::result(event.0) }
+    (id, cid, Completion::result(event.0))
 }
 
 #[test]
@@ -31,7 +52,7 @@ fn a_held_request_is_answered_when_a_namespace_comes_goes_or_changes() {
     for (cid, change) in (10..).zip(changes) {
         assert_eq!(world.hold(id, cid), Action::HoldAsyncEvent);
         change(&mut world.port);
-        assert_eq!(world.events(), [namespace_changed(id, cid)]);
+        assert_eq!(world.answers(), [namespace_changed(id, cid)]);
         world.log(id, LogPage::ChangedNamespaces, 0, 4096).unwrap();
     }
 }
@@ -41,9 +62,9 @@ fn a_change_that_nobody_could_be_told_waits_for_the_next_request() {
     let mut world = World::new();
     let id = world.ready();
     world.port.add_namespace(namespace(2)).unwrap();
-    assert_eq!(world.events(), []);
+    assert_eq!(world.answers(), []);
     assert_eq!(world.hold(id, 1), Action::HoldAsyncEvent);
-    assert_eq!(world.events(), [namespace_changed(id, 1)]);
+    assert_eq!(world.answers(), [namespace_changed(id, 1)]);
 }
 
 #[test]
@@ -54,17 +75,17 @@ fn an_event_is_told_once_until_its_log_page_was_read_without_retaining_it() {
     world.hold(id, 2);
     world.port.add_namespace(namespace(2)).unwrap();
     world.port.remove_namespace(2).unwrap();
-    assert_eq!(world.events(), [namespace_changed(id, 1)]);
+    assert_eq!(world.answers(), [namespace_changed(id, 1)]);
 
     let retain =
         GetLogPageCommand { rae: true, ..GetLogPageCommand::new(LogPage::ChangedNamespaces, 0, 4096) };
     world.fetch(id, retain.entry()).unwrap();
     world.port.add_namespace(namespace(2)).unwrap();
-    assert_eq!(world.events(), []);
+    assert_eq!(world.answers(), []);
 
     world.log(id, LogPage::ChangedNamespaces, 0, 4096).unwrap();
     world.port.remove_namespace(2).unwrap();
-    assert_eq!(world.events(), [namespace_changed(id, 2)]);
+    assert_eq!(world.answers(), [namespace_changed(id, 2)]);
 }
 
 #[test]
@@ -75,7 +96,7 @@ fn every_host_is_told_and_a_discovery_host_is_not() {
         world.hold(id, 1);
     }
     world.port.add_namespace(namespace(2)).unwrap();
-    assert_eq!(world.events(), [namespace_changed(ids[0], 1), namespace_changed(ids[1], 1)]);
+    assert_eq!(world.answers(), [namespace_changed(ids[0], 1), namespace_changed(ids[1], 1)]);
 }
 
 #[test]
@@ -86,11 +107,11 @@ fn an_event_that_the_host_has_turned_off_is_not_told() {
     world.set_feature(id, FeatureId::AsyncEventConfiguration, 0);
     world.hold(id, 1);
     world.port.remove_namespace(2).unwrap();
-    assert_eq!(world.events(), []);
+    assert_eq!(world.answers(), []);
     let on = AsyncEventConfiguration(0).with_namespace_attribute(true);
     world.set_feature(id, FeatureId::AsyncEventConfiguration, on.0);
     world.port.remove_namespace(1).unwrap();
-    assert_eq!(world.events(), [namespace_changed(id, 1)]);
+    assert_eq!(world.answers(), [namespace_changed(id, 1)]);
 }
 
 #[test]
@@ -104,7 +125,7 @@ fn more_requests_than_aerl_plus_one_are_refused() {
         assert_eq!(completion(world.hold(id, cid)), refused(Status::ASYNC_EVENT_LIMIT_EXCEEDED));
     }
     world.port.add_namespace(namespace(2)).unwrap();
-    assert_eq!(world.events(), [namespace_changed(id, 0)]);
+    assert_eq!(world.answers(), [namespace_changed(id, 0)]);
     assert_eq!(world.hold(id, 100), Action::HoldAsyncEvent, "there is room again");
 }
 
@@ -115,11 +136,11 @@ fn abort_ends_a_held_request_and_leaves_all_else_alone() {
     world.hold(id, 5);
     assert_eq!(world.abort(id, 0, 5), Completion::result(0));
     let aborted = Completion::failed(Status::ABORTED_BY_REQUEST);
-    assert_eq!(world.events(), [Event::AsyncEvent { id, cid: 5, completion: aborted }]);
+    assert_eq!(world.answers(), [(id, 5, aborted)]);
     for (sqid, cid) in [(0, 5), (1, 5), (0xffff, 0xffff)] {
         assert_eq!(world.abort(id, sqid, cid), Completion::result(1), "not aborted");
     }
-    assert_eq!(world.events(), []);
+    assert_eq!(world.answers(), []);
 }
 
 #[test]
@@ -130,9 +151,9 @@ fn held_requests_end_with_a_reset_and_nothing_is_told_twice() {
     world.hold(id, 2);
     world.set_cc(id, Cc(0));
     let completion = Completion::failed(Status::ABORTED_SQ_DELETION);
-    assert_eq!(world.events(), [1, 2].map(|cid| Event::AsyncEvent { id, cid, completion }));
+    assert_eq!(world.answers(), [1, 2].map(|cid| (id, cid, completion)));
     world.port.add_namespace(namespace(2)).unwrap();
-    assert_eq!(world.events(), []);
+    assert_eq!(world.answers(), []);
 }
 
 #[test]
@@ -144,7 +165,50 @@ fn an_association_that_ends_is_told_nothing_more() {
     world.drop_queue(id, 0);
     world.events();
     world.port.add_namespace(namespace(2)).unwrap();
-    assert_eq!(world.events(), []);
+    assert_eq!(world.answers(), []);
+    assert_eq!(world.port.poll_async_event(id), None);
+}
+
+#[test]
+fn replaced_request_never_completes() {
+    let mut world = World::new();
+    let id = world.ready();
+    for cid in 0..4 {
+        world.hold(id, cid);
+    }
+    assert_eq!(world.port.replace_async_event(id, 1), None);
+    assert_eq!(world.hold(id, 1), Action::HoldAsyncEvent, "the new request takes the place of the old one");
+    assert_eq!(completion(world.hold(id, 4)), refused(Status::ASYNC_EVENT_LIMIT_EXCEEDED));
+    assert_eq!(world.port.replace_async_event(id, 0), None);
+    world.port.add_namespace(namespace(2)).unwrap();
+    assert_eq!(world.answers(), [namespace_changed(id, 2)]);
+    world.set_cc(id, Cc(0));
+    let completion = Completion::failed(Status::ABORTED_SQ_DELETION);
+    assert_eq!(world.answers(), [3, 1].map(|cid| (id, cid, completion)));
+}
+
+#[test]
+fn answered_request_completes_before_the_command_that_reuses_its_cid() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.hold(id, 1);
+    world.port.add_namespace(namespace(2)).unwrap();
+    let (_, _, expected) = namespace_changed(id, 1);
+    assert_eq!(world.port.replace_async_event(id, 1), Some(expected));
+    assert_eq!(world.answers(), [], "it has been taken");
+}
+
+#[test]
+fn answers_that_no_driver_takes_count_as_outstanding() {
+    let mut world = World::new();
+    let id = world.ready();
+    for cid in 0..4 {
+        world.hold(id, cid);
+        world.abort(id, 0, cid);
+    }
+    assert_eq!(completion(world.hold(id, 4)), refused(Status::ASYNC_EVENT_LIMIT_EXCEEDED));
+    assert_eq!(world.answers().len(), 4);
+    assert_eq!(world.hold(id, 4), Action::HoldAsyncEvent);
 }
 
 #[test]
@@ -156,5 +220,5 @@ fn changes_that_cannot_be_are_refused_and_not_told() {
     assert_eq!(world.port.remove_namespace(2), Err(ConfigError::NoNamespace(2)));
     assert_eq!(world.port.change_namespace(namespace(2)), Err(ConfigError::NoNamespace(2)));
     assert_eq!(world.port.add_namespace(namespace(NSID_MAX + 1)), Err(ConfigError::Nsid(NSID_MAX + 1)));
-    assert_eq!(world.events(), []);
+    assert_eq!(world.answers(), []);
 }
