@@ -106,6 +106,26 @@ bits! {
 }
 
 bits! {
+    /// Interrupt coalescing.
+    pub struct InterruptCoalescing(u32) {
+        /// THR: completions to gather before an interrupt, 0's based.
+        thr / with_thr: u8 = [7:0],
+        /// TIME: longest delay of an interrupt, in units of 100 µs; 0 is none.
+        time / with_time: u8 = [15:8],
+    }
+}
+
+bits! {
+    /// Interrupt vector configuration.
+    pub struct InterruptVector(u32) {
+        /// IV: the vector.
+        iv / with_iv: u16 = [15:0],
+        /// CD: interrupts of the vector are not coalesced.
+        cd / with_cd: bool = [16:16],
+    }
+}
+
+bits! {
     /// Write atomicity normal.
     pub struct WriteAtomicity(u32) {
         /// DN: the host does not need more than AWUPF.
@@ -161,6 +181,8 @@ mod tests {
         assert_eq!(Arbitration(0).with_ab(7).with_lpw(1).with_mpw(2).with_hpw(3).0, 0x0302_0107);
         assert_eq!(PowerManagement(0).with_ps(0x15).with_wh(5).0, 0xb5);
         assert_eq!(ErrorRecovery(0).with_tler(0x1234).with_dulbe(true).0, 0x0001_1234);
+        assert_eq!(InterruptCoalescing(0).with_thr(0x12).with_time(0x34).0, 0x3412);
+        assert_eq!(InterruptVector(0).with_iv(0x1234).with_cd(true).0, 0x0001_1234);
         assert_eq!(TemperatureThreshold(0).with_tmpth(343).with_tmpsel(2).with_thsel(1).0, 0x0012_0157);
     }
 

@@ -106,6 +106,10 @@ fn admin(
     events: &mut Events,
 ) -> Result<Action, Status> {
     let entry = command.entry;
+    // Fused operations are not offered (FUSES 0).
+    if entry.flags.fuse() != 0 {
+        return Err(refused(Status::INVALID_FIELD));
+    }
     // A feature that does not exist is refused for that, whatever data it would have.
     if opcode != AdminOpcode::SetFeatures {
         check_transfer(command)?;

@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 
 use isolane_wire::admin::{GetFeaturesCommand, NSID_ALL, Select, SetFeaturesCommand};
 use isolane_wire::feature::{
-    Arbitration, AsyncEventConfiguration, ErrorRecovery, FeatureId, HostIdentifierFormat, NumberOfQueues,
-    PowerManagement, TemperatureThreshold, VolatileWriteCache, WriteAtomicity,
+    Arbitration, AsyncEventConfiguration, ErrorRecovery, FeatureId, HostBehaviorSupport,
+    HostIdentifierFormat, InterruptCoalescing, InterruptVector, NumberOfQueues, PowerManagement,
+    TemperatureThreshold, VolatileWriteCache, WriteAtomicity,
 };
 use isolane_wire::{Status, SubmissionEntry};
 
@@ -136,17 +137,23 @@ fn offered(fid: u8, kind: Kind) -> Result<FeatureId, Status> {
             | FeatureId::ErrorRecovery
             | FeatureId::VolatileWriteCache
             | FeatureId::NumberOfQueues
+            | FeatureId::InterruptCoalescing
+            | FeatureId::InterruptVector
             | FeatureId::WriteAtomicity
+            | FeatureId::HostBehaviorSupport
             | FeatureId::HostIdentifier
     );
     let is_offered = is_common || (is_nvm && kind == Kind::Nvm);
     if is_offered { Ok(feature) } else { Err(refused(Status::INVALID_FIELD)) }
 }
 
-/// The data that Get Features returns: only the host identifier has any.
+/// The data that Get Features returns.
 pub(super) fn data_returned(entry: &SubmissionEntry) -> DataExpected {
-    let is_hostid = GetFeaturesCommand::parse(entry).fid == FeatureId::HostIdentifier.code();
-    if is_hostid { DataExpected::ToHost(HOST_IDENTIFIER_BYTES) } else { DataExpected::None }
+    match FeatureId::decode(GetFeaturesCommand::parse(entry).fid) {
+        Some(FeatureId::HostIdentifier) => DataExpected::ToHost(HOST_IDENTIFIER_BYTES),
+        Some(FeatureId::HostBehaviorSupport) => DataExpected::ToHost(HostBehaviorSupport::LEN as u64),
+        _ => DataExpected::None,
+    }
 }
 
 /// Get Features.
@@ -163,6 +170,10 @@ pub(super) fn read(
     if feature == FeatureId::HostIdentifier {
         return host_identifier(association, HostIdentifierFormat(command.cdw11));
     }
+    if feature == FeatureId::HostBehaviorSupport {
+        let none = HostBehaviorSupport { acre: 0, etdas: 0, lbafee: 0 }.encode().to_vec();
+        return Ok(Action::CompleteWithData(none, Completion::success()));
+    }
     let value = value(association, feature, command.cdw11)?;
     Ok(Action::Complete(Completion::result(value)))
 }
@@ -178,6 +189,8 @@ fn value(association: &Association, feature: FeatureId, cdw11: u32) -> Result<u3
             VolatileWriteCache(0).with_wce(association.status.is_write_cache_enabled()).0
         }
         FeatureId::NumberOfQueues => features.queues().0,
+        FeatureId::InterruptCoalescing => InterruptCoalescing(0).0,
+        FeatureId::InterruptVector => InterruptVector(0).with_iv(InterruptVector(cdw11).iv()).with_cd(true).0,
         FeatureId::WriteAtomicity => features.atomicity.0,
         FeatureId::AsyncEventConfiguration => association.events.config().0,
         FeatureId::KeepAliveTimer => association.keep_alive.kato_ms(),
@@ -208,8 +221,12 @@ pub(super) fn write(
     if ![0, NSID_ALL].contains(&set.nsid) && feature != FeatureId::ErrorRecovery {
         return Err(refused(Status::FEATURE_NOT_NAMESPACE_SPECIFIC));
     }
-    if feature == FeatureId::HostIdentifier {
-        return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
+    match feature {
+        FeatureId::HostIdentifier => return Err(refused(Status::COMMAND_SEQUENCE_ERROR)),
+        FeatureId::InterruptCoalescing | FeatureId::InterruptVector | FeatureId::HostBehaviorSupport => {
+            return Err(refused(Status::FEATURE_NOT_CHANGEABLE));
+        }
+        _ => {}
     }
     check_transfer(command)?;
     apply(association, feature, set.cdw11, command, events)

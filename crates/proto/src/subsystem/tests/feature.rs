@@ -16,6 +16,45 @@ const OFFERED: [FeatureId; 9] = [
     FeatureId::KeepAliveTimer,
 ];
 
+/// Can be read, and never set.
+const NOT_CHANGEABLE: [FeatureId; 3] =
+    [FeatureId::InterruptCoalescing, FeatureId::InterruptVector, FeatureId::HostBehaviorSupport];
+
+#[test]
+fn interrupts_are_never_coalesced() {
+    let mut world = World::new();
+    let id = world.ready();
+    assert_eq!(world.feature(id, FeatureId::InterruptCoalescing), Completion::result(0));
+    for iv in [0, 1, 0xffff] {
+        let fid = FeatureId::InterruptVector.code();
+        let get = GetFeaturesCommand { fid, cdw11: iv, ..Default::default() };
+        assert_eq!(world.complete(id, get.entry()), Completion::result(iv | 1 << 16));
+    }
+}
+
+#[test]
+fn no_host_behavior_is_supported() {
+    let mut world = World::new();
+    let id = world.ready();
+    let get = GetFeaturesCommand { fid: FeatureId::HostBehaviorSupport.code(), ..Default::default() }.entry();
+    assert_eq!(world.fetch(id, get), Ok(vec![0; 512]));
+    let short = completion(world.execute(id, get, 16));
+    assert_eq!(short, refused(Status::DATA_SGL_LENGTH_INVALID));
+}
+
+#[test]
+fn features_that_cannot_change_say_so_whatever_data_they_have() {
+    let mut world = World::new();
+    let id = world.ready();
+    for feature in NOT_CHANGEABLE {
+        let set = SetFeaturesCommand { fid: feature.code(), ..Default::default() }.entry();
+        for data_bytes in [0, 8, 512] {
+            let answer = completion(world.execute(id, set, data_bytes));
+            assert_eq!(answer, refused(Status::FEATURE_NOT_CHANGEABLE), "{feature}");
+        }
+    }
+}
+
 #[test]
 fn what_1_4_makes_mandatory_can_be_read_and_set_to_what_it_is() {
     let mut world = World::new();
@@ -33,7 +72,7 @@ fn what_is_not_offered_is_an_invalid_field_whatever_data_it_has() {
     let mut world = World::new();
     let id = world.ready();
     for feature in FeatureId::ALL.iter().filter(|feature| !OFFERED.contains(feature)) {
-        if *feature == FeatureId::HostIdentifier {
+        if *feature == FeatureId::HostIdentifier || NOT_CHANGEABLE.contains(feature) {
             continue;
         }
         assert_eq!(world.feature(id, *feature), refused(Status::INVALID_FIELD), "{feature}");

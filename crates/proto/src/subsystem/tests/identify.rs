@@ -1,7 +1,7 @@
 //! Identify, as hosts ask for it.
 
 use super::*;
-use isolane_wire::admin::{Cns, IdentifyCommand, NSID_ALL};
+use isolane_wire::admin::{Cns, IdentifyCommand, NSID_ALL, async_event_request};
 use isolane_wire::identify::{
     Controller, ControllerType, Descriptor, DescriptorList, IndependentNamespace, Namespace, NamespaceList,
 };
@@ -184,5 +184,18 @@ fn an_sgl_of_another_length_than_4096_is_refused() {
     for data_bytes in [0, 4095, 8192, u32::MAX] {
         let action = world.execute(id, entry, data_bytes);
         assert_eq!(completion(action), refused(Status::DATA_SGL_LENGTH_INVALID));
+    }
+}
+
+#[test]
+fn rejects_fused_admin_commands() {
+    let mut world = World::new();
+    let id = world.ready();
+    let identify = IdentifyCommand::new(Cns::Controller, 0).entry();
+    for fuse in 1..4 {
+        let fused = SubmissionEntry { flags: identify.flags.with_fuse(fuse), ..identify };
+        assert_eq!(completion(world.execute(id, fused, 4096)), refused(Status::INVALID_FIELD));
+        let held = SubmissionEntry { flags: identify.flags.with_fuse(fuse), ..async_event_request() };
+        assert_eq!(completion(world.execute(id, held, 0)), refused(Status::INVALID_FIELD));
     }
 }
