@@ -45,11 +45,13 @@ pub fn drive(
     Ok(Outcome { operations, elapsed, round_trips_ns })
 }
 
-/// The target prepares its blocks before it serves: time starts when every lane has had an answer.
+/// The target prepares its blocks before it serves: time starts when every lane has had an answer. All lanes take
+/// turns, because the target serves the next one only when the host has taken what is sent on this one.
 fn answered_once(lanes: &mut [Lane]) -> io::Result<()> {
-    for lane in lanes {
-        while lane.turn()? == 0 {
-            std::hint::spin_loop();
+    let mut is_answered = vec![false; lanes.len()];
+    while is_answered.contains(&false) {
+        for (lane, is_answered) in lanes.iter_mut().zip(&mut is_answered) {
+            *is_answered |= lane.turn()? > 0;
         }
     }
     Ok(())

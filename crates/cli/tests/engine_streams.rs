@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -263,8 +263,10 @@ fn long_reads_need_no_engine_and_short_ones_after_them_wait_for_it() {
     let (mut sent, mut seen, mut bytes) = (Pattern::new(1), Pattern::new(1), vec![0; 1 << 16]);
     let mut read_long = |stream: &mut Stream, peer: &mut TcpStream, times: usize| {
         for _ in 0..times {
-            sent.write(peer, bytes.len()).unwrap();
-            stream.read_exact(&mut bytes).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| sent.write(peer, 1 << 16).unwrap());
+                stream.read_exact(&mut bytes).unwrap();
+            });
             seen.check(&bytes);
         }
     };
@@ -436,40 +438,51 @@ fn all_who_wait_hear_of_the_death_of_the_supervisor() {
     let session = engine.attach();
     let (told, is_told) = std::sync::mpsc::channel();
     let mut peers = Vec::new();
-    let mut wait = |what: &'static str, wait: fn(&Session, TcpStream, TcpStream) -> std::io::Error| {
+    // Six threads that wait, and this one.
+    let all_begin = Arc::new(Barrier::new(7));
+    let mut wait = |what: &'static str,
+                    wait: fn(&Session, TcpStream, TcpStream, &Barrier) -> std::io::Error| {
         let (socket, peer) = mock::connection().unwrap();
         peers.push(peer.try_clone().unwrap());
-        let (told, session) = (told.clone(), session.clone());
-        std::thread::spawn(move || told.send((what, wait(&session, socket, peer).kind())));
+        let (told, session, all_begin) = (told.clone(), session.clone(), Arc::clone(&all_begin));
+        std::thread::spawn(move || told.send((what, wait(&session, socket, peer, &all_begin).kind())));
     };
-    wait("a read", |session, socket, _| Stream::adopt(session, socket).unwrap().read(&mut [0]).unwrap_err());
-    wait("a read past the ring", |session, socket, mut peer| {
+    wait("a read", |session, socket, _, all_begin| {
         let mut stream = Stream::adopt(session, socket).unwrap();
-        for _ in 0..20 {
-            peer.write_all(&[1; 1 << 16]).unwrap();
-            stream.read_exact(&mut [0; 1 << 16]).unwrap();
-        }
+        all_begin.wait();
+        stream.read(&mut [0]).unwrap_err()
+    });
+    wait("a read past the ring", |session, socket, mut peer, all_begin| {
+        let mut stream = Stream::adopt(session, socket).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| peer.write_all(&vec![1; 20 << 16]).unwrap());
+            (0..20).for_each(|_| stream.read_exact(&mut [0; 1 << 16]).unwrap());
+        });
+        all_begin.wait();
         stream.read(&mut [0; 1 << 16]).unwrap_err()
     });
-    wait("a write", |session, socket, _| {
+    wait("a write", |session, socket, _, all_begin| {
         let mut stream = Stream::adopt(session, socket).unwrap();
+        all_begin.wait();
         (0..).find_map(|_| stream.write(&[1; 1000]).err()).unwrap()
     });
-    wait("a write past the ring", |session, socket, _| {
+    wait("a write past the ring", |session, socket, _, all_begin| {
         let mut stream = Stream::adopt(session, socket).unwrap();
+        all_begin.wait();
         (0..).find_map(|_| stream.write(&[1; 1 << 20]).err()).unwrap()
     });
-    wait("a poller", |session, socket, _| {
+    wait("a poller", |session, socket, _, all_begin| {
         let mut poller = Poller::new(session, 4).unwrap();
         let mut stream = poller.adopt(socket, StreamOptions::default()).unwrap();
         assert!(!stream.arm(Interest::Read).unwrap());
+        all_begin.wait();
         loop {
             if let Err(error) = poller.wait(None) {
                 return error.into();
             }
         }
     });
-    wait("a task", |session, socket, _| {
+    wait("a task", |session, socket, _, all_begin| {
         struct Unparks(std::thread::Thread);
         impl Wake for Unparks {
             fn wake(self: Arc<Self>) {
@@ -479,6 +492,7 @@ fn all_who_wait_hear_of_the_death_of_the_supervisor() {
         let mut stream = Stream::adopt(session, socket).unwrap();
         let waker = Waker::from(Arc::new(Unparks(std::thread::current())));
         let mut context = Context::from_waker(&waker);
+        all_begin.wait();
         loop {
             match stream.poll_read(&mut context, &mut [0]) {
                 Poll::Ready(outcome) => return outcome.unwrap_err(),
@@ -486,8 +500,9 @@ fn all_who_wait_hear_of_the_death_of_the_supervisor() {
             }
         }
     });
+    all_begin.wait();
     // Most of them wait by then.
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(100));
     engine.supervisor.kill().unwrap();
     let mut left =
         vec!["a read", "a read past the ring", "a write", "a write past the ring", "a poller", "a task"];

@@ -5,6 +5,10 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::net::sockopt;
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
+
 use crate::index::Words;
 use crate::memory::{ENTRY_BYTES, Memory, MemoryError};
 use crate::{PAGE_SIZE, bytes, entries};
@@ -61,12 +65,38 @@ pub fn entries(count: usize) -> Result<(entries::Sender, entries::Receiver, Vand
     Ok((entries::Sender::new(&memory, place)?, entries::Receiver::new(&memory, place)?, Vandal(memory)))
 }
 
-/// A TCP connection over loopback that delays nothing: the end that connected, and the other.
+/// Returns `true` if a thread of this process can take the identity of this user: it is root, and not in a user
+/// namespace without that user.
+pub fn can_be_user(uid: u32) -> bool {
+    let become_user = || set_thread_res_uid(None, Uid::from_raw(uid), None).is_ok();
+    std::thread::scope(|scope| scope.spawn(become_user).join().unwrap_or(false))
+}
+
+/// A TCP connection over loopback without Nagle's delay: the end that connected, and the accepted end.
 ///
 /// # Errors
 /// The system's.
 pub fn connection() -> io::Result<(TcpStream, TcpStream)> {
+    connect_to(&TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?)
+}
+
+/// Like [`connection`], with the smallest buffers that the kernel allows. It never enlarges them, so a peer
+/// that does not read holds up its sender after a few KiB, on every machine.
+///
+/// # Errors
+/// The system's.
+pub fn narrow_connection() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    // Before the handshake, which fixes how far the window can open; the accepted end inherits both sizes.
+    sockopt::set_socket_recv_buffer_size(&listener, 1)?;
+    sockopt::set_socket_send_buffer_size(&listener, 1)?;
+    let (near, far) = connect_to(&listener)?;
+    sockopt::set_socket_recv_buffer_size(&near, 1)?;
+    sockopt::set_socket_send_buffer_size(&near, 1)?;
+    Ok((near, far))
+}
+
+fn connect_to(listener: &TcpListener) -> io::Result<(TcpStream, TcpStream)> {
     let near = TcpStream::connect(listener.local_addr()?)?;
     let (far, _) = listener.accept()?;
     near.set_nodelay(true)?;

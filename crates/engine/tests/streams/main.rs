@@ -132,9 +132,7 @@ fn a_connection_that_is_not_adopted_comes_back_whyever_that_is() {
 fn what_was_taken_back_in_parts_lacks_nothing_when_these_are_done() {
     const BYTES: usize = 200_000;
     let fixture = Fixture::new();
-    let (socket, mut peer) = mock::connection().unwrap();
-    sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
-    sockopt::set_socket_recv_buffer_size(&peer, 4096).unwrap();
+    let (socket, mut peer) = mock::narrow_connection().unwrap();
     let mut stream = Stream::adopt(&fixture.attach(), socket).unwrap();
     let mut bytes = vec![0; BYTES];
     Pattern::new(9).fill(&mut bytes);
@@ -227,27 +225,17 @@ fn what_was_written_before_a_drop_arrives() {
     }
 }
 
-/// A stream whose ring and kernel are full, what is in them, and its peer, which has read nothing.
+/// A stream that was given as many bytes as its ring holds, the pattern of these, and its peer, which reads
+/// nothing. The kernel takes a few KiB at most, so most of the bytes stay in the ring, however long anyone waits.
 fn full(fixture: &Fixture) -> (Stream, Pattern, TcpStream) {
-    let (mut stream, peer) = fixture.stream();
-    let (mut pattern, mut written, mut tries) = (Pattern::new(1), 0, 0);
-    let mut bytes = vec![0; 5000];
-    pattern.fill(&mut bytes);
-    while tries < 100 {
-        match stream.try_write(&bytes) {
-            Ok(count) => {
-                bytes.drain(..count);
-                bytes.resize(5000, 0);
-                pattern.fill(&mut bytes[5000 - count..]);
-                (written, tries) = (written + count, 0);
-            }
-            Err(_) => {
-                tries += 1;
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-    }
-    assert!(written > 0);
+    const RING_BYTES: usize = 256 << 10;
+    let (socket, peer) = mock::narrow_connection().unwrap();
+    let options = StreamOptions { tx_bytes: RING_BYTES, ..StreamOptions::default() };
+    let mut stream = options.adopt(&fixture.attach(), socket).unwrap();
+    let mut bytes = vec![0; RING_BYTES];
+    Pattern::new(1).fill(&mut bytes);
+    // Short writes: long ones bypass the ring.
+    bytes.chunks(4096).for_each(|chunk| stream.write_all(chunk).unwrap());
     (stream, Pattern::new(1), peer)
 }
 
@@ -310,7 +298,7 @@ fn a_closed_streams_memory_is_used_again_even_while_others_are_still_sent() {
     let fixture = Fixture::new();
     let session = fixture.attach_with(4 << 20);
     let (mut stuck, peer) = {
-        let (socket, peer) = mock::connection().unwrap();
+        let (socket, peer) = mock::narrow_connection().unwrap();
         (Stream::adopt(&session, socket).unwrap(), peer)
     };
     while stuck.try_write(&[7; 10_000]).is_ok() || stuck.try_write(&[7]).is_ok() {}

@@ -15,8 +15,12 @@ fn read_long(stream: &mut Stream, peer: &mut TcpStream, pattern: &mut (Pattern, 
     let mut bytes = vec![0; 1 << 16];
     for _ in 0..8 {
         pattern.0.fill(&mut bytes);
-        peer.write_all(&bytes).unwrap();
-        stream.read_exact(&mut bytes).unwrap();
+        let sent = bytes.clone();
+        // Together: the kernel may not hold all of it.
+        std::thread::scope(|scope| {
+            scope.spawn(|| peer.write_all(&sent).unwrap());
+            stream.read_exact(&mut bytes).unwrap();
+        });
         pattern.1.check(&bytes);
     }
 }
