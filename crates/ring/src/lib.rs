@@ -7,6 +7,7 @@
 //! * [`Bell`]: spin, arm, look again, sleep; who publishes rings only if somebody has armed it.
 //! * [`adopted`]: bytes between a ring and a kernel's socket that somebody else has, too.
 //! * [`Peer`]: who is at the other end of a Unix socket.
+//! * [`start_with_default_signals`]: the signal state of a program that this process starts.
 //! * [`Arena`]: which pages of the memory its owner has given to what.
 //!
 //! It knows no protocol; of the network only what `adopted` needs, because bytes go between pieces of a ring and
@@ -24,6 +25,7 @@ pub mod index;
 mod memory;
 pub mod mock;
 mod peer;
+mod signals;
 mod sync;
 
 pub use arena::{Arena, Span};
@@ -31,6 +33,7 @@ pub use bell::{Bell, Flag, refuse_gifts, timespec};
 pub use index::Impossible;
 pub use memory::{Memory, MemoryError, Piece, Shared};
 pub use peer::Peer;
+pub use signals::start_with_default_signals;
 
 /// Bytes of a page: what offsets and lengths of rings are multiples of.
 pub const PAGE_SIZE: usize = 4096;

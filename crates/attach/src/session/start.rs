@@ -5,6 +5,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use isolane_ring::start_with_default_signals;
+
 use super::default_path;
 
 /// What is to be said if there is no engine.
@@ -39,7 +41,10 @@ fn run(path: &Path) -> Result<PathBuf, Unstarted> {
     let mut command = Command::new(&program);
     command.args(["--log-level", "warn", "engine", "--background", "--idle-max", IDLE_MAX, "--socket"]);
     command.arg(path).stdin(Stdio::null()).stdout(Stdio::null());
-    let output = command.output().map_err(|error| hopeless(format!("{}: {error}", program.display())))?;
+    // Both processes of the engine are controlled by signals, which this thread may have blocked.
+    let output = start_with_default_signals(&mut command)
+        .output()
+        .map_err(|error| hopeless(format!("{}: {error}", program.display())))?;
     let told = String::from_utf8_lossy(&output.stderr);
     match (output.status.success(), told.trim()) {
         (true, _) => Ok(program),

@@ -406,6 +406,34 @@ fn an_engine_is_started_on_demand_once_for_all_who_ask_at_the_same_time() {
     assert!(sessions[0].open_queue(4).is_err());
 }
 
+/// Runs once more as a process that blocks all signals and ignores some, as the C library's threads do.
+#[test]
+fn engine_started_by_program_that_blocks_all_signals_obeys_them() {
+    const NAME: &str = "engine_started_by_program_that_blocks_all_signals_obeys_them";
+    if std::env::var_os("ISOLANE") != Some(env!("CARGO_BIN_EXE_isolane").into()) {
+        let blocks = ["--block-signal", "--ignore-signal=HUP,INT,TERM,USR1"];
+        if !Command::new("env").args(blocks).arg("true").status().is_ok_and(|status| status.success()) {
+            return eprintln!("not tried: `env` of this machine cannot block signals");
+        }
+        let mut again = Command::new("env");
+        again.args(blocks).arg(std::env::current_exe().unwrap()).args(["--exact", NAME]);
+        assert!(again.env("ISOLANE", env!("CARGO_BIN_EXE_isolane")).status().unwrap().success());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sock");
+    let options = Options { path: path.clone(), memory_bytes: 4 << 20, starts: true, ..Options::default() };
+    let session = Session::open(&options).unwrap();
+    let (supervisor, heard) = (supervisor_of(&path), watched(&session));
+    kill(supervisor, "HUP");
+    until("SIGHUP replaces the engine", || (heard.restarts.load(Ordering::Acquire) == 2).then_some(()));
+    kill(supervisor, "USR1");
+    let log = || fs::read_to_string(folder.path().join("sock.log")).unwrap();
+    until("SIGUSR1 prints an overview", || log().contains("1 sessions, of 256 at most").then_some(()));
+    kill(supervisor, "TERM");
+    until("SIGTERM ends the supervisor", || is_gone(supervisor));
+}
+
 /// The process that listens on this socket, by its arguments.
 fn supervisor_of(path: &Path) -> u32 {
     let is_it = |pid: &u32| {
