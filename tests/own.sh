@@ -106,7 +106,7 @@ info_is_json() { "$isolane" info --json "$(uri "$copy_port")" | python3 -m json.
 bench_through_restarts() { # TARGET PORT IO COUNT: the target goes away COUNT times under one bench
 	local pid i signal
 	"$isolane" bench "$(uri "$2")" --rw randrw --mix 30 --bs 4k --depth 16 --lanes 2 --size 16m --time "$((2 * $4))s" \
-		--verify --io "$3" > "$work/bench.out" 2>&1 &
+		--verify --io "$3" --log-level info > "$work/bench.out" 2>&1 &
 	pid=$!
 	# The first connection is not tried again: only what is connected outlives a target.
 	wait_for 30 grep -q ': connected$' "$work/bench.out" || { kill -9 $pid; cat "$work/bench.out"; return 1; }

@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "isolane", version, long_about = LONG_ABOUT, propagate_version = true)]
 pub struct Cli {
-    /// What to log on stderr
-    #[arg(long, global = true, value_enum, default_value_t = LogLevel::Info)]
-    pub log_level: LogLevel,
+    /// Log to stderr: off, error, warn, info, debug or trace (default: info for serve and engine, else warn)
+    #[arg(long, global = true, value_enum, value_name = "LEVEL", hide_possible_values = true)]
+    pub log_level: Option<LogLevel>,
     /// What to do
     #[command(subcommand)]
     pub command: Command,
@@ -25,6 +25,16 @@ pub enum Command {
     Engine(Box<crate::engine::Args>),
     Man(crate::man::Args),
     Completions(crate::completions::Args),
+}
+
+impl Command {
+    /// What is logged unless told otherwise: a client has nothing to add to its output but warnings.
+    pub fn log_level(&self) -> LogLevel {
+        match self {
+            Command::Serve(_) | Command::Engine(_) => LogLevel::Info,
+            _ => LogLevel::Warn,
+        }
+    }
 }
 
 /// How much is logged.

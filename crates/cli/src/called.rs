@@ -31,7 +31,7 @@ fn choose(typed: OsString, search: &OsStr, own: Option<PathBuf>) -> OsString {
 }
 
 /// One word of a shell.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {
         true => text.to_owned(),

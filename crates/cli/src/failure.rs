@@ -6,6 +6,8 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 
+use rustix::io::Errno;
+
 /// Why a subcommand could not do its work.
 #[derive(Debug)]
 pub struct Failure(String);
@@ -25,6 +27,11 @@ impl Failure {
     pub fn of_system(what: impl fmt::Display, why: &io::Error) -> Self {
         let failure = Failure::new(what, why);
         match why.kind() {
+            // EPERM, and not EACCES: no user may do it.
+            _ if Errno::from_io_error(why) == Some(Errno::PERM) => failure.remedy(
+                "the system forbids it to every user, root too: allow it to the container, or remove the file's \
+                 immutable flag (chattr -i)",
+            ),
             ErrorKind::NotFound => failure.remedy("check the path"),
             ErrorKind::PermissionDenied => failure.remedy("run as a user who may do that"),
             ErrorKind::IsADirectory => failure.remedy("name a file"),
@@ -74,6 +81,8 @@ mod tests {
     fn a_refusal_of_the_system_has_its_usual_remedy() {
         let failure = Failure::of_system("cannot open x", &ErrorKind::IsADirectory.into());
         assert!(failure.to_string().ends_with("; name a file"), "{failure}");
+        let failure = Failure::of_system("cannot open x", &Errno::PERM.into());
+        assert!(failure.to_string().contains("allow it to the container"), "{failure}");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    args::start_logging(cli.log_level);
+    args::start_logging(cli.log_level.unwrap_or_else(|| cli.command.log_level()));
     let outcome = match cli.command {
         Command::Serve(args) => serve::run(*args),
         Command::Discover(args) => discover::run(&args),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Parses a count of bytes: `4096`, `4k`, `1M`, `10G`, `1T`, in powers of 1024.
+/// Parses a count of bytes: `4096`, `4k`, `1M`, `10G`, `1T` in powers of 1024, `10GB` in powers of 1000.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     isolane_volume::spec::parse_size(text).map_err(|error| error.to_string())
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::StartError;
 
-/// A place to listen at. As text: `127.0.0.1:4420` or `[::1]:4420`, and socket options behind commas, as in
-/// `10.0.0.1:4420,priority=5,congestion=bbr`.
+/// A place to listen at. As text: `127.0.0.1:4420`, `[::1]:4420` or `localhost:4420`; `:4420` or `4420` for
+/// 127.0.0.1; and socket options behind commas, as in `10.0.0.1:4420,priority=5,congestion=bbr`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// The address; port 0 picks a free one.
@@ -34,9 +34,26 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Listen, String> {
         let (address, options) = text.split_once(',').unwrap_or((text, ""));
         Ok(Listen {
-            address: parse_address(address)?,
+            address: listen_address(address)?,
             options: options.parse().map_err(|why| format!("{why}"))?,
         })
+    }
+}
+
+/// The address to listen at in `text`. A port without a host means this machine alone: there is no
+/// authentication, so every other machine must be let in by name. Of a name with several addresses it is the
+/// first of IPv4.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+    match port.parse::<u16>() {
+        Ok(port) if host.is_empty() => Ok((Ipv4Addr::LOCALHOST, port).into()),
+        Ok(_) if !host.contains([':', '[']) => {
+            let resolved = text.to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
+            let addresses: Vec<_> = resolved.collect();
+            let first = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
+            first.copied().ok_or_else(|| format!("{host} has no address; write the address itself"))
+        }
+        _ => parse_address(text),
     }
 }
 
@@ -121,6 +138,18 @@ mod tests {
         let error = |text: &str| text.parse::<Listen>().expect_err(text);
         assert!(error("localhost").contains("no address with a port"));
         assert!(error("127.0.0.1:4420,size=1").contains("no socket option"));
+    }
+
+    #[test]
+    fn takes_a_name_and_a_port_alone() {
+        let address = |text: &str| text.parse::<Listen>().expect(text).address.to_string();
+        assert_eq!(address("4433"), "127.0.0.1:4433");
+        assert_eq!(address(":4433"), "127.0.0.1:4433");
+        assert_eq!(address("4433,priority=5"), "127.0.0.1:4433");
+        assert_eq!(address("localhost:4433"), "127.0.0.1:4433");
+        let error = |text: &str| text.parse::<Listen>().expect_err(text);
+        assert!(error("no-such-host.invalid:1").contains("no-such-host.invalid"));
+        assert!(error("70000").contains("[::1]:4420"));
     }
 
     #[test]

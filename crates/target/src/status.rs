@@ -3,7 +3,7 @@
 //! | volume error | culprit | status | retry |
 //! |---|---|---|---|
 //! | `OutOfRange` | host | 0/80h LBA Out of Range | no |
-//! | `ReadOnly` | host | 1/82h Attempted Write to Read Only Range | no |
+//! | `ReadOnly` | host | 0/20h Namespace is Write Protected | no |
 //! | `WrongLength` | this program | 0/06h Internal Error | no |
 //! | `NoSpace` (ENOSPC, EDQUOT, EFBIG) | system | 0/81h Capacity Exceeded | no: Linux hosts report "no space" |
 //! | `ReadFailed` (EIO) | storage | 2/81h Unrecovered Read Error | yes |
@@ -20,7 +20,7 @@ use crate::counters::Operation;
 pub(crate) fn of_volume_error(error: &VolumeError, operation: Operation) -> Status {
     let status = match error {
         VolumeError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
-        VolumeError::ReadOnly => Status::IO_WRITE_TO_READ_ONLY_RANGE,
+        VolumeError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED,
         VolumeError::WrongLength { .. } => Status::INTERNAL_ERROR,
         VolumeError::NoSpace { .. } => Status::CAPACITY_EXCEEDED,
         VolumeError::Shrunk if operation == Operation::Read => Status::UNRECOVERED_READ_ERROR,
@@ -52,7 +52,7 @@ mod tests {
         let range = VolumeError::OutOfRange { lba: 1, blocks: 2, volume_blocks: 1 };
         let table = [
             (range, Read, Status::LBA_OUT_OF_RANGE, true),
-            (VolumeError::ReadOnly, Write, Status::IO_WRITE_TO_READ_ONLY_RANGE, true),
+            (VolumeError::ReadOnly, Write, Status::NAMESPACE_WRITE_PROTECTED, true),
             (VolumeError::WrongLength { given: 1, blocks: 1 }, Write, Status::INTERNAL_ERROR, true),
             (VolumeError::NoSpace { raw_os_error: 28 }, Write, Status::CAPACITY_EXCEEDED, true),
             (VolumeError::ReadFailed { raw_os_error: EIO }, Read, Status::UNRECOVERED_READ_ERROR, false),
@@ -65,6 +65,9 @@ mod tests {
         for (error, operation, status, do_not_retry) in table {
             let answer = of_volume_error(&error, operation);
             assert_eq!((answer.kind(), answer.dnr()), (status, do_not_retry), "{error}");
+            let code = format!("{:x}/{:02x}h", status.sct(), status.sc());
+            let documented = include_str!("../../../docs/DURABILITY.md").contains(&code);
+            assert!(documented || matches!(error, VolumeError::WrongLength { .. }), "{error}: {code}");
         }
     }
 }

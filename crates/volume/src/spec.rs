@@ -8,7 +8,7 @@
 //!
 //! | option | meaning |
 //! |---|---|
-//! | `size=10G` | create a sparse file of that size if there is none; an existing one must have that size |
+//! | `size=10G` | create a sparse file of that size if there is none; an existing one must have that size; `G` is 1024³, `GB` is 1000³ |
 //! | `block-size=512`, `block-size=4096` | bytes in a block; 512 unless told |
 //! | `ro` | nothing can be written |
 //! | `nsid=N` | the namespace id; the next free one unless told |
@@ -78,7 +78,8 @@ pub struct SpecError {
 /// Why a size was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a size: {reason}; write a whole number with k, M, G or T (powers of 1024), as in 10G"
+    "{text:?} is not a size: {reason}; write a whole number with k, M, G or T (powers of 1024) or with kB, MB, \
+     GB or TB (powers of 1000), as in 10G"
 )]
 pub struct SizeError {
     text: String,
@@ -124,24 +125,29 @@ pub fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
     Ok(spec)
 }
 
-/// Reads a size in bytes: a whole number, with `k`, `M`, `G` or `T` for powers of 1024.
+/// Reads a size in bytes: a whole number, with `k`, `M`, `G` or `T` (also `KiB`, `MiB`, …) for powers of 1024, or
+/// `kB`, `MB`, `GB` or `TB` for powers of 1000.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let fail = |reason| SizeError { text: text.to_owned(), reason };
-    let trimmed = text.strip_suffix(['B', 'b']).map_or(text, |rest| rest.strip_suffix('i').unwrap_or(rest));
-    let digits = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(fail("there is no whole number in front"));
     }
-    let shift = match &trimmed[digits.len()..] {
-        "" => 0,
-        "k" | "K" => 10,
-        "m" | "M" => 20,
-        "g" | "G" => 30,
-        "t" | "T" => 40,
+    let unit = text[digits.len()..].to_ascii_lowercase();
+    let (prefix, base) = match unit.strip_suffix('b') {
+        None => (unit.as_str(), 1024_u64),
+        Some(prefix) => prefix.strip_suffix('i').map_or((prefix, 1000), |prefix| (prefix, 1024)),
+    };
+    let power = match prefix {
+        "" if unit.len() < 2 => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
         _ => return Err(fail("the unit is not known")),
     };
     let number: u64 = digits.parse().map_err(|_| fail("the number is too large"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| fail("the number is too large"))
+    number.checked_mul(base.pow(power)).ok_or_else(|| fail("the number is too large"))
 }
 
 /// Writes a size the way [`parse_size`] reads it.
@@ -282,7 +288,7 @@ fn check_whole_blocks(spec: &VolumeSpec) -> Result<(), Refusal> {
         return Ok(());
     }
     let reason = format!("{bytes} bytes are not whole blocks of {} bytes", spec.block_size);
-    Err(Refusal::new(reason, "give a multiple of the block size"))
+    Err(Refusal::new(reason, "give a multiple of the block size; k, M, G and T make one"))
 }
 
 const OPTIONS: &str = "size=, block-size=, ro, nsid=, uuid=, write-through, buffered";

@@ -1,52 +1,144 @@
-//! What `serve` prints when it is ready: where it listens, and what to paste.
+//! The lines that `serve` prints when it is ready: listeners, volumes, and commands to paste.
 
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// One `listening on` line for each listener, then the lines for a Linux host and for ours, which is called
-/// as `program`.
-pub fn lines(addresses: &[SocketAddr], nqn: &str, program: &str) -> String {
-    let mut text = String::new();
-    for address in addresses {
-        let _ = writeln!(text, "listening on {address}");
-    }
-    let Some(&first) = addresses.first() else { return text };
-    let to = SocketAddr::new(reachable(first.ip()), first.port());
-    let _ = write!(
-        text,
-        "\nfrom a Linux host:\n  sudo modprobe nvme-tcp\n  sudo nvme connect -t tcp -a {} -s {} -n {nqn}\n\
-         \nfrom user space:\n  {program} info nvme+tcp://{to}/{nqn}\n  {program} bench nvme+tcp://{to}/{nqn}\n",
-        to.ip(),
-        to.port(),
-    );
-    text
+use crate::called::quoted;
+
+/// What a target offers.
+pub struct Offer<'a> {
+    /// The addresses that it listens at.
+    pub listeners: &'a [SocketAddr],
+    /// The name of the subsystem.
+    pub nqn: &'a str,
+    /// The namespace ID and the description of each volume.
+    pub volumes: &'a [(u32, String)],
+    /// How this program is called.
+    pub program: &'a str,
 }
 
-/// An address to connect to: loopback stands for "any".
-fn reachable(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(any) if any.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        other => other,
+impl Offer<'_> {
+    /// One `listening on` line for each listener, one line for each volume, then commands for a Linux host and
+    /// for this program.
+    pub fn to_text(&self) -> String {
+        let Offer { listeners, nqn, volumes, program } = self;
+        let reachable: Vec<Vec<SocketAddr>> = listeners.iter().map(reachable).collect();
+        let mut text = String::new();
+        for (listener, addresses) in listeners.iter().zip(&reachable) {
+            let _ = writeln!(text, "listening on {listener}");
+            for address in addresses.iter().filter(|address| *address != listener) {
+                let _ = writeln!(text, "  hosts connect to {address}");
+            }
+        }
+        for (nsid, description) in *volumes {
+            let _ = writeln!(text, "namespace {nsid}: {description}");
+        }
+        let (Some(to), Some((nsid, _))) = (reachable.iter().flatten().next(), volumes.first()) else {
+            return text;
+        };
+        let at = format!("-t tcp -a {} -s {}", to.ip(), to.port());
+        let subsystem = format!("nvme+tcp://{to}/{nqn}");
+        let volume = if volumes.len() > 1 { format!("{subsystem}?nsid={nsid}") } else { subsystem.clone() };
+        let (subsystem, volume) = (quoted(&subsystem), quoted(&volume));
+        let _ = write!(
+            text,
+            "\nfrom a Linux host:\n  sudo modprobe nvme-tcp\n  sudo nvme discover {at}\n  sudo nvme connect {at} -n {nqn}\n  \
+             sudo nvme disconnect -n {nqn}\n\
+             \nfrom user space:\n  {program} info {subsystem}\n  {program} bench {volume}\n",
+        );
+        text
     }
+}
+
+/// The addresses that reach a listener: for "any address" those of this machine, loopback last.
+fn reachable(listener: &SocketAddr) -> Vec<SocketAddr> {
+    let any = listener.ip();
+    if !any.is_unspecified() {
+        return vec![*listener];
+    }
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let mut addresses = match any {
+        IpAddr::V4(_) => local_ipv4(&read("/proc/net/fib_trie")),
+        IpAddr::V6(_) => local_ipv6(&read("/proc/net/if_inet6")),
+    };
+    addresses.sort_by_key(IpAddr::is_loopback);
+    addresses.dedup();
+    addresses.into_iter().map(|address| SocketAddr::new(address, listener.port())).collect()
+}
+
+/// The local addresses in the kernel's routing table: `|-- ADDRESS`, then `/32 host LOCAL`.
+fn local_ipv4(table: &str) -> Vec<IpAddr> {
+    let lines: Vec<&str> = table.lines().map(str::trim).collect();
+    let locals = lines.windows(2).filter(|pair| pair[1] == "/32 host LOCAL");
+    let mut addresses: Vec<IpAddr> =
+        locals.filter_map(|pair| pair[0].strip_prefix("|-- ")?.parse().ok()).collect();
+    addresses.sort();
+    addresses
+}
+
+/// The addresses in the kernel's list of them, but for those of one link only: address, index, prefix, scope.
+fn local_ipv6(list: &str) -> Vec<IpAddr> {
+    let address = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let bits = u128::from_str_radix(fields.next()?, 16).ok()?;
+        (fields.nth(2)? != "20").then(|| Ipv6Addr::from_bits(bits).into())
+    };
+    list.lines().filter_map(address).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn text(listeners: &[&str], volumes: &[(u32, &str)]) -> String {
+        let listeners: Vec<_> = listeners.iter().map(|address| address.parse().unwrap()).collect();
+        let volumes: Vec<_> = volumes.iter().map(|(nsid, text)| (*nsid, (*text).to_owned())).collect();
+        Offer { listeners: &listeners, nqn: "nqn.x", volumes: &volumes, program: "./isolane" }.to_text()
+    }
+
     #[test]
-    fn every_listener_has_a_line_and_the_first_is_pasted() {
-        let text =
-            lines(&["127.0.0.1:4420".parse().unwrap(), "[::1]:4421".parse().unwrap()], "nqn.x", "./isolane");
-        assert!(text.starts_with("listening on 127.0.0.1:4420\nlistening on [::1]:4421\n"));
+    fn every_listener_and_volume_has_a_line_and_the_first_is_pasted() {
+        let text = text(&["127.0.0.1:4420", "[::1]:4421"], &[(1, "disk.img, file, 1.0 GiB, read-only")]);
+        assert!(text.starts_with(
+            "listening on 127.0.0.1:4420\nlistening on [::1]:4421\nnamespace 1: disk.img, file"
+        ));
+        assert!(text.contains("nvme discover -t tcp -a 127.0.0.1 -s 4420\n"));
         assert!(text.contains("nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.x\n"));
+        assert!(text.contains("nvme disconnect -n nqn.x\n"));
         assert!(text.contains("  ./isolane bench nvme+tcp://127.0.0.1:4420/nqn.x\n"));
     }
 
     #[test]
+    fn of_several_volumes_one_is_measured_and_its_uri_is_quoted() {
+        let text = text(&["127.0.0.1:4420"], &[(3, "mem:1G"), (4, "mem:1G")]);
+        assert!(text.contains("bench 'nvme+tcp://127.0.0.1:4420/nqn.x?nsid=3'\n"), "{text}");
+        assert!(text.contains("info nvme+tcp://127.0.0.1:4420/nqn.x\n"), "{text}");
+    }
+
+    #[test]
     fn ipv6_stands_in_brackets_in_a_uri_only() {
-        let text = lines(&["[::]:4420".parse().unwrap()], "nqn.x", "isolane");
-        assert!(text.contains("-a ::1 -s 4420") && text.contains("nvme+tcp://[::1]:4420/nqn.x"));
+        let text = text(&["[::1]:4420"], &[(1, "mem:1G")]);
+        assert!(text.contains("-a ::1 -s 4420") && text.contains("'nvme+tcp://[::1]:4420/nqn.x'"));
+    }
+
+    #[test]
+    fn any_address_stands_for_those_of_the_machine() {
+        let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     |-- 127.0.0.1\n        \
+                     /32 host LOCAL\n     |-- 192.168.1.5\n        /32 host LOCAL\n     |-- 192.168.1.255\n        \
+                     /32 link BROADCAST\nLocal:\n     |-- 192.168.1.5\n        /32 host LOCAL\n";
+        let mut addresses = local_ipv4(table);
+        addresses.dedup();
+        assert_eq!(addresses, ["127.0.0.1", "192.168.1.5"].map(|address| address.parse::<IpAddr>().unwrap()));
+        let list = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                    fe800000000000000000000000000001 02 40 20 80     eth0\n\
+                    20010db8000000000000000000000001 02 40 00 80     eth0\n";
+        assert_eq!(
+            local_ipv6(list),
+            ["::1", "2001:db8::1"].map(|address| address.parse::<IpAddr>().unwrap())
+        );
+        let reachable = reachable(&"0.0.0.0:4420".parse().unwrap());
+        assert!(!reachable.is_empty() && reachable.iter().all(|address| !address.ip().is_unspecified()));
+        assert!(reachable.is_sorted_by_key(|address| address.ip().is_loopback()), "{reachable:?}");
     }
 }

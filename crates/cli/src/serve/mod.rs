@@ -5,6 +5,7 @@
 
 mod announce;
 mod counters;
+mod memory;
 mod nqn;
 
 use std::net::SocketAddr;
@@ -12,10 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use clap::builder::UnknownArgumentValueParser;
 use isolane_host::Cores;
 use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::Volume;
-use isolane_volume::spec::VolumeSpec;
+use isolane_volume::spec::{Source, VolumeSpec};
+
+use announce::Offer;
 
 use crate::called;
 use crate::cores::{self, parse_cores};
@@ -23,7 +27,7 @@ use crate::failure::{Context, Failure};
 use crate::output;
 use crate::remote::{IoArg, ModeArg};
 use crate::signals::{self, Wish, Wishes};
-use crate::units::parse_bytes;
+use crate::units::{parse_bytes, show_bytes};
 
 /// How long a shutdown waits for commands in flight.
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
@@ -49,14 +53,17 @@ const SCHEDULE: Duration = Duration::from_secs(1);
 ///   write-through         every write is durable: no volatile cache
 ///   buffered              through the page cache, never O_DIRECT
 ///
-/// Sizes are in bytes, or with k, M, G or T in powers of 1024. A comma in a
-/// path is written twice.
+/// Sizes are in bytes, with k, M, G or T (or KiB, MiB, …) in powers of 1024,
+/// or with kB, MB, GB or TB in powers of 1000. A comma in a path is written
+/// twice. Memory is allocated as it is written; memory volumes that are
+/// larger than the machine's memory and swap are refused.
 ///
 /// An address that is in use is waited for, 5 s at the most: the kernel may
 /// keep that of a target that was killed for a moment.
 ///
 /// Without any VOLUME, mem:1G is served. For each listener `listening on
-/// ADDR:PORT` is printed once it accepts connections.
+/// ADDR:PORT` is printed once it accepts connections, then the volumes, and
+/// commands that connect to them.
 ///
 /// SIGINT and SIGTERM end the target in order: commands in flight are
 /// finished (for at most 5 s), everything is made durable. A second signal
@@ -90,14 +97,18 @@ pub struct Args {
     /// What to serve
     #[arg(value_name = "VOLUME")]
     volumes: Vec<String>,
-    /// Listen here, as 127.0.0.1:4420 or [::1]:4420; port 0 picks a free one; may be repeated
-    #[arg(long, value_name = "ADDR:PORT[,OPTION...]", default_value = "127.0.0.1:4420")]
+    /// Listen here, as 10.0.0.1:4420, [::1]:4420 or localhost:4420; a port alone is one of 127.0.0.1, and port 0
+    /// a free one; may be repeated
+    #[arg(long, value_name = "[ADDR:]PORT[,OPTION...]", default_value = nqn::LISTEN)]
     listen: Vec<Listen>,
+    /// Is called --listen
+    #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--listen"))]
+    port: Option<String>,
     /// Name this address in the discovery log instead of the one a host connected to; may be repeated
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     advertise: Vec<SocketAddr>,
-    /// Name of the subsystem (default: one of this machine's own; a second target on the machine needs
-    /// another)
+    /// Name of the subsystem, as nqn.2014-08.org.example:disk (default: made from this machine and the first
+    /// --listen, so that it stays the same; random with port 0)
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
     /// Admit only hosts of this name; may be repeated
@@ -185,7 +196,7 @@ impl PlacementArg {
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut wishes = Wishes::listen()?;
-    let config = configure(&args)?;
+    let (config, volumes) = configure(&args)?;
     let nqn = config.nqn;
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("the kernel's interface is {}", target.io_description());
@@ -195,7 +206,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
             "{address} is reachable from other machines, and there is neither authentication nor encryption"
         );
     }
-    output::write_stdout(announce::lines(&addresses, nqn.as_str(), &called::program()).as_bytes())?;
+    let program = called::program();
+    let offer = Offer { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
+    output::write_stdout(offer.to_text().as_bytes())?;
     while wishes.wait() == Wish::ShowCounters {
         eprint!("{}", counters::show(&target.counters(), &target.connections(), args.json)?);
     }
@@ -212,14 +225,19 @@ fn stop(target: Target) -> Result<(), Failure> {
     })
 }
 
-fn configure(args: &Args) -> Result<TargetConfig, Failure> {
+/// The configuration of the target, and the description of each volume.
+fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure> {
     let nqn = match &args.nqn {
         Some(nqn) => nqn::chosen(nqn)?,
-        None => nqn::of_this_machine()?,
+        None => nqn::of_this_machine(args.listen[0].address)?,
     };
     let mut config = TargetConfig::new(nqn);
     config.serial = nqn::serial(&nqn);
-    config.volumes = open_volumes(&args.volumes)?;
+    let specs = parse_volumes(&args.volumes)?;
+    memory::check(&specs)?;
+    config.volumes = open_volumes(&specs)?;
+    let described = specs.iter().zip(&config.volumes);
+    let described = described.map(|(spec, (nsid, volume))| (*nsid, describe(spec, &**volume))).collect();
     config.listen = args.listen.clone();
     config.advertise = args.advertise.clone();
     config.allowed_hosts = allowed_hosts(&args.allow_host)?;
@@ -236,7 +254,7 @@ fn configure(args: &Args) -> Result<TargetConfig, Failure> {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
             .remedy("name an address that hosts can reach"));
     }
-    Ok(config)
+    Ok((config, described))
 }
 
 fn parse_threshold(text: &str) -> Result<Threshold, String> {
@@ -249,19 +267,31 @@ fn parse_threshold(text: &str) -> Result<Threshold, String> {
 /// A namespace id and its volume.
 type Numbered = (u32, Arc<dyn Volume>);
 
-fn open_volumes(texts: &[String]) -> Result<Vec<Numbered>, Failure> {
+fn parse_volumes(texts: &[String]) -> Result<Vec<VolumeSpec>, Failure> {
     let default = [String::from("mem:1G")];
     let texts = if texts.is_empty() { &default[..] } else { texts };
-    let specs = texts
-        .iter()
-        .map(|text| text.parse::<VolumeSpec>().map_err(Failure::whole))
-        .collect::<Result<Vec<_>, _>>()?;
-    let nsids = number(&specs)?;
+    texts.iter().map(|text| text.parse().map_err(Failure::whole)).collect()
+}
+
+fn open_volumes(specs: &[VolumeSpec]) -> Result<Vec<Numbered>, Failure> {
     let open = |(spec, nsid): (&VolumeSpec, u32)| {
         let volume = isolane_volume::open(spec).map_err(Failure::whole)?;
         Ok((nsid, volume))
     };
-    specs.iter().zip(nsids).map(open).collect()
+    specs.iter().zip(number(specs)?).map(open).collect()
+}
+
+/// Name, kind, size, and whether it can be written.
+fn describe(spec: &VolumeSpec, volume: &dyn Volume) -> String {
+    let kind = match &spec.source {
+        Source::Memory { .. } => "memory",
+        Source::Null { .. } => "null",
+        Source::Path { path, .. } if path.is_file() => "file",
+        Source::Path { .. } => "block device",
+    };
+    let geometry = volume.geometry();
+    let read_only = if geometry.read_only { ", read-only" } else { "" };
+    format!("{}, {kind}, {}{read_only}", volume.name(), show_bytes(geometry.bytes() as f64))
 }
 
 /// Namespace ids: the one that was asked for, else the next that is free.

@@ -18,7 +18,12 @@ impl FileVolume {
     pub fn open(spec: &VolumeSpec, path: &Path, size: Option<u64>) -> Result<FileVolume, OpenError> {
         let name = spec.name();
         create_if_missing(&name, path, size, spec.read_only)?;
-        let canonical = fs::canonicalize(path).map_err(|error| explain(&name, &error, spec.read_only))?;
+        let canonical = fs::canonicalize(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if is_among_devices(path) => {
+                OpenError::new(&name, "there is no such device", "check its name with lsblk")
+            }
+            _ => explain(&name, &error, spec.read_only),
+        })?;
         let device = device_number(&name, &canonical)?;
         let file = match device {
             None => open_file(&name, &canonical, spec)?,
@@ -53,6 +58,9 @@ fn create_if_missing(
     if fs::exists(path).map_err(|error| explain(name, &error, is_read_only))? {
         return Ok(());
     }
+    if is_among_devices(path) {
+        return Err(OpenError::new(name, "there is no such device", "check its name with lsblk"));
+    }
     if is_read_only {
         let reason = "there is no such file, and an empty one is of no use to readers";
         return Err(OpenError::new(name, reason, "leave out ro, or give the path of a file with data"));
@@ -65,6 +73,13 @@ fn create_if_missing(
             "check the directory, its permissions and the largest size of its file system",
         )
     })
+}
+
+/// Returns `true` if `path` is where the system keeps devices, so that a regular file there is a mistake;
+/// `/dev/shm` is for files.
+fn is_among_devices(path: &Path) -> bool {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
 /// The number of a block device, `None` for a regular file, an error for all else.
@@ -118,6 +133,16 @@ fn measure(name: &str, file: &File, spec: &VolumeSpec, size: Option<u64>) -> Res
     // Works for files and devices alike.
     let mut handle = file;
     let bytes = handle.seek(SeekFrom::End(0)).map_err(|error| explain(name, &error, spec.read_only))?;
+    let block_size = u64::from(spec.block_size);
+    if bytes < block_size {
+        let reason = match bytes {
+            0 => "it is empty".to_owned(),
+            _ => format!("it holds {bytes} bytes, less than one block of {block_size}"),
+        };
+        let wanted = size.map_or_else(|| "10G".to_owned(), format_size);
+        let remedy = format!("give it a size with `truncate -s {wanted} {name}`");
+        return Err(OpenError::new(name, reason, remedy));
+    }
     if let Some(size) = size.filter(|size| *size != bytes) {
         let reason = format!("it exists with {} instead of {}", format_size(bytes), format_size(size));
         return Err(OpenError::new(
@@ -125,11 +150,6 @@ fn measure(name: &str, file: &File, spec: &VolumeSpec, size: Option<u64>) -> Res
             reason,
             "leave out size= to serve it as it is, or give another path",
         ));
-    }
-    let block_size = u64::from(spec.block_size);
-    if bytes < block_size {
-        let reason = format!("it holds {bytes} bytes, less than one block of {block_size}");
-        return Err(OpenError::new(name, reason, "remove it and add size=10G to create one of that size"));
     }
     if !bytes.is_multiple_of(block_size) {
         log::warn!("{name}: the last {} bytes are no whole block and are not served", bytes % block_size);
@@ -202,6 +222,11 @@ fn geometry(spec: &VolumeSpec, blocks: u64, is_device: bool, abilities: &Abiliti
 /// An error of the system, with what to do about it.
 fn explain(name: &str, error: &io::Error, is_read_only: bool) -> OpenError {
     let remedy = match error.kind() {
+        // EPERM, and not EACCES: no user may do it.
+        _ if Errno::from_io_error(error) == Some(Errno::PERM) => {
+            "the system forbids it to every user, root too: give the device to the container (docker run --device), \
+             or remove the file's immutable flag (chattr -i)"
+        }
         io::ErrorKind::NotFound => "check the path, or add size=10G to create a sparse file of that size",
         io::ErrorKind::PermissionDenied if is_read_only => "run as a user who may read it",
         io::ErrorKind::PermissionDenied => "run as a user who may write it, or add ro",
@@ -213,4 +238,16 @@ fn explain(name: &str, error: &io::Error, is_read_only: bool) -> OpenError {
         _ => error.to_string(),
     };
     OpenError::new(name, reason, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_container_where_root_is_refused_and_the_user_where_others_are() {
+        let said = |errno: Errno| explain("/dev/sda", &errno.into(), false).to_string();
+        assert!(said(Errno::PERM).contains("docker run --device"), "{}", said(Errno::PERM));
+        assert!(said(Errno::ACCESS).ends_with("run as a user who may write it, or add ro"));
+    }
 }

@@ -209,12 +209,15 @@ fn errors_of_opening_say_what_to_do() {
     let place = Place::new();
     fs::write(place.path("small"), [0; 100]).unwrap();
     fs::write(place.path("odd"), [0; 5000]).unwrap();
+    fs::write(place.path("empty"), []).unwrap();
     let said = [
         ("none", "there is no such file; check the path, or add size=10G"),
         ("none,size=1M,ro", "there is no such file, and an empty one is of no use"),
         ("no/where,size=1M", "it cannot be created with 1M (No such file or directory"),
         ("", "it is a directory; give the path of a file"),
         ("small", "it holds 100 bytes, less than one block of 512"),
+        ("empty", "it is empty; give it a size with `truncate -s 10G"),
+        ("empty,size=1M", "it is empty; give it a size with `truncate -s 1M"),
         ("odd,size=1M", "it exists with 5000 instead of 1M; leave out size="),
     ];
     for (volume, expected) in said {
@@ -222,6 +225,15 @@ fn errors_of_opening_say_what_to_do() {
         assert!(said.contains(expected), "{volume:?}: {said}");
     }
     assert_eq!(place.open("odd").unwrap().geometry().blocks, 9);
+}
+
+#[test]
+fn no_file_is_created_or_offered_in_place_of_a_device() {
+    for spec in ["/dev/isolane-none", "/dev/isolane-none,size=1M", "/dev/mapper/isolane-none"] {
+        let said = crate::open(&spec.parse().unwrap()).err().unwrap().to_string();
+        assert!(said.ends_with("there is no such device; check its name with lsblk"), "{spec}: {said}");
+    }
+    assert!(!fs::exists("/dev/isolane-none").unwrap());
 }
 
 #[test]

@@ -39,13 +39,18 @@ fn a_comma_in_a_path_is_written_twice() {
 }
 
 #[test]
-fn sizes_are_powers_of_1024() {
+fn sizes_have_binary_units_unless_they_end_in_b() {
     assert_eq!(parse_size("512"), Ok(512));
     assert_eq!(parse_size("4k"), Ok(4096));
     assert_eq!(parse_size("1KiB"), Ok(1024));
-    assert_eq!(parse_size("2MB"), Ok(2 << 20));
+    assert_eq!(parse_size("10GiB"), Ok(10 << 30));
+    assert_eq!(parse_size("512B"), Ok(512));
+    assert_eq!(parse_size("2MB"), Ok(2_000_000));
+    assert_eq!(parse_size("10gb"), Ok(10_000_000_000));
     assert_eq!(parse_size("3T"), Ok(3 << 40));
-    for text in ["", "k", "1.5G", "-1", "1X", "99999999999999999999", "16777216T", "B"] {
+    for text in
+        ["", "k", "1.5G", "-1", "1X", "99999999999999999999", "16777216T", "B", "1i", "1iB", "1Gi", "1BB"]
+    {
         assert!(parse_size(text).is_err(), "{text:?} was read as a size");
     }
 }

@@ -1,0 +1,96 @@
+//! Whether memory volumes fit into the machine.
+//!
+//! Their memory is allocated as it is written, so that one that is too large starts, and the kernel kills the
+//! target later.
+
+use std::fs;
+
+use isolane_volume::spec::{Source, VolumeSpec};
+
+use crate::failure::Failure;
+use crate::units::show_bytes;
+
+/// Memory of the machine, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Machine {
+    /// With swap, within the limit of the control group.
+    total: u64,
+    available: u64,
+}
+
+/// Refuses memory volumes that can never be full, and warns of those that are larger than what is available now.
+pub fn check(specs: &[VolumeSpec]) -> Result<(), Failure> {
+    let bytes = |spec: &VolumeSpec| match spec.source {
+        Source::Memory { bytes } => bytes,
+        _ => 0,
+    };
+    let asked = specs.iter().map(bytes).fold(0, u64::saturating_add);
+    Machine::read().map_or(Ok(()), |machine| machine.check(asked))
+}
+
+impl Machine {
+    fn read() -> Option<Machine> {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let group = read("/proc/self/cgroup");
+        let group = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
+        let limit = read(&format!("/sys/fs/cgroup{group}/memory.max"));
+        Machine::of(&read("/proc/meminfo"), &limit)
+    }
+
+    /// From the texts of `/proc/meminfo` and of the control group's `memory.max`, which may be missing.
+    fn of(meminfo: &str, limit: &str) -> Option<Machine> {
+        let field = |name: &str| {
+            let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+        };
+        let total = field("MemTotal:")? + field("SwapTotal:").unwrap_or(0);
+        let total = limit.trim().parse().map_or(total, |limit| total.min(limit));
+        Some(Machine { total, available: field("MemAvailable:")?.min(total) })
+    }
+
+    fn check(self, asked: u64) -> Result<(), Failure> {
+        let Machine { total, available } = self;
+        let show = |bytes: u64| show_bytes(bytes as f64);
+        if asked > total {
+            return Err(Failure::new(
+                format!("cannot serve {} of memory", show(asked)),
+                format!(
+                    "this machine has {}, and the kernel would kill the target once that is full",
+                    show(total)
+                ),
+            )
+            .remedy("choose less, or serve a sparse file, as in disk.img,size=1T"));
+        }
+        if asked > available {
+            log::warn!(
+                "memory volumes of {} exceed the {} that are available: the kernel may kill the target before they \
+                 are full",
+                show(asked),
+                show(available)
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_more_than_the_machine_or_its_control_group_has() {
+        let meminfo = "MemTotal:       1048576 kB\nMemAvailable:    524288 kB\nSwapTotal:       1048576 kB\n";
+        let check = |limit, asked| Machine::of(meminfo, limit).unwrap().check(asked);
+        assert!(check("max\n", 2 << 30).is_ok());
+        let error = check("", (2 << 30) + 1).unwrap_err().to_string();
+        assert!(error.contains("this machine has 2.0 GiB") && error.contains("choose less"), "{error}");
+        assert!(check("536870912\n", 600 << 20).is_err());
+    }
+
+    #[test]
+    fn adds_volumes_up() {
+        let specs = ["mem:10000T", "null:1T", "mem:10000T"].map(|text| text.parse().unwrap());
+        assert!(check(&specs).unwrap_err().to_string().contains("19.5 PiB"));
+        assert!(check(&specs[1..2]).is_ok());
+    }
+}

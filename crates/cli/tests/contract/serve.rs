@@ -1,0 +1,112 @@
+//! What `serve` prints, and which mistakes it refuses.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use super::{Server, fail, kill, program, run, succeed, text};
+
+#[test]
+fn prints_each_volume_and_a_bench_line_that_works_with_several() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img");
+    let disk = format!("{},size=4M,ro", text(&disk));
+    fs::write(folder.path().join("disk.img"), vec![0; 4 << 20]).unwrap();
+    let server = Server::start(&["mem:1M", &disk, "null:1T,nsid=7"]);
+    let printed = server.printed.join("\n");
+    for line in [
+        "namespace 1: mem:1M, memory, 1.0 MiB\n",
+        "disk.img, file, 4.0 MiB, read-only\n",
+        "namespace 7: null:1T, null, 1.0 TiB\n",
+        "sudo nvme discover -t tcp -a 127.0.0.1 -s ",
+        "sudo nvme connect -t tcp -a 127.0.0.1 -s ",
+        "sudo nvme disconnect -n nqn.",
+    ] {
+        assert!(printed.contains(line), "{line}: {printed}");
+    }
+    let bench = server.printed.last().unwrap();
+    assert!(bench.ends_with("?nsid=1'"), "quoted for zsh: {bench}");
+    let ran = Command::new("sh").args(["-c", &format!("{bench} --time 10ms")]).output().unwrap();
+    assert!(ran.status.success(), "{bench}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+fn names_an_address_that_hosts_can_reach_in_place_of_any() {
+    let arguments = ["serve", "mem:1M", "--listen", "0.0.0.0:0", "--log-level", "off"];
+    let mut child = program().args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut printed = String::new();
+    while !printed.contains("isolane bench ") {
+        let mut byte = [0];
+        assert_eq!(stdout.read(&mut byte).unwrap(), 1, "{printed}");
+        printed.push(char::from(byte[0]));
+    }
+    kill(&child, "TERM");
+    assert!(child.wait().unwrap().success());
+    let to = |line: &str| line.split("hosts connect to ").nth(1).map(str::to_owned);
+    let addresses: Vec<String> = printed.lines().filter_map(to).collect();
+    assert!(!addresses.is_empty() && printed.starts_with("listening on 0.0.0.0:"), "{printed}");
+    assert!(addresses.iter().all(|address| !address.starts_with("0.0.0.0")), "{printed}");
+    assert!(printed.contains(&format!("isolane info nvme+tcp://{}/nqn.", addresses[0])), "{printed}");
+}
+
+#[test]
+fn listens_at_a_name_and_at_a_port_alone() {
+    for listen in ["localhost:0", ":0", "0"] {
+        let arguments = ["serve", "mem:1M", "--listen", listen, "--log-level", "off"];
+        let mut child = program().args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let mut line = [0; 23];
+        stdout.read_exact(&mut line).unwrap();
+        assert_eq!(&line, b"listening on 127.0.0.1:", "{listen}");
+        kill(&child, "TERM");
+        assert!(child.wait().unwrap().success());
+    }
+    assert!(fail(&["serve", "--port", "4420"]).contains("'--listen'"));
+}
+
+#[test]
+fn refuses_what_looks_like_a_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty");
+    fs::write(&empty, []).unwrap();
+    for (volume, remedy) in [
+        ("mem:100000T", "choose less, or serve a sparse file"),
+        ("/dev/isolane-none", "check its name with lsblk"),
+        ("/dev/isolane-none,size=1M", "check its name with lsblk"),
+        (text(&empty), "truncate -s 10G"),
+    ] {
+        let error = fail(&["serve", "--listen", "127.0.0.1:0", volume]);
+        assert!(error.contains(remedy) && error.lines().count() == 1, "{volume}: {error}");
+    }
+    let error = fail(&["serve", "--listen", "127.0.0.1:0", "--nqn", "foo", "mem:1M"]);
+    assert!(error.contains("`foo`") && error.contains("nqn.2014-08.org.example:disk"), "{error}");
+}
+
+#[test]
+fn gb_is_decimal_and_gib_and_g_are_binary() {
+    let server = Server::start(&["null:10GB", "null:10GiB", "null:10G"]);
+    let info: serde_json::Value = serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
+    let bytes = |at: usize| info["namespaces"][at]["bytes"].as_u64().unwrap();
+    assert_eq!([bytes(0), bytes(1), bytes(2)], [10_000_000_000, 10 << 30, 10 << 30]);
+}
+
+#[test]
+fn two_targets_have_names_of_their_own() {
+    let nqn = |server: &Server| {
+        let info: serde_json::Value =
+            serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
+        info["nqn"].as_str().unwrap().to_owned()
+    };
+    let (one, two) = (Server::start(&["mem:1M"]), Server::start(&["mem:1M"]));
+    assert_ne!(nqn(&one), nqn(&two));
+}
+
+#[test]
+fn clients_log_warnings_only() {
+    let server = Server::start(&["mem:1M"]);
+    for command in [&["info"][..], &["discover"], &["bench", "--time", "10ms"]] {
+        let output = run(&[command, &[&server.uri]].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{command:?}: {output:?}");
+    }
+}
