@@ -224,6 +224,21 @@ fn files(endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
+/// With a library that is shared and of Rust at once among them, Cargo compiles the dependencies in another way
+/// than for the program alone.
+#[test]
+fn cargo_build_and_cargo_run_compile_the_same() {
+    let manifest = read(&root().join("Cargo.toml"));
+    let (_, list) = manifest.split_once("default-members = [").expect("a list of default members");
+    let list = list.split(']').next().unwrap_or_default();
+    let members: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+    let manifest_of = |member: &str| read(&root().join(member).join("Cargo.toml"));
+    let is_mixed = |member: &str| manifest_of(member).contains("dylib\"");
+    for room in rooms().iter().map(|room| format!("crates/{room}")) {
+        assert_ne!(members.contains(&room.as_str()), is_mixed(&room), "{room} in default-members");
+    }
+}
+
 #[test]
 fn no_room_is_overlooked() {
     let names: Vec<String> = files(&["rs"]).iter().map(|path| relative(path)).collect();
