@@ -1,5 +1,7 @@
 //! Signals, turned into words that a loop can wait for.
 
+use std::path::PathBuf;
+
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -33,6 +35,19 @@ impl Wishes {
             }
         }
     }
+}
+
+/// Makes SIGINT and SIGTERM remove a file and end the process.
+pub fn remove_at_end(path: PathBuf) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            // It may have its final name by now.
+            let _ = std::fs::remove_file(&path);
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
 }
 
 /// Makes the next SIGINT or SIGTERM end the process at once.

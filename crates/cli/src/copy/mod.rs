@@ -4,17 +4,23 @@
 //! side likes. Sizes are checked before anything is written. [`fingerprint`] is how `--verify` compares.
 
 mod fingerprint;
+mod partial;
 mod progress;
 mod side;
 mod sink;
 mod source;
 
+use std::time::{Duration, Instant};
+
 use isolane_host::Options;
 
 use crate::failure::Failure;
+use crate::output;
 use crate::remote::HostArgs;
+use crate::units::show_bytes;
 
 use fingerprint::Fingerprint;
+use partial::Partial;
 use progress::Progress;
 use side::{Side, SideInfo};
 use sink::Sink;
@@ -28,12 +34,16 @@ use source::Source;
 /// durable before the command ends: a file is synced, a volume flushed. A volume whose URI has via=engine is
 /// connected to by an isolated engine.
 ///
-/// Before anything is written it is checked that the source consists of whole blocks and fits. A destination
-/// that is larger keeps what it has behind the end. An existing regular file is replaced, unless a running
-/// target or another program holds a lock on it; a block device must not be in use. Of a pipe nobody knows
-/// the size before its end.
+/// Before anything is written it is checked that the source consists of whole blocks and fits; with `--pad`
+/// zeroes fill the last block. The size of a pipe is not known before its end. A destination that is larger
+/// keeps its data after the end. A block device must not be in use.
 ///
-/// With `--verify` the destination is read again and compared with what was read from the source.
+/// A regular file is written under a temporary name in the same directory and renamed at the end, so that a
+/// copy that fails or is interrupted leaves an existing file as it was. A file that a running target or another
+/// program has locked is not replaced.
+///
+/// With `--verify` the destination is read again and compared with what was read from the source. At the end
+/// the number of bytes copied, and verified, is printed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where to copy from
@@ -45,7 +55,10 @@ pub struct Args {
     /// Read the destination again and compare
     #[arg(long)]
     verify: bool,
-    /// No progress bar
+    /// Fill the last block of a volume with zeroes if the source ends within it
+    #[arg(long)]
+    pad: bool,
+    /// Print neither progress nor the result
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -56,19 +69,46 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let from = Side::parse(&args.source)?;
     let to = Side::parse(&args.destination)?;
-    check_sides(&from, &to, args.verify)?;
+    check_sides(&from, &to, args)?;
     let options = args.host.options()?;
     let mut source = Source::open(&from, options.clone())?;
     let target = to.inspect(options.clone())?;
-    check_sizes(&from, source.length(), &to, &target)?;
+    let pad_to = target.block_bytes.filter(|_| args.pad).unwrap_or(1);
+    check_sizes(&from, source.length().map(|length| length.next_multiple_of(pad_to)), &to, &target)?;
+    let started = Instant::now();
     let mut sink = Sink::open(&to, target, source.length())?;
-    let copied = transfer(&mut source, &mut sink, args.quiet)?;
-    sink.finish(copied.length())?;
-    if args.verify { verify(&to, options, &copied, args.quiet) } else { Ok(()) }
+    let copied = transfer(&mut source, &mut sink, pad_to, args.quiet)?;
+    let partial = sink.finish(copied.length())?;
+    let elapsed = started.elapsed();
+    if args.verify {
+        let temporary = partial.as_ref().map(|partial| Side::File(partial.temporary.clone()));
+        verify(temporary.as_ref().unwrap_or(&to), &to, options, &copied, args.quiet)?;
+    }
+    partial.map_or(Ok(()), Partial::publish)?;
+    if args.quiet { Ok(()) } else { report(&to, copied.length(), elapsed, args.verify) }
+}
+
+/// Prints what was done; to stderr if the data went to stdout.
+fn report(to: &Side, bytes: u64, elapsed: Duration, verified: bool) -> Result<(), Failure> {
+    let rate = bytes as f64 / elapsed.as_secs_f64().max(f64::EPSILON);
+    let text = format!(
+        "copied {bytes} bytes ({}) to {to} in {:.2} s, {}/s{}\n",
+        show_bytes(bytes as f64),
+        elapsed.as_secs_f64(),
+        show_bytes(rate),
+        if verified { "; verified all of them" } else { "" },
+    );
+    match to {
+        Side::Pipe => {
+            eprint!("{text}");
+            Ok(())
+        }
+        _ => output::write_stdout(text.as_bytes()),
+    }
 }
 
 /// Refuses pairs that cannot work.
-fn check_sides(from: &Side, to: &Side, verify: bool) -> Result<(), Failure> {
+fn check_sides(from: &Side, to: &Side, args: &Args) -> Result<(), Failure> {
     if from.is_same(to) {
         return Err(Failure::new(
             format!("cannot copy {from} to itself"),
@@ -76,7 +116,11 @@ fn check_sides(from: &Side, to: &Side, verify: bool) -> Result<(), Failure> {
         )
         .remedy("name another destination"));
     }
-    if verify && to.is_stream() {
+    if args.pad && !matches!(to, Side::Volume(_)) {
+        return Err(Failure::new("--pad cannot be used", format!("{to} has no blocks to fill"))
+            .remedy("leave --pad out"));
+    }
+    if args.verify && to.is_stream() {
         return Err(Failure::new(format!("cannot verify {to}"), "what went there cannot be read again")
             .remedy("leave --verify out"));
     }
@@ -94,7 +138,7 @@ fn check_sizes(from: &Side, length: Option<u64>, to: &Side, target: &SideInfo) -
             what(),
             format!("{length} bytes are not whole blocks of {block_bytes} bytes"),
         )
-        .remedy(format!("pad the source, for example with truncate -s %{block_bytes}")));
+        .remedy("add --pad to fill the last one with zeroes"));
     }
     match target.capacity {
         Some(capacity) if length > capacity => Err(Failure::new(
@@ -107,10 +151,12 @@ fn check_sizes(from: &Side, length: Option<u64>, to: &Side, target: &SideInfo) -
 }
 
 /// Moves every piece. Gives the fingerprint of all that was read.
-fn transfer(source: &mut Source, sink: &mut Sink, quiet: bool) -> Result<Fingerprint, Failure> {
+fn transfer(source: &mut Source, sink: &mut Sink, pad_to: u64, quiet: bool) -> Result<Fingerprint, Failure> {
     let mut progress = Progress::new("copying", source.length(), quiet);
     let mut fingerprint = Fingerprint::default();
     while let Some(piece) = source.next()? {
+        // Only the last piece of a source is no multiple of a block.
+        let piece = piece.padded(pad_to);
         fingerprint.add(&piece);
         let length = piece.length();
         sink.put(piece)?;
@@ -121,9 +167,15 @@ fn transfer(source: &mut Source, sink: &mut Sink, quiet: bool) -> Result<Fingerp
     Ok(fingerprint)
 }
 
-/// Reads the destination again, as far as it was written.
-fn verify(to: &Side, options: Options, copied: &Fingerprint, quiet: bool) -> Result<(), Failure> {
-    let mut source = Source::open(to, options)?;
+/// Reads the destination again, as far as it was written: at `place`, its temporary name if it has one.
+fn verify(
+    place: &Side,
+    to: &Side,
+    options: Options,
+    copied: &Fingerprint,
+    quiet: bool,
+) -> Result<(), Failure> {
+    let mut source = Source::open(place, options)?;
     source.limit(copied.length());
     let mut progress = Progress::new("verifying", Some(copied.length()), quiet);
     let mut read_back = Fingerprint::default();

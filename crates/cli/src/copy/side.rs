@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
+use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -32,13 +33,18 @@ pub struct SideInfo {
 }
 
 impl Side {
-    /// Tells URIs from paths.
+    /// Tells URIs from paths. A name that looks like an address is neither, so that no copy ends in a file of
+    /// that name.
     pub fn parse(text: &str) -> Result<Side, Failure> {
         if text == "-" {
             return Ok(Side::Pipe);
         }
         if text.contains("://") {
             return Ok(Side::Volume(Box::new(remote::parse_uri(text)?)));
+        }
+        if is_like_address(text) {
+            return Err(Failure::new(format!("cannot copy {text}"), "it looks like an address")
+                .remedy(format!("write nvme+tcp://HOST:PORT/NQN for a volume, or ./{text} for a file")));
         }
         Ok(Side::File(PathBuf::from(text)))
     }
@@ -83,6 +89,15 @@ impl fmt::Display for Side {
             Side::Volume(uri) => write!(f, "{uri}"),
         }
     }
+}
+
+/// Whether a text is `nvme+tcp:…`, an IP address, or a host with a port.
+fn is_like_address(text: &str) -> bool {
+    let is_port = |port: &str| port.parse::<u16>().is_ok();
+    let has_port = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port));
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let has_scheme = ["nvme+tcp:", "nvme:", "tcp:"].iter().any(|scheme| text.starts_with(scheme));
+    has_scheme || !text.contains('/') && (has_port || bare.parse::<IpAddr>().is_ok())
 }
 
 /// Whether a path is a block device.
@@ -138,4 +153,34 @@ fn inspect_volume(uri: &Uri, options: Options) -> Result<SideInfo, Failure> {
         capacity: Some(namespace.blocks * block_bytes),
         client: Some(client),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_addresses_from_names_of_files() {
+        for address in [
+            "127.0.0.1:4440",
+            "host:4420",
+            "[::1]:4420",
+            "::1",
+            "10.0.0.1",
+            "nvme+tcp:HOST",
+            "nvme+tcp:/h/nqn",
+        ] {
+            assert!(is_like_address(address), "{address}");
+        }
+        for file in [
+            "disk.img",
+            "./127.0.0.1:4440",
+            "/dev/disk/by-path/pci-0000:00",
+            "a:b",
+            "2026-01-01T10:20:30Z",
+            ":1",
+        ] {
+            assert!(!is_like_address(file), "{file}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use isolane_host::{BlockRange, Client, Completion, Request, Wait};
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
+use super::partial::{Partial, open_failure};
 use super::side::{Side, SideInfo, is_block_device, is_stream};
 use super::source::{Piece, WINDOW, is_zero};
 use crate::failure::{Context, Failure};
@@ -29,7 +30,7 @@ pub enum Sink {
 }
 
 impl Sink {
-    /// Opens one side for writing; an existing regular file is emptied.
+    /// Opens one side for writing; a regular file stays as it is until the new one is published.
     pub fn open(side: &Side, info: SideInfo, length: Option<u64>) -> Result<Sink, Failure> {
         match (side, info.client) {
             (Side::File(path), _) if is_stream(path) => PipeSink::open(path).map(Sink::Pipe),
@@ -50,16 +51,17 @@ impl Sink {
         }
     }
 
-    /// Makes all of it durable.
-    pub fn finish(self, length: u64) -> Result<(), Failure> {
+    /// Makes all of it durable. Returns a regular file that is to be published.
+    pub fn finish(self, length: u64) -> Result<Option<Partial>, Failure> {
         match self {
-            Sink::Pipe(mut pipe) => pipe.output.flush().map_err(|why| pipe.failure(&why)),
+            Sink::Pipe(mut pipe) => pipe.output.flush().map_err(|why| pipe.failure(&why))?,
             Sink::File(file) => {
                 let what = format!("cannot make {} durable", file.path.display());
-                file.finish(length).map_err(|why| Failure::of_system(what, &why))
+                return file.finish(length).map_err(|why| Failure::of_system(what, &why));
             }
-            Sink::Volume(volume) => volume.finish(),
+            Sink::Volume(volume) => volume.finish()?,
         }
+        Ok(None)
     }
 }
 
@@ -88,10 +90,6 @@ impl PipeSink {
     }
 }
 
-fn open_failure(path: &Path, why: &io::Error) -> Failure {
-    Failure::of_system(format!("cannot open {} for writing", path.display()), why)
-}
-
 fn for_zeroes(mut length: u64, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     while length > 0 {
         let now = length.min(ZEROES.len() as u64);
@@ -107,24 +105,25 @@ pub struct FileSink {
     path: PathBuf,
     offset: u64,
     capacity: Option<u64>,
-    is_device: bool,
+    /// None of a block device.
+    partial: Option<Partial>,
 }
 
 impl FileSink {
     fn open(path: &Path, capacity: Option<u64>, length: Option<u64>) -> Result<FileSink, Failure> {
-        let is_device = is_block_device(path);
-        let mut options = OpenOptions::new();
-        options.write(true).create(!is_device).truncate(false);
-        if is_device {
-            options.custom_flags(OFlags::EXCL.bits().cast_signed());
-        }
-        let file = options.open(path).map_err(|why| open_failure(path, &why))?;
-        if !is_device {
-            lock(path, &file)?;
-            let emptied = file.set_len(0).and_then(|()| file.set_len(length.unwrap_or(0)));
-            emptied.map_err(|why| open_failure(path, &why))?;
-        }
-        Ok(FileSink { file, path: path.to_owned(), offset: 0, capacity, is_device })
+        let (partial, file) = match is_block_device(path) {
+            true => {
+                let exclusive = OFlags::EXCL.bits().cast_signed();
+                let opened = OpenOptions::new().write(true).custom_flags(exclusive).open(path);
+                (None, opened.map_err(|why| open_failure(path, &why))?)
+            }
+            false => {
+                let (partial, file) = Partial::create(path)?;
+                file.set_len(length.unwrap_or(0)).map_err(|why| open_failure(path, &why))?;
+                (Some(partial), file)
+            }
+        };
+        Ok(FileSink { file, path: path.to_owned(), offset: 0, capacity, partial })
     }
 
     fn put(&mut self, piece: &Piece) -> io::Result<()> {
@@ -134,7 +133,7 @@ impl FileSink {
         }
         match piece {
             Piece::Data(buffer) => self.put_data(buffer.as_slice().unwrap_or_default())?,
-            Piece::Zeroes(length) if self.is_device => self.put_zeroes(*length)?,
+            Piece::Zeroes(length) if self.partial.is_none() => self.put_zeroes(*length)?,
             Piece::Zeroes(_) => {}
         }
         self.offset = end;
@@ -143,7 +142,7 @@ impl FileSink {
 
     /// Writes all but the holes.
     fn put_data(&self, bytes: &[u8]) -> io::Result<()> {
-        if self.is_device {
+        if self.partial.is_none() {
             return self.file.write_all_at(bytes, self.offset);
         }
         let mut offset = self.offset;
@@ -171,36 +170,13 @@ impl FileSink {
         })
     }
 
-    fn finish(self, length: u64) -> io::Result<()> {
-        if self.is_device {
-            return self.file.sync_all();
-        }
-        if self.file.metadata()?.is_file() {
+    fn finish(self, length: u64) -> io::Result<Option<Partial>> {
+        if self.partial.is_some() {
             self.file.set_len(length)?;
-            self.file.sync_all()?;
-            sync_directory(&self.path)?;
         }
-        Ok(())
+        self.file.sync_all()?;
+        Ok(self.partial)
     }
-}
-
-/// Keeps off files that a target serves or another program has locked. A file system without locks has no
-/// such file.
-fn lock(path: &Path, file: &File) -> Result<(), Failure> {
-    match isolane_reactor::file::lock(file, true) {
-        Ok(false) => Err(Failure::new(
-            format!("cannot replace {}", path.display()),
-            "a target serves it, or another program has locked it",
-        )
-        .remedy("stop that first, or copy to the volume's URI")),
-        _ => Ok(()),
-    }
-}
-
-/// The name of a new file is durable once its directory is.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
 }
 
 /// A volume, with a window of writes in flight.
@@ -248,7 +224,7 @@ impl VolumeSink {
                 what,
                 format!("the source does not end with a whole block of {} bytes", self.block_bytes),
             )
-            .remedy("pad it; all whole blocks before the last were written"));
+            .remedy("add --pad; all whole blocks before the last were written"));
         }
         if self.lba + blocks > self.blocks {
             return Err(Failure::new(what, format!("the source is larger than its {} blocks", self.blocks))

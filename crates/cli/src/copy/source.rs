@@ -41,6 +41,20 @@ impl Piece {
         }
     }
 
+    /// This piece with zeroes after it, so that it consists of whole blocks.
+    pub fn padded(self, block_bytes: u64) -> Piece {
+        let length = self.length().next_multiple_of(block_bytes);
+        match self {
+            Piece::Data(data) if data.len() as u64 != length => {
+                let mut buffer = Buffer::contiguous(length as usize);
+                buffer.place(0, data.as_slice().unwrap_or_default());
+                Piece::Data(buffer)
+            }
+            Piece::Data(data) => Piece::Data(data),
+            Piece::Zeroes(_) => Piece::Zeroes(length),
+        }
+    }
+
     /// A piece of data, or zeroes where there is nothing else in it.
     fn of(buffer: Buffer) -> Piece {
         let is_zero = buffer.as_slice().is_some_and(is_zero);

@@ -1,6 +1,7 @@
 //! The command line's contract, tried on the program itself: what it prints, how it fails, what it leaves
 //! behind.
 
+mod copy;
 mod serve;
 
 use std::fs;
@@ -176,7 +177,7 @@ fn sizes_are_checked_before_anything_is_written() {
     fs::write(&odd, pattern(1000)).unwrap();
     fs::write(&large, pattern(2 << 20)).unwrap();
     let error = fail(&["copy", text(&odd), &server.uri]);
-    assert!(error.contains("whole blocks of 512") && error.contains("truncate"), "{error}");
+    assert!(error.contains("whole blocks of 512") && error.contains("add --pad"), "{error}");
     let error = fail(&["copy", text(&large), &server.uri]);
     assert!(error.contains("destination holds 1048576"), "{error}");
     let volume = run(&["copy", &server.uri, "-"]).stdout;

@@ -1,0 +1,124 @@
+//! What `copy` leaves behind, reports and refuses.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::{Server, fail, kill, pattern, program, run, succeed, text};
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn refuses_a_name_that_looks_like_an_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("from");
+    fs::write(&from, [1; 512]).unwrap();
+    for to in ["127.0.0.1:4440", "nvme+tcp:HOST", "localhost:4420"] {
+        let output = program().current_dir(folder.path()).args(["copy", "from", to]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains("nvme+tcp://HOST:PORT/NQN"), "{to}: {error}");
+    }
+    assert_eq!(names(folder.path()), ["from"]);
+    let output = program().current_dir(folder.path()).args(["copy", "from", "./a:1"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Copies from a pipe that stays open, and sends a signal once data has arrived.
+#[test]
+fn an_interrupted_copy_leaves_the_old_file_and_nothing_else() {
+    for signal in ["INT", "TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("to");
+        fs::write(&to, b"old").unwrap();
+        let mut child = program().args(["copy", "-", text(&to)]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&pattern(1 << 20)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while names(folder.path()).len() < 2 {
+            assert!(Instant::now() < deadline, "there is no temporary file");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        kill(&child, signal);
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(if signal == "INT" { 130 } else { 143 }));
+        assert_eq!(names(folder.path()), ["to"], "{signal}");
+        assert_eq!(fs::read(&to).unwrap(), b"old");
+    }
+}
+
+#[test]
+fn a_failed_copy_leaves_nothing() {
+    let server = Server::start(&["mem:1M"]);
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("to");
+    let mut child = program().args(["copy", &server.uri, "-"]).stdout(Stdio::null()).spawn().unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(fail(&["copy", text(folder.path()), text(&to)]).contains("name a file"));
+    assert!(fail(&["copy", &server.uri, "/no/such/folder/to"]).contains("check the path"));
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[test]
+fn a_replaced_file_keeps_its_mode_and_a_link_its_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to, link) = (folder.path().join("from"), folder.path().join("to"), folder.path().join("link"));
+    fs::write(&from, pattern(5000)).unwrap();
+    fs::write(&to, b"old").unwrap();
+    fs::set_permissions(&to, PermissionsExt::from_mode(0o640)).unwrap();
+    symlink("to", &link).unwrap();
+    succeed(&["copy", text(&from), text(&link), "--verify"]);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o640);
+    assert!(fs::read(&to).unwrap() == pattern(5000));
+    assert_eq!(names(folder.path()), ["from", "link", "to"]);
+}
+
+#[test]
+fn reports_the_data_copied_and_verified_without_a_terminal() {
+    let server = Server::start(&["mem:1M"]);
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("from");
+    fs::write(&from, pattern(8192)).unwrap();
+    let said = succeed(&["copy", text(&from), &server.uri, "--verify"]);
+    assert!(said.starts_with("copied 8192 bytes (8.0 KiB) to nvme+tcp://"), "{said}");
+    assert!(said.ends_with("; verified all of them\n"), "{said}");
+    assert_eq!(succeed(&["copy", text(&from), &server.uri, "-q"]), "");
+    let piped = run(&["copy", &server.uri, "-"]);
+    assert_eq!(piped.stdout.len(), 1 << 20);
+    assert!(String::from_utf8(piped.stderr).unwrap().starts_with("copied 1048576 bytes"));
+}
+
+#[test]
+fn pads_the_last_block_of_files_and_pipes() {
+    let server = Server::start(&["mem:1M"]);
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("from");
+    let bytes = pattern(300_001);
+    fs::write(&from, &bytes).unwrap();
+    let mut expected = bytes.clone();
+    expected.resize(bytes.len().next_multiple_of(512), 0);
+    let is_padded = |what: &str| {
+        let volume = run(&["copy", &server.uri, "-"]).stdout;
+        assert!(volume[..expected.len()] == expected[..], "{what}");
+    };
+    succeed(&["bench", &server.uri, "--rw", "write", "--bs", "64k", "--time", "20ms"]);
+    let said = succeed(&["copy", text(&from), &server.uri, "--pad", "--verify"]);
+    assert!(said.starts_with(&format!("copied {} bytes", expected.len())), "{said}");
+    is_padded("a file");
+    succeed(&["bench", &server.uri, "--rw", "write", "--bs", "64k", "--time", "20ms"]);
+    let mut child =
+        program().args(["copy", "-", &server.uri, "--pad"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    assert!(child.wait().unwrap().success());
+    is_padded("a pipe");
+    let to = folder.path().join("to");
+    assert!(fail(&["copy", text(&from), text(&to), "--pad"]).contains("leave --pad out"));
+}
