@@ -79,6 +79,14 @@ pub enum EngineError {
         /// Why not, and what to do.
         why: String,
     },
+    /// A file next to the socket cannot be used.
+    #[error("{path} cannot be used: {why}")]
+    File {
+        /// Its name.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// The engine's program cannot be started.
     #[error("{file} cannot be started: {source}{}", remedy(source))]
     Program {

@@ -7,6 +7,7 @@
 //! * [`stream`]: one stream, between its socket and the application's memory.
 //! * `volume/`: volumes, whose lanes sessions share.
 //! * [`supervisor`]: the process that starts the engine's, keeps what must outlive it, and starts the next.
+//! * [`files`]: the directory of the engine's socket, and the files next to it.
 //! * [`service`]: what an object is, and how a kind of objects (streams, volumes) plugs in.
 //!
 //! Invariant: no client is trusted; whatever one writes to its memory concerns that client alone.
@@ -19,6 +20,7 @@ mod control;
 mod core;
 mod engine;
 mod epoll;
+pub mod files;
 mod reserve;
 pub mod service;
 mod store;
@@ -29,7 +31,6 @@ mod tests;
 mod volume;
 
 pub use config::{Config, EngineError};
-pub use control::make_folder;
 pub use engine::{Engine, listen};
 pub use isolane_attach::control::Limits;
 pub use isolane_attach::default_path;

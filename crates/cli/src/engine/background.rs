@@ -1,22 +1,22 @@
 //! An engine that outlives the command that starts it.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
+
+use isolane_engine::files;
 
 use crate::failure::{Context, Failure};
 use crate::output;
 
 /// Starts this program once more, as it was called but detached, and waits until it listens.
 pub fn start(path: &Path) -> Result<(), Failure> {
-    isolane_engine::make_folder(path).map_err(Failure::whole)?;
-    let log = log_path(path);
-    let cannot = |what: &str| format!("cannot {what} {}", log.display());
+    files::make_folder(path).map_err(Failure::whole)?;
+    let log = files::log_path(path);
     // Not emptied: an engine that listens there already may write to it.
-    let file = File::options().create(true).append(true).open(&log);
-    let file = file.map_err(|why| Failure::of_system(cannot("open"), &why))?;
-    let before = fs::metadata(&log).map_err(|why| Failure::of_system(cannot("read"), &why))?.len();
+    let file = files::open_next_to_socket(&log, 0o600).map_err(Failure::whole)?;
+    let before = file.metadata().context("cannot read the size of the log")?.len();
     let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--background");
     let program = std::env::current_exe().context("cannot find this program's file")?;
     let mut command = Command::new(program);
@@ -46,12 +46,6 @@ fn last_words(log: &Path, before: u64) -> String {
         Ok(_) if !last.is_empty() => last.strip_prefix("isolane: ").unwrap_or(last).to_owned(),
         _ => format!("the engine has ended without a word; look into {}", log.display()),
     }
-}
-
-fn log_path(socket: &Path) -> PathBuf {
-    let mut name = socket.as_os_str().to_owned();
-    name.push(".log");
-    name.into()
 }
 
 const LOG_BYTES_MAX: u64 = 64 << 10;

@@ -342,6 +342,23 @@ fn a_second_engine_on_the_same_socket_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
+fn refuses_lock_and_log_behind_symbolic_links_and_keeps_their_targets() {
+    for (name, background) in [("sock.lock", false), ("sock.log", true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join(name)).unwrap();
+        let mut engine = program();
+        engine.args(["engine", "--idle-max", "1s", "--socket"]).arg(folder.path().join("sock"));
+        let output = engine.args(background.then_some("--background")).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{name} is used");
+        assert!(text.contains(name) && text.contains("is a symbolic link; remove it"), "{text}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{name}");
+    }
+}
+
+#[test]
 fn values_that_make_no_sense_are_refused_with_what_to_write_instead() {
     for (option, value, remedy) in [
         ("--clients-max", "0", "write 1 or more"),

@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use isolane_attach::control::Wire;
-use rustix::fs::{FileType, Mode, mkdir, stat, unlink};
+use rustix::fs::{stat, unlink};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen as start,
-    socket_with,
+    AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, listen as start, socket_with,
 };
 use rustix::process::getuid;
 
+use crate::files::{check, is_safe, make_folder};
 use crate::{Config, EngineError};
 
 /// A socket that listens.
@@ -79,46 +79,6 @@ pub fn listen(path: &Path) -> Result<OwnedFd, EngineError> {
     let outcome = bind(&listener, &address).and_then(|()| start(&listener, WAITING_MAX));
     outcome.map_err(|error| refused(format!("{error}; choose another path")))?;
     Ok(listener)
-}
-
-/// Makes the folder of a socket, for its owner alone, if there is none.
-///
-/// # Errors
-/// [`EngineError::Listen`].
-pub fn make_folder(path: &Path) -> Result<(), EngineError> {
-    // Nothing is made for a socket that cannot be.
-    check(path)?;
-    let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder {
-        match mkdir(folder, Mode::RWXU) {
-            Ok(()) => {}
-            // In a folder that everybody may write to somebody else may have made it.
-            Err(Errno::EXIST) if stat(folder).is_ok_and(|it| is_safe(it.st_uid)) => {}
-            Err(Errno::EXIST) => {
-                return Err(refused("its folder belongs to somebody else; choose another path".into()));
-            }
-            Err(error) => return Err(refused(format!("{error}; make its folder, or choose another path"))),
-        }
-    }
-    Ok(())
-}
-
-/// Whether a socket can be there: its address.
-fn check(path: &Path) -> Result<SocketAddrUnix, EngineError> {
-    let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
-    let address = SocketAddrUnix::new(path);
-    let address = address.map_err(|error| refused(format!("{error}; choose a shorter path")))?;
-    match stat(path) {
-        Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::Socket => {
-            Err(refused("a file is there that is no socket; choose another path".into()))
-        }
-        _ => Ok(address),
-    }
-}
-
-fn is_safe(uid: u32) -> bool {
-    uid == getuid().as_raw() || uid == 0
 }
 
 impl Door {

@@ -35,7 +35,7 @@ use client::{Answers, Attached, Client, UNASKED};
 use complaints::Complaints;
 pub(crate) use door::Door;
 use door::Peer;
-pub use door::{listen, make_folder};
+pub use door::listen;
 use request::NO_DESCRIPTORS;
 
 /// The control thread.

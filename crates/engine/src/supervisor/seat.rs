@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, chmod, flock, fstat, stat};
 use rustix::process::geteuid;
 
-use crate::{EngineError, listen};
+use crate::{EngineError, files, listen};
 
 /// A socket of ours, as long as this is there.
 pub(super) struct Seat {
@@ -23,14 +23,9 @@ impl Seat {
     /// # Errors
     /// [`EngineError::Listen`].
     pub fn take(path: &Path, allowed_uids: &[u32]) -> Result<Seat, EngineError> {
-        crate::control::make_folder(path)?;
+        files::make_folder(path)?;
         let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
-        let lock = File::options().create(true).append(true).open(lock_path(path));
-        let lock = lock.map_err(|error| {
-            refused(format!(
-                "its lock cannot be opened: {error}; choose a path in a folder that this user may write to"
-            ))
-        })?;
+        let lock = files::open_next_to_socket(&files::lock_path(path), 0o644)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(refused("an engine listens there; end it, or choose another path".into()));
         }
@@ -101,10 +96,4 @@ fn may_enter(folder: &Path, uid: u32) -> bool {
         uid if uid == found.st_uid => mode.contains(Mode::XUSR),
         _ => mode.intersects(Mode::XGRP | Mode::XOTH),
     }
-}
-
-fn lock_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    name.into()
 }

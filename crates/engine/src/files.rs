@@ -1,0 +1,228 @@
+//! The directory of the engine's socket, and the files next to it.
+//!
+//! The directory may be one that other users can write to, such as `/tmp`. Therefore no file is opened through a link,
+//! and the kernel's word about the open file decides, not a look at its path before.
+//!
+//! Invariant: no file is written or truncated unless it is a regular file of this user with one name.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, lstat, mkdir, open, stat};
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+use rustix::process::geteuid;
+
+use crate::EngineError;
+
+/// Name of the lock of the engine that listens on `socket`; the file contains the PID of the supervisor.
+pub fn lock_path(socket: &Path) -> PathBuf {
+    next_to(socket, ".lock")
+}
+
+/// Name of the log of an engine in the background that listens on `socket`.
+pub fn log_path(socket: &Path) -> PathBuf {
+    next_to(socket, ".log")
+}
+
+fn next_to(socket: &Path, ending: &str) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Opens a file next to a socket for reading and appending, and creates it with `mode` if it does not exist.
+///
+/// # Errors
+/// [`EngineError::File`] for a symbolic link, a file with several names, a file of another user, and anything that is not
+/// a regular file.
+pub fn open_next_to_socket(path: &Path, mode: u32) -> Result<File, EngineError> {
+    open_checked(path, OFlags::RDWR | OFlags::CREATE | OFlags::APPEND, mode)
+}
+
+/// Opens a file next to a socket for reading.
+///
+/// # Errors
+/// As [`open_next_to_socket`].
+pub fn read_next_to_socket(path: &Path) -> Result<File, EngineError> {
+    open_checked(path, OFlags::RDONLY, 0)
+}
+
+fn open_checked(path: &Path, flags: OFlags, mode: u32) -> Result<File, EngineError> {
+    let refused = |why: String| EngineError::File { path: path.to_owned(), why };
+    // Without waiting for the other end of a pipe.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = open(path, flags, Mode::from_raw_mode(mode)).map_err(|error| match error {
+        Errno::LOOP => refused(format!("is a symbolic link; {REMEDY}")),
+        error => refused(format!("{error}; choose a socket in a directory that this user may write to")),
+    })?;
+    let found = fstat(&file).map_err(|error| refused(error.to_string()))?;
+    match why_unsafe(&found) {
+        Some(why) => Err(refused(format!("{why}; {REMEDY}"))),
+        None => Ok(file.into()),
+    }
+}
+
+/// Returns why an open file must not be written, if so.
+fn why_unsafe(found: &Stat) -> Option<String> {
+    let own = geteuid().as_raw();
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Some("is not a regular file".into());
+    }
+    if found.st_uid != own {
+        return Some(format!("belongs to user {}, not to user {own}", found.st_uid));
+    }
+    (found.st_nlink != 1).then(|| format!("has {} names (hard links)", found.st_nlink))
+}
+
+/// Makes the directory of a socket, for its owner alone, if it does not exist.
+///
+/// # Errors
+/// [`EngineError::Listen`], also for a directory in which other users could replace the socket.
+pub fn make_folder(socket: &Path) -> Result<(), EngineError> {
+    // No directory is made for a socket that is not possible.
+    check(socket)?;
+    let refused = |why: String| EngineError::Listen { path: socket.to_owned(), why };
+    let folder = match socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => folder,
+        None => Path::new("."),
+    };
+    match mkdir(folder, Mode::RWXU) {
+        Ok(()) => Ok(()),
+        Err(Errno::EXIST) => why_exposed(folder).map_or(Ok(()), |why| {
+            Err(refused(format!("its directory {} {why}, or choose another path", folder.display())))
+        }),
+        Err(error) => Err(refused(format!("{error}; make its folder, or choose another path"))),
+    }
+}
+
+/// Returns why other users could replace files in a directory, with the remedy, if so.
+fn why_exposed(folder: &Path) -> Option<String> {
+    let found = match stat(folder) {
+        Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => found,
+        _ => return Some("is not a directory; remove it".into()),
+    };
+    if !is_safe(found.st_uid) {
+        return Some(format!("belongs to user {}; use one of your own", found.st_uid));
+    }
+    // In a directory that all may write to, another user could have made the link.
+    if let Ok(link) = lstat(folder)
+        && !is_safe(link.st_uid)
+    {
+        return Some(format!("is a symbolic link of user {}; remove it", link.st_uid));
+    }
+    let mode = Mode::from_raw_mode(found.st_mode);
+    let is_shared = mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX);
+    is_shared.then(|| "lets other users replace its files; `chmod go-w` it".into())
+}
+
+/// Whether a user may be trusted with the directory of a socket.
+pub(crate) fn is_safe(uid: u32) -> bool {
+    uid == geteuid().as_raw() || uid == 0
+}
+
+/// Returns the address of a socket, if a socket can be there.
+pub(crate) fn check(path: &Path) -> Result<SocketAddrUnix, EngineError> {
+    let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
+    let address = SocketAddrUnix::new(path);
+    let address = address.map_err(|error| refused(format!("{error}; choose a shorter path")))?;
+    match stat(path) {
+        Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::Socket => {
+            Err(refused("a file is there that is no socket; choose another path".into()))
+        }
+        _ => Ok(address),
+    }
+}
+
+const REMEDY: &str = "remove it, or choose a socket in another directory";
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use rustix::fs::{CWD, mkfifoat};
+
+    use super::*;
+
+    /// A directory, and a file in it that must not change.
+    fn victim() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("victim");
+        fs::write(&file, "precious").unwrap();
+        (folder, file)
+    }
+
+    fn refusal(path: &Path) -> String {
+        open_next_to_socket(path, 0o600).expect_err("the file is not refused").to_string()
+    }
+
+    #[test]
+    fn refuses_links_and_special_files() {
+        let (folder, file) = victim();
+        let path = |name| folder.path().join(name);
+        symlink(&file, path("symlink")).unwrap();
+        symlink(path("missing"), path("dangling")).unwrap();
+        fs::hard_link(&file, path("hard")).unwrap();
+        mkfifoat(CWD, path("fifo"), Mode::RWXU).unwrap();
+        fs::create_dir(path("directory")).unwrap();
+        for (name, why) in [
+            ("symlink", "is a symbolic link; remove it"),
+            ("dangling", "is a symbolic link; remove it"),
+            ("hard", "has 2 names (hard links); remove it"),
+            ("fifo", "is not a regular file; remove it"),
+            ("directory", "directory"),
+        ] {
+            let text = refusal(&path(name));
+            assert!(text.contains(why) && text.contains(name), "{text}");
+        }
+        assert!(!path("missing").exists(), "a file was made through a link");
+        assert_eq!(fs::read_to_string(file).unwrap(), "precious");
+    }
+
+    #[test]
+    fn refuses_files_and_directories_of_other_users() {
+        if !geteuid().is_root() {
+            return eprintln!("not tried: only root can give files away");
+        }
+        let (folder, file) = victim();
+        std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
+        assert!(refusal(&file).contains("belongs to user 65534, not to user 0"), "{}", refusal(&file));
+        let link = folder.path().join("link");
+        symlink(".", &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+        let text = make_folder(&link.join("sock")).unwrap_err().to_string();
+        assert!(text.contains("is a symbolic link of user 65534; remove it"), "{text}");
+        std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
+        let text = make_folder(&folder.path().join("sock")).unwrap_err().to_string();
+        assert!(text.contains("belongs to user 65534"), "{text}");
+    }
+
+    #[test]
+    fn refuses_directories_in_which_others_can_replace_the_socket() {
+        let (folder, _file) = victim();
+        let socket = folder.path().join("sock");
+        for (mode, is_refused) in
+            [(0o700, false), (0o755, false), (0o1777, false), (0o777, true), (0o770, true)]
+        {
+            fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+            match (make_folder(&socket), is_refused) {
+                (Ok(()), false) => {}
+                (Err(error), true) => assert!(error.to_string().contains("`chmod go-w` it"), "{error}"),
+                (outcome, _) => panic!("{mode:o}: {outcome:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn opens_and_keeps_files_of_its_own() {
+        let (folder, file) = victim();
+        assert!(open_next_to_socket(&file, 0o600).is_ok());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+        let new = folder.path().join("new");
+        assert!(read_next_to_socket(&new).is_err());
+        open_next_to_socket(&new, 0o600).unwrap();
+        assert_eq!(fs::metadata(&new).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(read_next_to_socket(&new).is_ok());
+    }
+}
