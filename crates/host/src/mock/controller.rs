@@ -108,6 +108,9 @@ impl Controller {
             controllers.insert(cntlid, [0].into());
             return Ok(cntlid);
         }
+        if let Some(response) = script.probe_response.filter(|_| command.qid > script.lanes_max) {
+            return Err(response);
+        }
         let queues = controllers.get_mut(&data.cntlid);
         let queues = queues.ok_or_else(|| ConnectRejection::Data(ConnectData::CNTLID).completion())?;
         if command.qid > script.lanes_max {
@@ -188,7 +191,9 @@ impl Controller {
         let value = match PropertyGetCommand::parse(entry).offset {
             offset::CAP => Cap(0).with_mqes(script.mqes).with_to(2).with_css(1).0,
             offset::VS => u64::from(Vs::V1_4.0),
-            offset::CSTS if self.cc.shn() != 0 => u64::from(Csts(0).with_shst(Csts::SHST_COMPLETE).0),
+            offset::CSTS if self.cc.shn() != 0 && script.completes_shutdown => {
+                u64::from(Csts(0).with_shst(Csts::SHST_COMPLETE).0)
+            }
             offset::CSTS => u64::from(Csts(0).with_rdy(self.cc.en()).0),
             _ => 0,
         };
@@ -226,6 +231,7 @@ fn controller(cntlid: u16, script: &Script) -> identify::Controller {
         cntlid,
         oaes: Oaes(0).with_namespace_attribute(true),
         oncs: Oncs(0).with_write_zeroes(true).with_dataset_management(true),
+        cqt_ms: script.cqt_ms,
         ioccsz: 4 + script.in_capsule_bytes / 16,
         iorcsz: 1,
         ..identify::Controller::default()

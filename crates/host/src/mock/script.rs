@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use isolane_wire::CompletionEntry;
+
 /// Its properties, and the one thing that goes wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
@@ -29,6 +31,12 @@ pub(crate) struct Script {
     pub nsids: Vec<u32>,
     /// A misdeed that closes connections closes those of its controller alone.
     pub spares_other_controllers: bool,
+    /// CQT.
+    pub cqt_ms: u16,
+    /// The response to every Connect of a queue id beyond `lanes_max`, whatever controllers there are.
+    pub probe_response: Option<CompletionEntry>,
+    /// CSTS.SHST becomes "complete" after CC.SHN.
+    pub completes_shutdown: bool,
     /// Answers no Keep Alive.
     pub ignores_keep_alive: bool,
     pub has_digests: bool,
@@ -91,6 +99,9 @@ impl Default for Script {
             has_many_volumes: false,
             spares_other_controllers: false,
             nsids: vec![1],
+            cqt_ms: 0,
+            probe_response: None,
+            completes_shutdown: true,
             ignores_keep_alive: false,
             has_digests: true,
             misdeed: None,

@@ -190,14 +190,25 @@ impl Admin {
     }
 }
 
-/// Shuts the controller down and waits until it says so, or until the connection's patience ends.
+/// Shuts the controller down and waits until it reports that this is complete.
+///
+/// # Errors
+/// Among others [`ConnectError::Timeout`] if it does not within the deadline of the connection, and
+/// [`ConnectError::NotReady`] if it reports a fatal error instead: its commands may still be in progress.
 pub(crate) fn shutdown(mut connection: Connection) -> Result<(), ConnectError> {
     set_cc(&mut connection, Step::Shutdown, Cc::enabled().with_shn(Cc::SHN_NORMAL))?;
     let entry = PropertyGetCommand { size: PropertySize::Bytes4, offset: offset::CSTS }.entry();
     loop {
         let csts = Csts(connection.command(Step::Shutdown, entry, Data::None)?.entry.value() as u32);
-        if csts.shst() == Csts::SHST_COMPLETE || !connection.pause(LOOK) {
+        if csts.shst() == Csts::SHST_COMPLETE {
             return Ok(());
+        }
+        if csts.cfs() {
+            let why = "CSTS.CFS reports a fatal error during shutdown; see the log of the target".to_owned();
+            return Err(ConnectError::NotReady { address: connection.address(), why });
+        }
+        if !connection.pause(LOOK) {
+            return Err(connection.timed_out(Step::Shutdown));
         }
     }
 }

@@ -165,7 +165,12 @@ impl Connection {
         ConnectError::Misbehaved { address: self.address, step, what }
     }
 
-    /// Whether the deadline has passed; else waits a moment.
+    /// The error for a deadline that has passed.
+    pub(crate) fn timed_out(&self, step: Step) -> ConnectError {
+        ConnectError::Timeout { address: self.address, step, waited: self.opened.elapsed() }
+    }
+
+    /// Waits a moment; false if the deadline has passed.
     pub(crate) fn pause(&self, moment: Duration) -> bool {
         std::thread::sleep(moment.min(self.deadline.saturating_duration_since(Instant::now())));
         Instant::now() < self.deadline
@@ -212,7 +217,7 @@ impl Connection {
     fn wait(&self, step: Step) -> Result<(), ConnectError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(ConnectError::Timeout { address: self.address, step, waited: self.opened.elapsed() });
+            return Err(self.timed_out(step));
         }
         let writable = if self.queue.wants_transmit() { PollFlags::OUT } else { PollFlags::empty() };
         let mut sockets = [PollFd::new(&self.stream, PollFlags::IN | writable)];

@@ -76,6 +76,16 @@ fn nothing_is_written_before_what_was_left_is_known_dead_and_reads_go_on() {
 }
 
 #[test]
+fn association_stays_known_if_its_shutdown_times_out() {
+    let script = Script { completes_shutdown: false, ..Script::default() };
+    let (target, notes) = (Target::start(script), Arc::new(Notes::default()));
+    let client = connect_after(&target, options(), &notes).unwrap();
+    client.close();
+    assert_eq!(target.shared.shutdowns.load(Ordering::SeqCst), 1);
+    assert_eq!(notes.kept.lock().len(), 1, "its commands may still be in progress");
+}
+
+#[test]
 fn an_association_that_nobody_can_know_of_is_not_used() {
     let (target, notes) = (Target::start(Script::default()), Arc::new(Notes::default()));
     notes.is_refusing.store(true, Ordering::SeqCst);
