@@ -34,6 +34,10 @@ pub struct HostArgs {
     /// What to do with writes whose fate a lost connection left open
     #[arg(long, value_enum, default_value_t = ReplayArg::WhenGone)]
     pub replay: ReplayArg,
+    /// How long the target takes at most to end the commands of a lost connection after its keep-alive
+    /// timeout, if its controller reports no such time (CQT 0); `--replay after-timeout` needs one of the two
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub quiesce: Option<Duration>,
     /// Options of the sockets, as priority=5,tos=0x68,congestion=bbr; also busy-poll=US (microseconds),
     /// prefer-busy-poll=on, send-buffer=BYTES (128 KiB to a target on this machine), receive-buffer=BYTES,
     /// unsent-max=BYTES
@@ -71,7 +75,7 @@ pub enum ModeArg {
 pub enum ReplayArg {
     /// Repeat them once the target says that the old association is gone
     WhenGone,
-    /// Repeat them only after the keep-alive timeout
+    /// Repeat them only after the keep-alive timeout, whatever the target says
     AfterTimeout,
     /// Fail them
     Never,
@@ -123,6 +127,7 @@ impl HostArgs {
                 ReplayArg::AfterTimeout => WriteReplay::AfterTimeout,
                 ReplayArg::Never => WriteReplay::Never,
             },
+            quiesce: self.quiesce,
             ..Reconnect::default()
         };
         Ok(options)

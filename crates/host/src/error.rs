@@ -170,6 +170,12 @@ pub enum ConnectError {
     /// Something that this host does not do.
     #[error("not supported: {0}")]
     Unsupported(String),
+    /// Writes are to be repeated after a timeout, and the end of that timeout is not known.
+    #[error(
+        "the controller at {0} reports no command quiesce time (CQT 0): no timeout tells when its writes have \
+         ended; give one with `--quiesce` (`Reconnect::quiesce`), or do without `--replay after-timeout`"
+    )]
+    NoQuiesceTime(SocketAddr),
     /// After a reconnect, or after a notice of changed namespaces, the volume was not the same.
     #[error("the target serves another volume than before: {0}; connect anew if that is right")]
     VolumeChanged(Difference),
@@ -225,7 +231,8 @@ impl ConnectError {
 
     /// Whether a later attempt can succeed without anybody changing the options.
     pub(crate) fn is_transient(&self) -> bool {
-        !matches!(self, ConnectError::VolumeChanged(_) | ConnectError::Unsupported(_))
+        use ConnectError::{NoQuiesceTime, Unsupported, VolumeChanged};
+        !matches!(self, VolumeChanged(_) | Unsupported(_) | NoQuiesceTime(_))
     }
 }
 

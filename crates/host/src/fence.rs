@@ -12,75 +12,58 @@
 //! buffers hold (one on which the target broke the protocol has half a second to hear why). From then on the
 //! old association is **known dead** as soon as one of these holds:
 //!
-//! 1. *The target says that its controller is gone.* An I/O-queue Connect on a fresh connection to the same
-//!    address, which names the old controller id and our host NQN and id, is refused with Connect Invalid
-//!    Parameters (1/82h) that points at CNTLID. It asks for a queue id that no controller has, so that it
-//!    joins none. Targets let go of a controller only after its commands have ended: ours, the Linux kernel's
-//!    and SPDK's do.
-//! 2. *The target gave its id to a new association.* Ids are unique among living controllers. Again only if
-//!    the new association is at the same address; and only if it was begun after the old one was given up:
-//!    another client of the volume may come late to tell of one that had the id before.
+//! 1. *The target says that its controller is gone.* A probe, an I/O-queue Connect on a fresh connection to
+//!    the same address, names the old controller id and our host NQN and id. It requests a queue id that no
+//!    controller has, so that it joins none. Targets let go of a controller only after its commands have
+//!    ended: ours, the Linux kernel's and SPDK's do. The controller is gone if the probe is refused with
+//!    Connect Invalid Parameters (1/82h) that points at CNTLID.
+//! 2. *The target gave its id to a new association.* Ids are unique among living controllers. Either our own
+//!    new association has the id: only if it is at the same address, and was begun after the old one was
+//!    given up (another client of the volume may come late to tell of one that had the id before). Or the
+//!    probe is refused with 1/82h that points at HOSTNQN or HOSTID: another host has the id.
 //! 3. *The keep-alive timeout has passed.* The target must have ended the association after KATO without a
 //!    command, twice that if it only looks at intervals, three times if traffic counts as keep alive (TBKAS),
-//!    and its commands after its Command Quiesce Time more; to which this side adds a margin of its own.
-//!    Never if keep alive is off.
+//!    and its commands after its Command Quiesce Time (CQT) more; to which this side adds a margin of its own.
+//!    Never if keep alive is off. Never if the controller reports no CQT (0), unless
+//!    [`Reconnect::quiesce`](crate::Reconnect::quiesce) says how long its commands take to end.
+//!
+//! A probe that is refused with 1/82h that points at QID, with Controller Busy (1/81h), or not at all proves
+//! that the old controller is alive: a target whose disk hangs may keep commands far beyond its CQT. Rule 3
+//! then starts again from that probe. Any other outcome proves nothing, in either direction: 1/84h and 1/91h,
+//! which a target returns before it looks for the controller, other statuses, and no answer.
 //!
 //! 1 and 2 presume that one server stands behind one address. Where that is not so,
-//! `WriteReplay::AfterTimeout` leaves 3.
+//! `WriteReplay::AfterTimeout` leaves 3, and the target is not probed.
 //!
 //! Until then writes of unknown fate are held back, and so is every new write to the volume that overlaps one
 //! of them, whichever of its associations it goes through. Afterwards they are repeated. If the rule can
-//! never be met (no keep alive, and the controller lives on), both fail when reconnecting gives up. Reads,
-//! Identify and Flush are repeated at once; so are writes of which no byte had been given to the kernel.
+//! never be met, or the old controller stays alive, both fail when reconnecting would give up
+//! ([`Reconnect::give_up_after`](crate::Reconnect::give_up_after)), though not before rule 3 could have held
+//! first. Reads, Identify and Flush are repeated at once; so are writes of which no byte had been given to
+//! the kernel.
+//!
+//! The decision itself, without clock and sockets, is in `expiry.rs`.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use isolane_reactor::mailbox;
 use parking_lot::Mutex;
 
 use crate::client::Message;
+use crate::expiry::{OldAssociation, Verdict, Watch};
 use crate::options::{Options, WriteReplay};
 use crate::predecessor::{Note, Predecessor};
 use crate::request::BlockRange;
 use crate::setup::{self, Plan};
-
-/// What is added to the target's own time: clocks differ, and segments linger in the network.
-pub(crate) const MARGIN: Duration = Duration::from_secs(1);
-
-/// Pauses between questions to the target.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// All that a process wrote to is not known.
 const EVERYTHING: BlockRange = BlockRange { lba: 0, blocks: u64::MAX };
 
 /// Lost associations that are watched at the same time.
 pub(crate) const FENCES_MAX: usize = 16;
-
-/// An association that was given up.
-#[derive(Clone, Debug)]
-pub(crate) struct OldAssociation {
-    pub address: SocketAddr,
-    pub nqn: isolane_wire::Nqn,
-    pub cntlid: u16,
-    /// When all of its connections had been reset.
-    pub died: Instant,
-    pub keep_alive: Duration,
-    pub is_keep_alive_traffic_based: bool,
-    pub command_quiesce_time: Duration,
-}
-
-impl OldAssociation {
-    /// When rule 3 holds; none if never.
-    pub(crate) fn expiry(&self) -> Option<Instant> {
-        let intervals = if self.is_keep_alive_traffic_based { 3 } else { 2 };
-        let wait = self.keep_alive * intervals + self.command_quiesce_time + MARGIN;
-        (!self.keep_alive.is_zero()).then(|| self.died + wait)
-    }
-}
 
 /// An association that may prove an old one dead.
 #[derive(Clone, Copy, Debug)]
@@ -89,39 +72,6 @@ pub(crate) struct NewAssociation {
     pub cntlid: u16,
     /// When nobody had been asked for it yet.
     pub begun: Instant,
-}
-
-/// Why an association is known dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Rule 1.
-    ControllerGone,
-    /// Rule 2.
-    NumberReused,
-    /// Rule 3.
-    TimeoutPassed,
-    /// It cannot be known in the time that reconnecting may take.
-    Unknown,
-}
-
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Verdict::ControllerGone => "is gone, says the target",
-            Verdict::NumberReused => "is gone: the target gave its number to the new one",
-            Verdict::TimeoutPassed => "is gone: its keep-alive timeout has passed",
-            Verdict::Unknown => "may still be alive",
-        })
-    }
-}
-
-/// What one question told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Probe {
-    /// There is no such controller.
-    Gone,
-    /// Anything else, also no answer.
-    Unclear,
 }
 
 /// The fences of all associations with one volume. The lock is taken while there are any, and when one is
@@ -204,7 +154,10 @@ impl Fences {
             left.address,
             left.cntlid
         );
-        self.raise(left.old(died), vec![EVERYTHING], Some(note), &Arc::new(plan));
+        let mut old = left.old(died);
+        // This side may know better than the one before.
+        old.quiesce = old.quiesce.max(plan.options.reconnect.quiesce);
+        self.raise(old, vec![EVERYTHING], Some(note), &Arc::new(plan));
     }
 
     /// A new association: it may prove old ones dead (rule 2).
@@ -268,53 +221,41 @@ impl Drop for Fence {
 }
 
 fn wait_for_death(old: &OldAssociation, plan: &Plan, is_cancelled: &AtomicBool) -> Verdict {
-    let give_up = plan.options.reconnect.give_up_after.and_then(|after| old.died.checked_add(after));
-    let mut pause = PAUSE_MIN;
+    let mut watch = Watch::new(old, &plan.options.reconnect);
     while !is_cancelled.load(Ordering::Relaxed) {
-        let may_ask = plan.options.reconnect.writes != WriteReplay::AfterTimeout;
-        if may_ask && setup::probe(plan, old) == Probe::Gone {
-            return Verdict::ControllerGone;
+        if watch.wants_probe() {
+            let probe = setup::probe(plan, old);
+            watch.handle_probe(probe, Instant::now());
         }
-        let now = Instant::now();
-        if old.expiry().is_some_and(|expiry| now >= expiry) {
-            return Verdict::TimeoutPassed;
+        if let Some(verdict) = watch.verdict(Instant::now()) {
+            return verdict;
         }
-        if old.expiry().is_none() && give_up.is_some_and(|end| now >= end) {
-            break;
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(PAUSE_MAX);
+        std::thread::sleep(watch.pause());
     }
     Verdict::Unknown
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    fn old(keep_alive_s: u64, is_keep_alive_traffic_based: bool) -> OldAssociation {
+    fn old() -> OldAssociation {
         OldAssociation {
             address: "127.0.0.1:4420".parse().unwrap(),
             nqn: isolane_wire::Nqn::discovery(),
             cntlid: 5,
             died: Instant::now(),
-            keep_alive: Duration::from_secs(keep_alive_s),
-            is_keep_alive_traffic_based,
-            command_quiesce_time: Duration::from_millis(300),
+            keep_alive: Duration::from_secs(5),
+            is_keep_alive_traffic_based: false,
+            quiesce: Some(Duration::ZERO),
         }
     }
 
     #[test]
-    fn the_timeout_counts_two_intervals_or_three_and_the_quiesce_time() {
-        let waits = |old: OldAssociation| old.expiry().map(|expiry| expiry - old.died);
-        assert_eq!(waits(old(5, false)), Some(Duration::from_millis(10_000 + 300 + 1000)));
-        assert_eq!(waits(old(5, true)), Some(Duration::from_millis(15_000 + 300 + 1000)));
-        assert_eq!(waits(old(0, true)), None);
-    }
-
-    #[test]
     fn the_same_number_at_the_same_address_is_a_proof_and_nothing_less_is() {
-        let old = old(5, false);
+        let old = old();
         let new = NewAssociation { address: old.address, cntlid: 5, begun: old.died };
         let there = "127.0.0.2:4420".parse().unwrap();
         let fence = Fence { id: 1, old, ranges: Arc::default(), is_cancelled: Arc::default(), note: None };
@@ -328,7 +269,7 @@ mod tests {
     /// lost with a write; only then the first client comes to tell of its own.
     #[test]
     fn an_association_that_had_the_number_before_proves_nothing() {
-        let (fences, old) = (Fences::default(), old(5, false));
+        let (fences, old) = (Fences::default(), old());
         let before = old.died.checked_sub(Duration::from_millis(1)).unwrap();
         let late = NewAssociation { address: old.address, cntlid: 5, begun: before };
         let ranges = vec![BlockRange { lba: 7, blocks: 1 }];
@@ -346,7 +287,7 @@ mod tests {
         boxes.iter().for_each(|(sender, _)| fences.join(sender.clone()));
         assert!(fences.are_none() && !fences.hold_back(touches));
         let is_cancelled = Arc::default();
-        let id = fences.stand(old(5, false), vec![BlockRange { lba: 7, blocks: 1 }], None, &is_cancelled);
+        let id = fences.stand(old(), vec![BlockRange { lba: 7, blocks: 1 }], None, &is_cancelled);
         fences.on_giving_up();
         assert!(!fences.are_none() && fences.hold_back(touches) && !fences.hold_back(|range| range.lba == 8));
         fences.fall(id, Verdict::ControllerGone);

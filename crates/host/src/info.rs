@@ -69,7 +69,7 @@ pub struct ControllerInfo {
     pub has_deallocate: bool,
     /// Whether any command counts as keep alive (TBKAS).
     pub is_keep_alive_traffic_based: bool,
-    /// CQT: how long commands may go on after an association has ended.
+    /// CQT: how long commands may go on after an association has ended; zero: not reported.
     pub command_quiesce_time: Duration,
 }
 

@@ -41,6 +41,7 @@ mod difference;
 mod discovery;
 mod driven;
 mod error;
+mod expiry;
 pub mod fence;
 mod identity;
 mod info;

@@ -107,6 +107,11 @@ pub struct Reconnect {
     pub delay_max: Duration,
     /// What happens to writes that the target may or may not have got.
     pub writes: WriteReplay,
+    /// How long the target takes at most to end the commands of an association after its keep-alive timeout,
+    /// where the controller reports no Command Quiesce Time (CQT 0) or a shorter one; none: not known. If
+    /// neither is known, no timeout proves that a lost write has ended (see [`fence`](crate::fence)), and
+    /// [`WriteReplay::AfterTimeout`] is refused at connect.
+    pub quiesce: Option<Duration>,
 }
 
 /// What happens to writes whose fate is unknown after a connection broke. See [`fence`](crate::fence) for the
@@ -114,10 +119,11 @@ pub struct Reconnect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteReplay {
     /// Repeated as soon as the old association is known dead: the target says that its controller is gone, or
-    /// the keep-alive timeout has passed.
+    /// the keep-alive timeout has passed and the target does not say that its controller is alive.
     WhenGone,
     /// Repeated only after the keep-alive timeout: where one address leads to several servers, the answer of
-    /// one says nothing about the other.
+    /// one says nothing about the other. Needs a controller that reports a Command Quiesce Time, or
+    /// [`Reconnect::quiesce`].
     AfterTimeout,
     /// Never repeated: they fail, and the caller decides.
     Never,
@@ -167,6 +173,7 @@ impl Default for Reconnect {
             delay_min: Duration::from_millis(50),
             delay_max: Duration::from_secs(5),
             writes: WriteReplay::WhenGone,
+            quiesce: None,
         }
     }
 }
@@ -175,6 +182,13 @@ impl Reconnect {
     /// No second attempt: the first loss ends the client.
     pub fn never() -> Reconnect {
         Reconnect { give_up_after: Some(Duration::ZERO), ..Reconnect::default() }
+    }
+
+    /// How long commands may take to end after the keep-alive timeout of a controller that reports
+    /// `reported` (zero: nothing); `None` if not known.
+    pub(crate) fn quiesce_time(&self, reported: Duration) -> Option<Duration> {
+        let reported = Some(reported).filter(|reported| !reported.is_zero());
+        reported.max(self.quiesce)
     }
 
     /// The pause before attempt number `attempt`, counted from 0, with up to a quarter taken off at random so
@@ -191,6 +205,17 @@ impl Reconnect {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quiesce_time_is_unknown_unless_reported_or_given() {
+        let ms = Duration::from_millis;
+        let given = |quiesce| Reconnect { quiesce, ..Reconnect::default() };
+        assert_eq!(given(None).quiesce_time(ms(0)), None);
+        assert_eq!(given(None).quiesce_time(ms(5)), Some(ms(5)));
+        assert_eq!(given(Some(ms(0))).quiesce_time(ms(0)), Some(ms(0)));
+        assert_eq!(given(Some(ms(9))).quiesce_time(ms(5)), Some(ms(9)));
+        assert_eq!(given(Some(ms(3))).quiesce_time(ms(5)), Some(ms(5)));
+    }
 
     #[test]
     fn pauses_start_at_nothing_and_grow_up_to_the_longest() {

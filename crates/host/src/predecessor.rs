@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use isolane_wire::Nqn;
 use uuid::Uuid;
 
-use crate::fence::OldAssociation;
+use crate::expiry::OldAssociation;
 use crate::info::Info;
 use crate::options::Options;
 
@@ -36,8 +36,9 @@ pub struct Predecessor {
     pub keep_alive: Duration,
     /// Whether any command counted as keep alive (TBKAS).
     pub is_keep_alive_traffic_based: bool,
-    /// CQT: how long its commands may go on after its end.
-    pub command_quiesce_time: Duration,
+    /// How long its commands may go on after its end: CQT, or
+    /// [`Reconnect::quiesce`](crate::Reconnect::quiesce); `None` if not known.
+    pub command_quiesce_time: Option<Duration>,
 }
 
 /// Keeps notes of associations beyond the end of this process.
@@ -108,7 +109,7 @@ impl Predecessor {
             host_id: options.host_id,
             keep_alive: options.keep_alive,
             is_keep_alive_traffic_based: info.controller.is_keep_alive_traffic_based,
-            command_quiesce_time: info.controller.command_quiesce_time,
+            command_quiesce_time: options.reconnect.quiesce_time(info.controller.command_quiesce_time),
         }
     }
 
@@ -117,7 +118,8 @@ impl Predecessor {
 
     /// As bytes, to be kept.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![FORMAT, self.is_keep_alive_traffic_based.into()];
+        let flags = [self.is_keep_alive_traffic_based, self.command_quiesce_time.is_some()];
+        let mut bytes = vec![FORMAT, u8::from(flags[0]) | u8::from(flags[1]) << 1];
         let ip = match self.address.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
@@ -128,7 +130,7 @@ impl Predecessor {
         bytes.extend(self.address.port().to_le_bytes());
         bytes.extend(self.cntlid.to_le_bytes());
         bytes.extend(self.host_id.as_bytes());
-        for time in [self.keep_alive, self.command_quiesce_time] {
+        for time in [self.keep_alive, self.command_quiesce_time.unwrap_or_default()] {
             bytes.extend(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).to_le_bytes());
         }
         for nqn in [&self.nqn, &self.host_nqn] {
@@ -142,7 +144,7 @@ impl Predecessor {
     /// From the bytes of [`Predecessor::encode`]; `None` if they are not such.
     pub fn decode(bytes: &[u8]) -> Option<Predecessor> {
         let mut rest = bytes;
-        let [format, is_traffic_based] = take(&mut rest)?;
+        let [format, flags] = take(&mut rest)?;
         let ip = IpAddr::from(take::<16>(&mut rest)?).to_canonical();
         let scope = u32::from_le_bytes(take(&mut rest)?);
         let mut address = SocketAddr::new(ip, u16::from_le_bytes(take(&mut rest)?));
@@ -154,12 +156,13 @@ impl Predecessor {
             cntlid: u16::from_le_bytes(take(&mut rest)?),
             host_id: Uuid::from_bytes(take(&mut rest)?),
             keep_alive: Duration::from_millis(u64::from_le_bytes(take(&mut rest)?)),
-            command_quiesce_time: Duration::from_millis(u64::from_le_bytes(take(&mut rest)?)),
-            is_keep_alive_traffic_based: is_traffic_based == 1,
+            command_quiesce_time: Some(Duration::from_millis(u64::from_le_bytes(take(&mut rest)?)))
+                .filter(|_| flags & 2 != 0),
+            is_keep_alive_traffic_based: flags & 1 != 0,
             nqn: take_nqn(&mut rest)?,
             host_nqn: take_nqn(&mut rest)?,
         };
-        (format == FORMAT && is_traffic_based <= 1 && rest.is_empty()).then_some(predecessor)
+        (format == FORMAT && flags <= 3 && rest.is_empty()).then_some(predecessor)
     }
 
     /// When it is dead in any case, if its process was dead at `died`: rule 3 of [`fence`](crate::fence).
@@ -176,7 +179,7 @@ impl Predecessor {
             died,
             keep_alive: self.keep_alive,
             is_keep_alive_traffic_based: self.is_keep_alive_traffic_based,
-            command_quiesce_time: self.command_quiesce_time,
+            quiesce: self.command_quiesce_time,
         }
     }
 }
@@ -194,7 +197,7 @@ fn take_nqn(rest: &mut &[u8]) -> Option<Nqn> {
     Nqn::new(std::str::from_utf8(name).ok()?).ok()
 }
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -209,17 +212,19 @@ mod tests {
             host_id: Uuid::from_u128(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
             keep_alive: Duration::from_millis(15_001),
             is_keep_alive_traffic_based: true,
-            command_quiesce_time: Duration::from_millis(77),
+            command_quiesce_time: Some(Duration::from_millis(77)),
         }
     }
 
     #[test]
     fn a_note_reads_back_as_it_was_written() {
         for address in ["127.0.0.1:4420", "[::1]:1", "[fe80::1%3]:65535"] {
-            let predecessor = predecessor(address);
-            let bytes = predecessor.encode();
-            assert!(bytes.len() <= Predecessor::BYTES_MAX);
-            assert_eq!(Predecessor::decode(&bytes), Some(predecessor));
+            for command_quiesce_time in [Some(Duration::from_millis(77)), Some(Duration::ZERO), None] {
+                let predecessor = Predecessor { command_quiesce_time, ..predecessor(address) };
+                let bytes = predecessor.encode();
+                assert!(bytes.len() <= Predecessor::BYTES_MAX);
+                assert_eq!(Predecessor::decode(&bytes), Some(predecessor));
+            }
         }
     }
 

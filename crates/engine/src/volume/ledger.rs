@@ -166,7 +166,7 @@ mod tests {
             host_id: isolane_host::host_id(),
             keep_alive: Duration::from_secs(15),
             is_keep_alive_traffic_based: false,
-            command_quiesce_time: Duration::ZERO,
+            command_quiesce_time: Some(Duration::ZERO),
         }
     }
 

@@ -20,9 +20,10 @@ use super::task::{Part, Task};
 use super::up::Up;
 use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
-use crate::fence::{FENCES_MAX, NewAssociation, OldAssociation, Verdict};
+use crate::expiry::{OldAssociation, Verdict};
+use crate::fence::{FENCES_MAX, NewAssociation};
 use crate::info::Info;
-use crate::options::Reconnect;
+use crate::options::{Reconnect, WriteReplay};
 use crate::predecessor::{Note, Predecessor};
 use crate::request::BlockRange;
 use crate::setup::{self, Association, Connection};
@@ -83,6 +84,7 @@ impl Client {
     pub(super) fn raise(&mut self, association: Association) -> Result<(), ConnectError> {
         let Link::Down(before) = self.link else { return Ok(()) };
         self.check_volume(&association.info)?;
+        self.check_quiesce(&association.info)?;
         let info = association.info.clone();
         let cntlid = info.controller.cntlid;
         let new = NewAssociation { address: info.address, cntlid, begun: association.begun };
@@ -109,6 +111,16 @@ impl Client {
         self.shape = Shape::of(namespace, info)?;
         self.namespace = namespace.clone();
         Ok(())
+    }
+
+    /// Refuses an association whose writes, once lost, could never be known to have ended.
+    fn check_quiesce(&self, info: &Info) -> Result<(), ConnectError> {
+        let Reconnect { writes, .. } = &self.plan.options.reconnect;
+        let quiesce = self.plan.options.reconnect.quiesce_time(info.controller.command_quiesce_time);
+        match quiesce {
+            None if *writes == WriteReplay::AfterTimeout => Err(ConnectError::NoQuiesceTime(info.address)),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn on_message(&mut self, message: Message) {

@@ -69,6 +69,7 @@ impl ConnectError {
             ConnectError::SocketOption(_)
             | ConnectError::Lanes { .. }
             | ConnectError::Depth { .. }
+            | ConnectError::NoQuiesceTime(_)
             | ConnectError::ManySubsystems(_)
             | ConnectError::ManyNamespaces(_) => ErrorKind::InvalidInput,
             ConnectError::Unsupported(_) => ErrorKind::Unsupported,

@@ -14,7 +14,7 @@ use isolane_wire::{CompletionEntry, Nqn, Status};
 use super::connection::{Connection, Reply};
 use super::{Admin, Plan};
 use crate::error::{ConnectError, Step};
-use crate::fence::{OldAssociation, Probe};
+use crate::expiry::{OldAssociation, Probe};
 use crate::options::Options;
 
 /// How long a question about an old association may take.
@@ -84,7 +84,7 @@ pub(crate) fn connect_queue(
     }
 }
 
-/// Asks the target whether an old association's controller is still there: rule 1 of [`crate::fence`].
+/// Asks the target whether an old association's controller is still there: see [`crate::fence`].
 pub(crate) fn probe(plan: &Plan, old: &OldAssociation) -> Probe {
     let spec = QueueSpec {
         step: Step::ConnectIo,
@@ -97,12 +97,23 @@ pub(crate) fn probe(plan: &Plan, old: &OldAssociation) -> Probe {
     let deadline = Instant::now() + PROBE_TIMEOUT;
     // Without the wish for no flow control: a target that knows no such bit would refuse that first.
     match try_connect(old.address, &spec, &plan.options, deadline, false) {
-        Ok((_, entry))
-            if ConnectRejection::parse(&entry) == Some(ConnectRejection::Data(ConnectData::CNTLID)) =>
-        {
-            Probe::Gone
-        }
-        Ok(_) | Err(_) => Probe::Unclear,
+        Ok((_, entry)) => outcome_of_probe(&entry),
+        Err(_) => Probe::Unclear,
+    }
+}
+
+/// What the response to a probe proves.
+fn outcome_of_probe(entry: &CompletionEntry) -> Probe {
+    use ConnectRejection::{Command, Data};
+
+    match ConnectRejection::parse(entry) {
+        Some(Data(ConnectData::CNTLID)) => Probe::Gone,
+        Some(Data(ConnectData::HOSTNQN | ConnectData::HOSTID)) => Probe::Reassigned,
+        Some(Command(ConnectCommand::QID)) => Probe::Alive,
+        None if entry.status.is(Status::CONNECT_CONTROLLER_BUSY) => Probe::Alive,
+        // A target that has given the controller a queue of this id still has the controller.
+        None if entry.status.is_success() => Probe::Alive,
+        Some(_) | None => Probe::Unclear,
     }
 }
 
@@ -145,4 +156,35 @@ fn connect_data(spec: &QueueSpec, options: &Options) -> Data {
 fn is_about_attributes(entry: &CompletionEntry) -> bool {
     ConnectRejection::parse(entry) == Some(ConnectRejection::Command(ConnectCommand::CATTR))
         || entry.status.is(Status::INVALID_FIELD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classifies_each_response_to_a_probe() {
+        let rejected = |rejection: ConnectRejection| outcome_of_probe(&rejection.completion());
+        let failed = |status| outcome_of_probe(&CompletionEntry { status, ..CompletionEntry::default() });
+        assert_eq!(rejected(ConnectRejection::Data(ConnectData::CNTLID)), Probe::Gone);
+        assert_eq!(rejected(ConnectRejection::Data(ConnectData::HOSTNQN)), Probe::Reassigned);
+        assert_eq!(rejected(ConnectRejection::Data(ConnectData::HOSTID)), Probe::Reassigned);
+        assert_eq!(rejected(ConnectRejection::Command(ConnectCommand::QID)), Probe::Alive);
+        assert_eq!(failed(Status::CONNECT_CONTROLLER_BUSY), Probe::Alive);
+        assert_eq!(failed(Status::SUCCESS), Probe::Alive);
+        // QID and CNTLID as offsets into the other structure.
+        assert_eq!(rejected(ConnectRejection::Data(ConnectCommand::QID)), Probe::Unclear);
+        assert_eq!(rejected(ConnectRejection::Command(ConnectData::CNTLID)), Probe::Unclear);
+        assert_eq!(rejected(ConnectRejection::Data(ConnectData::SUBNQN)), Probe::Unclear);
+        assert_eq!(rejected(ConnectRejection::Command(ConnectCommand::SQSIZE)), Probe::Unclear);
+        for status in [
+            Status::CONNECT_INVALID_HOST,
+            Status::AUTHENTICATION_REQUIRED,
+            Status::COMMAND_SEQUENCE_ERROR,
+            Status::INVALID_FIELD,
+            Status::INTERNAL_ERROR,
+        ] {
+            assert_eq!(failed(status.with_dnr(true)), Probe::Unclear, "{status}");
+        }
+    }
 }

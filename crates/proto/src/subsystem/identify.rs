@@ -24,6 +24,9 @@ use crate::target::ASYNC_EVENTS_MAX;
 pub(super) const WARNING_TEMPERATURE_KELVIN: u16 = 0x0157;
 /// Aborts at a time, 0's based (ACL): each is answered at once, so the recommended value holds.
 const ACL: u8 = 3;
+/// CQT. The keep-alive timer is looked at four times a second, and each core cancels what has not reached a
+/// volume in its next turn. What is at a volume for longer still ends before any later change of its blocks.
+const QUIESCE_MS: u16 = 5000;
 /// Admin and I/O queue entries: 64 and 16 bytes, required and largest.
 const SQES: u8 = 0x66;
 const CQES: u8 = 0x44;
@@ -147,6 +150,7 @@ fn io_controller(common: Controller, profile: &Profile) -> Controller {
         acl: ACL,
         frmw: firmware_updates(1, true),
         lpa: LogPageAttributes(0).with_command_effects(true).with_extended_data(true),
+        cqt_ms: QUIESCE_MS,
         wctemp_kelvin: WARNING_TEMPERATURE_KELVIN,
         cctemp_kelvin: WARNING_TEMPERATURE_KELVIN,
         sqes: SQES,

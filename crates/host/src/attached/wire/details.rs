@@ -80,7 +80,7 @@ impl Details {
 }
 
 fn encode_options(options: &Options, sink: &mut Sink) {
-    let Reconnect { give_up_after, delay_min, delay_max, writes } = &options.reconnect;
+    let Reconnect { give_up_after, delay_min, delay_max, writes, quiesce } = &options.reconnect;
     for count in [options.lanes, options.read_lanes, options.poll_lanes, options.transfer_bytes_max] {
         sink.u64(count as u64);
     }
@@ -90,6 +90,7 @@ fn encode_options(options: &Options, sink: &mut Sink) {
         [options.keep_alive, options.connect_timeout, options.command_timeout, *delay_min, *delay_max];
     times.into_iter().for_each(|time| sink.u64(milliseconds(time)));
     sink.optional_number(give_up_after.map(milliseconds));
+    sink.optional_number(quiesce.map(milliseconds));
     sink.u64(match writes {
         WriteReplay::WhenGone => 0,
         WriteReplay::AfterTimeout => 1,
@@ -108,6 +109,7 @@ fn decode_options(source: &mut Source<'_>) -> Result<Options, Malformed> {
     let (keep_alive, connect_timeout, command_timeout) = (time()?, time()?, time()?);
     let (delay_min, delay_max) = (time()?, time()?);
     let give_up_after = source.optional_number(TIMES)?.map(Duration::from_millis);
+    let quiesce = source.optional_number(TIMES)?.map(Duration::from_millis);
     let writes = match source.u64(WRITES)? {
         0 => WriteReplay::WhenGone,
         1 => WriteReplay::AfterTimeout,
@@ -132,7 +134,7 @@ fn decode_options(source: &mut Source<'_>) -> Result<Options, Malformed> {
         connect_timeout,
         command_timeout,
         transfer_bytes_max,
-        reconnect: Reconnect { give_up_after, delay_min, delay_max, writes },
+        reconnect: Reconnect { give_up_after, delay_min, delay_max, writes, quiesce },
         socket,
         ..Options::default()
     })
@@ -182,7 +184,12 @@ mod tests {
             data_digest: true,
             keep_alive: Duration::ZERO,
             transfer_bytes_max: 65536,
-            reconnect: Reconnect { writes: WriteReplay::Never, give_up_after: None, ..Reconnect::default() },
+            reconnect: Reconnect {
+                writes: WriteReplay::Never,
+                give_up_after: None,
+                quiesce: Some(Duration::from_secs(7)),
+                ..Reconnect::default()
+            },
             socket: "priority=5,tos=0x68".parse().unwrap(),
             ..Options::default()
         };

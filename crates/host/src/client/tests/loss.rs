@@ -2,9 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use isolane_wire::fabrics::{ConnectData, ConnectRejection};
+use isolane_wire::{CompletionEntry, Status};
+
 use super::*;
-use crate::error::RequestError;
-use crate::fence::MARGIN;
+use crate::error::{ConnectError, RequestError};
+use crate::expiry::MARGIN;
 use crate::mock::Misdeed;
 use crate::options::WriteReplay;
 
@@ -91,15 +94,79 @@ const KEEP_ALIVE: Duration = Duration::from_millis(200);
 /// No proof by time comes earlier, on however fast a machine: after two intervals and the margin.
 const PROOF_BY_TIME: Duration = KEEP_ALIVE.saturating_mul(2).saturating_add(MARGIN);
 
+/// A target that keeps its controllers, with a Command Quiesce Time of 1 ms.
+fn keeping() -> Script {
+    Script { keeps_controllers: true, cqt_ms: 1, ..Script::default() }
+}
+
 #[test]
-fn the_keep_alive_timeout_is_proof_enough_where_the_controller_lives_on() {
-    let target = Target::start(Script { keeps_controllers: true, ..Script::default() });
+fn keep_alive_timeout_is_proof_where_probes_prove_nothing() {
+    let status = Status::CONNECT_INVALID_HOST.with_dnr(true);
+    let response = CompletionEntry { status, ..CompletionEntry::default() };
+    let target = Target::start(Script { probe_response: Some(response), ..keeping() });
     let mut client = connect(&target, Options { keep_alive: KEEP_ALIVE, ..options() });
     target.set_misdeed(0, Misdeed::Close);
     let start = Instant::now();
     let completion = run(&mut client, write(0, 4096, 1));
     assert!(completion.result.is_ok(), "{completion:?}");
     assert!(start.elapsed() >= PROOF_BY_TIME, "{:?}", start.elapsed());
+}
+
+#[test]
+fn held_writes_fail_when_reconnecting_would_give_up_on_a_controller_that_stays_alive() {
+    let target = Target::start(keeping());
+    let reconnect = Reconnect { give_up_after: Some(PROOF_BY_TIME * 2), ..options().reconnect };
+    let mut client = connect(&target, Options { keep_alive: KEEP_ALIVE, reconnect, ..options() });
+    target.set_misdeed(0, Misdeed::Close);
+    let start = Instant::now();
+    client.submit(0, write(0, 4096, 1), 1);
+    idle(&mut client, Duration::from_millis(50));
+    client.submit(0, write(7, 512, 2), 2);
+    let completions = wait_for(&mut client, 2);
+    assert!(start.elapsed() >= PROOF_BY_TIME * 2, "{:?}", start.elapsed());
+    assert!(matches!(completions[0].result, Err(RequestError::Uncertain)), "{completions:?}");
+    assert!(matches!(completions[1].result, Err(RequestError::HeldBack)), "{completions:?}");
+    assert!(target.shared.landed.lock().is_empty(), "nothing may be written while the controller is alive");
+}
+
+/// The device of the target hangs with a write for longer than any keep-alive timeout.
+fn write_waits_for_one_that_hangs(script: Script) {
+    let target = Target::start(script);
+    let mut client = connect(&target, Options { keep_alive: KEEP_ALIVE, ..options() });
+    target.set_misdeed(0, Misdeed::LandLate(2 * PROOF_BY_TIME));
+    assert!(run(&mut client, write(0, 4096, 1)).result.is_ok());
+    assert!(run(&mut client, write(0, 4096, 2)).result.is_ok());
+    let landed = || target.shared.landed.lock().clone();
+    let end = Instant::now() + PATIENCE;
+    while landed().len() < 3 {
+        assert!(Instant::now() < end, "{:?}", landed());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(
+        landed(),
+        [(0, 1), (0, 1), (0, 2)],
+        "the last write is not the one that was acknowledged last"
+    );
+}
+
+#[test]
+fn newer_write_waits_for_one_that_hangs_beyond_keep_alive_timeout() {
+    write_waits_for_one_that_hangs(Script::default());
+}
+
+#[test]
+fn newer_write_waits_for_one_that_hangs_beyond_quiesce_time() {
+    write_waits_for_one_that_hangs(Script { cqt_ms: 1, ..Script::default() });
+}
+
+#[test]
+fn controller_id_of_another_host_is_proof() {
+    let response = ConnectRejection::Data(ConnectData::HOSTNQN).completion();
+    let target = Target::start(Script { probe_response: Some(response), ..keeping() });
+    // A proof by time would come long after the client has given up.
+    let mut client = connect(&target, Options { keep_alive: Duration::from_secs(3600), ..options() });
+    target.set_misdeed(0, Misdeed::Close);
+    assert!(run(&mut client, write(0, 4096, 1)).result.is_ok());
 }
 
 #[test]
@@ -114,9 +181,24 @@ fn the_same_number_for_the_new_controller_is_proof_enough() {
 
 #[test]
 fn the_target_s_word_does_not_count_where_one_address_leads_to_several_servers() {
-    let target = Target::start(Script::default());
+    let target = Target::start(Script { cqt_ms: 1, ..Script::default() });
     let options = Options { keep_alive: KEEP_ALIVE, ..with_writes(WriteReplay::AfterTimeout) };
     let mut client = connect(&target, options);
+    target.set_misdeed(0, Misdeed::Close);
+    let start = Instant::now();
+    assert!(run(&mut client, write(0, 4096, 1)).result.is_ok());
+    assert!(start.elapsed() >= PROOF_BY_TIME, "{:?}", start.elapsed());
+}
+
+#[test]
+fn replay_after_timeout_needs_a_quiesce_time() {
+    let target = Target::start(Script::default());
+    let options = with_writes(WriteReplay::AfterTimeout);
+    let error = Client::connect(&target.uri(), options.clone()).err().expect("no timeout is known");
+    assert!(matches!(error, ConnectError::NoQuiesceTime(_)), "{error}");
+    assert!(error.to_string().contains("`--quiesce` (`Reconnect::quiesce`)"), "{error}");
+    let reconnect = Reconnect { quiesce: Some(Duration::ZERO), ..options.reconnect.clone() };
+    let mut client = connect(&target, Options { keep_alive: KEEP_ALIVE, reconnect, ..options });
     target.set_misdeed(0, Misdeed::Close);
     let start = Instant::now();
     assert!(run(&mut client, write(0, 4096, 1)).result.is_ok());

@@ -33,6 +33,7 @@ fn an_io_controller_tells_what_a_1_4_host_over_fabrics_needs() {
     assert_eq!(controller.subnqn.parse(), Ok(Nqn::new(SUBNQN).unwrap()));
     assert_eq!((controller.sqes, controller.cqes, controller.maxcmd), (0x66, 0x44, 256));
     assert_eq!((controller.kas, controller.ctratt.0), (10, 0x41), "TBKAS and 128-bit host identifiers");
+    assert_eq!(controller.cqt_ms, 5000, "without it no host may trust a timeout");
     assert_eq!(controller.sgls.0, 0x0030_0001);
     assert_eq!((controller.ioccsz, controller.iorcsz, controller.icdoff, controller.msdbd), (1028, 1, 0, 1));
     assert_eq!(controller.in_capsule_len(), 16 * 1024);
