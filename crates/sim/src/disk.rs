@@ -21,8 +21,13 @@ pub struct Faults {
     pub write: u32,
     /// A write, zeroing or punching finds no space (ENOSPC).
     pub space: u32,
-    /// A sync or durable write fails (EIO), and like a kernel, forgets that the data was dirty.
+    /// A sync fails, or a durable write in the half that syncs (EIO). Like a kernel, the disk then forgets
+    /// which data was dirty: all that operations wrote before may be lost, except by durable writes that are
+    /// still in flight.
     pub sync: u32,
+    /// The same of durable writes, for lack of space (ENOSPC): the error number does not tell it from a write
+    /// that found no space.
+    pub sync_space: u32,
     /// Punching and zeroing are not supported.
     pub is_plain: bool,
 }
@@ -48,10 +53,23 @@ pub struct Disk {
     current: Vec<u8>,
     /// What a power cut leaves for certain.
     durable: Vec<u8>,
-    /// Versions of sectors that may or may not survive, oldest first, each with the time it was made.
-    dirty: BTreeMap<usize, Vec<(u64, Vec<u8>)>>,
+    /// Versions of sectors that may or may not survive, oldest first.
+    dirty: BTreeMap<usize, Vec<Version>>,
     running: Vec<Running>,
+    /// Durable writes that failed for lack of space: whether there is space for the data alone. So the disk
+    /// says the same when the write is repeated.
+    has_space: BTreeMap<u64, bool>,
     time: u64,
+}
+
+/// What one operation wrote to a sector.
+#[derive(Debug)]
+struct Version {
+    /// When.
+    made: u64,
+    /// Its durable write, if it was one.
+    durable_write: Option<u64>,
+    bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -64,7 +82,15 @@ struct Running {
     /// Sectors to carry out before it ends.
     goal: usize,
     /// How it ends: short or not, with this error.
-    errno: Option<i32>,
+    failure: Option<Failure>,
+}
+
+/// How an operation fails.
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    errno: i32,
+    /// In the half of a durable write that syncs: the data was written.
+    is_of_sync: bool,
 }
 
 impl Disk {
@@ -76,6 +102,7 @@ impl Disk {
     /// A disk that holds these bytes, for certain.
     pub fn with_contents(seed: u64, contents: Vec<u8>, sector: usize, faults: Faults) -> Disk {
         let (current, dirty, running) = (contents.clone(), BTreeMap::new(), Vec::new());
+        let has_space = BTreeMap::new();
         Disk {
             rng: Rng::with_seed(seed),
             faults,
@@ -84,6 +111,7 @@ impl Disk {
             durable: contents,
             dirty,
             running,
+            has_space,
             time: 0,
         }
     }
@@ -91,15 +119,26 @@ impl Disk {
     /// Begins an operation.
     pub fn submit(&mut self, token: u64, operation: Operation) {
         let sectors = operation.len as usize / self.sector;
-        let errno = self.draw_error(operation.kind);
-        let is_short = errno.is_none() && moves_data(operation.kind) && self.happens(self.faults.short);
-        let goal = match errno {
-            Some(_) => 0,
+        let failure = match (operation.kind, self.has_space.remove(&token)) {
+            (Kind::Write { durable: false }, Some(true)) => None,
+            (Kind::Write { durable: false }, Some(false)) => {
+                Some(Failure { errno: ENOSPC, is_of_sync: false })
+            }
+            (kind, _) => self.draw_failure(kind),
+        };
+        if let (Kind::Write { durable: true }, Some(Failure { errno: ENOSPC, is_of_sync })) =
+            (operation.kind, failure)
+        {
+            self.has_space.insert(token, is_of_sync);
+        }
+        let is_short = failure.is_none() && moves_data(operation.kind) && self.happens(self.faults.short);
+        let goal = match failure {
+            Some(Failure { is_of_sync: false, .. }) => 0,
             None if is_short => self.rng.usize(0..=sectors).max(1),
-            None => sectors,
+            _ => sectors,
         };
         self.time += 1;
-        self.running.push(Running { token, operation, begun: self.time, done: 0, goal, errno });
+        self.running.push(Running { token, operation, begun: self.time, done: 0, goal, failure });
     }
 
     /// Operations begun and not over.
@@ -134,8 +173,8 @@ impl Disk {
         }
         for (sector, versions) in std::mem::take(&mut self.dirty) {
             let survivor = self.rng.usize(..=versions.len());
-            if let Some((_, bytes)) = versions.get(survivor) {
-                put(&mut self.durable, sector, bytes);
+            if let Some(version) = versions.get(survivor) {
+                put(&mut self.durable, sector, &version.bytes);
             }
         }
         self.durable
@@ -155,54 +194,76 @@ impl Disk {
             _ => return,
         }
         put(&mut self.current, sector, &bytes);
-        self.dirty.entry(sector).or_default().push((self.time, bytes));
+        let is_durable = running.operation.kind == Kind::Write { durable: true };
+        let durable_write = is_durable.then_some(running.begun);
+        self.dirty.entry(sector).or_default().push(Version { made: self.time, durable_write, bytes });
     }
 
     fn finish(&mut self, running: Running) -> Finished {
-        let Running { token, operation, begun, done, errno, .. } = running;
-        match operation.kind {
-            Kind::Sync => self.settle(0..usize::MAX, begun, errno.is_none()),
-            Kind::Write { durable: true } => {
+        let Running { token, operation, begun, done, failure, .. } = running;
+        match (operation.kind, failure) {
+            (Kind::Sync, None) => self.settle(|_, version| version.made < begun),
+            (Kind::Sync, Some(_)) => self.lose(|_, version| version.made < begun),
+            (Kind::Write { durable: true }, None) => {
                 let first = operation.offset as usize / self.sector;
-                self.settle(first..first + done, u64::MAX, errno.is_none());
+                self.settle(|sector, _| (first..first + done).contains(&sector));
+            }
+            (Kind::Write { durable: true }, Some(Failure { is_of_sync: true, .. })) => {
+                let in_flight: Vec<u64> = self.running.iter().map(|running| running.begun).collect();
+                let is_in_flight = |version: &Version| {
+                    version.durable_write.is_some_and(|durable_write| in_flight.contains(&durable_write))
+                };
+                self.lose(|_, version| !is_in_flight(version));
             }
             _ => {}
         }
         let moved = if moves_data(operation.kind) { done * self.sector } else { 0 };
-        let result = errno.map_or(Ok(moved), |errno| Err(io::Error::from_raw_os_error(errno)));
+        let result = failure.map_or(Ok(moved), |failure| Err(io::Error::from_raw_os_error(failure.errno)));
         Finished { token, result, operation }
     }
 
-    /// Versions made before `time` are durable, or, if that failed, forgotten to be dirty: what got to the
-    /// disk of them is anybody's guess, and no later sync will say so.
-    fn settle(&mut self, sectors: std::ops::Range<usize>, time: u64, is_ok: bool) {
+    /// The versions that are covered are durable, and with each all that it replaced.
+    fn settle(&mut self, is_covered: impl Fn(usize, &Version) -> bool) {
         let durable = &mut self.durable;
-        let rng = &mut self.rng;
         self.dirty.retain(|sector, versions| {
-            if !sectors.contains(sector) {
-                return true;
+            if let Some(last) = versions.iter().rposition(|version| is_covered(*sector, version)) {
+                put(durable, *sector, &versions[last].bytes);
+                versions.drain(..=last);
             }
-            let covered = versions.partition_point(|(made, _)| *made < time);
-            let survivor = if is_ok { covered } else { rng.usize(..=covered) };
-            if let Some((_, bytes)) = survivor.checked_sub(1).and_then(|index| versions.get(index)) {
-                put(durable, *sector, bytes);
-            }
-            versions.drain(..covered);
             !versions.is_empty()
         });
     }
 
-    fn draw_error(&mut self, kind: Kind) -> Option<i32> {
+    /// The versions that are covered are forgotten to be dirty: any of them, or none, got to the disk, and no
+    /// later sync reports the loss.
+    fn lose(&mut self, is_covered: impl Fn(usize, &Version) -> bool) {
+        let (durable, rng) = (&mut self.durable, &mut self.rng);
+        self.dirty.retain(|sector, versions| {
+            let (lost, kept): (Vec<_>, Vec<_>) =
+                std::mem::take(versions).into_iter().partition(|version| is_covered(*sector, version));
+            let survivor = rng.usize(..=lost.len());
+            if let Some(version) = lost.get(survivor) {
+                put(durable, *sector, &version.bytes);
+            }
+            *versions = kept;
+            !versions.is_empty()
+        });
+    }
+
+    fn draw_failure(&mut self, kind: Kind) -> Option<Failure> {
         let faults = self.faults;
-        let draws: &[(u32, i32)] = match kind {
-            Kind::Read => &[(faults.read, EIO)],
-            Kind::Write { durable: false } => &[(faults.write, EIO), (faults.space, ENOSPC)],
-            Kind::Write { durable: true } => &[(faults.sync, EIO), (faults.space, ENOSPC)],
-            Kind::Sync => &[(faults.sync, EIO)],
-            _ if faults.is_plain => return Some(EOPNOTSUPP),
-            _ => &[(faults.write, EIO), (faults.space, ENOSPC)],
+        let draws: &[(u32, i32, bool)] = match kind {
+            Kind::Read => &[(faults.read, EIO, false)],
+            Kind::Write { durable: false } => &[(faults.write, EIO, false), (faults.space, ENOSPC, false)],
+            Kind::Write { durable: true } => {
+                &[(faults.sync, EIO, true), (faults.space, ENOSPC, false), (faults.sync_space, ENOSPC, true)]
+            }
+            Kind::Sync => &[(faults.sync, EIO, true)],
+            _ if faults.is_plain => return Some(Failure { errno: EOPNOTSUPP, is_of_sync: false }),
+            _ => &[(faults.write, EIO, false), (faults.space, ENOSPC, false)],
         };
-        draws.iter().find(|(rate, _)| self.happens(*rate)).map(|(_, errno)| *errno)
+        let drawn = draws.iter().find(|(rate, ..)| self.happens(*rate));
+        drawn.map(|&(_, errno, is_of_sync)| Failure { errno, is_of_sync })
     }
 
     fn happens(&mut self, per_mille: u32) -> bool {

@@ -26,6 +26,9 @@ pub struct Config {
     pub blocks: u64,
     /// Requests in flight at a time, over all cores.
     pub depth: usize,
+    /// Cores. With more than one, each learns of the results of its operations at a time of its own, so a
+    /// later operation of one core may be known to have ended before an earlier one of another.
+    pub cores: usize,
     /// Direct I/O, or through the page cache.
     pub is_direct: bool,
     /// Every write is durable when it completes.
@@ -45,6 +48,8 @@ pub struct World {
     history: History,
     /// Operations with the disk.
     running: HashMap<u64, (Asked, Task)>,
+    /// Operations that have ended and whose cores do not know it yet.
+    unseen: Vec<Finished>,
     /// Requests told to come later.
     waiting: Vec<(Asked, Request)>,
     time: u64,
@@ -97,6 +102,7 @@ impl World {
             pool: Pool::new(1 << 14),
             history,
             running: HashMap::new(),
+            unseen: Vec::new(),
             waiting: Vec::new(),
             time: 1,
             has_sync_failed: false,
@@ -148,9 +154,22 @@ impl World {
             let index = self.rng.usize(..self.waiting.len());
             let (asked, request) = self.waiting.swap_remove(index);
             self.start(asked, request);
-        } else if let Some(Finished { token, result, operation }) = self.disk.step()
-            && let Some((asked, task)) = self.running.remove(&token)
-        {
+        } else {
+            self.unseen.extend(self.disk.step());
+            if self.config.cores == 1 || self.rng.u8(..4) == 0 {
+                self.see_one();
+            }
+        }
+    }
+
+    /// A core learns that an operation has ended.
+    fn see_one(&mut self) {
+        if self.unseen.is_empty() {
+            return;
+        }
+        let index = self.rng.usize(..self.unseen.len());
+        let Finished { token, result, operation } = self.unseen.swap_remove(index);
+        if let Some((asked, task)) = self.running.remove(&token) {
             let step = self.machine.resume(task, result, operation, &mut self.pool);
             self.follow(asked, step);
         }

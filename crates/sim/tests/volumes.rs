@@ -9,6 +9,7 @@ fn config(seed: u64) -> Config {
         sector: 512,
         blocks: 160,
         depth: 12,
+        cores: 1,
         is_direct: seed.is_multiple_of(2),
         is_write_through: seed.is_multiple_of(5),
         faults: Faults::default(),
@@ -84,4 +85,36 @@ fn a_block_of_4096_survives_whole_on_a_disk_that_writes_4096_as_one() {
             world = world.cut_power();
         }
     }
+}
+
+/// Several cores learn of results late and out of order, while syncs and durable writes fail.
+#[test]
+fn no_promise_overtakes_a_failed_sync_of_another_core() {
+    let mut failures = 0;
+    for seed in 0..60 {
+        let faults = Faults { sync: 60, ..Faults::default() };
+        let mut world = World::new(Config { cores: 2, depth: 24, blocks: 480, faults, ..config(seed) });
+        for _ in 0..3 {
+            world.run(600);
+            failures += usize::from(world.has_sync_failed());
+            world = world.cut_power();
+        }
+    }
+    assert!(failures > 30, "only {failures} worlds met a failed sync");
+}
+
+/// ENOSPC of a durable write loses what others left in the cache if it came from the half that syncs.
+#[test]
+fn no_space_for_a_sync_is_a_failed_sync() {
+    let mut failures = 0;
+    for seed in 0..60 {
+        let faults = Faults { space: 60, sync_space: 60, ..Faults::default() };
+        let mut world = World::new(Config { cores: 1 + seed as usize % 2, faults, ..config(seed) });
+        for _ in 0..3 {
+            world.run(600);
+            failures += usize::from(world.has_sync_failed());
+            world = world.cut_power();
+        }
+    }
+    assert!(failures > 20, "only {failures} worlds met a failed sync");
 }

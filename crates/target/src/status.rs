@@ -7,7 +7,7 @@
 //! | `WrongLength` | this program | 0/06h Internal Error | no |
 //! | `NoSpace` (ENOSPC, EDQUOT, EFBIG) | system | 0/81h Capacity Exceeded | no: Linux hosts report "no space" |
 //! | `ReadFailed` (EIO) | storage | 2/81h Unrecovered Read Error | yes |
-//! | `WriteFailed` (EIO), `ShortWrite` | storage | 2/80h Write Fault | yes |
+//! | `WriteFailed` (EIO), `ShortWrite`, `SizeUnknown` | storage | 2/80h Write Fault | yes |
 //! | `Shrunk` | whoever truncated the file | 2/81h reading, 2/80h writing | no |
 //! | `SyncFailed` (sticky) | storage | 2/80h Write Fault | no: the same command fails until the volume is reopened |
 
@@ -27,6 +27,7 @@ pub(crate) fn of_volume_error(error: &VolumeError, operation: Operation) -> Stat
         VolumeError::ReadFailed { .. } => Status::UNRECOVERED_READ_ERROR,
         VolumeError::Shrunk
         | VolumeError::WriteFailed { .. }
+        | VolumeError::SizeUnknown { .. }
         | VolumeError::ShortWrite { .. }
         | VolumeError::SyncFailed { .. } => Status::WRITE_FAULT,
     };
@@ -36,7 +37,10 @@ pub(crate) fn of_volume_error(error: &VolumeError, operation: Operation) -> Stat
 fn is_worth_a_retry(error: &VolumeError) -> bool {
     matches!(
         error,
-        VolumeError::ReadFailed { .. } | VolumeError::WriteFailed { .. } | VolumeError::ShortWrite { .. }
+        VolumeError::ReadFailed { .. }
+            | VolumeError::WriteFailed { .. }
+            | VolumeError::SizeUnknown { .. }
+            | VolumeError::ShortWrite { .. }
     )
 }
 
@@ -58,6 +62,7 @@ mod tests {
             (VolumeError::ReadFailed { raw_os_error: EIO }, Read, Status::UNRECOVERED_READ_ERROR, false),
             (VolumeError::WriteFailed { raw_os_error: EIO }, Write, Status::WRITE_FAULT, false),
             (VolumeError::ShortWrite { done: 1, len: 2 }, Write, Status::WRITE_FAULT, false),
+            (VolumeError::SizeUnknown { raw_os_error: EIO }, Flush, Status::WRITE_FAULT, false),
             (VolumeError::Shrunk, Read, Status::UNRECOVERED_READ_ERROR, true),
             (VolumeError::Shrunk, Write, Status::WRITE_FAULT, true),
             (VolumeError::SyncFailed { raw_os_error: EIO }, Flush, Status::WRITE_FAULT, true),

@@ -6,7 +6,7 @@
 //! | `WrongLength` | the caller inside this program | no |
 //! | `NoSpace` | file system | once there is space |
 //! | `Shrunk` | whoever truncated the file | writes not before the volume is opened anew |
-//! | `ReadFailed`, `WriteFailed`, `ShortWrite` | storage | perhaps |
+//! | `ReadFailed`, `WriteFailed`, `ShortWrite`, `SizeUnknown` | storage | perhaps |
 //! | `SyncFailed` | storage | not before the volume is opened anew |
 
 use std::io;
@@ -44,6 +44,12 @@ pub enum VolumeError {
     /// The file ends before the volume does: something truncated it while it was served.
     #[error("the file has become smaller than the volume; restore its size and restart the target")]
     Shrunk,
+    /// The system does not say how long the file is, so it may have been truncated.
+    #[error("cannot check the file's size: {}; check its file system", errno(*raw_os_error))]
+    SizeUnknown {
+        /// What the system said.
+        raw_os_error: i32,
+    },
     /// The system could not read.
     #[error("reading failed: {}", errno(*raw_os_error))]
     ReadFailed {

@@ -43,6 +43,7 @@ impl MemoryVolume {
                 Step::done()
             }
             Request::Flush => Step::done(),
+            Request::Rest(_) => unreachable!("a memory volume leaves no rest"),
             Request::WriteZeroes { lba, blocks, fua, deallocate } => {
                 let mut ranges = smallvec![BlockRange { lba, blocks }];
                 match self.zero_some(&mut ranges, pool).or_else(|| ranges.pop()) {

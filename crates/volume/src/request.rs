@@ -56,6 +56,20 @@ pub enum Request {
         /// Complete only when that is durable.
         fua: bool,
     },
+    /// What is left of a request that the volume has begun, and handed out as [`Step::Later`]. It keeps the
+    /// request's place among others; dropping it gives that up.
+    Rest(Task),
+}
+
+impl Request {
+    /// Whether it may change blocks.
+    pub fn is_change(&self) -> bool {
+        match self {
+            Request::Read { .. } | Request::Flush => false,
+            Request::Rest(task) => task.is_change(),
+            Request::Write { .. } | Request::WriteZeroes { .. } | Request::Deallocate { .. } => true,
+        }
+    }
 }
 
 /// How a request ended: the data of a read, and an empty payload for all others.

@@ -107,11 +107,11 @@ impl Geometry {
 
     /// Checks a request for everything that does not depend on the state of the volume.
     pub(crate) fn check(&self, request: &Request) -> Result<(), VolumeError> {
-        if self.read_only && !matches!(request, Request::Read { .. } | Request::Flush) {
+        if self.read_only && request.is_change() {
             return Err(VolumeError::ReadOnly);
         }
         match request {
-            Request::Flush => Ok(()),
+            Request::Flush | Request::Rest(_) => Ok(()),
             Request::Read { lba, blocks } | Request::WriteZeroes { lba, blocks, .. } => {
                 self.locate(*lba, *blocks).map(drop)
             }

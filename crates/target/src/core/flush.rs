@@ -97,7 +97,7 @@ impl Core {
         let volumes = self.shared.namespaces.len();
         let group = self.flushes.insert(FlushGroup { left: volumes + 1, failures: 0, status: None, then });
         for position in 0..volumes {
-            if let Some(waiting) = self.attempt_flush(group, position) {
+            if let Some(waiting) = self.attempt_flush(group, position, Request::Flush) {
                 self.wait(waiting);
             }
         }
@@ -105,9 +105,9 @@ impl Core {
     }
 
     /// Starts one volume's part.
-    pub(super) fn attempt_flush(&mut self, group: Key, position: usize) -> Option<Waiting> {
+    pub(super) fn attempt_flush(&mut self, group: Key, position: usize, request: Request) -> Option<Waiting> {
         let volume = &self.shared.namespaces.at(position).volume;
-        let step = volume.start(Request::Flush, &mut self.memory.pool);
+        let step = volume.start(request, &mut self.memory.pool);
         self.proceed_flush(group, position, step)
     }
 
@@ -131,7 +131,7 @@ impl Core {
                 let token = self.files.insert(FileWork::Flush { group, position, task });
                 self.submit(position, token, operation);
             }
-            Step::Later(_) => return Some(Waiting::Flush { group, position }),
+            Step::Later(request) => return Some(Waiting::Flush { group, position, request }),
         }
         None
     }

@@ -57,6 +57,7 @@ impl Job {
             Request::Flush => (Operation::Flush, 0, true),
             Request::WriteZeroes { blocks, fua, .. } => (Operation::WriteZeroes, in_bytes(*blocks), *fua),
             Request::Deallocate { fua, .. } => (Operation::Deallocate, 0, *fua),
+            Request::Rest(_) => unreachable!("a job begins with its first request"),
         };
         let is_volatile = !is_durable && namespace.volume.geometry().volatile_cache;
         Job {

@@ -1,7 +1,8 @@
 //! Commands that cannot go on now: no memory is left, or another command works on the same blocks.
 //!
 //! First come, first served: a command that waits for memory keeps later ones from taking it. Invariants: one
-//! turn tries a bounded number of them again; a command that waits for memory keeps none from its turn that
+//! turn tries a bounded number of them again, and all that their volumes have begun, for which others may
+//! wait; a command that waits for memory keeps none from its turn that
 //! needs none, which may hold just the memory that is waited for.
 
 use std::collections::VecDeque;
@@ -23,7 +24,7 @@ pub(super) enum Waiting {
     /// A command is to be given to its volume.
     Start { lane: Key, job: Job, request: Request },
     /// A volume is to be flushed.
-    Flush { group: Key, position: usize },
+    Flush { group: Key, position: usize, request: Request },
 }
 
 impl Waiting {
@@ -45,6 +46,16 @@ impl Waiting {
         }
     }
 
+    /// Whether its volume has begun it: others may wait for it, so it is tried again in every turn.
+    fn has_begun(&self) -> bool {
+        match self {
+            Waiting::Start { request, .. } | Waiting::Flush { request, .. } => {
+                matches!(request, Request::Rest(_))
+            }
+            Waiting::Data { .. } => false,
+        }
+    }
+
     fn lane(&self) -> Option<Key> {
         match self {
             Waiting::Data { lane, .. } | Waiting::Start { lane, .. } => Some(*lane),
@@ -58,16 +69,17 @@ impl Core {
     pub(super) fn wait(&mut self, waiting: Waiting) {
         self.counters.deferred_commands.add(1);
         self.memory.begin_wait(waiting.bytes_to_take());
-        self.waiting.push_back(waiting);
+        match waiting.has_begun() {
+            true => self.waiting.push_front(waiting),
+            false => self.waiting.push_back(waiting),
+        }
     }
 
     /// Whether a command of a lane that changes blocks has all of its data and has not reached its volume
     /// yet.
     pub(super) fn has_unstarted_change(&self, lane: Key) -> bool {
         self.waiting.iter().any(|waiting| match waiting {
-            Waiting::Start { lane: it, request, .. } => {
-                *it == lane && !matches!(request, Request::Read { .. } | Request::Flush)
-            }
+            Waiting::Start { lane: it, request, .. } => *it == lane && request.is_change(),
             Waiting::Data { .. } | Waiting::Flush { .. } => false,
         })
     }
@@ -124,7 +136,7 @@ impl Core {
 
     fn retry_flush(&mut self, waiting: Waiting) -> Option<Waiting> {
         match waiting {
-            Waiting::Flush { group, position } => self.attempt_flush(group, position),
+            Waiting::Flush { group, position, request } => self.attempt_flush(group, position, request),
             other => Some(other),
         }
     }
@@ -147,7 +159,7 @@ impl Driver {
                 kept.push_back(waiting);
                 continue;
             }
-            retries_left -= 1;
+            retries_left -= usize::from(!waiting.has_begun());
             self.core.memory.end_wait(len);
             if let Some(waiting) = self.retry(waiting) {
                 *is_short |= len > 0;

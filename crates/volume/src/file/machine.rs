@@ -11,10 +11,10 @@ use isolane_memory::{Buffer, Pool};
 use isolane_reactor::file::{Kind, Operation};
 
 use super::abilities::Abilities;
-use super::claims::{Access, Claim, Claims};
-use super::health::{self, Health};
+use super::claims::{Access, Announcement, Claim, Claims, LONG_BYTES};
+use super::health::{self, Health, Overlap, Promise, Unrecorded};
 use super::task::{SyncTurn, Task, Work};
-use super::zeroing::{Method, Zeroing};
+use super::zeroing::{Method, Piece, Zeroing};
 use crate::{BlockRange, Geometry, Identity, Request, Step, Volume, VolumeError};
 
 /// The state machine of a file volume.
@@ -27,7 +27,7 @@ pub struct FileMachine {
     /// Direct I/O: addresses, offsets and lengths are multiples of the block size.
     is_direct: bool,
     claims: Arc<Claims>,
-    health: Health,
+    health: Arc<Health>,
     is_syncing: Arc<AtomicBool>,
 }
 
@@ -49,14 +49,20 @@ impl FileMachine {
             abilities,
             is_direct,
             claims,
-            health: Health::default(),
+            health: Arc::default(),
             is_syncing,
         }
     }
 
-    /// The file was found to end before the volume does: nothing is written any more.
-    pub fn note_shrunk(&self) {
-        self.health.note_shrunk(&self.name);
+    /// What the size of the file means: if it ends before the volume does, nothing is written any more.
+    pub fn judge_size(&self, size: io::Result<u64>) -> Result<(), VolumeError> {
+        match size {
+            Ok(size) if size < self.geometry.bytes() => Err(self.health.note_shrunk(&self.name)),
+            Ok(_) => Ok(()),
+            Err(error) => Err(VolumeError::SizeUnknown {
+                raw_os_error: error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()),
+            }),
+        }
     }
 
     fn start_read(&self, lba: u64, blocks: u64, pool: &mut Pool) -> Step {
@@ -88,8 +94,10 @@ impl FileMachine {
             Err(data) => return Step::Later(Request::Write { lba, blocks, data, fua }),
         };
         let is_durable = self.is_durable(fua);
-        let operation = Operation::write(offset, data, 0, len as usize, is_durable && self.is_direct);
-        Step::File(operation, Task(Work::Write { claim, is_durable }))
+        let is_durable_at_once = is_durable && self.is_direct;
+        let operation = Operation::write(offset, data, 0, len as usize, is_durable_at_once);
+        let unrecorded = is_durable_at_once.then(|| Unrecorded::new(&self.health, Promise::DurableWrite));
+        Step::File(operation, Task(Work::Write { claim, is_durable, unrecorded }))
     }
 
     /// Data at addresses that direct I/O takes. Handed back when there is no memory to copy it to.
@@ -125,7 +133,7 @@ impl FileMachine {
 
     fn resume_write(
         &self,
-        (claim, is_durable): (Claim, bool),
+        (claim, is_durable, unrecorded): (Claim, bool, Option<Unrecorded>),
         done: usize,
         operation: Operation,
         pool: &mut Pool,
@@ -133,21 +141,45 @@ impl FileMachine {
         if done as u64 != operation.len {
             return match self.usable(done) {
                 0 => {
+                    unrecorded.map(Unrecorded::record);
                     let len = operation.len + operation.buffer_offset as u64;
                     let error = VolumeError::ShortWrite { done: operation.buffer_offset as u64, len };
                     give_up(error, operation, pool)
                 }
-                done => Step::File(advance(operation, done), Task(Work::Write { claim, is_durable })),
+                done => {
+                    let work = Work::Write { claim, is_durable, unrecorded };
+                    Step::File(advance(operation, done), Task(work))
+                }
             };
         }
         drop(claim);
         recycle(operation, pool);
-        match is_durable {
-            false => Step::done(),
+        match (is_durable, unrecorded) {
+            (false, _) => Step::done(),
             // RWF_DSYNC has synced the data of a direct write already.
-            true if self.is_direct => self.promise(),
-            true => self.sync(),
+            (true, Some(unrecorded)) => self.promise(unrecorded.record()),
+            (true, None) => self.sync(),
         }
+    }
+
+    /// A durable write that had found no space was written without being made durable.
+    fn resume_repeated(
+        &self,
+        (claim, raw_os_error, unrecorded): (Claim, i32, Option<Unrecorded>),
+        done: usize,
+        operation: Operation,
+        pool: &mut Pool,
+    ) -> Step {
+        let error = match self.usable(done) {
+            _ if done as u64 == operation.len => self.health.note_sync_failure(&self.name, raw_os_error),
+            0 => health::write_error(raw_os_error),
+            done => {
+                let work = Work::Repeat { _claim: claim, raw_os_error, unrecorded };
+                return Step::File(advance(operation, done), Task(work));
+            }
+        };
+        unrecorded.map(Unrecorded::record);
+        give_up(error, operation, pool)
     }
 
     /// Does the next piece of a zeroing request.
@@ -157,19 +189,43 @@ impl FileMachine {
                 zeroing.advance(piece.len);
                 continue;
             }
-            let Some(claim) = self.claims.claim(piece.offset, piece.len, Access::Write) else {
-                return Step::Later(zeroing.into_request());
+            if piece.len >= LONG_BYTES {
+                return match self.claims.announce(piece.offset, piece.len) {
+                    Some(announcement) => self.zero_announced(zeroing, announcement, pool),
+                    None => Step::Later(zeroing.into_request()),
+                };
+            }
+            return match self.claims.claim(piece.offset, piece.len, Access::Write) {
+                Some(claim) => self.zero_piece(zeroing, piece, claim, pool),
+                None => Step::Later(zeroing.into_request()),
             };
-            let operation = match piece.method {
-                Method::Range(kind) => Operation::range(kind, piece.offset, piece.len),
-                Method::Write | Method::Skip => match zeroes(piece.len as usize, pool) {
-                    Some(zeroes) => Operation::write(piece.offset, zeroes, 0, piece.len as usize, false),
-                    None => return Step::Later(zeroing.into_request()),
-                },
-            };
-            return Step::File(operation, Task(Work::Zero { zeroing, claim }));
         }
         if zeroing.is_durable { self.sync() } else { Step::done() }
+    }
+
+    /// Does the next piece, whose range is announced.
+    fn zero_announced(&self, zeroing: Zeroing, announcement: Announcement, pool: &mut Pool) -> Step {
+        match (announcement.into_claim(), zeroing.next(&self.abilities)) {
+            // What turned out to be impossible meanwhile is done in shorter steps.
+            (Ok(claim), Some(piece)) if piece.len >= LONG_BYTES => {
+                self.zero_piece(zeroing, piece, claim, pool)
+            }
+            (Ok(_), _) => self.zero(zeroing, pool),
+            (Err(announcement), _) => {
+                Step::Later(Request::Rest(Task(Work::Announced { zeroing, announcement })))
+            }
+        }
+    }
+
+    fn zero_piece(&self, zeroing: Zeroing, piece: Piece, claim: Claim, pool: &mut Pool) -> Step {
+        let operation = match piece.method {
+            Method::Range(kind) => Operation::range(kind, piece.offset, piece.len),
+            Method::Write | Method::Skip => match zeroes(piece.len as usize, pool) {
+                Some(zeroes) => Operation::write(piece.offset, zeroes, 0, piece.len as usize, false),
+                None => return Step::Later(zeroing.into_request()),
+            },
+        };
+        Step::File(operation, Task(Work::Zero { zeroing, claim }))
     }
 
     fn resume_zero(&self, mut zeroing: Zeroing, done: usize, operation: Operation, pool: &mut Pool) -> Step {
@@ -195,26 +251,40 @@ impl FileMachine {
         if self.geometry.read_only {
             return Step::done();
         }
-        if self.is_direct {
-            return Step::File(Operation::sync(), Task(Work::Sync { _turn: None }));
+        // Of two that overlap, an error is reported to only one: on direct files each waits for the other's
+        // result, on buffered ones they do not overlap.
+        let turn = if self.is_direct { None } else { SyncTurn::take(&self.is_syncing) };
+        if turn.is_none() && !self.is_direct {
+            return Step::Later(Request::Flush);
         }
-        match SyncTurn::take(&self.is_syncing) {
-            None => Step::Later(Request::Flush),
-            turn => Step::File(Operation::sync(), Task(Work::Sync { _turn: turn })),
-        }
+        let unrecorded = Unrecorded::new(&self.health, Promise::Sync);
+        Step::File(Operation::sync(), Task(Work::Sync { unrecorded, turn }))
     }
 
-    /// A sync succeeded. But another core's may have failed meanwhile, and taken the error that was meant for
-    /// this one.
-    fn promise(&self) -> Step {
+    /// An operation that makes data durable has succeeded. But another core's may have failed before, and taken
+    /// the error that was meant for this one, and its core may not have noted that yet.
+    fn promise(&self, overlap: Overlap) -> Step {
+        if !self.health.has_passed(&overlap) {
+            return Step::Later(Request::Rest(Task(Work::Promise { overlap })));
+        }
         self.health.check().map_or_else(Step::failed, |()| Step::done())
     }
 
+    /// Goes on with a request that had to wait.
+    fn go_on(&self, task: Task, pool: &mut Pool) -> Step {
+        match task.0 {
+            Work::Announced { zeroing, announcement } => self.zero_announced(zeroing, announcement, pool),
+            Work::Promise { overlap } => self.promise(overlap),
+            work => unreachable!("{work:?} waits for its operation"),
+        }
+    }
+
     /// What an error of the kernel means for a request.
-    fn refuse(&self, work: Work, raw_os_error: i32, operation: Operation, pool: &mut Pool) -> Step {
+    fn refuse(&self, work: Work, raw_os_error: i32, mut operation: Operation, pool: &mut Pool) -> Step {
         if health::is_interrupted(raw_os_error) {
             return Step::File(operation, Task(work));
         }
+        let sync_failure = || self.health.note_sync_failure(&self.name, raw_os_error);
         let error = match work {
             Work::Zero { zeroing, claim }
                 if health::is_unsupported(raw_os_error) && operation.buffer.is_none() =>
@@ -225,11 +295,29 @@ impl FileMachine {
                 return self.zero(zeroing, pool);
             }
             Work::Read { .. } => health::read_error(raw_os_error),
-            Work::Sync { .. } => self.health.note_sync_failure(&self.name, raw_os_error),
-            Work::Write { .. } if is_sync_failure(operation.kind, raw_os_error) => {
-                self.health.note_sync_failure(&self.name, raw_os_error)
+            Work::Sync { unrecorded, turn } => {
+                let error = sync_failure();
+                unrecorded.record();
+                drop(turn);
+                error
             }
-            Work::Write { .. } | Work::Zero { .. } => health::write_error(raw_os_error),
+            Work::Write { claim, unrecorded: Some(unrecorded), .. }
+                if health::is_out_of_space(raw_os_error) =>
+            {
+                operation.kind = Kind::Write { durable: false };
+                let unrecorded = Some(unrecorded);
+                return Step::File(operation, Task(Work::Repeat { _claim: claim, raw_os_error, unrecorded }));
+            }
+            Work::Write { unrecorded, .. } | Work::Repeat { unrecorded, .. } => {
+                // A write without a promise, or one that found no space in vain, loses only its own data. Of
+                // any other durable write nobody knows which half failed.
+                let is_harmless = unrecorded.is_none() || health::is_out_of_space(raw_os_error);
+                let error = if is_harmless { health::write_error(raw_os_error) } else { sync_failure() };
+                unrecorded.map(Unrecorded::record);
+                error
+            }
+            Work::Zero { .. } => health::write_error(raw_os_error),
+            Work::Announced { .. } | Work::Promise { .. } => unreachable!("it has no operation"),
         };
         give_up(error, operation, pool)
     }
@@ -286,6 +374,7 @@ impl Volume for FileMachine {
                 let is_zeroed = self.geometry.zeroes_after_deallocate;
                 self.zero(Zeroing::deallocate(&ranges, block_size, is_zeroed, self.is_durable(fua)), pool)
             }
+            Request::Rest(task) => self.go_on(task, pool),
         }
     }
 
@@ -299,22 +388,24 @@ impl Volume for FileMachine {
         };
         match task.0 {
             work @ Work::Read { .. } => self.resume_read(work, done, operation, pool),
-            Work::Write { claim, is_durable } => {
-                self.resume_write((claim, is_durable), done, operation, pool)
+            Work::Write { claim, is_durable, unrecorded } => {
+                self.resume_write((claim, is_durable, unrecorded), done, operation, pool)
+            }
+            Work::Repeat { _claim, raw_os_error, unrecorded } => {
+                self.resume_repeated((_claim, raw_os_error, unrecorded), done, operation, pool)
             }
             Work::Zero { zeroing, claim } => {
                 drop(claim);
                 self.resume_zero(zeroing, done, operation, pool)
             }
-            Work::Sync { .. } => self.promise(),
+            Work::Sync { unrecorded, turn } => {
+                let step = self.promise(unrecorded.record());
+                drop(turn);
+                step
+            }
+            Work::Announced { .. } | Work::Promise { .. } => unreachable!("it has no operation"),
         }
     }
-}
-
-/// Whether a write failed in the part that makes it durable, as far as one can tell: then the cache below may
-/// have lost what other writes left there.
-fn is_sync_failure(kind: Kind, raw_os_error: i32) -> bool {
-    kind == Kind::Write { durable: true } && !health::is_out_of_space(raw_os_error)
 }
 
 /// The rest of an operation whose first bytes are done.

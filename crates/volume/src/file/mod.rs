@@ -10,7 +10,8 @@
 //!   its own on buffered ones.
 //! * After a failed sync nothing is written any more until the volume is opened anew, on any core: the kernel
 //!   reports such an error once and then calls the pages clean.
-//! * On buffered files one sync runs at a time, because an error is reported to only one of two that overlap.
+//!   No promise is kept back from its host for long, but until the results of all syncs are known that ran at
+//!   the same time on other cores, because an error is reported to only one of two that overlap.
 //! * Ranges are punched and zeroed without changing the file's size; a discard of a device is never taken for
 //!   zeroes.
 
@@ -20,6 +21,7 @@ mod create;
 mod direct;
 mod health;
 mod holder;
+mod in_flight;
 mod lock;
 pub mod machine;
 mod mark;
@@ -39,7 +41,7 @@ pub use abilities::Abilities;
 pub use machine::FileMachine;
 pub use task::Task;
 
-use crate::{Geometry, Identity, Request, Step, Volume};
+use crate::{Geometry, Identity, Request, Step, Volume, VolumeError};
 
 /// A volume in a regular file or a block device, locked against other targets while it is open.
 #[derive(Debug)]
@@ -53,23 +55,37 @@ pub struct FileVolume {
 
 impl FileVolume {
     /// A truncated file would silently grow again under a write, with zeroes where data was. So its size is
-    /// checked before everything that promises durability, and now and then.
-    fn check_size(&self, request: &Request) {
-        let is_promise = match request {
-            Request::Read { .. } => return,
-            Request::Flush => true,
-            Request::Write { fua, .. }
-            | Request::WriteZeroes { fua, .. }
-            | Request::Deallocate { fua, .. } => *fua,
+    /// checked before and after everything that promises durability; before every write of the last block,
+    /// since no other can give the file its full size again; and before some others, to notice it early.
+    fn must_check(&self, request: &Request) -> bool {
+        let (is_promise, end) = match request {
+            Request::Read { .. } | Request::Rest(_) => return false,
+            Request::Flush => (true, 0),
+            Request::Write { lba, blocks, fua, .. } | Request::WriteZeroes { lba, blocks, fua, .. } => {
+                (*fua, lba.saturating_add(*blocks))
+            }
+            Request::Deallocate { fua, .. } => (*fua, 0),
         };
-        let is_promise = is_promise || !self.geometry().volatile_cache;
-        if self.is_device
-            || !(is_promise || self.unchecked.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECK_EVERY))
-        {
-            return;
+        let geometry = self.geometry();
+        is_promise
+            || !geometry.volatile_cache
+            || end >= geometry.blocks
+            || self.unchecked.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECK_EVERY)
+    }
+
+    fn check_size(&self) -> Result<(), VolumeError> {
+        if self.is_device {
+            return Ok(());
         }
-        if self.file.metadata().is_ok_and(|metadata| metadata.len() < self.geometry().bytes()) {
-            self.machine.note_shrunk();
+        let size = self.file.metadata().map(|metadata| metadata.len());
+        self.machine.judge_size(size)
+    }
+
+    /// Takes a promise back if the file has been truncated since it was given.
+    fn confirm(&self, is_promise: bool, step: Step) -> Step {
+        match (&step, is_promise) {
+            (Step::Done(Ok(_)), true) => self.check_size().err().map_or(step, Step::failed),
+            _ => step,
         }
     }
 }
@@ -92,12 +108,23 @@ impl Volume for FileVolume {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        self.check_size(&request);
-        self.machine.start(request, pool)
+        if self.must_check(&request)
+            && let Err(error) = self.check_size()
+        {
+            if let Request::Write { data, .. } = request {
+                pool.recycle_buffer(data);
+            }
+            return Step::failed(error);
+        }
+        let is_promise = matches!(&request, Request::Rest(task) if task.is_promise());
+        let step = self.machine.start(request, pool);
+        self.confirm(is_promise, step)
     }
 
     fn resume(&self, task: Task, result: io::Result<usize>, operation: Operation, pool: &mut Pool) -> Step {
-        self.machine.resume(task, result, operation, pool)
+        let is_promise = task.is_promise();
+        let step = self.machine.resume(task, result, operation, pool);
+        self.confirm(is_promise, step)
     }
 }
 

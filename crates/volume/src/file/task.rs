@@ -3,19 +3,64 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::claims::Claim;
+use super::claims::{Announcement, Claim};
+use super::health::{Overlap, Unrecorded};
 use super::zeroing::Zeroing;
 
 /// A request in progress. Dropping it unfinished lets go of what it claimed.
 #[derive(Debug)]
 pub struct Task(pub(crate) Work);
 
+impl Task {
+    /// Whether it may still change blocks.
+    pub fn is_change(&self) -> bool {
+        matches!(
+            self.0,
+            Work::Write { .. } | Work::Repeat { .. } | Work::Zero { .. } | Work::Announced { .. }
+        )
+    }
+
+    /// Whether its success would promise that data is durable.
+    pub(crate) fn is_promise(&self) -> bool {
+        matches!(self.0, Work::Sync { .. } | Work::Promise { .. } | Work::Write { is_durable: true, .. })
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Work {
-    Read { _claim: Claim },
-    Write { claim: Claim, is_durable: bool },
-    Zero { zeroing: Zeroing, claim: Claim },
-    Sync { _turn: Option<SyncTurn> },
+    Read {
+        _claim: Claim,
+    },
+    Write {
+        claim: Claim,
+        is_durable: bool,
+        /// Of one that the kernel makes durable.
+        unrecorded: Option<Unrecorded>,
+    },
+    /// A durable write that found no space is repeated without being durable: if that succeeds, the space was
+    /// missing for its sync.
+    Repeat {
+        _claim: Claim,
+        raw_os_error: i32,
+        unrecorded: Option<Unrecorded>,
+    },
+    Zero {
+        zeroing: Zeroing,
+        claim: Claim,
+    },
+    /// Waits until nobody else works on the range of its next step.
+    Announced {
+        zeroing: Zeroing,
+        announcement: Announcement,
+    },
+    Sync {
+        unrecorded: Unrecorded,
+        turn: Option<SyncTurn>,
+    },
+    /// Has succeeded, unless an operation that overlapped it turns out to have failed.
+    Promise {
+        overlap: Overlap,
+    },
 }
 
 /// The right to be the one sync of a file.

@@ -193,6 +193,38 @@ fn a_shrunken_file_takes_no_write_at_all_where_every_write_is_durable() {
     assert_eq!(fs::metadata(place.path("disk.img")).unwrap().len(), 8192);
 }
 
+/// The file is truncated when the volume has checked its size already.
+#[test]
+fn a_truncation_during_an_operation_takes_its_promise_back() {
+    for (options, fua) in [("", true), ("", false), (",buffered", false)] {
+        let (place, mut core) = (Place::new(), Core::new());
+        let volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
+        core.write(&volume, 100, &[7; 4096], false).unwrap();
+        let data = Buffer::contiguous(4096);
+        let request = if fua { Request::Write { lba: 0, blocks: 8, data, fua } } else { Request::Flush };
+        let Step::File(operation, task) = volume.start(request, &mut core.pool) else { panic!() };
+        OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
+        let (result, operation) = core.carry_out(&volume, operation);
+        let step = volume.resume(task, result, operation, &mut core.pool);
+        let Step::Done(Err(VolumeError::Shrunk)) = step else { panic!("{step:?} with {options:?}, {fua}") };
+        assert_eq!(core.write(&volume, 2047, &[1; 512], false).unwrap_err(), VolumeError::Shrunk);
+    }
+}
+
+/// Only a write of the last block can give a truncated file its full size again.
+#[test]
+fn no_write_of_the_last_block_hides_a_truncation() {
+    for options in ["", ",buffered"] {
+        let (place, mut core) = (Place::new(), Core::new());
+        let volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
+        // The first of the writes that are checked now and then.
+        core.write(&volume, 0, &[7; 4096], false).unwrap();
+        OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
+        assert_eq!(core.write(&volume, 2040, &[1; 4096], false).unwrap_err(), VolumeError::Shrunk);
+        assert_eq!(fs::metadata(place.path("disk.img")).unwrap().len(), 8192);
+    }
+}
+
 #[test]
 fn a_read_only_volume_reads_and_refuses_the_rest() {
     let (place, mut core) = (Place::new(), Core::new());
