@@ -4,7 +4,8 @@
 //! It reads the sources as text. What is left, and is no lock in this sense: the arena that pages come from
 //! when they are used for the first time (`memory/src/arena.rs`, by way of `pool.rs` and `page.rs`), the bit
 //! for who changes an entry of a memory volume's table (`memory/src/table.rs`), what a table or pool leaves
-//! behind when it ends (`memory/src/guard.rs`, `meter.rs`), the threads that do file operations
+//! behind when it ends (`memory/src/guard.rs`, `meter.rs`), the fence of an association while changes of older
+//! ones are unfinished (`target/src/fence.rs`), the threads that do file operations
 //! where there is no io_uring (`reactor/src/workers.rs`), and the lead of a volume that threads share
 //! (`host/src/service/shared.rs`), which nobody waits for.
 

@@ -28,6 +28,7 @@ mod config;
 mod connections;
 mod core;
 mod counters;
+mod fence;
 mod listen;
 mod namespace;
 mod placement;

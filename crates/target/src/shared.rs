@@ -6,18 +6,21 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use isolane_proto::subsystem::{AssociationId, CloseReason, Connected, ConnectionInfo, Event, Port, Refusal};
+use isolane_proto::subsystem::{
+    AssociationId, CloseReason, Connected, ConnectionInfo, Event, Host, Port, Refusal,
+};
 use isolane_reactor::mailbox::{Sender, Undelivered};
-use isolane_wire::{Nqn, SubmissionEntry};
+use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
 use crate::connections::ConnectionStatus;
-use crate::core::Traveller;
+use crate::core::{LogLimit, Traveller};
 use crate::counters::CoreCounters;
+use crate::fence::Fence;
 use crate::namespace::Namespaces;
 use crate::scheduler::CoreLoad;
 use crate::seats::Seats;
@@ -43,12 +46,11 @@ pub(crate) enum Message {
     Shutdown { id: AssociationId, busy: Vec<Arc<Busy>> },
     /// There is nothing to do: by dropping this, a core says that it sees what the port changed before.
     See(Arc<()>),
-    /// Read what has arrived on all connections of this host, then answer with [`Message::HostRead`].
-    ReadHost { host_nqn: Nqn, reply_to: Address },
-    /// One core has read what a [`Message::ReadHost`] asked for; or not all of it in time.
-    HostRead { lane: Key, is_settled: bool },
-    /// An association has ended; the Connect of this lane may now be admitted.
-    RetryConnect { lane: Key },
+    /// Read the data that has arrived on all connections of this host, enter its unfinished changes into the
+    /// fence, then answer with [`Message::HostRead`].
+    ReadHost { host: Box<Host>, fence: Arc<Fence>, reply_to: Address },
+    /// One core has raised its part of a fence.
+    HostRead { lane: Key },
     /// To the first core: what another did lately.
     Load { core: usize, load: CoreLoad },
     /// Let this lane go to another core as soon as it can.
@@ -113,14 +115,16 @@ pub(crate) struct Bounds {
 /// The port, and which lanes its associations have.
 struct Control {
     port: Port,
+    /// Connected lanes, and those with commands still at volumes.
     lanes: HashMap<AssociationId, Vec<LaneEntry>>,
-    /// Lanes whose Connect waits for an association to end, each with what lives as long as it does.
-    waiting: Vec<(Address, Weak<Busy>)>,
+    /// Fences that were not over when the association began.
+    fences: HashMap<AssociationId, Arc<Fence>>,
+    unnamed_log: LogLimit,
 }
 
 struct LaneEntry {
     qid: u16,
-    host_nqn: Nqn,
+    host: Host,
     /// Its name.
     address: Address,
     /// The core that owns it now.
@@ -136,7 +140,8 @@ impl Shared {
         mailboxes: Vec<Sender<Message>>,
         bounds: Bounds,
     ) -> Shared {
-        let control = Control { port, lanes: HashMap::new(), waiting: Vec::new() };
+        let (lanes, fences, unnamed_log) = Default::default();
+        let control = Control { port, lanes, fences, unnamed_log };
         Shared {
             namespaces,
             counters,
@@ -170,38 +175,49 @@ impl Shared {
     }
 
     /// Asks the port to admit a connection, and enters it into the list of lanes if it is.
+    /// Returns the fence of its association if there is one. `fence` is that of an admin queue.
     pub(crate) fn connect(
         &self,
-        entry: &SubmissionEntry,
-        data: &[u8],
+        (entry, data): (&SubmissionEntry, &[u8]),
         from: ConnectionInfo,
-        lane: (Address, &Arc<Busy>),
+        (address, busy): (Address, &Arc<Busy>),
+        fence: Arc<Fence>,
         now: Instant,
-    ) -> Result<Connected, Refusal> {
-        let (address, busy) = lane;
+    ) -> Result<(Connected, Option<Arc<Fence>>), Refusal> {
         let mut control = self.control.lock();
-        let result = control.port.connect(entry, data, from, now);
-        match &result {
-            Ok(connected) => {
-                let (qid, host_nqn) = (connected.qid, connected.host_nqn);
-                let core = address.core;
-                let entry = LaneEntry { qid, host_nqn, address, core, busy: Arc::clone(busy) };
-                control.lanes.entry(connected.id).or_default().push(entry);
+        let connected = control.port.connect(entry, data, from, now)?;
+        let Connected { id, qid, host, .. } = connected;
+        let entry = LaneEntry { qid, host, address, core: address.core, busy: Arc::clone(busy) };
+        control.lanes.entry(id).or_default().push(entry);
+        if qid == 0 {
+            if host.nqn.is_none() && control.unnamed_log.is_due(now) {
+                log::warn!(
+                    "{}: accepted {host}; give it an NQN, or list the hosts with --allow-host",
+                    from.remote
+                );
             }
-            Err(Refusal::Wait) => control.wait(address, busy),
-            Err(Refusal::Rejected(_)) => {}
+            control.fences.insert(id, fence);
+        }
+        let fence = control.fences.get(&id).filter(|fence| !fence.is_over()).cloned();
+        if fence.is_none() {
+            control.fences.remove(&id);
         }
         self.deliver_events(&mut control);
-        result
+        Ok((connected, fence))
     }
 
     /// A connection of an association is gone.
     pub(crate) fn disconnect(&self, id: AssociationId, qid: u16) {
+        self.control(|port| port.handle_disconnected(id, qid));
+    }
+
+    /// No command of a connection that is gone is at a volume any more.
+    pub(crate) fn drained(&self, id: AssociationId, qid: u16, lane: Address) {
         let mut control = self.control.lock();
         if let Some(lanes) = control.lanes.get_mut(&id) {
-            lanes.retain(|lane| lane.qid != qid);
+            lanes.retain(|entry| entry.address != lane);
         }
-        control.port.handle_disconnected(id, qid);
+        control.port.handle_drained(id, qid);
         self.deliver_events(&mut control);
     }
 
@@ -210,15 +226,26 @@ impl Shared {
         self.control.lock().lanes_of(id).map(|lane| Arc::clone(&lane.busy)).collect()
     }
 
-    /// Asks the cores that own connections of this host to read them; returns how many will answer. The lock
-    /// is held until all are asked, so that no connection moves meanwhile.
-    pub(crate) fn ask_to_read(&self, host_nqn: Nqn, reply_to: Address) -> usize {
+    /// Asks the cores that own connections of the host of this Connect with the same subsystem to raise the
+    /// fence; returns how many will answer. The lock is held until all are asked, so that no connection moves
+    /// meanwhile.
+    pub(crate) fn ask_to_read(
+        &self,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        fence: &Arc<Fence>,
+        reply_to: Address,
+    ) -> usize {
         let control = self.control.lock();
-        let lanes = control.lanes.values().flatten().filter(|lane| lane.host_nqn == host_nqn);
-        let mut cores: Vec<usize> = lanes.map(|lane| lane.core).collect();
+        let Some(host) = control.port.host_to_drain(entry, data) else { return 0 };
+        let lanes = control.lanes.iter().filter(|(id, _)| !id.is_discovery).flat_map(|(_, lanes)| lanes);
+        let mut cores: Vec<usize> =
+            lanes.filter(|lane| lane.host.may_be(&host)).map(|lane| lane.core).collect();
         cores.sort_unstable();
         cores.dedup();
-        cores.iter().for_each(|core| self.post(*core, Message::ReadHost { host_nqn, reply_to }));
+        for core in &cores {
+            self.post(*core, Message::ReadHost { host: Box::new(host), fence: Arc::clone(fence), reply_to });
+        }
         cores.len()
     }
 
@@ -275,9 +302,7 @@ impl Shared {
             Event::Shutdown { id } => self.post_shutdown(control, id),
             Event::Ended { id } => {
                 control.lanes.remove(&id);
-                for (address, _) in control.waiting.drain(..) {
-                    self.post(address.core, Message::RetryConnect { lane: address.lane });
-                }
+                control.fences.remove(&id);
             }
         }
     }
@@ -296,13 +321,6 @@ impl Shared {
 }
 
 impl Control {
-    /// Lanes that have given up are forgotten here: an association may take long to end, and its host try
-    /// often.
-    fn wait(&mut self, address: Address, busy: &Arc<Busy>) {
-        self.waiting.retain(|(other, lane)| *other != address && lane.strong_count() > 0);
-        self.waiting.push((address, Arc::downgrade(busy)));
-    }
-
     fn lanes_of(&self, id: AssociationId) -> impl Iterator<Item = &LaneEntry> {
         self.lanes.get(&id).into_iter().flatten()
     }
@@ -312,51 +330,5 @@ fn reason_text(reason: CloseReason) -> &'static str {
     match reason {
         CloseReason::AdminQueueLost => "the association's admin connection is gone",
         CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use isolane_proto::subsystem::{PortConfig, SubsystemConfig};
-    use isolane_wire::NqnField;
-    use isolane_wire::fabrics::{CNTLID_DYNAMIC, ConnectAttributes, ConnectCommand, ConnectData};
-
-    use super::*;
-    use crate::table::Table;
-
-    /// One core that nobody runs.
-    fn shared(nqn: Nqn) -> Shared {
-        let subsystem = SubsystemConfig { nqn, ..SubsystemConfig::default() };
-        let config =
-            PortConfig { subsystem, advertise: Vec::new(), associations_max: 8, generation_start: 0 };
-        let bounds = Bounds { connections_max: 8, lanes_on_each: 8, scheduling: true };
-        Shared::new(Port::new(config).unwrap(), Namespaces::new(Vec::new()), Vec::new(), Vec::new(), bounds)
-    }
-
-    #[test]
-    fn lanes_that_wait_for_an_association_to_end_are_forgotten_with_their_end() {
-        let nqn: Nqn = "nqn.2014-08.org.example:disk".parse().unwrap();
-        let shared = shared(nqn);
-        let attributes = ConnectAttributes(0);
-        let entry = ConnectCommand { recfmt: 0, qid: 0, sqsize: 31, attributes, kato_ms: 0 }.entry();
-        let name = NqnField::from(&nqn);
-        let data =
-            ConnectData { hostid: [7; 16], cntlid: CNTLID_DYNAMIC, subnqn: name, hostnqn: name }.encode();
-        let any = SocketAddr::from(([127, 0, 0, 1], 4420));
-        let mut lanes = Table::default();
-        let mut connect = |busy: &Arc<Busy>| {
-            let address = Address { core: 0, lane: lanes.insert(()) };
-            let from = ConnectionInfo { local: any, remote: any };
-            shared.connect(&entry, &data, from, (address, busy), Instant::now())
-        };
-        let first = connect(&Arc::default()).unwrap();
-        shared.disconnect(first.id, 0);
-        let patient = Arc::default();
-        assert!(matches!(connect(&patient), Err(Refusal::Wait)));
-        for _ in 0..100 {
-            assert!(matches!(connect(&Arc::default()), Err(Refusal::Wait)));
-        }
-        // The first, and the last, whose end nobody has seen yet.
-        assert_eq!(shared.control.lock().waiting.len(), 2);
     }
 }

@@ -90,6 +90,11 @@ impl<T> Table<T> {
         occupied.map(|(index, slot)| Key { slot: index as u32, generation: slot.generation })
     }
 
+    /// All entries, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> + '_ {
+        self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut())
+    }
+
     /// All entries.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + '_ {
         self.slots.iter().filter_map(|slot| slot.entry.as_ref())

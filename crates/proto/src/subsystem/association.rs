@@ -5,6 +5,7 @@
 //! left.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,11 +23,32 @@ use super::{
 };
 use crate::completion::Completion;
 
-/// Who a host is: name and identifier of its Connect.
+/// A host, as its Connect names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Host {
-    pub(super) nqn: Nqn,
-    pub(super) hostid: [u8; 16],
+pub struct Host {
+    /// HOSTNQN; `None` if the host sent an empty one.
+    pub nqn: Option<Nqn>,
+    /// HOSTID.
+    pub hostid: [u8; 16],
+}
+
+impl Host {
+    /// Whether both may be one host: the names are equal, or, if either has none, the identifiers.
+    pub fn may_be(&self, other: &Host) -> bool {
+        match (&self.nqn, &other.nqn) {
+            (Some(name), Some(other)) => name == other,
+            _ => self.hostid == other.hostid,
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.nqn {
+            Some(nqn) => nqn.fmt(f),
+            None => write!(f, "a host without a name (identifier {:032x})", u128::from_be_bytes(self.hostid)),
+        }
+    }
 }
 
 /// The controller that serves one host.
@@ -218,7 +240,7 @@ impl Association {
     pub(super) fn info(&self) -> AssociationInfo {
         AssociationInfo {
             id: self.id,
-            host_nqn: self.host.nqn,
+            host: self.host,
             connection: self.connection,
             queues: self.queues.values().filter(|queue| queue.is_connected).count(),
             kato_ms: self.keep_alive.kato_ms(),

@@ -1,7 +1,8 @@
 //! Fabrics Connect: admits a connection as the admin queue of a new controller or as one of its I/O queues.
 //!
 //! What it is: every reason to refuse, checked in one order, each with the offending field (Fabrics 1.1
-//! §3.3). What it is not: authentication; a host is who it says it is. Invariants: a CNTLID names one
+//! §3.3). What it is not: authentication; a host is who it says it is, and needs no name (HOSTNQN) unless only
+//! some are allowed. Invariants: a CNTLID names one
 //! association at a time and is not given again soon; a QID of a controller is one connection.
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Instant;
 use isolane_wire::fabrics::{
     CNTLID_DYNAMIC, CNTLID_MAX, ConnectCommand, ConnectData, ConnectRejection, ConnectResponse,
 };
-use isolane_wire::{Nqn, Status, SubmissionEntry};
+use isolane_wire::{Nqn, NqnError, Status, SubmissionEntry};
 
 use super::association::{Association, Host};
 use super::namespace::Kind;
@@ -37,9 +38,22 @@ pub(super) fn parse(entry: &SubmissionEntry, data: &[u8]) -> Result<Connect, Ref
         data.try_into().map_err(|_| refused(Status::DATA_SGL_LENGTH_INVALID))?;
     let data = ConnectData::decode(data);
     let subnqn = data.subnqn.parse().map_err(|_| bad_data(ConnectData::SUBNQN))?;
-    let hostnqn = data.hostnqn.parse().map_err(|_| bad_data(ConnectData::HOSTNQN))?;
-    let host = Host { nqn: hostnqn, hostid: data.hostid };
+    let host = host(&data).ok_or(bad_data(ConnectData::HOSTNQN))?;
     Ok(Connect { command, cntlid: data.cntlid, subnqn, host })
+}
+
+/// The host in the data of a Connect, for log lines; `None` if its name is not valid.
+pub fn host_of(data: &[u8]) -> Option<Host> {
+    host(&ConnectData::decode_prefix(data)?)
+}
+
+fn host(data: &ConnectData) -> Option<Host> {
+    let nqn = match data.hostnqn.parse() {
+        Ok(nqn) => Some(nqn),
+        Err(NqnError::Empty) => None,
+        Err(_) => return None,
+    };
+    Some(Host { nqn, hostid: data.hostid })
 }
 
 /// A Connect whose SUBNQN nobody here has.
@@ -56,7 +70,7 @@ impl Subsystem {
         is_full: bool,
         now: Instant,
     ) -> Result<Connected, Refusal> {
-        if !self.profile.is_allowed(&connect.host.nqn) {
+        if !self.profile.is_allowed(&connect.host) {
             return Err(refused(Status::CONNECT_INVALID_HOST));
         }
         match connect.command.qid {
@@ -77,9 +91,6 @@ impl Subsystem {
             return Err(bad_data(ConnectData::CNTLID));
         }
         check_sqsize(connect, ADMIN_ENTRIES_MAX)?;
-        if self.associations.values().any(|old| old.is_ending && old.host == connect.host) {
-            return Err(Refusal::Wait);
-        }
         let cntlid = self.allocate_cntlid().filter(|_| !is_full).ok_or_else(busy)?;
         let id = AssociationId {
             cntlid,
@@ -136,7 +147,7 @@ fn connected(association: &Association, connect: &Connect, counters: Arc<super::
         qid: connect.command.qid,
         sqsize: connect.command.sqsize,
         flow_control_disabled: connect.command.attributes.disable_sq_flow_control(),
-        host_nqn: association.host.nqn,
+        host: association.host,
         status: association.status.clone(),
         counters,
         completion: Completion::result(response.0),
@@ -152,18 +163,18 @@ fn check_sqsize(connect: &Connect, entries_max: u16) -> Result<(), Refusal> {
 }
 
 fn refused(status: Status) -> Refusal {
-    Refusal::Rejected(Completion::failed(status.with_dnr(true)))
+    Refusal(Completion::failed(status.with_dnr(true)))
 }
 
 /// Trying again later may succeed, so without DNR.
 fn busy() -> Refusal {
-    Refusal::Rejected(Completion::failed(Status::CONNECT_CONTROLLER_BUSY))
+    Refusal(Completion::failed(Status::CONNECT_CONTROLLER_BUSY))
 }
 
 fn bad_command(offset: u16) -> Refusal {
-    Refusal::Rejected(ConnectRejection::Command(offset).completion().into())
+    Refusal(ConnectRejection::Command(offset).completion().into())
 }
 
 fn bad_data(offset: u16) -> Refusal {
-    Refusal::Rejected(ConnectRejection::Data(offset).completion().into())
+    Refusal(ConnectRejection::Data(offset).completion().into())
 }

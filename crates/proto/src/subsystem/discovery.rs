@@ -32,7 +32,7 @@ pub(super) fn log(association: &Association, site: &Site) -> Vec<u8> {
 
 /// What is advertised, or else the address that the host itself has reached.
 fn addresses(association: &Association, site: &Site) -> Vec<SocketAddr> {
-    if !site.served.is_allowed(&association.host.nqn) {
+    if !site.served.is_allowed(&association.host) {
         return Vec::new();
     }
     let local = association.connection.local;

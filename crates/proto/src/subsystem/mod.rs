@@ -16,8 +16,9 @@
 //! 3. After every call, [`Port::poll_event`] is drained, and its events are acted on before the returned
 //!    action.
 //! 4. When a connection is gone: [`Port::handle_disconnected`] at once, [`Port::handle_drained`] when no I/O
-//!    of it is in flight any more. Until then its controller keeps its place, so that no late write can land
-//!    behind the back of a successor.
+//!    of it is in flight any more. Until then its controller keeps its CNTLID. The driver orders the I/O of a
+//!    new association behind the unfinished changes of older ones of the same host, which
+//!    [`Port::host_to_drain`] names.
 //! 5. [`Port::poll_timeout`] and [`Port::handle_timeout`] run the keep-alive timers.
 //!
 //! Invariant: a CNTLID leaves the table only when every queue of its association has been drained.
@@ -45,14 +46,14 @@ mod transfer;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use isolane_wire::Nqn;
-
 use crate::completion::Completion;
 
+pub use association::Host;
 pub use config::{
     ADMIN_ENTRIES_MAX, ADMIN_IN_CAPSULE_BYTES, ConfigError, Geometry, NSID_MAX, NamespaceConfig, PortConfig,
     SubsystemConfig,
 };
+pub use connect::host_of;
 pub use io::{BlockRange, IoCommand, parse_io, parse_ranges};
 pub use port::Port;
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
@@ -89,8 +90,8 @@ pub struct Connected {
     pub sqsize: u16,
     /// Whether the host does without submission queue flow control (SQHD is then not meant).
     pub flow_control_disabled: bool,
-    /// Name of the host, for log lines.
-    pub host_nqn: Nqn,
+    /// The host.
+    pub host: Host,
     /// What the I/O path must know of the controller.
     pub status: Arc<ControllerStatus>,
     /// What this queue counts for the SMART log.
@@ -99,16 +100,9 @@ pub struct Connected {
     pub completion: Completion,
 }
 
-/// Why a Connect was not accepted.
+/// A Connect that was not accepted: answer with this, then close the connection when the answer has been sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// Answer with this, then close the connection when the answer has been sent.
-    Rejected(Completion),
-    /// An earlier association of the same host still has I/O in flight. Keep the command and try it again
-    /// after an [`Event::Ended`]; answer
-    /// [`Status::CONNECT_CONTROLLER_BUSY`](isolane_wire::Status::CONNECT_CONTROLLER_BUSY) after a while.
-    Wait,
-}
+pub struct Refusal(pub Completion);
 
 /// What to do with a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,8 +168,8 @@ pub enum CloseReason {
 pub struct AssociationInfo {
     /// Which.
     pub id: AssociationId,
-    /// The host's name.
-    pub host_nqn: Nqn,
+    /// The host.
+    pub host: Host,
     /// Where its admin connection comes from.
     pub connection: ConnectionInfo,
     /// Connected queues, the admin queue included.

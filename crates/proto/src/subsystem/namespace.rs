@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use isolane_wire::Nqn;
 use isolane_wire::feature::AsyncEventConfiguration;
 
+use super::association::Host;
 use super::{ConfigError, NamespaceConfig, SubsystemConfig};
 
 /// Kind of a subsystem.
@@ -37,7 +39,7 @@ impl Profile {
     /// The discovery subsystem beside it: same texts and limits, open to all, without namespaces.
     pub(super) fn discovery(nvm: &SubsystemConfig) -> Profile {
         let config = SubsystemConfig {
-            nqn: isolane_wire::Nqn::discovery(),
+            nqn: Nqn::discovery(),
             namespaces: Vec::new(),
             allowed_hosts: None,
             ..nvm.clone()
@@ -46,8 +48,9 @@ impl Profile {
     }
 
     /// Whether a host may connect.
-    pub(super) fn is_allowed(&self, host: &isolane_wire::Nqn) -> bool {
-        self.config.allowed_hosts.as_ref().is_none_or(|hosts| hosts.contains(host))
+    pub(super) fn is_allowed(&self, host: &Host) -> bool {
+        let is_listed = |hosts: &Vec<Nqn>| host.nqn.is_some_and(|nqn| hosts.contains(&nqn));
+        self.config.allowed_hosts.as_ref().is_none_or(is_listed)
     }
 
     /// Whether any namespace has a volatile write cache.

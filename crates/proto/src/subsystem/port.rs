@@ -12,7 +12,7 @@ use super::event::Notice;
 use super::namespace::Profile;
 use super::table::Subsystem;
 use super::{
-    Action, AssociationId, AssociationInfo, ConfigError, Connected, ConnectionInfo, Event, IoTotals,
+    Action, AssociationId, AssociationInfo, ConfigError, Connected, ConnectionInfo, Event, Host, IoTotals,
     NamespaceConfig, PortConfig, Refusal, connect,
 };
 use crate::completion::Completion;
@@ -64,6 +64,18 @@ impl Port {
             _ => return Err(connect::unknown_subsystem()),
         };
         subsystem.connect(&connect, from, is_full, now)
+    }
+
+    /// The host whose older associations with the NVM subsystem this Connect has to come after: `None` unless
+    /// it may become a controller of that subsystem. What such a host has sent on older connections is read
+    /// first; see the driver's fence.
+    pub fn host_to_drain(&self, entry: &SubmissionEntry, data: &[u8]) -> Option<Host> {
+        let connect = connect::parse(entry, data).ok()?;
+        let profile = &self.nvm.profile;
+        let is_admitted = connect.command.qid == 0
+            && connect.subnqn == profile.config.nqn
+            && profile.is_allowed(&connect.host);
+        is_admitted.then_some(connect.host)
     }
 
     /// Any command of the admin queue, or a fabrics command of an I/O queue. `data_bytes` is what its SGL

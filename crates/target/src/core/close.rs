@@ -105,7 +105,7 @@ impl Driver {
                 continue;
             }
             if let Some(association) = lane.association.take() {
-                self.core.shared.control(|port| port.handle_drained(association.id, association.qid));
+                self.core.shared.drained(association.id, association.qid, lane.name);
             }
             if lane.phase == Phase::Closed {
                 self.travellers.remove(&lane.name);
@@ -188,7 +188,7 @@ impl Driver {
 impl Core {
     /// Gives up the permits of queues that no longer exist.
     fn forfeit_all(&mut self) {
-        for waiting in self.waiting.drain(..) {
+        for waiting in self.waiting.drain(..).chain(self.fenced.drain(..)) {
             match waiting {
                 Waiting::Data { permit, .. } => permit.forfeit(),
                 Waiting::Start { job, .. } => job.permit.forfeit(),

@@ -110,7 +110,10 @@ impl Core {
     fn read(&mut self, lane: &mut Lane, permit: Permit, position: usize, lba: u64, blocks: u64, fua: bool) {
         let namespace = self.shared.namespaces.at(position);
         let len = (blocks as usize) << namespace.geometry.block_shift;
-        if !fua && let Some(payload) = read_now(namespace, lba, blocks, &mut self.memory.pool) {
+        if !fua
+            && !is_fenced(lane)
+            && let Some(payload) = read_now(namespace, lba, blocks, &mut self.memory.pool)
+        {
             return self.answer_at_once(lane, permit, position, Operation::Read, len, payload);
         }
         let read = Request::Read { lba, blocks };
@@ -131,7 +134,8 @@ impl Core {
         entry: &SubmissionEntry,
         len: u32,
     ) -> Option<Payload> {
-        let association = association.filter(|association| association.qid != 0)?;
+        let association =
+            association.filter(|association| association.qid != 0 && association.fence.is_none())?;
         if entry.opcode != IoOpcode::Read.code() || !self.shared.namespaces.have_answers(entry.nsid) {
             return None;
         }
@@ -153,6 +157,9 @@ impl Core {
         data: Buffer,
         (lba, blocks, fua): (u64, u64, bool),
     ) {
+        if is_fenced(lane) {
+            return self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua });
+        }
         let (volume, len) = (&self.shared.namespaces.at(position).volume, data.len());
         match volume.write_now(lba, blocks, data, &mut self.memory.pool) {
             Ok(()) => {
@@ -246,6 +253,11 @@ fn read_now(namespace: &Namespace, lba: u64, blocks: u64, pool: &mut Pool) -> Op
         return None;
     }
     namespace.volume.read_now(lba, blocks, pool)
+}
+
+/// Whether its commands may have to wait for those of older associations.
+fn is_fenced(lane: &Lane) -> bool {
+    lane.association.as_ref().is_some_and(|association| association.fence.is_some())
 }
 
 /// Whether nothing may be left in a volatile cache: the host has disabled it.

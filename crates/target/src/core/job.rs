@@ -3,13 +3,14 @@
 //! Invariant: a job is finished exactly once; its permit is answered then, or given up if its lane has ended
 //! meanwhile.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Payload;
 use isolane_proto::Completion;
 use isolane_proto::target::Permit;
 use isolane_reactor::file::{Finished, Operation as FileOperation};
-use isolane_volume::{Outcome, Request, Step, Task, Volume, VolumeError};
+use isolane_volume::{BlockRange, Outcome, Request, Step, Task, Volume, VolumeError};
 
 use super::lane::{Association, Lane};
 use super::log_limit::LogLimit;
@@ -28,6 +29,10 @@ pub(super) struct Job {
     pub position: usize,
     pub operation: Operation,
     pub len: usize,
+    /// All blocks that it touches lie within.
+    pub blocks: BlockRange,
+    /// Present once the command is in a fence: lives until it ends.
+    mark: Option<Arc<()>>,
     pub started: Instant,
     /// Its volume reads from a file, into memory of the pool.
     pub reads_into_pool: bool,
@@ -65,6 +70,8 @@ impl Job {
             position,
             operation,
             len,
+            blocks: blocks_of(request),
+            mark: None,
             started,
             reads_into_pool: namespace.volume.file().is_some(),
             claimed: 0,
@@ -72,6 +79,16 @@ impl Job {
             is_volatile,
             is_counted: false,
         }
+    }
+
+    /// Whether it changes blocks.
+    pub(super) fn is_change(&self) -> bool {
+        matches!(self.operation, Operation::Write | Operation::WriteZeroes | Operation::Deallocate)
+    }
+
+    /// Lives as long as the job.
+    pub(super) fn mark(&mut self) -> &Arc<()> {
+        self.mark.get_or_insert_default()
     }
 
     /// Memory that a request will take from the pool: that for the data it reads.
@@ -90,8 +107,12 @@ pub(super) enum FileWork {
 }
 
 impl Core {
-    /// Gives a request to its volume.
+    /// Gives a request to its volume, after those of older associations that it overlaps.
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
+        if lane.is_held(&job) {
+            count(lane, &mut job);
+            return self.fenced.push_back(Waiting::Start { lane: lane.key, job, request });
+        }
         job.claimed = job.bytes_to_take(&request);
         if job.claimed > 0 || self.is_long_read(&job) {
             count(lane, &mut job);
@@ -238,6 +259,21 @@ impl Driver {
                 self.core.resume_flush(group, position, task, finished);
             }
             None => log::error!("the reactor finished a file operation that nobody started"),
+        }
+    }
+}
+
+/// The smallest range that has all blocks of a request.
+fn blocks_of(request: &Request) -> BlockRange {
+    match request {
+        Request::Read { lba, blocks }
+        | Request::Write { lba, blocks, .. }
+        | Request::WriteZeroes { lba, blocks, .. } => BlockRange { lba: *lba, blocks: *blocks },
+        Request::Flush | Request::Rest(_) => BlockRange { lba: 0, blocks: 0 },
+        Request::Deallocate { ranges, .. } => {
+            let first = ranges.iter().map(|range| range.lba).min().unwrap_or(0);
+            let end = ranges.iter().map(|range| range.lba.saturating_add(range.blocks)).max().unwrap_or(0);
+            BlockRange { lba: first, blocks: end - first }
         }
     }
 }

@@ -8,12 +8,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use isolane_proto::subsystem::{AssociationId, ConnectionInfo, ControllerStatus, IoCounters};
+use isolane_proto::subsystem::{AssociationId, ConnectionInfo, ControllerStatus, Host, IoCounters};
 use isolane_proto::target::{Limits, Permit, Queue};
 use isolane_reactor::Token;
-use isolane_wire::{Nqn, SubmissionEntry};
+use isolane_wire::SubmissionEntry;
 
+use super::job::Job;
 use super::waiting::Waiting;
+use crate::fence::Fence;
 use crate::shared::{Address, Busy};
 use crate::table::Key;
 
@@ -85,18 +87,21 @@ pub(crate) enum Phase {
 pub(crate) struct Association {
     pub id: AssociationId,
     pub qid: u16,
-    pub host_nqn: Nqn,
+    pub host: Host,
     pub status: Arc<ControllerStatus>,
     pub counters: Arc<IoCounters>,
+    /// What its I/O has to come after; none once that is over.
+    pub fence: Option<Arc<Fence>>,
 }
 
-/// A Connect that waits until older connections of its host have been read and drained.
+/// A Connect that waits until older connections of its host have been read.
 pub(crate) struct Connecting {
     pub permit: Permit,
     pub entry: SubmissionEntry,
     pub data: Vec<u8>,
-    /// Cores that have not yet read what has arrived from the host.
+    /// Cores that have not yet raised their part of the fence.
     pub cores_left: usize,
+    pub fence: Arc<Fence>,
     pub until: Instant,
 }
 
@@ -165,6 +170,14 @@ impl Lane {
         self.active -= 1;
         self.volatile -= u32::from(is_volatile);
         self.busy.set(self.active, self.volatile);
+    }
+
+    /// Whether a command has to wait for changes of older associations.
+    pub(crate) fn is_held(&mut self, job: &Job) -> bool {
+        let Some(association) = &mut self.association else { return false };
+        let fence = association.fence.take_if(|fence| fence.is_over());
+        drop(fence);
+        association.fence.as_ref().is_some_and(|fence| fence.holds(job.position, job.blocks))
     }
 
     /// Whether commands wait for the lane's share of memory or output.

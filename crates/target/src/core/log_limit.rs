@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 /// When a line was written last.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LogLimit {
+pub(crate) struct LogLimit {
     last: Option<Instant>,
 }
 
 impl LogLimit {
     /// Whether a line may be written now; it must be, then. What is left out is in the counters.
-    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.last.is_none_or(|last| now.saturating_duration_since(last) >= INTERVAL);
         if is_due {
             self.last = Some(now);

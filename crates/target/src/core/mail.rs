@@ -29,11 +29,8 @@ impl Driver {
             Message::AsyncEvents { lane } => self.on_named(lane, |core, lane| core.answer_async_events(lane)),
             Message::See(unseen) => drop(unseen),
             Message::Shutdown { id, busy } => self.core.plan_shutdown(id, busy),
-            Message::ReadHost { host_nqn, reply_to } => self.begin_reading_host(&host_nqn, reply_to),
-            Message::HostRead { lane, is_settled } => {
-                self.on_lane(lane, |core, lane| core.on_host_read(lane, is_settled));
-            }
-            Message::RetryConnect { lane } => self.on_lane(lane, |core, lane| core.try_connect(lane)),
+            Message::ReadHost { host, fence, reply_to } => self.begin_reading_host(*host, fence, reply_to),
+            Message::HostRead { lane } => self.on_lane(lane, |core, lane| core.on_host_read(lane)),
             Message::Load { core, load } => self.note_load(core, load),
             Message::Depart { lane, to } => self.begin_departure(lane, to),
             Message::DepartPeer { peer, to } => self.begin_departure_of(peer, to),
@@ -63,7 +60,7 @@ impl Driver {
             // Whoever asked may have lost patience.
             let _ = asker.send(ConnectionStatus {
                 peer: lane.peer(),
-                host_nqn: association.map(|it| it.host_nqn),
+                host_nqn: association.and_then(|it| it.host.nqn),
                 qid: association.map(|it| it.qid),
                 reactor: self.core.index,
                 core: None,

@@ -13,7 +13,8 @@
 //! | [`accept`] | takes connections in and spreads them over the cores |
 //! | [`receive`] | from bytes to events of the protocol's machine |
 //! | [`command`] | which way a command goes; commands of the control path |
-//! | [`connect`] | Fabrics Connect, after what its host sent before has been read |
+//! | [`connect`] | Fabrics Connect |
+//! | [`fence`] | the order between a host's new association and its older ones |
 //! | [`io`] | I/O commands: what they ask of which volume |
 //! | [`job`] | from a volume's start of a request to the answer |
 //! | [`waiting`] | commands that want memory, or blocks that another command works on |
@@ -35,6 +36,7 @@ mod accept;
 mod close;
 mod command;
 mod connect;
+mod fence;
 mod flush;
 mod io;
 mod job;
@@ -61,11 +63,11 @@ use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
 
 pub(crate) use self::accept::Acceptor;
-use self::connect::HostReading;
+use self::fence::HostReading;
 use self::flush::{FlushGroup, Flushed, Planned};
 use self::job::{FileWork, VolumeLog};
 use self::lane::Lane;
-use self::log_limit::LogLimit;
+pub(crate) use self::log_limit::LogLimit;
 use self::memory::Memory;
 pub(crate) use self::memory::lanes_max;
 pub(crate) use self::travel::Traveller;
@@ -91,6 +93,8 @@ pub(crate) struct Core {
     /// Operations that the reactor carries out, by the number it knows them by.
     files: Table<FileWork>,
     waiting: VecDeque<Waiting>,
+    /// Commands that wait for changes of older associations.
+    fenced: VecDeque<Waiting>,
     /// Lanes with commands beyond their share of memory.
     limited: Vec<Key>,
     /// Lanes with something to send in this turn.
@@ -169,6 +173,7 @@ impl Driver {
             spare_lent: Vec::new(),
             files: Table::default(),
             waiting: VecDeque::new(),
+            fenced: VecDeque::new(),
             limited: Vec::new(),
             dirty: Vec::new(),
             stalled: VecDeque::new(),
@@ -246,8 +251,9 @@ impl Driver {
 
     /// Whether anything waits that no event brings on. Mostly not, and then a turn is short.
     fn has_more_to_see_to(&self) -> bool {
-        let Core { waiting, limited, stalled, planned, flushed, .. } = &self.core;
+        let Core { waiting, fenced, limited, stalled, planned, flushed, .. } = &self.core;
         !(waiting.is_empty()
+            && fenced.is_empty()
             && limited.is_empty()
             && stalled.is_empty()
             && self.readings.is_empty()
@@ -260,6 +266,7 @@ impl Driver {
         self.admit_limited();
         self.resume_stalled();
         self.read_hosts();
+        self.see_to_fenced();
         self.see_to_flushes();
     }
 
@@ -302,7 +309,8 @@ impl Driver {
     /// When the next turn must begin, even if nothing happens.
     fn deadline(&self) -> Option<Instant> {
         let now = self.core.now;
-        if !self.core.dirty.is_empty() || !self.readings.is_empty() || !self.core.ended.is_empty() {
+        let is_reading = self.readings.iter().any(|reading| !reading.is_late());
+        if !self.core.dirty.is_empty() || is_reading || !self.core.ended.is_empty() {
             return Some(now);
         }
         if !self.core.waiting.is_empty() {
@@ -311,6 +319,8 @@ impl Driver {
         let is_watching = !self.core.limited.is_empty()
             || !self.core.stalled.is_empty()
             || !self.core.planned.is_empty()
+            || !self.core.fenced.is_empty()
+            || !self.readings.is_empty()
             || self.stop.is_some();
         if is_watching {
             return Some(now + WATCH);

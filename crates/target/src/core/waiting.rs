@@ -75,18 +75,13 @@ impl Core {
         }
     }
 
-    /// Whether a command of a lane that changes blocks has all of its data and has not reached its volume
-    /// yet.
-    pub(super) fn has_unstarted_change(&self, lane: Key) -> bool {
-        self.waiting.iter().any(|waiting| match waiting {
-            Waiting::Start { lane: it, request, .. } => *it == lane && request.is_change(),
-            Waiting::Data { .. } | Waiting::Flush { .. } => false,
-        })
-    }
-
     /// Gives up everything that waits for a lane which has ended: it will not be started any more.
     pub(super) fn cancel_waiting(&mut self, lane: &mut Lane) {
-        for waiting in std::mem::take(&mut lane.beyond_share).into_iter().flatten() {
+        let is_its = |waiting: &Waiting| waiting.lane() == Some(lane.key);
+        let (fenced, others): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.fenced).into_iter().partition(is_its);
+        self.fenced = others;
+        for waiting in std::mem::take(&mut lane.beyond_share).into_iter().flatten().chain(fenced) {
             self.cancel(lane, waiting, false);
         }
         if !self.waiting.iter().any(|waiting| waiting.lane() == Some(lane.key)) {

@@ -84,19 +84,45 @@ fn loss_of_the_admin_connection_ends_the_association_after_its_last_io() {
 }
 
 #[test]
-fn the_same_host_waits_until_writes_of_its_old_path_have_ended() {
+fn admits_a_host_whose_old_association_still_ends() {
     let mut world = World::new();
     let old = world.ready();
     world.io_queue(old, 1).unwrap();
     world.drop_queue(old, 0);
-    assert_eq!(world.connect(&MockConnect::admin()).err(), Some(Refusal::Wait));
-    let mut other = MockConnect::admin();
-    other.data.hostid = [9; 16];
-    assert!(world.connect(&other).is_ok(), "another host need not wait");
-
-    world.drop_queue(old, 1);
     let new = world.connect(&MockConnect::admin()).unwrap().id;
     assert_ne!(new.cntlid, old.cntlid);
+}
+
+#[test]
+fn names_the_host_to_drain_only_for_admitted_admin_connects_to_the_nvm_subsystem() {
+    let mut config = config();
+    config.subsystem.allowed_hosts = Some(vec![Nqn::new(HOSTNQN).unwrap()]);
+    let mut world = World::with(config);
+    let id = world.ready();
+    let host = |world: &World, connect: &MockConnect| {
+        world.port.host_to_drain(&connect.command.entry(), &connect.data.encode())
+    };
+    let admin = MockConnect::admin();
+    let named = host(&world, &admin).unwrap();
+    assert_eq!((named.nqn, named.hostid), (Some(Nqn::new(HOSTNQN).unwrap()), admin.data.hostid));
+    let mut elsewhere = MockConnect::admin();
+    elsewhere.data.subnqn = Nqn::new("nqn.2014-08.org.example:elsewhere").unwrap().into();
+    let mut refused = MockConnect::admin();
+    refused.data.hostnqn = Nqn::new("nqn.2014-08.org.example:stranger").unwrap().into();
+    for connect in [MockConnect::discovery(), MockConnect::io(id, 1), elsewhere, refused] {
+        assert_eq!(host(&world, &connect), None, "{connect:?}");
+    }
+}
+
+#[test]
+fn compares_hosts_by_identifier_if_either_has_no_name() {
+    let host =
+        |name: Option<&str>, id| Host { nqn: name.map(|name| Nqn::new(name).unwrap()), hostid: [id; 16] };
+    let (a, b) = (Some("nqn.2014-08.org.example:a"), Some("nqn.2014-08.org.example:b"));
+    assert!(host(a, 1).may_be(&host(a, 2)));
+    assert!(!host(a, 1).may_be(&host(b, 1)));
+    assert!(host(None, 1).may_be(&host(a, 1)) && host(a, 1).may_be(&host(None, 1)));
+    assert!(!host(None, 1).may_be(&host(None, 2)) && !host(a, 1).may_be(&host(None, 2)));
 }
 
 #[test]

@@ -63,10 +63,28 @@ fn a_subsystem_name_that_is_unknown_or_no_name_is_told_by_its_offset() {
 
 #[test]
 fn a_host_name_without_a_nul_is_told_by_its_offset() {
-    for hostnqn in [NqnField([b'n'; 256]), NqnField([0; 256])] {
+    for hostnqn in [NqnField([b'n'; 256]), NqnField([0xff; 256])] {
         let connect = spoilt(|connect| connect.data.hostnqn = hostnqn);
         assert_rejects(&connect, ConnectRejection::Data(512));
     }
+}
+
+#[test]
+fn admits_an_empty_host_name_unless_only_some_are_allowed() {
+    let unnamed = spoilt(|connect| connect.data.hostnqn = NqnField::EMPTY);
+    let mut world = World::new();
+    let admin = world.connect(&unnamed).unwrap();
+    assert_eq!((admin.host.nqn, admin.host.hostid), (None, unnamed.data.hostid));
+    world.set_cc(admin.id, Cc::enabled());
+    let mut io = MockConnect::io(admin.id, 1);
+    assert_eq!(rejected(world.connect(&io)), ConnectRejection::Data(512).completion().into());
+    io.data.hostnqn = NqnField::EMPTY;
+    assert!(world.connect(&io).is_ok());
+
+    let mut config = config();
+    config.subsystem.allowed_hosts = Some(vec![Nqn::new(HOSTNQN).unwrap()]);
+    let mut world = World::with(config);
+    assert_eq!(rejected(world.connect(&unnamed)), refused(Status::CONNECT_INVALID_HOST));
 }
 
 #[test]

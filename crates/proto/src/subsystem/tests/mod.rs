@@ -168,7 +168,7 @@ impl World {
 }
 
 /// A Connect to be spoilt by the test.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct MockConnect {
     command: ConnectCommand,
     data: ConnectData,
@@ -215,7 +215,7 @@ fn completion(action: Action) -> Completion {
 
 fn rejected(result: Result<Connected, Refusal>) -> Completion {
     match result.map(|connected| connected.id) {
-        Err(Refusal::Rejected(completion)) => completion,
+        Err(Refusal(completion)) => completion,
         other => panic!("not rejected: {other:?}"),
     }
 }

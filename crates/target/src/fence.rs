@@ -1,0 +1,126 @@
+//! The unfinished changes of a host's older associations, which commands of its new association come after.
+//!
+//! How a fence is raised and observed is described in [`core::fence`](crate::core). Its lock is taken only
+//! while it stands: an association without one costs a command one comparison.
+
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
+
+use isolane_volume::BlockRange;
+use parking_lot::{Mutex, MutexGuard};
+
+/// The commands of older associations that the I/O of a new one has to come after.
+///
+/// Invariant: a command that was let through once would be let through later. Changes are entered before the
+/// connection that they came on counts as read.
+#[derive(Debug, Default)]
+pub(crate) struct Fence {
+    /// Older connections that have not been read to their end.
+    unread: AtomicUsize,
+    changes: Mutex<Vec<Change>>,
+}
+
+/// An unfinished change of an older association.
+#[derive(Debug)]
+struct Change {
+    /// Position of its namespace.
+    position: usize,
+    blocks: BlockRange,
+    /// Lives as long as the change is unfinished.
+    mark: Weak<()>,
+}
+
+impl Fence {
+    /// Whether a command on these blocks has to wait.
+    pub(crate) fn holds(&self, position: usize, blocks: BlockRange) -> bool {
+        if blocks.blocks == 0 {
+            return false;
+        }
+        if self.unread.load(Ordering::Acquire) > 0 {
+            return true;
+        }
+        self.unfinished().iter().any(|change| change.position == position && overlap(change.blocks, blocks))
+    }
+
+    /// Whether nothing will ever wait for it again.
+    pub(crate) fn is_over(&self) -> bool {
+        self.unread.load(Ordering::Acquire) == 0 && self.unfinished().is_empty()
+    }
+
+    fn unfinished(&self) -> MutexGuard<'_, Vec<Change>> {
+        let mut changes = self.changes.lock();
+        changes.retain(|change| change.mark.strong_count() > 0);
+        // What the core of a finished change did before it dropped the mark has happened before.
+        fence(Ordering::Acquire);
+        changes
+    }
+
+    /// Older connections are to be read.
+    pub(crate) fn add_unread(&self, connections: usize) {
+        self.unread.fetch_add(connections, Ordering::AcqRel);
+    }
+
+    /// Whether so many more changes may be entered.
+    pub(crate) fn has_room(&self, changes: usize) -> bool {
+        self.unfinished().len() + changes <= CHANGES_MAX
+    }
+
+    /// Enters the changes of some connections that have been read.
+    pub(crate) fn enter(&self, changes: &[(usize, BlockRange, Arc<()>)], connections: usize) {
+        self.changes.lock().extend(changes.iter().map(|(position, blocks, mark)| Change {
+            position: *position,
+            blocks: *blocks,
+            mark: Arc::downgrade(mark),
+        }));
+        self.unread.fetch_sub(connections, Ordering::AcqRel);
+    }
+}
+
+fn overlap(one: BlockRange, other: BlockRange) -> bool {
+    one.lba < other.lba.saturating_add(other.blocks) && other.lba < one.lba.saturating_add(one.blocks)
+}
+
+/// Changes that one fence names.
+const CHANGES_MAX: usize = 1 << 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FROM_10_TO_19: BlockRange = BlockRange { lba: 10, blocks: 10 };
+
+    #[test]
+    fn holds_what_overlaps_a_change_until_it_has_ended() {
+        let (fence, mark) = (Fence::default(), Arc::new(()));
+        fence.add_unread(1);
+        fence.enter(&[(1, FROM_10_TO_19, Arc::clone(&mark))], 1);
+        let holds = |position, lba, blocks| fence.holds(position, BlockRange { lba, blocks });
+        assert!(holds(1, 0, 11) && holds(1, 19, 1) && holds(1, 12, 2) && holds(1, 0, u64::MAX));
+        assert!(!holds(1, 0, 10) && !holds(1, 20, 5) && !holds(0, 10, 10) && !holds(1, 15, 0));
+        assert!(!fence.is_over());
+        drop(mark);
+        assert!(fence.is_over() && !holds(1, 12, 2));
+    }
+
+    #[test]
+    fn holds_everything_while_a_connection_is_unread() {
+        let fence = Fence::default();
+        fence.add_unread(2);
+        fence.enter(&[], 1);
+        assert!(fence.holds(0, FROM_10_TO_19) && !fence.is_over());
+        assert!(!fence.holds(0, BlockRange { lba: 0, blocks: 0 }), "a Flush touches no block");
+        fence.enter(&[], 1);
+        assert!(!fence.holds(0, FROM_10_TO_19) && fence.is_over());
+    }
+
+    #[test]
+    fn names_a_bounded_number_of_changes() {
+        let (fence, mark) = (Fence::default(), Arc::new(()));
+        let changes: Vec<_> = (0..CHANGES_MAX).map(|_| (0, FROM_10_TO_19, Arc::clone(&mark))).collect();
+        assert!(fence.has_room(changes.len()));
+        fence.enter(&changes, 0);
+        assert!(!fence.has_room(1));
+        drop((changes, mark));
+        assert!(fence.has_room(1));
+    }
+}
