@@ -39,14 +39,17 @@ impl Wishes {
 
 /// Makes SIGINT and SIGTERM remove a file and end the process.
 pub fn remove_at_end(path: PathBuf) -> Result<(), Failure> {
+    at_signal(move |signal| {
+        // It may have its final name by now.
+        let _ = std::fs::remove_file(&path);
+        std::process::exit(128 + signal);
+    })
+}
+
+/// Calls `act` in a thread at the first SIGINT or SIGTERM.
+pub fn at_signal(act: impl FnOnce(i32) + Send + 'static) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
-    std::thread::spawn(move || {
-        if let Some(signal) = signals.forever().next() {
-            // It may have its final name by now.
-            let _ = std::fs::remove_file(&path);
-            std::process::exit(128 + signal);
-        }
-    });
+    std::thread::spawn(move || signals.forever().next().map(act));
     Ok(())
 }
 

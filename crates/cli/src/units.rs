@@ -23,6 +23,12 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds_each).map_err(|_| format!("`{text}` is too long"))
 }
 
+/// Parses a time that is not 0.
+pub fn parse_time_above_zero(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    if time.is_zero() { Err("0 is no time: write for example 10s".into()) } else { Ok(time) }
+}
+
 /// Parses a time that is far from a second, so that one without a unit is a mistake.
 pub fn parse_time_with_unit(text: &str) -> Result<Duration, String> {
     match text.ends_with(|c: char| c.is_ascii_digit() || c == '.')

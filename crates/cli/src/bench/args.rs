@@ -10,7 +10,7 @@ use super::beside::Beside;
 use super::hold::parse_hold;
 use super::threads::ThreadArgs;
 use crate::remote::{HostArgs, ModeArg};
-use crate::units::{parse_bytes, parse_time};
+use crate::units::{parse_bytes, parse_time, parse_time_above_zero};
 
 /// Measure a volume, or check it with patterns
 ///
@@ -22,6 +22,9 @@ use crate::units::{parse_bytes, parse_time};
 /// page then, and fast at reads, because all of it is one page of zeroes. A fresh memory volume, or a sparse
 /// file, is therefore written once before it is measured: `--rw write --bs 1m --time 10s`, or longer for a
 /// large one; `--size` makes it small.
+///
+/// Ctrl-C ends the measurement and prints the results so far. A target that is away when the time is over is not
+/// waited for: the operations in flight count as errors, and the exit status is 1.
 ///
 /// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw, as --rw and as --beside, and --verify need
 /// a volume without data worth keeping.
@@ -54,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_bytes)]
     pub bs: u64,
     /// Operations in flight on each lane; at most the queue's entries - 1
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, visible_alias = "iodepth", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     pub depth: u16,
     /// Lanes of the default class; each is one connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
@@ -77,9 +80,16 @@ pub struct Args {
     /// What the host does while it waits
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
     pub mode: ModeArg,
-    /// How long to measure, as 500ms, 10s or 2m
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    /// How long to measure, as 500ms, 10s or 2m. With --verify a target that went away is waited for as long as
+    /// --reconnect allows
+    #[arg(long, visible_alias = "runtime", value_name = "TIME", default_value = "10s", value_parser = parse_time_above_zero)]
     pub time: Duration,
+    /// Run this long before the measurement starts
+    #[arg(long, visible_alias = "ramp-time", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = parse_time)]
+    pub warm_up: Duration,
+    /// Start at most N operations a second, on all lanes and threads together (default: no limit)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
     /// Use only this much of the volume, from its start (default: all of it)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub size: Option<u64>,

@@ -7,18 +7,22 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use isolane_host::{Client, Completion, Request, RequestError, Wait};
+use isolane_host::{Client, Completion, Request, Wait};
 use isolane_memory::Buffer;
 
 use super::lanes::Lanes;
+use super::pace::Pace;
 use super::plan::{Direction, Plan};
-use super::tally::Tally;
+use super::tally::Tallies;
 use super::verifier::{Verdict, Verifier};
 use crate::failure::Failure;
 use crate::units::show_bytes;
 
 /// How often the live line changes.
 const LIVE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long operations in flight may take when the time is over.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How many slots are tried for one that no operation is on, with `--verify`.
 const SLOT_TRIES: usize = 64;
@@ -40,20 +44,22 @@ pub struct Driver<'a> {
 struct Stream {
     plan: Plan,
     lanes: Lanes,
-    tally: Tally,
+    tally: Tallies,
     idle: Vec<usize>,
 }
 
 /// The figures of the measured phase.
 pub struct Measured {
     /// Those of the plan.
-    pub tally: Tally,
+    pub tally: Tallies,
     /// Those of what went on beside it.
-    pub beside: Option<Tally>,
+    pub beside: Option<Tallies>,
     /// How long it took.
     pub elapsed: Duration,
     /// What reading back found.
     pub verdict: Verdict,
+    /// Why not all of it was read back.
+    pub read_back: Result<(), Failure>,
 }
 
 /// One of the operations that may be in flight.
@@ -70,7 +76,7 @@ struct Operation {
 /// Where the next operations of a phase come from.
 enum Source<'s> {
     /// The plan, until the time is over.
-    Plan { until: Instant },
+    Plan(&'s mut Pace),
     /// Exactly these slots.
     Slots { direction: Direction, slots: &'s mut dyn Iterator<Item = u64> },
 }
@@ -91,7 +97,7 @@ impl<'a> Driver<'a> {
             let count = lanes.operations(plan.kind, plan.depth);
             operations.extend((0..count).map(|index| Operation::idle(stream, lanes.own(index), &plan)));
             let idle = (first..first + count).rev().collect();
-            streams.push(Stream { plan, lanes, tally: Tally::new()?, idle });
+            streams.push(Stream { plan, lanes, tally: Tallies::new()?, idle });
         }
         Ok(Driver {
             client,
@@ -114,50 +120,57 @@ impl<'a> Driver<'a> {
         let mut slots = 0..self.streams[0].plan.slots;
         self.run(&mut Source::Slots { direction: Direction::Write, slots: &mut slots }, false)?;
         self.reject_failures("writing the patterns")?;
-        self.streams[0].tally = Tally::new()?;
+        self.streams[0].tally = Tallies::new()?;
         Ok(())
     }
 
-    /// Runs the plan for `time`.
-    pub fn measure(&mut self, time: Duration, live: bool) -> Result<(), Failure> {
+    /// Runs the plan at this pace, after its warm-up.
+    pub fn measure(&mut self, pace: &mut Pace, live: bool) -> Result<(), Failure> {
         let started = Instant::now();
-        let until = started
-            .checked_add(time)
-            .ok_or_else(|| Failure::new("--time is too long", "no clock goes so far"))?;
-        self.run(&mut Source::Plan { until }, live)?;
-        self.elapsed = started.elapsed();
+        self.run(&mut Source::Plan(pace), live)?;
+        let now = Instant::now();
+        self.elapsed = now - if now > pace.from { pace.from } else { started };
         Ok(())
     }
 
     /// With `--verify`: reads back everything that was written. Gives the figures of the measured phase.
-    pub fn finish(mut self) -> Result<Measured, Failure> {
-        let tally = std::mem::replace(&mut self.streams[0].tally, Tally::new()?);
-        if let Some(verifier) = &self.verifier {
+    /// Reads nothing if it was stopped by a signal.
+    pub fn finish(mut self, is_stopped: bool) -> Result<Measured, Failure> {
+        let tally = std::mem::replace(&mut self.streams[0].tally, Tallies::new()?);
+        let mut read_back = Ok(());
+        if let Some(verifier) = self.verifier.as_ref().filter(|_| !is_stopped) {
             let slots: Vec<u64> = verifier.ledger.judged_slots().map(u64::from).collect();
             let mut slots = slots.into_iter();
             self.run(&mut Source::Slots { direction: Direction::Read, slots: &mut slots }, false)?;
-            self.reject_failures("reading back what was written")?;
+            read_back = self.reject_failures("reading back the data written");
         }
         let verdict = self.verifier.map(Verifier::into_verdict).unwrap_or_default();
         let beside = self.streams.into_iter().nth(1).map(|stream| stream.tally);
-        Ok(Measured { tally, beside, elapsed: self.elapsed, verdict })
+        Ok(Measured { tally, beside, elapsed: self.elapsed, verdict, read_back })
     }
 
     /// One phase: until the source runs dry and nothing is in flight.
     fn run(&mut self, source: &mut Source<'_>, live: bool) -> Result<(), Failure> {
         let mut line = live.then(LiveLine::new);
+        let mut is_warm = false;
         let mut now = Instant::now();
         let mut now_ns = self.ns_of(now);
         loop {
             self.submit_idle(source, now, now_ns);
-            if self.streams.iter().map(|stream| stream.idle.len()).sum::<usize>() == self.operations.len() {
+            let idle: usize = self.streams.iter().map(|stream| stream.idle.len()).sum();
+            if idle == self.operations.len() && (self.client.is_over() || source.is_over(now)) {
                 break;
             }
-            self.client.turn(&mut self.completions, Wait::Forever);
+            if self.gives_up(source, now) {
+                self.fail_unfinished();
+                break;
+            }
+            self.client.turn(&mut self.completions, source.wait(now, idle > 0));
             // What follows on a completion starts when that was seen: one look at the clock for both.
             now = Instant::now();
             now_ns = self.ns_of(now);
-            self.account(now_ns)?;
+            self.account(now_ns);
+            self.end_warm_up(source, now, &mut is_warm)?;
             if let Some(line) = &mut line {
                 line.show(now, &self.streams[0].tally);
             }
@@ -180,10 +193,17 @@ impl<'a> Driver<'a> {
 
     /// The next operation; with `--verify` on a slot that no other operation is on.
     fn next(&mut self, source: &mut Source<'_>, stream: usize, now: Instant) -> Option<(Direction, u64)> {
+        if self.client.is_over() {
+            return None;
+        }
+        if let Source::Plan(pace) = source
+            && (pace.is_over(now) || stream == 0 && !pace.start(now))
+        {
+            return None;
+        }
         let plan = &mut self.streams[stream].plan;
         match source {
-            Source::Plan { until } if now >= *until => None,
-            Source::Plan { .. } => match &mut self.verifier {
+            Source::Plan(_) => match &mut self.verifier {
                 None => Some(plan.next()),
                 Some(verifier) => {
                     (0..SLOT_TRIES).map(|_| plan.next()).find(|&(_, slot)| verifier.ledger.begin(slot as u32))
@@ -222,20 +242,20 @@ impl<'a> Driver<'a> {
         time.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
-    fn account(&mut self, now_ns: u64) -> Result<(), Failure> {
+    fn account(&mut self, now_ns: u64) {
         let mut completions = std::mem::take(&mut self.completions);
         for completion in &mut completions {
-            self.complete(completion, now_ns)?;
+            self.complete(completion, now_ns);
         }
         completions.clear();
         self.completions = completions;
-        Ok(())
     }
 
-    fn complete(&mut self, completion: &mut Completion, now_ns: u64) -> Result<(), Failure> {
+    fn complete(&mut self, completion: &mut Completion, now_ns: u64) {
         let index = completion.tag as usize;
         let operation = &mut self.operations[index];
         let Stream { plan, tally, idle, .. } = &mut self.streams[operation.stream];
+        let tally = tally.of(operation.direction);
         match &completion.result {
             Ok(()) => tally.completed(now_ns - operation.started_ns, plan.slot_bytes),
             Err(error) => tally.failed(error),
@@ -246,11 +266,39 @@ impl<'a> Driver<'a> {
         }
         operation.buffer = completion.buffer.take();
         idle.push(index);
-        match &completion.result {
-            Err(error @ (RequestError::Lost(_) | RequestError::Closed)) => {
-                Err(Failure::new("the volume is lost", error))
+    }
+
+    /// At the end of the warm-up: forgets its figures.
+    fn end_warm_up(&mut self, source: &Source<'_>, now: Instant, is_warm: &mut bool) -> Result<(), Failure> {
+        match source {
+            Source::Plan(pace) if !*is_warm && now >= pace.from => {
+                *is_warm = true;
+                self.streams
+                    .iter_mut()
+                    .try_for_each(|stream| Tallies::new().map(|tally| stream.tally = tally))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Whether the time is over and the target does not answer. A verifying run waits for one that comes back.
+    fn gives_up(&self, source: &Source<'_>, now: Instant) -> bool {
+        match source {
+            Source::Plan(pace) if pace.is_over(now) && (self.verifier.is_none() || pace.is_stopped()) => {
+                !self.client.is_up() || now >= pace.until + GRACE
+            }
+            _ => false,
+        }
+    }
+
+    /// Counts the operations in flight as errors.
+    fn fail_unfinished(&mut self) {
+        let mut in_flight = vec![true; self.operations.len()];
+        self.streams.iter().flat_map(|stream| &stream.idle).for_each(|&index| in_flight[index] = false);
+        let why =
+            if self.client.is_up() { "the target did not complete it in time" } else { "the target is away" };
+        for (operation, _) in self.operations.iter().zip(in_flight).filter(|(_, in_flight)| *in_flight) {
+            self.streams[operation.stream].tally.of(operation.direction).failed(&why);
         }
     }
 
@@ -267,6 +315,28 @@ impl<'a> Driver<'a> {
             if let Some(bytes) = operation.buffer.as_mut().and_then(Buffer::as_mut_slice) {
                 fastrand::fill(bytes);
             }
+        }
+    }
+}
+
+impl Source<'_> {
+    /// Whether it has nothing more when everything is idle.
+    fn is_over(&self, now: Instant) -> bool {
+        match self {
+            Source::Plan(pace) => pace.is_over(now),
+            Source::Slots { .. } => true,
+        }
+    }
+
+    /// How long to wait for completions; `may_start`: operations are idle.
+    fn wait(&self, now: Instant, may_start: bool) -> Wait {
+        match self {
+            Source::Plan(pace) if pace.is_over(now) => Wait::Until(now + GRACE / 100),
+            Source::Plan(pace) => {
+                let next = pace.next().filter(|_| may_start);
+                Wait::Until(next.map_or(pace.until, |next| next.min(pace.until)))
+            }
+            Source::Slots { .. } => Wait::Forever,
         }
     }
 }
@@ -310,7 +380,7 @@ impl LiveLine {
         LiveLine { started: now, shown: now, operations: 0, bytes: 0 }
     }
 
-    fn show(&mut self, now: Instant, tally: &Tally) {
+    fn show(&mut self, now: Instant, tally: &Tallies) {
         let since = now - self.shown;
         if since < LIVE_INTERVAL {
             return;

@@ -1,6 +1,6 @@
 //! `isolane bench`: measure a volume, or check it with patterns.
 //!
-//! [`args`] has the arguments, their checks are here; [`plan`] says what is done next, [`driver`] does it,
+//! [`args`] has the arguments, their checks are here; [`plan`] says what is done next and [`pace`] when, [`driver`] does it,
 //! [`ledger`] and [`pattern`] judge what comes back, [`report`] sums it up, [`workload`] says how it was
 //! asked for and [`place`] where it was.
 
@@ -10,6 +10,7 @@ mod driver;
 mod hold;
 mod lanes;
 mod ledger;
+mod pace;
 mod pattern;
 mod place;
 mod plan;
@@ -22,6 +23,8 @@ mod workload;
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use isolane_host::{BlockingVolume, Class, Classes, Cores, NamespaceInfo, Options, Uri};
@@ -29,16 +32,18 @@ use isolane_host::{BlockingVolume, Class, Classes, Cores, NamespaceInfo, Options
 use crate::failure::{Context, Failure};
 use crate::output;
 use crate::remote;
+use crate::signals;
 
 pub use args::Args;
 use args::{ClassArg, Rw};
 use beside::Beside;
 use driver::Driver;
 use lanes::Lanes;
+use pace::Pace;
 use place::{Placement, ThreadPlace};
 use plan::{Kind, Plan};
 use report::Report;
-use tally::Tally;
+use tally::Tallies;
 use verifier::Verdict;
 use workload::Workload;
 
@@ -66,6 +71,8 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     }
     check_hold(args, &uri)?;
     let mut client = remote::connect(&uri, options(args)?)?;
+    let waker = client.waker();
+    let stopped = stop_at_signal(move || waker.wake())?;
     let plan = plan(args, client.namespace(), args.seed)?;
     check_json(args.json.as_deref())?;
     let beside = args.beside.map(|beside| beside_plan(args, &beside, client.namespace())).transpose()?;
@@ -75,16 +82,19 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     let beside = beside.map(|plan| (plan, lanes(None)));
     let mut driver = Driver::new(&mut client, plan, beside, args.verify, args.fua)?;
     driver.prepare()?;
-    driver.measure(args.time, live_line(args))?;
-    let measured = driver.finish()?;
+    let mut pace = Pace::new(args, 1, &stopped)?;
+    driver.measure(&mut pace, live_line(args))?;
+    let measured = driver.finish(pace.is_stopped())?;
     let tally = &measured.tally;
     let workload = Workload::new(args, granted, &Cores::default());
-    let mut report = tally.report(measured.elapsed, &measured.verdict, workload);
-    report.beside = measured.beside.as_ref().map(|tally| tally.stream_report(measured.elapsed));
+    let mut report = tally.report(measured.elapsed, &measured.verdict, workload)?;
+    let beside = measured.beside.as_ref().map(Tallies::sum).transpose()?;
+    report.beside = beside.map(|tally| tally.stream_report(measured.elapsed));
     let placement = Placement::new(vec![ThreadPlace::here()], &client.connections());
     report.placement = Some(placement.at(client.engine()));
     show(args, &report)?;
     measured.verdict.into_result()?;
+    measured.read_back?;
     measured.beside.iter().chain([tally]).try_for_each(reject_errors)
 }
 
@@ -110,14 +120,28 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
     let granted = workload::granted(&volume.connections()).unwrap_or(volume.info().negotiated.lanes);
     warn_of_cores_without_lanes(&cores, granted);
     let plans = plans.into_iter().zip(args.threads.homes()).collect();
-    let measured = threads::measure(&volume, plans, args.time, args.fua)?;
+    let pace = Pace::new(args, threads, &stop_at_signal(|| {})?)?;
+    let measured = threads::measure(&volume, plans, &pace, args.fua)?;
     let workload = Workload::new(args, granted, &cores);
-    let mut report = measured.tally.report(measured.elapsed, &Verdict::default(), workload);
+    let mut report = measured.tally.report(measured.elapsed, &Verdict::default(), workload)?;
     let placement = Placement::new(measured.places, &volume.connections());
     report.placement = Some(placement.at(volume.engine()));
     volume.close();
     show(args, &report)?;
     reject_errors(&measured.tally)
+}
+
+/// A flag that the first SIGINT or SIGTERM sets; the next one ends the process.
+fn stop_at_signal(wake: impl Fn() + Send + 'static) -> Result<Arc<AtomicBool>, Failure> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stopped);
+    signals::at_signal(move |_| {
+        // Without it the measurement ends as well.
+        let _ = signals::end_at_next_signal();
+        flag.store(true, Ordering::Relaxed);
+        wake();
+    })?;
+    Ok(stopped)
 }
 
 fn warn_of_cores_without_lanes(cores: &Cores, granted: Classes) {
@@ -130,7 +154,7 @@ fn warn_of_cores_without_lanes(cores: &Cores, granted: Classes) {
     }
 }
 
-fn reject_errors(tally: &Tally) -> Result<(), Failure> {
+fn reject_errors(tally: &Tallies) -> Result<(), Failure> {
     match tally.errors() {
         0 => Ok(()),
         count => Err(Failure::new(format!("{count} operations failed"), driver_error(tally))),
@@ -145,7 +169,7 @@ fn pin(core: usize) -> Result<(), Failure> {
     })
 }
 
-fn driver_error(tally: &Tally) -> String {
+fn driver_error(tally: &Tallies) -> String {
     tally.first_error().unwrap_or("no reason was given").to_owned()
 }
 

@@ -30,6 +30,12 @@ pub struct Report {
     pub seconds: f64,
     /// How it was asked for.
     pub workload: Workload,
+    /// Reads alone, if there are writes as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read: Option<StreamReport>,
+    /// Writes alone, if there are reads as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write: Option<StreamReport>,
     /// What went on beside it, with `--beside`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<StreamReport>,
@@ -38,7 +44,7 @@ pub struct Report {
     pub placement: Option<Placement>,
 }
 
-/// What the operations of `--beside` are summed up to.
+/// The result of some of the operations: reads, writes, or those of `--beside`.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamReport {
     /// Completed operations a second.
@@ -106,14 +112,8 @@ impl Report {
             self.mib_per_s,
             self.latency_us.to_text(),
         );
-        if let Some(StreamReport { iops, mib_per_s, latency_us, errors }) = &self.beside {
-            text.push_str(&format!(
-                "beside it\nIOPS       {iops:>12.0}\nMiB/s      {mib_per_s:>12.1}\n{}",
-                latency_us.to_text()
-            ));
-            if *errors > 0 {
-                text.push_str(&format!("errors     {errors:>12}\n"));
-            }
+        for (name, part) in [("reads", &self.read), ("writes", &self.write), ("beside it", &self.beside)] {
+            text += &part.as_ref().map_or(String::new(), |part| part.to_text(name));
         }
         if self.verified_blocks > 0 {
             text.push_str(&format!(
@@ -128,21 +128,31 @@ impl Report {
     }
 }
 
+impl StreamReport {
+    fn to_text(&self, name: &str) -> String {
+        let StreamReport { iops, mib_per_s, latency_us, errors } = self;
+        let latency = latency_us.to_text();
+        let text = format!("{name}\nIOPS       {iops:>12.0}\nMiB/s      {mib_per_s:>12.1}\n{latency}");
+        if *errors > 0 { format!("{text}errors     {errors:>12}\n") } else { text }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::super::tally::Tally;
+    use super::super::plan::Direction;
+    use super::super::tally::Tallies;
     use super::super::verifier::Verdict;
     use super::*;
 
     fn report() -> Report {
-        let mut tally = Tally::new().unwrap();
+        let mut tallies = Tallies::new().unwrap();
         for us in 1..=100 {
-            tally.completed(us * 1000, 4096);
+            tallies.of(Direction::Read).completed(us * 1000, 4096);
         }
         let workload = crate::bench::workload::tests::workload();
-        tally.report(Duration::from_secs(2), &Verdict::default(), workload)
+        tallies.report(Duration::from_secs(2), &Verdict::default(), workload).unwrap()
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::plan::Direction;
 use super::report::{LatencyUs, Report, StreamReport};
 use super::verifier::Verdict;
 use super::workload::Workload;
@@ -82,25 +83,7 @@ impl Tally {
         self.errors
     }
 
-    /// The sum of the run.
-    pub fn report(&self, elapsed: Duration, verdict: &Verdict, workload: Workload) -> Report {
-        let seconds = elapsed.as_secs_f64().max(f64::EPSILON);
-        Report {
-            iops: self.operations() as f64 / seconds,
-            mib_per_s: self.bytes as f64 / f64::from(1 << 20) / seconds,
-            latency_us: LatencyUs::of(&self.latencies()),
-            errors: self.errors,
-            verified_blocks: verdict.blocks_checked(),
-            verify_errors: verdict.errors(),
-            operations: self.operations(),
-            seconds,
-            workload,
-            beside: None,
-            placement: None,
-        }
-    }
-
-    /// The sum of what went on beside a run.
+    /// Rates and latencies.
     pub fn stream_report(&self, elapsed: Duration) -> StreamReport {
         let seconds = elapsed.as_secs_f64().max(f64::EPSILON);
         StreamReport {
@@ -109,6 +92,82 @@ impl Tally {
             latency_us: LatencyUs::of(&self.latencies()),
             errors: self.errors,
         }
+    }
+}
+
+/// Counts and latencies of one run, by direction.
+pub struct Tallies([Tally; 2]);
+
+impl Tallies {
+    /// Nothing counted yet.
+    pub fn new() -> Result<Self, Failure> {
+        Ok(Tallies([Tally::new()?, Tally::new()?]))
+    }
+
+    /// Those of one direction.
+    #[inline]
+    pub fn of(&mut self, direction: Direction) -> &mut Tally {
+        &mut self.0[usize::from(direction == Direction::Write)]
+    }
+
+    /// Adds what another thread counted.
+    pub fn add(&mut self, other: &Tallies) -> Result<(), Failure> {
+        self.0.iter_mut().zip(&other.0).try_for_each(|(mine, theirs)| mine.add(theirs))
+    }
+
+    /// Reads and writes together.
+    pub fn sum(&self) -> Result<Tally, Failure> {
+        let mut sum = Tally::new()?;
+        self.0.iter().try_for_each(|tally| sum.add(tally))?;
+        Ok(sum)
+    }
+
+    /// Operations that succeeded so far.
+    pub fn operations(&self) -> u64 {
+        self.0.iter().map(Tally::operations).sum()
+    }
+
+    /// Bytes moved so far.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(Tally::bytes).sum()
+    }
+
+    /// Operations that failed so far.
+    pub fn errors(&self) -> u64 {
+        self.0.iter().map(Tally::errors).sum()
+    }
+
+    /// Why the first failed operation failed.
+    pub fn first_error(&self) -> Option<&str> {
+        self.0.iter().find_map(Tally::first_error)
+    }
+
+    /// The result of the run; reads and writes also apart if there are both.
+    pub fn report(
+        &self,
+        elapsed: Duration,
+        verdict: &Verdict,
+        workload: Workload,
+    ) -> Result<Report, Failure> {
+        let sum = self.sum()?;
+        let StreamReport { iops, mib_per_s, latency_us, errors } = sum.stream_report(elapsed);
+        let is_mixed = self.0.iter().all(|tally| tally.operations() + tally.errors() > 0);
+        let [read, write] = self.0.each_ref().map(|tally| is_mixed.then(|| tally.stream_report(elapsed)));
+        Ok(Report {
+            iops,
+            mib_per_s,
+            latency_us,
+            errors,
+            verified_blocks: verdict.blocks_checked(),
+            verify_errors: verdict.errors(),
+            operations: sum.operations(),
+            seconds: elapsed.as_secs_f64().max(f64::EPSILON),
+            workload,
+            read,
+            write,
+            beside: None,
+            placement: None,
+        })
     }
 }
 

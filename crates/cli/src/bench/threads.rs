@@ -3,22 +3,26 @@
 //! Each thread has a place of its own at the volume and keeps `--depth` operations in flight; their figures
 //! are added up.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use isolane_host::{BlockingVolume, Buffer, Completion, Cores, Options, Request, RequestError, Submitter};
+use isolane_host::{
+    BlockingVolume, Buffer, Class, Completion, Cores, Options, Request, RequestError, Submitter,
+};
 
+use super::pace::Pace;
 use super::place::ThreadPlace;
 use super::plan::{Direction, Plan};
-use super::tally::Tally;
-use crate::failure::{Context, Failure};
+use super::tally::Tallies;
+use crate::failure::Failure;
 
 /// Several threads instead of one.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Several threads")]
 pub struct ThreadArgs {
     /// Let so many threads share one volume, each with --depth operations in flight
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with_all = ["verify", "beside", "spread"])]
+    #[arg(long, visible_alias = "numjobs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with_all = ["verify", "beside", "spread"])]
     pub threads: Option<u16>,
     /// Whether a thread that waits does the work itself while no other does
     #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
@@ -74,38 +78,48 @@ impl ThreadArgs {
 /// The sum of what all threads did.
 pub struct Measured {
     /// Its figures.
-    pub tally: Tally,
+    pub tally: Tallies,
     /// How long it took.
     pub elapsed: Duration,
     /// Where the threads were.
     pub places: Vec<ThreadPlace>,
 }
 
-/// Runs one plan in each thread, on its core if it has one, for `time`.
+/// Runs one plan in each thread, on its core if it has one, at this pace. Closes a volume whose operations do not
+/// end when the time is over.
 pub fn measure(
     volume: &BlockingVolume,
     plans: Vec<(Plan, Option<usize>)>,
-    time: Duration,
+    pace: &Pace,
     fua: bool,
 ) -> Result<Measured, Failure> {
     let started = Instant::now();
-    let until = started
-        .checked_add(time)
-        .ok_or_else(|| Failure::new("--time is too long", "no clock goes so far"))?;
     let tallies: Vec<_> = std::thread::scope(|scope| {
+        let (running, all_ended) = mpsc::channel::<()>();
         let thread = |(plan, core): (Plan, Option<usize>)| {
-            let submitter = volume.submitter(plan.depth as usize);
+            let (submitter, running, pace) =
+                (volume.submitter(plan.depth as usize), running.clone(), pace.clone());
             scope.spawn(move || {
+                let _running = running;
                 core.map_or(Ok(()), super::pin)?;
-                let tally = Worker::new(submitter, plan, fua)?.run(until)?;
+                let tally = Worker::new(submitter, plan, fua)?.run(pace)?;
                 Ok((tally, ThreadPlace::here()))
             })
         };
         let threads: Vec<_> = plans.into_iter().map(thread).collect();
+        drop(running);
+        // Nothing is ever sent: the channel ends with the last thread.
+        while !pace.is_over(Instant::now())
+            && all_ended.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout)
+        {}
+        if all_ended.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout) {
+            volume.of_class(Class::Default).close();
+        }
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
     });
-    let elapsed = started.elapsed();
-    let mut sum = Measured { tally: Tally::new()?, elapsed, places: Vec::new() };
+    let now = Instant::now();
+    let elapsed = now - if now > pace.from { pace.from } else { started };
+    let mut sum = Measured { tally: Tallies::new()?, elapsed, places: Vec::new() };
     for of_one in tallies {
         let (tally, place) = of_one?;
         sum.tally.add(&tally)?;
@@ -113,6 +127,10 @@ pub fn measure(
     }
     Ok(sum)
 }
+
+/// How often the end is looked for, and how long operations in flight may take then before the volume is closed,
+/// which lets them end for a few seconds more.
+const TICK: Duration = Duration::from_millis(100);
 
 fn panicked() -> Failure {
     Failure::new("a thread of the measurement ended early", "it panicked")
@@ -123,10 +141,11 @@ struct Worker {
     submitter: Submitter,
     plan: Plan,
     fua: bool,
-    tally: Tally,
+    tally: Tallies,
     epoch: Instant,
-    /// When each operation began, in nanoseconds since the epoch, by tag.
-    started_ns: Vec<u64>,
+    /// When each operation began, in nanoseconds since the epoch, and its direction, by tag.
+    started: Vec<(u64, Direction)>,
+    is_closed: bool,
     idle: Vec<(u64, Buffer)>,
     completions: Vec<Completion>,
 }
@@ -142,56 +161,68 @@ impl Worker {
         Ok(Worker {
             submitter,
             fua,
-            tally: Tally::new()?,
+            tally: Tallies::new()?,
             epoch: Instant::now(),
-            started_ns: vec![0; depth],
+            started: vec![(0, Direction::Read); depth],
+            is_closed: false,
             idle: (0..depth as u64).rev().map(|tag| (tag, buffer())).collect(),
             completions: Vec::with_capacity(depth),
             plan,
         })
     }
 
-    fn run(mut self, until: Instant) -> Result<Tally, Failure> {
+    fn run(mut self, mut pace: Pace) -> Result<Tallies, Failure> {
         let mut now = Instant::now();
+        let mut is_warm = false;
         loop {
-            if now < until {
-                self.submit_idle(now);
-            }
-            if self.submitter.wait(&mut self.completions) == 0 {
+            if !self.is_closed && !pace.is_over(now) {
+                self.submit_idle(now, &mut pace);
+            } else if self.submitter.outstanding() == 0 {
                 return Ok(self.tally);
             }
+            if self.submitter.wait(&mut self.completions) == 0 {
+                // Nothing is in flight: the rate is limited, and the next operation may start then.
+                let next = pace.next().map_or(pace.until, |next| next.min(pace.until));
+                std::thread::sleep(next.saturating_duration_since(now).min(TICK));
+            }
             now = Instant::now();
-            self.account(now)?;
+            self.account(now);
+            if !is_warm && now >= pace.from {
+                is_warm = true;
+                self.tally = Tallies::new()?;
+            }
         }
     }
 
-    fn submit_idle(&mut self, now: Instant) {
+    fn submit_idle(&mut self, now: Instant, pace: &mut Pace) {
         let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
-        while let Some((tag, buffer)) = self.idle.pop() {
+        while !self.idle.is_empty()
+            && pace.start(now)
+            && let Some((tag, buffer)) = self.idle.pop()
+        {
             let (direction, slot) = self.plan.next();
             let lba = self.plan.lba(slot);
             let request = match direction {
                 Direction::Read => Request::Read { lba, buffer },
                 Direction::Write => Request::Write { lba, buffer, fua: self.fua },
             };
-            self.started_ns[tag as usize] = now_ns;
+            self.started[tag as usize] = (now_ns, direction);
             // As many operations as the depth: there is room.
             let _ = self.submitter.submit(request, tag);
         }
     }
 
-    fn account(&mut self, now: Instant) -> Result<(), Failure> {
+    fn account(&mut self, now: Instant) {
         let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         for Completion { tag, result, buffer } in self.completions.drain(..) {
-            match result {
-                Ok(()) => self.tally.completed(now_ns - self.started_ns[tag as usize], self.plan.slot_bytes),
-                Err(error @ (RequestError::Lost(_) | RequestError::Closed)) => {
-                    return Err(error).context("the volume is lost");
-                }
-                Err(error) => self.tally.failed(&error),
+            let (started_ns, direction) = self.started[tag as usize];
+            let tally = self.tally.of(direction);
+            match &result {
+                Ok(()) => tally.completed(now_ns - started_ns, self.plan.slot_bytes),
+                Err(error) => tally.failed(error),
             }
+            self.is_closed |= matches!(result, Err(RequestError::Lost(_) | RequestError::Closed));
             self.idle.extend(buffer.map(|buffer| (tag, buffer)));
         }
-        Ok(())
     }
 }

@@ -41,6 +41,12 @@ pub struct Workload {
     pub data_digest: bool,
     /// How long operations are held back for others, as `--hold` writes it; none: not at all.
     pub hold: Option<String>,
+    /// Seconds before the measurement, with `--warm-up`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_up_seconds: Option<f64>,
+    /// Most operations a second, with `--rate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u32>,
     /// Whether writes are durable before they complete.
     pub fua: bool,
     /// What goes on beside it, as `--beside` writes it.
@@ -94,6 +100,8 @@ impl Workload {
             hdr_digest: args.host.hdr_digest,
             data_digest: args.host.data_digest,
             hold: args.hold.as_ref().map(show_hold),
+            warm_up_seconds: (!args.warm_up.is_zero()).then_some(args.warm_up.as_secs_f64()),
+            rate: args.rate,
             fua: args.fua,
             beside: args.beside.as_ref().map(ToString::to_string),
             threads: threads.threads,
@@ -127,6 +135,8 @@ impl Workload {
         }
         text += &self.cores.as_ref().map_or(String::new(), |cores| format!(", lanes on cores {cores}"));
         text += if self.fua { ", FUA" } else { "" };
+        text += &self.warm_up_seconds.map_or(String::new(), |seconds| format!(", warm-up {seconds} s"));
+        text += &self.rate.map_or(String::new(), |rate| format!(", at most {rate} operations/s"));
         text + &self.beside.as_ref().map_or(String::new(), |beside| format!(", beside {beside}"))
     }
 

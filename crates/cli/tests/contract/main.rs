@@ -1,6 +1,7 @@
 //! The command line's contract, tried on the program itself: what it prints, how it fails, what it leaves
 //! behind.
 
+mod bench;
 mod copy;
 mod serve;
 
@@ -12,6 +13,8 @@ use std::process::{Child, Command, Output, Stdio};
 /// A running `isolane serve`, ended with the test.
 struct Server {
     child: Child,
+    /// Its stderr.
+    log: tempfile::NamedTempFile,
     uri: String,
     printed: Vec<String>,
 }
@@ -19,10 +22,12 @@ struct Server {
 impl Server {
     /// Serves on a free port and reads what is printed until the lines to paste are complete.
     fn start(arguments: &[&str]) -> Server {
+        let log = tempfile::NamedTempFile::new().unwrap();
         let mut child = program()
             .args(["serve", "--listen", "127.0.0.1:0", "--mode", "sleep", "--log-level", "warn"])
             .args(arguments)
             .stdout(Stdio::piped())
+            .stderr(log.reopen().unwrap())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -36,7 +41,7 @@ impl Server {
         }
         let address = printed[0].strip_prefix("listening on ").expect("the first line names the listener");
         let uri = format!("nvme+tcp://{address}");
-        Server { child, uri, printed }
+        Server { child, log, uri, printed }
     }
 
     fn volume(&self, nsid: u32) -> String {

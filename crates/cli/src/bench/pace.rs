@@ -1,0 +1,86 @@
+//! When a measurement starts and ends, and how fast it may go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Args;
+use crate::failure::Failure;
+
+/// Times of one measurement, and its share of the rate.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    /// When the warm-up ends.
+    pub from: Instant,
+    /// When no further operation starts.
+    pub until: Instant,
+    /// Between two operations, if the rate is limited.
+    interval: Option<Duration>,
+    next: Instant,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Pace {
+    /// A measurement that starts now, as one of `threads` that share the rate. It ends early once `stopped` is set.
+    pub fn new(args: &Args, threads: u16, stopped: &Arc<AtomicBool>) -> Result<Pace, Failure> {
+        let now = Instant::now();
+        let too_long = || Failure::new("--time is too long", "no clock goes so far");
+        let from = now.checked_add(args.warm_up).ok_or_else(too_long)?;
+        Ok(Pace {
+            from,
+            until: from.checked_add(args.time).ok_or_else(too_long)?,
+            interval: args.rate.map(|rate| Duration::from_secs(1) * u32::from(threads) / rate),
+            next: now,
+            stopped: Arc::clone(stopped),
+        })
+    }
+
+    /// Whether the measurement was ended by a signal.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Whether the time is over.
+    pub fn is_over(&self, now: Instant) -> bool {
+        now >= self.until || self.is_stopped()
+    }
+
+    /// Returns `true` if an operation may start, and counts it.
+    pub fn start(&mut self, now: Instant) -> bool {
+        let Some(interval) = self.interval else { return true };
+        if now < self.next {
+            return false;
+        }
+        // A target that was late does not get everything that it missed at once.
+        self.next = (self.next + interval).max(now.checked_sub(CATCH_UP_MAX).unwrap_or(now));
+        true
+    }
+
+    /// When the next operation may start.
+    pub fn next(&self) -> Option<Instant> {
+        self.interval.map(|_| self.next)
+    }
+}
+
+/// How much of the rate is caught up after a delay.
+const CATCH_UP_MAX: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_as_many_as_the_rate_allows_and_catches_up_little() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let stopped = Arc::new(AtomicBool::new(false));
+        let mut pace =
+            Pace { from: now, until: now + second, interval: Some(second / 1000), next: now, stopped };
+        assert!(pace.start(now) && !pace.start(now));
+        let mut started = |now| (0..10_000).take_while(|_| pace.start(now)).count();
+        assert_eq!(started(now + second / 100), 10);
+        assert_eq!(started(now + 10 * second), 102);
+        pace.stopped.store(true, Ordering::Relaxed);
+        assert!(pace.is_over(now));
+    }
+}

@@ -1,0 +1,112 @@
+//! When `bench` ends, what it counts, and what it prints then.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Server, fail, kill, program, run, succeed};
+
+const KINDS: [&[&str]; 2] = [&[], &["--threads", "2"]];
+
+fn figures(server: &Server, arguments: &[&str]) -> Value {
+    let common = ["bench", &server.uri, "--json", "-"];
+    serde_json::from_str(&succeed(&[&common, arguments].concat())).unwrap()
+}
+
+fn operations(figures: &Value) -> u64 {
+    figures["operations"].as_u64().unwrap()
+}
+
+#[test]
+fn ctrl_c_prints_the_results_so_far() {
+    for kind in KINDS {
+        let server = Server::start(&["mem:1M"]);
+        let mut command = program();
+        command.args(["bench", &server.uri, "--time", "10m", "--json", "-"]).args(kind);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_operations(&server);
+        kill(&child, "INT");
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(operations(&figures) > 0 && figures["seconds"].as_f64().unwrap() < 600.0, "{figures}");
+    }
+}
+
+/// Until the target has carried out operations of the bench.
+fn wait_for_operations(server: &Server) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        kill(&server.child, "USR1");
+        std::thread::sleep(Duration::from_millis(20));
+        let log = std::fs::read_to_string(server.log.path()).unwrap();
+        if log.lines().any(|line| line.starts_with("namespace 1 read ")) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the bench does nothing: {log}");
+    }
+}
+
+#[test]
+fn the_time_holds_when_the_target_dies_and_errors_are_counted() {
+    for kind in KINDS {
+        for reconnect in ["10m", "0"] {
+            let mut server = Server::start(&["mem:1M"]);
+            let mut command = program();
+            let options = ["--time", "4s", "--depth", "4", "--reconnect", reconnect, "--json", "-"];
+            command.args(["bench", &server.uri]).args(options).args(kind);
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            wait_for_operations(&server);
+            server.child.kill().unwrap();
+            let output = child.wait_with_output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success() && error.contains("operations failed"), "{error}");
+            let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert!(figures["errors"].as_u64().unwrap() >= 4, "{kind:?}, {reconnect}: {figures}");
+            assert!(operations(&figures) > 0, "{figures}");
+        }
+    }
+}
+
+#[test]
+fn a_mixed_run_tells_reads_from_writes() {
+    let server = Server::start(&["mem:1M"]);
+    for kind in KINDS {
+        let mixed = ["--rw", "randrw", "--mix", "60", "--time", "100ms"];
+        let figures = figures(&server, &[&mixed, kind].concat());
+        let iops = |what: &str| figures[what]["iops"].as_f64().unwrap();
+        assert!(iops("read") > 0.0 && iops("write") > 0.0, "{figures}");
+        let sum = iops("read") + iops("write");
+        assert!((sum / figures["iops"].as_f64().unwrap() - 1.0).abs() < 1e-6, "{figures}");
+        assert!(figures["write"]["latency_us"]["p99"].as_f64().unwrap() > 0.0);
+    }
+    let text = succeed(&["bench", &server.uri, "--rw", "randrw", "--time", "20ms"]);
+    assert!(text.contains("\nreads\nIOPS ") && text.contains("\nwrites\nIOPS "), "{text}");
+    assert!(figures(&server, &["--time", "20ms"])["read"].is_null());
+}
+
+#[test]
+fn the_rate_is_a_limit_and_a_warm_up_does_not_count() {
+    let server = Server::start(&["mem:1M"]);
+    for kind in KINDS {
+        let limited = figures(&server, &[&["--rate", "200", "--time", "500ms"], kind].concat());
+        // 200 a second for half a second, and at most a tenth of a second's worth more to catch up.
+        assert!((1..=122).contains(&operations(&limited)), "{limited}");
+        assert_eq!(limited["workload"]["rate"], 200);
+        let warm =
+            figures(&server, &[&["--rate", "200", "--time", "100ms", "--warm-up", "400ms"], kind].concat());
+        // Of both together it would be 100. Some may be in flight when the warm-up ends.
+        assert!(operations(&warm) <= 70, "{warm}");
+        assert_eq!(warm["workload"]["warm_up_seconds"], 0.4);
+    }
+}
+
+#[test]
+fn takes_the_names_that_fio_uses() {
+    let server = Server::start(&["mem:1M"]);
+    let figures = figures(&server, &["--runtime", "20ms", "--iodepth", "3", "--numjobs", "2"]);
+    assert_eq!((&figures["workload"]["depth"], &figures["workload"]["threads"]), (&3.into(), &2.into()));
+    assert!(fail(&["bench", &server.uri, "--time", "0"]).contains("0 is no time"));
+    assert!(run(&["bench", &server.uri, "--time", "1ms"]).status.success());
+}
