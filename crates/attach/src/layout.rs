@@ -114,6 +114,8 @@ pub mod stream {
 
     /// Bytes of the block.
     pub const BYTES: usize = PAGE_SIZE;
+    /// Bytes of the largest ring.
+    pub const RING_BYTES_MAX: u64 = 64 << 20;
     /// Indices of the ring of what was received: the engine produces.
     pub const RX: u64 = 0;
     /// Indices of the ring of what is to be sent: the application produces.

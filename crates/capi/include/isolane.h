@@ -100,7 +100,7 @@ enum {
  * process, which ends at once: a program that ignores its children's ends, or reaps children that it does not
  * know, is to start its engine itself, with `isolane engine`.
  *
- * `memory_bytes` of memory are shared with the engine, a multiple of 4096, 0 for 256 MiB. They are taken from the
+ * `memory_bytes` of memory are shared with the engine, a multiple of 4096, 0 for 1 GiB. They are taken from the
  * system page by page as they are used. Each stream has its two rings there, and 4096 bytes besides.
  *
  * The engine sees all that goes through it: it must be of this process's user, of root, or of a user whose number the
@@ -128,9 +128,10 @@ void isolane_session_close(isolane_session *session);
 /* ---- Options of streams ------------------------------------------------------------------------------------- */
 
 enum {
-	/* Bytes of the ring of what is received, rounded up to a power of two of at least 4096; 1 << 30 at most. 262144. */
+	/* Bytes of the ring of what is received, rounded up to a power of two of at least 4096; engines take 1 << 26 at most.
+	 * 0: 262144, or less if the memory is to last for as many streams as the session may have. 0. */
 	ISOLANE_RX_BYTES = 1,
-	/* Bytes of the ring of what is to be sent, likewise. 262144. */
+	/* Bytes of the ring of what is to be sent, likewise. 0. */
 	ISOLANE_TX_BYTES = 2,
 	/*
 	 * A blocking write of at least so many bytes goes past the ring, on the program's own socket, once nothing

@@ -62,8 +62,9 @@ pub unsafe extern "C" fn isolane_listener_accept(listener: *mut Listener) -> *mu
     call("isolane_listener_accept", || {
         // SAFETY: as the header says.
         let Listener { listener, session, options } = unsafe { shared(listener)? };
+        session.check()?;
         let (socket, _) = listener.accept()?;
-        Ok(hand_out(without_signals(|| options.adopt(session, socket))?, None))
+        Ok(hand_out(without_signals(|| options.adopt_if_possible(session, socket))?, None))
     })
 }
 

@@ -49,8 +49,9 @@ pub unsafe extern "C" fn isolane_stream_connect(
     call("isolane_stream_connect", || {
         // SAFETY: as the header says.
         let (session, address, options) = unsafe { (shared(session)?, text(address)?, or_default(options)) };
+        session.check()?;
         let socket = TcpStream::connect(&*addresses(address)?)?;
-        Ok(hand_out(without_signals(|| options.adopt(session, socket))?, None))
+        Ok(hand_out(without_signals(|| options.adopt_if_possible(session, socket))?, None))
     })
 }
 

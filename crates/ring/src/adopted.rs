@@ -12,11 +12,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
-use libc::{c_int, c_void};
+use libc::c_int;
 use rustix::io::Errno;
 
 use crate::bytes::{Reader, Writer};
 use crate::index::Impossible;
+use crate::memory::Piece;
 
 /// What a socket had for a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +55,16 @@ impl Writer {
         socket: BorrowedFd<'_>,
         most: usize,
     ) -> Result<Result<Peeked, Errno>, Impossible> {
-        let vacant = self.vacant()?;
-        let wanted = vacant.len().min(most);
+        let mut pieces = Pieces::of(self.vacant()?, most);
+        let wanted = pieces.len();
         if wanted == 0 {
             return Ok(Ok(Peeked::Full));
         }
-        // SAFETY: the piece is mapped as long as `self` is there, and the kernel may write to it: nobody has a
+        let (mut message, flags) = (pieces.message(), libc::MSG_PEEK | libc::MSG_DONTWAIT);
+        // SAFETY: the pieces are mapped as long as `self` is there, and the kernel may write to them: nobody has a
         // reference to shared memory.
-        let count = unsafe { receive(socket, vacant.as_ptr().cast(), wanted, libc::MSG_PEEK) };
+        let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+        let count = counted(count);
         Ok(match count {
             Ok(0) => Ok(Peeked::End),
             Ok(count) => {
@@ -85,14 +88,14 @@ impl Reader {
         socket: BorrowedFd<'_>,
         most: usize,
     ) -> Result<Result<Sent, Errno>, Impossible> {
-        let pending = self.pending()?;
-        let wanted = pending.len().min(most);
+        let mut pieces = Pieces::of(self.pending()?, most);
+        let wanted = pieces.len();
         if wanted == 0 {
             return Ok(Ok(Sent::Empty));
         }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the piece is mapped as long as `self` is there; the kernel copies it, whatever it holds then.
-        let count = unsafe { libc::send(socket.as_raw_fd(), pending.as_ptr().cast(), wanted, flags) };
+        let (message, flags) = (pieces.message(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        // SAFETY: the pieces are mapped as long as `self` is there; the kernel copies them, whatever they hold then.
+        let count = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
         Ok(match counted(count) {
             Ok(count) => {
                 self.consume(count.min(wanted));
@@ -104,14 +107,43 @@ impl Reader {
     }
 }
 
+/// What the kernel is to copy to or from a part of a ring.
+struct Pieces([libc::iovec; 2]);
+
+impl Pieces {
+    /// Of these pieces, `most` bytes at most.
+    fn of(pieces: [Piece; 2], most: usize) -> Pieces {
+        let mut left = most;
+        Pieces(pieces.map(|piece| {
+            let iov_len = piece.len().min(left);
+            left -= iov_len;
+            libc::iovec { iov_base: piece.as_ptr().cast(), iov_len }
+        }))
+    }
+
+    fn len(&self) -> usize {
+        self.0[0].iov_len + self.0[1].iov_len
+    }
+
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: all zeroes say that there is nothing.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = self.0.as_mut_ptr();
+        message.msg_iovlen = 1 + usize::from(self.0[1].iov_len > 0);
+        message
+    }
+}
+
 /// Takes so many bytes out of the socket and looks at none. The peek offset goes back by as much. Returns how
 /// many it had, or how many there were before an urgent mark.
 ///
 /// # Errors
 /// The kernel's; `WouldBlock` if there is nothing.
 pub fn discard(socket: BorrowedFd<'_>, count: usize) -> io::Result<usize> {
+    let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     // SAFETY: with MSG_TRUNC the kernel writes nothing, wherever that is.
-    Ok(unsafe { receive(socket, ptr::null_mut(), count, libc::MSG_TRUNC) }?)
+    let count = unsafe { libc::recv(socket.as_raw_fd(), ptr::null_mut(), count, flags) };
+    Ok(counted(count)?)
 }
 
 /// From how many bytes behind what was taken out on the next peek begins; it moves with each peek. -1: each
@@ -285,19 +317,6 @@ pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
     counted(outcome as isize)?;
     Ok(u64::from(count.unsigned_abs()))
-}
-
-/// # Safety
-/// `length` bytes at `target` may be written to, or the flags say that none are.
-unsafe fn receive(
-    socket: BorrowedFd<'_>,
-    target: *mut c_void,
-    length: usize,
-    flags: c_int,
-) -> Result<usize, Errno> {
-    // SAFETY: says the caller.
-    let count = unsafe { libc::recv(socket.as_raw_fd(), target, length, flags | libc::MSG_DONTWAIT) };
-    counted(count)
 }
 
 /// Returns how many bytes the option has.

@@ -24,13 +24,15 @@ pub struct Arena {
     free: usize,
     /// Where the next search begins.
     next: usize,
+    /// Pages that came back since [`Arena::stale`] returned some.
+    returned: usize,
 }
 
 impl Arena {
     /// All pages of a memory of so many bytes are free; a rest that is no page is nobody's.
     pub fn new(bytes: usize) -> Arena {
         let pages = bytes / PAGE_SIZE;
-        Arena { taken: vec![0; pages.div_ceil(WORD_BITS)], pages, free: pages, next: 0 }
+        Arena { taken: vec![0; pages.div_ceil(WORD_BITS)], pages, free: pages, next: 0, returned: 0 }
     }
 
     /// Pages for `bytes`, in a row; `None` if there are not so many in a row. Nothing needs no page.
@@ -58,6 +60,27 @@ impl Arena {
             *word &= !bit(page);
             self.free += 1;
         }
+        self.returned += span.len / PAGE_SIZE;
+    }
+
+    /// Bytes that are free.
+    pub fn free_bytes(&self) -> usize {
+        self.free * PAGE_SIZE
+    }
+
+    /// All free spans, if at least `bytes` came back since this last returned some: the system may have them again.
+    pub fn stale(&mut self, bytes: usize) -> Vec<Span> {
+        let mut spans = Vec::new();
+        if self.returned * PAGE_SIZE >= bytes {
+            self.returned = 0;
+            let mut from = 0;
+            while let Some(first) = self.find(from, self.pages, 1) {
+                let is_taken = |page: &usize| self.taken[page / WORD_BITS] & bit(*page) != 0;
+                from = (first..self.pages).find(is_taken).unwrap_or(self.pages);
+                spans.push(Span { offset: first * PAGE_SIZE, len: (from - first) * PAGE_SIZE });
+            }
+        }
+        spans
     }
 
     /// Pages that nothing was given.
@@ -112,6 +135,20 @@ mod tests {
         arena.give(large);
         assert_eq!(arena.take(100 * PAGE_SIZE), Some(large));
         assert_eq!(arena.take(0).map(|span| span.len), Some(0));
+    }
+
+    #[test]
+    fn free_spans_go_back_to_the_system_in_steps() {
+        let mut arena = Arena::new(130 * PAGE_SIZE);
+        let [first, second, third] = [70, 20, 10].map(|pages| arena.take(pages * PAGE_SIZE).unwrap());
+        arena.give(first);
+        assert_eq!(arena.stale(71 * PAGE_SIZE), []);
+        arena.give(third);
+        let rest = Span { offset: third.offset, len: 40 * PAGE_SIZE };
+        assert_eq!(arena.stale(71 * PAGE_SIZE), [first, rest]);
+        assert_eq!((arena.stale(PAGE_SIZE), arena.free_bytes()), (vec![], 110 * PAGE_SIZE));
+        arena.give(second);
+        assert_eq!(arena.stale(PAGE_SIZE), [Span { offset: 0, len: 130 * PAGE_SIZE }]);
     }
 
     #[test]

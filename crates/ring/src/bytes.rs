@@ -1,23 +1,23 @@
 //! A stream of bytes from one side to the other.
 //!
-//! Mapped twice in a row ([`Mirror`]), so that what is to be read, and the room for what is to be written, is
-//! one piece each, which may be given to the kernel as it is.
+//! What is to be read, and the room for what is to be written, is two pieces where it wraps, which may be given to the
+//! kernel as they are.
 
 use crate::index::{Consumer, Impossible, Producer, Words};
-use crate::memory::{Memory, MemoryError, Mirror, Piece, Shared};
+use crate::memory::{Circle, Memory, MemoryError, Piece, Shared};
 
 /// The side that writes.
 #[derive(Debug)]
 pub struct Writer {
     index: Producer<Shared<Words>>,
-    mirror: Mirror,
+    circle: Circle,
 }
 
 /// The side that reads.
 #[derive(Debug)]
 pub struct Reader {
     index: Consumer<Shared<Words>>,
-    mirror: Mirror,
+    circle: Circle,
 }
 
 /// Where a ring of bytes is in a memory.
@@ -37,8 +37,8 @@ impl Writer {
     /// # Errors
     /// [`MemoryError`], if there can be no ring.
     pub fn new(memory: &Memory, place: Place, index: u64) -> Result<Writer, MemoryError> {
-        let mirror = memory.mirror(place.bytes, place.capacity)?;
-        Ok(Writer { index: Producer::at(memory.words(place.words)?, place.capacity, index), mirror })
+        let circle = memory.circle(place.bytes, place.capacity)?;
+        Ok(Writer { index: Producer::at(memory.words(place.words)?, place.capacity, index), circle })
     }
 
     /// The writer of a ring that had one before, from where that one has published.
@@ -46,8 +46,8 @@ impl Writer {
     /// # Errors
     /// [`MemoryError`], if there can be no ring, or its words cannot be.
     pub fn resume(memory: &Memory, place: Place) -> Result<Writer, MemoryError> {
-        let mirror = memory.mirror(place.bytes, place.capacity)?;
-        Ok(Writer { index: Producer::resume(memory.words(place.words)?, place.capacity)?, mirror })
+        let circle = memory.circle(place.bytes, place.capacity)?;
+        Ok(Writer { index: Producer::resume(memory.words(place.words)?, place.capacity)?, circle })
     }
 
     /// Writes as much as there is room for, and shows it to the other side. Returns how much that is.
@@ -71,7 +71,7 @@ impl Writer {
             self.index.refresh()?;
         }
         let count = self.index.room().min(bytes.len() as u64) as usize;
-        self.mirror.copy_in(self.index.place(), &bytes[..count]);
+        self.circle.copy_in(self.index.place(), &bytes[..count]);
         self.index.advance(count as u64);
         Ok(count)
     }
@@ -94,7 +94,7 @@ impl Writer {
         self.index.refresh()?;
         let mut bytes = vec![0; self.index.unconsumed() as usize];
         let start = self.index.index() - self.index.unconsumed();
-        self.mirror.copy_out((start % self.mirror.bytes() as u64) as usize, &mut bytes);
+        self.circle.copy_out((start % self.circle.bytes() as u64) as usize, &mut bytes);
         Ok(bytes)
     }
 
@@ -103,9 +103,9 @@ impl Writer {
     /// # Errors
     /// [`Impossible`].
     #[inline]
-    pub fn vacant(&mut self) -> Result<Piece, Impossible> {
+    pub fn vacant(&mut self) -> Result<[Piece; 2], Impossible> {
         let room = self.index.refresh()?;
-        Ok(self.mirror.piece(self.index.place(), room as usize))
+        Ok(self.circle.pieces(self.index.place(), room as usize))
     }
 
     /// So many bytes of what was vacant were written.
@@ -146,8 +146,8 @@ impl Reader {
     /// # Errors
     /// [`MemoryError`], if there can be no ring.
     pub fn new(memory: &Memory, place: Place, index: u64) -> Result<Reader, MemoryError> {
-        let mirror = memory.mirror(place.bytes, place.capacity)?;
-        Ok(Reader { index: Consumer::at(memory.words(place.words)?, place.capacity, index), mirror })
+        let circle = memory.circle(place.bytes, place.capacity)?;
+        Ok(Reader { index: Consumer::at(memory.words(place.words)?, place.capacity, index), circle })
     }
 
     /// The reader of a ring that had one before, from where that one has published.
@@ -155,8 +155,8 @@ impl Reader {
     /// # Errors
     /// [`MemoryError`], if there can be no ring, or its words cannot be.
     pub fn resume(memory: &Memory, place: Place) -> Result<Reader, MemoryError> {
-        let mirror = memory.mirror(place.bytes, place.capacity)?;
-        Ok(Reader { index: Consumer::resume(memory.words(place.words)?, place.capacity)?, mirror })
+        let circle = memory.circle(place.bytes, place.capacity)?;
+        Ok(Reader { index: Consumer::resume(memory.words(place.words)?, place.capacity)?, circle })
     }
 
     /// Looks what the other side has written. Returns how many bytes there are to be read.
@@ -184,7 +184,7 @@ impl Reader {
             self.index.refresh()?;
         }
         let count = self.index.available().min(bytes.len() as u64) as usize;
-        self.mirror.copy_out(self.index.place(), &mut bytes[..count]);
+        self.circle.copy_out(self.index.place(), &mut bytes[..count]);
         self.consume(count);
         self.publish();
         Ok(count)
@@ -195,9 +195,9 @@ impl Reader {
     /// # Errors
     /// [`Impossible`].
     #[inline]
-    pub fn pending(&mut self) -> Result<Piece, Impossible> {
+    pub fn pending(&mut self) -> Result<[Piece; 2], Impossible> {
         let available = self.index.refresh()?;
-        Ok(self.mirror.piece(self.index.place(), available as usize))
+        Ok(self.circle.pieces(self.index.place(), available as usize))
     }
 
     /// So many bytes of what was pending were read.
@@ -221,8 +221,7 @@ impl Reader {
     }
 }
 
-// Miri maps nothing twice.
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::VecDeque;
 
@@ -231,14 +230,14 @@ mod tests {
     use crate::mock;
 
     #[test]
-    fn what_wraps_is_one_piece_nevertheless() {
+    fn what_wraps_is_two_pieces() {
         let (mut writer, mut reader, _vandal) = mock::bytes(4096).unwrap();
         assert_eq!(writer.write(&[1; 4000]), Ok(4000));
         assert_eq!(reader.read(&mut [0; 4000]), Ok(4000));
         let long: Vec<u8> = (0..4096).map(|index| index as u8).collect();
         assert_eq!(writer.write(&long), Ok(4096));
         assert_eq!(writer.write(&[1]), Ok(0));
-        assert_eq!(reader.pending().map(|piece| piece.len()), Ok(4096));
+        assert_eq!(reader.pending().map(|pieces| pieces.map(|piece| piece.len())), Ok([96, 4000]));
         let mut read = vec![0; 5000];
         assert_eq!(reader.read(&mut read), Ok(4096));
         assert_eq!(read[..4096], long);
@@ -269,7 +268,7 @@ mod tests {
             sent
         });
         let (mut received, mut bytes) = (0u64, [0; 1111]);
-        while received < 2_000_000 || !sender.is_finished() || !reader.pending().unwrap().is_empty() {
+        while received < 2_000_000 || !sender.is_finished() || reader.refresh().unwrap() > 0 {
             let count = reader.read(&mut bytes).unwrap();
             for byte in &bytes[..count] {
                 assert_eq!(*byte, (received % 251) as u8);

@@ -2,7 +2,7 @@
 //!
 //! * [`Memory`]: a sealed memfd, mapped; everything in it is named by its offset.
 //! * [`index`]: who may write and who may read how much of a ring: the protocol of its two indices.
-//! * [`bytes`]: streams of bytes, mapped twice in a row so that no piece ever wraps.
+//! * [`bytes`]: streams of bytes.
 //! * [`entries`]: commands and completions of 64 bytes, copied out before anybody looks at them.
 //! * [`Bell`]: spin, arm, look again, sleep; who publishes rings only if somebody has armed it.
 //! * [`adopted`]: bytes between a ring and a kernel's socket that somebody else has, too.

@@ -13,10 +13,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat, fstatfs};
 #[cfg(not(miri))]
 use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+#[cfg(not(miri))]
+use rustix::mm::mmap;
+#[cfg(miri)]
+use rustix::mm::mmap_anonymous;
+use rustix::mm::{MapFlags, ProtFlags, munmap};
 
 use crate::PAGE_SIZE;
 use crate::bell::Flag;
@@ -122,7 +126,7 @@ impl Memory {
     }
 
     fn map(memfd: OwnedFd, bytes: usize) -> Result<Memory, MemoryError> {
-        let map = Map::of(&memfd, 0, bytes).map_err(|source| MemoryError::System { bytes, source })?;
+        let map = Map::of(&memfd, bytes).map_err(|source| MemoryError::System { bytes, source })?;
         Ok(Memory(Arc::new(Inner { map, memfd })))
     }
 
@@ -134,6 +138,15 @@ impl Memory {
     /// Bytes in it.
     pub fn bytes(&self) -> usize {
         self.0.map.bytes
+    }
+
+    /// Has the system take pages back, which read as zeroes then. What nobody works on any more.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn punch(&self, offset: usize, len: usize) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.0.memfd, flags, offset as u64, len as u64)?)
     }
 
     /// The two indices of a ring, at an offset that the other side may have named.
@@ -194,19 +207,17 @@ impl Memory {
         Ok(())
     }
 
-    /// Whole pages at a place that the other side may have named, mapped twice in a row.
+    /// The bytes of a ring, whole pages and a power of two, at a place that the other side may have named.
     ///
     /// # Errors
-    /// [`MemoryError::Place`], [`MemoryError::System`].
-    pub fn mirror(&self, offset: u64, len: u64) -> Result<Mirror, MemoryError> {
-        self.place("a ring's bytes", offset, len, PAGE_SIZE)?;
+    /// [`MemoryError::Place`].
+    pub(crate) fn circle(&self, offset: u64, len: u64) -> Result<Circle, MemoryError> {
+        let start = self.place("a ring's bytes", offset, len, PAGE_SIZE)?;
         let bytes = len as usize;
         if !bytes.is_power_of_two() || bytes < PAGE_SIZE {
             return Err(self.misplaced("a ring's bytes", offset, len));
         }
-        let map = Map::twice(&self.0.memfd, offset, bytes);
-        let map = map.map_err(|source| MemoryError::System { bytes: 2 * bytes, source })?;
-        Ok(Mirror { map, bytes })
+        Ok(Circle { start, bytes, _memory: self.clone() })
     }
 
     /// Entries of 64 bytes, a power of two of them, at a place that the other side may have named.
@@ -339,53 +350,74 @@ impl Piece {
     }
 }
 
-/// Pages mapped twice in a row: a piece that begins in the first half and is no longer than that does not
-/// wrap.
-#[derive(Debug)]
-pub struct Mirror {
-    map: Map,
+/// Bytes of a ring. A part that wraps is two pieces.
+pub(crate) struct Circle {
+    start: NonNull<u8>,
     bytes: usize,
+    _memory: Memory,
 }
 
-impl Mirror {
-    /// Bytes of one half: what a ring in it holds.
+impl Circle {
+    /// Bytes that a ring in it holds.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// A piece of it. `start` is below [`Mirror::bytes`], `len` not above.
+    /// A part of it: up to the end, and from the beginning on. `start` is below [`Circle::bytes`], `len` not above.
     ///
     /// # Panics
     /// If not.
     #[inline]
-    pub(crate) fn piece(&self, start: usize, len: usize) -> Piece {
-        assert!(
-            start < self.bytes && len <= self.bytes,
-            "{len} bytes at {start} of a ring of {}",
-            self.bytes
-        );
-        // SAFETY: in the first half, as checked, of a mapping twice as long.
-        Piece { start: unsafe { self.map.start.add(start) }, len }
+    pub fn pieces(&self, start: usize, len: usize) -> [Piece; 2] {
+        let bytes = self.bytes;
+        assert!(start < bytes && len <= bytes, "{len} bytes at {start} of a ring of {bytes}");
+        let first = len.min(bytes - start);
+        // SAFETY: inside, as checked.
+        let place = unsafe { self.start.add(start) };
+        [Piece { start: place, len: first }, Piece { start: self.start, len: len - first }]
     }
 
-    /// Copies bytes out of a piece.
+    /// Copies bytes out of a part.
     ///
     /// # Panics
-    /// As [`Mirror::piece`].
+    /// As [`Circle::pieces`].
     #[inline]
-    pub(crate) fn copy_out(&self, start: usize, target: &mut [u8]) {
+    pub fn copy_out(&self, start: usize, target: &mut [u8]) {
+        let [first, second] = self.pieces(start, target.len());
+        let (before, after) = target.split_at_mut(first.len);
         // SAFETY: mapped as long as `self` is there.
-        unsafe { self.piece(start, target.len()).copy_out(target) };
+        unsafe { first.copy_out(before) };
+        if !second.is_empty() {
+            // SAFETY: as above.
+            unsafe { second.copy_out(after) };
+        }
     }
 
-    /// Copies bytes into a piece.
+    /// Copies bytes into a part.
     ///
     /// # Panics
-    /// As [`Mirror::piece`].
+    /// As [`Circle::pieces`].
     #[inline]
-    pub(crate) fn copy_in(&self, start: usize, source: &[u8]) {
+    pub fn copy_in(&self, start: usize, source: &[u8]) {
+        let [first, second] = self.pieces(start, source.len());
+        let (before, after) = source.split_at(first.len);
         // SAFETY: as above.
-        unsafe { self.piece(start, source.len()).copy_in(source) };
+        unsafe { first.copy_in(before) };
+        if !second.is_empty() {
+            // SAFETY: as above.
+            unsafe { second.copy_in(after) };
+        }
+    }
+}
+
+// SAFETY: an address in a mapping that lives as long as this; nobody has a reference to what is there.
+unsafe impl Send for Circle {}
+// SAFETY: as above.
+unsafe impl Sync for Circle {}
+
+impl fmt::Debug for Circle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Circle({} bytes at {:p})", self.bytes, self.start)
     }
 }
 
@@ -437,34 +469,17 @@ unsafe impl Sync for Map {}
 impl Map {
     /// Pages of this process alone: Miri shares none. A memory that is opened is not the one that was created.
     #[cfg(miri)]
-    fn of(_: &OwnedFd, _: u64, bytes: usize) -> io::Result<Map> {
+    fn of(_: &OwnedFd, bytes: usize) -> io::Result<Map> {
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ACCESS, MapFlags::PRIVATE) }?;
         Map::from_kernel(start, bytes)
     }
 
     #[cfg(not(miri))]
-    fn of(memfd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Map> {
+    fn of(memfd: &OwnedFd, bytes: usize) -> io::Result<Map> {
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-        let start = unsafe { mmap(ptr::null_mut(), bytes, ACCESS, MapFlags::SHARED, memfd, offset) }?;
+        let start = unsafe { mmap(ptr::null_mut(), bytes, ACCESS, MapFlags::SHARED, memfd, 0) }?;
         Map::from_kernel(start, bytes)
-    }
-
-    /// The same pages twice, one behind the other.
-    fn twice(memfd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Map> {
-        // SAFETY: as above. It only keeps the addresses.
-        let start =
-            unsafe { mmap_anonymous(ptr::null_mut(), 2 * bytes, ProtFlags::empty(), MapFlags::PRIVATE) }?;
-        let map = Map::from_kernel(start, 2 * bytes)?;
-        for half in [0, bytes] {
-            // SAFETY: each half lies inside of the addresses that were just kept for it, which nobody else
-            // knows.
-            unsafe {
-                let place = map.start.add(half).as_ptr().cast::<c_void>();
-                mmap(place, bytes, ACCESS, MapFlags::SHARED | MapFlags::FIXED, memfd, offset)?;
-            }
-        }
-        Ok(map)
     }
 
     fn from_kernel(start: *mut c_void, bytes: usize) -> io::Result<Map> {

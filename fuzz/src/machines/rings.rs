@@ -20,16 +20,18 @@ pub(crate) fn rings(bytes: &[u8]) {
             2 => assert!(writer.write(&buffer[..len]).unwrap_or(0) <= len.min(BYTES)),
             3 => assert!(reader.read(&mut buffer[..len]).unwrap_or(0) <= len.min(BYTES)),
             4 => {
-                if let Ok(piece) = writer.vacant() {
-                    assert!(piece.len() <= BYTES);
-                    writer.fill(piece.len().min(len));
+                if let Ok(pieces) = writer.vacant() {
+                    let room = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+                    assert!(room <= BYTES);
+                    writer.fill(room.min(len));
                     writer.publish();
                 }
             }
             5 => {
-                if let Ok(piece) = reader.pending() {
-                    assert!(piece.len() <= BYTES);
-                    reader.consume(piece.len().min(len));
+                if let Ok(pieces) = reader.pending() {
+                    let count = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+                    assert!(count <= BYTES);
+                    reader.consume(count.min(len));
                     reader.publish();
                 }
             }

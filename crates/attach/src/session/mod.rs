@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use isolane_ring::{Arena, Memory, Peer, timespec};
+use isolane_ring::{Arena, Memory, PAGE_SIZE, Peer, timespec};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -51,6 +51,8 @@ struct Inner {
     life: OwnedFd,
     arena: Mutex<Arena>,
     welcome: Welcome,
+    /// A page for streams that no engine has, which never leave anything there.
+    unused: u64,
     /// One for each core of the engine.
     ports: Vec<Port>,
     next_id: AtomicU32,
@@ -95,7 +97,7 @@ impl Default for Options {
 
 impl Options {
     /// The default of [`Options::memory_bytes`].
-    pub const MEMORY_BYTES: usize = 256 << 20;
+    pub const MEMORY_BYTES: usize = 1 << 30;
 }
 
 /// What is no number is nobody.
@@ -149,6 +151,9 @@ impl Session {
         let cores = 0..welcome.cores.len() as u32;
         let ports = cores.map(|core| Port::open(&line, &memory, &mut arena, core));
         let ports = ports.collect::<Result<_, _>>().inspect_err(|_| line.hang_up())?;
+        let bytes = PAGE_SIZE;
+        let unused = arena.take(bytes).ok_or(AttachError::NoRoom { bytes, of: memory.bytes() });
+        let unused = unused.inspect_err(|_| line.hang_up())?.offset as u64;
         let arena = Mutex::new(arena);
         Ok(Session(Arc::new(Inner {
             line,
@@ -156,6 +161,7 @@ impl Session {
             life,
             arena,
             welcome,
+            unused,
             ports,
             next_id: AtomicU32::new(1),
             lounge: Mutex::default(),
@@ -173,6 +179,7 @@ impl Session {
             memory,
             life: pipe_with(PipeFlags::CLOEXEC).unwrap().0,
             welcome: Welcome { version: VERSION, session: 1, epoch: 1, cores, limits },
+            unused: 0,
             ports: Vec::new(),
             next_id: AtomicU32::new(1),
             lounge: Mutex::default(),
@@ -204,6 +211,22 @@ impl Session {
     /// [`AttachError::NoRoom`].
     pub fn take(&self, bytes: usize) -> Result<Room, AttachError> {
         Room::take(self, bytes)
+    }
+
+    /// Bytes of each ring of a stream that does not ask for more or less: few where the memory left is no more than what
+    /// as many streams as there may be need at least.
+    pub(crate) fn ring_bytes(&self) -> usize {
+        let least =
+            usize::try_from(self.limits().streams).unwrap_or(usize::MAX).saturating_mul(3 * PAGE_SIZE);
+        let reserve = least.min(self.memory().bytes() / 2);
+        let spare = self.0.arena.lock().free_bytes().saturating_sub(reserve);
+        let share = (spare / SHARES).clamp(PAGE_SIZE, RING_BYTES_MAX);
+        1 << share.ilog2()
+    }
+
+    /// A page of the memory that nobody uses: where the rings of a stream are that no engine has.
+    pub(crate) fn unused(&self) -> u64 {
+        self.0.unused
     }
 
     /// Closes an object or a queue, without waiting for anything: what was written is still sent. Its room goes back to
@@ -365,6 +388,10 @@ fn dial(options: &Options) -> Result<OwnedFd, AttachError> {
     is_trusted.then_some(socket).ok_or_else(|| AttachError::Untrusted { path: path.clone(), uid })
 }
 
+/// The largest ring that is chosen for a stream.
+const RING_BYTES_MAX: usize = 256 << 10;
+/// A ring takes at most this part of what can be spared.
+const SHARES: usize = 32;
 /// How long an engine may be out of reach.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two tries.

@@ -55,10 +55,18 @@ impl Room {
     }
 }
 
+/// Bytes that come back until the system has them again.
+const STALE_BYTES: usize = 16 << 20;
+
 impl Drop for Room {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.session.0.arena.lock().give(self.span);
+            let mut arena = self.session.0.arena.lock();
+            arena.give(self.span);
+            for span in arena.stale(STALE_BYTES) {
+                // Under the lock: nobody may have them meanwhile. What cannot be had back stays here.
+                let _ = self.session.memory().punch(span.offset, span.len);
+            }
         }
     }
 }

@@ -239,7 +239,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "Miri maps nothing twice")]
     fn a_place_beyond_the_memory_is_refused() {
         let memory = Memory::create("block", 8192).unwrap();
         for block in [8192, u64::MAX, u64::MAX - 4095, 64] {

@@ -178,6 +178,11 @@ impl Incoming {
         self.is_shut = true;
     }
 
+    /// Whether it was shut.
+    pub fn is_shut(&self) -> bool {
+        self.is_shut
+    }
+
     /// Takes the socket back, where no engine works on it any more and none will: the kernel has what was not read,
     /// and nothing of an engine is left on it.
     ///

@@ -2,14 +2,21 @@
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
 use super::ends::{Incoming, Moved, Outgoing};
 use super::shared::Shared;
-use super::waiting::{moment, pending, register, wait, wait_for_bytes, wait_for_room};
+use super::waiting::{
+    is_ready_natively, moment, pending, wait, wait_for_bytes, wait_for_room, wait_natively,
+};
 
 /// The half that reads.
 pub struct ReadHalf {
@@ -39,6 +46,9 @@ impl ReadHalf {
     /// As that.
     #[inline]
     pub fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.shared.is_plain {
+            return self.try_read_natively(bytes);
+        }
         if self.incoming.wants_past() {
             self.want_past(false)?;
         }
@@ -54,7 +64,7 @@ impl ReadHalf {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             outcome => return Poll::Ready(outcome),
         }
-        register(&self.shared.waiters.reader, context);
+        self.shared.waiters.register(&self.shared.waiters.reader, context);
         self.shared.waiters.block.notify.arm();
         pending(self.try_read(bytes))
     }
@@ -82,11 +92,25 @@ impl ReadHalf {
     /// # Errors
     /// Of the session.
     pub fn arm(&mut self) -> io::Result<bool> {
+        if self.shared.is_plain {
+            return is_ready_natively(self.shared.as_fd(), PollFlags::IN);
+        }
         self.shared.waiters.block.notify.arm();
         self.shared.check()?;
         // What comes goes through the ring, where the engine tells of it.
         self.want_past(false)?;
         self.incoming.is_ready()
+    }
+
+    #[cold]
+    fn try_read_natively(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match recv(&self.shared, bytes, RecvFlags::DONTWAIT) {
+            // Whoever has shut it down reads what had come before.
+            Err(Errno::AGAIN) if self.incoming.is_shut() => Ok(0),
+            Ok((count, _)) => Ok(count),
+            Err(Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn want_past(&mut self, wants: bool) -> io::Result<()> {
@@ -126,6 +150,9 @@ impl ReadHalf {
     #[cold]
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
         let ReadHalf { incoming, shared, spin, .. } = self;
+        if shared.is_plain {
+            return wait_natively(shared.as_fd(), PollFlags::IN, until);
+        }
         if incoming.is_past()? {
             return wait_for_bytes(&shared.session, shared.as_fd(), *spin, until);
         }
@@ -141,12 +168,15 @@ impl Read for ReadHalf {
         loop {
             let outcome = match self.incoming.wants_past() {
                 true => self.try_read_past(bytes),
+                false if self.shared.is_plain => self.try_read_natively(bytes),
                 false => moved(self.incoming.try_read(bytes), &self.shared),
             };
             match outcome {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 outcome => {
-                    self.learn(*outcome.as_ref().unwrap_or(&0));
+                    if !self.shared.is_plain {
+                        self.learn(*outcome.as_ref().unwrap_or(&0));
+                    }
                     return outcome;
                 }
             }
@@ -163,6 +193,10 @@ impl WriteHalf {
     /// As that.
     #[inline]
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.shared.is_plain {
+            let sent = send(&self.shared, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            return Ok(sent?);
+        }
         self.shared.check()?;
         moved(self.outgoing.try_write(bytes), &self.shared)
     }
@@ -176,7 +210,7 @@ impl WriteHalf {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             outcome => return Poll::Ready(outcome),
         }
-        register(&self.shared.waiters.writer, context);
+        self.shared.waiters.register(&self.shared.waiters.writer, context);
         self.shared.waiters.block.notify.arm();
         pending(self.try_write(bytes))
     }
@@ -212,6 +246,10 @@ impl WriteHalf {
     /// # Errors
     /// Of the session.
     pub fn shut(&mut self) -> io::Result<()> {
+        if self.shared.is_plain {
+            self.outgoing.shut();
+            return self.shared.socket.shutdown(Shutdown::Write);
+        }
         match self.outgoing.shut() {
             true => self.shared.ring(),
             false => Ok(()),
@@ -223,6 +261,9 @@ impl WriteHalf {
     /// # Errors
     /// Of the session.
     pub fn arm(&mut self) -> io::Result<bool> {
+        if self.shared.is_plain {
+            return is_ready_natively(self.shared.as_fd(), PollFlags::OUT);
+        }
         self.shared.waiters.block.notify.arm();
         self.shared.check()?;
         self.outgoing.is_ready()
@@ -231,6 +272,9 @@ impl WriteHalf {
     #[cold]
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
         let WriteHalf { outgoing, shared, spin, .. } = self;
+        if shared.is_plain {
+            return wait_natively(shared.as_fd(), PollFlags::OUT, until);
+        }
         wait(&shared.session, &shared.waiters.block.tx_flag, *spin, until, || outgoing.is_ready())
     }
 
@@ -257,7 +301,7 @@ impl WriteHalf {
 impl Write for WriteHalf {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() >= self.past_bytes {
+        if bytes.len() >= self.past_bytes && !self.shared.is_plain {
             return self.write_past(bytes);
         }
         let mut until = None;

@@ -15,7 +15,7 @@ use super::{Stream, StreamOptions};
 use crate::Session;
 
 /// A listener whose connections go through an engine. It listens itself, as `std`'s does: only what it accepts
-/// is adopted. Blocking; without waiting, its descriptor watched by whatever watches others; async.
+/// is adopted, or works on its socket itself if it cannot be ([`StreamOptions::adopt_if_possible`]). Blocking; without waiting, its descriptor watched by whatever watches others; async.
 #[derive(Debug)]
 pub struct Listener {
     /// Set not to block; whoever waits polls.
@@ -66,7 +66,7 @@ impl Listener {
     /// The next connection. Waits for one.
     ///
     /// # Errors
-    /// As `TcpListener::accept`, and [`Stream::adopt`].
+    /// As `TcpListener::accept`, and [`AttachError::Over`](crate::AttachError::Over).
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             match self.try_accept() {
@@ -85,8 +85,9 @@ impl Listener {
     /// # Errors
     /// `WouldBlock` if there is none; as [`Listener::accept`].
     pub fn try_accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        self.session.check()?;
         let (socket, address) = self.listener.accept()?;
-        Ok((self.options.adopt(&self.session, socket)?, address))
+        Ok((self.options.adopt_if_possible(&self.session, socket)?, address))
     }
 
     /// The next connection, for a task. Of several tasks all are woken, and one gets it.

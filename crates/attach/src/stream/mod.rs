@@ -65,12 +65,14 @@ pub enum Interest {
 }
 
 impl Stream {
-    /// Connects, as `TcpStream::connect` does, and has the connection adopted.
+    /// Connects, as `TcpStream::connect` does, and has the connection adopted if that is possible
+    /// ([`StreamOptions::adopt_if_possible`]).
     ///
     /// # Errors
-    /// As `TcpStream::connect`, and [`Stream::adopt`].
+    /// As `TcpStream::connect`, and [`AttachError::Over`].
     pub fn connect(session: &Session, address: impl ToSocketAddrs) -> io::Result<Stream> {
-        Ok(Stream::adopt(session, TcpStream::connect(address)?)?)
+        session.check()?;
+        Ok(StreamOptions::default().adopt_if_possible(session, TcpStream::connect(address)?)?)
     }
 
     /// Has the engine do the network processing of a connection from now on, with the default
@@ -137,6 +139,11 @@ impl Stream {
     /// Its name in the session, by which a [`Poller`] calls it.
     pub fn id(&self) -> u32 {
         self.read.shared.id
+    }
+
+    /// Whether an engine works on it. Otherwise it works on the socket itself, and on no thread but the callers'.
+    pub fn is_adopted(&self) -> bool {
+        !self.read.shared.is_plain
     }
 
     /// The engine's core that works on it, by index in [`Session::cores`].

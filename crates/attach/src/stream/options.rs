@@ -4,6 +4,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use isolane_ring::PAGE_SIZE;
@@ -21,7 +22,8 @@ use crate::session::{Room, Session, Watcher};
 /// How a stream is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Bytes of the ring of what is received: rounded up to a power of two of whole pages.
+    /// Bytes of the ring of what is received: rounded up to a power of two of whole pages, at most 64 MiB. 0 (the
+    /// default): 256 KiB, or less if the session's memory is to last for as many streams as it may have.
     pub rx_bytes: usize,
     /// Bytes of the ring of what is to be sent: likewise.
     pub tx_bytes: usize,
@@ -42,8 +44,8 @@ pub struct StreamOptions {
 impl Default for StreamOptions {
     fn default() -> StreamOptions {
         StreamOptions {
-            rx_bytes: 256 << 10,
-            tx_bytes: 256 << 10,
+            rx_bytes: 0,
+            tx_bytes: 0,
             past_bytes: 16 << 10,
             past_bytes_read: 4 << 10,
             spin: Duration::from_micros(20),
@@ -62,6 +64,39 @@ impl StreamOptions {
             Ok(tasks) => self.open(session, socket, tasks.queue(), Some(tasks)),
             Err(error) => Err(AdoptError { error, socket }),
         }
+    }
+
+    /// As [`StreamOptions::adopt`]; where that is not possible, for example because the session has as many streams as
+    /// it may have, a stream that works on the socket itself ([`Stream::is_adopted`]).
+    ///
+    /// # Errors
+    /// [`MemoryError`](isolane_ring::MemoryError), if the session's memory is none of ours.
+    pub fn adopt_if_possible(self, session: &Session, socket: TcpStream) -> Result<Stream, AttachError> {
+        let (socket, tasks) = match Tasks::of(session) {
+            Ok(tasks) => match self.ask(session, &socket, tasks.queue()) {
+                Ok(opened) => return Ok(self.stream(session, socket, Some(tasks), opened)),
+                Err(error) => {
+                    log::debug!("a connection goes on without the engine: {error}");
+                    (socket, Some(tasks))
+                }
+            },
+            Err(error) => {
+                log::debug!("a connection goes on without the engine: {error}");
+                (socket, None)
+            }
+        };
+        let page = session.unused();
+        let capacity = PAGE_SIZE as u64;
+        let place =
+            StreamPlace { block: page, rx: page, rx_capacity: capacity, tx: page, tx_capacity: capacity };
+        let opened = Opened {
+            id: session.next_id(),
+            core: 0,
+            origin: Origin { written: 0, is_inline: false },
+            room: None,
+            ends: ends(session.memory(), &place)?,
+        };
+        Ok(self.stream(session, socket, tasks, opened))
     }
 
     pub(super) fn open(
@@ -85,6 +120,10 @@ impl StreamOptions {
             let why = format!("it has {cores} cores, and none of index {core}: give a lower one");
             return Err(AttachError::Refused { what: "a stream", why });
         }
+        let ring_bytes = |bytes: usize| match bytes {
+            0 => session.ring_bytes(),
+            bytes => bytes.max(PAGE_SIZE).checked_next_power_of_two().unwrap_or(1 << (usize::BITS - 1)),
+        };
         let (rx_capacity, tx_capacity) = (ring_bytes(self.rx_bytes), ring_bytes(self.tx_bytes));
         // More than there can be is more than the memory has.
         let bytes = rx_capacity.saturating_add(tx_capacity).saturating_add(layout_block::BYTES);
@@ -110,25 +149,32 @@ impl StreamOptions {
         };
         let answered = || AttachError::Over(format!("the engine has answered {reply:?}"));
         let (core, origin) = opened.ok_or_else(answered)?;
-        Ok(Opened { id, core, origin, room, ends })
+        Ok(Opened { id, core, origin, room: Some(room), ends })
     }
 
     /// What was opened, to be used.
     fn stream(self, session: &Session, socket: TcpStream, tasks: Option<Tasks>, opened: Opened) -> Stream {
         let Opened { id, core, origin, room, ends: (incoming, outgoing, block) } = opened;
+        let is_plain = room.is_none();
         let shared = Arc::new(Shared {
             session: session.clone(),
+            is_plain,
             id,
             core,
             socket,
-            waiters: Arc::new(Waiters { block, reader: Mutex::default(), writer: Mutex::default() }),
-            room: Some(room).into(),
+            waiters: Arc::new(Waiters {
+                block,
+                reader: Mutex::default(),
+                writer: Mutex::default(),
+                is_watched: AtomicBool::new(!is_plain),
+            }),
+            room: room.into(),
             tasks,
             origin,
-            is_released: false.into(),
+            is_released: is_plain.into(),
         });
         if let Some(tasks) = &shared.tasks {
-            tasks.know(id, &shared.waiters);
+            tasks.know(&shared);
         }
         let watcher: Arc<dyn Watcher> = Arc::clone(&shared.waiters) as _;
         session.watch(Arc::downgrade(&watcher));
@@ -151,7 +197,8 @@ struct Opened {
     id: u32,
     core: u32,
     origin: Origin,
-    room: Room,
+    /// None where no engine has it.
+    room: Option<Room>,
     ends: (Incoming, Outgoing, Arc<Block>),
 }
 
@@ -175,8 +222,4 @@ impl From<AdoptError> for io::Error {
     fn from(error: AdoptError) -> io::Error {
         error.error.into()
     }
-}
-
-fn ring_bytes(bytes: usize) -> usize {
-    bytes.max(PAGE_SIZE).checked_next_power_of_two().unwrap_or(1 << (usize::BITS - 1))
 }

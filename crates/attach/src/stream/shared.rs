@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Waker;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use isolane_ring::adopted;
@@ -15,6 +15,7 @@ use rustix::net::sockopt;
 use super::block::Block;
 use super::recovery::Origin;
 use super::tasks::Tasks;
+use super::waiting::register;
 use crate::AttachError;
 use crate::control::{End, Request};
 use crate::session::{Room, Session, Watcher};
@@ -24,11 +25,15 @@ pub(super) struct Waiters {
     pub block: Arc<Block>,
     pub reader: Mutex<Option<Waker>>,
     pub writer: Mutex<Option<Waker>>,
+    /// Somebody wakes the tasks of a stream that no engine has.
+    pub is_watched: AtomicBool,
 }
 
 /// A stream that the engine has.
 pub(super) struct Shared {
     pub session: Session,
+    /// No engine has it: all goes over the socket itself.
+    pub is_plain: bool,
     pub id: u32,
     pub core: u32,
     pub socket: TcpStream,
@@ -45,7 +50,7 @@ impl Shared {
     /// Whether there still is an engine.
     #[inline]
     pub fn check(&self) -> io::Result<()> {
-        Ok(self.session.check()?)
+        if self.is_plain { Ok(()) } else { Ok(self.session.check()?) }
     }
 
     /// Has the engine look.
@@ -56,6 +61,9 @@ impl Shared {
 
     /// Has the engine let go of the socket.
     pub fn release(&self) -> Result<(), AttachError> {
+        if self.is_plain {
+            return Ok(());
+        }
         self.session.ask("to take a stream back", &Request::End { id: self.id, how: End::Release }, &[])?;
         self.is_released.store(true, Ordering::Release);
         Ok(())
@@ -87,6 +95,15 @@ impl Shared {
 }
 
 impl Waiters {
+    /// Has the task of `context` woken. Look once more behind that.
+    pub fn register(&self, waiting: &Mutex<Option<Waker>>, context: &Context<'_>) {
+        register(waiting, context);
+        if !self.is_watched.load(Ordering::Acquire) {
+            // Nobody would wake it: it looks again and again.
+            context.waker().wake_by_ref();
+        }
+    }
+
     /// Something has changed: whoever waits looks.
     pub fn wake_tasks(&self) {
         for waiting in [&self.reader, &self.writer] {
@@ -110,7 +127,7 @@ impl Watcher for Waiters {
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(tasks) = &self.tasks {
-            tasks.forget(self.id);
+            tasks.forget(self);
         }
         // Otherwise the engine is done with the pages already.
         if !self.is_released.load(Ordering::Acquire)

@@ -1,20 +1,24 @@
 //! Wakes the tasks that wait for the streams of a session.
 //!
 //! One thread a session, started with its first stream. It sleeps unless a task waits: only then a stream's
-//! `notify` flag is armed. It ends after the last stream, unless another has come meanwhile.
+//! `notify` flag is armed. Sockets of streams that no engine has it watches itself. It ends after the last stream, unless another has come meanwhile.
 //!
 //! Invariant: a task is woken under no lock, and nobody waits for the thread: a waker may do as it likes, even drop
 //! the last stream.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::shared::Waiters;
+use super::shared::{Shared, Waiters};
+use super::waiting::AT_ONCE;
 use crate::AttachError;
 use crate::layout::notice;
 use crate::session::{Queue, Session};
@@ -29,6 +33,8 @@ pub(crate) struct Lounge {
     guests: Mutex<Guests>,
     /// Readable when there may be nobody any more.
     empty: OwnedFd,
+    /// Watches the sockets of streams that no engine has.
+    plain: OwnedFd,
 }
 
 #[derive(Default)]
@@ -68,14 +74,23 @@ impl Tasks {
         self.0.queue
     }
 
-    pub fn know(&self, id: u32, stream: &Arc<Waiters>) {
-        self.0.guests.lock().waiters.insert(id, Arc::downgrade(stream));
+    pub fn know(&self, stream: &Shared) {
+        self.0.guests.lock().waiters.insert(stream.id, Arc::downgrade(&stream.waiters));
+        if stream.is_plain {
+            let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            let outcome = epoll::add(&self.0.plain, stream, EventData::new_u64(stream.id.into()), flags);
+            stream.waiters.is_watched.store(outcome.is_ok(), Ordering::Release);
+        }
         // What was noticed before it was known.
-        stream.wake_tasks();
+        stream.waiters.wake_tasks();
     }
 
-    pub fn forget(&self, id: u32) {
-        self.0.guests.lock().waiters.remove(&id);
+    pub fn forget(&self, stream: &Shared) {
+        self.0.guests.lock().waiters.remove(&stream.id);
+        if stream.is_plain {
+            // It fails only if it was not watched.
+            let _ = epoll::delete(&self.0.plain, stream);
+        }
     }
 }
 
@@ -97,36 +112,40 @@ impl Lounge {
         let queue = session.open_queue(ENTRIES)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let empty = eventfd(0, flags).map_err(|error| failed(error.into()))?;
+        let plain = epoll::create(CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let guests = Mutex::new(Guests { count: 1, ..Guests::default() });
-        let lounge = Arc::new(Lounge { queue: queue.id(), guests, empty });
+        let lounge = Arc::new(Lounge { queue: queue.id(), guests, empty, plain });
         let theirs = Arc::clone(&lounge);
         let thread = std::thread::Builder::new().name("isolane-tasks".into());
         thread.spawn(move || theirs.serve(queue)).map_err(failed)?;
         Ok((Arc::clone(&lounge), Tasks(lounge)))
     }
 
-    /// Wakes until nobody is there, or the session is over: then everybody is woken by that.
+    /// Wakes until nobody is there. If the session is over, that wakes those whose streams an engine had.
     fn serve(&self, queue: Queue) {
         let mut queue = Some(queue);
-        while let Some(open) = &mut queue {
-            match self.turn(open) {
+        loop {
+            let turn = queue.as_mut().map_or_else(|| Ok(self.sleep(None)), |queue| self.turn(queue));
+            match turn {
                 Ok(false) => {}
-                Ok(true) => self.close(&mut queue, false),
-                Err(_) => self.close(&mut queue, true),
+                Ok(true) if self.close(&mut queue) => return,
+                Ok(true) => {}
+                Err(_) => queue = None,
             }
         }
     }
 
     /// Closes the queue if nobody is there. Under the lock: who comes opens another behind that, and who comes and
     /// goes often does not have many.
-    fn close(&self, queue: &mut Option<Queue>, is_over: bool) {
+    fn close(&self, queue: &mut Option<Queue>) -> bool {
         // Nobody else reads it.
         let _ = rustix::io::read(&self.empty, &mut [0u8; 8]);
         let mut guests = self.guests.lock();
-        if guests.count == 0 || is_over {
-            guests.is_closed = true;
+        guests.is_closed = guests.count == 0;
+        if guests.is_closed {
             *queue = None;
         }
+        guests.is_closed
     }
 
     fn turn(&self, queue: &mut Queue) -> Result<bool, AttachError> {
@@ -134,17 +153,26 @@ impl Lounge {
             let stream = notice::object(&entry).and_then(|id| self.find(id));
             stream.into_iter().for_each(|stream| stream.wake_tasks());
         }
-        if queue.arm()? {
-            queue.disarm()?;
-            return Ok(false);
-        }
-        let mut watched =
-            [PollFd::from_borrowed_fd(queue.end(), PollFlags::IN), PollFd::new(&self.empty, PollFlags::IN)];
-        // An interruption only has it look too early.
-        let _ = poll(&mut watched, None);
-        let may_be_empty = watched[1].revents().contains(PollFlags::IN);
+        let may_be_empty = !queue.arm()? && self.sleep(Some(queue.end()));
         queue.disarm()?;
         Ok(may_be_empty)
+    }
+
+    /// Until something comes; tells whether nobody may be there any more.
+    fn sleep(&self, queue: Option<BorrowedFd<'_>>) -> bool {
+        let empty = self.empty.as_fd();
+        let watched = [empty, self.plain.as_fd(), queue.unwrap_or(empty)];
+        let mut watched = watched.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+        // An interruption only has it look too early.
+        let _ = poll(&mut watched, None);
+        let mut events = [const { MaybeUninit::uninit() }; 64];
+        if watched[1].revents().contains(PollFlags::IN)
+            && let Ok((events, _)) = epoll::wait(&self.plain, &mut events, Some(&AT_ONCE))
+        {
+            let streams = events.iter().filter_map(|event| self.find(event.data.u64() as u32));
+            streams.for_each(|stream| stream.wake_tasks());
+        }
+        watched[0].revents().contains(PollFlags::IN)
     }
 
     fn find(&self, id: u32) -> Option<Arc<Waiters>> {

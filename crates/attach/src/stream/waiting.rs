@@ -90,6 +90,26 @@ pub(super) fn wait_for_bytes(
     sleep(&mut [socket, end_of(session)], until)
 }
 
+/// Sleeps until the kernel has what a stream waits for that no engine has.
+///
+/// # Errors
+/// As [`wait`].
+pub(super) fn wait_natively(
+    socket: BorrowedFd<'_>,
+    what: PollFlags,
+    until: Option<Instant>,
+) -> io::Result<()> {
+    sleep(&mut [PollFd::from_borrowed_fd(socket, what)], until)
+}
+
+/// Whether the kernel has that already.
+///
+/// # Errors
+/// The system's.
+pub(super) fn is_ready_natively(socket: BorrowedFd<'_>, what: PollFlags) -> io::Result<bool> {
+    Ok(poll(&mut [PollFd::from_borrowed_fd(socket, what)], Some(&AT_ONCE))? > 0)
+}
+
 /// That it is hung up is told unasked; what comes on it is not this thread's.
 fn end_of(session: &Session) -> PollFd<'_> {
     PollFd::from_borrowed_fd(session.line(), PollFlags::empty())
@@ -125,7 +145,7 @@ pub(super) fn pending(outcome: io::Result<usize>) -> Poll<io::Result<usize>> {
     }
 }
 
-const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+pub(super) const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use isolane_attach::control::StreamPlace;
+use isolane_attach::layout::stream::RING_BYTES_MAX;
 use isolane_ring::adopted::{self, State};
 use rustix::net::{SocketType, sockopt};
 
@@ -43,6 +44,9 @@ impl Kept {
     /// # Errors
     /// [`Refusal`].
     pub fn of(socket: BorrowedFd<'_>, place: StreamPlace) -> Result<Kept, Refusal> {
+        if place.rx_capacity.max(place.tx_capacity) > RING_BYTES_MAX {
+            return Err(Refusal::Unfit("its rings are larger than 64 MiB; ask for less"));
+        }
         examine(socket)?;
         let mut before = adopted::counters(socket)?;
         for _ in 0..LOOKS_MAX {

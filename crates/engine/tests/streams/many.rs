@@ -1,14 +1,16 @@
 //! Many streams, and many changes of hands.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use isolane_attach::stream::{Stream, StreamOptions};
+use isolane_attach::stream::{Listener, Stream, StreamOptions};
 use isolane_ring::mock;
 use rustix::net::sockopt;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::fixture::{Fixture, Pattern};
+use super::tasks;
 
 /// A peer that writes and checks until its other end is done; it knows nothing of engines.
 fn peer(
@@ -132,5 +134,129 @@ fn thousands_of_streams_of_one_session_work_at_once() {
             stream.read_exact(&mut bytes).unwrap();
             Pattern::new(index as u64 + round).check(&bytes);
         }
+    }
+}
+
+/// Descriptors for all.
+const WANTED: u64 = 51_000;
+
+/// As many streams as this process may have descriptors for, at four each, and 10,000 at most.
+fn streams_max() -> usize {
+    let mut limit = isolane_reactor::core::raise_descriptor_limit().unwrap();
+    // Root may have more.
+    let more = Rlimit { current: Some(WANTED), maximum: Some(WANTED) };
+    if limit < WANTED && setrlimit(Resource::Nofile, more).is_ok() {
+        limit = WANTED;
+    }
+    let streams = usize::try_from(limit / 5).unwrap_or(usize::MAX).min(10_000);
+    if streams < 10_000 {
+        eprintln!("only {streams} streams: the limit of descriptors is {limit}");
+    }
+    streams
+}
+
+fn exchange(stream: &mut Stream, peer: &mut TcpStream, seed: u64) {
+    let (mut sent, mut seen) = ([0; 100], [0; 100]);
+    Pattern::new(seed).fill(&mut sent);
+    stream.set_read_timeout(Some(Duration::from_secs(60)));
+    stream.write_all(&sent).unwrap();
+    peer.read_exact(&mut seen).unwrap();
+    Pattern::new(seed).check(&seen);
+    peer.write_all(&seen).unwrap();
+    stream.read_exact(&mut seen).unwrap();
+    Pattern::new(seed).check(&seen);
+}
+
+/// With the default memory, rings and limits; and their memory goes back to the system.
+#[test]
+fn session_has_ten_thousand_streams_by_default() {
+    let fixture = Fixture::new();
+    let session = fixture.attach();
+    let blocks = || rustix::fs::fstat(session.memory().memfd()).unwrap().st_blocks as u64 * 512;
+    let mut streams: Vec<(Stream, TcpStream)> = (0..streams_max())
+        .map(|index| {
+            let (socket, peer) = mock::connection().unwrap();
+            let stream = Stream::adopt(&session, socket);
+            (stream.unwrap_or_else(|error| panic!("stream {index}: {error}")), peer)
+        })
+        .collect();
+    for (seed, (stream, peer)) in (0..).zip(&mut streams) {
+        exchange(stream, peer, seed);
+    }
+    let used = blocks();
+    drop(streams);
+    let start = std::time::Instant::now();
+    while blocks() > used.min(20 << 20) {
+        assert!(start.elapsed() < Duration::from_secs(60), "{} of {used} bytes are still used", blocks());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn streams_past_the_limit_work_on_their_sockets() {
+    let fixture = Fixture::of(|config| config.limits.streams = 3);
+    let session = fixture.attach();
+    let listener = Listener::bind(&session, "127.0.0.1:0").unwrap();
+    let mut streams: Vec<(Stream, TcpStream)> = (0..6)
+        .map(|_| {
+            let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (listener.accept().unwrap().0, peer)
+        })
+        .collect();
+    assert_eq!(streams.iter().filter(|(stream, _)| stream.is_adopted()).count(), 3);
+    for (seed, (stream, peer)) in (0..).zip(&mut streams) {
+        exchange(stream, peer, seed);
+    }
+    let (mut stream, mut peer) = streams.pop().unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(10)));
+    assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(stream.try_read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    peer.write_all(b"x").unwrap();
+    peer.shutdown(Shutdown::Write).unwrap();
+    assert!(stream.write(&[7; 1000]).unwrap() > 0);
+    // What its session comes to is nothing to it.
+    drop(fixture);
+    while session.check().is_ok() {
+        std::thread::yield_now();
+    }
+    stream.set_read_timeout(None);
+    let mut socket = stream.into_std().unwrap();
+    assert_eq!(socket.read(&mut [0; 9]).unwrap(), 1);
+    let (mut stream, mut peer) = streams.pop().unwrap();
+    exchange(&mut stream, &mut peer, 9);
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.write(&[0]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+}
+
+/// Also while, and after, its session ends.
+#[test]
+fn tasks_wait_for_streams_past_the_limit() {
+    let fixture = Fixture::of(|config| config.limits.streams = 0);
+    let session = fixture.attach();
+    let (near, mut peer) = mock::connection().unwrap();
+    let mut stream = StreamOptions::default().adopt_if_possible(&session, near).unwrap();
+    assert!(!stream.is_adopted());
+    let mut fixture = Some(fixture);
+    for round in 0..3u8 {
+        let (waits, has_waited) = std::sync::mpsc::channel();
+        let task = std::thread::spawn(move || {
+            let mut bytes = [0; 8];
+            let count = tasks::block_on(async {
+                waits.send(()).unwrap();
+                stream.read_async(&mut bytes).await.unwrap()
+            });
+            tasks::block_on(stream.write_all_async(&bytes[..count])).unwrap();
+            stream
+        });
+        has_waited.recv().unwrap();
+        if round == 1 {
+            fixture.take();
+        }
+        peer.write_all(&[round]).unwrap();
+        let mut seen = [9];
+        peer.read_exact(&mut seen).unwrap();
+        assert_eq!(seen, [round]);
+        stream = task.join().unwrap();
     }
 }
