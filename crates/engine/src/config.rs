@@ -104,6 +104,18 @@ pub enum EngineError {
     /// One of the engine's threads has ended.
     #[error("the engine is broken: one of its threads has ended; its log says why")]
     Broken,
+    /// One of the engine's threads does not turn any more.
+    #[error(
+        "{thread} has been stuck for {seconds} s, at work for {session}; the supervisor replaces the engine"
+    )]
+    Stuck {
+        /// Which thread.
+        thread: String,
+        /// For which session.
+        session: String,
+        /// How long, at least.
+        seconds: u64,
+    },
     /// The supervisor has gone, or is none.
     #[error("the engine's supervisor has gone: {why}; start `isolane engine` again")]
     Orphaned {

@@ -17,6 +17,7 @@ use crate::core::{Core, Mail, Notice};
 use crate::epoll::Epoll;
 use crate::store::{Deposit, Record, Store};
 use crate::volume::{Keeper, Volumes};
+use crate::watch::{self, Part, Stuck, Watch};
 use crate::{Config, EngineError};
 
 pub use crate::control::listen;
@@ -27,6 +28,7 @@ pub struct Engine {
     control: (Sender<Notice>, Option<JoinHandle<io::Result<()>>>),
     /// Readable once a thread has ended.
     ended: Arc<OwnedFd>,
+    watch: Watch,
 }
 
 /// Tells that a thread has ended, however it did.
@@ -45,7 +47,9 @@ impl Engine {
     /// # Errors
     /// [`EngineError`].
     pub fn start(config: Config, listener: OwnedFd) -> Result<Engine, EngineError> {
-        Engine::resume(config, listener, FIRST_EPOCH, Store::none(), Vec::new())
+        let record =
+            watch::Record::new().map_err(|error| EngineError::system(NO_RECORD, io::Error::other(error)))?;
+        Engine::resume(config, listener, FIRST_EPOCH, Store::none(), Vec::new(), record)
     }
 
     /// Goes on where the engine before was killed.
@@ -55,16 +59,23 @@ impl Engine {
         epoch: u64,
         store: impl Into<Arc<Store>>,
         mut kept: Vec<Deposit>,
+        record: watch::Record,
     ) -> Result<Engine, EngineError> {
         config.check()?;
+        let watch = Watch::new(record, config.cores.len());
+        let part = |thread| {
+            watch.part(thread).map_err(|error| EngineError::system(NO_RECORD, io::Error::other(error)))
+        };
         let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let ended = Arc::new(ended.map_err(|error| EngineError::system("cannot make an eventfd", error))?);
         let epoll = Epoll::new().map_err(|error| EngineError::system("cannot make an epoll", error))?;
         let (notices, inbox) = mailbox::unbounded(epoll.sleeper().waker());
+        let control_part = part(0)?;
+        let parts = (1..=config.cores.len()).map(part).collect::<Result<Vec<_>, _>>()?;
         let mut engine =
-            Engine { cores: Vec::new(), control: (notices.clone(), None), ended: Arc::clone(&ended) };
-        for (core, index) in config.cores.iter().zip(0..) {
-            engine.cores.push(start_core(&config, index, *core, notices.clone(), &ended)?);
+            Engine { cores: Vec::new(), control: (notices.clone(), None), ended: Arc::clone(&ended), watch };
+        for ((core, index), part) in config.cores.iter().zip(0..).zip(parts) {
+            engine.cores.push(start_core(&config, index, *core, notices.clone(), &ended, part)?);
         }
         let cores = engine.cores.iter().map(|(sender, _)| sender.clone()).collect();
         let store: Arc<Store> = store.into();
@@ -75,7 +86,7 @@ impl Engine {
             epoch,
             epoll,
             Door::new(listener),
-            Outfit { notices: inbox, cores, volumes, store },
+            Outfit { notices: inbox, cores, volumes, store, watch: control_part },
         );
         let mut control = control.map_err(|error| EngineError::system("cannot watch the listener", error))?;
         let tells = Tells(ended);
@@ -104,6 +115,18 @@ impl Engine {
     pub fn show(&self) {
         // A thread that has ended has nobody.
         let _ = self.control.0.send(Notice::Show);
+    }
+
+    /// Starts the next beat, and wakes all threads.
+    ///
+    /// # Errors
+    /// [`Stuck`], if a thread has not turned for too many of them.
+    pub(crate) fn beat(&self) -> Result<(), Stuck> {
+        let outcome = self.watch.beat();
+        // A thread that has ended is noticed otherwise.
+        self.cores.iter().for_each(|(core, _)| drop(core.send(Mail::Beat)));
+        let _ = self.control.0.send(Notice::Beat);
+        outcome
     }
 
     /// Becomes readable once one of its threads has ended.
@@ -164,6 +187,7 @@ fn start_core(
     core: usize,
     control: Sender<Notice>,
     ended: &Arc<OwnedFd>,
+    part: Part,
 ) -> Result<(Sender<Mail>, JoinHandle<io::Result<()>>), EngineError> {
     let epoll = Epoll::new().map_err(|error| EngineError::system("cannot make an epoll", error))?;
     let (sender, inbox) = mailbox::unbounded(epoll.sleeper().waker());
@@ -179,7 +203,7 @@ fn start_core(
             return Ok(());
         }
         // What a core has is not to leave its thread.
-        Core::new(index, epoll, inbox, control, Spin::new(mode, longest, Instant::now())).run()
+        Core::new(index, epoll, inbox, control, Spin::new(mode, longest, Instant::now()), part).run()
     });
     let thread = thread.map_err(|error| EngineError::system("cannot start a thread", error))?;
     let outcome = is_pinned.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
@@ -188,5 +212,6 @@ fn start_core(
 }
 
 const FIRST_EPOCH: u64 = 1;
+const NO_RECORD: &str = "cannot have memory to share with the supervisor";
 /// How often it is looked whether a core has ended.
 const LOOK: Duration = Duration::from_millis(1);

@@ -29,6 +29,7 @@ pub mod supervisor;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod watch;
 
 pub use config::{Config, EngineError};
 pub use engine::{Engine, listen};

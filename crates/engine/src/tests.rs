@@ -41,7 +41,9 @@ impl Fixture {
         config.mode = Mode::Sleep;
         change(&mut config);
         let listener = listen(&folder.path().join("sock")).unwrap();
-        let engine = Engine::resume(config, listener, 1, store, Vec::new()).unwrap();
+        let engine =
+            Engine::resume(config, listener, 1, store, Vec::new(), crate::watch::Record::new().unwrap())
+                .unwrap();
         Fixture { engine, folder }
     }
 
@@ -539,7 +541,9 @@ fn a_stream_that_the_next_engine_cannot_take_up_ends_alone() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
     let listener = listen(&folder.path().join("sock")).unwrap();
-    let _engine = Engine::resume(config, listener, 2, Store::none(), left).unwrap();
+    let _engine =
+        Engine::resume(config, listener, 2, Store::none(), left, crate::watch::Record::new().unwrap())
+            .unwrap();
     assert_eq!(told(&wire), Some(Reply::Restarted { epoch: 2 }));
     for (id, why) in [(1, "positions"), (2, "no descriptor"), (3, "")] {
         wire.send(&Request::End { id, how: End::Release }.encode(id), &[], true).unwrap();

@@ -15,7 +15,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::closing::{Closing, UNASKED};
 use super::{HELLO, Room, Watcher};
 use crate::AttachError;
-use crate::control::{Reply, Request, VERSION, Welcome, Wire, WireError};
+use crate::control::{Object, Open, Reply, Request, VERSION, Welcome, Wire, WireError};
 
 /// The connection.
 pub(super) struct Line {
@@ -29,6 +29,8 @@ pub(super) struct Line {
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
     closing: Mutex<Closing>,
     has_ended: Condvar,
+    /// How long the engine may take to answer.
+    patience: Duration,
 }
 
 #[derive(Default)]
@@ -94,6 +96,15 @@ fn say_hello(wire: &Wire, memory: &Memory, life: BorrowedFd<'_>) -> Result<(), A
 impl Line {
     /// Of a connection on which the greeting is done. Starts the thread that receives.
     pub fn start(wire: Wire, epoch: u64) -> Result<Arc<Line>, AttachError> {
+        Line::with_patience(wire, epoch, PATIENCE)
+    }
+
+    /// As [`Line::start`], with a limit on how long the engine may take to answer.
+    pub(super) fn with_patience(
+        wire: Wire,
+        epoch: u64,
+        patience: Duration,
+    ) -> Result<Arc<Line>, AttachError> {
         let line = Arc::new(Line {
             wire,
             floor: Mutex::new(()),
@@ -104,6 +115,7 @@ impl Line {
             watchers: Mutex::default(),
             closing: Mutex::default(),
             has_ended: Condvar::new(),
+            patience,
         });
         let receiver = Arc::clone(&line);
         let thread = std::thread::Builder::new().name("isolane-attach".into());
@@ -129,7 +141,7 @@ impl Line {
         // Under the lock: what is asked again after a restart must not come before.
         self.wire.send(&bytes, descriptors, true).map_err(|error| self.why_not(&state, error))?;
         state.asked = Some(Asked { bytes, descriptors: kept });
-        match self.answer(state)? {
+        match self.answer(state, self.patience(request))? {
             Reply::Refused(why) => Err(AttachError::Refused { what, why }),
             reply => Ok(reply),
         }
@@ -161,7 +173,12 @@ impl Line {
         while closing.has(id) && !self.has_ended.wait_until(&mut closing, until).timed_out() {}
     }
 
-    fn answer(&self, mut state: MutexGuard<'_, State>) -> Result<Reply, AttachError> {
+    /// Waits for the answer. An engine that is stuck is replaced, and the next one asked again; if none answers, the
+    /// session is over, because the engine may have what was asked for or not.
+    fn answer(&self, mut state: MutexGuard<'_, State>, patience: Duration) -> Result<Reply, AttachError> {
+        // In two halves: a process that was itself stopped takes what has come meanwhile in the second.
+        let mut halves = 0;
+        let mut epoch = self.epoch();
         loop {
             if let Some(reply) = state.answer.take() {
                 return Ok(reply);
@@ -169,7 +186,32 @@ impl Line {
             if let Some(why) = &state.over {
                 return Err(AttachError::Over(why.clone()));
             }
-            self.changed.wait(&mut state);
+            if !self.changed.wait_for(&mut state, patience / 2).timed_out() {
+                continue;
+            }
+            if epoch != self.epoch() {
+                (halves, epoch) = (0, self.epoch());
+                continue;
+            }
+            halves += 1;
+            if halves == 2 {
+                state.asked = None;
+                drop(state);
+                let why = format!(
+                    "the engine has not answered within {patience:?}, see whether its processes are stopped"
+                );
+                self.end(why.clone());
+                return Err(AttachError::Over(why));
+            }
+        }
+    }
+
+    /// How long the engine may take to answer, its replacement included.
+    fn patience(&self, request: &Request) -> Duration {
+        match request {
+            // A target may be slow: the engine itself gives up before.
+            Request::Open(Open { object: Object::Volume { .. }, .. }) => self.patience + VOLUME_PATIENCE,
+            _ => self.patience,
         }
     }
 
@@ -244,7 +286,7 @@ impl Line {
     fn end(&self, why: String) {
         self.hang_up();
         self.is_over.store(true, Ordering::Release);
-        self.state.lock().over = Some(why);
+        self.state.lock().over.get_or_insert(why);
         self.changed.notify_all();
         let closing = self.closing.lock().end_all();
         self.has_ended.notify_all();
@@ -307,3 +349,7 @@ impl fmt::Debug for Line {
 /// The serial number of the greeting.
 const FIRST: u32 = 1;
 const CLOSED: &str = "the engine has closed the connection, or ended with its supervisor";
+/// The engine notices after 20 s that one of its threads is stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The engine tries for five minutes to connect to a target.
+const VOLUME_PATIENCE: Duration = Duration::from_secs(5 * 60);

@@ -205,3 +205,23 @@ fn an_engine_that_keeps_the_other_end_of_a_bell_keeps_nobody_asleep() {
     assert_eq!(poll(&mut watched, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })), Ok(1), "nobody is told");
     drop(packet.descriptors);
 }
+
+#[test]
+fn engine_that_does_not_answer_keeps_no_caller_waiting_forever() {
+    let (ours, _engine) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let line = Line::with_patience(Wire::new(ours), 1, Duration::from_millis(20)).unwrap();
+    let session = Session::of(&line, 1 << 20);
+    let request = || Request::End { id: 1, how: End::Release };
+    let callers: Vec<_> = (0..3)
+        .map(|_| {
+            let session = session.clone();
+            std::thread::spawn(move || session.ask("a release", &request(), &[]).unwrap_err())
+        })
+        .collect();
+    for caller in callers {
+        let error = in_time("a caller waits forever", move || caller.join().unwrap());
+        assert!(matches!(error, AttachError::Over(_)), "{error}");
+        assert!(error.to_string().contains("the engine has not answered within"), "{error}");
+    }
+}

@@ -30,6 +30,7 @@ use crate::epoll::{Epoll, Event};
 use crate::reserve::Reserve;
 use crate::store::{Store, ToSupervisor};
 use crate::volume::Volumes;
+use crate::watch::Part;
 
 use client::{Answers, Attached, Client, UNASKED};
 use complaints::Complaints;
@@ -63,6 +64,7 @@ pub(crate) struct Control {
     complaints: Complaints,
     /// Since when nobody has been attached.
     idle: Option<Instant>,
+    watch: Part,
 }
 
 /// What it works with.
@@ -71,6 +73,7 @@ pub(crate) struct Outfit {
     pub cores: Vec<Sender<Mail>>,
     pub volumes: Volumes,
     pub store: Arc<Store>,
+    pub watch: Part,
 }
 
 /// What a message leads to, if not to what it asks for.
@@ -87,7 +90,7 @@ impl Control {
     pub fn new(config: Config, epoch: u64, epoll: Epoll, door: Door, outfit: Outfit) -> io::Result<Control> {
         epoll.add(&door, DOOR)?;
         let reserve = Reserve::of_engine(config.cores.len());
-        let Outfit { notices, cores, volumes, store } = outfit;
+        let Outfit { notices, cores, volumes, store, watch } = outfit;
         Ok(Control {
             config,
             epoch,
@@ -107,6 +110,7 @@ impl Control {
             reserve,
             complaints: Complaints::default(),
             idle: None,
+            watch,
         })
     }
 
@@ -284,7 +288,9 @@ impl Control {
         match client.receive() {
             Ok(Some(packet)) => {
                 self.line_up(session);
+                self.watch.work_for(session);
                 self.on_packet(session, packet);
+                self.watch.work_for_none();
             }
             Ok(None) => client.is_talking = false,
             Err(WireError::Closed) => self.dismiss(session),
@@ -339,12 +345,15 @@ impl Control {
 
     /// False if the thread is to end.
     fn read_notices(&mut self) -> bool {
+        self.watch.turn();
         self.epoll.sleeper().take_notification();
         while let Some(notice) = self.notices.poll() {
             match notice {
                 Notice::Said { session, said } => self.on_said(session, said),
                 // Asked for: whatever the level of the log is.
                 Notice::Show => eprint!("{}", self.overview()),
+                // It has woken the thread, which turns.
+                Notice::Beat => {}
                 Notice::Halt => return false,
             }
         }

@@ -19,6 +19,8 @@ impl Control {
     pub fn resume(&mut self, kept: Vec<Deposit>) {
         self.reserve.release();
         for Deposit { key, record, descriptors } in kept {
+            self.watch.turn();
+            record.session().into_iter().for_each(|session| self.watch.work_for(session));
             let outcome = match record {
                 Record::Session { session, pid, uid } => {
                     self.resume_session(key, session, Peer { pid, uid }, descriptors)
@@ -38,6 +40,7 @@ impl Control {
                 );
             }
         }
+        self.watch.work_for_none();
         self.reserve.refill();
         let sessions: Vec<u32> = self.clients.keys().copied().collect();
         for session in sessions {

@@ -24,6 +24,8 @@ pub(crate) enum Mail {
     EndSession { session: u32 },
     /// The engine ends in order: all objects do.
     Stop,
+    /// Turn once: the engine looks whether this thread still does.
+    Beat,
     /// The thread ends, and whatever it has is dropped as it is.
     Halt,
 }
@@ -35,6 +37,8 @@ pub(crate) enum Notice {
     Said { session: u32, said: Said },
     /// Print who is attached, and what they have.
     Show,
+    /// Turn once, as [`Mail::Beat`].
+    Beat,
     /// The thread ends, and all sessions with it.
     Halt,
 }

@@ -25,6 +25,7 @@ use isolane_reactor::spin::Spin;
 
 use crate::epoll::{Epoll, Event};
 use crate::service::{Build, Built, Dirty, Ending, Hostile, Looked, Notifier, Place, Turn};
+use crate::watch::Part;
 
 pub(crate) use mail::{Mail, Notice, Said};
 use objects::Objects;
@@ -45,10 +46,18 @@ pub(crate) struct Core {
     unasked: u32,
     events: Vec<Event>,
     is_stopping: bool,
+    watch: Part,
 }
 
 impl Core {
-    pub fn new(index: u32, epoll: Epoll, mail: Receiver<Mail>, control: Sender<Notice>, spin: Spin) -> Core {
+    pub fn new(
+        index: u32,
+        epoll: Epoll,
+        mail: Receiver<Mail>,
+        control: Sender<Notice>,
+        spin: Spin,
+        watch: Part,
+    ) -> Core {
         Core {
             index,
             epoll,
@@ -62,6 +71,7 @@ impl Core {
             unasked: 0,
             events: Vec::new(),
             is_stopping: false,
+            watch,
         }
     }
 
@@ -74,6 +84,7 @@ impl Core {
     /// One turn; false if it was the last.
     fn turn(&mut self) -> io::Result<bool> {
         let now = Instant::now();
+        self.watch.turn();
         if !self.read_mail(now) || (self.is_stopping && self.objects.is_empty()) {
             return Ok(false);
         }
@@ -103,6 +114,8 @@ impl Core {
         }
         while let Some(mail) = self.mail.poll() {
             match mail {
+                // It has woken the thread, which turns.
+                Mail::Beat => {}
                 Mail::Port { session, receiver, bell } => {
                     if let Err(why) = self.ports.open(&self.epoll, session, receiver, bell) {
                         self.say(session, Said::Hostile { why });
@@ -140,7 +153,10 @@ impl Core {
     fn open(&mut self, place: Place, build: Build, now: Instant) {
         let (session, id) = (place.session, place.id);
         let refuse = |why| Said::Opened { id, outcome: Err(why) };
-        let Built { service, answer } = match build(place) {
+        self.watch.work_for(session);
+        let built = build(place);
+        self.watch.work_for_none();
+        let Built { service, answer } = match built {
             Ok(built) => built,
             Err(why) => return self.say(session, refuse(why)),
         };
@@ -210,6 +226,7 @@ impl Core {
         let lingers = self.spin.lingers();
         let (mut at, mut all) = (0, Looked::Nothing);
         while let Some((index, slot)) = self.objects.hot(at) {
+            self.watch.work_for(slot.session);
             let looked = match slot.service.look(&turn) {
                 Ok(Looked::Nothing) if now.saturating_duration_since(slot.worked) >= lingers => {
                     slot.service.rest(&turn)
@@ -242,6 +259,7 @@ impl Core {
                 }
             }
         }
+        self.watch.work_for_none();
         self.publish();
         all
     }

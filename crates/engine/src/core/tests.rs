@@ -13,6 +13,7 @@ use isolane_ring::{Bell, Flag, Memory, PAGE_SIZE, Shared, entries};
 use super::*;
 use crate::closer::Socket;
 use crate::service::{Ready, Service};
+use crate::watch::{Record, Watch};
 
 /// What the object was told, for the test to see.
 #[derive(Default)]
@@ -41,6 +42,8 @@ enum Manners {
     Good,
     /// Its first look finds a lie.
     Lies,
+    /// Its first look finds a defect of ours.
+    Panics,
     /// At each look it wants to be told of something else, for longer than any turn may take.
     Flips,
     /// It gives what cannot be watched, or gave it to an engine before this one.
@@ -53,6 +56,7 @@ impl Service for Played {
     fn look(&mut self, _: &Turn) -> Result<Looked, Hostile> {
         let looks = self.seen.looks.fetch_add(1, Ordering::Relaxed);
         match self.manners {
+            Manners::Panics => panic!("a defect"),
             Manners::Lies => return Err(Hostile("it lies".into())),
             Manners::Flips if looks < 1000 => return Ok(Looked::Hears { reads: looks.is_multiple_of(2) }),
             Manners::Flips | Manners::Good | Manners::Unwatchable { .. } => {}
@@ -93,6 +97,7 @@ impl Service for Played {
 /// A core, and all that talk to it.
 struct Fixture {
     core: Core,
+    record: Record,
     mail: Sender<Mail>,
     notices: Receiver<Notice>,
     memory: Memory,
@@ -115,8 +120,11 @@ impl Fixture {
         let memory = Memory::create("core", 32 * PAGE_SIZE).unwrap();
         let ring = port.ring().unwrap();
         let (bell, theirs) = Bell::new(memory.flag(port.flag()).unwrap()).unwrap();
+        let record = Record::new().unwrap();
+        let watch = Watch::new(record.clone(), 1);
         let fixture = Fixture {
-            core: Core::new(0, epoll, inbox, control, spin),
+            record,
+            core: Core::new(0, epoll, inbox, control, spin, watch.part(1).unwrap()),
             mail,
             notices,
             doorbells: entries::Sender::new(&memory, ring).unwrap(),
@@ -176,7 +184,7 @@ impl Fixture {
     fn said(&self) -> Option<(u32, Said)> {
         match self.notices.poll()? {
             Notice::Said { session, said } => Some((session, said)),
-            Notice::Show | Notice::Halt => None,
+            Notice::Show | Notice::Beat | Notice::Halt => None,
         }
     }
 
@@ -353,3 +361,23 @@ fn a_stop_ends_all_objects_and_then_the_core() {
 
 const PORT: PortPlace = PortPlace { offset: 0, entries: 8 };
 const TOLD: u64 = 31 * PAGE_SIZE as u64;
+
+#[test]
+fn panic_of_core_names_the_session_at_work_and_a_turn_takes_the_beat() {
+    let mut fixture = Fixture::new();
+    let watch = Watch::new(fixture.record.clone(), 1);
+    fixture.core.watch = watch.part(1).unwrap();
+    let control = watch.part(0).unwrap();
+    fixture.open(7, Manners::Good);
+    for _ in 0..3 * crate::watch::MISSED_MAX {
+        control.turn();
+        fixture.core.turn().unwrap();
+        assert_eq!(watch.beat(), Ok(()), "a core that turns is taken for stuck");
+    }
+    assert_eq!(fixture.record.suspect(), None, "no session is at work between turns");
+    fixture.send_open(8, Manners::Panics);
+    let Fixture { core, record, .. } = fixture;
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || core.run()));
+    assert!(outcome.is_err(), "the core has not panicked");
+    assert_eq!(record.suspect(), Some(1));
+}

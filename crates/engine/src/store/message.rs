@@ -24,7 +24,8 @@ pub(crate) enum ToSupervisor {
 pub(crate) enum ToEngine {
     /// This was kept, with what comes with it.
     Kept { key: u64, record: Vec<u8> },
-    /// That was all: serve. The listener comes with it.
+    /// That was all: serve. The listener comes with it, and the memory for the [record](crate::watch::Record) of
+    /// sessions that threads work for.
     Go { version: u32, epoch: u64 },
     /// The record is kept.
     Deposited { key: u64 },
@@ -39,7 +40,7 @@ pub(crate) enum ToEngine {
 }
 
 /// What is spoken here. A supervisor and the engines that it starts speak the same, or there is no engine.
-pub(crate) const LINK_VERSION: u32 = 5;
+pub(crate) const LINK_VERSION: u32 = 6;
 
 impl ToSupervisor {
     pub fn encode(&self) -> Vec<u8> {

@@ -3,18 +3,24 @@
 //! A record says what was granted ([`Record`]); it never changes. Invariant: nobody is told that something is
 //! granted before the supervisor has said that it has the record; so what was granted is still there after the
 //! engine was killed.
+//!
+//! A deposit that fails concerns its own request only. Messages without descriptors never wait: those that the link does
+//! not take are sent later, in order, at the latest with the next heartbeat.
 
 mod message;
 mod record;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use isolane_attach::control::{Wire, WireError};
 use parking_lot::{Condvar, Mutex};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::volume::Keeper;
 
@@ -28,12 +34,18 @@ pub(crate) struct Store {
     next: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
+    /// How long a deposit may take.
+    patience: Duration,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Keys of those records that somebody waits for, and whether the supervisor has them.
-    deposited: Vec<(u64, bool)>,
+    /// Keys of records that a thread waits for, and whether the supervisor keeps them, once it has answered.
+    awaited: Vec<(u64, Option<bool>)>,
+    /// Messages that the link has not taken yet.
+    unsent: VecDeque<ToSupervisor>,
+    /// A deposit was not answered in time, and no answer has come since.
+    is_silent: bool,
     is_over: bool,
 }
 
@@ -61,6 +73,14 @@ pub(crate) enum Unkept {
     /// It has gone.
     #[error("the engine's supervisor does not keep it: {0}")]
     Gone(WireError),
+    /// The link does not take this message; it may take the next.
+    #[error("cannot hand it to the engine's supervisor: {0}; try again")]
+    Unsent(WireError),
+    /// It may be stopped, or have no processor.
+    #[error(
+        "the engine's supervisor has not answered within {0:?}; see whether its process is stopped, and try again"
+    )]
+    Silent(Duration),
     /// It goes on without it.
     #[error(
         "the engine's supervisor has no descriptor left to keep it with; close others, or start the engine with \
@@ -72,11 +92,19 @@ pub(crate) enum Unkept {
 impl Store {
     /// Of an engine that has no supervisor: nothing is kept.
     pub fn none() -> Store {
-        Store { wire: None, next: AtomicU64::new(0), state: Mutex::default(), changed: Condvar::new() }
+        Store {
+            wire: None,
+            next: AtomicU64::new(0),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            patience: PATIENCE,
+        }
     }
 
     /// The supervisor's, in which all keys are below `next`.
     pub fn of(wire: Wire, next: u64) -> Store {
+        // Where it cannot be set, a supervisor that reads nothing keeps the control thread waiting, which is noticed.
+        let _ = set_socket_timeout(&wire, Timeout::Send, Some(PATIENCE));
         Store { wire: Some(wire), next: AtomicU64::new(next), ..Store::none() }
     }
 
@@ -88,20 +116,40 @@ impl Store {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(wire) = &self.wire else { return Ok(key) };
         let message = ToSupervisor::Deposit { key, record: record.encode() };
-        wire.send(&message.encode(), descriptors, true).map_err(|error| {
-            self.on_over();
-            Unkept::Gone(error)
-        })?;
+        self.state.lock().awaited.push((key, None));
+        let sent = wire.send(&message.encode(), descriptors, true);
+        let outcome = match sent {
+            Ok(()) => self.wait_for(key),
+            Err(WireError::Closed) => {
+                self.on_over();
+                Err(Unkept::Gone(WireError::Closed))
+            }
+            Err(error) => Err(Unkept::Unsent(error)),
+        };
+        self.state.lock().awaited.retain(|(awaited, _)| *awaited != key);
+        outcome
+    }
+
+    /// Waits until the supervisor has answered a deposit.
+    fn wait_for(&self, key: u64) -> Result<u64, Unkept> {
         let mut state = self.state.lock();
+        // A supervisor that did not answer the last one keeps nobody waiting for long.
+        let patience = if state.is_silent { PROBE.min(self.patience) } else { self.patience };
+        let until = Instant::now() + patience;
         loop {
-            if let Some(at) = state.deposited.iter().position(|(deposited, _)| *deposited == key) {
-                let (_, is_kept) = state.deposited.swap_remove(at);
-                return if is_kept { Ok(key) } else { Err(Unkept::NoDescriptors) };
+            match state.awaited.iter().find(|(awaited, _)| *awaited == key) {
+                Some((_, Some(true))) => return Ok(key),
+                Some((_, Some(false))) => return Err(Unkept::NoDescriptors),
+                _ if state.is_over => return Err(Unkept::Gone(WireError::Closed)),
+                _ => {}
             }
-            if state.is_over {
-                return Err(Unkept::Gone(WireError::Closed));
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                state.is_silent = true;
+                drop(state);
+                // It may still keep it, and is to forget it then.
+                self.withdraw(key);
+                return Err(Unkept::Silent(patience));
             }
-            self.changed.wait(&mut state);
         }
     }
 
@@ -110,16 +158,36 @@ impl Store {
         self.tell(&ToSupervisor::Withdraw { key });
     }
 
-    /// Tells the supervisor something. If it has gone, so does the engine.
+    /// Tells the supervisor something, without waiting. If it has gone, so does the engine.
     pub fn tell(&self, message: &ToSupervisor) {
-        if let Some(wire) = &self.wire {
-            let _ = wire.send(&message.encode(), &[], true);
+        if self.wire.is_some() {
+            self.state.lock().unsent.push_back(message.clone());
+            self.flush();
+        }
+    }
+
+    /// Sends the messages that the link did not take before.
+    pub fn flush(&self) {
+        let Some(wire) = &self.wire else { return };
+        let mut state = self.state.lock();
+        while let Some(message) = state.unsent.front() {
+            match wire.send(&message.encode(), &[], false) {
+                Ok(()) => drop(state.unsent.pop_front()),
+                Err(WireError::Closed) => return state.unsent.clear(),
+                Err(_) => return,
+            }
         }
     }
 
     /// The supervisor has the record, or cannot have it.
     pub fn on_deposited(&self, key: u64, is_kept: bool) {
-        self.state.lock().deposited.push((key, is_kept));
+        let mut state = self.state.lock();
+        state.is_silent = false;
+        // Nobody awaits a late answer.
+        if let Some((_, answer)) = state.awaited.iter_mut().find(|(awaited, _)| *awaited == key) {
+            *answer = Some(is_kept);
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -134,3 +202,8 @@ impl Store {
         self.changed.notify_all();
     }
 }
+
+/// How long a deposit may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one may take if the last was not answered in time.
+const PROBE: Duration = Duration::from_millis(50);

@@ -23,6 +23,14 @@ impl Record {
     /// Bytes of the longest note that belongs to no session.
     pub const NOTE_BYTES_MAX: usize = 1024;
 
+    /// Returns the session that it belongs to, if any.
+    pub fn session(&self) -> Option<u32> {
+        match self {
+            Record::Session { session, .. } | Record::Granted { session, .. } => Some(*session),
+            Record::Note(_) => None,
+        }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut sink = Sink::default();
         match self {

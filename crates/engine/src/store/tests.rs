@@ -1,6 +1,8 @@
 //! Records and messages come back as they were; a deposit waits for its answer.
 
-use isolane_attach::control::{End, Object, Open, Request, TEXT_BYTES_MAX};
+use std::os::fd::AsFd;
+
+use isolane_attach::control::{DESCRIPTORS_MAX, End, Object, Open, Request, TEXT_BYTES_MAX};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
@@ -68,4 +70,71 @@ fn a_deposit_waits_for_its_own_answer_or_the_end() {
     });
     store.on_over();
     assert!(store.deposit(&record, &[]).is_err());
+}
+
+fn linked() -> (Store, Wire) {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    (Store::of(Wire::new(ours), 0), Wire::new(theirs))
+}
+
+fn note() -> Record {
+    Record::Note(vec![1])
+}
+
+/// Next message that the supervisor receives.
+fn received(supervisor: &Wire) -> ToSupervisor {
+    ToSupervisor::decode(&supervisor.receive(true).unwrap().unwrap().bytes).unwrap()
+}
+
+/// The key of the next deposit that the supervisor receives.
+fn deposited(supervisor: &Wire) -> u64 {
+    match received(supervisor) {
+        ToSupervisor::Deposit { key, .. } => key,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The store keeps the next deposit.
+fn is_in_use(store: &Store, supervisor: &Wire) {
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| store.deposit(&note(), &[]));
+        let key = deposited(supervisor);
+        store.on_deposited(key, true);
+        assert_eq!(next.join().unwrap().unwrap(), key);
+    });
+}
+
+#[test]
+fn deposit_that_cannot_be_sent_fails_alone() {
+    let (store, supervisor) = linked();
+    let too_many: Vec<_> = (0..DESCRIPTORS_MAX + 1).map(|_| supervisor.as_fd()).collect();
+    store.deposit(&note(), &too_many).unwrap_err();
+    assert!(!store.is_over(), "one message ends the store");
+    is_in_use(&store, &supervisor);
+}
+
+#[test]
+fn deposit_that_is_not_answered_fails_in_time_and_is_withdrawn() {
+    let (mut store, supervisor) = linked();
+    store.patience = Duration::from_millis(20);
+    let error = store.deposit(&note(), &[]).unwrap_err();
+    assert!(matches!(error, Unkept::Silent(_)) && !store.is_over(), "{error}");
+    let key = deposited(&supervisor);
+    assert_eq!(received(&supervisor), ToSupervisor::Withdraw { key }, "the supervisor keeps it");
+    store.on_deposited(key, true);
+    store.patience = PATIENCE;
+    is_in_use(&store, &supervisor);
+}
+
+#[test]
+fn messages_to_supervisor_that_reads_nothing_wait_for_nobody_and_arrive_later() {
+    let (store, supervisor) = linked();
+    const COUNT: u64 = 5_000;
+    (0..COUNT).for_each(|key| store.withdraw(key));
+    assert!(!store.state.lock().unsent.is_empty(), "the link takes all of them: nothing is tested");
+    for key in 0..COUNT {
+        assert_eq!(received(&supervisor), ToSupervisor::Withdraw { key });
+        store.flush();
+    }
 }

@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::Program;
+use super::blame::Blame;
 use super::seat::Seat;
 use super::shelf::Shelf;
 use crate::store::{LINK_VERSION, ToEngine, ToSupervisor};
@@ -167,7 +168,7 @@ impl Child {
     }
 
     /// Says as much as it takes now.
-    pub fn flush(&mut self, shelf: &Shelf, seat: &Seat) {
+    pub fn flush(&mut self, shelf: &Shelf, seat: &Seat, blame: &Blame) {
         self.is_crowded = false;
         while let Some(due) = self.outbox.front() {
             let sent = match due {
@@ -180,8 +181,9 @@ impl Child {
                     None => Ok(()),
                 },
                 Due::Message(message) => {
-                    let listener = matches!(message, ToEngine::Go { .. }).then(|| seat.as_fd());
-                    self.wire.send(&message.encode(), listener.as_slice(), false)
+                    let all = [seat.as_fd(), blame.memory()];
+                    let descriptors = if matches!(message, ToEngine::Go { .. }) { &all[..] } else { &[] };
+                    self.wire.send(&message.encode(), descriptors, false)
                 }
             };
             match sent {

@@ -1,8 +1,8 @@
 //! The process that starts the engine's, keeps what must outlive it, and starts the next.
 //!
 //! It owns the socket on which clients knock, and a shelf of records with descriptors, which the engine fills
-//! and the next one is handed ([`store`](crate::store)). It looks at nothing of what it keeps, knows no client
-//! and does no work of theirs: so there is little for it to die of. Its own death is the end of the engine
+//! and the next one is handed ([`store`](crate::store)). It reads records only to find those of a session that has
+//! ended two engines, knows no client and does no work of theirs: so there is little for it to die of. Its own death is the end of the engine
 //! ([`supervised`]), and of all sessions.
 //!
 //! An engine that dies again and again is started again with growing pauses. One whose program does not live long
@@ -10,6 +10,7 @@
 //! runs; an upgrade to such a program leaves the engine that runs. Invariant: the next engine is
 //! begins only when no thread of the last one is left, and it is handed all that the last one has deposited.
 
+mod blame;
 mod child;
 mod seat;
 mod shelf;
@@ -28,6 +29,7 @@ use crate::EngineError;
 use crate::reserve::Reserve;
 use crate::store::{ToEngine, ToSupervisor};
 
+use blame::Blame;
 use child::{Child, End, Stage};
 use seat::Seat;
 use shelf::Shelf;
@@ -72,6 +74,7 @@ struct Supervisor {
     wishes: Wishes,
     seat: Seat,
     shelf: Shelf,
+    blame: Blame,
     /// For the start of the next engine.
     reserve: Reserve,
     epoch: u64,
@@ -103,12 +106,13 @@ pub fn supervise(options: Options, wishes: Wishes) -> Result<(), EngineError> {
     isolane_reactor::core::raise_descriptor_limit()
         .map_err(|error| EngineError::system("cannot have more descriptors", error))?;
     let seat = Seat::take(&options.path, &options.allowed_uids)?;
-    let shelf = Shelf::default();
+    let (shelf, blame) = (Shelf::default(), Blame::new()?);
     let mut supervisor = Supervisor {
         options,
         wishes,
         seat,
         shelf,
+        blame,
         reserve: Reserve::take(RESERVE),
         epoch: 0,
         program: Program::Newest,
@@ -152,6 +156,9 @@ impl Supervisor {
         if matches!(aim, Aim::Replace(_)) {
             return Ok(true);
         }
+        if !end.is_killed {
+            self.blame.on_death(&mut self.shelf);
+        }
         if child.stage() != Stage::Ready && child.program() == Program::Newest && !end.is_killed {
             self.go_back(&format!("{} has ended before it served ({})", child.file(), end.how));
             return Ok(true);
@@ -187,12 +194,13 @@ impl Supervisor {
     }
 
     fn hand_over(&self, child: &mut Child) {
+        self.blame.clear();
         child.hand_over(self.shelf.keys(), self.epoch);
     }
 
     /// Waits for the next that happens, and acts on it. Returns how the engine has ended, if it has.
     fn attend(&mut self, child: &mut Child, aim: &mut Aim) -> Result<Option<End>, EngineError> {
-        child.flush(&self.shelf, &self.seat);
+        child.flush(&self.shelf, &self.seat, &self.blame);
         let until = match *aim {
             Aim::Serve => None,
             Aim::Replace(until) | Aim::Stop(until) => Some(until),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use crate::closer;
+use crate::store::Record;
 
 /// Records by their keys, in the order in which they were deposited.
 #[derive(Debug, Default)]
@@ -24,6 +25,19 @@ impl Shelf {
     pub fn remove(&mut self, key: u64) {
         // Applications have given most of it.
         self.0.remove(&key).into_iter().flat_map(|item| item.descriptors).for_each(closer::close);
+    }
+
+    /// Takes out all that belongs to a session.
+    pub fn take_session(&mut self, session: u32) -> Vec<(Record, Vec<OwnedFd>)> {
+        let mut taken = Vec::new();
+        self.0.retain(|_, item| match Record::decode(&item.record) {
+            Ok(record) if record.session() == Some(session) => {
+                taken.push((record, std::mem::take(&mut item.descriptors)));
+                false
+            }
+            _ => true,
+        });
+        taken
     }
 
     pub fn at(&self, key: u64) -> Option<&Item> {

@@ -3,15 +3,17 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isolane_attach::control::{Wire, WireError};
+use isolane_ring::Memory;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::reserve::Reserve;
 use crate::store::{Deposit, LINK_VERSION, Record, Store, ToEngine, ToSupervisor};
+use crate::watch::{self, Stuck};
 use crate::{Config, Engine, EngineError};
 
 /// Serves as the engine of the supervisor at the other end of `link`, until that says so.
@@ -34,19 +36,28 @@ pub fn supervised(config: Config, link: OwnedFd, strays: Arc<AtomicBool>) -> Res
     // A supervisor that has gone is noticed by the next call.
     let _ = wire.send(&ToSupervisor::Here { version: LINK_VERSION }.encode(), &[], true);
     let reserve = Reserve::of_engine(config.cores.len());
-    let Handed { kept, listener, epoch } = take_over(&wire)?;
+    let Handed { kept, listener, record, epoch } = take_over(&wire)?;
     drop(reserve);
     if epoch > 1 {
         log::info!("engine {epoch} takes up what was kept: {} records", kept.len());
     }
-    let serves = describe(&config, epoch);
+    let (serves, cores) = (describe(&config, epoch), config.cores.clone());
     let next = kept.last().map_or(0, |last| last.key + 1);
     let store = Arc::new(Store::of(Wire::new(link), next));
-    let engine = Engine::resume(config, listener, epoch, Arc::clone(&store), kept)?;
+    let engine = Engine::resume(config, listener, epoch, Arc::clone(&store), kept, record)?;
     log::info!("{serves}");
     store.tell(&ToSupervisor::Ready);
     let outcome = attend(&wire, &store, &engine, &strays);
     store.on_over();
+    let outcome = match outcome {
+        Ok(Ended::Ordered(order)) => Ok(order),
+        Ok(Ended::Stuck(stuck)) => {
+            // Its thread would be waited for; the process ends with it.
+            std::mem::forget(engine);
+            return Err(why_stuck(stuck, &cores));
+        }
+        Err(error) => Err(error),
+    };
     if outcome? == Order::Stop && !engine.stop(STOP_TIME_MAX) {
         log::warn!("the engine ends though not everything was done within {} s", STOP_TIME_MAX.as_secs());
     }
@@ -72,7 +83,15 @@ fn describe(config: &Config, epoch: u64) -> String {
 struct Handed {
     kept: Vec<Deposit>,
     listener: OwnedFd,
+    record: watch::Record,
     epoch: u64,
+}
+
+/// Why the engine's process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Ordered(Order),
+    Stuck(Stuck),
 }
 
 /// What the supervisor wants.
@@ -98,9 +117,11 @@ fn take_over(wire: &Wire) -> Result<Handed, EngineError> {
                 kept.push(Deposit { key, record, descriptors: packet.descriptors });
             }
             ToEngine::Go { version: LINK_VERSION, epoch } => {
-                let listener = packet.descriptors.into_iter().next();
-                let listener = listener.ok_or_else(|| orphaned("it has no listener"))?;
-                return Ok(Handed { kept, listener, epoch });
+                let mut descriptors = packet.descriptors.into_iter();
+                let listener = descriptors.next().ok_or_else(|| orphaned("it has no listener"))?;
+                let record = descriptors.next().ok_or_else(|| orphaned("it has no memory to share"))?;
+                let record = Memory::open(record, usize::MAX).map(watch::Record::open).map_err(orphaned)?;
+                return Ok(Handed { kept, listener, record, epoch });
             }
             ToEngine::Go { version, .. } => {
                 let why = format!("it speaks version {version}, this program {LINK_VERSION}: end it, too");
@@ -111,12 +132,22 @@ fn take_over(wire: &Wire) -> Result<Handed, EngineError> {
     }
 }
 
-/// Hears the supervisor until it wants the engine to end.
-fn attend(wire: &Wire, store: &Store, engine: &Engine, strays: &AtomicBool) -> Result<Order, EngineError> {
+/// Hears the supervisor until it wants the engine to end, or a thread of the engine is stuck.
+fn attend(wire: &Wire, store: &Store, engine: &Engine, strays: &AtomicBool) -> Result<Ended, EngineError> {
+    let mut beaten = Instant::now();
     loop {
+        // One beat however late it is: what has kept this thread waiting may have kept the others.
+        if beaten.elapsed() >= BEAT {
+            beaten = Instant::now();
+            store.flush();
+            if let Err(stuck) = engine.beat() {
+                return Ok(Ended::Stuck(stuck));
+            }
+        }
+        let timeout = isolane_ring::timespec(BEAT.saturating_sub(beaten.elapsed()));
         let mut watched =
             [PollFd::new(wire, PollFlags::IN), PollFd::from_borrowed_fd(engine.ended(), PollFlags::IN)];
-        match poll(&mut watched, None) {
+        match poll(&mut watched, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(EngineError::system("cannot wait for the supervisor", error)),
         }
@@ -132,8 +163,8 @@ fn attend(wire: &Wire, store: &Store, engine: &Engine, strays: &AtomicBool) -> R
                 ToEngine::Deposited { key } => store.on_deposited(key, true),
                 ToEngine::Unkept { key } => store.on_deposited(key, false),
                 ToEngine::Show => engine.show(),
-                ToEngine::Stop => return Ok(Order::Stop),
-                ToEngine::Halt => return Ok(Order::Halt),
+                ToEngine::Stop => return Ok(Ended::Ordered(Order::Stop)),
+                ToEngine::Halt => return Ok(Ended::Ordered(Order::Halt)),
                 message => return Err(orphaned(format!("it has said {message:?} in the middle"))),
             },
             Ok(None) if is_broken => return Err(EngineError::Broken),
@@ -144,9 +175,21 @@ fn attend(wire: &Wire, store: &Store, engine: &Engine, strays: &AtomicBool) -> R
     }
 }
 
+/// What is said about a thread that is stuck.
+fn why_stuck(stuck: Stuck, cores: &[usize]) -> EngineError {
+    let thread = match stuck.core.and_then(|at| cores.get(at)) {
+        Some(core) => format!("the thread of core {core}"),
+        None => "the control thread".into(),
+    };
+    let session = stuck.session.map_or_else(|| "no session".into(), |session| format!("session {session}"));
+    EngineError::Stuck { thread, session, seconds: watch::MISSED_MAX * BEAT.as_secs() }
+}
+
 fn orphaned(why: impl ToString) -> EngineError {
     EngineError::Orphaned { why: why.to_string() }
 }
 
 /// How long an engine takes to end in order.
 const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+/// Time between two heartbeats of the engine's threads.
+const BEAT: Duration = Duration::from_secs(2);

@@ -1,0 +1,229 @@
+//! Supervision of an engine's threads: their heartbeat, and the sessions that they work for.
+//!
+//! Each thread records the session that it works for in memory that the supervisor shares, and copies the current beat
+//! to its own counter in each turn. A thread that has missed [`MISSED_MAX`] beats is stuck. The beats are counted, not
+//! timed, so that a process that was stopped or had no processor for a while is not taken for stuck.
+//!
+//! Invariant: after an engine has died, [`Record::suspect`] names a session only if one of the dead engine's threads worked
+//! for that session.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use isolane_attach::control::CORES_MAX;
+use isolane_ring::{Memory, MemoryError, PAGE_SIZE, Shared};
+
+/// Sessions that an engine's threads work for, in memory that the engine and its supervisor share.
+#[derive(Clone, Debug)]
+pub(crate) struct Record(Memory);
+
+impl Record {
+    /// New memory, in which no session is named.
+    pub fn new() -> Result<Record, MemoryError> {
+        Memory::create("isolane-watch", RECORD_BYTES).map(Record)
+    }
+
+    /// Memory of the supervisor.
+    pub fn open(memory: Memory) -> Record {
+        Record(memory)
+    }
+
+    pub fn memory(&self) -> &Memory {
+        &self.0
+    }
+
+    fn word(&self, at: usize) -> Result<Shared<AtomicU64>, MemoryError> {
+        self.0.number((at * LINE_BYTES) as u64)
+    }
+
+    fn words(&self) -> impl Iterator<Item = Shared<AtomicU64>> {
+        (0..WORDS).filter_map(|at| self.word(at).ok())
+    }
+
+    /// Names no session, for the next engine.
+    pub fn clear(&self) {
+        self.words().for_each(|word| word.store(NONE, Ordering::Relaxed));
+    }
+
+    /// Returns the session that has probably ended the engine: the one of the thread that panicked or got stuck, or the
+    /// only one that was worked for. Several at work say nothing about any of them.
+    pub fn suspect(&self) -> Option<u32> {
+        let mut sessions: Vec<u64> = self
+            .words()
+            .map(|word| word.load(Ordering::Relaxed))
+            .filter(|session| *session != NONE)
+            .collect();
+        let culprit = self.word(CULPRIT).map_or(NONE, |word| word.load(Ordering::Relaxed));
+        if culprit != NONE {
+            return Some(culprit as u32);
+        }
+        sessions.dedup();
+        match sessions[..] {
+            [session] => Some(session as u32),
+            _ => None,
+        }
+    }
+}
+
+/// Heartbeat of all threads of an engine.
+pub(crate) struct Watch {
+    beat: Arc<AtomicU64>,
+    threads: Vec<Arc<AtomicU64>>,
+    record: Record,
+}
+
+/// A thread that does not turn any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stuck {
+    /// Position of the core in the engine's configuration, or none for the control thread.
+    pub core: Option<usize>,
+    /// The session that the thread works for.
+    pub session: Option<u32>,
+}
+
+impl Watch {
+    /// For a control thread and `cores` threads of cores.
+    pub fn new(record: Record, cores: usize) -> Watch {
+        let threads = (0..=cores).map(|_| Arc::default()).collect();
+        Watch { beat: Arc::default(), threads, record }
+    }
+
+    /// Part of the control thread (0) or of a core (its position, from 1 on).
+    pub fn part(&self, thread: usize) -> Result<Part, MemoryError> {
+        Ok(Part {
+            session: self.record.word(FIRST_THREAD + thread)?,
+            culprit: self.record.word(CULPRIT)?,
+            beat: Arc::clone(&self.beat),
+            seen: Arc::clone(&self.threads[thread]),
+        })
+    }
+
+    /// Starts the next beat. The caller wakes all threads, so that each turns at least once until the next.
+    ///
+    /// # Errors
+    /// [`Stuck`], if a thread has missed too many.
+    pub fn beat(&self) -> Result<(), Stuck> {
+        let beat = self.beat.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_stuck = |seen: &Arc<AtomicU64>| beat - seen.load(Ordering::Relaxed) > MISSED_MAX;
+        let Some(thread) = self.threads.iter().position(is_stuck) else { return Ok(()) };
+        let word = self.record.word(FIRST_THREAD + thread);
+        let session = word.map_or(NONE, |word| word.load(Ordering::Relaxed));
+        if let Ok(culprit) = self.record.word(CULPRIT) {
+            culprit.store(session, Ordering::Relaxed);
+        }
+        let session = (session != NONE).then_some(session as u32);
+        Err(Stuck { core: thread.checked_sub(1), session })
+    }
+}
+
+/// Part of one thread in the supervision.
+#[derive(Debug)]
+pub(crate) struct Part {
+    session: Shared<AtomicU64>,
+    culprit: Shared<AtomicU64>,
+    beat: Arc<AtomicU64>,
+    seen: Arc<AtomicU64>,
+}
+
+impl Part {
+    /// The thread turns.
+    #[inline]
+    pub fn turn(&self) {
+        let beat = self.beat.load(Ordering::Relaxed);
+        if self.seen.load(Ordering::Relaxed) != beat {
+            self.seen.store(beat, Ordering::Relaxed);
+        }
+    }
+
+    /// The thread works for a session from now on.
+    #[inline]
+    pub fn work_for(&self, session: u32) {
+        self.session.store(session.into(), Ordering::Relaxed);
+    }
+
+    /// The thread works for no session from now on.
+    #[inline]
+    pub fn work_for_none(&self) {
+        self.session.store(NONE, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.culprit.store(self.session.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Sessions count from 1.
+const NONE: u64 = 0;
+/// Words are that far apart, so that threads share no cache line.
+const LINE_BYTES: usize = 64;
+const CULPRIT: usize = 0;
+const FIRST_THREAD: usize = 1;
+/// The culprit, the control thread, and each core.
+const WORDS: usize = FIRST_THREAD + 1 + CORES_MAX;
+const RECORD_BYTES: usize = (WORDS * LINE_BYTES).next_multiple_of(PAGE_SIZE);
+/// Beats that a thread may miss.
+pub(crate) const MISSED_MAX: u64 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch() -> (Record, Watch) {
+        let record = Record::new().unwrap();
+        (record.clone(), Watch::new(record, 2))
+    }
+
+    #[test]
+    fn thread_that_misses_beats_is_stuck_and_its_session_is_the_suspect() {
+        let (record, watch) = watch();
+        let parts: Vec<Part> = (0..3).map(|thread| watch.part(thread).unwrap()).collect();
+        parts[1].work_for(5);
+        parts[2].work_for(7);
+        for _ in 0..3 * MISSED_MAX {
+            parts.iter().for_each(Part::turn);
+            assert_eq!(watch.beat(), Ok(()));
+        }
+        let mut beats = 0;
+        let stuck = loop {
+            parts[..2].iter().for_each(Part::turn);
+            beats += 1;
+            if let Err(stuck) = watch.beat() {
+                break stuck;
+            }
+        };
+        assert_eq!((stuck, beats), (Stuck { core: Some(1), session: Some(7) }, MISSED_MAX));
+        assert_eq!(record.suspect(), Some(7));
+    }
+
+    #[test]
+    fn session_of_thread_that_panics_is_the_suspect_however_many_are_at_work() {
+        let (record, watch) = watch();
+        let (bystander, culprit) = (watch.part(1).unwrap(), watch.part(2).unwrap());
+        bystander.work_for(3);
+        let thread = std::thread::spawn(move || {
+            culprit.work_for(4);
+            panic!("session 4 breaks this thread");
+        });
+        assert!(thread.join().is_err());
+        assert_eq!(record.suspect(), Some(4));
+    }
+
+    #[test]
+    fn only_session_at_work_is_the_suspect_and_several_are_not() {
+        let (record, watch) = watch();
+        let (one, other) = (watch.part(1).unwrap(), watch.part(2).unwrap());
+        assert_eq!(record.suspect(), None);
+        one.work_for(3);
+        assert_eq!(record.suspect(), Some(3));
+        other.work_for(4);
+        assert_eq!(record.suspect(), None);
+        other.work_for_none();
+        assert_eq!(record.suspect(), Some(3));
+        record.clear();
+        assert_eq!(record.suspect(), None);
+    }
+}
