@@ -8,3 +8,18 @@
 
 pub mod capture;
 pub mod durable;
+
+/// The Rust of every document; `tests/snippets.rs` checks that none is left out.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../README.md")]
+    #[doc = include_str!("../../CHANGELOG.md")]
+    #[doc = include_str!("../README.md")]
+    #[doc = include_str!("../../docs/ARCHITECTURE.md")]
+    #[doc = include_str!("../../docs/DURABILITY.md")]
+    #[doc = include_str!("../../docs/ISOLATION.md")]
+    #[doc = include_str!("../../docs/PERFORMANCE.md")]
+    #[doc = include_str!("../../docs/TECHNIQUES.md")]
+    #[doc = include_str!("../../docs/capabilities.md")]
+    struct Documents;
+}

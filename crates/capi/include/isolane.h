@@ -13,7 +13,8 @@
  *     isolane_stream_close(stream);
  *     isolane_session_close(session);
  *
- * Link with libisolane.so (`-lisolane`), or with libisolane.a and `-lgcc_s -lm -lpthread -ldl`.
+ * Link with libisolane.so (`-lisolane`, or as `pkg-config isolane` says), or with libisolane.a and
+ * `-lgcc_s -lm -lpthread -ldl`.
  *
  * ERRORS
  *

@@ -1,7 +1,7 @@
 //! Programs in C (`programs/`), compiled against the header and linked with the library, in both of its shapes, that
 //! talk through an engine of this process.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -36,8 +36,47 @@ fn the_header_is_cpp_as_well() {
     let program = folder.path().join("includes");
     let mut compiler = Command::new("c++");
     compiler.args(WARNINGS).arg("-std=c++11").arg("-I").arg(root("include")).arg(&source);
-    succeed(Shape::Shared.link(compiler.arg("-o").arg(&program)));
+    install(folder.path());
+    succeed(Shape::Shared.link(compiler.arg("-o").arg(&program), folder.path()));
     succeed(&mut built(&program));
+}
+
+#[test]
+fn an_installed_library_is_found_by_pkg_config_and_runs_the_example() {
+    if Command::new("pkg-config").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("there is no pkg-config here: not tried");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    install(folder.path());
+    let packages = folder.path().join("lib/pkgconfig");
+    let flags = Command::new("pkg-config")
+        .args(["--cflags", "--libs", "isolane"])
+        .env("PKG_CONFIG_PATH", packages)
+        .output();
+    let flags = String::from_utf8(flags.unwrap().stdout).unwrap();
+    let program = folder.path().join("echo");
+    let mut compiler = Command::new("cc");
+    compiler.args(WARNINGS).arg("-std=c11").arg(root("examples/echo.c")).arg("-o").arg(&program);
+    succeed(compiler.args(flags.split_whitespace()));
+
+    let socket = folder.path().join("engine.sock");
+    let core = isolane_reactor::core::usable().unwrap()[0];
+    let engine = Engine::start(Config::new(vec![core]), listen(&socket).unwrap()).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
+    });
+    let mut command = built(&program);
+    command.args([address.as_str(), "hello"]).arg(&socket).env("LD_LIBRARY_PATH", folder.path().join("lib"));
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "hello\n", "{output:?}");
+    server.join().unwrap();
+    assert!(engine.stop(Duration::from_secs(60)));
 }
 
 /// How the library is linked.
@@ -47,8 +86,8 @@ enum Shape {
 }
 
 impl Shape {
-    fn link<'a>(&self, compiler: &'a mut Command) -> &'a mut Command {
-        let libraries = libraries();
+    fn link<'a>(&self, compiler: &'a mut Command, installed: &Path) -> &'a mut Command {
+        let libraries = installed.join("lib");
         match self {
             Shape::Static => {
                 compiler.arg(libraries.join("libisolane.a")).args("-lgcc_s -lm -lpthread -ldl".split(' '))
@@ -62,6 +101,11 @@ impl Shape {
     }
 }
 
+/// Installs the library below a folder.
+fn install(prefix: &Path) {
+    succeed(Command::new(root("../../scripts/install-capi")).arg(prefix).arg(libraries()));
+}
+
 /// Builds a program, and runs it beside an engine, which ends as soon as the program wants it to.
 fn run(name: &str, shape: Shape) {
     let folder = tempfile::tempdir().unwrap();
@@ -69,7 +113,8 @@ fn run(name: &str, shape: Shape) {
     let mut compiler = Command::new("cc");
     compiler.args(WARNINGS).args(["-std=c11", "-O1", "-g", "-pthread", "-I"]).arg(root("include"));
     compiler.arg(root("tests/programs").join(name).with_extension("c")).arg("-o").arg(&program);
-    succeed(shape.link(&mut compiler));
+    install(folder.path());
+    succeed(shape.link(&mut compiler, folder.path()));
 
     let socket = folder.path().join("engine.sock");
     let mut config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);

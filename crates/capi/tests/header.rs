@@ -29,10 +29,11 @@ fn the_header_declares_what_the_libraries_export() {
 
 /// Without a name of its own a program would look for it where it was linked.
 #[test]
-fn the_shared_library_has_a_name_of_its_own() {
+fn the_shared_library_has_a_name_with_a_version() {
     let output = Command::new("readelf").arg("-d").arg(built("libisolane.so")).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
-    assert!(told.contains("Library soname: [libisolane.so]"), "{told}");
+    let soname = concat!("Library soname: [libisolane.so.", env!("CARGO_PKG_VERSION_MAJOR"), "]");
+    assert!(told.contains(soname), "{told}");
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! The commands in the documents name subcommands, options and files that exist.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn documents() -> Vec<PathBuf> {
+    let in_folder = |folder: &str| {
+        let entries = fs::read_dir(root().join(folder)).unwrap();
+        entries
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|end| end == "md"))
+    };
+    ["", "docs", "tests"].into_iter().flat_map(in_folder).collect()
+}
+
+/// Lines with a prompt in `console` blocks, and `code` that begins with the program's name.
+fn commands(text: &str) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut is_console = false;
+    for line in text.lines() {
+        match line.strip_prefix("```") {
+            Some(language) => is_console = language == "console",
+            None if is_console => commands.extend(line.strip_prefix("$ ").map(str::to_owned)),
+            None => {}
+        }
+    }
+    let prose: Vec<&str> = text.split("\n```").step_by(2).collect();
+    for code in prose.iter().flat_map(|part| part.split('`').skip(1).step_by(2)) {
+        commands.extend(code.starts_with("isolane ").then(|| code.replace('\n', " ")));
+    }
+    commands
+}
+
+fn help(subcommand: &str) -> Option<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isolane"));
+    let output = command.args([subcommand, "--help"]).output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+/// The words before a comment, and those of the first of several commands.
+fn words(command: &str) -> Vec<&str> {
+    let command = command.split(" #").next().unwrap_or_default();
+    command.split_whitespace().take_while(|word| !["&", "&&", "|", ">"].contains(word)).collect()
+}
+
+#[test]
+fn commands_of_the_program_have_options_that_exist() {
+    let mut helps: BTreeMap<String, String> = BTreeMap::new();
+    let mut checked = 0;
+    for path in documents() {
+        for command in commands(&fs::read_to_string(&path).unwrap()) {
+            let words = words(&command);
+            let [program, subcommand, options @ ..] = &words[..] else { continue };
+            let is_placeholder = |word: &str| word.starts_with('-') || word.chars().all(char::is_uppercase);
+            if *program != "isolane" || is_placeholder(subcommand) {
+                continue;
+            }
+            let at = format!("{}: `{command}`", path.display());
+            if !helps.contains_key(*subcommand) {
+                let help = help(subcommand).unwrap_or_else(|| panic!("{at}: no such subcommand"));
+                helps.insert((*subcommand).to_owned(), help);
+            }
+            let help = &helps[*subcommand];
+            for option in options.iter().filter(|option| option.starts_with('-') && **option != "-") {
+                let name = option.split(['=', '|', ',']).next().unwrap_or_default();
+                let listed = |line: &str| line.split([' ', ',', '=', ':', ']', '[']).any(|word| word == name);
+                assert!(help.lines().any(listed), "{at}: no option {name}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 10, "{checked}");
+}
+
+#[test]
+fn commands_of_the_checkout_name_files_and_packages_that_exist() {
+    let mut checked = 0;
+    for path in documents() {
+        for command in commands(&fs::read_to_string(&path).unwrap()) {
+            let words = words(&command);
+            for (at, word) in words.iter().enumerate() {
+                let is_file =
+                    ["scripts/", "tests/", "crates/", ".ci/"].iter().any(|folder| word.starts_with(folder));
+                assert!(!is_file || root().join(word).exists(), "{}: `{command}`: no {word}", path.display());
+                let package =
+                    words.get(at + 1).and_then(|name| name.strip_prefix("isolane-")).unwrap_or_default();
+                let is_package = *word == "-p" && !package.is_empty();
+                let folders = [root().join("crates").join(package), root().join(package)];
+                let exists = folders.iter().any(|folder| folder.join("Cargo.toml").exists());
+                assert!(!is_package || exists, "{}: `{command}`: no {package}", path.display());
+                checked += usize::from(is_file || is_package);
+            }
+        }
+    }
+    assert!(checked > 0);
+}

@@ -1,0 +1,77 @@
+//! The snippets of the documents: Rust is compiled by the doctests of this crate, C by the system's compiler here;
+//! the lines for a shell are checked beside the program (`crates/cli/tests/snippets.rs`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn documents() -> Vec<PathBuf> {
+    let in_folder = |folder: &str| {
+        let entries = fs::read_dir(root().join(folder)).unwrap();
+        entries
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|end| end == "md"))
+    };
+    ["", "docs", "tests"].into_iter().flat_map(in_folder).collect()
+}
+
+/// The fenced blocks of a document: what stands behind the fence, and the lines.
+fn blocks(text: &str) -> Vec<(String, String)> {
+    let mut blocks = Vec::new();
+    for (at, part) in text.split("\n```").enumerate().filter(|(at, _)| at % 2 == 1) {
+        let (language, lines) = part.split_once('\n').unwrap_or_else(|| panic!("block {at} has no end"));
+        blocks.push((language.to_owned(), format!("{lines}\n")));
+    }
+    blocks
+}
+
+#[test]
+fn every_document_is_compiled_and_every_block_says_what_it_is() {
+    let compiled = fs::read_to_string(root().join("tests/src/lib.rs")).unwrap();
+    let mut rust = 0;
+    for path in documents() {
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        let included = [format!("\"../../{name}\""), name.replace("tests/", "\"../") + "\""];
+        assert!(
+            included.iter().any(|included| compiled.contains(included)),
+            "{name} is not in tests/src/lib.rs"
+        );
+        for (language, _) in blocks(&fs::read_to_string(&path).unwrap()) {
+            let is_known = ["rust", "rust,no_run", "c", "console", "text"].contains(&language.as_str());
+            assert!(is_known, "{name}: a block of {language:?}");
+            rust += usize::from(language.starts_with("rust"));
+        }
+    }
+    assert!(rust >= 2, "the README has Rust");
+}
+
+#[test]
+fn the_c_of_documents_and_of_the_header_compiles() {
+    let header = fs::read_to_string(root().join("crates/capi/include/isolane.h")).unwrap();
+    let mut snippets: Vec<String> = documents()
+        .iter()
+        .flat_map(|path| blocks(&fs::read_to_string(path).unwrap()))
+        .filter_map(|(language, lines)| (language == "c").then_some(lines))
+        .collect();
+    let usage: Vec<_> = header
+        .lines()
+        .skip_while(|line| !line.starts_with(" *     "))
+        .map_while(|line| line.strip_prefix(" *     "))
+        .collect();
+    assert!(usage.len() > 5, "the header begins with a snippet");
+    snippets.push(format!("void snippet(void)\n{{\n{}\n}}\n", usage.join("\n")));
+    let folder = tempfile::tempdir().unwrap();
+    for snippet in snippets {
+        let source = folder.path().join("snippet.c");
+        fs::write(&source, format!("#include <isolane.h>\n#include <stdio.h>\n{snippet}")).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+        compiler.arg(root().join("crates/capi/include")).arg(&source);
+        let output = compiler.output().expect("install a C compiler");
+        assert!(output.status.success(), "{snippet}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
