@@ -2,9 +2,11 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::sections;
+
 /// Fast storage over plain TCP, in user space.
 #[derive(Debug, Parser)]
-#[command(name = "isolane", version, long_about = LONG_ABOUT, propagate_version = true)]
+#[command(name = "isolane", version, before_help = sections::BEFORE_HELP, long_about = LONG_ABOUT, propagate_version = true)]
 pub struct Cli {
     /// Log to stderr: off, error, warn, info, debug or trace (default: info for serve and engine, else warn)
     #[arg(long, global = true, value_enum, value_name = "LEVEL", hide_possible_values = true)]
@@ -71,13 +73,10 @@ const LONG_ABOUT: &str = "\
 Fast storage over plain TCP, in user space: an NVMe/TCP target and host in one program.
 No kernel module, no root, no huge pages, no special network card.
 
-  isolane serve disk.img,size=10G        export a disk image
-  isolane info nvme+tcp://127.0.0.1      see what is there
-  isolane bench nvme+tcp://127.0.0.1     measure it
-
 A volume is named by a URI: nvme+tcp://HOST[:4420]/NQN[?nsid=N]. IPv6 addresses stand in
 brackets. Without an NQN the only subsystem that discovery finds is meant, without nsid the only
-namespace. With via=engine an isolated engine connects to it (see `isolane help engine`). Sizes are in bytes, or with k, M, G or T in powers of 1024.";
+namespace. With via=engine an isolated engine connects to it (see `isolane help engine`). Sizes are
+in bytes, with k, M, G or T in powers of 1024, or with kB, MB, GB or TB in powers of 1000.";
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@ mod info;
 mod man;
 mod output;
 mod remote;
+mod sections;
 mod serve;
 mod signals;
 mod units;

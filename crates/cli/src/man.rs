@@ -7,6 +7,7 @@ use clap::CommandFactory;
 use crate::args::Cli;
 use crate::failure::{Context, Failure};
 use crate::output;
+use crate::sections;
 
 /// Write the manual pages
 ///
@@ -23,8 +24,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.directory {
         None => {
-            let mut text = Vec::new();
-            page(Cli::command()).render(&mut text).context("cannot make the manual page")?;
+            let text = page(Cli::command()).context("cannot make the manual page")?;
             output::write_stdout(&text)
         }
         Some(directory) => write_pages(directory),
@@ -37,16 +37,32 @@ fn write_pages(directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory).map_err(failure)?;
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
-    for command in program.get_subcommands() {
-        page(command.clone()).generate_to(directory).map_err(failure)?;
+    for command in program.get_subcommands().chain([&program]) {
+        let name = command.get_display_name().unwrap_or(command.get_name());
+        let text = page(command.clone()).map_err(failure)?;
+        std::fs::write(directory.join(format!("{name}.1")), text).map_err(failure)?;
     }
-    page(program).generate_to(directory).map_err(failure)?;
     Ok(())
 }
 
 /// The page of one command, which names the program and its version whatever the command is called.
-fn page(command: clap::Command) -> clap_mangen::Man {
-    clap_mangen::Man::new(command).source(concat!("isolane ", env!("CARGO_PKG_VERSION"))).manual("Isolane")
+fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
+    let name = command.get_name().to_owned();
+    let has_subcommands = command.has_subcommands();
+    let source = concat!("isolane ", env!("CARGO_PKG_VERSION"));
+    let man = clap_mangen::Man::new(command).source(source).manual("Isolane");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if has_subcommands {
+        man.render_subcommands_section(&mut page)?;
+    }
+    sections::write(&name, &mut page)?;
+    man.render_version_section(&mut page)?;
+    Ok(page)
 }
 
 #[cfg(test)]
@@ -67,7 +83,15 @@ mod tests {
         write_pages(directory.path()).unwrap();
         for command in Cli::command().get_subcommands() {
             let page = directory.path().join(format!("isolane-{}.1", command.get_name()));
-            assert!(page.exists(), "{}", page.display());
+            let text = std::fs::read_to_string(&page).unwrap();
+            for section in ["\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "EXAMPLES", "\"SEE ALSO\""] {
+                assert_eq!(
+                    text.matches(&format!("\n.SH {section}\n")).count(),
+                    1,
+                    "{section} of {}",
+                    page.display()
+                );
+            }
         }
     }
 

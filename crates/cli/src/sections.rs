@@ -1,0 +1,295 @@
+//! Sections of the manual pages that the definition of the command line does not hold: exit status, environment,
+//! files, examples, and related pages.
+
+use clap_mangen::roff::{Roff, bold, roman};
+
+/// The examples that help begins with.
+pub const BEFORE_HELP: &str = "\
+Examples:
+  isolane serve disk.img,size=10G                     export a disk image, created if missing
+  isolane info nvme+tcp://127.0.0.1                   show a target, its volumes and limits
+  isolane copy disk.img nvme+tcp://10.0.0.1 --verify  copy a file to a volume and check it
+  isolane bench nvme+tcp://127.0.0.1 --rw randread    measure a volume
+  isolane engine --cores 1                            process other programs' traffic on core 1";
+
+/// A term and its description.
+type Item = (&'static str, &'static str);
+
+/// The sections for one command.
+struct Sections {
+    status: &'static [Item],
+    environment: &'static [Item],
+    files: &'static [Item],
+    examples: &'static [Item],
+    see_also: &'static str,
+}
+
+/// Adds the sections of the page of `command` to a page.
+pub fn write(command: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
+    let Sections { status, environment, files, examples, see_also } = of(command);
+    let mut roff = Roff::new();
+    let status = [&STATUS, status].concat();
+    for (title, items) in
+        [("EXIT STATUS", &status[..]), ("ENVIRONMENT", environment), ("FILES", files), ("EXAMPLES", examples)]
+    {
+        roff.control("SH", [title]);
+        for (term, description) in items {
+            roff.control("TP", []).text([bold(*term)]).text([roman(*description)]);
+        }
+        if items.is_empty() {
+            roff.text([roman("None.")]);
+        }
+    }
+    roff.control("SH", ["SEE ALSO"]).text([roman(see_also)]);
+    roff.to_writer(page)
+}
+
+/// What every command returns.
+const STATUS: [Item; 3] = [
+    ("0", "Success."),
+    ("1", "Failure; one line on standard error names the cause and the remedy."),
+    ("2", "Wrong usage."),
+];
+
+/// How a host names itself.
+const HOST_FILES: &[Item] = &[
+    (
+        "/etc/nvme/hostnqn, /etc/nvme/hostid",
+        "Name and ID of this host, unless --host-nqn and --host-id are given.",
+    ),
+    ("/etc/machine-id, /var/lib/dbus/machine-id", "Name and ID of this host are made from it otherwise."),
+];
+
+/// How a client finds an engine, or starts one.
+const ENGINE_ENVIRONMENT: &[Item] = &[
+    (
+        "XDG_RUNTIME_DIR",
+        "With via=engine: the engine listens at isolane/engine.sock there, else at /tmp/isolane-UID/engine.sock.",
+    ),
+    ("ISOLANE", "The program that is started as an engine if none runs."),
+    ("ISOLANE_TRUST_UIDS", "Other users, by number and separated by commas, whose engines may be used."),
+];
+
+fn of(command: &str) -> Sections {
+    match command {
+        "isolane" => Sections {
+            status: &[],
+            environment: ENGINE_ENVIRONMENT,
+            files: HOST_FILES,
+            examples: &[
+                ("isolane serve disk.img,size=10G", "Export a disk image, created sparse if it is missing."),
+                ("isolane info nvme+tcp://127.0.0.1", "Show a target, its volumes and limits."),
+                (
+                    "isolane copy disk.img nvme+tcp://10.0.0.1 --verify",
+                    "Copy a file to a volume and check it.",
+                ),
+                ("isolane bench nvme+tcp://127.0.0.1 --rw randread", "Measure a volume."),
+                ("isolane engine --cores 1", "Process other programs' traffic on core 1."),
+            ],
+            see_also: "isolane-serve(1), isolane-discover(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
+                       isolane-engine(1), isolane-man(1), isolane-completions(1), nvme(1)",
+        },
+        "serve" => Sections {
+            status: &[(
+                "1",
+                "Also if a shutdown could not make everything durable; the log names the volume.",
+            )],
+            environment: &[],
+            files: &[(
+                "/etc/machine-id, /etc/hostname",
+                "The default NQN is made from one of them and the first --listen.",
+            )],
+            examples: &[
+                ("isolane serve", "Serve 1 GiB of memory at 127.0.0.1:4420."),
+                (
+                    "isolane serve disk.img,size=10G /dev/sdb,ro",
+                    "Serve a file and a disk, the disk for reading only.",
+                ),
+                (
+                    "isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G",
+                    "Serve one host of a network.",
+                ),
+                (
+                    "isolane serve --cores 2-3 --mode poll null:1T",
+                    "Spin on two cores, for the least latency.",
+                ),
+            ],
+            see_also: "isolane(1), isolane-info(1), isolane-bench(1), nvme-connect(1)",
+        },
+        "discover" => Sections {
+            status: &[],
+            environment: &[],
+            files: HOST_FILES,
+            examples: &[
+                ("isolane discover nvme+tcp://10.0.0.1", "List the subsystems of a target."),
+                (
+                    "isolane discover nvme+tcp://10.0.0.1:8009 --json",
+                    "The same of another port, for programs.",
+                ),
+            ],
+            see_also: "isolane(1), isolane-info(1), nvme-discover(1)",
+        },
+        "info" => Sections {
+            status: &[],
+            environment: &[],
+            files: HOST_FILES,
+            examples: &[
+                ("isolane info nvme+tcp://127.0.0.1", "Show the only subsystem of a target."),
+                (
+                    "isolane info 'nvme+tcp://10.0.0.1/nqn.2014-08.org.example:disk?nsid=2' --json",
+                    "One namespace, for programs.",
+                ),
+            ],
+            see_also: "isolane(1), isolane-discover(1), nvme-id-ctrl(1), nvme-id-ns(1)",
+        },
+        "copy" => Sections {
+            status: &[("130, 143", "Ended by SIGINT or SIGTERM; an existing regular file is as it was.")],
+            environment: ENGINE_ENVIRONMENT,
+            files: &[(
+                ".NAME.copying-PID",
+                "A regular file until it is complete, in the directory of the destination. kill -9 leaves it.",
+            )],
+            examples: &[
+                (
+                    "isolane copy disk.img nvme+tcp://10.0.0.1 --verify",
+                    "Copy an image to a volume and check it.",
+                ),
+                (
+                    "isolane copy 'nvme+tcp://10.0.0.1?nsid=2' backup.img",
+                    "Back a volume up; zeroes become holes.",
+                ),
+                (
+                    "zcat disk.img.gz | isolane copy - nvme+tcp://10.0.0.1 --pad",
+                    "Copy a pipe, and fill its last block with zeroes.",
+                ),
+            ],
+            see_also: "isolane(1), isolane-serve(1), dd(1)",
+        },
+        "bench" => Sections {
+            status: &[
+                ("0", "Also if it was ended by SIGINT or SIGTERM: the results so far are printed."),
+                ("1", "Also if an operation failed, or with --verify if a block was wrong."),
+            ],
+            environment: ENGINE_ENVIRONMENT,
+            files: HOST_FILES,
+            examples: &[
+                (
+                    "isolane bench nvme+tcp://127.0.0.1 --rw write --bs 1m",
+                    "Fill the volume first: unwritten memory reads too fast. Destroys its data.",
+                ),
+                (
+                    "isolane bench nvme+tcp://127.0.0.1 --rw randrw --mix 70 --warm-up 2s --time 30s",
+                    "Reads and writes, reported together and apart. Destroys its data.",
+                ),
+                (
+                    "isolane bench nvme+tcp://127.0.0.1 --depth 1 --mode poll --core 1",
+                    "Latency without sleeping.",
+                ),
+                (
+                    "isolane bench nvme+tcp://127.0.0.1 --rate 10000 --json result.json",
+                    "Latency at 10,000 operations a second.",
+                ),
+                (
+                    "isolane bench nvme+tcp://127.0.0.1 --rw randrw --verify --time 10m",
+                    "Check every block. Destroys its data.",
+                ),
+            ],
+            see_also: "isolane(1), isolane-serve(1), fio(1)",
+        },
+        "engine" => Sections {
+            status: &[],
+            environment: ENGINE_ENVIRONMENT,
+            files: &[
+                (
+                    "$XDG_RUNTIME_DIR/isolane/engine.sock, /tmp/isolane-UID/engine.sock",
+                    "Where applications attach, called PATH below.",
+                ),
+                ("PATH.lock", "The number of the supervisor, which has locked the file."),
+                ("PATH.log", "The log of an engine in the background."),
+            ],
+            examples: &[
+                ("isolane engine --cores 2-3", "Run on two cores until a signal ends it."),
+                (
+                    "isolane engine --background --idle-max 30s",
+                    "Run in the background until nobody has been attached for 30 s.",
+                ),
+                ("isolane bench 'nvme+tcp://127.0.0.1?via=engine'", "Use a volume through it."),
+            ],
+            see_also: "isolane(1), isolane-bench(1)",
+        },
+        "man" => Sections {
+            status: &[],
+            environment: &[],
+            files: &[],
+            examples: &[
+                ("isolane man | man -l -", "Read the page of the program."),
+                ("isolane man /usr/local/share/man/man1", "Install all pages."),
+            ],
+            see_also: "isolane(1), man(1)",
+        },
+        _ => Sections {
+            status: &[],
+            environment: &[],
+            files: &[("~/.local/share/bash-completion/completions/isolane", "Where bash looks for it.")],
+            examples: &[(
+                "isolane completions bash > ~/.local/share/bash-completion/completions/isolane",
+                "Install completions for bash.",
+            )],
+            see_also: "isolane(1)",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::args::Cli;
+
+    /// The words of the part of a line that calls the program.
+    fn words(line: &str) -> Vec<&str> {
+        let (_, call) = line.split_once("isolane ").unwrap();
+        let call = call.split(['|', '>']).next().unwrap_or_default();
+        std::iter::once("isolane")
+            .chain(call.split_whitespace().map(|word| word.trim_matches('\'')))
+            .collect()
+    }
+
+    #[test]
+    fn every_example_is_a_valid_call() {
+        let names =
+            Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect::<Vec<_>>();
+        for command in names.iter().map(String::as_str).chain(["isolane"]) {
+            let examples = of(command).examples;
+            assert!(!examples.is_empty(), "{command}");
+            for (line, _) in examples {
+                Cli::try_parse_from(words(line)).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn help_begins_with_the_examples_of_the_program() {
+        let help = Cli::command().render_long_help().to_string();
+        assert!(help.starts_with("Examples:\n"), "{help}");
+        let examples = of("isolane").examples;
+        assert_eq!(examples.len(), 5);
+        for (example, line) in examples.iter().zip(help.lines().skip(1)) {
+            assert!(line.trim().starts_with(example.0), "{line}");
+        }
+    }
+
+    #[test]
+    fn log_levels_are_listed_once() {
+        let mut program = Cli::command();
+        program.build();
+        for command in program.get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(
+                help.matches("error, warn, info, debug").count() <= 1 && !help.contains("- trace"),
+                "{help}"
+            );
+        }
+    }
+}
