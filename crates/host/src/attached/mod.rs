@@ -256,7 +256,7 @@ impl Client {
                 self.backlog.pop_front();
             }
             let Some(task) = self.tasks.get_mut(part.task) else { continue };
-            if task.failure.is_some() {
+            if task.has_failed() {
                 task.left -= 1;
                 self.finish_if_done(part.task);
                 continue;

@@ -1,7 +1,7 @@
 //! The way of a request: admitted, queued behind its lane, sent part by part, answered, finished.
 //!
-//! No bytes move here. Invariant: a part is in exactly one place: in a backlog, in flight, behind a fence, or
-//! done.
+//! No bytes move here. Invariant: a part is in exactly one place: in a backlog, in flight, behind a fence,
+//! waiting for its retry, or done.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::request::{BlockRange, Completion, Request};
 /// Parts of a task that follow each other, from `next` to before `end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
-    task: u32,
+    pub(super) task: u32,
     next: u32,
     end: u32,
 }
@@ -153,9 +153,12 @@ impl Client {
 
     fn issue(&mut self, lane: usize, part: Part) {
         let (Link::Up(up), Some(task)) = (&mut self.link, self.tasks.get_mut(part.task)) else { return };
-        if task.failure.is_some() {
+        if task.has_failed() {
             task.left -= 1;
             return self.finish_if_done(part.task);
+        }
+        if self.replay.holds_back_part(task, part.part) {
+            return self.replay.hold_part(part);
         }
         let Ok(vacancy) = up.lanes[lane].vacancy() else {
             return self.backlogs[lane].push_front(Run::one(part));
@@ -175,14 +178,15 @@ impl Client {
         task.return_piece(part.part, answer.buffer);
         match judge(answer.entry.status, answer.intact) {
             Judgement::Good => task.left -= 1,
-            Judgement::Damaged(_) if task.repeats < REPEATS_MAX && task.failure.is_none() => {
+            Judgement::Damaged if task.repeats < REPEATS_MAX && !task.has_failed() => {
                 task.repeats += 1;
                 self.backlogs[task.lane].push_front(Run::one(part));
             }
-            Judgement::Damaged(error) | Judgement::Bad(error) => {
-                task.fail(error);
+            Judgement::Damaged => {
+                task.fail(RequestError::Damaged);
                 task.left -= 1;
             }
+            Judgement::Refused(status) => self.on_refused(part, status),
         }
         self.finish_if_done(part.task);
     }
@@ -224,17 +228,16 @@ impl Run {
 /// What an answer means for its part.
 enum Judgement {
     Good,
-    /// Damaged on the way: not applied, so it may be repeated.
-    Damaged(RequestError),
-    Bad(RequestError),
+    /// A read whose data was damaged on the way.
+    Damaged,
+    Refused(Status),
 }
 
 fn judge(status: Status, is_intact: bool) -> Judgement {
     match status {
         status if status.is_success() && is_intact => Judgement::Good,
-        status if status.is_success() => Judgement::Damaged(RequestError::Damaged),
-        status if status.is(Status::TRANSIENT_TRANSPORT_ERROR) => Judgement::Damaged(RequestError::Damaged),
-        status => Judgement::Bad(RequestError::Status(status)),
+        status if status.is_success() => Judgement::Damaged,
+        status => Judgement::Refused(status),
     }
 }
 

@@ -1,4 +1,5 @@
-//! What needs no exact time: keep alive, commands without an answer, the next attempt to connect.
+//! What needs no exact time: keep alive, commands without an answer, retries, the next attempt to
+//! connect.
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ impl Client {
             self.lose(&loss);
         }
         self.try_to_connect();
+        self.send_due_retries();
         self.housekeeping = self.now + self.housekeeping_interval();
     }
 
@@ -42,7 +44,11 @@ impl Client {
             (_, Duration::ZERO) => HOUSEKEEPING_MAX,
             (_, keep_alive) => keep_alive / 8,
         };
-        finest.min(options.command_timeout / 4).clamp(HOUSEKEEPING_MIN, HOUSEKEEPING_MAX)
+        let retry = self.retries.next().map(|due| due.saturating_duration_since(self.now));
+        finest
+            .min(options.command_timeout / 4)
+            .min(retry.unwrap_or(Duration::MAX))
+            .clamp(HOUSEKEEPING_MIN, HOUSEKEEPING_MAX)
     }
 }
 

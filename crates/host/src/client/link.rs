@@ -89,6 +89,7 @@ impl Client {
         let cntlid = info.controller.cntlid;
         let new = NewAssociation { address: info.address, cntlid, begun: association.begun };
         let keep_alive = self.plan.options.keep_alive;
+        self.retries.set_delays(association.retry_delays);
         let up = Up::adopt(association, self.namespace.nsid, keep_alive, before, &mut self.reactor)
             .map_err(|source| ConnectError::System { what: "a socket", source: Arc::new(source) })?;
         self.replay.on_association(&new, self.plan.options.reconnect.writes);
@@ -242,6 +243,7 @@ impl Client {
     pub(super) fn fail_all(&mut self, error: ConnectError) {
         let error = Arc::new(error);
         self.replay.give_up(&mut self.tasks);
+        self.retries.clear();
         self.backlogs.iter_mut().for_each(|backlog| backlog.clear());
         self.link = Link::Closed(Arc::clone(&error));
         self.finished

@@ -12,8 +12,8 @@
 //! Files: `turn` sends and receives, `housekeeping` looks at the clock, `task` splits requests that fit the
 //! volume's `shape` and their buffers in `pieces`, `flow` leads them through, `command` makes NVMe commands
 //! of them, `lane` moves bytes, `holding` holds back for more, `keeper` keeps the association alive, `link`
-//! loses and regains it (while it is there it is `up`), `replay` decides what is repeated, `connections`
-//! tells where they are.
+//! loses and regains it (while it is there it is `up`), `replay` decides what is repeated after a loss,
+//! `retry` what is after a refusal, `connections` tells where they are.
 
 mod command;
 mod connections;
@@ -27,6 +27,7 @@ mod link;
 mod pieces;
 mod replay;
 mod rest;
+mod retry;
 pub(crate) mod shape;
 pub(crate) mod task;
 pub(crate) mod tasks;
@@ -49,6 +50,8 @@ pub(crate) use self::lane::describe;
 use self::link::Link;
 pub(crate) use self::link::Message;
 use self::replay::Replay;
+use self::retry::Retries;
+pub(crate) use self::retry::RetryDelays;
 use self::shape::Shape;
 use self::tasks::Tasks;
 pub use self::turn::Wait;
@@ -76,6 +79,7 @@ pub struct Client {
     /// Parts that wait for room, by lane.
     backlogs: Vec<VecDeque<Run>>,
     replay: Replay,
+    retries: Retries,
     holding: Holding,
     finished: Vec<Completion>,
     reactor: Reactor,
@@ -172,6 +176,7 @@ impl Client {
             classes_first: classes,
             backlogs: vec![VecDeque::new(); classes.total()],
             replay: Replay::new(fences),
+            retries: Retries::new(plan.options.command_timeout),
             holding: Holding::new(plan.options.hold),
             finished: Vec::new(),
             reactor,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::Client;
 use super::flow::Run;
-use super::task::{Part, Task};
+use super::task::{Part, Task, overlaps};
 use super::tasks::Tasks;
 use crate::error::RequestError;
 use crate::expiry::{OldAssociation, Verdict};
@@ -33,6 +33,8 @@ pub(super) struct Replay {
     lost: Vec<BlockRange>,
     /// New writes that overlap.
     held: Vec<u32>,
+    /// Parts of earlier writes that overlap, which were not sent yet or are to be sent again.
+    held_parts: Vec<Part>,
     /// What a verdict let go of, until the client has taken it.
     settled: Vec<(Part, Fate)>,
 }
@@ -61,6 +63,7 @@ impl Replay {
             ranges: Vec::new(),
             lost: Vec::new(),
             held: Vec::new(),
+            held_parts: Vec::new(),
             settled: Vec::new(),
         }
     }
@@ -81,8 +84,21 @@ impl Replay {
         self.fences.hold_back(|range| task.touches(range))
     }
 
+    /// Whether a part must wait.
+    pub(super) fn holds_back_part(&self, task: &Task, part: u32) -> bool {
+        if self.is_clear() {
+            return false;
+        }
+        let changes = task.part_changes(part);
+        self.fences.hold_back(|range| changes.iter().any(|own| overlaps(own, range)))
+    }
+
     pub(super) fn hold(&mut self, task: u32) {
         self.held.push(task);
+    }
+
+    pub(super) fn hold_part(&mut self, part: Part) {
+        self.held_parts.push(part);
     }
 
     /// A part of a write was sent and not answered.
@@ -132,6 +148,7 @@ impl Replay {
         }
         self.fences.on_giving_up();
         self.held.clear();
+        self.held_parts.clear();
         self.ranges.clear();
         self.settled.clear();
     }
@@ -163,7 +180,29 @@ impl Client {
         for held in std::mem::take(&mut self.replay.held) {
             self.release(held);
         }
+        self.fail_lost_in_backlogs();
+        for part in std::mem::take(&mut self.replay.held_parts) {
+            let Some(task) = self.tasks.get(part.task) else { continue };
+            let lane = task.lane;
+            self.backlogs[lane].push_back(Run::one(part));
+            self.pump(lane);
+        }
         self.replay.lost.clear();
+    }
+
+    /// Writes that had not been sent fail, too, if they overlap a write whose fate will never be known.
+    fn fail_lost_in_backlogs(&mut self) {
+        if self.replay.lost.is_empty() {
+            return;
+        }
+        let queued = self.backlogs.iter().flatten().map(|run| run.task);
+        let held = self.replay.held_parts.iter().map(|part| part.task);
+        for index in queued.chain(held).collect::<Vec<_>>() {
+            let Some(task) = self.tasks.get_mut(index).filter(|task| self.replay.is_lost(task)) else {
+                continue;
+            };
+            task.fail(RequestError::HeldBack);
+        }
     }
 
     /// A held write goes, goes on waiting, or fails.

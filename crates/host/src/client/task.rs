@@ -6,6 +6,7 @@
 //! when none of its parts is in flight and none remains to be sent, and then all pieces of its buffer are
 //! back.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use isolane_memory::Buffer;
@@ -64,6 +65,15 @@ impl Part {
     }
 }
 
+/// What went wrong with a task so far.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// The first failure.
+    failure: Option<RequestError>,
+    /// How often parts were sent again because the target refused them for now.
+    retries: BTreeMap<u32, u8>,
+}
+
 /// One request on its way.
 #[derive(Debug)]
 pub(crate) struct Task {
@@ -80,8 +90,8 @@ pub(crate) struct Task {
     pub repeats: u8,
     /// When the client first saw it in flight since a part was last sent; none: not seen yet.
     pub seen_in_flight: Option<Instant>,
-    /// The first failure; in a box, because it is rare and large.
-    pub failure: Option<Box<RequestError>>,
+    /// What went wrong so far; in a box, because it is rare and large.
+    trouble: Option<Box<Trouble>>,
     part_blocks: u32,
     pieces: Pieces,
 }
@@ -119,7 +129,7 @@ impl Task {
             in_flight: 1,
             repeats: 0,
             seen_in_flight: None,
-            failure: None,
+            trouble: None,
             part_blocks: u32::MAX,
             pieces: Pieces::One(None),
         }
@@ -131,7 +141,7 @@ impl Task {
     pub(crate) fn is_plain(&self) -> bool {
         let is_out = matches!(self.pieces, Pieces::One(None));
         let is_bare = !matches!(self.operation, Operation::Deallocate(_));
-        self.parts == 1 && self.failure.is_none() && is_out && is_bare
+        self.parts == 1 && self.trouble.is_none() && is_out && is_bare
     }
 
     /// The blocks of one part.
@@ -178,13 +188,29 @@ impl Task {
 
     /// Notes the first failure.
     pub(crate) fn fail(&mut self, error: RequestError) {
-        self.failure.get_or_insert_with(|| Box::new(error));
+        self.trouble.get_or_insert_default().failure.get_or_insert(error);
+    }
+
+    /// Whether it is going to fail.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| trouble.failure.is_some())
+    }
+
+    /// How often a part was sent again because the target refused it for now.
+    pub(crate) fn retries(&self, part: u32) -> u8 {
+        let retries = self.trouble.as_ref().and_then(|trouble| trouble.retries.get(&part));
+        retries.copied().unwrap_or_default()
+    }
+
+    /// A part is sent again because the target refused it for now.
+    pub(crate) fn note_retry(&mut self, part: u32) {
+        *self.trouble.get_or_insert_default().retries.entry(part).or_default() += 1;
     }
 
     /// Ends the task.
     pub(crate) fn finish(self) -> Completion {
         debug_assert_eq!((self.left, self.in_flight), (0, 0));
-        let result = self.failure.map_or(Ok(()), |error| Err(*error));
+        let result = self.trouble.and_then(|trouble| trouble.failure).map_or(Ok(()), Err);
         Completion { tag: self.tag, result, buffer: self.pieces.join() }
     }
 }

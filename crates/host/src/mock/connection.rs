@@ -122,7 +122,7 @@ impl Connection<'_> {
                 self.on_write(permit, &entry, &buffer)
             }
             Event::Data { permit, entry, buffer, .. } => {
-                self.controller.on_connect(&mut self.queue, permit, &entry, &buffer.to_vec());
+                self.controller.on_data(&mut self.queue, permit, &entry, &buffer.to_vec());
             }
             Event::Terminated(_) => {
                 self.shared.terminations.fetch_add(1, Ordering::SeqCst);
@@ -157,6 +157,9 @@ impl Connection<'_> {
         self.shared.queues.lock().push((self.controller.qid(), entry.opcode));
         self.note_way();
 
+        if let Some(status) = self.refusal() {
+            return self.queue.complete(permit, Completion::failed(status));
+        }
         match self.next_misdeed() {
             Some(misdeed) => self.misbehave(permit, entry, misdeed),
             None => self.obey(permit, entry),
@@ -189,6 +192,10 @@ impl Connection<'_> {
         }
         let command = WriteCommand::parse(entry);
         self.shared.commands.lock().push((entry.opcode, command.blocks()));
+        self.shared.forced.lock().extend(command.fua.then_some(command.slba));
+        if let Some(status) = self.refusal() {
+            return self.queue.complete(permit, Completion::failed(status));
+        }
         match self.next_misdeed() {
             Some(Misdeed::ApplyAndClose) => {
                 self.land(command.slba, &buffer.to_vec());
@@ -212,6 +219,11 @@ impl Connection<'_> {
             Some((0, misdeed)) => Some(misdeed),
             _ => None,
         }
+    }
+
+    /// The error that this command is to end with.
+    fn refusal(&self) -> Option<Status> {
+        self.shared.script.lock().statuses.pop_front().filter(|status| !status.is_success())
     }
 
     /// Counts a command; the misdeed, if its time has come.

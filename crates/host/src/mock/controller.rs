@@ -10,6 +10,7 @@ use isolane_wire::admin::{AsyncEvent, Cns, IdentifyCommand, LogPage, Notice};
 use isolane_wire::fabrics::{
     CNTLID_DYNAMIC, ConnectCommand, ConnectData, ConnectRejection, PropertyGetCommand, PropertySetCommand,
 };
+use isolane_wire::feature::HostBehaviorSupport;
 use isolane_wire::identify::{
     self, Descriptor, DescriptorList, LbaFormat, Namespace, NamespaceList, Oaes, Oncs,
 };
@@ -62,13 +63,26 @@ impl Controller {
         }
     }
 
-    pub(super) fn on_connect(
+    /// Data of Connect or of Set Features has arrived.
+    pub(super) fn on_data(
         &mut self,
         queue: &mut Queue,
         permit: Permit,
         entry: &SubmissionEntry,
         data: &[u8],
     ) {
+        if AdminOpcode::decode(entry.opcode) != Some(AdminOpcode::SetFeatures) {
+            return self.on_connect(queue, permit, entry, data);
+        }
+        if !self.shared.script.lock().knows_host_behavior {
+            return queue.complete(permit, Completion::failed(Status::INVALID_FIELD.with_dnr(true)));
+        }
+        let behavior = HostBehaviorSupport::decode_prefix(data).unwrap();
+        self.shared.retry_delays_enabled.fetch_add(u64::from(behavior.acre), Ordering::SeqCst);
+        queue.complete(permit, Completion::success());
+    }
+
+    fn on_connect(&mut self, queue: &mut Queue, permit: Permit, entry: &SubmissionEntry, data: &[u8]) {
         let command = ConnectCommand::parse(entry);
         let data = ConnectData::decode_prefix(data).unwrap();
         let script = self.shared.script.lock().clone();
@@ -232,6 +246,7 @@ fn controller(cntlid: u16, script: &Script) -> identify::Controller {
         oaes: Oaes(0).with_namespace_attribute(true),
         oncs: Oncs(0).with_write_zeroes(true).with_dataset_management(true),
         cqt_ms: script.cqt_ms,
+        crdt: script.crdt,
         ioccsz: 4 + script.in_capsule_bytes / 16,
         iorcsz: 1,
         ..identify::Controller::default()

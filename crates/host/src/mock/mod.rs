@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use isolane_wire::Status;
 use parking_lot::Mutex;
 
 pub(crate) use script::{Misdeed, Script};
@@ -53,6 +54,10 @@ pub(crate) struct Shared {
     pub dropped: Mutex<BTreeSet<u16>>,
     pub keep_alives: AtomicU64,
     pub log_reads: AtomicU64,
+    /// Times that a host enabled the delays of retries (ACRE).
+    pub retry_delays_enabled: AtomicU64,
+    /// First block of each Write with FUA.
+    pub forced: Mutex<Vec<u64>>,
     /// Notices of changed namespaces that the test asked for.
     pub notices: AtomicU64,
     pub shutdowns: AtomicU64,
@@ -81,6 +86,8 @@ impl Target {
             dropped: Mutex::default(),
             keep_alives: AtomicU64::new(0),
             log_reads: AtomicU64::new(0),
+            retry_delays_enabled: AtomicU64::new(0),
+            forced: Mutex::default(),
             notices: AtomicU64::new(0),
             shutdowns: AtomicU64::new(0),
             terminations: AtomicU64::new(0),
@@ -106,6 +113,11 @@ impl Target {
     pub(crate) fn change_namespace(&self, change: impl FnOnce(&mut Script)) {
         change(&mut self.shared.script.lock());
         self.shared.notices.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The next I/O commands complete with these statuses.
+    pub(crate) fn refuse(&self, statuses: impl IntoIterator<Item = Status>) {
+        self.shared.script.lock().statuses.extend(statuses);
     }
 
     /// Closes every connection there is.

@@ -1,8 +1,9 @@
 //! What the mock target is like.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use isolane_wire::CompletionEntry;
+use isolane_wire::{CompletionEntry, Status};
 
 /// Its properties, and the one thing that goes wrong.
 #[derive(Clone, Debug)]
@@ -31,6 +32,12 @@ pub(crate) struct Script {
     pub nsids: Vec<u32>,
     /// A misdeed that closes connections closes those of its controller alone.
     pub spares_other_controllers: bool,
+    /// CRDT1-3.
+    pub crdt: [u16; 3],
+    /// Without: refuses Host Behavior Support.
+    pub knows_host_behavior: bool,
+    /// Statuses of the next I/O commands, none of which is executed if it is an error.
+    pub statuses: VecDeque<Status>,
     /// CQT.
     pub cqt_ms: u16,
     /// The response to every Connect of a queue id beyond `lanes_max`, whatever controllers there are.
@@ -99,6 +106,9 @@ impl Default for Script {
             has_many_volumes: false,
             spares_other_controllers: false,
             nsids: vec![1],
+            crdt: [0; 3],
+            knows_host_behavior: true,
+            statuses: VecDeque::new(),
             cqt_ms: 0,
             probe_response: None,
             completes_shutdown: true,

@@ -17,6 +17,7 @@ use isolane_wire::{Nqn, identify};
 
 use super::connection::Connection;
 use super::io_queues::{QueueSpec, connect_queue};
+use crate::client::RetryDelays;
 use crate::error::{ConnectError, Step};
 use crate::info::ControllerInfo;
 use crate::options::Options;
@@ -112,6 +113,11 @@ impl Admin {
     /// AERL is 0's based.
     pub(crate) fn async_events_max(&self) -> usize {
         usize::from(self.controller.aerl) + 1
+    }
+
+    /// CRDT1-3: the delays that a status may select.
+    pub(crate) fn retry_delays(&self) -> RetryDelays {
+        self.controller.crdt.map(|crdt| Duration::from_millis(100) * u32::from(crdt))
     }
 
     /// OAES: the notices that the controller can send.

@@ -1,11 +1,16 @@
-//! Set Features that an association needs: how many I/O queues, and which events the target tells of.
+//! Set Features that an association needs: how many I/O queues, which events the target tells of, and retry
+//! delays.
 
+use std::time::Duration;
+
+use isolane_memory::Buffer;
 use isolane_proto::host::Data;
 use isolane_wire::admin::SetFeaturesCommand;
-use isolane_wire::feature::{AsyncEventConfiguration, FeatureId, NumberOfQueues};
+use isolane_wire::feature::{AsyncEventConfiguration, FeatureId, HostBehaviorSupport, NumberOfQueues};
 
 use super::Admin;
 use crate::classes::Classes;
+use crate::client::RetryDelays;
 use crate::error::{ConnectError, Step};
 
 /// Asks for an I/O queue for each lane. If there are fewer, classes shrink (see [`Classes::granted`]); too
@@ -45,6 +50,28 @@ pub(crate) fn ask_for_async_events(admin: &mut Admin) -> Result<(), ConnectError
         Err(ConnectError::Refused { status, .. }) => {
             log::warn!("the target sends no notices of changed namespaces: {status}");
             Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Enables the delays that a status may select (ACRE), where the controller reports any (CRDT1-3).
+pub(crate) fn enable_retry_delays(admin: &mut Admin) -> Result<RetryDelays, ConnectError> {
+    let delays = admin.retry_delays();
+    if delays.iter().all(Duration::is_zero) {
+        return Ok(RetryDelays::default());
+    }
+    let behavior = HostBehaviorSupport { acre: 1, ..HostBehaviorSupport::default() };
+    let mut buffer = Buffer::contiguous(HostBehaviorSupport::LEN);
+    buffer.place(0, &behavior.encode());
+    let fid = FeatureId::HostBehaviorSupport.code();
+    let command = SetFeaturesCommand { fid, ..SetFeaturesCommand::default() };
+    match admin.connection.command(Step::Features, command.entry(), Data::Write(buffer)) {
+        Ok(_) => Ok(delays),
+        // Without it no status selects a delay, and commands are sent again at once.
+        Err(ConnectError::Refused { status, .. }) => {
+            log::warn!("{}: retry delays not enabled: {status}", admin.connection.address());
+            Ok(RetryDelays::default())
         }
         Err(error) => Err(error),
     }

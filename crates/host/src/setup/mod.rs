@@ -24,6 +24,7 @@ pub(crate) use inventory::{has_no_descriptors, namespace};
 pub(crate) use io_queues::probe;
 
 use crate::classes::Classes;
+use crate::client::RetryDelays;
 use crate::discovery;
 use crate::error::ConnectError;
 use crate::info::{Info, Negotiated};
@@ -51,6 +52,8 @@ pub(crate) struct Association {
     pub note: Option<Note>,
     /// AERL: async event requests that the target holds.
     pub async_events_max: usize,
+    /// Delays that a status may select.
+    pub retry_delays: RetryDelays,
 }
 
 impl Plan {
@@ -119,6 +122,7 @@ fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<A
     admin.check_depth(plan.options.depth)?;
     let classes = features::grant_io_queues(&mut admin, plan.options.classes())?;
     features::ask_for_async_events(&mut admin)?;
+    let retry_delays = features::enable_retry_delays(&mut admin)?;
     let lanes = io_queues::connect(&admin, &nqn, &plan.options, classes.total(), deadline)?;
     let namespaces = inventory::namespaces(&mut admin)?;
     let negotiated = negotiated(&admin, &lanes, classes, &plan.options);
@@ -126,6 +130,7 @@ fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<A
     Ok(Association {
         begun,
         async_events_max: admin.async_events_max(),
+        retry_delays,
         note: plan.note(&info)?,
         info,
         admin: admin.into_connection(),

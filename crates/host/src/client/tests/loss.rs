@@ -77,6 +77,37 @@ fn a_write_that_lands_late_never_overtakes_a_newer_one() {
 }
 
 #[test]
+fn queued_write_waits_for_a_lost_one_to_the_same_blocks() {
+    let target = Target::start(Script::default());
+    let mut client = connect(&target, Options { depth: 1, ..with_writes(WriteReplay::Never) });
+    target.set_misdeed(0, Misdeed::LandLate(Duration::from_millis(300)));
+    for (tag, lba) in [(1, 0), (2, 4), (3, 100)] {
+        client.submit(0, write(lba, 4096, tag as u8), tag);
+    }
+    let completions = wait_for(&mut client, 3);
+    assert!(matches!(completions[0].result, Err(RequestError::Uncertain)), "{completions:?}");
+    assert!(completions[1].result.is_ok() && completions[2].result.is_ok(), "{completions:?}");
+    assert_eq!(target.shared.landed.lock().clone(), [(100, 3), (0, 1), (4, 2)]);
+}
+
+#[test]
+fn queued_write_fails_if_the_fate_of_a_lost_one_to_the_same_blocks_stays_unknown() {
+    let target = Target::start(keeping());
+    let reconnect = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
+    let options = Options { depth: 1, keep_alive: Duration::ZERO, reconnect, ..options() };
+    let mut client = connect(&target, options);
+    target.set_misdeed(0, Misdeed::Close);
+    for (tag, lba) in [(1, 0), (2, 4), (3, 100)] {
+        client.submit(0, write(lba, 4096, tag as u8), tag);
+    }
+    let completions = wait_for(&mut client, 3);
+    assert!(matches!(completions[0].result, Err(RequestError::Uncertain)), "{completions:?}");
+    assert!(matches!(completions[1].result, Err(RequestError::HeldBack)), "{completions:?}");
+    assert!(completions[2].result.is_ok(), "{completions:?}");
+    assert_eq!(target.shared.landed.lock().clone(), [(100, 3)]);
+}
+
+#[test]
 fn a_repeated_write_waits_for_the_old_path_and_other_blocks_do_not() {
     let (target, mut client) = pair();
     target.set_misdeed(0, Misdeed::LandLate(Duration::from_millis(300)));

@@ -7,6 +7,7 @@ mod io;
 mod loss;
 mod misdeeds;
 mod rest;
+mod retry;
 mod setup;
 
 use std::time::{Duration, Instant};
