@@ -88,6 +88,14 @@ pub enum AttachError {
          (`into_std`, `isolane_stream_into_fd`)"
     )]
     Over(String),
+    /// A process that was forked from the session's own cannot use it.
+    #[error(
+        "the session belongs to process {pid}, which has forked this one; open a session in this process"
+    )]
+    Forked {
+        /// The process that has opened the session.
+        pid: u32,
+    },
     /// The session's memory is used up.
     #[error(
         "{bytes} bytes in a row are not free in the session's memory of {of} bytes; attach with more memory"
@@ -141,7 +149,9 @@ impl From<AttachError> for io::Error {
             AttachError::Untrusted { .. } | AttachError::Refused { .. } => io::ErrorKind::PermissionDenied,
             AttachError::Silent { .. } => io::ErrorKind::TimedOut,
             AttachError::NoRoom { .. } => io::ErrorKind::OutOfMemory,
-            AttachError::Over(_) | AttachError::Wire(WireError::Closed) => io::ErrorKind::ConnectionAborted,
+            AttachError::Over(_) | AttachError::Wire(WireError::Closed) | AttachError::Forked { .. } => {
+                io::ErrorKind::ConnectionAborted
+            }
             _ => io::ErrorKind::InvalidData,
         };
         io::Error::new(kind, error)

@@ -42,8 +42,9 @@
  * The library starts threads of its own: one for each session, and one for the streams of a session that have no
  * poller. They handle signals as the thread does that opened the session.
  *
- * A session and all that came of it belong to the process that opened it: a child of fork() must not use
- * or close any of it. All descriptors are closed by exec().
+ * A session and all that came of it belong to the process that opened it, and end with that process. In a child
+ * of fork() their use fails with ECONNABORTED, and closing them does nothing; a child opens a session of its
+ * own. All descriptors are closed by exec().
  *
  * LIFETIME
  *

@@ -24,6 +24,11 @@ fn what_goes_wrong_is_told_and_ends_nobody() {
 }
 
 #[test]
+fn forked_child_cannot_use_and_does_not_harm_session_of_its_parent() {
+    run("fork", Shape::Shared);
+}
+
+#[test]
 fn the_header_is_cpp_as_well() {
     let Ok(_) = Command::new("c++").arg("--version").stdout(Stdio::null()).status() else {
         eprintln!("there is no c++ here: not tried");

@@ -7,6 +7,7 @@
 //! * [`Bell`]: spin, arm, look again, sleep; who publishes rings only if somebody has armed it.
 //! * [`adopted`]: bytes between a ring and a kernel's socket that somebody else has, too.
 //! * [`Peer`]: who is at the other end of a Unix socket.
+//! * [`process_id`]: an identity of this process that a fork does not inherit.
 //! * [`start_with_default_signals`]: the signal state of a program that this process starts.
 //! * [`Arena`]: which pages of the memory its owner has given to what.
 //!
@@ -25,6 +26,7 @@ pub mod index;
 mod memory;
 pub mod mock;
 mod peer;
+mod process;
 mod signals;
 mod sync;
 
@@ -32,7 +34,8 @@ pub use arena::{Arena, Span};
 pub use bell::{Bell, Flag, refuse_gifts, timespec};
 pub use index::Impossible;
 pub use memory::{Memory, MemoryError, Piece, Shared};
-pub use peer::Peer;
+pub use peer::{Peer, Process};
+pub use process::process_id;
 pub use signals::start_with_default_signals;
 
 /// Bytes of a page: what offsets and lengths of rings are multiples of.

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_get_seals, fstat, fstatfs};
 #[cfg(not(miri))]
 use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
-#[cfg(not(miri))]
-use rustix::mm::mmap;
 #[cfg(miri)]
 use rustix::mm::mmap_anonymous;
+#[cfg(not(miri))]
+use rustix::mm::{Advice, madvise, mmap};
 use rustix::mm::{MapFlags, ProtFlags, munmap};
 
 use crate::PAGE_SIZE;
@@ -479,7 +479,11 @@ impl Map {
     fn of(memfd: &OwnedFd, bytes: usize) -> io::Result<Map> {
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
         let start = unsafe { mmap(ptr::null_mut(), bytes, ACCESS, MapFlags::SHARED, memfd, 0) }?;
-        Map::from_kernel(start, bytes)
+        let map = Map::from_kernel(start, bytes)?;
+        // A child of this process must not write there, since the other side takes it for this one.
+        // SAFETY: the advice changes nothing in this process.
+        unsafe { madvise(start, bytes, Advice::LinuxDontFork) }?;
+        Ok(map)
     }
 
     fn from_kernel(start: *mut c_void, bytes: usize) -> io::Result<Map> {

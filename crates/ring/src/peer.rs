@@ -2,7 +2,10 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The process that has connected, or that listens, when it did so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,56 @@ impl Peer {
         }
     }
 }
+
+/// The process at the other end of a Unix socket, while it lives.
+#[derive(Debug)]
+pub enum Process {
+    /// A descriptor that becomes readable when the process ends, whoever has inherited its own.
+    Alive(OwnedFd),
+    /// It has ended.
+    Ended,
+    /// The kernel does not say (before Linux 6.5), and it has no PID here.
+    Unknown,
+}
+
+impl Process {
+    /// Of a connected socket (`SO_PEERPIDFD`).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Process> {
+        let mut found: libc::c_int = -1;
+        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: as of `Peer::of`.
+        let outcome = unsafe {
+            let place = (&raw mut found).cast();
+            libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, place, &raw mut len)
+        };
+        if outcome == 0 {
+            // SAFETY: the kernel has just made the descriptor for this process.
+            return Ok(Process::Alive(unsafe { OwnedFd::from_raw_fd(found) }));
+        }
+        let error = io::Error::last_os_error();
+        match Errno::from_io_error(&error) {
+            Some(Errno::SRCH | Errno::INVAL) => Ok(Process::Ended),
+            Some(Errno::NOPROTOOPT) => Process::by_pid(socket),
+            _ => Err(error),
+        }
+    }
+
+    /// As well as older kernels can say it.
+    fn by_pid(socket: BorrowedFd<'_>) -> io::Result<Process> {
+        let Some(pid) = Pid::from_raw(Peer::of(socket)?.pid) else { return Ok(Process::Unknown) };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => Ok(Process::Alive(process)),
+            Err(Errno::SRCH) => Ok(Process::Ended),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Of every architecture that Linux has given its own numbers, none runs this.
+const SO_PEERPIDFD: libc::c_int = 77;
 
 #[cfg(test)]
 mod tests {

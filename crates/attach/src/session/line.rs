@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use isolane_ring::Memory;
+use isolane_ring::{Memory, process_id};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
@@ -31,6 +31,8 @@ pub(super) struct Line {
     has_ended: Condvar,
     /// How long the engine may take to answer.
     patience: Duration,
+    /// The process that has opened the session: its identity, and its PID for texts.
+    process: (u64, u32),
 }
 
 #[derive(Default)]
@@ -116,6 +118,7 @@ impl Line {
             closing: Mutex::default(),
             has_ended: Condvar::new(),
             patience,
+            process: (process_id(), std::process::id()),
         });
         let receiver = Arc::clone(&line);
         let thread = std::thread::Builder::new().name("isolane-attach".into());
@@ -131,6 +134,7 @@ impl Line {
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Reply, AttachError> {
+        self.check_process()?;
         let _floor = self.floor.lock();
         let kept = descriptors.iter().map(|descriptor| descriptor.try_clone_to_owned());
         let kept = kept.collect::<Result<_, _>>();
@@ -149,6 +153,7 @@ impl Line {
 
     /// See [`Session::close`](super::Session::close).
     pub fn close(&self, id: u32, room: Room) -> Result<(), AttachError> {
+        self.check_process()?;
         let mut closing = self.closing.lock();
         closing.begin(id, room);
         closing.ask(&self.wire);
@@ -319,8 +324,19 @@ impl Line {
         self.epoch.load(Ordering::Acquire)
     }
 
+    /// Whether this is the process that has opened the session. In another, locks may be held by threads that it does
+    /// not have, and the shared memory is not mapped.
+    #[inline]
+    pub fn check_process(&self) -> Result<(), AttachError> {
+        match process_id() == self.process.0 {
+            true => Ok(()),
+            false => Err(AttachError::Forked { pid: self.process.1 }),
+        }
+    }
+
     #[inline]
     pub fn check(&self) -> Result<(), AttachError> {
+        self.check_process()?;
         match self.is_over.load(Ordering::Acquire) {
             false => Ok(()),
             true => Err(AttachError::Over(self.state.lock().over.clone().unwrap_or_else(|| CLOSED.into()))),
@@ -329,6 +345,10 @@ impl Line {
 
     /// Ends the session: the engine sees the end of the connection, and so does the thread that receives.
     pub fn hang_up(&self) {
+        // The connection is still that of the process that has forked this one.
+        if self.check_process().is_err() {
+            return;
+        }
         // It fails only if the connection is broken already.
         let _ = shutdown(&self.wire, Shutdown::Both);
     }

@@ -210,6 +210,7 @@ impl Session {
     /// # Errors
     /// [`AttachError::NoRoom`].
     pub fn take(&self, bytes: usize) -> Result<Room, AttachError> {
+        self.check_process()?;
         Room::take(self, bytes)
     }
 
@@ -310,6 +311,15 @@ impl Session {
                 Err(_) => return false,
             }
         }
+    }
+
+    /// Whether this is the process that has opened the session.
+    ///
+    /// # Errors
+    /// [`AttachError::Forked`].
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), AttachError> {
+        self.0.line.check_process()
     }
 
     /// Its connection, which is hung up when it is over.

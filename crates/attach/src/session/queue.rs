@@ -76,6 +76,7 @@ impl Queue {
     /// # Errors
     /// [`AttachError::Impossible`].
     pub fn take(&mut self) -> Result<Option<Entry>, AttachError> {
+        self.session.check_process()?;
         for _ in 0..self.rings.len() {
             let ring = &mut self.rings[self.next];
             if let Some(entry) = ring.pop() {
@@ -107,6 +108,7 @@ impl Queue {
     /// # Errors
     /// [`AttachError::Impossible`].
     pub fn arm(&mut self) -> Result<bool, AttachError> {
+        self.session.check_process()?;
         self.bell.0.flag().arm();
         any(&mut self.rings)
     }

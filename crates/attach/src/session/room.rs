@@ -60,7 +60,7 @@ const STALE_BYTES: usize = 16 << 20;
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if !self.is_kept {
+        if !self.is_kept && self.session.check_process().is_ok() {
             let mut arena = self.session.0.arena.lock();
             arena.give(self.span);
             for span in arena.stale(STALE_BYTES) {

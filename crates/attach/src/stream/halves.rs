@@ -46,6 +46,7 @@ impl ReadHalf {
     /// As that.
     #[inline]
     pub fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.shared.session.check_process()?;
         if self.shared.is_plain {
             return self.try_read_natively(bytes);
         }
@@ -92,6 +93,7 @@ impl ReadHalf {
     /// # Errors
     /// Of the session.
     pub fn arm(&mut self) -> io::Result<bool> {
+        self.shared.check()?;
         if self.shared.is_plain {
             return is_ready_natively(self.shared.as_fd(), PollFlags::IN);
         }
@@ -164,6 +166,7 @@ impl ReadHalf {
 impl Read for ReadHalf {
     #[inline]
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.shared.session.check_process()?;
         let mut until = None;
         loop {
             let outcome = match self.incoming.wants_past() {
@@ -261,6 +264,7 @@ impl WriteHalf {
     /// # Errors
     /// Of the session.
     pub fn arm(&mut self) -> io::Result<bool> {
+        self.shared.check()?;
         if self.shared.is_plain {
             return is_ready_natively(self.shared.as_fd(), PollFlags::OUT);
         }

@@ -206,6 +206,7 @@ impl Stream {
     /// # Errors
     /// Of the session.
     pub fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
+        self.read.shared.session.check_process()?;
         if how != Shutdown::Write {
             self.read.shut();
         }

@@ -126,6 +126,9 @@ impl Watcher for Waiters {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.session.check_process().is_err() {
+            return;
+        }
         if let Some(tasks) = &self.tasks {
             tasks.forget(self);
         }

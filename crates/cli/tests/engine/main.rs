@@ -1,6 +1,7 @@
 //! The isolated engine as a program: it is killed, replaced, stopped and started on demand, and its clients
 //! notice only what they should.
 
+mod fork;
 #[path = "../program/mod.rs"]
 mod program;
 mod upgrade;

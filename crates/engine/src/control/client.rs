@@ -44,6 +44,8 @@ pub(super) struct Attached {
     pub memory: Option<Memory>,
     /// Closed with the last that is done for it: then its application may go on without an engine.
     _life: Socket,
+    /// Becomes readable when its process ends: another that was forked from it may have its connection.
+    process: Option<OwnedFd>,
     /// Its record in the store.
     pub key: u64,
     /// Records of its ports, by core.
@@ -208,10 +210,11 @@ impl Client {
 }
 
 impl Attached {
-    pub fn new(memory: Memory, life: OwnedFd, key: u64) -> Attached {
+    pub fn new(memory: Memory, life: OwnedFd, process: Option<OwnedFd>, key: u64) -> Attached {
         Attached {
             memory: Some(memory),
             _life: Socket::new(life),
+            process,
             key,
             ports: BTreeMap::new(),
             queues: BTreeMap::new(),
@@ -225,6 +228,7 @@ impl Attached {
     /// Has nothing of it any more but its objects. Returns the records of what it had.
     pub fn leave(&mut self) -> Vec<u64> {
         self.memory = None;
+        self.process = None;
         let (ports, queues) = (std::mem::take(&mut self.ports), std::mem::take(&mut self.queues));
         ports.into_values().chain(queues.into_values()).collect()
     }

@@ -17,11 +17,13 @@ mod resume;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_attach::control::{Reply, Wire, WireError, remedy};
 use isolane_reactor::mailbox::{Receiver, Sender};
+use isolane_ring::Process;
 
 use crate::Config;
 use crate::closer;
@@ -141,6 +143,13 @@ impl Control {
             return;
         }
         let session = event.key as u32;
+        if event.key & PROCESS != 0 {
+            if self.clients.get(&session).is_some_and(Client::is_here) {
+                log::info!("session {session}: its process has ended");
+                self.dismiss(session);
+            }
+            return;
+        }
         let Some(client) = self.clients.get_mut(&session) else { return };
         if event.ready.readable {
             client.is_talking = true;
@@ -452,8 +461,24 @@ impl Control {
     }
 }
 
+/// Watches for the end of a client's process: its connection may stay open in a process that it has forked.
+fn watch_process(epoll: &Epoll, session: u32, wire: &Wire) -> Result<Option<OwnedFd>, Denied> {
+    let cannot =
+        |error| Denied::Short(format!("the engine cannot watch its process: {error}{}", remedy(&error)));
+    match Process::of(wire.as_fd()).map_err(cannot)? {
+        Process::Alive(process) => {
+            epoll.add(&process, PROCESS | u64::from(session)).map_err(cannot)?;
+            Ok(Some(process))
+        }
+        Process::Ended => Err(Denied::Refused("its process has ended".into())),
+        Process::Unknown => Ok(None),
+    }
+}
+
 /// What the kernel is to call the door; clients are called by their sessions.
 const DOOR: u64 = 1 << 32;
+/// What the kernel is to call their processes, with the session.
+const PROCESS: u64 = 1 << 33;
 /// Clients that are let in between two looks at what the others say.
 const ADMITTED_MAX: usize = 16;
 /// Clients that have not said hello.

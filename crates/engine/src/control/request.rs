@@ -12,7 +12,7 @@ use isolane_ring::{Bell, Memory, MemoryError, refuse_gifts};
 
 use super::client::{Attached, Client, ClosingQueue, Held, Stage, UNASKED};
 use super::door::Peer;
-use super::{Control, Denied, plan};
+use super::{Control, Denied, plan, watch_process};
 use crate::closer::{self, Socket};
 use crate::core::Mail;
 use crate::service::{Ending, Left, Plan};
@@ -125,9 +125,10 @@ impl Control {
         let Some(wire) = client.wire() else { return Err(Denied::gone()) };
         let Peer { pid, uid } = client.peer();
         let life = life.ok_or(Denied::Hostile("a descriptor is missing".into()))?;
+        let process = watch_process(&self.epoll, session, wire)?;
         let descriptors = [wire.as_fd(), memory.memfd(), life.as_fd()];
         let key = self.store.deposit(&Record::Session { session, pid, uid }, &descriptors)?;
-        client.stage = Stage::Attached(Attached::new(memory, life, key));
+        client.stage = Stage::Attached(Attached::new(memory, life, process, key));
         log::info!("{client} has attached");
         Ok(Progress::Answer(self.welcome(session)))
     }

@@ -11,7 +11,7 @@ use isolane_ring::Memory;
 use super::client::{Attached, Client, Held, Stage, UNASKED};
 use super::door::Peer;
 use super::request::{NO_DESCRIPTORS, hostile};
-use super::{Control, Denied, plan};
+use super::{Control, Denied, plan, watch_process};
 use crate::store::{Deposit, Record};
 
 impl Control {
@@ -59,8 +59,10 @@ impl Control {
         let [wire, memfd, life] = exactly(descriptors).map_err(denied)?;
         // It was opened with the limit of that time.
         let memory = Memory::open(memfd, usize::MAX).map_err(|error| denied(hostile(error)))?;
-        let mut client = Client::new(session, Wire::new(wire), peer);
-        client.stage = Stage::Attached(Attached::new(memory, life, key));
+        let wire = Wire::new(wire);
+        let process = watch_process(&self.epoll, session, &wire).map_err(denied)?;
+        let mut client = Client::new(session, wire, peer);
+        client.stage = Stage::Attached(Attached::new(memory, life, process, key));
         let watched = client.wire().map_or(Ok(()), |wire| self.epoll.add(wire, session.into()));
         watched.map_err(|error| denied(hostile(error)))?;
         self.last_session = self.last_session.max(session);

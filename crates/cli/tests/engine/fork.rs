@@ -1,0 +1,52 @@
+//! Processes that have inherited the descriptors of an application.
+
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::*;
+
+/// Not a test by itself: the application of the next one, in a process of its own.
+#[test]
+fn application_of_the_next_test() {
+    let Ok(path) = std::env::var("ENGINE_OF_THE_TEST") else { return };
+    let options = Options { path: path.into(), memory_bytes: 4 << 20, starts: false, ..Options::default() };
+    let _session = Session::open(&options).unwrap();
+    println!("ready");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+/// All descriptors of a process, as a child that it forks has them. None if this machine does not give them.
+fn inherited(pid: u32) -> Option<Vec<OwnedFd>> {
+    let process = pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()?;
+    let numbers = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let descriptors = numbers.map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
+    descriptors.collect()
+}
+
+#[test]
+fn engine_notices_end_of_process_whose_connection_another_has_inherited() {
+    let engine = Engine::start(&["--clients-max", "1"]);
+    for is_replaced in [false, true] {
+        let mut application = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "fork::application_of_the_next_test", "--nocapture"])
+            .env("ENGINE_OF_THE_TEST", engine.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(application.stdout.take().unwrap()).lines();
+        assert!(lines.map(Result::unwrap).any(|line| line.contains("ready")));
+        let inherited = inherited(application.id());
+        if is_replaced {
+            let pid = engine.pid();
+            kill(pid, "KILL");
+            until("another engine", || (engine.pid() != pid).then_some(()));
+        }
+        application.kill().unwrap();
+        application.wait().unwrap();
+        let Some(inherited) = inherited else { return eprintln!("not tried: descriptors cannot be taken") };
+        until("the engine has room for another client", || engine.attach().ok());
+        drop(inherited);
+    }
+}
