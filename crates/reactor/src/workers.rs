@@ -1,4 +1,5 @@
-//! A few threads that carry out file operations, for what the ring cannot do and for machines without one.
+//! A few threads for each file that carry out its operations: those that the ring cannot start without waiting,
+//! and all on machines without one.
 //!
 //! Threads start as they are needed. Dropping the workers waits until all operations in flight are done.
 
@@ -14,15 +15,22 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
 pub(crate) struct Workers {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    crews: Vec<Crew>,
     done: Receiver<Finished>,
     done_sender: Sender<Finished>,
     in_flight: usize,
+}
+
+/// The threads of one file. No other waits for them, so a file that hangs holds up no other.
+struct Crew {
+    /// Does not keep it open.
+    file: Weak<File>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -47,45 +55,20 @@ impl Workers {
     pub fn new(waker: Waker) -> Workers {
         // As many messages as operations in flight.
         let (done_sender, done) = mailbox::unbounded(waker);
-        let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
-        Workers { shared, threads: Vec::new(), done, done_sender, in_flight: 0 }
+        Workers { crews: Vec::new(), done, done_sender, in_flight: 0 }
     }
 
     pub fn submit(&mut self, token: u64, file: &Arc<File>, operation: Checked) {
         self.in_flight += 1;
-        let mut queue = self.shared.queue.lock();
-        queue.jobs.push_back(Job { token, file: file.clone(), operation });
-        let needs_thread = queue.jobs.len() > queue.idle_threads && self.threads.len() < THREADS_MAX;
-        drop(queue);
-        self.shared.changed.notify_one();
-        if needs_thread {
-            self.start_thread();
-        }
-    }
-
-    fn start_thread(&mut self) {
-        let (shared, done) = (self.shared.clone(), self.done_sender.clone());
-        let name = format!("isolane-file-{}", self.threads.len());
-        match thread::Builder::new().name(name).spawn(move || work(&shared, &done)) {
-            Ok(thread) => self.threads.push(thread),
-            Err(error) if self.threads.is_empty() => {
-                log::warn!(
-                    "cannot start a thread for files: {error}; files are served by the reactor itself"
-                );
-                self.work_here();
-            }
-            // Those that run do the work.
-            Err(_) => {}
-        }
-    }
-
-    /// Without any thread the operations must still end.
-    fn work_here(&mut self) {
-        let jobs = std::mem::take(&mut self.shared.queue.lock().jobs);
-        for job in jobs {
-            // The receiver is our own.
-            let _ = self.done_sender.send(job.run());
-        }
+        let job = Job { token, file: file.clone(), operation };
+        let is_of = |crew: &Crew| std::ptr::eq(crew.file.as_ptr(), Arc::as_ptr(file));
+        let index = self.crews.iter().position(is_of).unwrap_or_else(|| {
+            // Their jobs would keep their files open.
+            self.crews.retain(|crew| crew.file.strong_count() > 0);
+            self.crews.push(Crew::new(file));
+            self.crews.len() - 1
+        });
+        self.crews[index].submit(job, &self.done_sender);
     }
 
     /// An operation that is done.
@@ -99,7 +82,50 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
+impl Crew {
+    fn new(file: &Arc<File>) -> Crew {
+        let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
+        Crew { file: Arc::downgrade(file), shared, threads: Vec::new() }
+    }
+
+    fn submit(&mut self, job: Job, done: &Sender<Finished>) {
+        let mut queue = self.shared.queue.lock();
+        queue.jobs.push_back(job);
+        let needs_thread = queue.jobs.len() > queue.idle_threads && self.threads.len() < THREADS_MAX;
+        drop(queue);
+        self.shared.changed.notify_one();
+        if needs_thread {
+            self.start_thread(done);
+        }
+    }
+
+    fn start_thread(&mut self, done: &Sender<Finished>) {
+        let (shared, sender) = (self.shared.clone(), done.clone());
+        let name = format!("isolane-file-{}", self.threads.len());
+        match thread::Builder::new().name(name).spawn(move || work(&shared, &sender)) {
+            Ok(thread) => self.threads.push(thread),
+            Err(error) if self.threads.is_empty() => {
+                log::warn!(
+                    "cannot start a thread for files: {error}; files are served by the reactor itself"
+                );
+                self.work_here(done);
+            }
+            // Those that run do the work.
+            Err(_) => {}
+        }
+    }
+
+    /// Without any thread the operations must still end.
+    fn work_here(&mut self, done: &Sender<Finished>) {
+        let jobs = std::mem::take(&mut self.shared.queue.lock().jobs);
+        for job in jobs {
+            // The receiver is our own.
+            let _ = done.send(job.run());
+        }
+    }
+}
+
+impl Drop for Crew {
     fn drop(&mut self) {
         self.shared.queue.lock().is_closing = true;
         self.shared.changed.notify_all();
@@ -182,7 +208,8 @@ fn write(file: &File, operation: &Operation, durable: bool) -> io::Result<usize>
     Ok(pwritev2(file, &slices, operation.offset, flags)?)
 }
 
-const THREADS_MAX: usize = 4;
+/// Of one file.
+const THREADS_MAX: usize = 8;
 const SLICES: usize = 32;
 /// The kernel takes no more pieces at once (`IOV_MAX`); the rest is a short transfer.
 const SLICES_MAX: usize = 1024;

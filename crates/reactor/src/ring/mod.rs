@@ -7,7 +7,10 @@
 //! Operations on files are submitted together, once a turn. Those that the kernel carries out meanwhile, out
 //! of its page cache, are done by then. Those that a device carries out are submitted in small groups
 //! instead, so that it begins with the first of many while we are still at the others.
+//!
+//! Each file has its own bound, so one that hangs holds up no other: see [`files`].
 
+mod files;
 mod probe;
 mod raw;
 
@@ -17,10 +20,10 @@ use crate::file::Checked;
 use crate::key::{Key, Kind};
 use crate::poller::{Occurrence, Wait};
 use crate::waker::silence;
-use raw::{Completion, RawRing, Started};
+use files::Files;
+use raw::{Completion, RawRing};
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -29,8 +32,7 @@ use std::sync::Arc;
 pub(crate) struct Ring {
     raw: RawRing,
     is_doorbell_armed: bool,
-    /// Operations beyond what the ring carries at once.
-    later: VecDeque<Started>,
+    files: Files,
     /// Operations were started since the kernel was last listened to.
     has_started_files: bool,
     /// What was started was not done at once: a device works on it.
@@ -39,8 +41,8 @@ pub(crate) struct Ring {
 
 impl Ring {
     fn new(raw: RawRing) -> Ring {
-        let (later, has_started_files, are_files_slow) = (VecDeque::new(), false, false);
-        Ring { raw, is_doorbell_armed: false, later, has_started_files, are_files_slow }
+        let (files, has_started_files, are_files_slow) = (Files::default(), false, false);
+        Ring { raw, is_doorbell_armed: false, files, has_started_files, are_files_slow }
     }
 
     /// Whether the kernel refused a request because the ring belongs to another thread.
@@ -60,12 +62,12 @@ impl Ring {
                 "file operations are in flight in the thread that the ring belongs to",
             ));
         };
-        let later = std::mem::take(&mut self.later);
+        let later = self.files.take_later();
         *self = ring;
-        for (token, file, operation) in started {
-            self.start_file(token, &file, operation);
+        for (token, file, operation) in started.into_iter().chain(later) {
+            let group = self.files.find(&file);
+            self.start_or_wait(group, token, &file, operation);
         }
-        self.later = later;
         Ok(())
     }
 
@@ -83,17 +85,21 @@ impl Ring {
     }
 
     pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: Checked) -> Result<(), Checked> {
-        match operation.operation().kind {
-            kind if !RawRing::can_do(kind) => return Err(operation),
-            _ if self.raw.files_in_flight() < FILES_MAX => self.start_file(token, file, operation),
-            _ => self.later.push_back((token, file.clone(), operation)),
+        if !RawRing::can_do(operation.operation().kind) {
+            return Err(operation);
         }
+        let group = self.files.find(file);
+        if self.files.may_hang(group) {
+            return Err(operation);
+        }
+        self.start_or_wait(group, token, file, operation);
         Ok(())
     }
 
-    fn start_file(&mut self, token: u64, file: &Arc<File>, operation: Checked) {
+    fn start_or_wait(&mut self, group: u32, token: u64, file: &Arc<File>, operation: Checked) {
+        let Some(operation) = self.files.enter(group, token, file, operation) else { return };
         self.has_started_files = true;
-        self.raw.submit_file(token, file, operation);
+        self.raw.submit_file(token, file, operation, group);
         if self.are_files_slow && self.raw.files_unsubmitted() >= FILES_GROUP {
             // An error that lasts comes again when the kernel is next listened to, and is told then.
             let _ = self.raw.enter(None);
@@ -135,10 +141,10 @@ impl Ring {
         occurrences: &mut Vec<Occurrence>,
     ) {
         match completion {
-            Completion::File(finished) => {
+            Completion::File(finished, group) => {
                 occurrences.push(Occurrence::File(finished));
-                if let Some((token, file, operation)) = self.later.pop_front() {
-                    self.raw.submit_file(token, &file, operation);
+                if let Some((token, file, operation)) = self.files.leave(group) {
+                    self.raw.submit_file(token, &file, operation, group);
                 }
             }
             Completion::Poll { key, ready } => match key.kind {
@@ -161,8 +167,8 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // Accepted operations are carried out; the raw ring waits for those that it has.
-        while let Some((token, file, operation)) = self.later.pop_front() {
-            self.raw.submit_file(token, &file, operation);
+        for (token, file, operation) in self.files.take_later() {
+            self.raw.submit_file(token, &file, operation, 0);
         }
         if self.is_doorbell_armed {
             self.disarm(Key::new(Kind::Doorbell, 0));
@@ -172,7 +178,5 @@ impl Drop for Ring {
 
 /// Bounds the work of one turn.
 const COMPLETIONS_MAX: usize = 256;
-/// File operations in the ring at once.
-const FILES_MAX: usize = 512;
 /// File operations that are submitted together to a device. Fewer would cost more calls than they save time.
 const FILES_GROUP: usize = 8;

@@ -80,15 +80,13 @@ fn refusal(error: &io::Error, disabled: Option<&str>) -> String {
 
 const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 2048;
-const OPERATIONS: [(u8, &str); 8] = [
+const OPERATIONS: [(u8, &str); 6] = [
     (opcode::PollAdd::CODE, "POLL_ADD"),
     (opcode::PollRemove::CODE, "POLL_REMOVE"),
     (opcode::Read::CODE, "READ"),
     (opcode::Write::CODE, "WRITE"),
     (opcode::Readv::CODE, "READV"),
     (opcode::Writev::CODE, "WRITEV"),
-    (opcode::Fsync::CODE, "FSYNC"),
-    (opcode::Fallocate::CODE, "FALLOCATE"),
 ];
 
 #[cfg(test)]

@@ -9,11 +9,10 @@
 
 use crate::file::{Checked, Finished, Kind as FileKind, Operation};
 use crate::key::{Key, Kind};
-use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, opcode, squeue};
 use rustix::event::PollFlags;
 use rustix::fd::{AsRawFd, BorrowedFd};
-use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,8 +38,12 @@ pub(super) struct RawRing {
 
 /// The kernel's word on a request.
 pub(super) enum Completion {
-    Poll { key: Key, ready: PollFlags },
-    File(Finished),
+    Poll {
+        key: Key,
+        ready: PollFlags,
+    },
+    /// With the number that the operation's file was submitted with.
+    File(Finished, u32),
 }
 
 /// A file operation, by its token.
@@ -50,6 +53,8 @@ pub(super) type Started = (u64, Arc<File>, Checked);
 #[derive(Default)]
 struct Flight {
     token: u64,
+    /// The submitter's number of the file.
+    group: u32,
     /// Keeps the descriptor open.
     file: Option<Arc<File>>,
     operation: Option<Checked>,
@@ -100,19 +105,21 @@ impl RawRing {
         self.push(entry.user_data(key.to_ending_bits()));
     }
 
-    /// Whether the ring has an operation of this kind.
+    /// Whether operations of this kind go through the ring: those that the kernel may carry out at once. All
+    /// others it would leave to threads that the files of a ring share, so that one could hold up another.
     pub fn can_do(kind: FileKind) -> bool {
-        !matches!(kind, FileKind::DeviceDiscard | FileKind::DeviceZero)
+        matches!(kind, FileKind::Read | FileKind::Write { .. })
     }
 
-    /// Starts a file operation, of a kind that the ring has.
-    pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: Checked) {
+    /// Starts a file operation, of a kind that the ring has. `group` comes back with its completion.
+    pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: Checked, group: u32) {
         self.are_files_told &= self.files_in_flight() > 0;
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(Flight::default());
             (self.flights.len() - 1) as u32
         });
         let flight = &mut self.flights[index as usize];
+        flight.group = group;
         let entry = flight.take_off(token, file, operation);
         self.push(entry.user_data(Key::new(Kind::File, index).to_bits()));
         self.files_unsubmitted += 1;
@@ -203,7 +210,10 @@ impl RawRing {
             }
             let Some(key) = Key::from_bits(entry.user_data()) else { continue };
             match key.kind {
-                Kind::File => return Some(Completion::File(self.land(key.index, entry.result()))),
+                Kind::File => {
+                    let (finished, group) = self.land(key.index, entry.result());
+                    return Some(Completion::File(finished, group));
+                }
                 _ => {
                     self.polls_in_flight -= 1;
                     // A poll that failed reports its file as broken: whoever uses the file then sees the
@@ -224,9 +234,10 @@ impl RawRing {
         }
     }
 
-    fn land(&mut self, index: u32, result: i32) -> Finished {
+    fn land(&mut self, index: u32, result: i32) -> (Finished, u32) {
         self.free.push(index);
-        self.flights[index as usize].land(result)
+        let flight = &mut self.flights[index as usize];
+        (flight.land(result), flight.group)
     }
 
     /// Waits until the kernel has let go of all memory, and for a while until it has let go of polled
@@ -289,20 +300,18 @@ impl Flight {
     }
 
     fn describe(&self, file: Fd, operation: &Operation) -> squeue::Entry {
-        let &Operation { kind, offset, len, .. } = operation;
+        let &Operation { kind, offset, .. } = operation;
         match kind {
             FileKind::Read => self.describe_read(file, offset),
             FileKind::Write { durable } => {
                 let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
                 self.describe_write(file, offset, flags.bits() as i32)
             }
-            FileKind::Sync => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
-            FileKind::PunchHole => allocate(file, FallocateFlags::PUNCH_HOLE, offset, len),
-            FileKind::ZeroRange => allocate(file, FallocateFlags::ZERO_RANGE, offset, len),
-            // Not ours (`can_do`); the kernel refuses this.
-            FileKind::DeviceDiscard | FileKind::DeviceZero => {
-                allocate(file, FallocateFlags::all(), offset, len)
-            }
+            FileKind::Sync
+            | FileKind::PunchHole
+            | FileKind::ZeroRange
+            | FileKind::DeviceDiscard
+            | FileKind::DeviceZero => unreachable!("{kind:?} does not go through the ring"),
         }
     }
 
@@ -343,11 +352,6 @@ impl Flight {
 /// What the kernel moves at once; the rest is a short transfer.
 fn at_most(len: usize) -> u32 {
     len.min(TRANSFER_BYTES_MAX) as u32
-}
-
-fn allocate(file: Fd, flags: FallocateFlags, offset: u64, len: u64) -> squeue::Entry {
-    let mode = (flags | FallocateFlags::KEEP_SIZE).bits() as i32;
-    opcode::Fallocate::new(file, len).offset(offset).mode(mode).build()
 }
 
 const DRAIN_POLLS: Duration = Duration::from_secs(1);
