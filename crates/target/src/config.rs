@@ -49,6 +49,9 @@ pub struct TargetConfig {
     pub handshake: Duration,
     /// A transfer may stand still for so long, twice that at the most.
     pub stall: Duration,
+    /// After so long nobody waits for a volume any more: a controller's shutdown completes without its flush, and
+    /// its reset without the commands that are stuck. What overlaps a change among them still comes after it.
+    pub stuck_after: Duration,
     /// Short commands pass long ones on their connection, and a turn receives a bounded amount from each of
     /// many; without it, first come, first served.
     pub scheduling: bool,
@@ -83,6 +86,7 @@ impl TargetConfig {
             connections_max: 4096,
             handshake: Limits::default().handshake,
             stall: Limits::default().stall,
+            stuck_after: Duration::from_secs(10),
             scheduling: true,
             schedule: None,
             zero_copy_above: None,

@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isolane_proto::subsystem::{
     AssociationId, CloseReason, Connected, ConnectionInfo, Event, Host, Port, Refusal,
 };
 use isolane_reactor::mailbox::{Sender, Undelivered};
+use isolane_volume::BlockRange;
 use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
@@ -97,6 +98,8 @@ pub(crate) struct Shared {
     pub connections_max: usize,
     /// Short commands pass long ones.
     pub scheduling: bool,
+    /// How long anybody waits for a volume.
+    pub stuck_after: Duration,
     pub seats: Seats,
     /// Cores whose lanes are all closed after [`Message::Stop`].
     pub cores_drained: AtomicUsize,
@@ -110,6 +113,8 @@ pub(crate) struct Bounds {
     pub lanes_on_each: usize,
     /// Short commands pass long ones.
     pub scheduling: bool,
+    /// How long anybody waits for a volume.
+    pub stuck_after: Duration,
 }
 
 /// The port, and which lanes its associations have.
@@ -130,6 +135,8 @@ struct LaneEntry {
     /// The core that owns it now.
     core: usize,
     busy: Arc<Busy>,
+    /// The port counts it as drained, although its commands have not ended.
+    is_stuck: bool,
 }
 
 impl Shared {
@@ -149,6 +156,7 @@ impl Shared {
             mailboxes,
             connections_max: bounds.connections_max,
             scheduling: bounds.scheduling,
+            stuck_after: bounds.stuck_after,
             cores_drained: AtomicUsize::new(0),
             control: Mutex::new(control),
         }
@@ -187,7 +195,8 @@ impl Shared {
         let mut control = self.control.lock();
         let connected = control.port.connect(entry, data, from, now)?;
         let Connected { id, qid, host, .. } = connected;
-        let entry = LaneEntry { qid, host, address, core: address.core, busy: Arc::clone(busy) };
+        let entry =
+            LaneEntry { qid, host, address, core: address.core, busy: Arc::clone(busy), is_stuck: false };
         control.lanes.entry(id).or_default().push(entry);
         if qid == 0 {
             if host.nqn.is_none() && control.unnamed_log.is_due(now) {
@@ -214,9 +223,32 @@ impl Shared {
     /// No command of a connection that is gone is at a volume any more.
     pub(crate) fn drained(&self, id: AssociationId, qid: u16, lane: Address) {
         let mut control = self.control.lock();
+        let mut is_known = false;
         if let Some(lanes) = control.lanes.get_mut(&id) {
+            is_known = lanes.iter().any(|entry| entry.address == lane && entry.is_stuck);
             lanes.retain(|entry| entry.address != lane);
         }
+        control.lanes.retain(|_, lanes| !lanes.is_empty());
+        if !is_known {
+            control.port.handle_drained(id, qid);
+        }
+        self.deliver_events(&mut control);
+    }
+
+    /// The same for a connection whose commands do not end: the association goes on without it, and its later
+    /// connections come after these changes. Its host's later associations still find the lane.
+    pub(crate) fn leave_stuck(
+        &self,
+        id: AssociationId,
+        qid: u16,
+        lane: Address,
+        changes: &[(usize, BlockRange, Arc<()>)],
+    ) {
+        let mut control = self.control.lock();
+        for entry in control.lanes.get_mut(&id).into_iter().flatten() {
+            entry.is_stuck |= entry.address == lane;
+        }
+        control.fences.entry(id).or_default().enter(changes, 0);
         control.port.handle_drained(id, qid);
         self.deliver_events(&mut control);
     }
@@ -301,7 +333,10 @@ impl Shared {
             }
             Event::Shutdown { id } => self.post_shutdown(control, id),
             Event::Ended { id } => {
-                control.lanes.remove(&id);
+                if let Some(lanes) = control.lanes.get_mut(&id) {
+                    lanes.retain(|lane| lane.is_stuck);
+                }
+                control.lanes.retain(|_, lanes| !lanes.is_empty());
                 control.fences.remove(&id);
             }
         }

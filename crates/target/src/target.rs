@@ -275,6 +275,7 @@ fn introduce(
         connections_max: config.connections_max,
         lanes_on_each: lanes_max(config.pool_pages_max),
         scheduling: config.scheduling,
+        stuck_after: config.stuck_after,
     };
     (Arc::new(Shared::new(port, namespaces, counters, senders, bounds)), mailboxes)
 }

@@ -39,6 +39,8 @@ pub(super) struct Site<'a> {
     pub(super) generation: u64,
     pub(super) totals: IoTotals,
     pub(super) uptime: Duration,
+    /// A volume could not be flushed.
+    pub(super) is_degraded: bool,
 }
 
 type Events = VecDeque<Event>;

@@ -9,7 +9,8 @@ use std::collections::{BTreeSet, VecDeque};
 use isolane_wire::admin::{GetLogPageCommand, LogPage, NSID_ALL};
 use isolane_wire::identify::NamespaceList;
 use isolane_wire::log::{
-    ActiveFirmware, CommandEffects, CommandEffectsLog, ErrorEntry, FirmwareSlots, Smart, Transport,
+    ActiveFirmware, CommandEffects, CommandEffectsLog, CriticalWarning, ErrorEntry, FirmwareSlots, Smart,
+    Transport,
 };
 use isolane_wire::opcode::{AdminOpcode, IoOpcode};
 use isolane_wire::{Ascii, Status, SubmissionEntry};
@@ -110,6 +111,7 @@ fn smart(association: &Association, site: &Site, command: &GetLogPageCommand) ->
     }
     let IoTotals { reads, bytes_read, writes, bytes_written } = site.totals;
     let page = Smart {
+        critical_warning: CriticalWarning(0).with_reliability(site.is_degraded),
         available_spare_percent: 100,
         data_units_read: bytes_read.div_ceil(DATA_UNIT_BYTES).into(),
         data_units_written: bytes_written.div_ceil(DATA_UNIT_BYTES).into(),

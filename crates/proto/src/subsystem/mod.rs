@@ -134,7 +134,7 @@ pub enum Event {
         /// Whose.
         id: AssociationId,
     },
-    /// CC.SHN was set: when no I/O of the association is in flight, flush every volume and call
+    /// CC.SHN was set: when no I/O of the association is in flight, or too long, flush every volume and call
     /// [`Port::handle_flushed`]. Connections stay open.
     Shutdown {
         /// Whose.

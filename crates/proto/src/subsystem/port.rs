@@ -26,6 +26,8 @@ pub struct Port {
     associations_max: usize,
     generation: u64,
     started: Option<Instant>,
+    /// A volume could not be flushed.
+    is_degraded: bool,
     events: VecDeque<Event>,
 }
 
@@ -41,6 +43,7 @@ impl Port {
             associations_max,
             generation: generation_start,
             started: None,
+            is_degraded: false,
             events: VecDeque::new(),
         })
     }
@@ -102,8 +105,15 @@ impl Port {
             return Action::Complete(Completion::failed(Status::ABORTED_SQ_DELETION));
         };
         let served = &self.nvm.profile;
-        let site =
-            Site { profile, served, advertise: &self.advertise, generation: self.generation, totals, uptime };
+        let site = Site {
+            profile,
+            served,
+            advertise: &self.advertise,
+            generation: self.generation,
+            totals,
+            uptime,
+            is_degraded: self.is_degraded,
+        };
         let command = Command { qid, entry, data_bytes, now };
         admin::execute(association, &site, &command, &mut self.events)
     }
@@ -132,9 +142,11 @@ impl Port {
         subsystem.handle_drained(id, qid, events);
     }
 
-    /// The flush that an [`Event::Shutdown`] asked for has ended; `is_durable`: without an error.
+    /// The flush that an [`Event::Shutdown`] asked for has ended; `is_durable`: without an error. From the first
+    /// error on the SMART log warns that reliability is degraded.
     pub fn handle_flushed(&mut self, id: AssociationId, is_durable: bool) {
-        self.subsystem(id).0.handle_flushed(id, is_durable);
+        self.is_degraded |= !is_durable;
+        self.subsystem(id).0.handle_flushed(id);
     }
 
     /// What else is to be done; `None`: nothing more.

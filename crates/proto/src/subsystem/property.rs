@@ -2,7 +2,7 @@
 //!
 //! What it is: the states of enabling, resetting and shutting down, driven by CC and told by CSTS. What it is
 //! not: it closes nothing and flushes nothing; it says that someone must. Invariant: SHST says "complete"
-//! only after a flush without an error, and RDY drops only without I/O queues.
+//! only after a flush of all namespaces that can be flushed, and RDY drops only without I/O queues.
 
 use isolane_wire::Status;
 use isolane_wire::fabrics::{PropertyGetCommand, PropertySetCommand, PropertySize};
@@ -40,7 +40,7 @@ enum Phase {
     ShutDown,
     /// CC.EN became 0, but I/O queues are still there.
     Resetting,
-    /// CC asked for what is not supported, or the last flush failed.
+    /// CC asked for what is not supported.
     Failed,
 }
 
@@ -159,11 +159,12 @@ impl Registers {
     }
 
     /// The flush of a shutdown has ended. That of a shutdown before a reset says nothing about the one after
-    /// it.
-    pub(super) fn handle_flushed(&mut self, is_durable: bool) {
+    /// it. One volume that could not be flushed has failed its own commands, and would fail every later shutdown,
+    /// too; for the others this one is complete.
+    pub(super) fn handle_flushed(&mut self) {
         self.flushes = self.flushes.saturating_sub(1);
         if self.phase == Phase::ShuttingDown && self.flushes == 0 {
-            self.phase = if is_durable { Phase::ShutDown } else { Phase::Failed };
+            self.phase = Phase::ShutDown;
         }
     }
 

@@ -75,9 +75,9 @@ impl Subsystem {
     }
 
     /// The flush of a shutdown has ended.
-    pub(super) fn handle_flushed(&mut self, id: AssociationId, is_durable: bool) {
+    pub(super) fn handle_flushed(&mut self, id: AssociationId) {
         if let Some(association) = self.association(id) {
-            association.registers.handle_flushed(is_durable);
+            association.registers.handle_flushed();
         }
     }
 

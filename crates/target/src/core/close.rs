@@ -2,8 +2,10 @@
 //!
 //! A lane ends in three steps that need not follow at once: the port hears that it is lost and what has not
 //! reached a volume is cancelled ([`Core::disconnect`]); the socket is closed ([`Core::close`]); the last of
-//! its commands leaves its volume, the port hears that it is drained, and it goes ([`Driver::reap`]).
+//! its commands leaves its volume, the port hears that it is drained, and it goes ([`Driver::reap`]). If that
+//! takes too long for a reset, the port hears it before, and what is stuck is fenced ([`Core::check_stuck`]).
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -83,6 +85,7 @@ impl Core {
         if std::mem::replace(&mut lane.is_disconnected, true) {
             return;
         }
+        lane.disconnected_at = self.now;
         self.cancel_waiting(lane);
         let connecting = lane.connecting.take().map(|connecting| connecting.permit);
         let stalled = lane.stalled.take().map(|stalled| stalled.permit);
@@ -93,6 +96,32 @@ impl Core {
             self.shared.disconnect(association.id, association.qid);
             self.ended.push(lane.key);
         }
+    }
+}
+
+impl Core {
+    /// A controller that is reset waits only so long for the commands of its I/O connections. Then it goes on
+    /// without those that are stuck at their volumes, and its next connections are fenced from them.
+    pub(super) fn check_stuck(&mut self, lane: &mut Lane) {
+        let is_late = lane.is_disconnected
+            && lane.active > 0
+            && self.now.saturating_duration_since(lane.disconnected_at) >= self.shared.stuck_after;
+        let Some(association) = lane.association.as_ref().filter(|_| is_late && !lane.is_left_behind) else {
+            return;
+        };
+        if association.qid == 0 || association.status.has_ended() {
+            return;
+        }
+        log::error!(
+            "{}: {} commands of {} have not ended for {:?} after its connection was closed",
+            lane.peer(),
+            lane.active,
+            association.host,
+            self.shared.stuck_after
+        );
+        let changes = self.unfinished_changes(&HashSet::from([lane.key]));
+        self.shared.leave_stuck(association.id, association.qid, lane.name, &changes);
+        lane.is_left_behind = true;
     }
 }
 

@@ -157,7 +157,7 @@ impl Driver {
 
 impl Core {
     /// The changes of these lanes that have all of their data and have not ended.
-    fn unfinished_changes(&mut self, lanes: &HashSet<Key>) -> Vec<(usize, BlockRange, Arc<()>)> {
+    pub(super) fn unfinished_changes(&mut self, lanes: &HashSet<Key>) -> Vec<(usize, BlockRange, Arc<()>)> {
         let waiting = self.waiting.iter_mut().chain(&mut self.fenced).filter_map(|waiting| match waiting {
             Waiting::Start { lane, job, .. } => Some((*lane, job)),
             Waiting::Data { .. } | Waiting::Flush { .. } => None,

@@ -4,6 +4,7 @@
 //! Invariant: a flush begins only when the writes it must cover have been completed.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use isolane_proto::Completion;
 use isolane_proto::subsystem::AssociationId;
@@ -22,9 +23,13 @@ use crate::table::Key;
 
 /// One flush of all volumes that is under way.
 pub(super) struct FlushGroup {
-    /// Volumes that have not answered yet, and one while they are being asked.
-    left: usize,
+    /// Positions of volumes that have not answered yet.
+    left: Vec<usize>,
+    /// Volumes are still being asked.
+    is_starting: bool,
     failures: usize,
+    /// Nobody waits any longer for those that are left.
+    until: Instant,
     /// One of the failures.
     status: Option<Status>,
     then: Then,
@@ -54,10 +59,16 @@ pub(super) struct Planned {
     /// Shared with a message to every core. When ours is the only reference, every core has seen what the
     /// port changed, and has counted among `busy` what it began before.
     unseen: Arc<()>,
+    /// By then a shutdown does not wait for commands any more.
+    until: Instant,
     then: Then,
 }
 
 impl Planned {
+    fn is_late(&self, now: Instant) -> bool {
+        now >= self.until && matches!(self.then, Then::ShutDown(_))
+    }
+
     fn is_due(&mut self) -> bool {
         let is_seen = Arc::get_mut(&mut self.unseen).is_some();
         is_seen
@@ -89,23 +100,37 @@ impl Core {
     fn plan(&mut self, busy: Vec<Arc<Busy>>, then: Then) {
         let unseen = Arc::new(());
         self.shared.post_to_all(|| Message::See(Arc::clone(&unseen)));
-        self.planned.push(Planned { busy, unseen, then });
+        let until = self.now + self.shared.stuck_after;
+        self.planned.push(Planned { busy, unseen, until, then });
     }
 
     /// Flushes every volume.
     pub(super) fn start_flush(&mut self, then: Then) {
+        self.start_flush_after(then, 0);
+    }
+
+    /// The same, after so many failures.
+    fn start_flush_after(&mut self, then: Then, failures: usize) {
         let volumes = self.shared.namespaces.len();
-        let group = self.flushes.insert(FlushGroup { left: volumes + 1, failures: 0, status: None, then });
+        let until = self.now + self.shared.stuck_after;
+        let left = (0..volumes).collect();
+        let group = FlushGroup { left, is_starting: true, failures, until, status: None, then };
+        let group = self.flushes.insert(group);
         for position in 0..volumes {
             if let Some(waiting) = self.attempt_flush(group, position, Request::Flush) {
                 self.wait(waiting);
             }
         }
-        self.finish_part(group, None);
+        if let Some(group) = self.flushes.get_mut(group) {
+            group.is_starting = false;
+        }
+        self.finish_if_done(group);
     }
 
     /// Starts one volume's part.
     pub(super) fn attempt_flush(&mut self, group: Key, position: usize, request: Request) -> Option<Waiting> {
+        // Nobody waits for it any more.
+        self.flushes.get(group)?;
         let volume = &self.shared.namespaces.at(position).volume;
         let step = volume.start(request, &mut self.memory.pool);
         self.proceed_flush(group, position, step)
@@ -125,7 +150,7 @@ impl Core {
         match step {
             Step::Done(outcome) => {
                 let failure = self.note_flush(position, outcome);
-                self.finish_part(group, failure);
+                self.finish_part(group, position, failure);
             }
             Step::File(operation, task) => {
                 let token = self.files.insert(FileWork::Flush { group, position, task });
@@ -143,15 +168,38 @@ impl Core {
         Some(status::of_volume_error(&error, Operation::Flush))
     }
 
-    fn finish_part(&mut self, key: Key, failure: Option<Status>) {
+    fn finish_part(&mut self, key: Key, position: usize, failure: Option<Status>) {
         let Some(group) = self.flushes.get_mut(key) else { return };
-        group.left -= 1;
+        group.left.retain(|left| *left != position);
         group.failures += usize::from(failure.is_some());
         group.status = group.status.or(failure);
-        if group.left == 0
+        self.finish_if_done(key);
+    }
+
+    fn finish_if_done(&mut self, key: Key) {
+        let is_done = |group: &FlushGroup| group.left.is_empty() && !group.is_starting;
+        if self.flushes.get(key).is_some_and(is_done)
             && let Some(FlushGroup { failures, status, then, .. }) = self.flushes.remove(key)
         {
             self.flushed.push(Flushed { failures, status, then });
+        }
+    }
+
+    /// Goes on without volumes that have not been flushed for too long. They count as failures.
+    pub(super) fn expire_flushes(&mut self) {
+        for key in self.flushes.keys().collect::<Vec<_>>() {
+            let now = self.now;
+            let Some(group) = self.flushes.get_mut(key).filter(|group| now >= group.until) else { continue };
+            for position in std::mem::take(&mut group.left) {
+                group.failures += 1;
+                group.status = group.status.or(Some(Status::NAMESPACE_NOT_READY));
+                log::error!(
+                    "{}: not flushed within {:?}; going on without it",
+                    self.shared.namespaces.at(position).volume.name(),
+                    self.shared.stuck_after
+                );
+            }
+            self.finish_if_done(key);
         }
     }
 }
@@ -161,9 +209,13 @@ impl Driver {
     pub(super) fn see_to_flushes(&mut self) {
         let core = &mut self.core;
         for at in (0..core.planned.len()).rev() {
-            if core.planned[at].is_due() {
+            let (is_due, is_late) = (core.planned[at].is_due(), core.planned[at].is_late(core.now));
+            if is_due || is_late {
                 let planned = core.planned.swap_remove(at);
-                core.start_flush(planned.then);
+                if !is_due {
+                    log::error!("a controller shuts down while commands of it are stuck at their volumes");
+                }
+                core.start_flush_after(planned.then, usize::from(!is_due));
             }
         }
         for flushed in std::mem::take(&mut self.core.flushed) {

@@ -65,6 +65,9 @@ pub(crate) struct Lane {
     pub is_paused: bool,
     /// The port has heard that the connection is lost.
     pub is_disconnected: bool,
+    pub disconnected_at: Instant,
+    /// Its association goes on without waiting for its commands.
+    pub is_left_behind: bool,
 }
 
 /// The end of a lane comes in steps.
@@ -146,6 +149,8 @@ impl Lane {
             is_stuck: false,
             is_paused: false,
             is_disconnected: false,
+            disconnected_at: now,
+            is_left_behind: false,
         }
     }
 

@@ -16,11 +16,13 @@ impl Driver {
             }
         }
         self.core.check_keep_alive();
+        self.core.expire_flushes();
     }
 }
 
 impl Core {
     fn check_deadlines(&mut self, lane: &mut Lane) {
+        self.check_stuck(lane);
         match lane.phase {
             Phase::Open => {
                 self.check_connect_deadline(lane);

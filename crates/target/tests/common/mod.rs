@@ -7,6 +7,7 @@
 
 pub mod filter;
 mod patience;
+pub mod stuck;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -118,13 +118,15 @@ fn shutdown_is_complete_only_after_the_flush() {
     assert_eq!(world.csts(id), Csts(0).with_rdy(true).with_shst(Csts::SHST_COMPLETE));
 }
 
+/// A volume that failed for good would otherwise make every shutdown of every host end in CFS.
 #[test]
-fn a_shutdown_whose_flush_failed_is_fatal_and_never_complete() {
+fn a_shutdown_completes_although_a_flush_failed() {
     let mut world = World::new();
     let id = world.ready();
     world.set_cc(id, shutdown());
     world.port.handle_flushed(id, false);
-    assert_eq!(world.csts(id), Csts(0).with_cfs(true));
+    assert_eq!(world.csts(id).shst(), Csts::SHST_COMPLETE);
+    assert!(!world.csts(id).cfs());
 }
 
 #[test]

@@ -1,0 +1,206 @@
+//! A volume that hangs, or has failed for good, and everything else that a target serves: goes on.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use common::filter::{Filter, Verdict};
+use common::stuck::{Relief, Stuck};
+use common::*;
+use isolane_target::{IoChoice, Target, TargetConfig};
+use isolane_volume::{Request, VolumeError};
+use isolane_wire::log::Smart;
+use isolane_wire::pdu::IcReq;
+use isolane_wire::registers::{Cc, Csts};
+use isolane_wire::{Status, SubmissionEntry, admin, io};
+
+/// A target whose namespace 1 hangs, and what lets it go on. Namespace 2 is a file.
+struct Place {
+    /// First: a target that is dropped waits for its volumes.
+    relief: Relief,
+    target: Target,
+    address: std::net::SocketAddr,
+    stuck: Arc<Stuck>,
+    _dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(io: IoChoice) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let file = volume(&format!("{},size=1M", dir.path().join("image").display()));
+        let (stuck, relief) = Stuck::new();
+        let config = TargetConfig {
+            io,
+            volumes: vec![(1, stuck.clone()), (2, file)],
+            stuck_after: Duration::from_millis(300),
+            queue_depth: 1024,
+            cores: one_core_twice(),
+            ..config(&[])
+        };
+        let (target, address) = start(config);
+        Place { target, address, stuck, relief, _dir: dir }
+    }
+
+    /// Connects until it is admitted.
+    fn admin(&self) -> MockHost {
+        let mut admitted = None;
+        eventually("the host is admitted", || {
+            let mut host = MockHost::initialised(self.address, IcReq::default());
+            let answer = host.connect(0, 0xffff, NQN, HOST, 31);
+            host.cntlid = answer.dw0 as u16;
+            let is_admitted = answer.status == Status::SUCCESS;
+            assert!(is_admitted || answer.status == Status::CONNECT_CONTROLLER_BUSY, "{}", answer.status);
+            admitted = Some(host).filter(|_| is_admitted);
+            is_admitted
+        });
+        let mut host = admitted.unwrap();
+        host.set_property(CC, Cc::enabled().0);
+        host
+    }
+
+    /// Sends so many writes of different blocks to the volume that hangs, and waits until some are there.
+    fn hang(&self, queue: &mut MockHost, writes: usize, byte: u8) {
+        for lba in 0..writes as u64 {
+            queue.send(in_capsule(write_entry(lba * 8 % 2048, 1), &[byte; 512]), &[byte; 512]);
+        }
+        eventually("writes hang", || self.stuck.begun() >= writes.min(256));
+    }
+
+    /// Lets everything go on; what was written to the volume is known when it is gone.
+    fn release(self) -> (Target, Arc<Stuck>, JoinHandle<Vec<u8>>) {
+        (self.target, self.stuck, self.relief.release())
+    }
+}
+
+fn of_two(entry: SubmissionEntry) -> SubmissionEntry {
+    SubmissionEntry { nsid: 2, ..entry }
+}
+
+fn expect_two_works(queue: &mut MockHost) {
+    assert_eq!(queue.write(of_two(write_entry(8, 8)), &[9; 4096]).0.status, Status::SUCCESS);
+    assert_eq!(queue.run(io::flush(2)).status, Status::SUCCESS);
+    assert_eq!(queue.fetch(of_two(read_entry(8, 8)), 4096).1, [9; 4096]);
+}
+
+/// Sends a write to the block that an older write is stuck at.
+fn send_newer(queue: &mut MockHost) -> u16 {
+    queue.send(in_capsule(write_entry(0, 1), &[1; 512]), &[1; 512])
+}
+
+fn expect_order(written: &[u8]) {
+    assert_eq!(written[..1024], [[0xee; 512], [1; 512]].concat(), "the older write landed last");
+}
+
+#[test]
+fn a_host_with_a_stuck_write_reaches_the_other_namespaces_and_no_stale_write_passes_a_new_one() {
+    for choice in [IoChoice::Auto, IoChoice::Epoll] {
+        let place = Place::new(choice);
+        let admin = place.admin();
+        let mut queue = admin.io_queue(1, 31);
+        place.hang(&mut queue, 1, 0xee);
+        drop((admin, queue));
+
+        let admin = place.admin();
+        let mut queue = admin.io_queue(1, 31);
+        let newer = send_newer(&mut queue);
+        expect_two_works(&mut admin.io_queue(2, 31));
+        let (target, stuck, written) = place.release();
+        assert_eq!(queue.completion(newer).0.status, Status::SUCCESS);
+        drop((admin, queue));
+        target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+        drop(stuck);
+        expect_order(&written.join().unwrap());
+    }
+}
+
+#[test]
+fn a_reset_completes_although_a_write_is_stuck() {
+    let place = Place::new(IoChoice::Auto);
+    let mut admin = place.admin();
+    let mut queue = admin.io_queue(1, 31);
+    place.hang(&mut queue, 1, 0xee);
+    admin.set_property(CC, 0);
+    eventually("it is not ready", || !Csts(admin.property(CSTS) as u32).rdy());
+    admin.set_property(CC, Cc::enabled().0);
+    let mut queue = admin.io_queue(1, 31);
+    send_newer(&mut queue);
+    expect_two_works(&mut admin.io_queue(2, 31));
+    drop((admin, queue));
+    // The write is still remembered by the host's next association.
+    let admin = place.admin();
+    let mut queue = admin.io_queue(1, 31);
+    let newest = send_newer(&mut queue);
+    expect_two_works(&mut admin.io_queue(2, 31));
+    let (target, stuck, written) = place.release();
+    assert_eq!(queue.completion(newest).0.status, Status::SUCCESS);
+    drop((admin, queue));
+    target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+    drop(stuck);
+    expect_order(&written.join().unwrap());
+}
+
+#[test]
+fn a_shutdown_completes_although_a_volume_hangs() {
+    let place = Place::new(IoChoice::Auto);
+    let mut admin = place.admin();
+    let mut queue = admin.io_queue(1, 31);
+    expect_two_works(&mut queue);
+    assert!(!is_degraded(&mut admin));
+    place.hang(&mut queue, 1, 0xee);
+    shut_down(&mut admin);
+    assert!(is_degraded(&mut admin));
+    let _all = place.release();
+}
+
+#[test]
+fn a_shutdown_completes_although_a_volume_has_failed_for_good() {
+    let flushes = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&flushes);
+    let failing = Filter::over("mem:1M", |request| match request {
+        Request::Flush => Verdict::Fail(VolumeError::SyncFailed { raw_os_error: 5 }),
+        _ => Verdict::Pass(request),
+    });
+    let counting = Filter::over("mem:1M", move |request| {
+        count.fetch_add(usize::from(matches!(request, Request::Flush)), Ordering::SeqCst);
+        Verdict::Pass(request)
+    });
+    let (_target, address) =
+        start(TargetConfig { volumes: vec![(1, failing), (2, counting)], ..config(&[]) });
+    let mut admin = MockHost::admin(address);
+    shut_down(&mut admin);
+    assert_eq!(flushes.load(Ordering::SeqCst), 1);
+    assert!(is_degraded(&mut admin));
+}
+
+/// However many operations hang, those of other files are carried out.
+#[test]
+fn the_files_of_other_volumes_are_served_while_one_hangs() {
+    for choice in [IoChoice::Auto, IoChoice::Epoll] {
+        let place = Place::new(choice);
+        let admin = place.admin();
+        let mut queues: Vec<_> = (1..=8).map(|qid| admin.io_queue(qid, 1023)).collect();
+        for queue in &mut queues {
+            place.hang(queue, 256, 0xee);
+        }
+        expect_two_works(&mut admin.io_queue(9, 31));
+        let _all = place.release();
+    }
+}
+
+fn shut_down(admin: &mut MockHost) {
+    admin.set_property(CC, Cc::enabled().with_shn(Cc::SHN_NORMAL).0);
+    eventually("the shutdown is complete", || {
+        let csts = Csts(admin.property(CSTS) as u32);
+        assert!(!csts.cfs(), "the controller failed");
+        csts.shst() == Csts::SHST_COMPLETE
+    });
+}
+
+fn is_degraded(admin: &mut MockHost) -> bool {
+    let page = admin::GetLogPageCommand::new(admin::LogPage::Smart, 0, 512);
+    let (_, bytes) = admin.fetch(page.entry(), 512);
+    Smart::decode_prefix(&bytes).unwrap().critical_warning.reliability()
+}
