@@ -304,6 +304,7 @@ impl<'a> Driver<'a> {
 
     fn reject_failures(&self, what: &str) -> Result<(), Failure> {
         match self.streams[0].tally.first_error() {
+            None if self.client.is_over() => Err(Failure::new(format!("{what} failed"), "the volume is lost")),
             None => Ok(()),
             Some(error) => Err(Failure::new(format!("{what} failed"), error)),
         }
