@@ -22,7 +22,7 @@ use crate::units::show_bytes;
 const LIVE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long operations in flight may take when the time is over.
-const GRACE: Duration = Duration::from_secs(5);
+pub const GRACE: Duration = Duration::from_secs(5);
 
 /// How many slots are tried for one that no operation is on, with `--verify`.
 const SLOT_TRIES: usize = 64;
@@ -304,7 +304,9 @@ impl<'a> Driver<'a> {
 
     fn reject_failures(&self, what: &str) -> Result<(), Failure> {
         match self.streams[0].tally.first_error() {
-            None if self.client.is_over() => Err(Failure::new(format!("{what} failed"), "the volume is lost")),
+            None if self.client.is_over() => {
+                Err(Failure::new(format!("{what} failed"), "the volume is lost"))
+            }
             None => Ok(()),
             Some(error) => Err(Failure::new(format!("{what} failed"), error)),
         }

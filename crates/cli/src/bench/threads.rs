@@ -11,6 +11,7 @@ use isolane_host::{
     BlockingVolume, Buffer, Class, Completion, Cores, Options, Request, RequestError, Submitter,
 };
 
+use super::driver::GRACE;
 use super::pace::Pace;
 use super::place::ThreadPlace;
 use super::plan::{Direction, Plan};
@@ -109,11 +110,16 @@ pub fn measure(
         let threads: Vec<_> = plans.into_iter().map(thread).collect();
         drop(running);
         // Nothing is ever sent: the channel ends with the last thread.
-        while !pace.is_over(Instant::now())
-            && all_ended.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout)
-        {}
-        if all_ended.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout) {
-            volume.of_class(Class::Default).close();
+        let are_running = || all_ended.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout);
+        while !pace.is_over(Instant::now()) && are_running() {}
+        let deadline = Instant::now() + GRACE;
+        while are_running() {
+            // Without connections the target is away; those of an engine are not known here.
+            let is_away = volume.connections().is_empty() && volume.engine().is_none();
+            if is_away || Instant::now() >= deadline {
+                volume.of_class(Class::Default).close();
+                break;
+            }
         }
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
     });
@@ -128,8 +134,7 @@ pub fn measure(
     Ok(sum)
 }
 
-/// How often the end is looked for, and how long operations in flight may take then before the volume is closed,
-/// which lets them end for a few seconds more.
+/// How often the end is checked for.
 const TICK: Duration = Duration::from_millis(100);
 
 fn panicked() -> Failure {
