@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use isolane_proto::subsystem::{Geometry, NamespaceConfig};
+use isolane_proto::subsystem::{Generation, Geometry, NamespaceConfig};
 use isolane_volume::Volume;
+use isolane_wire::log::RestartLoss;
 
 /// One namespace.
 pub(crate) struct Namespace {
@@ -41,8 +42,18 @@ impl Namespace {
             deallocate: geometry.deallocate,
             zeroes_after_deallocate: geometry.zeroes_after_deallocate,
             deallocate_blocks_preferred: 0,
+            generation: self.volume.generation().map(generation),
         }
     }
+}
+
+fn generation(generation: isolane_volume::Generation) -> Generation {
+    let loses = match generation.loses {
+        isolane_volume::RestartLoss::Nothing => RestartLoss::Nothing,
+        isolane_volume::RestartLoss::Cache => RestartLoss::Cache,
+        isolane_volume::RestartLoss::Content => RestartLoss::Content,
+    };
+    Generation { id: *generation.id.as_bytes(), loses }
 }
 
 /// All namespaces in the order of their ids.

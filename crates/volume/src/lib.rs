@@ -16,6 +16,7 @@
 
 mod error;
 pub mod file;
+mod generation;
 mod identity;
 mod memory;
 mod null;
@@ -25,6 +26,7 @@ pub mod spec;
 mod volume;
 
 pub use error::VolumeError;
+pub use generation::{Generation, RestartLoss};
 pub use identity::Identity;
 pub use memory::MemoryVolume;
 pub use null::NullVolume;

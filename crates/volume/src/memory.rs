@@ -11,7 +11,7 @@ use isolane_memory::{Buffer, PAGE_SIZE, PageTable, Payload, Pool, pages_for};
 use isolane_reactor::file::Operation;
 use smallvec::{SmallVec, smallvec};
 
-use crate::{BlockRange, Geometry, Identity, Request, Soon, Step, Task, Volume};
+use crate::{BlockRange, Generation, Geometry, Identity, Request, RestartLoss, Soon, Step, Task, Volume};
 
 /// A volume in memory.
 #[derive(Debug)]
@@ -20,6 +20,7 @@ pub struct MemoryVolume {
     identity: Identity,
     name: String,
     pages: PageTable,
+    generation: Generation,
 }
 
 impl MemoryVolume {
@@ -27,7 +28,8 @@ impl MemoryVolume {
     /// pages.
     pub fn new(name: String, geometry: Geometry, identity: Identity) -> Option<MemoryVolume> {
         let pages = PageTable::new(geometry.bytes().div_ceil(PAGE_SIZE as u64) as usize)?;
-        Some(MemoryVolume { geometry, identity, name, pages })
+        let generation = Generation::of_program(RestartLoss::Content);
+        Some(MemoryVolume { geometry, identity, name, pages, generation })
     }
 
     fn run(&self, request: Request, pool: &mut Pool) -> Step {
@@ -173,6 +175,10 @@ impl Volume for MemoryVolume {
 
     fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        Some(self.generation)
     }
 
     fn name(&self) -> &str {

@@ -5,7 +5,7 @@ use std::io;
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::Operation;
 
-use crate::{Geometry, Identity, Request, Step, Task, Volume};
+use crate::{Generation, Geometry, Identity, Request, RestartLoss, Step, Task, Volume};
 
 /// A volume of zeroes that forgets what is written to it.
 #[derive(Debug)]
@@ -13,12 +13,13 @@ pub struct NullVolume {
     geometry: Geometry,
     identity: Identity,
     name: String,
+    generation: Generation,
 }
 
 impl NullVolume {
     /// A volume of the given size.
     pub fn new(name: String, geometry: Geometry, identity: Identity) -> NullVolume {
-        NullVolume { geometry, identity, name }
+        NullVolume { geometry, identity, name, generation: Generation::of_program(RestartLoss::Nothing) }
     }
 }
 
@@ -29,6 +30,11 @@ impl Volume for NullVolume {
 
     fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// It keeps no write, so that a restart takes none away.
+    fn generation(&self) -> Option<Generation> {
+        Some(self.generation)
     }
 
     fn name(&self) -> &str {

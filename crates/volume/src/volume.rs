@@ -7,7 +7,7 @@ use std::sync::Arc;
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::Operation;
 
-use crate::{BlockRange, Identity, Request, Step, Task, VolumeError};
+use crate::{BlockRange, Generation, Identity, Request, Step, Task, VolumeError};
 
 /// Storage in blocks, shared by all cores.
 ///
@@ -29,6 +29,13 @@ pub trait Volume: Send + Sync {
 
     /// Who it is, the same after every restart where the volume outlives one.
     fn identity(&self) -> &Identity;
+
+    /// Returns the generation, which changes whenever completed writes may have been lost. It does not change
+    /// while the volume is open. `None` if it is not known: a host then cannot tell a restart from a network
+    /// break.
+    fn generation(&self) -> Option<Generation> {
+        None
+    }
 
     /// What to call it in a log line: its path, or `mem:1G`.
     fn name(&self) -> &str;

@@ -271,6 +271,7 @@ fn namespace(nsid: u32, block_shift: u8) -> NamespaceConfig {
         deallocate: true,
         zeroes_after_deallocate: true,
         deallocate_blocks_preferred: 8,
+        generation: None,
     }
 }
 

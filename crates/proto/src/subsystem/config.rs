@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 
 use isolane_wire::Nqn;
+use isolane_wire::log::RestartLoss;
 use thiserror::Error;
 
 /// Everything a port needs to know at start.
@@ -68,6 +69,17 @@ pub struct NamespaceConfig {
     pub zeroes_after_deallocate: bool,
     /// Blocks below which deallocation gives nothing back (0: not known).
     pub deallocate_blocks_preferred: u32,
+    /// Generation of the content; `None`: a host cannot tell a restart from a network break.
+    pub generation: Option<Generation>,
+}
+
+/// Identifies the time during which no acknowledged write is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// A UUID that is replaced whenever acknowledged writes may have been lost.
+    pub id: [u8; 16],
+    /// Acknowledged writes that are lost then.
+    pub loses: RestartLoss,
 }
 
 /// What an I/O command is checked against.

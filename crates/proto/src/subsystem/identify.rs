@@ -7,9 +7,10 @@ use isolane_wire::admin::{Cns, IdentifyCommand};
 use isolane_wire::identify::{
     Cmic, Controller, ControllerType, Ctratt, Descriptor, DescriptorList, Dlfeat, Flbas,
     IndependentNamespace, LbaFormat, LogPageAttributes, Namespace, NamespaceAttributes, NamespaceList,
-    NamespaceStatus, Nmic, Nsfeat, NvmController, NvmNamespace, Oaes, Ofcs, Oncs, SglSupport, VolatileCache,
-    firmware_updates,
+    NamespaceStatus, Nmic, Nsfeat, NvmController, NvmNamespace, Oaes, Ofcs, Oncs, SglSupport, VendorPages,
+    VolatileCache, firmware_updates,
 };
+use isolane_wire::log::SIGNATURE;
 use isolane_wire::{Ascii, NqnField, Status, SubmissionEntry};
 
 use super::admin::{Site, refused};
@@ -166,6 +167,8 @@ fn io_controller(common: Controller, profile: &Profile) -> Controller {
         icdoff: 0,
         msdbd: 1,
         ofcs: Ofcs(0).with_disconnect(true),
+        vendor_signature: SIGNATURE,
+        vendor_pages: VendorPages(0).with_generation(true),
         ..common
     }
 }

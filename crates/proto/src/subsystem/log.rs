@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, VecDeque};
 use isolane_wire::admin::{GetLogPageCommand, LogPage, NSID_ALL};
 use isolane_wire::identify::NamespaceList;
 use isolane_wire::log::{
-    ActiveFirmware, CommandEffects, CommandEffectsLog, CriticalWarning, ErrorEntry, FirmwareSlots, Smart,
-    Transport,
+    ActiveFirmware, CommandEffects, CommandEffectsLog, CriticalWarning, ErrorEntry, FirmwareSlots,
+    GenerationLog, SIGNATURE, Smart, Transport,
 };
 use isolane_wire::opcode::{AdminOpcode, IoOpcode};
 use isolane_wire::{Ascii, Status, SubmissionEntry};
@@ -19,7 +19,7 @@ use super::admin::{Site, is_offered, refused};
 use super::association::Association;
 use super::event::Notice;
 use super::namespace::{Kind, Profile};
-use super::{Action, IoTotals, discovery};
+use super::{Action, Generation, IoTotals, discovery};
 use crate::completion::Completion;
 
 /// Entries that an error log keeps: ELPE is this less one.
@@ -58,6 +58,7 @@ fn content(
         (LogPage::FirmwareSlot, Kind::Nvm) => Ok(firmware(site.profile).encode().to_vec()),
         (LogPage::ChangedNamespaces, Kind::Nvm) => Ok(changed(&association.changed_namespaces)),
         (LogPage::CommandEffects, Kind::Nvm) if command.csi == 0 => Ok(effects().encode().to_vec()),
+        (LogPage::Generation, Kind::Nvm) => generation(site.profile, command.nsid),
         (LogPage::Discovery, Kind::Discovery) => Ok(discovery::log(association, site)),
         _ => Err(refused(Status::INVALID_LOG_PAGE)),
     }
@@ -129,6 +130,20 @@ fn firmware(profile: &Profile) -> FirmwareSlots {
     let mut slots = FirmwareSlots { afi: ActiveFirmware(0).with_active(1), ..FirmwareSlots::default() };
     slots.frs[0] = Ascii::lossy(&profile.config.firmware);
     slots
+}
+
+/// Of one namespace; those whose volume knows no generation have no such page.
+fn generation(profile: &Profile, nsid: u32) -> Result<Vec<u8>, Status> {
+    let namespace = profile.namespaces.get(&nsid).ok_or(refused(Status::INVALID_NAMESPACE))?;
+    let Generation { id, loses } = namespace.generation.ok_or(refused(Status::INVALID_FIELD))?;
+    let page = GenerationLog {
+        signature: SIGNATURE,
+        version: GenerationLog::VERSION,
+        loses: loses.code(),
+        nsid,
+        generation: id,
+    };
+    Ok(page.encode().to_vec())
 }
 
 fn changed(nsids: &BTreeSet<u32>) -> Vec<u8> {

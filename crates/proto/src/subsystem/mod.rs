@@ -50,8 +50,8 @@ use crate::completion::Completion;
 
 pub use association::Host;
 pub use config::{
-    ADMIN_ENTRIES_MAX, ADMIN_IN_CAPSULE_BYTES, ConfigError, Geometry, NSID_MAX, NamespaceConfig, PortConfig,
-    SubsystemConfig,
+    ADMIN_ENTRIES_MAX, ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, Geometry, NSID_MAX, NamespaceConfig,
+    PortConfig, SubsystemConfig,
 };
 pub use connect::host_of;
 pub use io::{BlockRange, IoCommand, parse_io, parse_ranges};

@@ -41,7 +41,7 @@ pub use abilities::Abilities;
 pub use machine::FileMachine;
 pub use task::Task;
 
-use crate::{Geometry, Identity, Request, Step, Volume, VolumeError};
+use crate::{Generation, Geometry, Identity, Request, Step, Volume, VolumeError};
 
 /// A volume in a regular file or a block device, locked against other targets while it is open.
 #[derive(Debug)]
@@ -49,6 +49,7 @@ pub struct FileVolume {
     machine: FileMachine,
     file: Arc<File>,
     is_device: bool,
+    generation: Option<Generation>,
     /// Requests since the file's size was last checked.
     unchecked: AtomicU32,
 }
@@ -97,6 +98,10 @@ impl Volume for FileVolume {
 
     fn identity(&self) -> &Identity {
         self.machine.identity()
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        self.generation
     }
 
     fn name(&self) -> &str {

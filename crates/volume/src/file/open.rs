@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{Abilities, FileMachine, FileVolume, create, direct, holder, lock, mark};
 use crate::spec::{VolumeSpec, format_size};
-use crate::{Geometry, Identity, OpenError};
+use crate::{Generation, Geometry, Identity, OpenError, RestartLoss};
 
 impl FileVolume {
     /// Opens the file or device at `path`; creates a sparse file of `size` bytes if there is none.
@@ -38,11 +38,19 @@ impl FileVolume {
 
         let abilities = abilities(&file, device.is_some(), spec.read_only);
         let geometry = geometry(spec, blocks, device.is_some(), &abilities);
+        let loses = if geometry.volatile_cache { RestartLoss::Cache } else { RestartLoss::Nothing };
+        let generation = Generation::of_machine(loses);
+        if generation.is_none() {
+            log::info!(
+                "{name}: the kernel tells no boot ID, so hosts cannot tell a restart from a network break"
+            );
+        }
         let machine = FileMachine::new(name, geometry, identity, abilities, is_direct);
         Ok(FileVolume {
             machine,
             file: Arc::new(file),
             is_device: device.is_some(),
+            generation,
             unchecked: Default::default(),
         })
     }

@@ -18,6 +18,7 @@ codes! {
         FeatureEffects = 0x12, "feature identifiers supported and effects";
         Discovery = 0x70, "discovery";
         ReservationNotification = 0x80, "reservation notification";
+        Generation = 0xce, "generation (vendor specific)";
     }
 }
 

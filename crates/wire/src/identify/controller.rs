@@ -1,7 +1,10 @@
 //! Identify Controller, CNS 01h (Base 1.4 figure 251; Fabrics 1.1 figure 33; domain and discovery type: Base
 //! 2.0).
 
-use super::{Cmic, Ctratt, Fcatt, Fna, LogPageAttributes, Oacs, Oaes, Ofcs, Oncs, SglSupport, VolatileCache};
+use super::{
+    Cmic, Ctratt, Fcatt, Fna, LogPageAttributes, Oacs, Oaes, Ofcs, Oncs, SglSupport, VendorPages,
+    VolatileCache,
+};
 use crate::{Ascii, NqnField, registers::Vs};
 
 layout! {
@@ -173,6 +176,10 @@ layout! {
         1806 => dctype: u8,
         /// PSD0 to PSD31: power states.
         2048 => psd: [PowerState; 32],
+        /// Vendor specific: [`crate::log::SIGNATURE`] of an Isolane target.
+        3072 => vendor_signature: [u8; 16],
+        /// Vendor specific: log pages behind that signature.
+        3088 => vendor_pages: VendorPages,
     }
 }
 

@@ -227,3 +227,11 @@ mod tests {
         assert_eq!((Fcatt(1).static_controllers(), Ofcs(1).disconnect()), (true, true));
     }
 }
+
+bits! {
+    /// Vendor specific log pages of an Isolane target.
+    pub struct VendorPages(u32) {
+        /// Generation, CEh, of each namespace.
+        generation / with_generation: bool = [0:0],
+    }
+}

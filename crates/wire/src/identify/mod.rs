@@ -12,7 +12,7 @@ mod tests;
 pub use controller::{Controller, PowerState};
 pub use controller_bits::{
     Cmic, ControllerType, Ctratt, Fcatt, Fna, LogPageAttributes, Oacs, Oaes, Ofcs, Oncs, SglSupport,
-    VolatileCache, firmware_updates,
+    VendorPages, VolatileCache, firmware_updates,
 };
 pub use descriptors::{Descriptor, DescriptorList, Descriptors};
 pub use lists::{ControllerList, NamespaceList};

@@ -93,6 +93,8 @@ fn controller_has_each_field_in_its_place() {
         msdbd: 0x1b,
         ofcs: Ofcs(0x2922),
         dctype: 0x30,
+        vendor_signature: crate::log::SIGNATURE,
+        vendor_pages: VendorPages(0).with_generation(true),
     };
     controller.psd[1] = power_state();
     let spaces = [b' '; 40];
@@ -103,6 +105,13 @@ fn controller_has_each_field_in_its_place() {
         (29, &spaces[..35]),
         (64, b"1.2.3   "),
         (768, b"nqn.2014-08.org.example:disk"),
+        (
+            3072,
+            &[
+                0xaa, 0x11, 0xf7, 0x01, 0x1d, 0x63, 0x43, 0x4c, 0xb2, 0xd8, 0x84, 0xdf, 0x28, 0xad, 0x65,
+                0xe2, 1,
+            ],
+        ),
         (2080, &[1, 2, 0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
         (0, &[0x03, 0x0a, 0x11, 0x18]),
         (

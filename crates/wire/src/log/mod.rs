@@ -6,6 +6,7 @@ mod discovery;
 mod effects;
 mod error;
 mod firmware;
+mod generation;
 mod smart;
 #[cfg(test)]
 mod tests;
@@ -17,4 +18,5 @@ pub use discovery::{
 pub use effects::{CommandEffects, CommandEffectsLog};
 pub use error::ErrorEntry;
 pub use firmware::{ActiveFirmware, FirmwareSlots};
+pub use generation::{GenerationLog, RestartLoss, SIGNATURE};
 pub use smart::{CriticalWarning, Smart};

@@ -144,3 +144,27 @@ fn a_discovery_entry_has_each_field_in_its_place() {
     golden::assert_same(&entry.encode(), &bytes);
     assert_eq!(DiscoveryEntry::decode(&bytes), entry);
 }
+
+#[test]
+fn a_generation_has_each_field_in_its_place() {
+    let log = GenerationLog {
+        signature: SIGNATURE,
+        version: 0x1211,
+        loses: RestartLoss::Content.code(),
+        nsid: 0x1817_1615,
+        generation: core::array::from_fn(|index| index as u8 + 0x21),
+    };
+    let bytes = golden::bytes::<64>(&[
+        (
+            0,
+            &[0xaa, 0x11, 0xf7, 0x01, 0x1d, 0x63, 0x43, 0x4c, 0xb2, 0xd8, 0x84, 0xdf, 0x28, 0xad, 0x65, 0xe2],
+        ),
+        (16, &[0x11, 0x12, 0x03, 0x00, 0x15, 0x16, 0x17, 0x18]),
+        (
+            32,
+            &[0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x2e, 0x2f, 0x30],
+        ),
+    ]);
+    golden::assert_same(&log.encode(), &bytes);
+    assert_eq!(GenerationLog::decode(&bytes), log);
+}

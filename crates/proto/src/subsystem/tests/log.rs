@@ -3,7 +3,7 @@
 use super::*;
 use isolane_wire::admin::{NSID_ALL, keep_alive};
 use isolane_wire::identify::NamespaceList;
-use isolane_wire::log::{CommandEffectsLog, ErrorEntry, FirmwareSlots, Smart};
+use isolane_wire::log::{CommandEffectsLog, ErrorEntry, FirmwareSlots, GenerationLog, SIGNATURE, Smart};
 use isolane_wire::opcode::{AdminOpcode, IoOpcode};
 
 const PAGES: [(LogPage, u32); 5] = [
@@ -210,4 +210,29 @@ fn the_changed_list_forgets_what_was_read_unless_it_is_to_be_retained() {
         let data = world.fetch(id, command.entry()).unwrap();
         assert_eq!(NamespaceList::decode(&data.try_into().unwrap()).nsids(), expected);
     }
+}
+
+#[test]
+fn tells_the_generation_of_each_namespace() {
+    let mut config = config();
+    config.subsystem.namespaces[1].generation = None;
+    let mut world = World::with(config);
+    let id = world.ready();
+    let page =
+        |nsid| GetLogPageCommand { nsid, ..GetLogPageCommand::new(LogPage::Generation, 0, 64) }.entry();
+    let log = GenerationLog::decode_prefix(&world.fetch(id, page(1)).unwrap()).unwrap();
+    let expected = GenerationLog {
+        signature: SIGNATURE,
+        version: 1,
+        loses: RestartLoss::Cache.code(),
+        nsid: 1,
+        generation: [0x41; 16],
+    };
+    assert_eq!(log, expected);
+    assert_eq!(world.fetch(id, page(3)), Err(Status::INVALID_FIELD.with_dnr(true)), "its volume knows none");
+    for nsid in [0, 2, NSID_ALL] {
+        assert_eq!(world.fetch(id, page(nsid)), Err(Status::INVALID_NAMESPACE.with_dnr(true)));
+    }
+    let discovery = world.discovery();
+    assert_eq!(world.fetch(discovery, page(1)), Err(Status::INVALID_LOG_PAGE.with_dnr(true)));
 }

@@ -18,6 +18,7 @@ use isolane_wire::fabrics::{
     CNTLID_DYNAMIC, ConnectCommand, ConnectData, PropertyGetCommand, PropertySetCommand, PropertySize,
 };
 use isolane_wire::feature::FeatureId;
+use isolane_wire::log::RestartLoss;
 use isolane_wire::registers::{Cc, Csts, offset};
 use isolane_wire::{Nqn, NqnField, Status, SubmissionEntry};
 
@@ -42,6 +43,7 @@ fn namespace(nsid: u32) -> NamespaceConfig {
         deallocate: true,
         zeroes_after_deallocate: true,
         deallocate_blocks_preferred: 0,
+        generation: Some(Generation { id: [0x40 | nsid as u8; 16], loses: RestartLoss::Cache }),
     }
 }
 
