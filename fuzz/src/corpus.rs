@@ -5,7 +5,7 @@ use isolane_attach::control::{
 };
 use isolane_attach::layout::{PortPlace, QueuePlace};
 use isolane_host::attached::wire::{Details, Operation, Outcome, Submission, VolumePlace};
-use isolane_host::{BlockRange, Class, Options, RequestError};
+use isolane_host::{BlockRange, Class, Era, Options, RequestError};
 use isolane_wire::pdu::{
     C2hData, CapsuleCmd, CapsuleResp, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu, IcReq, IcResp,
     R2t, TermReq,
@@ -152,7 +152,9 @@ pub(crate) fn log_pages() -> Vec<Vec<u8>> {
         traddr: Ascii::lossy("127.0.0.1"),
         ..Default::default()
     };
-    vec![header.encode().to_vec(), entry.encode().to_vec(), log::Smart::default().encode().to_vec()]
+    let generation = log::GenerationLog { signature: log::SIGNATURE, version: 1, ..Default::default() };
+    let pages = [log::Smart::default().encode().to_vec(), generation.encode().to_vec()];
+    [header.encode().to_vec(), entry.encode().to_vec()].into_iter().chain(pages).collect()
 }
 
 /// Geometry, length of data, command, ranges.
@@ -301,8 +303,11 @@ pub(crate) fn engine_entries() -> Vec<Vec<u8>> {
         RequestError::Lane { lane: 3, lanes: 1 },
         RequestError::Uncertain,
     ];
-    let outcomes =
-        errors.into_iter().map(Err).chain([Ok(())]).map(|result| Outcome { tag: 5, result }.encode());
+    let outcomes = errors
+        .into_iter()
+        .map(Err)
+        .chain([Ok(())])
+        .map(|result| Outcome { tag: 5, result, era: Era::default() }.encode());
     let doorbell = isolane_attach::layout::doorbell::entry(9);
     submissions.into_iter().chain(outcomes).chain([doorbell]).map(bytes).collect()
 }
@@ -345,6 +350,8 @@ pub(crate) fn volume_answers() -> Vec<Vec<u8>> {
     [1, 4096, 1 << 20, 0].into_iter().for_each(|it| number(&mut bytes, it));
     bytes.push(0x1);
     bytes.extend([7; 16 + 16 + 8]);
+    number(&mut bytes, 2);
+    bytes.extend([9; 16]);
     assert!(isolane_host::attached::wire::Answer::decode(&bytes).is_ok(), "an answer to start from");
     vec![bytes]
 }

@@ -211,7 +211,14 @@ pub(crate) fn descriptors(bytes: &[u8]) {
 }
 
 pub(crate) fn log_page(bytes: &[u8]) {
-    check_structures!(bytes, log::ErrorEntry, log::Smart, log::FirmwareSlots, log::CommandEffectsLog);
+    check_structures!(
+        bytes,
+        log::ErrorEntry,
+        log::Smart,
+        log::FirmwareSlots,
+        log::CommandEffectsLog,
+        log::GenerationLog
+    );
     check_structures!(bytes, log::DiscoveryHeader, log::DiscoveryEntry);
     let _ = io::Range::decode_all(bytes).count();
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_host::{Client, IoChoice, Mode, Options, Reconnect, SocketOptions, Uri, WriteReplay};
+use isolane_host::{
+    Client, FlushAfterLoss, IoChoice, Mode, Options, Reconnect, SocketOptions, Uri, WriteReplay,
+};
 use uuid::Uuid;
 
 use crate::failure::{Context, Failure};
@@ -38,6 +40,10 @@ pub struct HostArgs {
     /// timeout, if its controller reports no such time (CQT 0); `--replay after-timeout` needs one of the two
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub quiesce: Option<Duration>,
+    /// What becomes of the first flush after a connection was lost with unflushed writes, where the target does not
+    /// report whether it kept them (default: trust, or what the URI says)
+    #[arg(long, value_enum, value_name = "CHOICE")]
+    pub flush_after_loss: Option<FlushAfterLossArg>,
     /// Options of the sockets, as priority=5,tos=0x68,congestion=bbr; also busy-poll=US (microseconds),
     /// prefer-busy-poll=on, send-buffer=BYTES (128 KiB to a target on this machine), receive-buffer=BYTES,
     /// unsent-max=BYTES
@@ -81,6 +87,15 @@ pub enum ReplayArg {
     Never,
 }
 
+/// What becomes of the first flush after a loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FlushAfterLossArg {
+    /// Take the target's answer, as Linux does
+    Trust,
+    /// Fail it
+    Fail,
+}
+
 impl IoArg {
     /// The reactor's word for it.
     pub fn choice(self) -> IoChoice {
@@ -120,6 +135,10 @@ impl HostArgs {
         if let Some(host_id) = self.host_id {
             options.host_id = host_id;
         }
+        options.flush_after_loss = self.flush_after_loss.map(|choice| match choice {
+            FlushAfterLossArg::Trust => FlushAfterLoss::Trust,
+            FlushAfterLossArg::Fail => FlushAfterLoss::Fail,
+        });
         options.reconnect = Reconnect {
             give_up_after: Some(self.reconnect),
             writes: match self.replay {

@@ -112,6 +112,7 @@ mod tests {
             nguid: None,
             eui64: None,
             is_read_only: false,
+            generation: None,
         }
     }
 

@@ -17,6 +17,7 @@ use crate::info::{Info, NamespaceInfo};
 use crate::options::Options;
 use crate::predecessor::{Predecessor, Witness};
 use crate::request::{Completion, Request};
+use crate::unflushed::Era;
 use crate::uri::Uri;
 
 /// One volume, driven by its caller: over an association of its own, or, with [`Options::via`] or
@@ -184,6 +185,24 @@ impl Client {
         match &self.0 {
             Way::Own(_) => None,
             Way::Attached(client) => client.status(),
+        }
+    }
+
+    /// The era of the target that acknowledged the last commands: another one if it lost acknowledged writes in
+    /// between, or may have.
+    pub fn era(&self) -> Era {
+        match &self.0 {
+            Way::Own(client) => client.era(),
+            Way::Attached(client) => client.era(),
+        }
+    }
+
+    /// Flushes no longer fail for acknowledged writes that the target has lost: the caller serves several others
+    /// with this client, and has each of them compare the [`Client::era`] of its writes with that of its flush.
+    pub fn leave_losses_to_caller(&mut self) {
+        match &mut self.0 {
+            Way::Own(client) => client.leave_losses_to_caller(),
+            Way::Attached(client) => client.leave_losses_to_caller(),
         }
     }
 

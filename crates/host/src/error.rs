@@ -290,12 +290,55 @@ pub enum RequestError {
         "an earlier write to these blocks was lost with its connection, and whether it still lands cannot be known"
     )]
     HeldBack,
+    /// A flush: acknowledged writes that no flush had covered are lost, or may be.
+    #[error("{cause}: {} {}", lost_writes(*writes, *cause), cause.remedy())]
+    WritesLost {
+        /// Commands that were acknowledged and are not durable.
+        writes: u64,
+        /// What took them away.
+        cause: LossCause,
+    },
     /// The connection broke and did not come back.
     #[error("{0}")]
     Lost(Arc<ConnectError>),
     /// The client was closed before the request was complete.
     #[error("the volume was closed")]
     Closed,
+}
+
+/// What took acknowledged writes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossCause {
+    /// The machine of the target restarted, and its caches were lost.
+    Cache,
+    /// The target restarted, and had the volume in memory.
+    Content,
+    /// The association was lost, and the target does not report whether it kept its cache.
+    Unknown,
+}
+
+impl std::fmt::Display for LossCause {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            LossCause::Cache => "the target's machine restarted and lost its cache",
+            LossCause::Content => "the target restarted and lost its memory volume",
+            LossCause::Unknown => "the connection was lost and the target may have lost its cache",
+        })
+    }
+}
+
+impl LossCause {
+    fn remedy(self) -> &'static str {
+        match self {
+            LossCause::Cache | LossCause::Content => "are lost; write their data again",
+            LossCause::Unknown => "may be lost; write their data again, or choose flush-after-loss=trust",
+        }
+    }
+}
+
+fn lost_writes(writes: u64, cause: LossCause) -> String {
+    let unflushed = if cause == LossCause::Content { "" } else { "unflushed " };
+    format!("{writes} acknowledged {unflushed}writes")
 }
 
 fn named(field: Option<&str>) -> String {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use isolane_wire::Nqn;
+use isolane_wire::log::RestartLoss;
 use isolane_wire::registers::Vs;
 use uuid::Uuid;
 
@@ -92,6 +93,17 @@ pub struct NamespaceInfo {
     pub eui64: Option<[u8; 8]>,
     /// Whether it is write protected.
     pub is_read_only: bool,
+    /// Generation, if the target reports one: an Isolane target does.
+    pub generation: Option<Generation>,
+}
+
+/// The time during which a target loses no acknowledged write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Another one after every restart that loses acknowledged writes.
+    pub id: Uuid,
+    /// Acknowledged writes that such a restart loses.
+    pub loses: RestartLoss,
 }
 
 impl NamespaceInfo {

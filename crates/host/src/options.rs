@@ -65,6 +65,9 @@ pub struct Options {
     pub requests_max: usize,
     /// What happens when the connection breaks.
     pub reconnect: Reconnect,
+    /// Whether the first flush succeeds after a loss of acknowledged writes that no flush had covered, where the
+    /// target does not report whether it lost them; none: the URI's, or [`FlushAfterLoss::Trust`].
+    pub flush_after_loss: Option<FlushAfterLoss>,
     /// Options of every connection's socket.
     pub socket: SocketOptions,
     /// A volume's callers that wait turn the client themselves while nobody else does, instead of handing
@@ -129,6 +132,19 @@ pub enum WriteReplay {
     Never,
 }
 
+/// What becomes of the first flush after an association was lost that had acknowledged writes which no flush had
+/// covered. Only where the target does not report a [`Generation`](crate::Generation): with one, the flush fails
+/// exactly if the writes are lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlushAfterLoss {
+    /// It ends as the target says, as with Linux: if the target lost its cache, a success is wrong.
+    #[default]
+    Trust,
+    /// It fails with [`RequestError::WritesLost`](crate::RequestError::WritesLost), also if the target lost
+    /// nothing.
+    Fail,
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
@@ -151,6 +167,7 @@ impl Default for Options {
             transfer_bytes_max: 1 << 20,
             requests_max: 4096,
             reconnect: Reconnect::default(),
+            flush_after_loss: None,
             socket: SocketOptions::default(),
             inline: true,
             batching: true,

@@ -1,5 +1,5 @@
 //! Where a volume is: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`, `&cores=LIST` where on this machine it is used,
-//! and `&via=engine` by whom.
+//! `&flush-after-loss=fail` how careful flushes are, and `&via=engine` by whom.
 //!
 //! A URI names places and nothing else: what the two sides agree on (digests, queues, keep alive) belongs to
 //! [`Options`](crate::Options). An omitted NQN means "the only subsystem that discovery finds", an omitted
@@ -13,7 +13,7 @@ use std::str::FromStr;
 use isolane_wire::Nqn;
 
 use crate::cores::{Cores, CoresError};
-use crate::options::Options;
+use crate::options::{FlushAfterLoss, Options};
 
 /// The scheme that every URI starts with.
 const SCHEME: &str = "nvme+tcp://";
@@ -35,6 +35,9 @@ pub struct Uri {
     /// The cores of this machine that a volume's lanes are placed on, if
     /// [`Options::cores`](crate::Options::cores) says nothing; none if neither does.
     pub cores: Cores,
+    /// What becomes of the first flush after a loss, if
+    /// [`Options::flush_after_loss`](crate::Options::flush_after_loss) says nothing.
+    pub flush_after_loss: Option<FlushAfterLoss>,
     /// The isolated engine that is to connect to it, if [`Options::via`](crate::Options::via) says nothing;
     /// none: this process.
     pub via: Option<Via>,
@@ -89,8 +92,14 @@ pub enum UriError {
     /// Neither an engine nor the path of its socket.
     #[error("via={0:?} names no engine: write via=engine, or via= and the absolute path of its socket")]
     Via(String),
+    /// Neither of the two choices.
+    #[error("flush-after-loss={0:?} is not a choice: write flush-after-loss=trust or flush-after-loss=fail")]
+    FlushAfterLoss(String),
     /// A parameter that is not known.
-    #[error("{0:?} is not a parameter of a volume URI: only nsid=N, cores=LIST and via=engine|/PATH are")]
+    #[error(
+        "{0:?} is not a parameter of a volume URI: only nsid=N, cores=LIST, flush-after-loss=trust|fail and \
+         via=engine|/PATH are"
+    )]
     Parameter(String),
 }
 
@@ -126,6 +135,7 @@ impl FromStr for Uri {
             nqn: parse_nqn(path.unwrap_or(""))?,
             nsid: None,
             cores: Cores::default(),
+            flush_after_loss: None,
             via: None,
         };
         parse_query(query, uri)
@@ -144,6 +154,27 @@ impl FromStr for Via {
     }
 }
 
+impl FromStr for FlushAfterLoss {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<FlushAfterLoss, UriError> {
+        match text {
+            "trust" => Ok(FlushAfterLoss::Trust),
+            "fail" => Ok(FlushAfterLoss::Fail),
+            other => Err(UriError::FlushAfterLoss(other.to_owned())),
+        }
+    }
+}
+
+impl Display for FlushAfterLoss {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            FlushAfterLoss::Trust => "trust",
+            FlushAfterLoss::Fail => "fail",
+        })
+    }
+}
+
 impl Display for Uri {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         write!(formatter, "{SCHEME}{}", self.authority())?;
@@ -156,7 +187,8 @@ impl Display for Uri {
             Via::Engine => "via=engine".to_owned(),
             Via::EngineAt(path) => format!("via={}", escape(&path.to_string_lossy())),
         });
-        let parameters = nsid.into_iter().chain(cores).chain(via).zip(["?", "&", "&"]);
+        let flush = self.flush_after_loss.map(|choice| format!("flush-after-loss={choice}"));
+        let parameters = nsid.into_iter().chain(cores).chain(flush).chain(via).zip(["?", "&", "&", "&"]);
         parameters.into_iter().try_for_each(|(parameter, before)| write!(formatter, "{before}{parameter}"))
     }
 }
@@ -213,6 +245,7 @@ fn parse_query(query: Option<&str>, uri: Uri) -> Result<Uri, UriError> {
         match parameter.split_once('=') {
             Some(("nsid", value)) => uri.nsid = Some(parse_nsid(value)?),
             Some(("cores", list)) => uri.cores = parse_cores(list)?,
+            Some(("flush-after-loss", value)) => uri.flush_after_loss = Some(value.parse()?),
             Some(("via", engine)) => uri.via = Some(parse_via(engine)?),
             _ => return Err(UriError::Parameter(parameter.to_owned())),
         }
@@ -308,6 +341,8 @@ mod tests {
             format!("nvme+tcp://[::1]:4420/{NQN}"),
             format!("nvme+tcp://h:1/{NQN}?nsid=3&cores=0,2"),
             "nvme+tcp://h:1?cores=1".to_owned(),
+            "nvme+tcp://h:1?flush-after-loss=trust".to_owned(),
+            format!("nvme+tcp://h:1/{NQN}?nsid=3&flush-after-loss=fail&via=engine"),
             "nvme+tcp://h:1?nsid=3&via=engine".to_owned(),
             "nvme+tcp://h:1?via=/run/a%20b%26c/engine.sock".to_owned(),
             "nvme+tcp://h:4420".to_owned(),
@@ -329,6 +364,7 @@ mod tests {
         assert!(matches!(parse("nvme+tcp://h/?cores=0,0"), Err(UriError::Cores { .. })));
         assert!(matches!(parse("nvme+tcp://h/?nsid"), Err(UriError::Parameter(_))));
         assert!(matches!(parse("nvme+tcp://h/?via=engin"), Err(UriError::Via(_))));
+        assert!(matches!(parse("nvme+tcp://h/?flush-after-loss=no"), Err(UriError::FlushAfterLoss(_))));
         assert!(matches!(parse("nvme+tcp://h/?size=1"), Err(UriError::Parameter(_))));
         let long = format!("nvme+tcp://h/nqn.2014-08.org.nvmexpress:{}", "x".repeat(300));
         assert!(matches!(parse(&long), Err(UriError::Nqn { .. })));

@@ -178,7 +178,7 @@ proptest! {
         }
         check!(identify::Controller, identify::Namespace, identify::NvmNamespace, identify::NvmController);
         check!(identify::IndependentNamespace, fabrics::ConnectData, feature::HostBehaviorSupport);
-        check!(log::ErrorEntry, log::Smart, log::FirmwareSlots, log::CommandEffectsLog);
+        check!(log::ErrorEntry, log::Smart, log::FirmwareSlots, log::CommandEffectsLog, log::GenerationLog);
         check!(log::DiscoveryHeader, log::DiscoveryEntry, io::Range);
     }
 

@@ -26,7 +26,7 @@ pub use request::{Asked, Hello, OpenPort, OpenQueue, Request};
 pub use wire::{Packet, Wire, WireError, remedy};
 
 /// What is spoken here. Both sides must speak the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Bytes of the longest message.
 pub const BYTES_MAX: usize = 2048;

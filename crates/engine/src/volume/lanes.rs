@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use isolane_host::attached::wire::Answer;
-use isolane_host::{Class, Client, Completion, ConnectError, Options, Request, Uri, Wait};
+use isolane_host::{Class, Client, Completion, ConnectError, Era, Options, Request, Uri, Wait};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -62,8 +62,11 @@ pub(super) type Key = (String, Vec<u8>);
 /// One queue's part.
 struct Member {
     waker: Rc<Waker>,
-    done: Vec<Completion>,
+    done: Vec<Done>,
 }
+
+/// A completion, and the era of the target that it belongs to.
+pub(super) type Done = (Completion, Era);
 
 /// Wakes a queue that is not looked at, through the descriptor that its core watches.
 pub(super) struct Waker {
@@ -117,6 +120,10 @@ impl Lanes {
                 Err(ConnectError::Depth { max, .. }) if depth < SHARED_DEPTH => connect(max.max(depth)),
                 outcome => outcome,
             };
+            let connected = connected.map(|mut client| {
+                client.leave_losses_to_caller();
+                client
+            });
             if let Err(mpsc::SendError(Ok(client))) = sender.send(connected) {
                 // Nobody wants it any more.
                 client.close();
@@ -263,6 +270,8 @@ impl Lanes {
             return;
         }
         client.end_rest();
+        // A turn that connects anew brings no completion of the new association.
+        let era = client.era();
         client.turn(&mut self.completions, Wait::None);
         if self.completions.is_empty() {
             return;
@@ -271,13 +280,13 @@ impl Lanes {
             // Of those that left nobody wants to know.
             let Some(member) = self.members.get_mut(&((completion.tag >> 32) as u32)) else { continue };
             member.waker.wake();
-            member.done.push(completion);
+            member.done.push((completion, era));
         }
         self.wake_first();
     }
 
     /// What has completed for a queue.
-    pub fn take_done(&mut self, member: u32, done: &mut Vec<Completion>) {
+    pub fn take_done(&mut self, member: u32, done: &mut Vec<Done>) {
         if let Some(member) = self.members.get_mut(&member).filter(|member| !member.done.is_empty()) {
             done.append(&mut member.done);
         }

@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use isolane_host::attached::wire::{Operation, Outcome, RANGE_BYTES, Submission, VolumePlace, decode_range};
-use isolane_host::{BlockRange, Completion, Request, RequestError};
+use isolane_host::{BlockRange, Completion, Era, Request, RequestError};
 use isolane_ring::entries::{Receiver, Sender};
 use isolane_ring::{Flag, Shared};
 
-use super::lanes::{Lanes, Waker};
+use super::lanes::{Done, Lanes, Waker};
 use super::payloads::Payloads;
 use crate::service::{Ending, Hostile, Looked, Place, Ready, Service, Turn};
 
@@ -32,7 +32,7 @@ pub(super) struct Queue {
     flights: Vec<Flight>,
     free: Vec<u32>,
     limits: Limits,
-    done: Vec<Completion>,
+    done: Vec<Done>,
     is_open: bool,
     is_ending: bool,
     /// Nobody hears what becomes of its commands.
@@ -170,7 +170,10 @@ impl Queue {
         self.flights[flight as usize] = Flight { tag, lent: 0, place };
         match self.request(&submission, flight) {
             Ok(request) => lanes.submit(self.member, flight, class, lane.into(), request),
-            Err(error) => self.done.push(Completion { tag: flight.into(), result: Err(error), buffer: None }),
+            Err(error) => {
+                let completion = Completion { tag: flight.into(), result: Err(error), buffer: None };
+                self.done.push((completion, Era::default()));
+            }
         }
     }
 
@@ -231,14 +234,14 @@ impl Queue {
         if self.done.is_empty() {
             return Ok(false);
         }
-        for Completion { tag, result, buffer } in self.done.drain(..) {
+        for (Completion { tag, result, buffer }, era) in self.done.drain(..) {
             let number = tag as u32;
             let flight = self.flights[number as usize];
             self.free.push(number);
             let place = flight.place.filter(|_| result.is_ok());
             self.payloads.take_back(buffer, flight.lent, place);
             // The room was there when it was taken.
-            if !self.outcomes.push(&Outcome { tag: flight.tag, result }.encode())? {
+            if !self.outcomes.push(&Outcome { tag: flight.tag, result, era }.encode())? {
                 return Err(Hostile("the ring of a volume's outcomes has lost its room".into()));
             }
         }

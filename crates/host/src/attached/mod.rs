@@ -45,6 +45,7 @@ use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::options::Options;
 use crate::request::{BlockRange, Completion, Request};
+use crate::unflushed::{Era, Unflushed};
 use crate::uri::Uri;
 
 /// One volume at an engine, driven by its caller.
@@ -59,6 +60,7 @@ pub(crate) struct Client {
     shape: Shape,
     classes: Classes,
     tasks: Tasks,
+    unflushed: Unflushed,
     /// Parts that wait for a slot.
     backlog: VecDeque<Run>,
     finished: Vec<Completion>,
@@ -108,6 +110,7 @@ impl Client {
             signals,
             slots,
             tasks: Tasks::default(),
+            unflushed: Unflushed::new(),
             backlog: VecDeque::new(),
             finished: Vec::new(),
             requests_max: options.requests_max,
@@ -152,6 +155,14 @@ impl Client {
 
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.link, Link::Closed(_))
+    }
+
+    pub(crate) fn era(&self) -> Era {
+        self.unflushed.era()
+    }
+
+    pub(crate) fn leave_losses_to_caller(&mut self) {
+        self.unflushed.leave_to_caller();
     }
 
     pub(crate) fn lanes(&self) -> Classes {
@@ -239,6 +250,9 @@ impl Client {
 
     fn admit_to_wait(&mut self, way: usize, range: BlockRange, request: Request, tag: u64) {
         let (index, task) = self.tasks.insert(|| Task::new(tag, way, request, range, &self.shape));
+        if let task::Operation::Flush(mark) = &mut task.operation {
+            *mark = self.unflushed.mark();
+        }
         let end = task.parts;
         self.backlog.push_back(Run { task: index, next: 0, end });
         self.pump();
@@ -260,6 +274,9 @@ impl Client {
                 task.left -= 1;
                 self.finish_if_done(part.task);
                 continue;
+            }
+            if let task::Operation::Flush(mark) = &mut task.operation {
+                mark.covers = self.unflushed.mark().covers;
             }
             let (range, piece) = (task.part_range(part.part), task.take_piece(part.part));
             task.in_flight += 1;
@@ -301,12 +318,21 @@ impl Client {
         while let Some(entry) = opened.outcomes.pop() {
             let outcome = Outcome::decode(&entry).ok_or_else(nonsense)?;
             let is_good = outcome.result.is_ok();
+            if is_good && let Some(error) = self.unflushed.enter(outcome.era) {
+                log::error!("{}: the next flush fails: {error}", self.info.address);
+            }
             let (mark, buffer) = self.slots.take(outcome.tag, is_good).ok_or_else(nonsense)?;
             let part = Part::of_mark(mark);
             match if is_good { self.tasks.end_plain(part.task) } else { None } {
                 // The usual case: what the command brought is the result.
-                Some(tag) => self.finished.push(Completion { tag, result: Ok(()), buffer }),
-                None => end_part(&mut self.tasks, &mut self.finished, part, outcome.result, buffer),
+                Some((tag, change)) => {
+                    self.unflushed.on_change(change);
+                    self.finished.push(Completion { tag, result: Ok(()), buffer });
+                }
+                None => {
+                    let Client { tasks, finished, unflushed, .. } = self;
+                    end_part(tasks, finished, unflushed, part, outcome.result, buffer);
+                }
             }
         }
         opened.outcomes.publish();
@@ -322,6 +348,7 @@ impl Client {
 fn end_part(
     tasks: &mut Tasks,
     finished: &mut Vec<Completion>,
+    unflushed: &mut Unflushed,
     part: Part,
     result: Result<(), RequestError>,
     buffer: Option<Buffer>,
@@ -330,6 +357,13 @@ fn end_part(
     task.in_flight -= 1;
     task.left -= 1;
     task.return_piece(part.part, buffer);
+    let result = result.and_then(|()| match &task.operation {
+        task::Operation::Flush(mark) => unflushed.on_flushed(*mark),
+        operation => {
+            unflushed.on_change(operation.change());
+            Ok(())
+        }
+    });
     result.err().into_iter().for_each(|error| task.fail(error));
     finish_if_done(tasks, finished, part.task);
 }
@@ -366,7 +400,7 @@ fn operation_of(operation: &task::Operation) -> Operation {
     match operation {
         task::Operation::Read => Operation::Read,
         task::Operation::Write { fua } => Operation::Write { fua: *fua },
-        task::Operation::Flush => Operation::Flush,
+        task::Operation::Flush(_) => Operation::Flush,
         task::Operation::WriteZeroes { fua, deallocate } => {
             Operation::WriteZeroes { fua: *fua, deallocate: *deallocate }
         }

@@ -22,7 +22,7 @@ pub(crate) fn command_of(
     match operation {
         Operation::Read => (read(&blocks, nsid), piece.map_or(Data::None, Data::Read)),
         Operation::Write { fua } => (write(&blocks, *fua, nsid), piece.map_or(Data::None, Data::Write)),
-        Operation::Flush => (io::flush(nsid), Data::None),
+        Operation::Flush(_) => (io::flush(nsid), Data::None),
         Operation::WriteZeroes { fua, deallocate } => {
             let (slba, nlb, fua, deallocate) = (blocks.lba, nlb(&blocks), *fua, *deallocate);
             let command =

@@ -17,6 +17,7 @@ use super::{Client, command};
 use crate::classes::{Class, Classes};
 use crate::error::RequestError;
 use crate::request::{BlockRange, Completion, Request};
+use crate::unflushed::Unflushed;
 
 /// Parts of a task that follow each other, from `next` to before `end`.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,10 @@ impl Client {
     /// Not inlined: it would take the registers that the usual case needs.
     #[inline(never)]
     fn admit_to_wait(&mut self, lane: usize, range: BlockRange, request: Request, tag: u64) {
-        let (index, _) = self.tasks.insert(|| Task::new(tag, lane, request, range, &self.shape));
+        let (index, task) = self.tasks.insert(|| Task::new(tag, lane, request, range, &self.shape));
+        if let Operation::Flush(mark) = &mut task.operation {
+            *mark = self.unflushed.mark();
+        }
         self.enqueue(index);
     }
 
@@ -163,6 +167,9 @@ impl Client {
         let Ok(vacancy) = up.lanes[lane].vacancy() else {
             return self.backlogs[lane].push_front(Run::one(part));
         };
+        if let Operation::Flush(mark) = &mut task.operation {
+            mark.covers = self.unflushed.mark().covers;
+        }
         let (range, piece) = (task.part_range(part.part), task.take_piece(part.part));
         let (entry, data) = command::command_of(&task.operation, range, piece, self.namespace.nsid);
         vacancy.submit(entry, data, part.mark());
@@ -177,7 +184,16 @@ impl Client {
         task.seen_in_flight = None;
         task.return_piece(part.part, answer.buffer);
         match judge(answer.entry.status, answer.intact) {
-            Judgement::Good => task.left -= 1,
+            Judgement::Good => {
+                task.left -= 1;
+                match &task.operation {
+                    Operation::Flush(mark) => {
+                        let flushed = self.unflushed.on_flushed(*mark);
+                        flushed.err().into_iter().for_each(|error| task.fail(error));
+                    }
+                    operation => self.unflushed.on_change(operation.change()),
+                }
+            }
             Judgement::Damaged if task.repeats < REPEATS_MAX && !task.has_failed() => {
                 task.repeats += 1;
                 self.backlogs[task.lane].push_front(Run::one(part));
@@ -204,6 +220,7 @@ pub(super) struct Ends<'a> {
     pub finished: &'a mut Vec<Completion>,
     /// What needs a closer look: see [`Client::on_answer`].
     pub answers: &'a mut Vec<Completed>,
+    pub unflushed: &'a mut Unflushed,
 }
 
 impl Recipient for Ends<'_> {
@@ -213,7 +230,10 @@ impl Recipient for Ends<'_> {
         let index = Part::of_mark(completed.tag).task;
         match if is_good { self.tasks.end_plain(index) } else { None } {
             // The usual case: what the command brought is the result.
-            Some(tag) => self.finished.push(Completion { tag, result: Ok(()), buffer: completed.buffer }),
+            Some((tag, change)) => {
+                self.unflushed.on_change(change);
+                self.finished.push(Completion { tag, result: Ok(()), buffer: completed.buffer });
+            }
             None => self.answers.push(completed),
         }
     }

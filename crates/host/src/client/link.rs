@@ -22,11 +22,12 @@ use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 use crate::expiry::{OldAssociation, Verdict};
 use crate::fence::{FENCES_MAX, NewAssociation};
-use crate::info::Info;
+use crate::info::{Info, NamespaceInfo};
 use crate::options::{Reconnect, WriteReplay};
 use crate::predecessor::{Note, Predecessor};
 use crate::request::BlockRange;
 use crate::setup::{self, Association, Connection};
+use crate::unflushed::Era;
 
 /// How long the target may take to shut its controller down.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
@@ -86,12 +87,16 @@ impl Client {
         self.check_volume(&association.info)?;
         self.check_quiesce(&association.info)?;
         let info = association.info.clone();
+        let era = Era::of(&info, &self.namespace, self.plan.flush_after_loss());
         let cntlid = info.controller.cntlid;
         let new = NewAssociation { address: info.address, cntlid, begun: association.begun };
         let keep_alive = self.plan.options.keep_alive;
         self.retries.set_delays(association.retry_delays);
         let up = Up::adopt(association, self.namespace.nsid, keep_alive, before, &mut self.reactor)
             .map_err(|source| ConnectError::System { what: "a socket", source: Arc::new(source) })?;
+        if let Some(error) = self.unflushed.enter(era) {
+            log::error!("{}: the next flush fails: {error}", info.address);
+        }
         self.replay.on_association(&new, self.plan.options.reconnect.writes);
         self.reclass(info.negotiated.lanes);
         self.link = Link::Up(Box::new(up));
@@ -154,11 +159,11 @@ impl Client {
         if let Some(difference) = Difference::of(&now, &self.namespace) {
             return Err(Loss::VolumeChanged { nsid, difference });
         }
-        if now != self.namespace {
+        if now.blocks != self.namespace.blocks {
             log::info!("namespace {nsid} has {} blocks now", now.blocks);
         }
         self.shape.capacity_blocks = now.blocks;
-        self.namespace = now;
+        self.namespace = NamespaceInfo { generation: self.namespace.generation, ..now };
         Ok(())
     }
 

@@ -63,6 +63,7 @@ use crate::options::Options;
 use crate::predecessor::{Note, Predecessor, Witness};
 use crate::request::{Completion, Request};
 use crate::setup::{self, Plan};
+use crate::unflushed::{Era, Unflushed};
 use crate::uri::Uri;
 
 /// One association with one volume; see [`crate::Client`].
@@ -80,6 +81,7 @@ pub struct Client {
     backlogs: Vec<VecDeque<Run>>,
     replay: Replay,
     retries: Retries,
+    unflushed: Unflushed,
     holding: Holding,
     finished: Vec<Completion>,
     reactor: Reactor,
@@ -177,6 +179,7 @@ impl Client {
             backlogs: vec![VecDeque::new(); classes.total()],
             replay: Replay::new(fences),
             retries: Retries::new(plan.options.command_timeout),
+            unflushed: Unflushed::new(),
             holding: Holding::new(plan.options.hold),
             finished: Vec::new(),
             reactor,
@@ -240,6 +243,16 @@ impl Client {
     /// The lanes that requests of this client are spread over, by class.
     pub fn lanes(&self) -> Classes {
         self.classes_first
+    }
+
+    /// As [`crate::Client::era`].
+    pub fn era(&self) -> Era {
+        self.unflushed.era()
+    }
+
+    /// As [`crate::Client::leave_losses_to_caller`].
+    pub fn leave_losses_to_caller(&mut self) {
+        self.unflushed.leave_to_caller();
     }
 
     /// As [`crate::Client::submit`].

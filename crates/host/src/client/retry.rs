@@ -61,7 +61,7 @@ impl Retries {
     /// How long to wait before a command is sent again that was `retries` times before; `None`: not again.
     fn delay(&self, status: Status, operation: &Operation, retries: u8) -> Option<Duration> {
         let is_unexecuted = UNEXECUTED.iter().any(|unexecuted| status.is(*unexecuted));
-        let is_safe = *operation != Operation::Flush || is_unexecuted;
+        let is_safe = !matches!(operation, Operation::Flush(_)) || is_unexecuted;
         if status.dnr() || retries >= RETRIES_MAX || !is_safe {
             return None;
         }
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn flush_is_retried_only_if_it_was_not_executed() {
-        let delay = |status| retries().delay(status, &Operation::Flush, 0);
+        let delay = |status| retries().delay(status, &Operation::Flush(Default::default()), 0);
         for status in UNEXECUTED {
             assert_eq!(delay(status), Some(Duration::ZERO), "{status}");
             assert_eq!(delay(status.with_dnr(true)), None, "{status}");

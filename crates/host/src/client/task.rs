@@ -16,13 +16,14 @@ use super::pieces::Pieces;
 use super::shape::Shape;
 use crate::error::RequestError;
 use crate::request::{BlockRange, Completion, Request};
+use crate::unflushed::{Change, FlushMark};
 
 /// What every part of a task does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
     Write { fua: bool },
-    Flush,
+    Flush(FlushMark),
     WriteZeroes { fua: bool, deallocate: bool },
     Deallocate(Box<[BlockRange]>),
 }
@@ -34,7 +35,7 @@ impl Operation {
         match request {
             Request::Read { buffer, .. } => (Operation::Read, Some(buffer)),
             Request::Write { buffer, fua, .. } => (Operation::Write { fua }, Some(buffer)),
-            Request::Flush => (Operation::Flush, None),
+            Request::Flush => (Operation::Flush(FlushMark::default()), None),
             Request::WriteZeroes { fua, deallocate, .. } => {
                 (Operation::WriteZeroes { fua, deallocate }, None)
             }
@@ -44,7 +45,19 @@ impl Operation {
 
     /// Whether repeating it late could undo a later write.
     pub(crate) fn changes_blocks(&self) -> bool {
-        !matches!(self, Operation::Read | Operation::Flush)
+        self.change() != Change::Nothing
+    }
+
+    /// What a success changes.
+    #[inline(always)]
+    pub(crate) fn change(&self) -> Change {
+        match self {
+            Operation::Read | Operation::Flush(_) => Change::Nothing,
+            Operation::Write { fua: true } | Operation::WriteZeroes { fua: true, .. } => Change::Durable,
+            Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Deallocate(_) => {
+                Change::Volatile
+            }
+        }
     }
 }
 
@@ -136,11 +149,11 @@ impl Task {
     }
 
     /// Whether its one command is all that there is to it, and nothing has gone wrong. Then it owns no
-    /// memory: the command has the buffer.
+    /// memory: the command has the buffer. A flush may fail although its command did not.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         let is_out = matches!(self.pieces, Pieces::One(None));
-        let is_bare = !matches!(self.operation, Operation::Deallocate(_));
+        let is_bare = !matches!(self.operation, Operation::Deallocate(_) | Operation::Flush(_));
         self.parts == 1 && self.trouble.is_none() && is_out && is_bare
     }
 
@@ -155,7 +168,7 @@ impl Task {
     /// The blocks that a part may change.
     pub(crate) fn part_changes(&self, part: u32) -> SmallVec<[BlockRange; 1]> {
         match &self.operation {
-            Operation::Read | Operation::Flush => SmallVec::new(),
+            Operation::Read | Operation::Flush(_) => SmallVec::new(),
             Operation::Deallocate(ranges) => SmallVec::from_slice(ranges),
             Operation::Write { .. } | Operation::WriteZeroes { .. } => {
                 SmallVec::from_buf([self.part_range(part)])
@@ -166,7 +179,7 @@ impl Task {
     /// Whether it may change a block of `range`.
     pub(crate) fn touches(&self, range: &BlockRange) -> bool {
         match &self.operation {
-            Operation::Read | Operation::Flush => false,
+            Operation::Read | Operation::Flush(_) => false,
             Operation::Deallocate(ranges) => ranges.iter().any(|own| overlaps(own, range)),
             Operation::Write { .. } | Operation::WriteZeroes { .. } => overlaps(&self.range, range),
         }

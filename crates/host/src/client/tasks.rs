@@ -5,6 +5,7 @@
 
 use super::task::{Operation, Part, Task};
 use crate::request::BlockRange;
+use crate::unflushed::Change;
 
 /// The tasks of a client: a table whose free places are used again.
 #[derive(Debug, Default)]
@@ -57,16 +58,17 @@ impl Tasks {
         self.places.get(index as usize)?.as_ref()
     }
 
-    /// Ends a task whose only command was a success; what that brought is the result. Its tag; none if there
-    /// is more to it.
+    /// Ends a task whose only command was a success; what that brought is the result. Its tag, and what it has
+    /// changed; none if there is more to it.
     #[inline(always)]
-    pub(crate) fn end_plain(&mut self, index: u32) -> Option<u64> {
+    pub(crate) fn end_plain(&mut self, index: u32) -> Option<(u64, Change)> {
         let place = self.places.get_mut(index as usize)?;
-        let tag = place.as_ref().filter(|task| task.is_plain())?.tag;
+        let task = place.as_ref().filter(|task| task.is_plain())?;
+        let ended = (task.tag, task.operation.change());
         // A plain task holds nothing that would have to be dropped: to look for it again is left out.
         std::mem::forget(place.take());
         self.free.push(index);
-        Some(tag)
+        Some(ended)
     }
 
     pub(crate) fn remove(&mut self, index: u32) -> Option<Task> {
@@ -108,7 +110,7 @@ mod tests {
         assert_eq!((tasks.len(), tasks.iter_mut().count()), (2, 2));
         assert_eq!(tasks.end_plain(second), None, "its buffer is still to be given back");
         assert!(tasks.get_mut(second).unwrap().take_piece(0).is_some());
-        assert_eq!((tasks.end_plain(second), tasks.end_plain(second)), (Some(7), None));
+        assert_eq!((tasks.end_plain(second), tasks.end_plain(second)), (Some((7, Change::Nothing)), None));
         assert_eq!((tasks.len(), tasks.insert(|| read(3)).0), (1, second));
     }
     #[test]

@@ -95,7 +95,7 @@ impl Client {
         let (tasks, finished, answers) = (&mut self.tasks, &mut self.finished, &mut self.answers);
         let received = match place {
             Place::Lane(lane) => {
-                let mut ends = Ends { tasks, finished, answers };
+                let mut ends = Ends { tasks, finished, answers, unflushed: &mut self.unflushed };
                 up.lanes[lane].receive(reactor, overflow, now, &mut ends)
             }
             Place::Admin => up.keeper.lane.receive(reactor, overflow, now, answers),

@@ -98,7 +98,10 @@ impl RequestError {
             RequestError::TooMany(_) => ErrorKind::QuotaExceeded,
             RequestError::Lost(error) => error.kind(),
             RequestError::Closed => ErrorKind::NotConnected,
-            RequestError::Status(_) | RequestError::Uncertain | RequestError::HeldBack => ErrorKind::Other,
+            RequestError::Status(_)
+            | RequestError::Uncertain
+            | RequestError::HeldBack
+            | RequestError::WritesLost { .. } => ErrorKind::Other,
         }
     }
 }

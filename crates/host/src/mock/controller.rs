@@ -6,14 +6,16 @@ use std::sync::atomic::Ordering;
 use isolane_memory::Payload;
 use isolane_proto::Completion;
 use isolane_proto::target::{Permit, Queue};
-use isolane_wire::admin::{AsyncEvent, Cns, IdentifyCommand, LogPage, Notice};
+use isolane_wire::admin::{AsyncEvent, Cns, GetLogPageCommand, IdentifyCommand, LogPage, Notice};
 use isolane_wire::fabrics::{
     CNTLID_DYNAMIC, ConnectCommand, ConnectData, ConnectRejection, PropertyGetCommand, PropertySetCommand,
 };
 use isolane_wire::feature::HostBehaviorSupport;
 use isolane_wire::identify::{
-    self, Descriptor, DescriptorList, LbaFormat, Namespace, NamespaceList, Oaes, Oncs,
+    self, Descriptor, DescriptorList, LbaFormat, Namespace, NamespaceList, Oaes, Oncs, VendorPages,
+    VolatileCache,
 };
+use isolane_wire::log::SIGNATURE;
 use isolane_wire::opcode::{AdminOpcode, FabricsType};
 use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
 use isolane_wire::{Ascii, CompletionEntry, Status, SubmissionEntry};
@@ -160,6 +162,17 @@ impl Controller {
                 queue.complete(permit, Completion::success());
             }
             Some(AdminOpcode::AsyncEventRequest) => self.on_event_request(queue, permit),
+            Some(AdminOpcode::GetLogPage) if GetLogPageCommand::parse(entry).lid == GENERATION => {
+                match &script.generation {
+                    Some(page) => {
+                        let data = Payload::from(page.encode().to_vec());
+                        queue.complete_with_data(permit, data, Completion::success());
+                    }
+                    None => {
+                        queue.complete(permit, Completion::failed(Status::INVALID_LOG_PAGE.with_dnr(true)));
+                    }
+                }
+            }
             Some(AdminOpcode::GetLogPage) => {
                 self.shared.log_reads.fetch_add(1, Ordering::SeqCst);
                 let len = entry.sgl.len().unwrap() as usize;
@@ -249,6 +262,9 @@ fn controller(cntlid: u16, script: &Script) -> identify::Controller {
         crdt: script.crdt,
         ioccsz: 4 + script.in_capsule_bytes / 16,
         iorcsz: 1,
+        vwc: VolatileCache(0).with_present(script.has_cache),
+        vendor_signature: if script.is_isolane { SIGNATURE } else { [0xff; 16] },
+        vendor_pages: VendorPages(u32::MAX),
         ..identify::Controller::default()
     }
 }
@@ -259,3 +275,5 @@ fn namespace(script: &Script) -> Namespace {
     namespace.lbaf[0] = format.with_ms(script.metadata_bytes);
     namespace
 }
+
+const GENERATION: u8 = LogPage::Generation.code();

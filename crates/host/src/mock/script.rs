@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use isolane_wire::log::GenerationLog;
 use isolane_wire::{CompletionEntry, Status};
 
 /// Its properties, and the one thing that goes wrong.
@@ -27,6 +28,12 @@ pub(crate) struct Script {
     pub nguid: Option<u128>,
     pub eui64: Option<u64>,
     pub metadata_bytes: u16,
+    /// VWC: whether there is a volatile write cache.
+    pub has_cache: bool,
+    /// Whether Identify Controller carries the signature of Isolane's targets.
+    pub is_isolane: bool,
+    /// The generation page; without, it is refused.
+    pub generation: Option<GenerationLog>,
     /// Each controller shows a volume of another identity.
     pub has_many_volumes: bool,
     pub nsids: Vec<u32>,
@@ -103,6 +110,9 @@ impl Default for Script {
             nguid: None,
             eui64: None,
             metadata_bytes: 0,
+            has_cache: true,
+            is_isolane: false,
+            generation: None,
             has_many_volumes: false,
             spares_other_controllers: false,
             nsids: vec![1],

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
 use isolane_proto::host::{Data, Queue};
-use isolane_wire::admin::{Cns, IdentifyCommand};
+use isolane_wire::admin::{Cns, GetLogPageCommand, IdentifyCommand, LogPage};
 use isolane_wire::fabrics::{
     CNTLID_DYNAMIC, ConnectResponse, PropertyGetCommand, PropertySetCommand, PropertySize,
 };
+use isolane_wire::log::SIGNATURE;
 use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
 use isolane_wire::{Nqn, identify};
 
@@ -79,6 +80,20 @@ impl Admin {
         let buffer = Buffer::contiguous(IdentifyCommand::DATA_LEN as usize);
         let reply = self.connection.command(Step::Identify, command.entry(), Data::Read(buffer))?;
         reply.buffer.map(|buffer| buffer.to_vec()).ok_or_else(|| self.short_data())
+    }
+
+    /// Whether the controller has the generation page of Isolane's targets.
+    pub(crate) fn has_generations(&self) -> bool {
+        self.controller.vendor_signature == SIGNATURE && self.controller.vendor_pages.generation()
+    }
+
+    /// Get Log Page of a namespace.
+    pub(crate) fn log_page(&mut self, page: LogPage, nsid: u32, bytes: u32) -> Result<Vec<u8>, ConnectError> {
+        let command = GetLogPageCommand { nsid, ..GetLogPageCommand::new(page, 0, bytes) };
+        let buffer = Buffer::contiguous(bytes as usize);
+        let reply = self.connection.command(Step::Log, command.entry(), Data::Read(buffer))?;
+        let short = || self.connection.misbehaved(Step::Log, format!("less than {bytes} bytes"));
+        reply.buffer.map(|buffer| buffer.to_vec()).ok_or_else(short)
     }
 
     /// Refuses a depth that the controller's queues cannot hold.

@@ -23,13 +23,16 @@ pub(crate) fn namespaces(admin: &mut Admin) -> Result<Vec<NamespaceInfo>, Connec
             Err(ConnectError::Refused { status, .. }) if has_no_descriptors(status) => None,
             Err(error) => return Err(error),
         };
-        found.extend(namespace(nsid, &data, list.as_deref()));
+        if let Some(namespace) = namespace(nsid, &data, list.as_deref()) {
+            let generation = super::generation::generation(admin, nsid)?;
+            found.push(NamespaceInfo { generation, ..namespace });
+        }
     }
     Ok(found)
 }
 
 /// Decodes Identify Namespace data and the descriptor list, if the controller has one. Returns `None` if the
-/// namespace is not active or has no LBA format that makes sense.
+/// namespace is not active or has no LBA format that makes sense. The generation is not part of that data.
 pub(crate) fn namespace(nsid: u32, data: &[u8], list: Option<&[u8]>) -> Option<NamespaceInfo> {
     let namespace = Namespace::decode_prefix(data).filter(Namespace::is_active)?;
     let mut info = NamespaceInfo {
@@ -41,6 +44,7 @@ pub(crate) fn namespace(nsid: u32, data: &[u8], list: Option<&[u8]>) -> Option<N
         nguid: some(namespace.nguid),
         eui64: some(namespace.eui64),
         is_read_only: namespace.nsattr.write_protected(),
+        generation: None,
     };
     for descriptor in DescriptorList::decode(list.unwrap_or_default()) {
         match descriptor {

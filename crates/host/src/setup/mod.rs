@@ -9,6 +9,7 @@
 mod admin;
 mod connection;
 mod features;
+mod generation;
 mod inventory;
 mod io_queues;
 
@@ -28,7 +29,7 @@ use crate::client::RetryDelays;
 use crate::discovery;
 use crate::error::ConnectError;
 use crate::info::{Info, Negotiated};
-use crate::options::Options;
+use crate::options::{FlushAfterLoss, Options};
 use crate::predecessor::{Note, Predecessor, Witness};
 use crate::uri::Uri;
 
@@ -57,6 +58,11 @@ pub(crate) struct Association {
 }
 
 impl Plan {
+    /// What becomes of the first flush after a loss.
+    pub(crate) fn flush_after_loss(&self) -> FlushAfterLoss {
+        self.options.flush_after_loss.or(self.uri.flush_after_loss).unwrap_or_default()
+    }
+
     /// What an association leaves behind if this process is killed.
     fn note(&self, info: &Info) -> Result<Option<Note>, ConnectError> {
         let Some(witness) = &self.witness else { return Ok(None) };

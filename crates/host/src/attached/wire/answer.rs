@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use isolane_attach::control::{Malformed, Sink, Source, TEXT_BYTES_MAX};
 use isolane_wire::Nqn;
+use isolane_wire::log::RestartLoss;
 use isolane_wire::registers::Vs;
 use uuid::Uuid;
 
 use crate::classes::Classes;
-use crate::info::{ControllerInfo, Info, NamespaceInfo, Negotiated};
+use crate::info::{ControllerInfo, Generation, Info, NamespaceInfo, Negotiated};
 
 /// What the target told the engine. Of the namespaces only the one that the volume is.
 #[derive(Clone, Debug)]
@@ -153,6 +154,8 @@ fn encode_namespace(namespace: &NamespaceInfo, sink: &mut Sink) {
     sink.array(uuid.unwrap_or_default().as_bytes());
     sink.array(&nguid.unwrap_or_default());
     sink.array(&eui64.unwrap_or_default());
+    sink.u64(namespace.generation.map_or(0, |generation| generation.loses.code().into()));
+    sink.array(namespace.generation.map_or(Uuid::nil(), |generation| generation.id).as_bytes());
 }
 
 fn decode_namespace(source: &mut Source<'_>) -> Result<NamespaceInfo, Malformed> {
@@ -161,7 +164,13 @@ fn decode_namespace(source: &mut Source<'_>) -> Result<NamespaceInfo, Malformed>
     let [has_uuid, has_nguid, has_eui64, is_read_only] = source.flags(NAMESPACE)?;
     let (uuid, nguid, eui64) =
         (Uuid::from_bytes(source.array(NAMESPACE)?), source.array(NAMESPACE)?, source.array(NAMESPACE)?);
+    let loses = match source.number::<u8>(NAMESPACE)? {
+        0 => None,
+        code => Some(RestartLoss::decode(code).ok_or_else(|| source.malformed(NAMESPACE))?),
+    };
+    let id = Uuid::from_bytes(source.array(NAMESPACE)?);
     Ok(NamespaceInfo {
+        generation: loses.map(|loses| Generation { id, loses }),
         nsid,
         block_bytes,
         blocks,

@@ -7,7 +7,7 @@ use isolane_wire::Nqn;
 use uuid::Uuid;
 
 use super::VolumePlace;
-use crate::options::{Options, Reconnect, WriteReplay};
+use crate::options::{FlushAfterLoss, Options, Reconnect, WriteReplay};
 
 /// Where a volume is in the session's memory, and how the engine is to connect to it.
 #[derive(Clone, Debug)]
@@ -96,6 +96,11 @@ fn encode_options(options: &Options, sink: &mut Sink) {
         WriteReplay::AfterTimeout => 1,
         WriteReplay::Never => 2,
     });
+    sink.u64(match options.flush_after_loss {
+        None => 0,
+        Some(FlushAfterLoss::Trust) => 1,
+        Some(FlushAfterLoss::Fail) => 2,
+    });
     sink.array(options.host_id.as_bytes());
     sink.text(options.host_nqn.as_str(), TEXT_BYTES_MAX);
 }
@@ -114,6 +119,12 @@ fn decode_options(source: &mut Source<'_>) -> Result<Options, Malformed> {
         0 => WriteReplay::WhenGone,
         1 => WriteReplay::AfterTimeout,
         2 => WriteReplay::Never,
+        _ => return Err(source.malformed(WRITES)),
+    };
+    let flush_after_loss = match source.u64(WRITES)? {
+        0 => None,
+        1 => Some(FlushAfterLoss::Trust),
+        2 => Some(FlushAfterLoss::Fail),
         _ => return Err(source.malformed(WRITES)),
     };
     let host_id = Uuid::from_bytes(source.array(HOST)?);
@@ -135,6 +146,7 @@ fn decode_options(source: &mut Source<'_>) -> Result<Options, Malformed> {
         command_timeout,
         transfer_bytes_max,
         reconnect: Reconnect { give_up_after, delay_min, delay_max, writes, quiesce },
+        flush_after_loss,
         socket,
         ..Options::default()
     })
@@ -190,6 +202,7 @@ mod tests {
                 quiesce: Some(Duration::from_secs(7)),
                 ..Reconnect::default()
             },
+            flush_after_loss: Some(FlushAfterLoss::Fail),
             socket: "priority=5,tos=0x68".parse().unwrap(),
             ..Options::default()
         };

@@ -7,7 +7,8 @@ use isolane_wire::Status;
 use uuid::Uuid;
 
 use crate::difference::Difference;
-use crate::error::{ConnectError, RequestError};
+use crate::error::{ConnectError, LossCause, RequestError};
+use crate::unflushed::Era;
 
 /// What became of a command.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct Outcome {
     pub tag: u64,
     /// The result.
     pub result: Result<(), RequestError>,
+    /// The era of the target that acknowledged a command which was a success.
+    pub era: Era,
 }
 
 impl Outcome {
@@ -23,7 +26,7 @@ impl Outcome {
     #[inline]
     pub fn encode(&self) -> Entry {
         match &self.result {
-            Ok(()) => [self.tag, SUCCESS, 0, 0, 0, 0, 0, 0],
+            Ok(()) => [self.tag, SUCCESS, self.era.bits(), 0, 0, 0, 0, 0],
             Err(error) => encode_error(self.tag, error),
         }
     }
@@ -31,11 +34,11 @@ impl Outcome {
     /// From an entry; `None` if it is none.
     #[inline]
     pub fn decode(entry: &Entry) -> Option<Outcome> {
-        let result = match entry[1] {
-            SUCCESS => Ok(()),
-            _ => Err(decode_error(entry)?),
+        let (result, era) = match entry[1] {
+            SUCCESS => (Ok(()), Era::from_bits(entry[2])?),
+            _ => (Err(decode_error(entry)?), Era::default()),
         };
-        Some(Outcome { tag: entry[0], result })
+        Some(Outcome { tag: entry[0], result, era })
     }
 }
 
@@ -53,6 +56,14 @@ fn encode_error(tag: u64, error: &RequestError) -> Entry {
         RequestError::TooMany(count) => of(TOO_MANY, *count as u64, 0, 0),
         RequestError::Uncertain => of(UNCERTAIN, 0, 0, 0),
         RequestError::HeldBack => of(HELD_BACK, 0, 0, 0),
+        RequestError::WritesLost { writes, cause } => {
+            let cause = match cause {
+                LossCause::Cache => 0,
+                LossCause::Content => 1,
+                LossCause::Unknown => 2,
+            };
+            of(WRITES_LOST, *writes, cause, 0)
+        }
         RequestError::Lost(error) => match **error {
             ConnectError::VolumeChanged(difference) => encode_difference(tag, difference),
             _ => of(LOST, 0, 0, 0),
@@ -77,6 +88,15 @@ fn decode_error(entry: &Entry) -> Option<RequestError> {
         HELD_BACK => RequestError::HeldBack,
         LOST => RequestError::Lost(Arc::new(ConnectError::Engine(LOST_BY_ENGINE.to_owned()))),
         CLOSED => RequestError::Closed,
+        WRITES_LOST => {
+            let cause = match second {
+                0 => LossCause::Cache,
+                1 => LossCause::Content,
+                2 => LossCause::Unknown,
+                _ => return None,
+            };
+            RequestError::WritesLost { writes: first, cause }
+        }
         VOLUME_CHANGED => {
             RequestError::Lost(Arc::new(ConnectError::VolumeChanged(decode_difference(entry)?)))
         }
@@ -138,6 +158,7 @@ const HELD_BACK: u64 = 10;
 const LOST: u64 = 11;
 const CLOSED: u64 = 12;
 const VOLUME_CHANGED: u64 = 13;
+const WRITES_LOST: u64 = 14;
 
 const LOST_BY_ENGINE: &str = "its connection to the target broke and was given up; its log says why";
 
@@ -146,6 +167,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn failed(error: RequestError) -> Outcome {
+        Outcome { tag: 5, result: Err(error), era: Era::default() }
+    }
 
     #[test]
     fn every_kind_of_error_comes_through_as_it_was() {
@@ -159,11 +184,14 @@ mod tests {
             RequestError::TooMany(4096),
             RequestError::Uncertain,
             RequestError::HeldBack,
+            RequestError::WritesLost { writes: 1 << 40, cause: LossCause::Cache },
+            RequestError::WritesLost { writes: 2, cause: LossCause::Content },
+            RequestError::WritesLost { writes: 3, cause: LossCause::Unknown },
             RequestError::Closed,
         ];
         for error in errors {
             let text = error.to_string();
-            let outcome = Outcome::decode(&Outcome { tag: 5, result: Err(error) }.encode()).unwrap();
+            let outcome = Outcome::decode(&failed(error).encode()).unwrap();
             assert_eq!((outcome.tag, outcome.result.unwrap_err().to_string()), (5, text));
         }
         let id = |fill| Some([fill; 16]);
@@ -180,13 +208,15 @@ mod tests {
         for difference in differences {
             let lost = RequestError::Lost(Arc::new(ConnectError::VolumeChanged(difference)));
             let text = lost.to_string();
-            let outcome = Outcome::decode(&Outcome { tag: 5, result: Err(lost) }.encode()).unwrap();
+            let outcome = Outcome::decode(&failed(lost).encode()).unwrap();
             assert_eq!(outcome.result.unwrap_err().to_string(), text);
         }
         let lost = RequestError::Lost(Arc::new(ConnectError::NoNamespace));
-        let outcome = Outcome::decode(&Outcome { tag: 5, result: Err(lost) }.encode()).unwrap();
+        let outcome = Outcome::decode(&failed(lost).encode()).unwrap();
         assert!(matches!(outcome.result, Err(RequestError::Lost(_))));
-        assert!(Outcome::decode(&Outcome { tag: 9, result: Ok(()) }.encode()).unwrap().result.is_ok());
+        let era = Era::from_bits(0x1235).unwrap();
+        let outcome = Outcome::decode(&Outcome { tag: 9, result: Ok(()), era }.encode()).unwrap();
+        assert!(outcome.result.is_ok() && outcome.era == era);
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 
 mod after;
 mod classes;
+mod flush;
 mod identity;
 mod io;
 mod loss;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_reactor::core;
+use isolane_wire::log::{GenerationLog, RestartLoss, SIGNATURE};
 use isolane_wire::opcode::IoOpcode;
 
 use super::{filled, options, volume, wait_until, write_and_read_back};
@@ -365,5 +366,28 @@ fn a_caller_leads_on_its_own_core_and_nowhere_else() {
             }
             drop(disk);
         });
+    }
+}
+
+#[test]
+fn fails_one_flush_after_a_restart_whichever_core_wrote() {
+    let Some(cores) = two() else { return };
+    let page = |generation| GenerationLog {
+        signature: SIGNATURE,
+        version: GenerationLog::VERSION,
+        loses: RestartLoss::Cache.code(),
+        nsid: 1,
+        generation: [generation; 16],
+    };
+    for core in cores {
+        let script = Script { is_isolane: true, generation: Some(page(1)), ..Script::default() };
+        let target = Target::start(script);
+        let volume = volume(&target, on_both(cores, Mode::Sleep));
+        on_core(core, || block_on(volume.write(0, filled(1)))).unwrap();
+        target.shared.script.lock().generation = Some(page(2));
+        target.drop_connections();
+        let lost = block_on(volume.flush());
+        assert!(matches!(lost, Err(RequestError::WritesLost { writes: 1, .. })), "{lost:?}");
+        assert!(block_on(volume.flush()).is_ok());
     }
 }

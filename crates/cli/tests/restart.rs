@@ -1,0 +1,153 @@
+//! Targets that are killed under a host's unflushed writes, and started again: a flush succeeds if the writes are
+//! still there, and fails with the reason if they are not.
+
+mod program;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use isolane_host::{BlockingVolume, LossCause, Options, RequestError};
+
+const NQN: &str = "nqn.2024-01.org.example:restart";
+const MEMORY: &str = "mem:16M,uuid=1b4e28ba-2fa1-4d2b-883f-0016d3cca427";
+
+fn isolane() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_isolane"))
+}
+
+/// A running `isolane serve`, killed with the test.
+struct Target {
+    process: Child,
+    /// Kept open, so that the program may print to it.
+    _stdout: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Target {
+    /// Serves a volume; listens when this returns.
+    fn serve(volume: &str, listen: &str) -> Target {
+        let arguments = ["--log-level", "error", "serve", volume, "--listen", listen, "--nqn", NQN];
+        let mut command = isolane();
+        command.args(arguments).args(["--mode", "sleep"]);
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(process.stdout.take().unwrap());
+        let address = loop {
+            let mut line = String::new();
+            assert!(stdout.read_line(&mut line).unwrap() > 0, "the target does not listen");
+            if let Some(address) = line.trim().strip_prefix("listening on ") {
+                break address.to_owned();
+            }
+        };
+        Target { process, _stdout: stdout, address }
+    }
+
+    /// Kills it by SIGKILL, and starts it again in its place.
+    fn restart(&mut self, volume: &str) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        let address = self.address.clone();
+        *self = Target::serve(volume, &address);
+    }
+
+    /// The volume, with parameters of its URI.
+    fn connect(&self, parameters: &str) -> BlockingVolume {
+        let uri = format!("nvme+tcp://{}/{NQN}?nsid=1{parameters}", self.address).parse().unwrap();
+        BlockingVolume::connect(&uri, Options::default()).unwrap()
+    }
+
+    fn connect_via(&self, engine: &Path) -> BlockingVolume {
+        self.connect(&format!("&via={}", engine.display()))
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn engine() -> program::Engine {
+    program::Engine::start_by(isolane(), &["--mode", "sleep"])
+}
+
+/// The error of a flush that fails for lost writes.
+fn lost(volume: &BlockingVolume) -> (u64, LossCause) {
+    match volume.flush() {
+        Err(RequestError::WritesLost { writes, cause }) => (writes, cause),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn fails_the_first_flush_after_a_memory_volume_was_killed() {
+    let (mut target, engine) = (Target::serve(MEMORY, "127.0.0.1:0"), engine());
+    let volumes = [target.connect(""), target.connect_via(&engine.path())];
+    for volume in &volumes {
+        volume.write_at(&[7; 4096], 0).unwrap();
+        volume.flush().unwrap();
+        volume.write_at(&[8; 4096], 4096).unwrap();
+    }
+    target.restart(MEMORY);
+    for volume in &volumes {
+        assert_eq!(lost(volume), (2, LossCause::Content));
+        volume.flush().unwrap();
+        let mut block = [1; 4096];
+        volume.read_at(&mut block, 0).unwrap();
+        assert_eq!(block, [0; 4096], "it is lost indeed");
+    }
+}
+
+#[test]
+fn keeps_flushing_after_the_target_of_a_file_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk").display().to_string();
+    let (mut target, engine) = (Target::serve(&format!("{path},size=16M"), "127.0.0.1:0"), engine());
+    let volumes = [target.connect(""), target.connect_via(&engine.path())];
+    for (volume, fill) in volumes.iter().zip([1, 2]) {
+        volume.write_at(&[fill; 4096], u64::from(fill) * 4096).unwrap();
+    }
+    target.restart(&path);
+    for (volume, fill) in volumes.iter().zip([1, 2]) {
+        volume.flush().unwrap();
+        let mut block = [0; 4096];
+        volume.read_at(&mut block, u64::from(fill) * 4096).unwrap();
+        assert_eq!(block, [fill; 4096]);
+    }
+}
+
+#[test]
+fn fails_the_first_flush_after_target_and_engine_were_killed() {
+    let (mut target, engine) = (Target::serve(MEMORY, "127.0.0.1:0"), engine());
+    let volume = target.connect_via(&engine.path());
+    volume.write_at(&[7; 4096], 0).unwrap();
+    volume.write_durable_at(&[7; 4096], 0).unwrap();
+    let pid = engine.pid().to_string();
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    target.restart(MEMORY);
+    assert_eq!(lost(&volume), (2, LossCause::Content));
+    volume.flush().unwrap();
+}
+
+#[test]
+fn keeps_flushing_after_the_engine_was_killed() {
+    let (target, engine) = (Target::serve(MEMORY, "127.0.0.1:0"), engine());
+    let volume = target.connect_via(&engine.path());
+    volume.write_at(&[7; 4096], 0).unwrap();
+    let pid = engine.pid().to_string();
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    volume.flush().unwrap();
+}
+
+#[test]
+fn takes_the_choice_of_flushes_by_option_and_uri() {
+    let target = Target::serve(MEMORY, "127.0.0.1:0");
+    let uri = format!("nvme+tcp://{}/{NQN}?flush-after-loss=perhaps", target.address);
+    let output = isolane().args(["info", &uri]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("flush-after-loss=trust"), "{text}");
+    let uri = format!("nvme+tcp://{}/{NQN}", target.address);
+    let output = isolane().args(["info", "--flush-after-loss", "fail", &uri]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
