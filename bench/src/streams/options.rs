@@ -60,6 +60,12 @@ pub enum Work {
 pub enum Via {
     /// The application, by calls on its socket
     Native,
+    /// The same through a writer that buffers 64 KiB
+    Buffered,
+    /// The same without `TCP_NODELAY`, so that the kernel combines messages
+    Nagle,
+    /// The same with `MSG_MORE`, which tells the kernel that more follows
+    More,
     /// An isolated engine
     Engine,
 }

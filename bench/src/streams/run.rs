@@ -56,7 +56,7 @@ fn run_pinned(options: &Options) -> io::Result<Report> {
     let time = Duration::from_secs_f64(options.seconds);
     let engine = match options.via {
         Via::Engine => Some(Engine::start(options)?),
-        Via::Native => None,
+        Via::Native | Via::Buffered | Via::Nagle | Via::More => None,
     };
     let alone = match options.work {
         Work::Compute => Some(Computing::alone(options.app_core, time)?),

@@ -97,6 +97,9 @@ fn cases(options: &SuiteOptions) -> Vec<Options> {
             cases.extend([Via::Native, Via::Engine].map(|via| case(work, via, size, false)));
         }
     }
+    for size in SIZES {
+        cases.extend(COMBINING.map(|via| case(Work::Transmit, via, size, false)));
+    }
     cases.push(case(Work::Transmit, Via::Engine, SIZES[0], true));
     for work in [Work::Echo, Work::Compute] {
         cases.extend([Via::Native, Via::Engine].map(|via| case(work, via, SIZES[0], false)));
@@ -104,4 +107,6 @@ fn cases(options: &SuiteOptions) -> Vec<Options> {
     cases
 }
 
+/// Native programs that combine messages.
+pub const COMBINING: [Via; 3] = [Via::Buffered, Via::Nagle, Via::More];
 const SIZES: [u32; 6] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];

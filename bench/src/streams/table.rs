@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::options::{Via, Work};
 use super::run::Report;
-use super::suite::Suite;
+use super::suite::{COMBINING, Suite};
 use crate::measure::Spread;
 
 /// All tables.
@@ -13,8 +13,37 @@ pub fn tables(suite: &Suite) -> String {
     for work in [Work::Transmit, Work::Receive] {
         throughput(suite, work, &mut text);
     }
+    combining(suite, &mut text);
     others(suite, &mut text);
     text
+}
+
+/// Native programs that combine messages themselves, beside the plain one and the engine.
+fn combining(suite: &Suite, text: &mut String) {
+    let _ = writeln!(
+        text,
+        "\n| Transmit, native | MB/s: 64 KiB buffer, Nagle, MSG_MORE | application ns a message | all ns a message | engine's rate, of each |\n\
+         |---|---|---|---|---|"
+    );
+    for engine in suite.cases.iter().filter(|case| is(case, Work::Transmit, Via::Engine) && !case[0].lock) {
+        let size = engine[0].size;
+        let of = |via| suite.cases.iter().find(|case| is(case, Work::Transmit, via) && case[0].size == size);
+        let [Some(buffered), Some(nagle), Some(more)] = COMBINING.map(of) else { continue };
+        let all = |of: fn(&Report) -> f64, digits: usize| {
+            let each = [buffered, nagle, more].map(|case| format!("{:.digits$}", median(case, of)));
+            each.join(", ")
+        };
+        let ratios = [buffered, nagle, more]
+            .map(|case| format!("{:.2}", ratio(engine, case, |report| report.mb_per_s).median));
+        let _ = writeln!(
+            text,
+            "| {size} B | {} | {} | {} | {} |",
+            all(|report| report.mb_per_s, 1),
+            all(|report| report.app_ns, 0),
+            all(|report| report.total_ns, 0),
+            ratios.join(", "),
+        );
+    }
 }
 
 fn throughput(suite: &Suite, work: Work, text: &mut String) {
@@ -136,5 +165,14 @@ mod tests {
         let suite = Suite { about: "about".to_owned(), seconds: 1.0, cases: vec![native, engine] };
         let text = tables(&suite);
         assert!(text.contains("| 64 B | 2.0, 6.0 | 4.00 (3.00–4.00) |"), "{text}");
+    }
+
+    #[test]
+    fn ways_of_combining_messages_are_columns() {
+        let vias = [Via::Engine, Via::Buffered, Via::Nagle, Via::More];
+        let cases = vias.iter().zip([8.0, 4.0, 2.0, 1.0]).map(|(via, rate)| vec![report(*via, rate)]).collect();
+        let suite = Suite { about: "about".to_owned(), seconds: 1.0, cases };
+        let text = tables(&suite);
+        assert!(text.contains("| 64 B | 4.0, 2.0, 1.0 | 25, 50, 100 | 50, 100, 200 | 2.00, 4.00, 8.00 |"), "{text}");
     }
 }

@@ -1,10 +1,11 @@
 //! The application's end of the connection: a socket of its own, or a stream of an engine.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use isolane_attach::Session;
 use isolane_attach::stream::Stream;
+use rustix::net::{SendFlags, send};
 
 use super::options::{Via, Work};
 
@@ -12,6 +13,10 @@ use super::options::{Via, Work};
 pub enum Way {
     /// A socket, which does not block where the work is to spin.
     Native(TcpStream),
+    /// A socket behind a buffer, for transmitting.
+    Buffered(BufWriter<TcpStream>),
+    /// A socket whose kernel is told that more follows, for transmitting.
+    More(TcpStream),
     /// A stream of the engine.
     Engine(Box<Stream>),
 }
@@ -19,8 +24,10 @@ pub enum Way {
 impl Way {
     /// The end over `socket`.
     pub fn new(work: Work, via: Via, socket: TcpStream, session: Option<&Session>) -> io::Result<Way> {
-        socket.set_nodelay(true)?;
+        socket.set_nodelay(via != Via::Nagle)?;
         match (via, session) {
+            (Via::Buffered, _) => Ok(Way::Buffered(BufWriter::with_capacity(BUFFER_BYTES, socket))),
+            (Via::More, _) => Ok(Way::More(socket)),
             (Via::Engine, Some(session)) => Ok(Way::Engine(Box::new(Stream::adopt(session, socket)?))),
             _ => {
                 socket.set_nonblocking(work == Work::Echo)?;
@@ -33,6 +40,8 @@ impl Way {
     pub fn write(&mut self, message: &[u8]) -> io::Result<()> {
         match self {
             Way::Native(socket) => write_all(socket, message),
+            Way::Buffered(socket) => socket.write_all(message),
+            Way::More(socket) => send_all(socket, message),
             Way::Engine(stream) => stream.write_all(message),
         }
     }
@@ -40,7 +49,8 @@ impl Way {
     /// Reads what is there, at most as much as a message; waits if there is nothing.
     pub fn read(&mut self, message: &mut [u8]) -> io::Result<usize> {
         match self {
-            Way::Native(socket) => socket.read(message),
+            Way::Native(socket) | Way::More(socket) => socket.read(message),
+            Way::Buffered(socket) => socket.get_mut().read(message),
             Way::Engine(stream) => stream.read(message),
         }
     }
@@ -51,7 +61,8 @@ impl Way {
         while filled < message.len() {
             let rest = &mut message[filled..];
             filled += match spin(|| match self {
-                Way::Native(socket) => socket.read(rest),
+                Way::Native(socket) | Way::More(socket) => socket.read(rest),
+                Way::Buffered(socket) => socket.get_mut().read(rest),
                 Way::Engine(stream) => stream.try_read(rest),
             })? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
@@ -60,6 +71,15 @@ impl Way {
         }
         Ok(())
     }
+}
+
+/// Sends all, and says that more follows.
+fn send_all(socket: &TcpStream, message: &[u8]) -> io::Result<()> {
+    let mut sent = 0;
+    while sent < message.len() {
+        sent += send(socket, &message[sent..], SendFlags::MORE | SendFlags::NOSIGNAL)?;
+    }
+    Ok(())
 }
 
 /// Writes all, whether the socket blocks or not.
@@ -80,3 +100,6 @@ pub fn spin(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
         }
     }
 }
+
+/// Bytes that a buffered writer combines.
+const BUFFER_BYTES: usize = 64 << 10;
