@@ -170,9 +170,13 @@ mod tests {
     #[test]
     fn ways_of_combining_messages_are_columns() {
         let vias = [Via::Engine, Via::Buffered, Via::Nagle, Via::More];
-        let cases = vias.iter().zip([8.0, 4.0, 2.0, 1.0]).map(|(via, rate)| vec![report(*via, rate)]).collect();
+        let cases =
+            vias.iter().zip([8.0, 4.0, 2.0, 1.0]).map(|(via, rate)| vec![report(*via, rate)]).collect();
         let suite = Suite { about: "about".to_owned(), seconds: 1.0, cases };
         let text = tables(&suite);
-        assert!(text.contains("| 64 B | 4.0, 2.0, 1.0 | 25, 50, 100 | 50, 100, 200 | 2.00, 4.00, 8.00 |"), "{text}");
+        assert!(
+            text.contains("| 64 B | 4.0, 2.0, 1.0 | 25, 50, 100 | 50, 100, 200 | 2.00, 4.00, 8.00 |"),
+            "{text}"
+        );
     }
 }

@@ -37,7 +37,8 @@ fn write_pages(directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory).map_err(failure)?;
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
-    for command in program.get_subcommands().chain([&program]) {
+    let actions = program.get_subcommands().flat_map(clap::Command::get_subcommands);
+    for command in program.get_subcommands().chain(actions).chain([&program]) {
         let name = command.get_display_name().unwrap_or(command.get_name());
         let text = page(command.clone()).map_err(failure)?;
         std::fs::write(directory.join(format!("{name}.1")), text).map_err(failure)?;

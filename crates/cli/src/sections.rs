@@ -213,9 +213,28 @@ fn of(command: &str) -> Sections {
                     "isolane engine --background --idle-max 30s",
                     "Run in the background until nobody has been attached for 30 s.",
                 ),
+                ("isolane engine upgrade", "Replace it by a newer program; sessions continue."),
+                ("isolane engine stop", "Stop it, and wait until it has ended."),
                 ("isolane bench 'nvme+tcp://127.0.0.1?via=engine'", "Use a volume through it."),
             ],
-            see_also: "isolane(1), isolane-bench(1)",
+            see_also: "isolane(1), isolane-bench(1), isolane-engine-status(1), isolane-engine-stop(1), \
+                       isolane-engine-upgrade(1), isolane-engine-logs(1)",
+        },
+        "status" | "stop" | "upgrade" | "logs" => Sections {
+            status: &[],
+            environment: &[(
+                "XDG_RUNTIME_DIR",
+                "The engine listens at isolane/engine.sock there, else at /tmp/isolane-UID/engine.sock.",
+            )],
+            files: &[
+                ("PATH.lock", "The number of the supervisor, which has locked the file."),
+                ("PATH.log", "The log of an engine in the background."),
+            ],
+            examples: &[
+                ("isolane engine status", "Show the engine of this user."),
+                ("isolane engine logs --follow", "Print its log, and lines that are added."),
+            ],
+            see_also: "isolane-engine(1)",
         },
         "man" => Sections {
             status: &[],

@@ -4,6 +4,7 @@
 //! `--supervised`, which finds its supervisor at its standard input.
 
 mod background;
+mod manage;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,7 +47,8 @@ use crate::units::{parse_bytes, parse_time, parse_time_with_unit};
 /// that does not run, the log says why and the engine goes on as it is.
 /// SIGUSR1 prints who is attached and what they have to stderr. Send them to
 /// the supervisor, whose number is in PATH.lock beside the socket: the engine
-/// itself acts on none of them.
+/// itself acts on none of them. `isolane engine status`, `stop`, `upgrade` and
+/// `logs` do that, and wait for the outcome.
 ///
 /// Applications of the same user and of root may attach, and those of users
 /// named with --allow-uid. With that every user may write to the socket, and
@@ -55,8 +57,10 @@ use crate::units::{parse_bytes, parse_time, parse_time_with_unit};
 /// user or of root only, unless ISOLANE_TRUST_UIDS in its environment names
 /// others by their numbers, as 1000,1001.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Args {
+    #[command(subcommand)]
+    action: Option<manage::Action>,
     /// Run on these cores, one thread each, as 1 or 2,4-6 (default: the last that this process may use)
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     cores: Option<Cores>,
@@ -104,6 +108,9 @@ pub struct Args {
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(action) = &args.action {
+        return manage::run(action);
+    }
     let config = configure(args)?;
     let path = args.socket.clone().unwrap_or_else(isolane_engine::default_path);
     if args.supervised {

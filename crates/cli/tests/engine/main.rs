@@ -2,6 +2,7 @@
 //! notice only what they should.
 
 mod fork;
+mod manage;
 #[path = "../program/mod.rs"]
 mod program;
 mod upgrade;

@@ -1,0 +1,245 @@
+//! `isolane engine status|stop|upgrade|logs`: what can be asked of an engine that runs.
+//!
+//! The lock next to the socket names the supervisor. Its process is held by a descriptor before it is signaled, and only
+//! if the lock is still held then, so that no signal goes to another process that has got the same PID.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use isolane_engine::files;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::failure::{Context, Failure};
+use crate::output;
+
+/// What to do with an engine that runs.
+#[derive(Debug, clap::Subcommand)]
+pub enum Action {
+    /// Print whether an engine runs, its processes, and who is attached
+    ///
+    /// The exit status is 1 if no engine listens on the socket. Sessions are printed if the engine runs in the background,
+    /// because they come from its log.
+    Status(Target),
+    /// Stop the engine, and wait until it has ended
+    ///
+    /// Bytes that were written are handed back or sent, for at most 5 s.
+    Stop(Target),
+    /// Replace the engine by the program that its file contains now
+    ///
+    /// Sessions continue. If the new program does not start, the engine keeps running and the exit status is 1.
+    Upgrade(Target),
+    /// Print the log of an engine in the background
+    Logs {
+        #[command(flatten)]
+        target: Target,
+        /// Continue with lines that are added
+        #[arg(long, short)]
+        follow: bool,
+    },
+}
+
+/// Which engine.
+#[derive(Debug, clap::Args)]
+pub struct Target {
+    /// Socket of the engine (default: as of `isolane engine`)
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+impl Target {
+    fn path(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(isolane_engine::default_path)
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(action: &Action) -> Result<(), Failure> {
+    match action {
+        Action::Status(target) => status(&target.path()),
+        Action::Stop(target) => stop(&target.path()),
+        Action::Upgrade(target) => upgrade(&target.path()),
+        Action::Logs { target, follow } => logs(&target.path(), *follow),
+    }
+}
+
+/// The supervisor of a running engine.
+struct Supervisor {
+    pid: i32,
+    process: OwnedFd,
+}
+
+impl Supervisor {
+    fn find(socket: &Path) -> Result<Supervisor, Failure> {
+        let none = || {
+            Failure::new(format!("no engine listens on {}", socket.display()), "its lock is free")
+                .remedy("start one with `isolane engine`, or name another socket with --socket")
+        };
+        let lock = files::lock_path(socket);
+        if !lock.exists() {
+            return Err(none());
+        }
+        let pid = || -> Result<i32, Failure> {
+            let mut file = files::read_next_to_socket(&lock).map_err(Failure::whole)?;
+            if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+                return Err(none());
+            }
+            let mut text = String::new();
+            file.read_to_string(&mut text).context("cannot read the engine's lock")?;
+            text.trim().parse().context(format!("{} contains no PID", lock.display()))
+        };
+        let first = pid()?;
+        let process = Pid::from_raw(first).ok_or_else(none)?;
+        let process = pidfd_open(process, PidfdFlags::empty()).context("cannot watch the supervisor")?;
+        match pid()? == first {
+            true => Ok(Supervisor { pid: first, process }),
+            false => Err(Failure::new("cannot find the supervisor", "the engine is being restarted")
+                .remedy("try again")),
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        pidfd_send_signal(&self.process, signal).context(format!("cannot signal process {}", self.pid))
+    }
+
+    /// Processes of engines: one, or two during an upgrade.
+    fn engines(&self) -> Vec<i32> {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid));
+        children.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    /// Waits for the end of the process. Returns `false` if it does not come in time.
+    fn has_ended(&self, time_max: Duration) -> bool {
+        let timeout = Timespec { tv_sec: time_max.as_secs() as i64, tv_nsec: 0 };
+        let mut watched = [PollFd::from_borrowed_fd(self.process.as_fd(), PollFlags::IN)];
+        matches!(poll(&mut watched, Some(&timeout)), Ok(count) if count > 0)
+    }
+}
+
+fn status(socket: &Path) -> Result<(), Failure> {
+    let supervisor = Supervisor::find(socket)?;
+    let engines: Vec<_> = supervisor.engines().iter().map(i32::to_string).collect();
+    let mut text = format!(
+        "listening on {}\nsupervisor: process {}\nengine: process {}\n",
+        socket.display(),
+        supervisor.pid,
+        engines.join(", ")
+    );
+    let log = files::log_path(socket);
+    if let Some(before) = log_bytes(&log) {
+        supervisor.signal(Signal::USR1)?;
+        // The first line ends before the others are written, which come in one call.
+        let overview = wait_for(STATUS_MAX, || {
+            let new = tail(&log, before)?;
+            let start =
+                new.find("engine ").filter(|_| new.contains(" sessions, of ") && new.ends_with('\n'))?;
+            Some(new[start..].to_owned())
+        });
+        text += &overview.unwrap_or_else(|| "sessions: the engine has not answered\n".into());
+    }
+    output::write_stdout(text.as_bytes())
+}
+
+fn stop(socket: &Path) -> Result<(), Failure> {
+    let supervisor = Supervisor::find(socket)?;
+    supervisor.signal(Signal::TERM)?;
+    match supervisor.has_ended(STOP_MAX) {
+        true => output::write_stdout(format!("process {} has ended\n", supervisor.pid).as_bytes()),
+        false => Err(Failure::new(
+            format!("process {} has not ended", supervisor.pid),
+            format!("{} s have passed", STOP_MAX.as_secs()),
+        )
+        .remedy("see whether it is stopped, or stop it again to end it at once")),
+    }
+}
+
+fn upgrade(socket: &Path) -> Result<(), Failure> {
+    let supervisor = Supervisor::find(socket)?;
+    let log = files::log_path(socket);
+    let (before, old) = (log_bytes(&log), supervisor.engines());
+    supervisor.signal(Signal::HUP)?;
+    let mut has_next = false;
+    let outcome = wait_for(UPGRADE_MAX, || {
+        let now = supervisor.engines();
+        if !now.is_empty() && !now.iter().any(|pid| old.contains(pid)) {
+            return Some(Ok(now[0]));
+        }
+        has_next |= now.len() > old.len();
+        let why = before.and_then(|before| refusal(&tail(&log, before)?));
+        match (why, has_next && now == old) {
+            (Some(why), _) => Some(Err(why)),
+            (None, true) => Some(Err("the new program has ended".into())),
+            (None, false) => None,
+        }
+    });
+    match outcome {
+        Some(Ok(engine)) => output::write_stdout(format!("engine: process {engine}\n").as_bytes()),
+        Some(Err(why)) => Err(Failure::new("the engine is not replaced", why)),
+        None => Err(Failure::new("the engine is not replaced", "the new program has not started in time")
+            .remedy("see the log of the engine")),
+    }
+}
+
+/// Returns the reason that the supervisor logs if an upgrade fails.
+fn refusal(log: &str) -> Option<String> {
+    let line = log.lines().find(|line| line.contains(REFUSAL))?;
+    line.split_once(REFUSAL).map(|(_, why)| why.trim_start_matches(": ").to_owned())
+}
+
+fn logs(socket: &Path, follow: bool) -> Result<(), Failure> {
+    let log = files::log_path(socket);
+    let mut file = files::read_next_to_socket(&log).map_err(|error| {
+        Failure::whole(error)
+            .remedy("only an engine in the background has a log; others write to their stderr")
+    })?;
+    loop {
+        let mut bytes = Vec::new();
+        Read::by_ref(&mut file).take(CHUNK_BYTES).read_to_end(&mut bytes).context("cannot read the log")?;
+        match (bytes.is_empty(), follow) {
+            (false, _) => output::write_stdout(&bytes)?,
+            (true, true) => thread::sleep(LOOK),
+            (true, false) => return Ok(()),
+        }
+    }
+}
+
+fn log_bytes(log: &Path) -> Option<u64> {
+    Some(files::read_next_to_socket(log).ok()?.metadata().ok()?.len())
+}
+
+/// Returns what was added to a log since it had `before` bytes.
+fn tail(log: &Path, before: u64) -> Option<String> {
+    let mut file: File = files::read_next_to_socket(log).ok()?;
+    file.seek(SeekFrom::Start(before)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Tries until there is a result or the time has passed.
+fn wait_for<T>(time_max: Duration, mut find: impl FnMut() -> Option<T>) -> Option<T> {
+    let until = Instant::now() + time_max;
+    loop {
+        let found = find();
+        if found.is_some() || Instant::now() >= until {
+            return found;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Text of the supervisor's log line about an upgrade that fails, before the reason.
+const REFUSAL: &str = "is not started anew, and goes on as it is";
+const LOOK: Duration = Duration::from_millis(20);
+const STATUS_MAX: Duration = Duration::from_secs(5);
+/// The supervisor kills an engine after 8 s.
+const STOP_MAX: Duration = Duration::from_secs(20);
+/// The supervisor gives a new program 10 s to say what it is.
+const UPGRADE_MAX: Duration = Duration::from_secs(30);
+const CHUNK_BYTES: u64 = 64 << 10;
+const TAIL_BYTES_MAX: u64 = 1 << 20;

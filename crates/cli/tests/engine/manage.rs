@@ -1,0 +1,56 @@
+//! `isolane engine status|stop|upgrade|logs`.
+
+use super::*;
+
+/// Runs a subcommand for the engine on `path`. Returns whether it succeeded, and its two outputs.
+fn manage(action: &str, path: &Path) -> (bool, String, String) {
+    let output = program().args(["engine", action, "--socket"]).arg(path).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn status_stop_and_logs_of_an_engine_in_the_background() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sock");
+    let (is_ok, _, error) = manage("status", &path);
+    assert!(!is_ok && error.contains("no engine listens on"), "{error}");
+    let mut start = program();
+    start.args(["--log-level", "info", "engine", "--mode", "sleep", "--background", "--socket"]).arg(&path);
+    assert!(start.stdout(Stdio::null()).status().unwrap().success());
+    let options = Options { path: path.clone(), memory_bytes: 4 << 20, starts: false, ..Options::default() };
+    let session = Session::open(&options).unwrap();
+
+    let supervisor = fs::read_to_string(folder.path().join("sock.lock")).unwrap();
+    let (is_ok, status, error) = manage("status", &path);
+    assert!(is_ok && status.contains(&format!("supervisor: process {supervisor}")), "{status}{error}");
+    assert!(status.contains("1 sessions, of ") && status.contains("4 MiB of memory"), "{status}");
+
+    let heard = watched(&session);
+    let (is_ok, upgraded, error) = manage("upgrade", &path);
+    assert!(is_ok && upgraded.starts_with("engine: process "), "{upgraded}{error}");
+    until("the session continues", || (heard.restarts.load(Ordering::Acquire) == 2).then_some(()));
+    is_served(&session);
+
+    let (is_ok, log, _) = manage("logs", &path);
+    assert!(is_ok && log.contains("engine 2 serves") && log.contains("has attached"), "{log}");
+
+    let (is_ok, stopped, error) = manage("stop", &path);
+    assert!(is_ok && stopped.contains("has ended"), "{stopped}{error}");
+    assert!(is_gone(supervisor.trim().parse().unwrap()).is_some());
+    for action in ["status", "stop", "upgrade"] {
+        let (is_ok, _, error) = manage(action, &path);
+        assert!(!is_ok && error.contains("no engine listens on"), "{action}: {error}");
+    }
+}
+
+#[test]
+fn engine_without_a_log_is_managed_and_logs_says_where_its_log_goes() {
+    let mut engine = Engine::start(&[]);
+    let (is_ok, status, error) = manage("status", &engine.path());
+    assert!(is_ok && status.contains(&format!("engine: process {}\n", engine.pid())), "{status}{error}");
+    let (is_ok, _, error) = manage("logs", &engine.path());
+    assert!(!is_ok && error.contains("only an engine in the background has a log"), "{error}");
+    assert!(manage("stop", &engine.path()).0);
+    assert!(engine.supervisor.wait().unwrap().success());
+}
