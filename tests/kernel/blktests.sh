@@ -1,0 +1,47 @@
+#!/bin/bash
+# blktests.sh [BLKTESTS_DIR] [TEST...] - blktests' nvme group in a guest with Linux 6.12, against
+# Isolane's target outside.
+#
+# BLKTESTS_DIR is a checkout (no Debian package has it); without it the script skips with status
+# 0.  docs/INTEROP.md lists the tests that do not apply, with the reason.  Needs the
+# packages of .ci/packages and .ci/packages-blktests.  About 9 minutes without KVM.
+# The closing line is `N passed, N failed`.
+set -u
+. "$(dirname "$0")/../lib.sh"
+
+directory=${1:-${BLKTESTS_DIR-}}
+skip() { echo "skipped: $1"; exit 0; }
+[ -n "$directory" ] || skip "no BLKTESTS_DIR: check blktests out and name its directory"
+[ -x "$directory/check" ] || skip "$directory is not a checkout of blktests"
+wanted=("${@:2}")
+[ ${#wanted[@]} -gt 0 ] || wanted=(nvme/{003,004,005,006,008,010,012,014,018,019,021,022,023,025,026,027,028,029,040,047,049,053,067})
+
+programs=(gawk jq bc kmod findmnt lsblk mkfs.xfs xfs_io timeout xargs sed grep stat tr sort find getopt dmesg truncate
+	tar wc cut head tail date mktemp readlink realpath basename dirname seq id tee md5sum dd cmp diff ps uuidgen
+	losetup blockdev mount umount fallocate strings column sleep cat ls cp mv rm ln mkdir chmod touch env nproc comm
+	uniq paste od hexdump logger flock getconf df)
+put=() missing=()
+for program in "${programs[@]}"; do
+	if type -P "$program" > /dev/null; then put+=(-b "$program"); else missing+=("$program"); fi
+done
+[ ${#missing[@]} = 0 ] || skip "programs are missing: ${missing[*]}"
+
+build() { # the helpers of the tests are built in a copy
+	mkdir "$work/blktests" && (cd "$directory" && tar -c --exclude=.git --exclude=results .) | tar -x -C "$work/blktests" &&
+		make -C "$work/blktests" && tar -c -f "$work/blktests.tar" -C "$work/blktests" .
+}
+uuid=91fdba0d-f87b-4c25-b80f-db7be1418b9e
+suite() {
+	local port config; port=$(free_port)
+	check "build blktests" build || return
+	check "serve for blktests" start_target blktests "$port" "$work/disk,size=352M,uuid=$uuid" || return
+	# Its libraries come into the guest with it.
+	put+=(-b "$work/blktests/src/nvme-passthru-admin-uring")
+	"$tests/kernel/guest.sh" -B || return
+	config=$(echo "${GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isolane-guest}"/k-6.12/root/boot/config-*)
+	guest blktests 6.12 $((300 + 90 * ${#wanted[@]})) -m 3G -f "$work/blktests.tar:/blktests.tar" -f "$config:/boot/config" "${put[@]}" \
+		-- blktests.sh 10.0.2.2 "$port" "$nqn" "$uuid" "${wanted[@]}"
+	check "the target of blktests ends with status 0" end_target blktests TERM
+}
+(trap end_targets EXIT; suite) 2>&1 | tee "$logs/blktests.results" | sed -u 's,^,[blktests] ,'
+tally "$logs/blktests.results"
