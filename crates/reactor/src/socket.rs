@@ -66,6 +66,14 @@ pub fn set_keepalive(socket: &impl AsFd, idle: Duration, interval: Duration, pro
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
+/// Has the close of the socket reset the connection (`SO_LINGER` of 0 s), so that the kernel keeps no state of it.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_reset_on_close(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).set_linger(Some(Duration::ZERO))
+}
+
 /// Finds a dead peer of a connection with unacknowledged bytes (`TCP_USER_TIMEOUT`).
 ///
 /// # Errors

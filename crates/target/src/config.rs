@@ -43,8 +43,11 @@ pub struct TargetConfig {
     pub io_queues: u16,
     /// The most entries of one queue.
     pub queue_depth: u16,
-    /// The most connections at once, over all cores.
+    /// The most connected queues at once, over all cores.
     pub connections_max: usize,
+    /// The most connections before Connect at once, over all cores: one more takes the place of the oldest of
+    /// the address that has the most.
+    pub newcomers_max: usize,
     /// A host has so long from its connection to a successful Connect.
     pub handshake: Duration,
     /// A transfer may stand still for so long, twice that at the most.
@@ -84,6 +87,7 @@ impl TargetConfig {
             io_queues: 64,
             queue_depth: 256,
             connections_max: 4096,
+            newcomers_max: 12 * 1024,
             handshake: Limits::default().handshake,
             stall: Limits::default().stall,
             stuck_after: Duration::from_secs(10),

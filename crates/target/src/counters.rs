@@ -49,6 +49,10 @@ pub struct Counters {
     pub connections_lingering: u64,
     /// Connections accepted since the start.
     pub connections_total: u64,
+    /// Connections that are open now and have not sent a Connect that was accepted.
+    pub connections_before_connect: u64,
+    /// Connections closed before Connect to make room for others, and Connects refused.
+    pub connections_refused: u64,
     /// Bytes read from sockets.
     pub received_bytes: u64,
     /// Bytes written to sockets.
@@ -186,6 +190,7 @@ pub(crate) struct CoreCounters {
     pub connections_open: Counter,
     pub connections_lingering: Counter,
     pub connections_total: Counter,
+    pub connections_refused: Counter,
     pub received_bytes: Counter,
     pub sent_bytes: Counter,
     pub lent_bytes: Counter,
@@ -245,6 +250,7 @@ impl CoreCounters {
         sum.connections_open += self.connections_open.value();
         sum.connections_lingering += self.connections_lingering.value();
         sum.connections_total += self.connections_total.value();
+        sum.connections_refused += self.connections_refused.value();
         sum.received_bytes += self.received_bytes.value();
         sum.sent_bytes += self.sent_bytes.value();
         sum.lent_bytes += self.lent_bytes.value();

@@ -120,7 +120,7 @@ fn is_in_use<T>(outcome: &Result<T, StartError>) -> bool {
 }
 
 /// Connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;
+const BACKLOG: i32 = 4096;
 
 #[cfg(test)]
 mod tests {

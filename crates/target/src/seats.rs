@@ -1,8 +1,10 @@
-//! Seats for lanes: a core has as many as its pool can keep memory free for.
+//! Seats for connected queues: a core has as many as its pool can keep memory free for, the target as many as
+//! it may have connections.
 //!
-//! A lane takes its seat before it is on a core, be it accepted there or moved there from another, and gives
-//! it back when it has gone for good (or ends with the target). Invariant: no core ever has more lanes than
-//! seats, whoever brings them and from wherever.
+//! A lane takes its seat when its Connect is admitted, and another before it moves to another core; it gives
+//! it back when it has gone for good (or ends with the target). Connections before Connect have no seat and
+//! no memory of the pool. Invariant: no core ever has more connected lanes than seats, whoever brings them and
+//! from wherever.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,23 +13,59 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Seats {
     taken: Vec<AtomicUsize>,
     on_each: usize,
+    /// Connected lanes, on whichever core.
+    connected: AtomicUsize,
+    connected_max: usize,
 }
 
 impl Seats {
-    pub(crate) fn new(cores: usize, on_each: usize) -> Seats {
-        Seats { taken: (0..cores).map(|_| AtomicUsize::new(0)).collect(), on_each }
+    pub(crate) fn new(cores: usize, on_each: usize, connected_max: usize) -> Seats {
+        let taken = (0..cores).map(|_| AtomicUsize::new(0)).collect();
+        Seats { taken, on_each, connected: AtomicUsize::new(0), connected_max }
     }
 
-    /// Takes a seat on a core; false if all are taken.
+    /// Takes a seat for a lane that connects; `lingering` closed connections count as if they had one. False
+    /// if all are taken.
+    pub(crate) fn admit(&self, core: usize, lingering: usize) -> bool {
+        let has_room = raise(&self.connected, self.connected_max.saturating_sub(lingering));
+        let is_admitted = has_room && self.take(core);
+        if has_room && !is_admitted {
+            self.connected.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_admitted
+    }
+
+    /// A lane has left the target.
+    pub(crate) fn leave(&self, core: usize) {
+        self.connected.fetch_sub(1, Ordering::Relaxed);
+        self.give_back(core);
+    }
+
+    /// Takes a seat for a lane that moves to this core; false if all are taken.
     pub(crate) fn take(&self, core: usize) -> bool {
-        let more = |taken| (taken < self.on_each).then_some(taken + 1);
-        self.taken[core].fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        raise(&self.taken[core], self.on_each)
     }
 
     /// A lane has left a core.
     pub(crate) fn give_back(&self, core: usize) {
         self.taken[core].fetch_sub(1, Ordering::Relaxed);
     }
+
+    /// How many are taken on a core.
+    pub(crate) fn taken(&self, core: usize) -> usize {
+        self.taken[core].load(Ordering::Relaxed)
+    }
+
+    /// The most connected lanes.
+    pub(crate) fn connected_max(&self) -> usize {
+        self.connected_max
+    }
+}
+
+/// Adds one unless that exceeds `max`.
+fn raise(count: &AtomicUsize, max: usize) -> bool {
+    let more = |count| (count < max).then_some(count + 1);
+    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
 }
 
 #[cfg(test)]
@@ -36,9 +74,18 @@ mod tests {
 
     #[test]
     fn a_full_core_takes_nobody_until_somebody_leaves_and_others_do_not_care() {
-        let seats = Seats::new(2, 2);
+        let seats = Seats::new(2, 2, 8);
         assert_eq!([1, 1, 1, 0].map(|core| seats.take(core)), [true, true, false, true]);
         seats.give_back(1);
         assert_eq!([1, 1].map(|core| seats.take(core)), [true, false]);
+    }
+
+    #[test]
+    fn admits_no_more_lanes_than_there_may_be_connections() {
+        let seats = Seats::new(2, 2, 3);
+        assert_eq!([0, 0, 0, 1, 1].map(|core| seats.admit(core, 0)), [true, true, false, true, false]);
+        seats.leave(0);
+        assert!(!seats.admit(1, 1), "one lingers");
+        assert!(seats.admit(1, 0));
     }
 }

@@ -23,6 +23,7 @@ use crate::core::{LogLimit, Traveller};
 use crate::counters::CoreCounters;
 use crate::fence::Fence;
 use crate::namespace::Namespaces;
+use crate::newcomers::Newcomers;
 use crate::scheduler::CoreLoad;
 use crate::seats::Seats;
 use crate::table::Key;
@@ -39,6 +40,8 @@ pub(crate) struct Address {
 pub(crate) enum Message {
     /// This connection is yours.
     Adopt { socket: std::net::TcpStream, peer: SocketAddr },
+    /// Close this connection before Connect, whose place another has taken.
+    Displace { lane: Address },
     /// Close this lane: its association, or its controller's I/O, has ended.
     Close { lane: Address, reason: &'static str },
     /// Answer held Async Event Requests of this lane; the port has their completions.
@@ -95,12 +98,13 @@ pub(crate) struct Shared {
     pub namespaces: Namespaces,
     pub counters: Vec<Arc<CoreCounters>>,
     pub mailboxes: Vec<Sender<Message>>,
-    pub connections_max: usize,
     /// Short commands pass long ones.
     pub scheduling: bool,
     /// How long anybody waits for a volume.
     pub stuck_after: Duration,
     pub seats: Seats,
+    pub newcomers: Newcomers,
+    refusal_log: Mutex<LogLimit>,
     /// Cores whose lanes are all closed after [`Message::Stop`].
     pub cores_drained: AtomicUsize,
     control: Mutex<Control>,
@@ -109,6 +113,7 @@ pub(crate) struct Shared {
 /// What is decided about all cores before they begin.
 pub(crate) struct Bounds {
     pub connections_max: usize,
+    pub newcomers_max: usize,
     /// Lanes that one core may have.
     pub lanes_on_each: usize,
     /// Short commands pass long ones.
@@ -152,14 +157,34 @@ impl Shared {
         Shared {
             namespaces,
             counters,
-            seats: Seats::new(mailboxes.len(), bounds.lanes_on_each),
+            seats: Seats::new(mailboxes.len(), bounds.lanes_on_each, bounds.connections_max),
+            newcomers: Newcomers::new(bounds.newcomers_max),
+            refusal_log: Mutex::default(),
             mailboxes,
-            connections_max: bounds.connections_max,
             scheduling: bounds.scheduling,
             stuck_after: bounds.stuck_after,
             cores_drained: AtomicUsize::new(0),
             control: Mutex::new(control),
         }
+    }
+
+    /// Counts a connection that was refused, and logs one a second.
+    pub(crate) fn log_refusal(&self, counters: &CoreCounters, peer: SocketAddr, why: &str) {
+        counters.connections_refused.add(1);
+        if self.refusal_log.lock().is_due(Instant::now()) {
+            let refused: u64 = self.counters.iter().map(|core| core.connections_refused.value()).sum();
+            log::warn!("{peer}: refused: {why} ({refused} refused since the start)");
+        }
+    }
+
+    /// Closed connections whose last bytes the kernel still sends out of our memory.
+    pub(crate) fn lingering(&self) -> u64 {
+        self.counters.iter().map(|core| core.connections_lingering.value()).sum()
+    }
+
+    /// The most sockets of connections that are open at the same time, with those that are being closed.
+    pub(crate) fn descriptors_max(&self) -> u64 {
+        (self.seats.connected_max() + self.newcomers.max() + CLOSING_MAX) as u64
     }
 
     /// Leaves a message with a core. A core that has stopped needs none.
@@ -360,6 +385,9 @@ impl Control {
         self.lanes.get(&id).into_iter().flatten()
     }
 }
+
+/// Newcomers that were displaced and that another core has not closed yet.
+pub(crate) const CLOSING_MAX: usize = 32;
 
 fn reason_text(reason: CloseReason) -> &'static str {
     match reason {

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
 use isolane_proto::target::Limits;
-use isolane_reactor::core::raise_descriptor_limit;
 use isolane_reactor::mailbox::{self, Receiver as Mailbox};
 use isolane_reactor::topology::Topology;
 use isolane_reactor::{Config as ReactorConfig, Reactor, ReactorError, SocketOptions, Waker};
@@ -20,6 +19,7 @@ use crate::config::{IN_CAPSULE_BYTES_MAX, StartError, TRANSFER_BYTES_MAX, Target
 use crate::connections::{self, ConnectionStatus};
 use crate::core::{Acceptor, CoreReport, Driver, Parts, lanes_max};
 use crate::counters::{CoreCounters, Counters, NamespaceCounters};
+use crate::descriptors;
 use crate::listen::Listen;
 use crate::namespace::{Namespace, Namespaces};
 use crate::placement::Placer;
@@ -89,9 +89,7 @@ impl Target {
     /// waited for, 5 s at the most.
     pub fn start(config: TargetConfig) -> Result<Target, StartError> {
         config.check()?;
-        if let Err(error) = raise_descriptor_limit() {
-            log::warn!("cannot raise the limit of descriptors: {error}; many connections may be refused");
-        }
+        let descriptors_max = descriptors::raise_limit();
         let listeners = open_listeners(&config.listen)?;
         let local_addrs = listeners.iter().filter_map(|(listener, _)| listener.local_addr().ok()).collect();
         let namespaces =
@@ -101,7 +99,7 @@ impl Target {
         let namespaces = Namespaces::new(namespaces);
         let cores = spawn_cores(&config)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
-        let (shared, mailboxes) = introduce(&config, port, namespaces, &cores);
+        let (shared, mailboxes) = introduce(&config, port, namespaces, &cores, descriptors_max);
         let cores_given = config.cores.clone();
         let mut target =
             Target { shared, threads: Vec::new(), local_addrs, io_description, cores: cores_given };
@@ -130,6 +128,7 @@ impl Target {
         let namespaces = namespaces.map(|it| NamespaceCounters { nsid: it.nsid, ..Default::default() });
         let mut sum = Counters { namespaces: namespaces.collect(), ..Counters::default() };
         self.shared.counters.iter().for_each(|core| core.add_to(&mut sum));
+        sum.connections_before_connect = self.shared.newcomers.len() as u64;
         sum
     }
 
@@ -268,11 +267,15 @@ fn introduce(
     port: Port,
     namespaces: Namespaces,
     cores: &[Spawned],
+    descriptors_max: usize,
 ) -> (Arc<Shared>, Vec<Mailbox<Message>>) {
     let counters = cores.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len()))).collect();
     let (senders, mailboxes) = cores.iter().map(|core| mailbox::unbounded(core.waker.clone())).unzip();
+    let (connections_max, newcomers_max) =
+        descriptors::share(descriptors_max, config.connections_max, config.newcomers_max);
     let bounds = Bounds {
-        connections_max: config.connections_max,
+        connections_max,
+        newcomers_max,
         lanes_on_each: lanes_max(config.pool_pages_max),
         scheduling: config.scheduling,
         stuck_after: config.stuck_after,

@@ -2,13 +2,13 @@
 
 mod common;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::*;
 use isolane_target::{Target, TargetConfig};
-use isolane_wire::pdu::ControllerPdu;
+use isolane_wire::pdu::{ControllerPdu, IcReq};
 use isolane_wire::registers::Cc;
 use isolane_wire::{Sgl, Status, SubmissionEntry};
 
@@ -143,18 +143,22 @@ fn answers(queue: &mut MockHost, cids: &[u16]) -> Vec<Vec<u8>> {
 /// suffices for.
 #[test]
 fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
-    // The others say nothing, and keep their places for as long as this takes.
-    let config = TargetConfig { handshake: 10 * PATIENCE, ..two_reactors(&["mem:1M"]) };
+    let config = two_reactors(&["mem:1M"]);
     let (target, address) = start(TargetConfig { pool_pages_max: 1024, connections_max: 4096, ..config });
     let (_admin, mut queue) = pair(address, 31);
     let peer = peer_of(&queue);
     let before = reactor_of(&target, peer).unwrap();
-    let (mut others, mut open_before) = (Vec::new(), 0);
-    while target.counters().connections_open > open_before {
-        open_before = target.counters().connections_open;
-        others.extend((0..16).map(|_| TcpStream::connect(address).unwrap()));
-        eventually("they were looked at", || target.counters().connections_total == 2 + others.len() as u64);
+    // Both cores are full when several in a row are refused.
+    let (mut others, mut refused_in_a_row) = (Vec::new(), 0);
+    while refused_in_a_row < 8 {
+        let mut other = MockHost::initialised(address, IcReq::default());
+        let is_admitted = other.connect(0, 0xffff, NQN, HOST, 31).status == Status::SUCCESS;
+        refused_in_a_row = if is_admitted { 0 } else { refused_in_a_row + 1 };
+        others.extend(Some(other).filter(|_| is_admitted));
     }
+    eventually("those that were refused are gone", || {
+        target.counters().connections_open == 2 + others.len() as u64
+    });
     let counts = target.counters().connections_per_core;
     for _ in 0..100 {
         target.relocate(peer, 1 - before);

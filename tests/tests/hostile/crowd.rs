@@ -114,11 +114,12 @@ fn a_thousand_connections_come_and_go_and_leave_no_descriptor() {
 #[test]
 fn connections_beyond_the_limit_are_refused_and_the_others_stay() {
     let (target, address) =
-        start(isolane_target::TargetConfig { connections_max: 20, ..config(&["mem:1M"]) });
+        start(isolane_target::TargetConfig { connections_max: 4, newcomers_max: 16, ..config(&["mem:1M"]) });
     let (_admin, mut good) = pair(address, 31);
     let crowd: Vec<_> = (0..100).map(|_| MockHost::dial(address)).collect();
     probe(&mut good);
-    assert!(target.counters().connections_open <= 20);
+    // What was displaced on another core is open until that core closes it.
+    eventually("no more are left than may be", || target.counters().connections_open <= 20);
     drop(crowd);
     eventually("there is room again", || target.counters().connections_open == 2);
     drop(MockHost::admin(address));

@@ -50,11 +50,13 @@ fn connection_json(status: &ConnectionStatus) -> serde_json::Value {
 
 fn to_text(counters: &Counters) -> String {
     let mut text = format!(
-        "connections {} open (by core {:?}), {} in all; {} received, {} sent; {} admin commands; \
+        "connections {} open (by core {:?}; {} before Connect), {} in all, {} refused; {} received, {} sent; {} admin commands; \
          {} fatal errors, {} digest errors, {} commands waited\n",
         counters.connections_open,
         counters.connections_per_core,
+        counters.connections_before_connect,
         counters.connections_total,
+        counters.connections_refused,
         show_bytes(counters.received_bytes as f64),
         show_bytes(counters.sent_bytes as f64),
         counters.admin_commands,
@@ -109,7 +111,9 @@ fn to_json(counters: &Counters) -> serde_json::Value {
     json!({
         "connections_open": counters.connections_open,
         "connections_lingering": counters.connections_lingering,
+        "connections_before_connect": counters.connections_before_connect,
         "connections_total": counters.connections_total,
+        "connections_refused": counters.connections_refused,
         "connections_per_core": counters.connections_per_core,
         "received_bytes": counters.received_bytes,
         "sent_bytes": counters.sent_bytes,

@@ -4,13 +4,14 @@
 //! a hash, or by the incoming core alone, without a look at how crowded the cores are.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use isolane_proto::subsystem::ConnectionInfo;
 use isolane_reactor::{ListenerToken, SocketOptions, Token, socket};
 
-use super::Driver;
 use super::lane::Lane;
+use super::{Core, Driver};
 use crate::placement::Placer;
 use crate::shared::{Address, Message};
 use crate::table::Key;
@@ -64,10 +65,10 @@ impl Driver {
 
     /// A connection came in.
     pub(super) fn handle_accepted(&mut self, listener: ListenerToken, socket: TcpStream, peer: SocketAddr) {
-        let open = self.descriptors();
-        if open >= self.core.shared.connections_max as u64 {
-            log::warn!("{peer}: refused: {open} connections are open, which is the limit");
-            return;
+        // Mostly the newcomer takes the place of another, but those that move aside may take their time.
+        if self.descriptors() >= self.core.shared.descriptors_max() {
+            reset(&socket);
+            return self.core.shared.log_refusal(&self.core.counters, peer, "too many connections are open");
         }
         let options = &self.listeners.options[listener.index()];
         if let Err(error) = options.apply(&socket) {
@@ -88,41 +89,57 @@ impl Driver {
     /// The connection is this core's own from now on.
     pub(super) fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
         self.core.counters.connections_total.add(1);
-        if self.stop.is_some() || !self.core.shared.seats.take(self.core.index) {
-            log::warn!("{peer}: refused: there is no memory for another connection on its core");
+        if self.stop.is_some() {
             return;
         }
         match self.prepare(socket) {
             Ok((token, local)) => {
-                self.insert(token, ConnectionInfo { local, remote: peer });
                 self.core.counters.connections_open.add(1);
+                self.insert(token, ConnectionInfo { local, remote: peer });
             }
-            Err(error) => {
-                self.core.shared.seats.give_back(self.core.index);
-                log::warn!("{peer}: cannot be served: {error}");
-            }
+            Err(error) => self.core.shared.log_refusal(&self.core.counters, peer, &error.to_string()),
         }
     }
 
     fn prepare(&mut self, socket: TcpStream) -> std::io::Result<(Token, SocketAddr)> {
         let local = socket.local_addr()?;
         socket::set_nodelay(&socket)?;
-        socket::set_user_timeout(&socket, UNACKNOWLEDGED)?;
-        socket::set_keepalive(&socket, PROBE_AFTER, PROBE_INTERVAL, PROBES)?;
-        let token = self.core.reactor.add(socket)?;
-        if self.core.zero_copy_above != usize::MAX {
-            self.core.reactor.enable_zero_copy(token)?;
-        }
-        Ok((token, local))
+        Ok((self.core.reactor.add(socket)?, local))
     }
 
-    fn insert(&mut self, token: Token, connection: ConnectionInfo) -> Key {
+    /// A new lane, which may take the place of an older newcomer.
+    fn insert(&mut self, token: Token, connection: ConnectionInfo) {
         let limits = self.limits.clone();
         let now = self.core.now;
         let name = |lane| Address { core: self.core.index, lane };
-        let key = self.lanes.insert_with(|key| Lane::new(name(key), token, connection, limits, now));
+        let newcomers = &self.core.shared.newcomers;
+        let mut displaced = None;
+        let key = self.lanes.insert_with(|key| {
+            let (arrival, other) = newcomers.enter(connection.remote.ip(), name(key));
+            displaced = other;
+            Lane { newcomer: Some(arrival), ..Lane::new(name(key), token, connection, limits, now) }
+        });
         self.know(token, key);
-        key
+        match displaced {
+            Some(lane) if lane.core == self.core.index => self.displace(lane),
+            Some(lane) => self.core.shared.post(lane.core, Message::Displace { lane }),
+            None => {}
+        }
+    }
+
+    /// Closes a newcomer whose place another has taken.
+    pub(super) fn displace(&mut self, lane: Address) {
+        let Some(lane) = self.lanes.get_mut(lane.lane).filter(|lane| lane.newcomer.is_some()) else { return };
+        let peer = lane.peer();
+        if let Some(socket) = lane.token.and_then(|token| self.core.reactor.socket(token)) {
+            reset(&socket);
+        }
+        self.core.close(lane, "another connection took its place before Connect");
+        self.core.shared.log_refusal(
+            &self.core.counters,
+            peer,
+            "others connected before it sent its Connect",
+        );
     }
 
     /// From now on events of this socket are the lane's.
@@ -143,8 +160,8 @@ impl Driver {
     /// Sockets of connections: open ones, those on their way to a core, and closed ones that linger for their
     /// last bytes.
     fn descriptors(&self) -> u64 {
-        let lingering = self.core.shared.counters.iter().map(|core| core.connections_lingering.value());
-        (0..self.listeners.given.len()).map(|core| self.load(core)).chain(lingering).sum()
+        let open: u64 = (0..self.listeners.given.len()).map(|core| self.load(core)).sum();
+        open + self.core.shared.lingering()
     }
 
     fn place(&mut self, socket: &TcpStream, peer: SocketAddr) -> usize {
@@ -158,6 +175,26 @@ impl Driver {
         }
         core
     }
+}
+
+impl Core {
+    /// A socket whose queue is connected: from now on the kernel finds out whether its host is still there.
+    pub(super) fn keep_socket(&mut self, token: Token) -> std::io::Result<()> {
+        if let Some(socket) = self.reactor.socket(token) {
+            socket::set_user_timeout(&socket, UNACKNOWLEDGED)?;
+            socket::set_keepalive(&socket, PROBE_AFTER, PROBE_INTERVAL, PROBES)?;
+        }
+        if self.zero_copy_above != usize::MAX {
+            self.reactor.enable_zero_copy(token)?;
+        }
+        Ok(())
+    }
+}
+
+/// Has the close of a socket reset the connection, so that the kernel keeps nothing of it.
+fn reset(socket: &impl AsFd) {
+    // At worst it is closed in the usual way.
+    let _ = socket::set_reset_on_close(socket);
 }
 
 /// The core that the connection's packets arrive on. Those from this machine itself arrive where their sender

@@ -33,7 +33,11 @@ impl Core {
     /// The host broke the protocol, or a deadline.
     pub(super) fn on_fatal(&mut self, lane: &mut Lane, error: &FatalError) {
         self.counters.fatal_errors.add(1);
-        log::warn!("{}: the connection ends: {error}", lane.peer());
+        if lane.newcomer.is_none() {
+            log::warn!("{}: the connection ends: {error}", lane.peer());
+        } else if self.newcomer_log.is_due(self.now) {
+            log::warn!("{}: the connection ends before Connect: {error}", lane.peer());
+        }
         if lane.queue.is_closed() {
             self.close(lane, "of that error");
         } else {
@@ -65,7 +69,14 @@ impl Core {
         if lane.phase == Phase::Closed {
             return;
         }
-        log::info!("{}: closed, because {reason}", lane.peer());
+        match lane.newcomer.take() {
+            // Anybody can cause as many of these lines as they like.
+            Some(arrival) => {
+                log::debug!("{}: closed, because {reason}", lane.peer());
+                self.shared.newcomers.leave(lane.peer().ip(), arrival);
+            }
+            None => log::info!("{}: closed, because {reason}", lane.peer()),
+        }
         lane.phase = Phase::Closed;
         self.disconnect(lane);
         lane.queue.handle_eof();
@@ -138,8 +149,10 @@ impl Driver {
             }
             if lane.phase == Phase::Closed {
                 self.travellers.remove(&lane.name);
-                self.lanes.remove(key);
-                self.core.shared.seats.give_back(self.core.index);
+                let has_seat = self.lanes.remove(key).is_some_and(|lane| lane.has_seat);
+                if has_seat {
+                    self.core.shared.seats.leave(self.core.index);
+                }
             }
         }
     }

@@ -47,9 +47,12 @@ impl Core {
         let Some(connecting) = lane.connecting.take_if(|connecting| connecting.cores_left == 0) else {
             return;
         };
-        let address = Address { core: self.index, lane: lane.key };
+        let (core, address) = (self.index, Address { core: self.index, lane: lane.key });
         let Connecting { permit, entry, data, fence, .. } = connecting;
         let from = lane.connection;
+        if !self.shared.seats.admit(core, self.shared.lingering() as usize) {
+            return self.refuse(lane, permit, &data, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
+        }
         match self.shared.connect((&entry, &data), from, (address, &lane.busy), fence, self.now) {
             Ok((connected, fence)) => {
                 log::info!(
@@ -70,9 +73,20 @@ impl Core {
                     counters: connected.counters,
                     fence,
                 });
+                lane.has_seat = true;
+                if let Some(arrival) = lane.newcomer.take() {
+                    self.shared.newcomers.leave(lane.peer().ip(), arrival);
+                }
                 self.complete(lane, permit, connected.completion);
+                if let Some(Err(error)) = lane.token.map(|token| self.keep_socket(token)) {
+                    log::warn!("{}: cannot be served: {error}", lane.peer());
+                    self.close(lane, "its socket does not take its options");
+                }
             }
-            Err(Refusal(completion)) => self.refuse(lane, permit, &data, completion),
+            Err(Refusal(completion)) => {
+                self.shared.seats.leave(core);
+                self.refuse(lane, permit, &data, completion);
+            }
         }
     }
 
@@ -97,7 +111,8 @@ impl Core {
     fn refuse(&mut self, lane: &mut Lane, permit: Permit, data: &[u8], completion: Completion) {
         let host =
             host_of(data).map_or(String::from("a host whose name is not valid"), |host| host.to_string());
-        log::warn!("{}: Connect of {host} refused: {}", lane.peer(), completion.status);
+        let why = format!("Connect of {host}: {}", completion.status);
+        self.shared.log_refusal(&self.counters, lane.peer(), &why);
         self.complete(lane, permit, completion);
         self.leave(lane, "its Connect was refused");
     }

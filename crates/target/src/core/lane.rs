@@ -16,6 +16,7 @@ use isolane_wire::SubmissionEntry;
 use super::job::Job;
 use super::waiting::Waiting;
 use crate::fence::Fence;
+use crate::newcomers::Arrival;
 use crate::shared::{Address, Busy};
 use crate::table::Key;
 
@@ -68,6 +69,10 @@ pub(crate) struct Lane {
     pub disconnected_at: Instant,
     /// Its association goes on without waiting for its commands.
     pub is_left_behind: bool,
+    /// Its place among the connections before Connect.
+    pub newcomer: Option<Arrival>,
+    /// Its queue was connected, and it has a seat.
+    pub has_seat: bool,
 }
 
 /// The end of a lane comes in steps.
@@ -151,6 +156,8 @@ impl Lane {
             is_disconnected: false,
             disconnected_at: now,
             is_left_behind: false,
+            newcomer: None,
+            has_seat: false,
         }
     }
 

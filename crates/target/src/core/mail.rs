@@ -27,6 +27,7 @@ impl Driver {
             Message::Adopt { socket, peer } => self.adopt(socket, peer),
             Message::Close { lane, reason } => self.on_named(lane, |core, lane| core.close(lane, reason)),
             Message::AsyncEvents { lane } => self.on_named(lane, |core, lane| core.answer_async_events(lane)),
+            Message::Displace { lane } => self.displace(lane),
             Message::See(unseen) => drop(unseen),
             Message::Shutdown { id, busy } => self.core.plan_shutdown(id, busy),
             Message::ReadHost { host, fence, reply_to } => self.begin_reading_host(*host, fence, reply_to),

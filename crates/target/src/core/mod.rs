@@ -110,6 +110,9 @@ pub(crate) struct Core {
     planned: Vec<Planned>,
     volume_log: VolumeLog,
     digest_log: LogLimit,
+    newcomer_log: LogLimit,
+    /// Those whose deadline this tick may still enforce.
+    newcomers_to_end: usize,
 }
 
 /// One core with its lanes.
@@ -183,6 +186,8 @@ impl Driver {
             flushed: Vec::new(),
             planned: Vec::new(),
             digest_log: LogLimit::default(),
+            newcomer_log: LogLimit::default(),
+            newcomers_to_end: 0,
         };
         let travel = parts.schedule.map(|interval| {
             travel::Travel::new(interval, core.reactor.mode(), core.shared.counters.len(), now)
@@ -230,7 +235,7 @@ impl Driver {
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = self.core.reactor.now();
         self.take_returned();
-        self.core.memory.measure(self.lanes.len());
+        self.core.memory.measure(self.core.shared.seats.taken(self.core.index));
         self.core.receive_bytes_max = self.fair_bytes(&events);
         for event in events.drain(..) {
             self.handle_event(event);

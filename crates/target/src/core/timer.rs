@@ -10,6 +10,7 @@ impl Driver {
             return;
         }
         self.next_tick = self.core.now + TICK;
+        self.core.newcomers_to_end = NEWCOMERS_PER_TICK;
         for key in self.lanes.keys().collect::<Vec<_>>() {
             if let Some(lane) = self.lanes.get_mut(key) {
                 self.core.check_deadlines(lane);
@@ -29,7 +30,7 @@ impl Core {
                 self.check_idle_memory(lane);
                 let is_due = lane.queue.poll_timeout().is_some_and(|deadline| self.now >= deadline);
                 // A stalled lane waits for our memory, not for its host.
-                if is_due && lane.stalled.is_none() {
+                if is_due && lane.stalled.is_none() && self.may_end(lane) {
                     lane.queue.handle_timeout(self.now);
                     self.act(lane, &[]);
                 }
@@ -41,6 +42,14 @@ impl Core {
         }
     }
 
+    /// Whether a lane's deadline is enforced now: newcomers that came together end over several ticks, so that
+    /// others need not wait for all of that.
+    fn may_end(&mut self, lane: &Lane) -> bool {
+        let is_now = lane.newcomer.is_none() || self.newcomers_to_end > 0;
+        self.newcomers_to_end -= usize::from(is_now && lane.newcomer.is_some());
+        is_now
+    }
+
     fn check_keep_alive(&mut self) {
         let now = self.now;
         self.shared.control(|port| {
@@ -50,3 +59,6 @@ impl Core {
         });
     }
 }
+
+/// Connections before Connect that one tick ends because their time is over.
+const NEWCOMERS_PER_TICK: usize = 256;

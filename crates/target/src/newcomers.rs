@@ -1,0 +1,166 @@
+//! Connections before Connect: all cores share one small budget for them, apart from that of connected queues.
+//!
+//! A connection counts as a newcomer from its acceptance to a successful Connect or its end, whatever it sends
+//! meanwhile. When the budget is used up, the next one takes the place of the oldest newcomer of the address
+//! that has the most, so an address that opens many displaces its own. Addresses are told apart as far as a
+//! peer cannot choose them at will: IPv6 by the first 64 bits.
+//!
+//! Invariant: no more newcomers are entered than the budget allows.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+
+use parking_lot::Mutex;
+
+use crate::shared::Address;
+
+/// The newcomers of all cores.
+#[derive(Debug)]
+pub(crate) struct Newcomers {
+    max: usize,
+    table: Mutex<Table>,
+}
+
+/// Names a newcomer; lower means older.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Arrival(u64);
+
+#[derive(Debug, Default)]
+struct Table {
+    arrivals: u64,
+    len: usize,
+    of_address: HashMap<IpAddr, BTreeMap<Arrival, Address>>,
+    /// One entry for each address: how many it has, its oldest, and which it is.
+    by_count: BTreeSet<(usize, Reverse<Arrival>, IpAddr)>,
+}
+
+impl Newcomers {
+    pub(crate) fn new(max: usize) -> Newcomers {
+        Newcomers { max: max.max(1), table: Mutex::default() }
+    }
+
+    /// The budget.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().len
+    }
+
+    /// Enters a connection; returns the one that has to be closed for it, which is entered no longer.
+    pub(crate) fn enter(&self, from: IpAddr, lane: Address) -> (Arrival, Option<Address>) {
+        let mut table = self.table.lock();
+        let displaced = if table.len < self.max { None } else { table.displace() };
+        table.arrivals += 1;
+        let arrival = Arrival(table.arrivals);
+        table.change(network(from), |lanes| _ = lanes.insert(arrival, lane));
+        (arrival, displaced)
+    }
+
+    /// A newcomer has connected its queue, or has ended. One that was displaced is not there any more.
+    pub(crate) fn leave(&self, from: IpAddr, arrival: Arrival) {
+        self.table.lock().change(network(from), |lanes| _ = lanes.remove(&arrival));
+    }
+}
+
+impl Table {
+    fn displace(&mut self) -> Option<Address> {
+        let (_, Reverse(oldest), address) = *self.by_count.last()?;
+        let mut displaced = None;
+        self.change(address, |lanes| displaced = lanes.remove(&oldest));
+        displaced
+    }
+
+    /// Changes the newcomers of an address, and what is counted of them.
+    fn change(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<Arrival, Address>)) {
+        let lanes = self.of_address.entry(address).or_default();
+        let rank = |lanes: &BTreeMap<Arrival, Address>| {
+            lanes.first_key_value().map(|(oldest, _)| (lanes.len(), Reverse(*oldest), address))
+        };
+        let (before, len_before) = (rank(lanes), lanes.len());
+        change(lanes);
+        let (after, len_after) = (rank(lanes), lanes.len());
+        self.len = self.len - len_before + len_after;
+        if let Some(before) = before {
+            self.by_count.remove(&before);
+        }
+        match after {
+            Some(after) => _ = self.by_count.insert(after),
+            None => _ = self.of_address.remove(&address),
+        }
+    }
+}
+
+/// As much of an address as a peer cannot choose at will.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table as Keys;
+
+    fn lanes(count: usize) -> Vec<Address> {
+        let mut keys = Keys::default();
+        (0..count).map(|_| Address { core: 0, lane: keys.insert(()) }).collect()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn displaces_the_oldest_of_the_address_with_the_most() {
+        let (newcomers, lanes) = (Newcomers::new(4), lanes(7));
+        let (one, many) = (ip("192.0.2.1"), ip("192.0.2.2"));
+        let enter = |from, at: usize| newcomers.enter(from, lanes[at]).1;
+        assert_eq!(enter(one, 0), None);
+        assert!([1, 2, 3].map(|at| enter(many, at)).iter().all(Option::is_none));
+        assert_eq!(enter(many, 4), Some(lanes[1]));
+        assert_eq!(enter(one, 5), Some(lanes[2]));
+        assert_eq!(enter(ip("192.0.2.3"), 6), Some(lanes[0]), "both have two, this is the oldest");
+        assert_eq!(newcomers.len(), 4);
+    }
+
+    #[test]
+    fn displaces_the_oldest_of_all_if_no_address_has_more() {
+        let (newcomers, lanes) = (Newcomers::new(3), lanes(4));
+        let addresses = ["192.0.2.9", "192.0.2.5", "192.0.2.7", "192.0.2.1"].map(ip);
+        let displaced: Vec<_> = (0..4).map(|at| newcomers.enter(addresses[at], lanes[at]).1).collect();
+        assert_eq!(displaced, [None, None, None, Some(lanes[0])]);
+    }
+
+    #[test]
+    fn makes_room_when_newcomers_leave_and_forgets_their_addresses() {
+        let (newcomers, lanes) = (Newcomers::new(2), lanes(5));
+        let from = ip("192.0.2.1");
+        let (first, _) = newcomers.enter(from, lanes[0]);
+        let (second, _) = newcomers.enter(from, lanes[1]);
+        newcomers.leave(from, first);
+        assert_eq!(newcomers.enter(from, lanes[2]).1, None);
+        let (last, displaced) = newcomers.enter(from, lanes[3]);
+        assert_eq!(displaced, Some(lanes[1]));
+        newcomers.leave(from, second);
+        assert_eq!(newcomers.len(), 2, "one that was displaced has left already");
+        newcomers.leave(from, last);
+        assert_eq!(newcomers.enter(from, lanes[4]).1, None);
+        let table = newcomers.table.lock();
+        assert_eq!((table.of_address.len(), table.by_count.len()), (1, 1));
+    }
+
+    #[test]
+    fn counts_ipv6_by_network_and_mapped_ipv4_as_ipv4() {
+        assert_eq!(network(ip("2001:db8:1:2:3::4")), network(ip("2001:db8:1:2:ffff::1")));
+        assert_ne!(network(ip("2001:db8:1:2::1")), network(ip("2001:db8:1:3::1")));
+        assert_eq!(network(ip("::ffff:192.0.2.1")), ip("192.0.2.1"));
+    }
+}

@@ -1,0 +1,166 @@
+//! Connections before Connect: many of them keep no host out, and take nothing from those that are connected.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Mutex;
+
+use common::*;
+use isolane_target::{Target, TargetConfig};
+use isolane_wire::fabrics::ConnectData;
+use isolane_wire::pdu::IcReq;
+use isolane_wire::{NqnField, Status};
+
+/// Keeps the target's warnings.
+struct Warnings(Mutex<Vec<String>>);
+
+static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
+
+impl log::Log for Warnings {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        println!("{:5} {}", record.level(), record.args());
+        if self.enabled(record.metadata()) {
+            self.0.lock().unwrap().push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn warnings(with: &str) -> usize {
+    WARNINGS.0.lock().unwrap().iter().filter(|line| line.contains(with)).count()
+}
+
+/// A target with little room, on two reactors, whose newcomers have all the time they want.
+fn small(newcomers_max: usize, connections_max: usize) -> (Target, SocketAddr) {
+    let _ = log::set_logger(&WARNINGS);
+    let config = TargetConfig { cores: one_core_twice(), handshake: 10 * PATIENCE, ..config(&["mem:1M"]) };
+    start(TargetConfig { newcomers_max, connections_max, ..config })
+}
+
+/// A connection from an address of this machine.
+fn dial_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::new(IpAddr::V4(Ipv4Addr::from(from)), 0).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn is_closed(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let received = (&*stream).read(&mut [0; 256]);
+    stream.set_nonblocking(false).unwrap();
+    received.map_or_else(|error| error.kind() != std::io::ErrorKind::WouldBlock, |count| count == 0)
+}
+
+#[test]
+fn admits_a_host_among_many_silent_connections() {
+    let (target, address) = small(8, 16);
+    let (_admin, mut good) = pair(address, 31);
+    let crowd: Vec<_> = (0..200).map(|_| dial_from([127, 0, 0, 2], address)).collect();
+    let (_new_admin, mut new) = pair(address, 31);
+    for queue in [&mut good, &mut new] {
+        assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
+    }
+    eventually("all were looked at", || target.counters().connections_total == 204);
+    // The new host's connections displace as many, if they come last.
+    eventually("no more are left than may be", || target.counters().connections_open <= 12);
+    let counters = target.counters();
+    assert!((6..=8).contains(&counters.connections_before_connect));
+    assert_eq!(counters.connections_refused, 200 - counters.connections_before_connect);
+    let refused = counters.connections_refused as usize;
+    let closed = || crowd.iter().filter(|socket| is_closed(socket)).count();
+    eventually("the others are closed", || closed() == refused);
+}
+
+#[test]
+fn closes_connections_of_the_address_with_the_most() {
+    let (target, address) = small(8, 16);
+    let oldest = dial_from([127, 0, 0, 3], address);
+    eventually("it is there", || target.counters().connections_before_connect == 1);
+    let crowd: Vec<_> = (0..50).map(|_| dial_from([127, 0, 0, 2], address)).collect();
+    eventually("all were looked at", || target.counters().connections_total == 51);
+    eventually("the crowd displaced its own", || target.counters().connections_refused == 43);
+    assert!(!is_closed(&oldest));
+    drop(crowd);
+}
+
+#[test]
+fn counts_a_connection_that_trickles_as_one_before_connect() {
+    let (target, address) = small(4, 16);
+    let request = IcReq::default().encode();
+    let mut trickling = dial_from([127, 0, 0, 2], address);
+    for byte in &request[..64] {
+        trickling.write_all(&[*byte]).unwrap();
+    }
+    let initialised = MockHost::initialised(address, IcReq::default());
+    eventually("both are there", || target.counters().connections_before_connect == 2);
+    let _crowd: Vec<_> = (0..40).map(|_| dial_from([127, 0, 0, 2], address)).collect();
+    eventually("it was displaced", || is_closed(&trickling));
+    assert!(!is_closed(&initialised.stream), "another address has more");
+}
+
+#[test]
+fn refuses_queues_beyond_the_limit_and_keeps_those_that_are_connected() {
+    let (target, address) = small(8, 3);
+    let (admin, mut good) = pair(address, 31);
+    let _second = admin.io_queue(2, 31);
+    let mut fourth = MockHost::initialised(address, IcReq::default());
+    assert_eq!(fourth.connect(3, admin.cntlid, NQN, HOST, 31).status, Status::CONNECT_CONTROLLER_BUSY);
+    assert_eq!(good.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
+    assert_eq!(target.counters().connections_refused, 1);
+    drop(good);
+    drop(fourth);
+    eventually("there is room", || target.counters().connections_open == 2);
+    drop(admin.io_queue(3, 31));
+}
+
+#[test]
+fn serves_a_host_without_a_name_and_warns_once_a_second() {
+    let (_target, address) = small(8, 64);
+    let data = ConnectData { hostnqn: NqnField::EMPTY, ..connect_data_of(NQN, HOST) }.encode();
+    let begun = std::time::Instant::now();
+    let hosts: Vec<_> = (0..20)
+        .map(|_| {
+            let mut host = MockHost::initialised(address, IcReq::default());
+            let entry = in_capsule(connect_entry(0, 31), &data);
+            assert_eq!(host.write(entry, &data).0.status, Status::SUCCESS);
+            host
+        })
+        .collect();
+    let lines = warnings("a host without a name (identifier 07070707070707070707070707070707)");
+    assert!((1..=begun.elapsed().as_secs() as usize + 1).contains(&lines), "{lines} lines");
+    drop(hosts);
+}
+
+#[test]
+fn names_the_host_that_is_not_allowed() {
+    let _ = log::set_logger(&WARNINGS);
+    let allowed = "nqn.2014-08.org.example:friend".parse().unwrap();
+    let (target, address) = start(TargetConfig { allowed_hosts: Some(vec![allowed]), ..config(&["mem:1M"]) });
+    let stranger = "nqn.2014-08.org.example:stranger";
+    let begun = std::time::Instant::now();
+    for _ in 0..20 {
+        let mut host = MockHost::initialised(address, IcReq::default());
+        let refused = host.connect(0, 0xffff, NQN, stranger, 31).status;
+        assert_eq!(refused.kind(), Status::CONNECT_INVALID_HOST);
+    }
+    let lines = warnings(stranger);
+    assert!((1..=begun.elapsed().as_secs() as usize + 1).contains(&lines), "{lines} lines");
+    assert_eq!(target.counters().connections_refused, 20);
+    let data = ConnectData { hostnqn: NqnField::EMPTY, ..connect_data_of(NQN, stranger) }.encode();
+    let mut unnamed = MockHost::initialised(address, IcReq::default());
+    let entry = in_capsule(connect_entry(0, 31), &data);
+    assert_eq!(unnamed.write(entry, &data).0.status.kind(), Status::CONNECT_INVALID_HOST);
+}
+
+fn connect_data_of(subnqn: &str, hostnqn: &str) -> ConnectData {
+    ConnectData::decode(connect_data(0xffff, subnqn, hostnqn)[..].try_into().unwrap())
+}
