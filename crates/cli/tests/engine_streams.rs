@@ -217,6 +217,34 @@ fn sockets_change_hands_while_the_engine_is_killed() {
 }
 
 /// A ring full of bytes, and a kernel that takes no more: the peer does not read.
+/// Each is asked for again, of whichever engine, and there once.
+#[test]
+fn streams_adopted_side_by_side_survive_engine_kills() {
+    let engine = Engine::start();
+    let session = engine.attach();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Acquire) {
+                engine.kill();
+                std::thread::sleep(Duration::from_millis(1010));
+            }
+        });
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(4) {
+            let (sockets, peers): (Vec<_>, Vec<_>) = (0..100).map(|_| mock::connection().unwrap()).unzip();
+            let adopted = StreamOptions::default().adopt_all(&session, sockets);
+            for (seed, (stream, peer)) in (0..).zip(adopted.into_iter().zip(peers)) {
+                let seen = reader(peer, seed);
+                let mut pattern = Pattern::new(seed);
+                pattern.write(&mut stream.unwrap(), 1000).unwrap();
+                assert_eq!(seen.join().unwrap(), 1000);
+            }
+        }
+        ended.store(true, Ordering::Release);
+    });
+}
+
 fn stream(engine: &Engine) -> (Stream, TcpStream) {
     let (socket, peer) = mock::connection().unwrap();
     (Stream::adopt(&engine.attach(), socket).unwrap(), peer)

@@ -30,6 +30,11 @@ impl Socket {
         Socket(Some(socket))
     }
 
+    /// To be closed by somebody else.
+    pub fn into_inner(mut self) -> OwnedFd {
+        self.0.take().expect("it is there until it is dropped")
+    }
+
     /// Has its last close wait no more.
     pub fn linger_no_more(&self) {
         if let Some(socket) = self.0.as_ref().filter(|socket| lingers(socket)) {

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::control::{Control, Door, Outfit};
 use crate::core::{Core, Mail, Notice};
 use crate::epoll::Epoll;
-use crate::store::{Deposit, Record, Store};
+use crate::store::{Deposit, Listener, Record, Store};
 use crate::volume::{Keeper, Volumes};
 use crate::watch::{self, Part, Stuck, Watch};
 use crate::{Config, EngineError};
@@ -79,6 +79,11 @@ impl Engine {
         }
         let cores = engine.cores.iter().map(|(sender, _)| sender.clone()).collect();
         let store: Arc<Store> = store.into();
+        let hears = notices.clone();
+        store.listen(Listener(Box::new(move |key, is_kept| {
+            // The control thread lives as long as the engine.
+            let _ = hears.send(Notice::Deposited { key, is_kept });
+        })));
         let keeper = Arc::clone(&store) as Arc<dyn Keeper>;
         let volumes = Volumes::new(config.mode, config.spin, Some(keeper), notes(&mut kept));
         let control = Control::new(

@@ -27,6 +27,8 @@ pub use wire::{Packet, Wire, WireError, remedy};
 
 /// What is spoken here. Both sides must speak the same.
 pub const VERSION: u32 = 4;
+/// Requests of a session that may wait for their answers at the same time.
+pub const ASKED_MAX: usize = 32;
 
 /// Bytes of the longest message.
 pub const BYTES_MAX: usize = 2048;

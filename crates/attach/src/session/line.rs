@@ -1,5 +1,6 @@
-//! The connection to the engine: one asks at a time, and a thread of its own receives.
+//! The connection to the engine: any thread asks, and one of its own receives.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -15,13 +16,11 @@ use rustix::net::{Shutdown, shutdown};
 use super::closing::{Closing, UNASKED};
 use super::{HELLO, Room, Watcher};
 use crate::AttachError;
-use crate::control::{Object, Open, Reply, Request, VERSION, Welcome, Wire, WireError};
+use crate::control::{ASKED_MAX, Object, Open, Reply, Request, VERSION, Welcome, Wire, WireError};
 
 /// The connection.
 pub(super) struct Line {
     wire: Wire,
-    /// Held by the one who asks, until the answer is there.
-    floor: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
     epoch: AtomicU64,
@@ -38,16 +37,25 @@ pub(super) struct Line {
 #[derive(Default)]
 struct State {
     serial: u32,
-    asked: Option<Asked>,
-    answer: Option<Reply>,
+    /// What is not answered, by serial number.
+    asked: BTreeMap<u32, Asked>,
+    answers: HashMap<u32, Reply>,
     /// Why it is over.
     over: Option<String>,
+}
+
+/// In two halves: a process that was itself stopped takes what has come meanwhile in the second.
+struct Waiting {
+    halves: u32,
+    /// The engine that is waited for.
+    epoch: u64,
 }
 
 /// What is to be asked again if the engine dies before it has answered.
 struct Asked {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
+    patience: Duration,
 }
 
 /// Says hello and waits for the answer, for so long.
@@ -109,7 +117,6 @@ impl Line {
     ) -> Result<Arc<Line>, AttachError> {
         let line = Arc::new(Line {
             wire,
-            floor: Mutex::new(()),
             state: Mutex::new(State { serial: FIRST, ..State::default() }),
             changed: Condvar::new(),
             epoch: AtomicU64::new(epoch),
@@ -134,18 +141,36 @@ impl Line {
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Reply, AttachError> {
+        let serial = self.begin(request, descriptors)?;
+        self.finish(what, serial)
+    }
+
+    /// Asks for something without waiting for the answer, unless too much is not answered yet. Returns the serial number
+    /// for [`Line::finish`].
+    pub fn begin(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<u32, AttachError> {
         self.check_process()?;
-        let _floor = self.floor.lock();
         let kept = descriptors.iter().map(|descriptor| descriptor.try_clone_to_owned());
         let kept = kept.collect::<Result<_, _>>();
         let kept = kept.map_err(|error| AttachError::system("cannot keep a descriptor", error))?;
         let mut state = self.state.lock();
-        state.serial = state.serial.checked_add(1).unwrap_or(FIRST);
-        let bytes = request.encode(state.serial);
+        let patience = self.patience(request);
+        let mut waiting = Waiting { halves: 0, epoch: self.epoch() };
+        // So few that to send them never waits: whoever waits holds the lock that the answers need.
+        while state.asked.len() >= ASKED_MAX {
+            self.wait(&mut state, patience, &mut waiting)?;
+        }
+        let serial = state.serial.checked_add(1).unwrap_or(FIRST);
+        state.serial = serial;
+        let bytes = request.encode(serial);
         // Under the lock: what is asked again after a restart must not come before.
         self.wire.send(&bytes, descriptors, true).map_err(|error| self.why_not(&state, error))?;
-        state.asked = Some(Asked { bytes, descriptors: kept });
-        match self.answer(state, self.patience(request))? {
+        state.asked.insert(serial, Asked { bytes, descriptors: kept, patience });
+        Ok(serial)
+    }
+
+    /// Waits for the answer to what was begun, which is anything but a refusal.
+    pub fn finish(&self, what: &'static str, serial: u32) -> Result<Reply, AttachError> {
+        match self.answer(serial)? {
             Reply::Refused(why) => Err(AttachError::Refused { what, why }),
             reply => Ok(reply),
         }
@@ -178,37 +203,47 @@ impl Line {
         while closing.has(id) && !self.has_ended.wait_until(&mut closing, until).timed_out() {}
     }
 
-    /// Waits for the answer. An engine that is stuck is replaced, and the next one asked again; if none answers, the
-    /// session is over, because the engine may have what was asked for or not.
-    fn answer(&self, mut state: MutexGuard<'_, State>, patience: Duration) -> Result<Reply, AttachError> {
-        // In two halves: a process that was itself stopped takes what has come meanwhile in the second.
-        let mut halves = 0;
-        let mut epoch = self.epoch();
+    fn answer(&self, serial: u32) -> Result<Reply, AttachError> {
+        let mut state = self.state.lock();
+        let patience = state.asked.get(&serial).map_or(self.patience, |asked| asked.patience);
+        let mut waiting = Waiting { halves: 0, epoch: self.epoch() };
         loop {
-            if let Some(reply) = state.answer.take() {
+            if let Some(reply) = state.answers.remove(&serial) {
                 return Ok(reply);
             }
-            if let Some(why) = &state.over {
-                return Err(AttachError::Over(why.clone()));
-            }
-            if !self.changed.wait_for(&mut state, patience / 2).timed_out() {
-                continue;
-            }
-            if epoch != self.epoch() {
-                (halves, epoch) = (0, self.epoch());
-                continue;
-            }
-            halves += 1;
-            if halves == 2 {
-                state.asked = None;
-                drop(state);
-                let why = format!(
-                    "the engine has not answered within {patience:?}, see whether its processes are stopped"
-                );
-                self.end(why.clone());
-                return Err(AttachError::Over(why));
-            }
+            self.wait(&mut state, patience, &mut waiting)?;
         }
+    }
+
+    /// Waits for any answer. An engine that is stuck is replaced, and the next one asked again; if none answers, the
+    /// session is over, because the engine may have what was asked for or not.
+    fn wait(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        patience: Duration,
+        waiting: &mut Waiting,
+    ) -> Result<(), AttachError> {
+        if let Some(why) = &state.over {
+            return Err(AttachError::Over(why.clone()));
+        }
+        if !self.changed.wait_for(state, patience / 2).timed_out() {
+            return Ok(());
+        }
+        if waiting.epoch != self.epoch() {
+            *waiting = Waiting { halves: 0, epoch: self.epoch() };
+            return Ok(());
+        }
+        waiting.halves += 1;
+        if waiting.halves < 2 {
+            return Ok(());
+        }
+        state.asked.clear();
+        let why =
+            format!("the engine has not answered within {patience:?}, see whether its processes are stopped");
+        // Before the thread that receives hears of the end.
+        state.over.get_or_insert_with(|| why.clone());
+        MutexGuard::unlocked(state, || self.end(why.clone()));
+        Err(AttachError::Over(why))
     }
 
     /// How long the engine may take to answer, its replacement included.
@@ -265,8 +300,8 @@ impl Line {
         }
         let mut state = self.state.lock();
         // Other answers are to what was asked twice.
-        if serial == state.serial && state.asked.take().is_some() {
-            state.answer = Some(reply);
+        if state.asked.remove(&serial).is_some() {
+            state.answers.insert(serial, reply);
             self.changed.notify_all();
         }
         Ok(())
@@ -275,7 +310,7 @@ impl Line {
     fn on_restarted(&self, epoch: u64) -> Result<(), String> {
         self.epoch.store(epoch, Ordering::Release);
         let state = self.state.lock();
-        if let Some(asked) = &state.asked {
+        for asked in state.asked.values() {
             let descriptors: Vec<_> = asked.descriptors.iter().map(AsFd::as_fd).collect();
             self.wire.send(&asked.bytes, &descriptors, true).map_err(|error| error.to_string())?;
         }

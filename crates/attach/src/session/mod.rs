@@ -200,6 +200,20 @@ impl Session {
         self.0.line.ask(what, request, descriptors)
     }
 
+    /// As [`Session::ask`], without waiting for the answer: [`Session::finish`] does.
+    pub(crate) fn begin(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<u32, AttachError> {
+        self.0.line.begin(request, descriptors)
+    }
+
+    /// The answer to what was begun under this serial number.
+    pub(crate) fn finish(&self, what: &'static str, serial: u32) -> Result<Reply, AttachError> {
+        self.0.line.finish(what, serial)
+    }
+
     /// The memory that is shared with the engine.
     pub fn memory(&self) -> &Memory {
         &self.0.memory

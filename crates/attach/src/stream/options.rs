@@ -66,6 +66,27 @@ impl StreamOptions {
         }
     }
 
+    /// Has the engine do the network processing of many connections: as [`StreamOptions::adopt`] of each, but without
+    /// waiting for one before the next is asked for. In the same order.
+    pub fn adopt_all(
+        self,
+        session: &Session,
+        sockets: impl IntoIterator<Item = TcpStream>,
+    ) -> Vec<Result<Stream, AdoptError>> {
+        let ask = |socket: TcpStream| match Tasks::of(session) {
+            Ok(tasks) => (self.begin(session, &socket, tasks.queue()), Some(tasks), socket),
+            Err(error) => (Err(error), None, socket),
+        };
+        let asked: Vec<_> = sockets.into_iter().map(ask).collect();
+        let finish = |(asked, tasks, socket): (Result<Asked, AttachError>, _, _)| match asked
+            .and_then(|asked| asked.finish(session))
+        {
+            Ok(opened) => Ok(self.stream(session, socket, tasks, opened)),
+            Err(error) => Err(AdoptError { error, socket }),
+        };
+        asked.into_iter().map(finish).collect()
+    }
+
     /// As [`StreamOptions::adopt`]; where that is not possible, for example because the session has as many streams as
     /// it may have, a stream that works on the socket itself ([`Stream::is_adopted`]).
     ///
@@ -114,6 +135,11 @@ impl StreamOptions {
 
     /// Has the engine open it.
     fn ask(self, session: &Session, socket: &TcpStream, queue: u32) -> Result<Opened, AttachError> {
+        self.begin(session, socket, queue)?.finish(session)
+    }
+
+    /// Asks the engine to open it.
+    fn begin(self, session: &Session, socket: &TcpStream, queue: u32) -> Result<Asked, AttachError> {
         // An engine drops who names one that there is not.
         let cores = session.cores().len();
         if let Some(core) = self.core.filter(|core| *core as usize >= cores) {
@@ -140,16 +166,8 @@ impl StreamOptions {
         let ends = ends(session.memory(), &place)?;
         let id = session.next_id();
         let open = Open { id, core: self.core, queue: Some(queue), object: Object::Stream(place) };
-        let reply = session.ask("a stream", &Request::Open(open), &[socket.as_fd()])?;
-        let opened = match &reply {
-            Reply::Opened { core, answer } if (*core as usize) < session.cores().len() => {
-                Origin::decode(answer).map(|origin| (*core, origin))
-            }
-            _ => None,
-        };
-        let answered = || AttachError::Over(format!("the engine has answered {reply:?}"));
-        let (core, origin) = opened.ok_or_else(answered)?;
-        Ok(Opened { id, core, origin, room: Some(room), ends })
+        let serial = session.begin(&Request::Open(open), &[socket.as_fd()])?;
+        Ok(Asked { serial, id, room, ends })
     }
 
     /// What was opened, to be used.
@@ -189,6 +207,31 @@ impl StreamOptions {
         let past_bytes = self.past_bytes;
         let write = WriteHalf { outgoing, shared, timeout: None, spin: self.spin, past_bytes };
         Stream { read, write }
+    }
+}
+
+/// What the engine was asked to open.
+struct Asked {
+    serial: u32,
+    id: u32,
+    room: Room,
+    ends: (Incoming, Outgoing, Arc<Block>),
+}
+
+impl Asked {
+    /// Waits until it is opened.
+    fn finish(self, session: &Session) -> Result<Opened, AttachError> {
+        let Asked { serial, id, room, ends } = self;
+        let reply = session.finish("a stream", serial)?;
+        let opened = match &reply {
+            Reply::Opened { core, answer } if (*core as usize) < session.cores().len() => {
+                Origin::decode(answer).map(|origin| (*core, origin))
+            }
+            _ => None,
+        };
+        let answered = || AttachError::Over(format!("the engine has answered {reply:?}"));
+        let (core, origin) = opened.ok_or_else(answered)?;
+        Ok(Opened { id, core, origin, room: Some(room), ends })
     }
 }
 

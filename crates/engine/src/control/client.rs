@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{End, Object, Open, Packet, Reply, Wire, WireError};
+use isolane_attach::control::{ASKED_MAX, End, Object, Open, Packet, Reply, Wire, WireError};
 use isolane_ring::Memory;
 
 use rustix::net::{Shutdown, shutdown};
@@ -23,9 +23,9 @@ pub(super) struct Client {
     pub is_talking: bool,
     /// It is among the talkers, once.
     pub is_in_line: bool,
-    /// The request that is not answered yet.
-    waiting: Option<u32>,
-    /// What it has not taken yet: at most an answer, and a notice for each of its objects and queues.
+    /// Requests that are not answered yet.
+    waiting: Vec<u32>,
+    /// What it has not taken yet: at most an answer to each of these, and a notice for each of its objects and queues.
     outbox: VecDeque<Vec<u8>>,
     pub stage: Stage,
 }
@@ -97,7 +97,7 @@ impl Client {
             wire: Some(wire),
             is_talking: false,
             is_in_line: false,
-            waiting: None,
+            waiting: Vec::new(),
             outbox: VecDeque::new(),
             stage: Stage::Stranger,
         }
@@ -121,12 +121,13 @@ impl Client {
 
     /// Whether it is not to be listened to: it is to be answered first, or takes no answers.
     pub fn is_waiting(&self) -> bool {
-        self.waiting.is_some() || !self.outbox.is_empty()
+        let closes = matches!(&self.stage, Stage::Attached(attached) if attached.closing.is_some());
+        closes || self.waiting.len() >= ASKED_MAX || !self.outbox.is_empty()
     }
 
     /// It waits for the answer to this request.
     pub fn wait(&mut self, serial: u32) {
-        self.waiting = Some(serial);
+        self.waiting.push(serial);
     }
 
     pub fn receive(&self) -> Result<Option<Packet>, WireError> {
@@ -135,7 +136,7 @@ impl Client {
 
     /// Answers what it waits for.
     pub fn answer(&mut self, serial: u32, reply: &Reply) -> Result<(), WireError> {
-        self.waiting = None;
+        self.waiting.retain(|waiting| *waiting != serial);
         self.say(serial, reply)
     }
 
@@ -160,7 +161,7 @@ impl Client {
 
     /// Tells it why it is dropped, if it listens.
     pub fn say_why(&mut self, why: &str) {
-        let serial = self.waiting.unwrap_or(1);
+        let serial = self.waiting.first().copied().unwrap_or(1);
         let _ = self.answer(serial, &Reply::Refused(why.to_owned()));
     }
 

@@ -1,7 +1,7 @@
 //! Who attaches, what they ask for, and what they may have.
 //!
 //! One thread, which sleeps unless somebody asks for something. It takes a message of each client in turn, and
-//! none of a client whose last request is not answered, so that a flood keeps only its sender waiting.
+//! none of a client that waits for as many answers as it may, so that a flood keeps only its sender waiting.
 //!
 //! Invariant: whatever a client sends concerns that client alone. What no client of ours would send drops its
 //! sender with one line in the log, which names it, or, after a few about the same user, a count; what exceeds a
@@ -39,7 +39,7 @@ use complaints::Complaints;
 pub(crate) use door::Door;
 use door::Peer;
 pub use door::listen;
-use request::NO_DESCRIPTORS;
+use request::{Due, NO_DESCRIPTORS};
 
 /// The control thread.
 pub(crate) struct Control {
@@ -64,6 +64,8 @@ pub(crate) struct Control {
     store: Arc<Store>,
     reserve: Reserve,
     complaints: Complaints,
+    /// What is granted once the supervisor keeps it, by the keys of its records.
+    deposits: BTreeMap<u64, Due>,
     /// Since when nobody has been attached.
     idle: Option<Instant>,
     watch: Part,
@@ -111,6 +113,7 @@ impl Control {
             store,
             reserve,
             complaints: Complaints::default(),
+            deposits: BTreeMap::new(),
             idle: None,
             watch,
         })
@@ -244,9 +247,17 @@ impl Control {
 
     fn next_moment(&self) -> Option<Instant> {
         let greeting = self.strangers.front().map(|(until, _)| *until);
+        let deposit = self.deposits.values().next().map(|due| due.until);
         let idle = self.idle.zip(self.config.idle_max).map(|(since, longest)| since + longest);
         let notes = self.volumes.next_look(Instant::now());
-        greeting.into_iter().chain(notes).chain(self.reopening).chain(idle).chain(self.complaints.due()).min()
+        greeting
+            .into_iter()
+            .chain(deposit)
+            .chain(notes)
+            .chain(self.reopening)
+            .chain(idle)
+            .chain(self.complaints.due())
+            .min()
     }
 
     fn on_time(&mut self, now: Instant) {
@@ -255,6 +266,7 @@ impl Control {
         }
         self.complaints.poll_counts(now).iter().for_each(|line| log::warn!("{line}"));
         self.volumes.expire(now);
+        self.expire_deposits(now);
         self.on_idle(now);
         while let Some((until, session)) = self.strangers.front().copied()
             && until <= now
@@ -359,6 +371,7 @@ impl Control {
         while let Some(notice) = self.notices.poll() {
             match notice {
                 Notice::Said { session, said } => self.on_said(session, said),
+                Notice::Deposited { key, is_kept } => self.on_deposited(key, is_kept),
                 // Asked for: whatever the level of the log is.
                 Notice::Show => eprint!("{}", self.overview()),
                 // It has woken the thread, which turns.

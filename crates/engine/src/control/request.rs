@@ -26,6 +26,15 @@ enum Progress {
     Later,
 }
 
+/// An object that is made once the supervisor keeps its record.
+pub(super) struct Due {
+    session: u32,
+    id: u32,
+    plan: Plan,
+    /// When it has taken too long.
+    pub until: Instant,
+}
+
 impl Control {
     /// A client has sent something.
     pub(super) fn on_packet(&mut self, session: u32, packet: Packet) {
@@ -276,28 +285,76 @@ impl Control {
         }
         let mut plan = plan::plan(&open, descriptor, &self.volumes, &self.config.cores)?;
         let core = open.core.or(plan.core).unwrap_or_else(|| self.next_core());
-        let key = match std::mem::take(&mut plan.left) {
-            left if left.is_nothing() => None,
+        let mut held = Held { open, core, key: None, answer: None, opening: Some(serial), ending: None };
+        match std::mem::take(&mut plan.left) {
+            left if left.is_nothing() => self.have(session, held, plan)?,
             Left { note, descriptors } => {
                 let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-                Some(self.deposit(session, core, Request::Open(open.clone()), note, &descriptors)?)
+                let request = Request::Open(held.open.clone());
+                let record = Record::Granted { session, core, request, note };
+                let key = self.store.deposit_later(&record, &descriptors)?;
+                let id = held.open.id;
+                held.key = Some(key);
+                self.memory(session)?.1.hold(held);
+                let until = Instant::now() + self.store.patience();
+                self.deposits.insert(key, Due { session, id, plan, until });
             }
-        };
-        self.have(
-            session,
-            Held { open, core, key, answer: None, opening: Some(serial), ending: None },
-            plan,
-        )?;
+        }
         Ok(Progress::Later)
+    }
+
+    /// The supervisor keeps what a client has asked for, or does not: now it may be had, or is refused.
+    pub(super) fn on_deposited(&mut self, key: u64, is_kept: bool) {
+        self.conclude_deposit(key, if is_kept { Ok(()) } else { Err(Unkept::NoDescriptors) });
+    }
+
+    /// Refuses what the supervisor has not answered in time. The oldest first: the keys of records grow.
+    pub(super) fn expire_deposits(&mut self, now: Instant) {
+        while let Some((key, due)) = self.deposits.first_key_value()
+            && due.until <= now
+        {
+            let key = *key;
+            let why = self.store.give_up(key);
+            self.conclude_deposit(key, Err(why));
+        }
+    }
+
+    fn conclude_deposit(&mut self, key: u64, outcome: Result<(), Unkept>) {
+        let Some(Due { session, id, plan, .. }) = self.deposits.remove(&key) else { return };
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        let (is_here, peer, name) = (client.is_here(), client.peer(), client.to_string());
+        let Some(attached) = client.attached() else { return };
+        // It may have been asked to end meanwhile, and then has.
+        let Some(core) = attached.objects.get(&id).filter(|held| held.key == Some(key)).map(|held| held.core)
+        else {
+            return;
+        };
+        if !is_here {
+            // Its core has never had it.
+            drop(client.take(id));
+            self.store.withdraw(key);
+            self.forget_if_empty(session);
+        } else if let Err(why) = outcome {
+            let why = why.to_string();
+            self.complain(peer, &format!("{name} is refused what it asks for: {why}"));
+            self.on_refused(session, id, why);
+        } else {
+            self.mail_open(session, core, id, plan);
+        }
     }
 
     /// Has a core make an object.
     pub(super) fn have(&mut self, session: u32, held: Held, plan: Plan) -> Result<(), Denied> {
-        let (memory, attached) = self.memory(session)?;
-        let (core, id, queue) = (held.core, held.open.id, held.open.queue);
-        attached.hold(held);
-        self.mail(core, Mail::Open { session, id, queue, memory, build: plan.build });
+        let (core, id) = (held.core, held.open.id);
+        self.memory(session)?.1.hold(held);
+        self.mail_open(session, core, id, plan);
         Ok(())
+    }
+
+    fn mail_open(&mut self, session: u32, core: u32, id: u32, plan: Plan) {
+        let Ok((memory, attached)) = self.memory(session) else { return };
+        let queue = attached.objects.get(&id).and_then(|held| held.open.queue);
+        self.mail(core, Mail::Open { session, id, queue, memory, build: plan.build });
     }
 
     /// Ends what a session has closed and what has not moved for long.

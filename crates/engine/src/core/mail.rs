@@ -35,6 +35,8 @@ pub(crate) enum Mail {
 pub(crate) enum Notice {
     /// From a core, about a session.
     Said { session: u32, said: Said },
+    /// The supervisor keeps a deposit for which nobody waits, or does not.
+    Deposited { key: u64, is_kept: bool },
     /// Print who is attached, and what they have.
     Show,
     /// Turn once, as [`Mail::Beat`].

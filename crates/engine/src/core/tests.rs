@@ -184,7 +184,7 @@ impl Fixture {
     fn said(&self) -> Option<(u32, Said)> {
         match self.notices.poll()? {
             Notice::Said { session, said } => Some((session, said)),
-            Notice::Show | Notice::Beat | Notice::Halt => None,
+            _ => None,
         }
     }
 

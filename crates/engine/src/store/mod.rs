@@ -12,9 +12,11 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,12 +38,25 @@ pub(crate) struct Store {
     changed: Condvar,
     /// How long a deposit may take.
     patience: Duration,
+    /// Hears of deposits for which nobody waits.
+    listener: OnceLock<Listener>,
+}
+
+/// Hears the key of a deposit, and whether it is kept.
+pub(crate) struct Listener(pub Box<dyn Fn(u64, bool) + Send + Sync>);
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Keys of records that a thread waits for, and whether the supervisor keeps them, once it has answered.
     awaited: Vec<(u64, Option<bool>)>,
+    /// Keys of records of which the listener is to hear.
+    later: HashSet<u64>,
     /// Messages that the link has not taken yet.
     unsent: VecDeque<ToSupervisor>,
     /// A deposit was not answered in time, and no answer has come since.
@@ -98,6 +113,7 @@ impl Store {
             state: Mutex::default(),
             changed: Condvar::new(),
             patience: PATIENCE,
+            listener: OnceLock::new(),
         }
     }
 
@@ -115,17 +131,8 @@ impl Store {
     pub fn deposit(&self, record: &Record, descriptors: &[BorrowedFd<'_>]) -> Result<u64, Unkept> {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(wire) = &self.wire else { return Ok(key) };
-        let message = ToSupervisor::Deposit { key, record: record.encode() };
         self.state.lock().awaited.push((key, None));
-        let sent = wire.send(&message.encode(), descriptors, true);
-        let outcome = match sent {
-            Ok(()) => self.wait_for(key),
-            Err(WireError::Closed) => {
-                self.on_over();
-                Err(Unkept::Gone(WireError::Closed))
-            }
-            Err(error) => Err(Unkept::Unsent(error)),
-        };
+        let outcome = self.send(wire, key, record, descriptors).and_then(|()| self.wait_for(key));
         self.state.lock().awaited.retain(|(awaited, _)| *awaited != key);
         outcome
     }
@@ -134,7 +141,7 @@ impl Store {
     fn wait_for(&self, key: u64) -> Result<u64, Unkept> {
         let mut state = self.state.lock();
         // A supervisor that did not answer the last one keeps nobody waiting for long.
-        let patience = if state.is_silent { PROBE.min(self.patience) } else { self.patience };
+        let patience = self.patience_of(&state);
         let until = Instant::now() + patience;
         loop {
             match state.awaited.iter().find(|(awaited, _)| *awaited == key) {
@@ -151,6 +158,72 @@ impl Store {
                 return Err(Unkept::Silent(patience));
             }
         }
+    }
+
+    fn patience_of(&self, state: &State) -> Duration {
+        if state.is_silent { PROBE.min(self.patience) } else { self.patience }
+    }
+
+    /// How long a deposit may take now.
+    pub fn patience(&self) -> Duration {
+        self.patience_of(&self.state.lock())
+    }
+
+    /// A deposit of which the listener was to hear takes too long: the supervisor may still keep it, and is to forget it
+    /// then.
+    pub fn give_up(&self, key: u64) -> Unkept {
+        let mut state = self.state.lock();
+        let patience = self.patience_of(&state);
+        state.is_silent = true;
+        state.later.remove(&key);
+        drop(state);
+        self.withdraw(key);
+        Unkept::Silent(patience)
+    }
+
+    /// Has a record kept, without waiting for that: the listener hears of it. Returns its key.
+    ///
+    /// # Errors
+    /// [`Unkept::Gone`], [`Unkept::Unsent`].
+    pub fn deposit_later(&self, record: &Record, descriptors: &[BorrowedFd<'_>]) -> Result<u64, Unkept> {
+        let key = self.next.fetch_add(1, Ordering::Relaxed);
+        match &self.wire {
+            Some(wire) => {
+                self.state.lock().later.insert(key);
+                self.send(wire, key, record, descriptors).inspect_err(|_| {
+                    self.state.lock().later.remove(&key);
+                })?;
+            }
+            None => self.tell_listener(key, true),
+        }
+        Ok(key)
+    }
+
+    fn send(
+        &self,
+        wire: &Wire,
+        key: u64,
+        record: &Record,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), Unkept> {
+        let message = ToSupervisor::Deposit { key, record: record.encode() };
+        wire.send(&message.encode(), descriptors, true).map_err(|error| match error {
+            WireError::Closed => {
+                self.on_over();
+                Unkept::Gone(error)
+            }
+            error => Unkept::Unsent(error),
+        })
+    }
+
+    /// Who hears of the deposits for which nobody waits; said once, before the first.
+    pub fn listen(&self, listener: Listener) {
+        let is_first = self.listener.set(listener).is_ok();
+        assert!(is_first, "a store has one listener");
+    }
+
+    fn tell_listener(&self, key: u64, is_kept: bool) {
+        self.listener.get().into_iter().for_each(|listener| listener.0(key, is_kept));
     }
 
     /// Has a record forgotten.
@@ -183,6 +256,10 @@ impl Store {
     pub fn on_deposited(&self, key: u64, is_kept: bool) {
         let mut state = self.state.lock();
         state.is_silent = false;
+        if state.later.remove(&key) {
+            drop(state);
+            return self.tell_listener(key, is_kept);
+        }
         // Nobody awaits a late answer.
         if let Some((_, answer)) = state.awaited.iter_mut().find(|(awaited, _)| *awaited == key) {
             *answer = Some(is_kept);

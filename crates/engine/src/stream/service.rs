@@ -14,6 +14,7 @@ use rustix::net::sockopt;
 use super::lost::Lost;
 use super::notices::Notices;
 use super::{Kept, Machine, Refusal, Stop};
+use crate::closer::Socket;
 use crate::service::{self, Built, Ending, Hostile, Looked, Place, Plan, Ready, Service, Turn};
 
 /// What it takes to adopt the socket: it is looked at, and nothing is changed until the plan is carried out. That
@@ -24,9 +25,12 @@ use crate::service::{self, Built, Ending, Hostile, Looked, Place, Plan, Ready, S
 pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, cores: &[usize]) -> Result<Plan, Refusal> {
     let kept = Kept::of(socket.as_fd(), place)?;
     let duplicate = socket.try_clone()?;
+    // If nobody builds it, the control thread does not close it either.
+    let socket = Socket::new(socket);
     let build = move |at: Place| {
         let notices = Notices::new(at.id, at.queue);
-        let machine = Machine::take_up(socket, &at.memory, kept).map_err(|stop| stop.to_string())?;
+        let machine =
+            Machine::take_up(socket.into_inner(), &at.memory, kept).map_err(|stop| stop.to_string())?;
         Ok(built(&kept, Stream::new(machine, notices, false)))
     };
     Ok(Plan {

@@ -260,3 +260,23 @@ fn tasks_wait_for_streams_past_the_limit() {
         stream = task.join().unwrap();
     }
 }
+
+#[test]
+fn many_streams_are_adopted_side_by_side_and_refused_one_by_one() {
+    const STREAMS: usize = 300;
+    let fixture = Fixture::of(|config| config.limits.streams = STREAMS as u32);
+    let session = fixture.attach();
+    let (sockets, peers): (Vec<_>, Vec<_>) = (0..STREAMS + 3).map(|_| mock::connection().unwrap()).unzip();
+    let adopted = StreamOptions::default().adopt_all(&session, sockets);
+    for (index, (stream, mut peer)) in adopted.into_iter().zip(peers).enumerate() {
+        match stream {
+            Ok(mut stream) if index < STREAMS => exchange(&mut stream, &mut peer, index as u64),
+            Err(error) if index >= STREAMS => {
+                assert!(error.to_string().contains("limit"), "{error}");
+                (&error.socket).write_all(b"it is its own").unwrap();
+                peer.read_exact(&mut [0; 13]).unwrap();
+            }
+            other => panic!("{index}: {other:?}"),
+        }
+    }
+}
