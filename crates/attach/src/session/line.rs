@@ -324,9 +324,10 @@ impl Line {
     }
 
     fn end(&self, why: String) {
-        self.hang_up();
-        self.is_over.store(true, Ordering::Release);
+        // Before the thread that receives finds the connection closed, and has no better reason.
         self.state.lock().over.get_or_insert(why);
+        self.is_over.store(true, Ordering::Release);
+        self.hang_up();
         self.changed.notify_all();
         let closing = self.closing.lock().end_all();
         self.has_ended.notify_all();
