@@ -17,6 +17,7 @@ mod documents {
     #[doc = include_str!("../README.md")]
     #[doc = include_str!("../../docs/ARCHITECTURE.md")]
     #[doc = include_str!("../../docs/DURABILITY.md")]
+    #[doc = include_str!("../../docs/INTEROP.md")]
     #[doc = include_str!("../../docs/ISOLATION.md")]
     #[doc = include_str!("../../docs/PERFORMANCE.md")]
     #[doc = include_str!("../../docs/TECHNIQUES.md")]
