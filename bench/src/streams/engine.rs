@@ -26,6 +26,7 @@ impl Engine {
         let program = Program::new(&options.isolane, None, folder.path());
         let program = program.args("--log-level warn engine --mode").arg(&options.engine_mode);
         let program = program.arg("--cores").arg(options.engine_core.to_string());
+        let program = if options.engine_lock { program.arg("--needless-lock") } else { program };
         let mut supervisor = program.arg("--socket").arg(&path).start()?;
         supervisor.wait_for(START_LIMIT, |said| said.contains("listening on ").then_some(()))?;
         // One that the session starts by itself would not be the one that is measured.

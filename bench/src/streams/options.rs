@@ -35,6 +35,12 @@ pub struct Options {
     /// Take a lock that nobody else wants for every message
     #[arg(long)]
     pub lock: bool,
+    /// Have the engine take a lock that nobody else wants at each look at a stream
+    #[arg(long)]
+    pub engine_lock: bool,
+    /// Connections that the application transmits on in turn; other work has one
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub connections: u16,
     /// The program whose `engine` is started
     #[arg(long, default_value = "isolane")]
     pub isolane: PathBuf,

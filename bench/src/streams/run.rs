@@ -26,6 +26,12 @@ pub struct Report {
     pub size: u32,
     /// Whether a needless lock was taken for each message.
     pub lock: bool,
+    /// Whether the engine took one at each look at a stream.
+    #[serde(default)]
+    pub engine_lock: bool,
+    /// Connections that were transmitted on in turn.
+    #[serde(default = "one")]
+    pub connections: u16,
     /// Messages a second; read in parts, they count by their bytes.
     pub messages_per_s: f64,
     /// Payload a second, in 10⁶ bytes.
@@ -40,6 +46,10 @@ pub struct Report {
     pub round_trip_us: Option<[f64; 3]>,
     /// Speed of a thread that computes on the application's core, of what it has there alone.
     pub compute_share: Option<f64>,
+}
+
+fn one() -> u16 {
+    1
 }
 
 /// Measures, on a thread of its own: what that is pinned to does not stay with the caller.
@@ -63,10 +73,15 @@ fn run_pinned(options: &Options) -> io::Result<Report> {
         _ => None,
     };
     let size = options.size as usize;
-    let (socket, peer) = peer::start(options.work, size, options.peer_core)?;
+    if options.connections > 1 && options.work != Work::Transmit {
+        let why = "several connections are only for transmitting; use --work transmit, or --connections 1";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let (sockets, peer) = peer::start(options.work, size, options.peer_core, options.connections)?;
     pin(options.app_core)?;
-    let way = Way::new(options.work, options.via, socket, engine.as_ref().map(Engine::session))?;
-    let mut app = App::new(way, size, options.lock);
+    let session = engine.as_ref().map(Engine::session);
+    let ways = sockets.into_iter().map(|socket| Way::new(options.work, options.via, socket, session));
+    let mut app = App::new(ways.collect::<io::Result<_>>()?, size, options.lock);
     let computing = alone.map(|_| Computing::start(options.app_core)).transpose()?;
     app.work(options.work, time / 10)?;
     app.round_trips_ns.reset();
@@ -89,6 +104,8 @@ fn run_pinned(options: &Options) -> io::Result<Report> {
         via: options.via,
         size: options.size,
         lock: options.lock,
+        engine_lock: options.engine_lock,
+        connections: options.connections,
         messages_per_s: messages / elapsed,
         mb_per_s: bytes as f64 / elapsed / 1e6,
         app_ns: each(before.0, after.0),

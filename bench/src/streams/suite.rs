@@ -18,6 +18,9 @@ pub struct Suite {
     pub seconds: f64,
     /// The samples of each case, in their order.
     pub cases: Vec<Vec<Report>>,
+    /// Those of an engine without a needless lock and with one, for each number of connections.
+    #[serde(default)]
+    pub engine_locks: Vec<[Vec<Report>; 2]>,
 }
 
 /// What to measure all cases with.
@@ -39,17 +42,21 @@ pub struct SuiteOptions {
 /// # Errors
 /// As [`run`].
 pub fn measure(options: &SuiteOptions, about: String) -> io::Result<Suite> {
-    let cases = cases(options);
-    let mut suite = Suite { about, seconds: options.seconds, cases: vec![Vec::new(); cases.len()] };
+    let (mut all, locks) = (cases(options), lock_cases(options));
+    let (cases, engine_locks) = (vec![Vec::new(); all.len()], vec![Default::default(); locks.len()]);
+    let mut suite = Suite { about, seconds: options.seconds, cases, engine_locks };
+    all.extend(locks.into_iter().flatten());
     for round in 1..=options.samples {
-        for (case, samples) in cases.iter().zip(&mut suite.cases) {
+        let kept = suite.cases.iter_mut().chain(suite.engine_locks.iter_mut().flatten());
+        for (case, samples) in all.iter().zip(kept) {
             let report = run(case)?;
             eprintln!(
-                "{round}/{} {:?} {:?} {} B: {:.1} MB/s, {:.0} ns, {:.0} ns in all",
+                "{round}/{} {:?} {:?} {} B, {} connections: {:.1} MB/s, {:.0} ns, {:.0} ns in all",
                 options.samples,
                 case.work,
                 case.via,
                 case.size,
+                case.connections,
                 report.mb_per_s,
                 report.app_ns,
                 report.total_ns
@@ -79,18 +86,7 @@ impl Suite {
 }
 
 fn cases(options: &SuiteOptions) -> Vec<Options> {
-    let case = |work, via, size, lock| Options {
-        work,
-        via,
-        size,
-        seconds: options.seconds,
-        app_core: 0,
-        peer_core: 1,
-        engine_core: 1,
-        engine_mode: "adaptive".to_owned(),
-        lock,
-        isolane: options.isolane.clone(),
-    };
+    let case = |work, via, size, lock| Options { work, via, size, lock, ..plain(options) };
     let mut cases = Vec::new();
     for work in [Work::Transmit, Work::Receive] {
         for size in SIZES {
@@ -107,6 +103,30 @@ fn cases(options: &SuiteOptions) -> Vec<Options> {
     cases
 }
 
+/// An engine without a needless lock and with one, one after the other.
+fn lock_cases(options: &SuiteOptions) -> Vec<[Options; 2]> {
+    let case = |connections, engine_lock| Options { connections, engine_lock, ..plain(options) };
+    CONNECTIONS.map(|connections| [false, true].map(|engine_lock| case(connections, engine_lock))).into()
+}
+
+fn plain(options: &SuiteOptions) -> Options {
+    Options {
+        work: Work::Transmit,
+        via: Via::Engine,
+        size: SIZES[0],
+        seconds: options.seconds,
+        app_core: 0,
+        peer_core: 1,
+        engine_core: 1,
+        engine_mode: "adaptive".to_owned(),
+        lock: false,
+        engine_lock: false,
+        connections: 1,
+        isolane: options.isolane.clone(),
+    }
+}
+
 /// Native programs that combine messages.
 pub const COMBINING: [Via; 3] = [Via::Buffered, Via::Nagle, Via::More];
 const SIZES: [u32; 6] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
+const CONNECTIONS: [u16; 8] = [1, 2, 4, 8, 16, 32, 64, 128];

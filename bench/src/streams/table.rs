@@ -15,6 +15,7 @@ pub fn tables(suite: &Suite) -> String {
     }
     combining(suite, &mut text);
     others(suite, &mut text);
+    engine_locks(suite, &mut text);
     text
 }
 
@@ -113,6 +114,32 @@ fn others(suite: &Suite, text: &mut String) {
     }
 }
 
+/// A needless lock in the engine, at each look at a stream, beside the same without.
+fn engine_locks(suite: &Suite, text: &mut String) {
+    if suite.engine_locks.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n| Transmit, 64 B, lock in the engine: connections | MB/s: without, with | ratio | engine ns a message: without, with | ratio | all ns a message: without, with | ratio |\n\
+         |---|---|---|---|---|---|---|"
+    );
+    for [without, with] in &suite.engine_locks {
+        let column = |of: fn(&Report) -> f64| {
+            let (ratio, without, with) = (ratio(with, without, of), median(without, of), median(with, of));
+            format!("{without:.1}, {with:.1} | {:.2} ({:.2}–{:.2})", ratio.median, ratio.min, ratio.max)
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} |",
+            without.first().map_or(0, |report| report.connections),
+            column(|report| report.mb_per_s),
+            column(|report| report.engine_ns),
+            column(|report| report.total_ns),
+        );
+    }
+}
+
 fn is(case: &[Report], work: Work, via: Via) -> bool {
     case.first().is_some_and(|report| report.work == work && report.via == via)
 }
@@ -148,6 +175,8 @@ mod tests {
             via,
             size: 64,
             lock: false,
+            engine_lock: false,
+            connections: 1,
             messages_per_s: 1.0,
             mb_per_s,
             app_ns: 100.0 / mb_per_s,
@@ -162,7 +191,12 @@ mod tests {
     fn ratios_are_of_the_same_round() {
         let native = vec![report(Via::Native, 1.0), report(Via::Native, 10.0), report(Via::Native, 2.0)];
         let engine = vec![report(Via::Engine, 4.0), report(Via::Engine, 40.0), report(Via::Engine, 6.0)];
-        let suite = Suite { about: "about".to_owned(), seconds: 1.0, cases: vec![native, engine] };
+        let suite = Suite {
+            about: "about".to_owned(),
+            seconds: 1.0,
+            cases: vec![native, engine],
+            engine_locks: Vec::new(),
+        };
         let text = tables(&suite);
         assert!(text.contains("| 64 B | 2.0, 6.0 | 4.00 (3.00–4.00) |"), "{text}");
     }
@@ -172,11 +206,23 @@ mod tests {
         let vias = [Via::Engine, Via::Buffered, Via::Nagle, Via::More];
         let cases =
             vias.iter().zip([8.0, 4.0, 2.0, 1.0]).map(|(via, rate)| vec![report(*via, rate)]).collect();
-        let suite = Suite { about: "about".to_owned(), seconds: 1.0, cases };
+        let suite = Suite { about: "about".to_owned(), seconds: 1.0, cases, engine_locks: Vec::new() };
         let text = tables(&suite);
         assert!(
             text.contains("| 64 B | 4.0, 2.0, 1.0 | 25, 50, 100 | 50, 100, 200 | 2.00, 4.00, 8.00 |"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn shows_locks_in_the_engine_by_connections() {
+        let with = |rates: [f64; 3], engine_lock| {
+            let of = |rate| Report { engine_lock, connections: 128, ..report(Via::Engine, rate) };
+            rates.map(of).to_vec()
+        };
+        let engine_locks = vec![[with([10.0, 20.0, 30.0], false), with([9.0, 16.0, 21.0], true)]];
+        let text =
+            tables(&Suite { about: "about".to_owned(), seconds: 1.0, cases: Vec::new(), engine_locks });
+        assert!(text.contains("| 128 | 20.0, 16.0 | 0.80 (0.70–0.90) |"), "{text}");
     }
 }

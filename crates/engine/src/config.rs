@@ -26,6 +26,8 @@ pub struct Config {
     pub idle_max: Option<Duration>,
     /// Who may attach beside the engine's own user and root.
     pub allowed_uids: Vec<u32>,
+    /// Take a lock that nobody else wants at each look at a stream. Only for measuring what such a lock costs.
+    pub needless_lock: bool,
 }
 
 impl Config {
@@ -40,6 +42,7 @@ impl Config {
             greeting: Duration::from_secs(5),
             idle_max: None,
             allowed_uids: Vec::new(),
+            needless_lock: false,
         }
     }
 

@@ -98,6 +98,9 @@ pub struct Args {
     /// Return once applications can attach; the log goes to a file beside the socket, PATH.log
     #[arg(long)]
     background: bool,
+    /// Take a needless lock at each look at a stream, to measure what it costs
+    #[arg(long, hide = true)]
+    needless_lock: bool,
     /// Leave the session of who has started it
     #[arg(long, hide = true)]
     detached: bool,
@@ -172,6 +175,7 @@ fn configure(args: &Args) -> Result<Config, Failure> {
     config.clients_max = args.clients_max as usize;
     config.allowed_uids = args.allow_uid.clone();
     config.idle_max = args.idle_max;
+    config.needless_lock = args.needless_lock;
     Ok(config)
 }
 

@@ -6,6 +6,7 @@ use isolane_attach::control::{Object, Open};
 
 use super::Denied;
 use super::request::{NO_DESCRIPTORS, short};
+use crate::Config;
 use crate::service::Plan;
 use crate::stream::{self, Refusal};
 use crate::volume::Volumes;
@@ -19,11 +20,11 @@ pub(super) fn plan(
     open: &Open,
     descriptor: Option<OwnedFd>,
     volumes: &Volumes,
-    cores: &[usize],
+    config: &Config,
 ) -> Result<Plan, Denied> {
     match (&open.object, descriptor) {
         (Object::Stream(place), Some(socket)) => {
-            stream::adopt(socket, *place, cores).map_err(|refusal| match refusal {
+            stream::adopt(socket, *place, config).map_err(|refusal| match refusal {
                 Refusal::System(error) => short(error),
                 refusal => Denied::Refused(refusal.to_string()),
             })
@@ -38,12 +39,17 @@ pub(super) fn plan(
 ///
 /// # Errors
 /// [`Denied`]: then its session is dropped.
-pub(super) fn resume(open: &Open, note: &[u8], descriptors: Vec<OwnedFd>) -> Result<Plan, Denied> {
+pub(super) fn resume(
+    open: &Open,
+    note: &[u8],
+    descriptors: Vec<OwnedFd>,
+    config: &Config,
+) -> Result<Plan, Denied> {
     match &open.object {
         Object::Stream(_) => {
             let socket = descriptors.into_iter().next();
             let missing = || format!("the engine has no descriptor left for it{NO_DESCRIPTORS}");
-            stream::resume(socket.ok_or_else(missing), note).map_err(Denied::Hostile)
+            stream::resume(socket.ok_or_else(missing), note, config).map_err(Denied::Hostile)
         }
         // Its application opens it anew.
         Object::Volume { .. } => Err(Denied::Hostile("nothing is kept of volumes".into())),

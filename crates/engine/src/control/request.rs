@@ -283,7 +283,7 @@ impl Control {
             }
             return Err(Denied::limit(what, count_max));
         }
-        let mut plan = plan::plan(&open, descriptor, &self.volumes, &self.config.cores)?;
+        let mut plan = plan::plan(&open, descriptor, &self.volumes, &self.config)?;
         let core = open.core.or(plan.core).unwrap_or_else(|| self.next_core());
         let mut held = Held { open, core, key: None, answer: None, opening: Some(serial), ending: None };
         match std::mem::take(&mut plan.left) {

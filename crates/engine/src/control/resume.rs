@@ -106,7 +106,7 @@ impl Control {
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), Denied> {
         let core = self.core(core)?;
-        let plan = plan::resume(&open, note, descriptors)?;
+        let plan = plan::resume(&open, note, descriptors, &self.config)?;
         self.have(
             session,
             Held { open, core, key: Some(key), answer: None, opening: None, ending: None },

@@ -9,11 +9,13 @@ use std::time::Instant;
 use isolane_attach::control::{End, StreamPlace};
 use isolane_attach::stream::Origin;
 use isolane_ring::Flag;
+use parking_lot::Mutex;
 use rustix::net::sockopt;
 
 use super::lost::Lost;
 use super::notices::Notices;
 use super::{Kept, Machine, Refusal, Stop};
+use crate::Config;
 use crate::closer::Socket;
 use crate::service::{self, Built, Ending, Hostile, Looked, Place, Plan, Ready, Service, Turn};
 
@@ -22,22 +24,23 @@ use crate::service::{self, Built, Ending, Hostile, Looked, Place, Plan, Ready, S
 ///
 /// # Errors
 /// [`Refusal`].
-pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, cores: &[usize]) -> Result<Plan, Refusal> {
+pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, config: &Config) -> Result<Plan, Refusal> {
     let kept = Kept::of(socket.as_fd(), place)?;
     let duplicate = socket.try_clone()?;
     // If nobody builds it, the control thread does not close it either.
     let socket = Socket::new(socket);
+    let locks = config.needless_lock;
     let build = move |at: Place| {
         let notices = Notices::new(at.id, at.queue);
         let machine =
             Machine::take_up(socket.into_inner(), &at.memory, kept).map_err(|stop| stop.to_string())?;
-        Ok(built(&kept, Stream::new(machine, notices, false)))
+        Ok(Stream::new(machine, notices, false).built(&kept, locks))
     };
     Ok(Plan {
         // Where its packets arrive.
         core: sockopt::socket_incoming_cpu(&duplicate)
             .ok()
-            .and_then(|arrives| cores.iter().position(|core| *core == arrives as usize))
+            .and_then(|arrives| config.cores.iter().position(|core| *core == arrives as usize))
             .map(|index| index as u32),
         build: Box::new(build),
         left: service::Left { note: kept.encode().to_vec(), descriptors: vec![duplicate] },
@@ -49,9 +52,9 @@ pub(crate) fn adopt(socket: OwnedFd, place: StreamPlace, cores: &[usize]) -> Res
 ///
 /// # Errors
 /// Why the note is none.
-pub(crate) fn resume(socket: Result<OwnedFd, String>, note: &[u8]) -> Result<Plan, String> {
+pub(crate) fn resume(socket: Result<OwnedFd, String>, note: &[u8], config: &Config) -> Result<Plan, String> {
     let note = note.try_into().map_err(|_| format!("its note has {} bytes", note.len()))?;
-    let kept = Kept::decode(note);
+    let (kept, locks) = (Kept::decode(note), config.needless_lock);
     let build = move |at: Place| {
         let (session, id) = (at.session, at.id);
         let notices = Notices::new(id, at.queue);
@@ -59,7 +62,7 @@ pub(crate) fn resume(socket: Result<OwnedFd, String>, note: &[u8]) -> Result<Pla
         let machine = socket
             .and_then(|socket| Machine::take_up(socket, &at.memory, kept).map_err(|stop| stop.to_string()));
         match machine {
-            Ok(machine) => Ok(built(&kept, Stream::new(machine, notices, true))),
+            Ok(machine) => Ok(Stream::new(machine, notices, true).built(&kept, locks)),
             Err(why) => {
                 log::warn!("session {session}: its stream {id} ends, for it cannot be taken up again: {why}");
                 let lost = Lost::new(&at.memory, &kept, why, notices, spare);
@@ -91,6 +94,13 @@ struct Stream {
 impl Stream {
     fn new(machine: Machine, notices: Notices, is_resumed: bool) -> Stream {
         Stream { machine, notices, is_resumed, hears_reads: true, is_broken: false, ending: None }
+    }
+
+    fn built(self, kept: &Kept, locks: bool) -> Built {
+        match locks {
+            false => built(kept, self),
+            true => built(kept, Locked { stream: self, lock: Mutex::new(()) }),
+        }
     }
 
     fn try_look(&mut self, now: Instant) -> Result<Looked, Stop> {
@@ -203,5 +213,52 @@ impl Service for Stream {
 
     fn deadline(&self) -> Option<Instant> {
         self.notices.deadline()
+    }
+}
+
+/// A stream behind a lock that nobody else wants ([`Config::needless_lock`]). It is a service of its own, so that
+/// without it nothing is asked at a look.
+struct Locked {
+    stream: Stream,
+    lock: Mutex<()>,
+}
+
+impl Service for Locked {
+    fn look(&mut self, turn: &Turn) -> Result<Looked, Hostile> {
+        let _guard = self.lock.lock();
+        self.stream.look(turn)
+    }
+
+    fn rest(&mut self, turn: &Turn) -> Result<Looked, Hostile> {
+        let _guard = self.lock.lock();
+        self.stream.rest(turn)
+    }
+
+    fn on_ready(&mut self, ready: Ready) {
+        self.stream.on_ready(ready);
+    }
+
+    fn on_unwatched(&mut self, why: &str) -> bool {
+        self.stream.on_unwatched(why)
+    }
+
+    fn relieve(&mut self, turn: &Turn) -> bool {
+        self.stream.relieve(turn)
+    }
+
+    fn on_end(&mut self, ending: Ending) {
+        self.stream.on_end(ending);
+    }
+
+    fn told(&self) -> &Flag {
+        self.stream.told()
+    }
+
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.source()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.stream.deadline()
     }
 }

@@ -12,6 +12,7 @@ use rustix::net::sockopt;
 
 use super::super::{adopt, resume};
 use super::rig::Rig;
+use crate::Config;
 use crate::service::{Build, Built, Ending, Hostile, Looked, Place, Service, Turn};
 
 /// A stream that no engine has, and the socket of one that is to have it.
@@ -45,7 +46,7 @@ fn a_socket_that_is_not_adopted_after_all_is_what_it_was() {
         StreamPlace { tx: nowhere, ..good },
     ] {
         let (rig, socket) = idle();
-        let plan = adopt(socket, place, &[]).unwrap();
+        let plan = adopt(socket, place, &Config::new(vec![])).unwrap();
         assert!(build(&rig, plan.build).is_err(), "{place:?}");
         is_untouched(&rig);
     }
@@ -54,7 +55,7 @@ fn a_socket_that_is_not_adopted_after_all_is_what_it_was() {
 #[test]
 fn a_socket_that_cannot_be_watched_is_what_it_was() {
     let (rig, socket) = idle();
-    let plan = adopt(socket, rig.kept.place, &[]).unwrap();
+    let plan = adopt(socket, rig.kept.place, &Config::new(vec![])).unwrap();
     let mut stream = build(&rig, plan.build).unwrap();
     assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), 0);
     assert!(!stream.on_unwatched("no room"));
@@ -76,17 +77,27 @@ fn break_off(rig: &mut Rig, stream: &mut Box<dyn Service>) {
 
 /// A stream as its core has it, and a rig whose engine it is.
 fn adopted() -> (Rig, Box<dyn Service>) {
+    adopted_by(&Config::new(vec![]))
+}
+
+fn adopted_by(config: &Config) -> (Rig, Box<dyn Service>) {
     let mut rig = Rig::new(4096, None);
     rig.engine = None;
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
-    let plan = resume(Ok(socket), &rig.kept.encode()).unwrap();
+    let plan = resume(Ok(socket), &rig.kept.encode(), config).unwrap();
     let stream = build(&rig, plan.build).unwrap();
     (rig, stream)
 }
 
 #[test]
 fn a_stream_that_cannot_go_on_is_given_back_at_the_byte_that_was_read_last() {
-    let (mut rig, mut stream) = adopted();
+    for needless_lock in [false, true] {
+        gives_back(&Config { needless_lock, ..Config::new(vec![]) });
+    }
+}
+
+fn gives_back(config: &Config) {
+    let (mut rig, mut stream) = adopted_by(config);
     rig.peer_write(100).unwrap();
     while rig.app_read(60).is_err() {
         look(&mut stream).unwrap();
@@ -137,7 +148,8 @@ fn a_stream_that_cannot_be_taken_up_again_is_there_to_say_so() {
         drop(stream);
         rig.scribble(at::RX_DISCARDED, 5);
         let socket = socket.map(|()| rig.socket.as_fd().try_clone_to_owned().unwrap());
-        let mut stream = build(&rig, resume(socket, &rig.kept.encode()).unwrap().build).unwrap();
+        let plan = resume(socket, &rig.kept.encode(), &Config::new(vec![])).unwrap();
+        let mut stream = build(&rig, plan.build).unwrap();
         for outcome in [rig.app_read(1), rig.app_write(1, false)] {
             assert_eq!(outcome.unwrap_err().kind(), ErrorKind::ConnectionAborted);
         }
