@@ -183,6 +183,11 @@ impl Place {
 }
 
 impl Announcement {
+    /// Length of the range.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.pieces.end - self.pieces.start) * PIECE_BYTES
+    }
+
     /// Turns into the claim once nobody else has any of the range; to be tried again in a later turn
     /// otherwise.
     pub(crate) fn into_claim(mut self) -> Result<Claim, Announcement> {

@@ -205,12 +205,16 @@ impl FileMachine {
 
     /// Does the next piece, whose range is announced.
     fn zero_announced(&self, zeroing: Zeroing, announcement: Announcement, pool: &mut Pool) -> Step {
+        let announced = announcement.bytes();
         match (announcement.into_claim(), zeroing.next(&self.abilities)) {
-            // What turned out to be impossible meanwhile is done in shorter steps.
-            (Ok(claim), Some(piece)) if piece.len >= LONG_BYTES => {
+            // What turned out to be impossible meanwhile is done in shorter steps, or skipped.
+            (Ok(claim), Some(piece)) if (LONG_BYTES..=announced).contains(&piece.len) => {
                 self.zero_piece(zeroing, piece, claim, pool)
             }
-            (Ok(_), _) => self.zero(zeroing, pool),
+            (Ok(claim), _) => {
+                drop(claim);
+                self.zero(zeroing, pool)
+            }
             (Err(announcement), _) => {
                 Step::Later(Request::Rest(Task(Work::Announced { zeroing, announcement })))
             }
@@ -220,7 +224,11 @@ impl FileMachine {
     fn zero_piece(&self, zeroing: Zeroing, piece: Piece, claim: Claim, pool: &mut Pool) -> Step {
         let operation = match piece.method {
             Method::Range(kind) => Operation::range(kind, piece.offset, piece.len),
-            Method::Write | Method::Skip => match zeroes(piece.len as usize, pool) {
+            Method::Skip => {
+                drop(claim);
+                return self.zero(zeroing, pool);
+            }
+            Method::Write => match zeroes(piece.len as usize, pool) {
                 Some(zeroes) => Operation::write(piece.offset, zeroes, 0, piece.len as usize, false),
                 None => return Step::Later(zeroing.into_request()),
             },

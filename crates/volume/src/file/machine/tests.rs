@@ -183,6 +183,30 @@ fn a_long_deallocate_ends_however_many_short_requests_there_are() {
 }
 
 #[test]
+fn a_skipped_hint_that_waited_for_its_range_writes_nothing() {
+    let geometry = Geometry { zeroes_after_deallocate: false, ..*machine(true).geometry() };
+    let machine =
+        FileMachine::new("device".to_owned(), geometry, Identity::random(), Abilities::device(), true);
+    let mut pool = Pool::new(1 << 12);
+    let deallocate = |lba| Request::Deallocate {
+        ranges: smallvec::smallvec![BlockRange { lba, blocks: 1024 }],
+        fua: false,
+    };
+    let read = machine.start(Request::Read { lba: 1024, blocks: 8 }, &mut pool);
+    let Step::Later(waiting) = machine.start(deallocate(1024), &mut pool) else { panic!("it must wait") };
+    // The device turns out to have neither of the two meanwhile.
+    let Step::Done(Ok(_)) = play(&machine, deallocate(0), &[|| failure(95), || failure(95)]) else {
+        panic!()
+    };
+    drop(read);
+    if let Step::File(operation, _) = machine.start(waiting, &mut pool) {
+        panic!("{operation:?}");
+    }
+    let write = Request::Write { lba: 1024, blocks: 8, data: Buffer::contiguous(4096), fua: false };
+    assert!(matches!(machine.start(write, &mut pool), Step::File(..)), "the range is not let go of");
+}
+
+#[test]
 fn of_two_overlapping_syncs_the_second_waits_because_only_one_would_hear_of_an_error() {
     let machine = machine(false);
     let mut pool = Pool::new(1);
