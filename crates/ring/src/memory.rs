@@ -25,6 +25,7 @@ use rustix::mm::{MapFlags, ProtFlags, munmap};
 use crate::PAGE_SIZE;
 use crate::bell::Flag;
 use crate::index::{Impossible, Words};
+use crate::process::process_id;
 use crate::sync::AtomicU64;
 
 /// Memory that another process maps, too.
@@ -459,6 +460,8 @@ struct Map {
     start: NonNull<u8>,
     /// Bytes mapped.
     bytes: usize,
+    /// The process that has mapped them.
+    process: u64,
 }
 
 // SAFETY: a range of addresses; the bytes behind it belong to nobody.
@@ -488,12 +491,16 @@ impl Map {
 
     fn from_kernel(start: *mut c_void, bytes: usize) -> io::Result<Map> {
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Map { start, bytes })
+        Ok(Map { start, bytes, process: process_id() })
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
+        // In a child it is not mapped, and what is at these addresses may be somebody else's.
+        if self.process != process_id() {
+            return;
+        }
         // SAFETY: mapped by us, and whatever refers to it holds it.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }

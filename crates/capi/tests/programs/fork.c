@@ -4,9 +4,10 @@
  *
  *     fork ENGINE-SOCKET
  */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,33 @@ static void echo(isolane_stream *stream, int far)
 	CHECK(isolane_stream_read(stream, bytes, 1) == 1 && bytes[0] == 'd');
 }
 
+/* Where the memory of the only session is mapped, which is not mapped in a child. */
+static char *memory_of_session(size_t *bytes)
+{
+	char line[4096];
+	unsigned long start = 0, end = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	CHECK(maps != NULL);
+	while (start == 0 && fgets(line, sizeof line, maps) != NULL)
+		if (strstr(line, "isolane-session") != NULL)
+			CHECK(sscanf(line, "%lx-%lx", &start, &end) == 2);
+	fclose(maps);
+	CHECK(start != 0);
+	*bytes = end - start;
+	return (char *)start;
+}
+
+/* Memory of the child's own may be where that of its parent's session is: to close the session leaves it alone. */
+static void reuse_addresses(isolane_session *inherited, char *start, size_t bytes)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+	CHECK(mmap(start, bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == start);
+	memset(start, 7, bytes);
+	isolane_session_close(inherited);
+	CHECK(start[0] == 7 && start[bytes - 1] == 7);
+	CHECK(munmap(start, bytes) == 0);
+}
+
 static void be_a_child(const char *engine, isolane_session *session, isolane_stream *stream)
 {
 	int far;
@@ -62,9 +90,14 @@ int main(int count, char **arguments)
 {
 	int far, status = -1;
 	pid_t child;
-	isolane_session *session;
+	char *memory;
+	size_t bytes;
+	isolane_session *session, *unused;
 	isolane_stream *stream;
 	CHECK(count == 2);
+	unused = isolane_session_open(arguments[1], 4 << 20, ISOLANE_DONT_START);
+	CHECK(unused != NULL);
+	memory = memory_of_session(&bytes);
 	session = isolane_session_open(arguments[1], 4 << 20, ISOLANE_DONT_START);
 	CHECK(session != NULL);
 	stream = isolane_stream_adopt(session, pair(&far), NULL);
@@ -72,13 +105,15 @@ int main(int count, char **arguments)
 	echo(stream, far);
 	CHECK((child = fork()) >= 0);
 	if (child == 0) {
+		reuse_addresses(unused, memory, bytes);
 		be_a_child(arguments[1], session, stream);
 		_exit(0);
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
-	CHECK(isolane_session_check(session) == 0);
+	CHECK(isolane_session_check(session) == 0 && isolane_session_check(unused) == 0);
 	echo(stream, far);
 	isolane_stream_close(stream);
 	isolane_session_close(session);
+	isolane_session_close(unused);
 	return 0;
 }
