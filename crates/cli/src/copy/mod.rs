@@ -73,6 +73,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options = args.host.options()?;
     let mut source = Source::open(&from, options.clone())?;
     let target = to.inspect(options.clone())?;
+    source.align_to(target.block_bytes.unwrap_or(1));
     let pad_to = target.block_bytes.filter(|_| args.pad).unwrap_or(1);
     check_sizes(&from, source.length().map(|length| length.next_multiple_of(pad_to)), &to, &target)?;
     let started = Instant::now();
@@ -154,9 +155,12 @@ fn check_sizes(from: &Side, length: Option<u64>, to: &Side, target: &SideInfo) -
 fn transfer(source: &mut Source, sink: &mut Sink, pad_to: u64, quiet: bool) -> Result<Fingerprint, Failure> {
     let mut progress = Progress::new("copying", source.length(), quiet);
     let mut fingerprint = Fingerprint::default();
-    while let Some(piece) = source.next()? {
-        // Only the last piece of a source is no multiple of a block.
-        let piece = piece.padded(pad_to);
+    let mut next = source.next()?;
+    while let Some(mut piece) = next {
+        next = source.next()?;
+        if next.is_none() {
+            piece = piece.padded(pad_to);
+        }
         fingerprint.add(&piece);
         let length = piece.length();
         sink.put(piece)?;
@@ -192,5 +196,37 @@ fn verify(
             format!("the first difference is in the {} bytes at offset {offset}", fingerprint::GRANULE_BYTES),
         )
         .remedy("do not trust this copy")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// A hole that is no multiple of the destination's block.
+    #[test]
+    fn pads_only_the_end_of_a_sparse_file() {
+        for block_bytes in [512, 4096, 16384, 65536] {
+            let folder = tempfile::tempdir().unwrap();
+            let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+            let file = fs::File::create(&from).unwrap();
+            for offset in [0, 8192, 36864, 200_000, 1_000_000] {
+                file.write_all_at(&[offset as u8 | 1; 4096], offset).unwrap();
+            }
+            file.set_len(1_500_001).unwrap();
+            let mut source = Source::open(&Side::File(from.clone()), Options::default()).unwrap();
+            source.align_to(block_bytes);
+            let to_side = Side::File(to.clone());
+            let info = to_side.inspect(Options::default()).unwrap();
+            let mut sink = Sink::open(&to_side, info, source.length()).unwrap();
+            let copied = transfer(&mut source, &mut sink, block_bytes, true).unwrap();
+            sink.finish(copied.length()).unwrap().unwrap().publish().unwrap();
+            let mut expected = fs::read(&from).unwrap();
+            expected.resize(1_500_001_usize.next_multiple_of(block_bytes as usize), 0);
+            assert!(fs::read(&to).unwrap() == expected, "blocks of {block_bytes} bytes");
+        }
     }
 }

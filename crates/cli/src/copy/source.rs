@@ -21,7 +21,7 @@ pub const PIECE_BYTES: u64 = 256 << 10;
 /// Pieces in flight towards a volume.
 pub const WINDOW: usize = 32;
 
-/// Holes begin and end at multiples of this, so that no piece splits a logical block.
+/// Holes begin and end at multiples of this, in bytes, or of the destination's block if that is larger.
 const HOLE_ALIGNMENT: u64 = 4096;
 
 /// The next part of a stream.
@@ -100,6 +100,13 @@ impl Source {
         }
     }
 
+    /// Makes every piece but the last consist of whole blocks of so many bytes, at most 64 KiB.
+    pub fn align_to(&mut self, block_bytes: u64) {
+        if let Source::File(file) = self {
+            file.hole_alignment = file.hole_alignment.max(block_bytes);
+        }
+    }
+
     /// Reads no more than the first `bytes`.
     pub fn limit(&mut self, bytes: u64) {
         match self {
@@ -141,7 +148,8 @@ impl PipeSource {
         let mut bytes = Vec::new();
         let wanted = PIECE_BYTES.min(self.left);
         self.input.as_mut().take(wanted).read_to_end(&mut bytes)?;
-        self.left -= bytes.len() as u64;
+        // The end of a terminal is none for the next read.
+        self.left = if bytes.len() as u64 == wanted { self.left - wanted } else { 0 };
         if bytes.is_empty() {
             return Ok(None);
         }
@@ -158,6 +166,8 @@ pub struct FileSource {
     offset: u64,
     length: u64,
     data_until: u64,
+    /// Holes begin and end at multiples of this, so that no piece splits a logical block.
+    hole_alignment: u64,
 }
 
 impl FileSource {
@@ -168,7 +178,8 @@ impl FileSource {
             return Err(Failure::new(what(), "it is a directory").remedy("name a file"));
         }
         let length = file.seek(SeekFrom::End(0)).map_err(|why| Failure::new(what(), why))?;
-        Ok(FileSource { file, name: path.display().to_string(), offset: 0, length, data_until: 0 })
+        let name = path.display().to_string();
+        Ok(FileSource { file, name, offset: 0, length, data_until: 0, hole_alignment: HOLE_ALIGNMENT })
     }
 
     fn next(&mut self) -> Result<Option<Piece>, Failure> {
@@ -192,8 +203,8 @@ impl FileSource {
 
     /// Bytes of hole at the current offset; finds the end of the data otherwise.
     fn find_data(&mut self) -> io::Result<u64> {
-        let data = match seek(&self.file, HoleSeek::Data(self.offset)) {
-            Ok(data) => (data - data % HOLE_ALIGNMENT).clamp(self.offset, self.length),
+        let found = match seek(&self.file, HoleSeek::Data(self.offset)) {
+            Ok(data) => data,
             Err(Errno::NXIO) => self.length,
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY) => {
                 self.data_until = self.length;
@@ -201,9 +212,13 @@ impl FileSource {
             }
             Err(error) => return Err(error.into()),
         };
+        let data = match found < self.length {
+            true => (found - found % self.hole_alignment).max(self.offset),
+            false => self.length,
+        };
         if data == self.offset {
-            let hole = seek(&self.file, HoleSeek::Hole(data))?;
-            self.data_until = hole.next_multiple_of(HOLE_ALIGNMENT).min(self.length);
+            let hole = seek(&self.file, HoleSeek::Hole(found))?;
+            self.data_until = hole.next_multiple_of(self.hole_alignment).min(self.length);
         }
         Ok(data - self.offset)
     }
