@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -15,7 +16,7 @@ use isolane_volume::{Request, VolumeError};
 use isolane_wire::log::Smart;
 use isolane_wire::pdu::IcReq;
 use isolane_wire::registers::{Cc, Csts};
-use isolane_wire::{Status, SubmissionEntry, admin, io};
+use isolane_wire::{Sgl, Status, SubmissionEntry, admin, io};
 
 /// A target whose namespace 1 hangs, and what lets it go on. Namespace 2 is a file.
 struct Place {
@@ -188,6 +189,73 @@ fn the_files_of_other_volumes_are_served_while_one_hangs() {
         expect_two_works(&mut admin.io_queue(9, 31));
         let _all = place.release();
     }
+}
+
+/// A target with one core and two files, of which namespace 1 puts off what `is_held` chooses for ever, and
+/// namespace 2 every other request.
+fn holding(dir: &Path, is_held: fn(&Request) -> bool) -> (Target, std::net::SocketAddr) {
+    let file = |name: &str| format!("{},size=1M", dir.join(name).display());
+    let hung = Filter::over(&file("hung"), move |request| match is_held(&request) {
+        true => Verdict::Later(request),
+        false => Verdict::Pass(request),
+    });
+    let count = AtomicUsize::new(0);
+    let busy = Filter::over(&file("busy"), move |request| match count.fetch_add(1, Ordering::SeqCst) % 2 {
+        0 => Verdict::Later(request),
+        _ => Verdict::Pass(request),
+    });
+    start(TargetConfig {
+        volumes: vec![(1, hung), (2, busy)],
+        stuck_after: PATIENCE,
+        queue_depth: 1024,
+        cores: one_core_twice()[..1].to_vec(),
+        ..config(&[])
+    })
+}
+
+#[test]
+fn retries_commands_of_one_volume_while_many_wait_for_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_target, address) = holding(dir.path(), |request| matches!(request, Request::Write { .. }));
+    let (_admin, mut queue) = pair(address, 1023);
+    for _ in 0..200 {
+        queue.send(in_capsule(write_entry(0, 1), &[1; 512]), &[1; 512]);
+    }
+    assert_eq!(queue.fetch(read_entry(8, 8), 4096).0.status, Status::SUCCESS, "the writes have arrived");
+
+    let other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
+    let mut admin = MockHost::admin_with(address, IcReq::default(), other);
+    let mut queues = [1, 2].map(|qid| admin.io_queue_with(qid, 31, IcReq::default(), other));
+    let entry = of_two(write_entry(8, 8));
+    let writes = queues.each_mut().map(|queue| queue.send(in_capsule(entry, &[9; 4096]), &[9; 4096]));
+    for (queue, cid) in queues.iter_mut().zip(writes) {
+        assert_eq!(queue.completion(cid).0.status, Status::SUCCESS);
+    }
+    let flushes = queues.each_mut().map(|queue| queue.send(io::flush(2), &[]));
+    for (queue, cid) in queues.iter_mut().zip(flushes) {
+        assert_eq!(queue.completion(cid).0.status, Status::SUCCESS);
+    }
+    shut_down(&mut admin);
+    assert!(!is_degraded(&mut admin), "a volume was not flushed");
+}
+
+/// A read waits with memory promised to it: that must not count as waiting for memory.
+#[test]
+fn serves_other_volumes_while_a_read_waits_for_its_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_target, address) = holding(dir.path(), |request| matches!(request, Request::Read { .. }));
+    let (admin, mut queue) = pair(address, 1023);
+    for _ in 0..100 {
+        queue.send(SubmissionEntry { sgl: Sgl::Transport { len: 4096 }, ..read_entry(8, 8) }, &[]);
+    }
+    assert_eq!(
+        queue.write(write_entry(8, 8), &[9; 4096]).0.status,
+        Status::SUCCESS,
+        "the reads have arrived"
+    );
+    let mut queue = admin.io_queue(2, 31);
+    expect_two_works(&mut queue);
+    assert_eq!(queue.push(of_two(write_entry(0, 64)), &[8; 32 << 10]).status, Status::SUCCESS);
 }
 
 fn shut_down(admin: &mut MockHost) {

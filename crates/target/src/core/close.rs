@@ -230,7 +230,8 @@ impl Driver {
 impl Core {
     /// Gives up the permits of queues that no longer exist.
     fn forfeit_all(&mut self) {
-        for waiting in self.waiting.drain(..).chain(self.fenced.drain(..)) {
+        let rows = [&mut self.waiting, &mut self.blocked, &mut self.fenced];
+        for waiting in rows.into_iter().flat_map(|row| row.drain(..)) {
             match waiting {
                 Waiting::Data { permit, .. } => permit.forfeit(),
                 Waiting::Start { job, .. } => job.permit.forfeit(),

@@ -158,7 +158,8 @@ impl Driver {
 impl Core {
     /// The changes of these lanes that have all of their data and have not ended.
     pub(super) fn unfinished_changes(&mut self, lanes: &HashSet<Key>) -> Vec<(usize, BlockRange, Arc<()>)> {
-        let waiting = self.waiting.iter_mut().chain(&mut self.fenced).filter_map(|waiting| match waiting {
+        let rows = [&mut self.waiting, &mut self.blocked, &mut self.fenced].into_iter().flatten();
+        let waiting = rows.filter_map(|waiting| match waiting {
             Waiting::Start { lane, job, .. } => Some((*lane, job)),
             Waiting::Data { .. } | Waiting::Flush { .. } => None,
         });

@@ -68,21 +68,32 @@ impl Memory {
 
     /// Counts `len` bytes as taken, if they may be. Whoever waits has the first right.
     pub(crate) fn claim(&mut self, len: usize) -> bool {
-        len == 0 || self.waiters[Size::of(len) as usize] == 0 && self.claim_for_waiting(len)
+        let may_claim = self.may_claim(len);
+        if may_claim {
+            self.take(len);
+        }
+        may_claim
     }
 
-    /// The same for a command whose turn it is among those that wait.
-    pub(crate) fn claim_for_waiting(&mut self, len: usize) -> bool {
+    /// Whether `len` bytes may be taken without passing a command that waits.
+    pub(crate) fn may_claim(&self, len: usize) -> bool {
+        len == 0 || self.waiters[Size::of(len) as usize] == 0 && self.has_room(len)
+    }
+
+    /// Whether `len` bytes are left in this turn.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
         let kept = if Size::of(len) == Size::Large { self.pool.pages_max() / SMALL_SHARE } else { 0 };
         let pages = pages_for(len);
+        pages + kept <= self.spare_pages && (pages <= self.ready_pages || self.fresh_pages > 0)
+    }
+
+    /// Counts `len` bytes as taken in this turn.
+    pub(crate) fn take(&mut self, len: usize) {
+        let pages = pages_for(len);
         let fresh = pages.saturating_sub(self.ready_pages);
-        let is_free = pages + kept <= self.spare_pages && (fresh == 0 || self.fresh_pages > 0);
-        if is_free {
-            self.spare_pages -= pages;
-            self.ready_pages -= pages - fresh;
-            self.fresh_pages = self.fresh_pages.saturating_sub(fresh);
-        }
-        is_free
+        self.spare_pages = self.spare_pages.saturating_sub(pages);
+        self.ready_pages -= pages - fresh;
+        self.fresh_pages = self.fresh_pages.saturating_sub(fresh);
     }
 
     /// Whether commands wait for memory.
@@ -97,13 +108,14 @@ impl Memory {
         permit: &Permit,
         len: usize,
     ) -> Option<Buffer> {
-        let is_spare = self.claim_for_waiting(len);
+        let is_spare = self.has_room(len);
         if !is_spare && (lane.reserve_slot.is_some() || pages_for(len) > RESERVE_PAGES) {
             return None;
         }
         let buffer = self.pool.buffer(len)?;
-        if !is_spare {
-            lane.reserve_slot = Some(permit.slot());
+        match is_spare {
+            true => self.take(len),
+            false => lane.reserve_slot = Some(permit.slot()),
         }
         Some(buffer)
     }

@@ -17,7 +17,7 @@
 //! | [`fence`] | the order between a host's new association and its older ones |
 //! | [`io`] | I/O commands: what they ask of which volume |
 //! | [`job`] | from a volume's start of a request to the answer |
-//! | [`waiting`] | commands that want memory, or blocks that another command works on |
+//! | [`waiting`] | commands that wait for memory or for their volume |
 //! | [`memory`] | who may take pages |
 //! | [`share`] | how many of them one lane may keep |
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
@@ -92,7 +92,10 @@ pub(crate) struct Core {
     spare_lent: Vec<Lent>,
     /// Operations that the reactor carries out, by the number it knows them by.
     files: Table<FileWork>,
+    /// Commands that wait for memory, in the order of asking.
     waiting: VecDeque<Waiting>,
+    /// Commands that wait for their volumes; those come first that a volume has begun.
+    blocked: VecDeque<Waiting>,
     /// Commands that wait for changes of older associations.
     fenced: VecDeque<Waiting>,
     /// Lanes with commands beyond their share of memory.
@@ -176,6 +179,7 @@ impl Driver {
             spare_lent: Vec::new(),
             files: Table::default(),
             waiting: VecDeque::new(),
+            blocked: VecDeque::new(),
             fenced: VecDeque::new(),
             limited: Vec::new(),
             dirty: Vec::new(),
@@ -256,8 +260,9 @@ impl Driver {
 
     /// Whether anything waits that no event brings on. Mostly not, and then a turn is short.
     fn has_more_to_see_to(&self) -> bool {
-        let Core { waiting, fenced, limited, stalled, planned, flushed, .. } = &self.core;
+        let Core { waiting, blocked, fenced, limited, stalled, planned, flushed, .. } = &self.core;
         !(waiting.is_empty()
+            && blocked.is_empty()
             && fenced.is_empty()
             && limited.is_empty()
             && stalled.is_empty()
@@ -268,6 +273,7 @@ impl Driver {
 
     fn see_to_more(&mut self) {
         self.retry_waiting();
+        self.retry_blocked();
         self.admit_limited();
         self.resume_stalled();
         self.read_hosts();
@@ -318,7 +324,7 @@ impl Driver {
         if !self.core.dirty.is_empty() || is_reading || !self.core.ended.is_empty() {
             return Some(now);
         }
-        if !self.core.waiting.is_empty() {
+        if !self.core.waiting.is_empty() || !self.core.blocked.is_empty() {
             return Some(now + RETRY);
         }
         let is_watching = !self.core.limited.is_empty()

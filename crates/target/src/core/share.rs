@@ -53,7 +53,7 @@ impl Core {
         let len = waiting.bytes_to_take();
         lane.claimed_bytes += len;
         if !self.memory.claim(len) {
-            return self.wait(waiting);
+            return self.wait_for_memory(waiting);
         }
         if let Some(waiting) = self.go_on(lane, waiting) {
             self.wait(waiting);

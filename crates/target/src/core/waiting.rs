@@ -1,9 +1,10 @@
 //! Commands that cannot go on now: no memory is left, or another command works on the same blocks.
 //!
-//! First come, first served: a command that waits for memory keeps later ones from taking it. Invariants: one
-//! turn tries a bounded number of them again, and all that their volumes have begun, for which others may
-//! wait; a command that waits for memory keeps none from its turn that
-//! needs none, which may hold just the memory that is waited for.
+//! They wait in two rows. Memory is served in the order of asking: a command that waits for it keeps later ones
+//! of its size from taking it. Commands that wait for their volumes are retried in rotation, because a volume
+//! that hangs may hold any number of them. Invariants: one turn retries a bounded number of each row, and all
+//! that their volumes have begun, for which others may wait; a command that waits for its volume keeps no
+//! memory from others.
 
 use std::collections::VecDeque;
 
@@ -65,33 +66,35 @@ impl Waiting {
 }
 
 impl Core {
-    /// Tries it again in a later turn.
+    /// Tries a command again in a later turn.
     pub(super) fn wait(&mut self, waiting: Waiting) {
+        if let Waiting::Data { .. } = waiting {
+            return self.wait_for_memory(waiting);
+        }
+        self.counters.deferred_commands.add(1);
+        match waiting.has_begun() {
+            true => self.blocked.push_front(waiting),
+            false => self.blocked.push_back(waiting),
+        }
+    }
+
+    /// Tries a command again when there is memory for it.
+    pub(super) fn wait_for_memory(&mut self, waiting: Waiting) {
         self.counters.deferred_commands.add(1);
         self.memory.begin_wait(waiting.bytes_to_take());
-        match waiting.has_begun() {
-            true => self.waiting.push_front(waiting),
-            false => self.waiting.push_back(waiting),
-        }
+        self.waiting.push_back(waiting);
     }
 
     /// Gives up everything that waits for a lane which has ended: it will not be started any more.
     pub(super) fn cancel_waiting(&mut self, lane: &mut Lane) {
-        let is_its = |waiting: &Waiting| waiting.lane() == Some(lane.key);
-        let (fenced, others): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.fenced).into_iter().partition(is_its);
-        self.fenced = others;
-        for waiting in std::mem::take(&mut lane.beyond_share).into_iter().flatten().chain(fenced) {
+        let beyond_share = std::mem::take(&mut lane.beyond_share).into_iter().flatten();
+        for waiting in beyond_share.chain(take_of(&mut self.fenced, lane.key)) {
             self.cancel(lane, waiting, false);
         }
-        if !self.waiting.iter().any(|waiting| waiting.lane() == Some(lane.key)) {
-            return;
+        for waiting in take_of(&mut self.blocked, lane.key) {
+            self.cancel(lane, waiting, true);
         }
-        let all = std::mem::take(&mut self.waiting);
-        let (ended, others): (VecDeque<_>, VecDeque<_>) =
-            all.into_iter().partition(|waiting| waiting.lane() == Some(lane.key));
-        self.waiting = others;
-        for waiting in ended {
+        for waiting in take_of(&mut self.waiting, lane.key) {
             self.memory.end_wait(waiting.bytes_to_take());
             self.cancel(lane, waiting, true);
         }
@@ -137,29 +140,39 @@ impl Core {
     }
 }
 
+/// Removes all that waits for one lane.
+fn take_of(row: &mut VecDeque<Waiting>, key: Key) -> VecDeque<Waiting> {
+    let is_its = |waiting: &Waiting| waiting.lane() == Some(key);
+    if !row.iter().any(is_its) {
+        return VecDeque::new();
+    }
+    let (its, others) = std::mem::take(row).into_iter().partition(is_its);
+    *row = others;
+    its
+}
+
 impl Driver {
-    /// Tries the first of those that wait again; those that still cannot go on keep their order.
+    /// Tries the first commands that wait for memory again; those that still cannot go on keep their order.
     pub(super) fn retry_waiting(&mut self) {
         let mut kept = VecDeque::new();
         let mut is_short = [false; 2];
         let mut retries_left = RETRIES_PER_TURN;
         for _ in 0..self.core.waiting.len() {
-            if retries_left == 0 {
+            if retries_left == 0 || is_short == [true; 2] {
                 break;
             }
             let Some(waiting) = self.core.waiting.pop_front() else { break };
             let len = waiting.bytes_to_take();
             let is_short = &mut is_short[Size::of(len) as usize];
-            if len > 0 && *is_short {
+            if *is_short || !self.core.memory.has_room(len) {
+                *is_short = true;
                 kept.push_back(waiting);
                 continue;
             }
-            retries_left -= usize::from(!waiting.has_begun());
+            retries_left -= 1;
             self.core.memory.end_wait(len);
             if let Some(waiting) = self.retry(waiting) {
-                *is_short |= len > 0;
-                self.core.memory.begin_wait(waiting.bytes_to_take());
-                kept.push_back(waiting);
+                self.core.wait(waiting);
             }
         }
         while let Some(waiting) = kept.pop_back() {
@@ -167,17 +180,47 @@ impl Driver {
         }
     }
 
-    /// Goes on with it; gives it back if it must wait longer.
+    /// Tries commands again that wait for their volumes: all that have begun, and in turn a bounded number of
+    /// the others, so that those of a volume that hangs delay no other.
+    pub(super) fn retry_blocked(&mut self) {
+        let (mut begun, mut tried) = (Vec::new(), VecDeque::new());
+        let mut retries_left = RETRIES_PER_TURN;
+        for _ in 0..self.core.blocked.len() {
+            // Those that have begun come first.
+            if retries_left == 0 {
+                break;
+            }
+            let Some(waiting) = self.core.blocked.pop_front() else { break };
+            retries_left -= usize::from(!waiting.has_begun());
+            if !self.core.memory.may_claim(waiting.bytes_to_take()) {
+                self.core.wait_for_memory(waiting);
+                continue;
+            }
+            match self.retry(waiting) {
+                Some(waiting) if waiting.has_begun() => begun.push(waiting),
+                Some(waiting) => tried.push_back(waiting),
+                None => {}
+            }
+        }
+        self.core.blocked.append(&mut tried);
+        while let Some(waiting) = begun.pop() {
+            self.core.blocked.push_front(waiting);
+        }
+    }
+
+    /// Goes on with it, and counts the memory that it takes; gives it back if it must wait longer.
     fn retry(&mut self, waiting: Waiting) -> Option<Waiting> {
         let Some(key) = waiting.lane() else { return self.core.retry_flush(waiting) };
         let Some(lane) = self.lanes.get_mut(key) else { unreachable!("{GONE}") };
-        if !self.core.memory.claim_for_waiting(waiting.bytes_to_take()) {
-            return Some(waiting);
+        let len = waiting.bytes_to_take();
+        let waiting = self.core.go_on(lane, waiting);
+        if waiting.is_none() {
+            self.core.memory.take(len);
         }
-        self.core.go_on(lane, waiting)
+        waiting
     }
 }
 
 const GONE: &str = "a lane went before its last command";
-/// How many of those that wait one turn tries.
+/// How many commands of each row one turn tries.
 const RETRIES_PER_TURN: usize = 64;

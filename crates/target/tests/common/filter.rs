@@ -1,5 +1,6 @@
 //! A volume that lets a test decide what becomes of every request.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -42,6 +43,10 @@ impl<F: Fn(Request) -> Verdict + Send + Sync> Volume for Filter<F> {
 
     fn name(&self) -> &str {
         "filter"
+    }
+
+    fn file(&self) -> Option<&Arc<File>> {
+        self.below.file()
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
