@@ -162,6 +162,14 @@ impl Client {
         }
     }
 
+    /// Why the client has given up for good; `None` unless [`Client::is_over`].
+    pub fn end_reason(&self) -> Option<&ConnectError> {
+        match &self.0 {
+            Way::Own(client) => client.end_reason(),
+            Way::Attached(client) => client.end_reason(),
+        }
+    }
+
     /// The lanes that requests of this client are spread over, by class.
     pub fn lanes(&self) -> Classes {
         match &self.0 {

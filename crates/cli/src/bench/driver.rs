@@ -175,6 +175,9 @@ impl<'a> Driver<'a> {
                 line.show(now, &self.streams[0].tally);
             }
         }
+        if let Some(reason) = self.client.end_reason() {
+            self.streams.iter_mut().for_each(|stream| stream.tally.blame(reason));
+        }
         if let Some(line) = line {
             line.clear();
         }
@@ -304,11 +307,11 @@ impl<'a> Driver<'a> {
 
     fn reject_failures(&self, what: &str) -> Result<(), Failure> {
         match self.streams[0].tally.first_error() {
-            None if self.client.is_over() => {
-                Err(Failure::new(format!("{what} failed"), "the volume is lost"))
-            }
-            None => Ok(()),
             Some(error) => Err(Failure::new(format!("{what} failed"), error)),
+            None => match self.client.end_reason() {
+                Some(reason) => Err(Failure::new(format!("{what} failed"), reason)),
+                None => Ok(()),
+            },
         }
     }
 

@@ -55,6 +55,13 @@ impl Tally {
         self.first_error.get_or_insert_with(|| why.to_string());
     }
 
+    /// Names `why` as the reason of what failed: the first failed operation may know less.
+    pub fn blame(&mut self, why: &dyn std::fmt::Display) {
+        if let Some(error) = &mut self.first_error {
+            *error = why.to_string();
+        }
+    }
+
     /// Adds what another thread counted.
     pub fn add(&mut self, other: &Tally) -> Result<(), Failure> {
         self.bytes += other.bytes;
@@ -108,6 +115,11 @@ impl Tallies {
     #[inline]
     pub fn of(&mut self, direction: Direction) -> &mut Tally {
         &mut self.0[usize::from(direction == Direction::Write)]
+    }
+
+    /// Names `why` as the reason of what failed, in both directions.
+    pub fn blame(&mut self, why: &dyn std::fmt::Display) {
+        self.0.iter_mut().for_each(|tally| tally.blame(why));
     }
 
     /// Adds what another thread counted.

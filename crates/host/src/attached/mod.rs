@@ -154,7 +154,14 @@ impl Client {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.link, Link::Closed(_))
+        self.end_reason().is_some()
+    }
+
+    pub(crate) fn end_reason(&self) -> Option<&ConnectError> {
+        match &self.link {
+            Link::Closed(error) => Some(error),
+            _ => None,
+        }
     }
 
     pub(crate) fn era(&self) -> Era {

@@ -237,7 +237,14 @@ impl Client {
 
     /// Whether the client has given up.
     pub fn is_over(&self) -> bool {
-        matches!(self.link, Link::Closed(_))
+        self.end_reason().is_some()
+    }
+
+    pub fn end_reason(&self) -> Option<&ConnectError> {
+        match &self.link {
+            Link::Closed(error) => Some(error),
+            _ => None,
+        }
     }
 
     /// The lanes that requests of this client are spread over, by class.
