@@ -2,8 +2,10 @@
 //! business.
 
 use isolane_memory::Buffer;
+use rustix::fs::fcntl_get_seals;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 
 /// What to do with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub enum Kind {
     },
     /// `fdatasync`; no buffer.
     Sync,
+    /// The size of a regular file; no buffer. Its result is the size in bytes.
+    Size,
     /// `fallocate(PUNCH_HOLE | KEEP_SIZE)`: the range reads as zeroes and takes no space.
     PunchHole,
     /// `fallocate(ZERO_RANGE | KEEP_SIZE)`: the range reads as zeroes and keeps its space.
@@ -59,6 +63,11 @@ impl Operation {
         Operation { kind: Kind::Sync, offset: 0, len: 0, buffer: None, buffer_offset: 0 }
     }
 
+    /// Asks for the size of a regular file.
+    pub fn size() -> Operation {
+        Operation { kind: Kind::Size, offset: 0, len: 0, buffer: None, buffer_offset: 0 }
+    }
+
     /// Does something to a range that moves no data.
     pub fn range(kind: Kind, offset: u64, len: u64) -> Operation {
         Operation { kind, offset, len, buffer: None, buffer_offset: 0 }
@@ -89,6 +98,15 @@ pub fn lock(file: &File, is_exclusive: bool) -> io::Result<bool> {
     crate::kernel::lock(file, is_exclusive)
 }
 
+/// Whether the kernel waits for the file with each operation, and somebody else may let it wait for ever: as on
+/// a network or user-space file system. Never waits itself: the kernel answers both questions out of its memory.
+pub fn may_hang(file: &File) -> bool {
+    let mut byte = [0];
+    let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT);
+    // Only files in memory have seals.
+    read == Err(Errno::OPNOTSUPP) && fcntl_get_seals(file).is_err()
+}
+
 /// An operation that may be given to the kernel: its range lies inside of its buffer, and nobody else reads
 /// what it overwrites.
 #[derive(Debug)]
@@ -106,7 +124,7 @@ impl Checked {
 
     /// Whether there is nothing to do.
     pub fn is_void(&self) -> bool {
-        self.0.len == 0 && self.0.kind != Kind::Sync
+        self.0.len == 0 && !matches!(self.0.kind, Kind::Sync | Kind::Size)
     }
 
     pub fn operation(&self) -> &Operation {
@@ -127,7 +145,8 @@ impl Checked {
 pub struct Finished {
     /// The caller's own number for it.
     pub token: u64,
-    /// Bytes moved, which may be fewer than asked for, or 0 for the kinds that move none.
+    /// Bytes moved, which may be fewer than asked for, or 0 for the kinds that move none; of
+    /// [`Kind::Size`] the size.
     pub result: io::Result<usize>,
     /// The operation, with its buffer.
     pub operation: Operation,
@@ -150,6 +169,16 @@ mod tests {
         let (one, other) = (open(), open());
         assert!(lock(&one, false).expect("an answer") && lock(&other, false).expect("an answer"));
         assert!(!lock(&open(), true).expect("an answer"));
+    }
+
+    #[test]
+    fn tells_files_that_never_keep_the_kernel_waiting_from_others() {
+        let in_memory = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        let in_memory = File::from(in_memory);
+        in_memory.set_len(4096).expect("its length");
+        assert!(!may_hang(&in_memory));
+        // Like FUSE and NFS, procfs has no reads that do not wait.
+        assert!(may_hang(&File::open("/proc/self/comm").expect("opened")));
     }
 
     #[test]

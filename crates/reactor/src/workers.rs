@@ -179,11 +179,16 @@ fn execute(file: &File, operation: &mut Operation) -> io::Result<usize> {
         Kind::Read => read(file, operation),
         Kind::Write { durable } => write(file, operation, durable),
         Kind::Sync => fdatasync(file).map(|()| 0).map_err(Errno::into),
+        Kind::Size => size(file),
         Kind::PunchHole => allocate(file, FallocateFlags::PUNCH_HOLE, offset, len),
         Kind::ZeroRange => allocate(file, FallocateFlags::ZERO_RANGE, offset, len),
         Kind::DeviceDiscard => kernel::discard(file, offset, len).map(|()| 0),
         Kind::DeviceZero => kernel::zero(file, offset, len).map(|()| 0),
     }
+}
+
+fn size(file: &File) -> io::Result<usize> {
+    usize::try_from(file.metadata()?.len()).map_err(|_| Errno::OVERFLOW.into())
 }
 
 fn allocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> io::Result<usize> {

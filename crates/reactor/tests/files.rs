@@ -51,6 +51,7 @@ fn what_is_written_is_read_back_in_contiguous_memory_and_in_pages() {
             assert_eq!(finished.result.expect("written"), 64 << 10);
         }
         assert_eq!(carry_out(&mut reactor, &file, Operation::sync()).result.expect("synced"), 0);
+        assert_eq!(carry_out(&mut reactor, &file, Operation::size()).result.expect("a size"), 68 << 10);
         let mut pool = Pool::new(64);
         for buffer in [Buffer::contiguous(64 << 10), pool.buffer(64 << 10).expect("pages")] {
             let finished =

@@ -5,12 +5,9 @@
 //! can do nothing else with, as on a network or user-space file system, does not go through the ring at all.
 
 use super::raw::Started;
-use crate::file::Checked;
-use rustix::fs::fstatfs;
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use crate::file::{self, Checked};
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::IoSliceMut;
 use std::sync::{Arc, Weak};
 
 #[derive(Debug, Default)]
@@ -38,7 +35,7 @@ impl Files {
     fn add(&mut self, file: &Arc<File>) -> usize {
         let entry = Entry {
             file: Arc::downgrade(file),
-            may_hang: may_hang(file),
+            may_hang: file::may_hang(file),
             in_flight: 0,
             later: VecDeque::new(),
         };
@@ -90,18 +87,8 @@ impl Entry {
     }
 }
 
-/// Whether the kernel waits for the file with each operation, and somebody else may let it wait for ever.
-fn may_hang(file: &File) -> bool {
-    let mut byte = [0];
-    let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT);
-    let is_in_memory = fstatfs(file).is_ok_and(|stat| stat.f_type == TMPFS_MAGIC);
-    read == Err(Errno::OPNOTSUPP) && !is_in_memory
-}
-
 /// Operations of one file in the ring at once.
 const FILE_MAX: usize = 512;
-/// `linux/magic.h`.
-const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 #[cfg(test)]
 mod tests {

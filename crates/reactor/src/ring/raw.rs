@@ -308,6 +308,7 @@ impl Flight {
                 self.describe_write(file, offset, flags.bits() as i32)
             }
             FileKind::Sync
+            | FileKind::Size
             | FileKind::PunchHole
             | FileKind::ZeroRange
             | FileKind::DeviceDiscard

@@ -44,6 +44,6 @@ fn bit(kind: Kind) -> u8 {
         Kind::ZeroRange => 2,
         Kind::DeviceZero => 4,
         Kind::DeviceDiscard => 8,
-        Kind::Read | Kind::Write { .. } | Kind::Sync => 0,
+        Kind::Read | Kind::Write { .. } | Kind::Sync | Kind::Size => 0,
     }
 }

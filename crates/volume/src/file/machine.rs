@@ -325,7 +325,9 @@ impl FileMachine {
                 error
             }
             Work::Zero { .. } => health::write_error(raw_os_error),
-            Work::Announced { .. } | Work::Promise { .. } => unreachable!("it has no operation"),
+            Work::Announced { .. } | Work::Promise { .. } | Work::Check { .. } => {
+                unreachable!("it has no operation of the machine")
+            }
         };
         give_up(error, operation, pool)
     }
@@ -411,7 +413,9 @@ impl Volume for FileMachine {
                 drop(turn);
                 step
             }
-            Work::Announced { .. } | Work::Promise { .. } => unreachable!("it has no operation"),
+            Work::Announced { .. } | Work::Promise { .. } | Work::Check { .. } => {
+                unreachable!("it has no operation of the machine")
+            }
         }
     }
 }

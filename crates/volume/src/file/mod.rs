@@ -8,6 +8,8 @@
 //! * A completed write may still be in a cache: that is told as a volatile write cache. With `fua`, or
 //!   `write-through`, a write completes after its data is durable: by RWF_DSYNC on direct files, by a sync of
 //!   its own on buffered ones.
+//! * The size of a file that may hang is asked for by its own threads, and never by a core, which other volumes
+//!   need.
 //! * After a failed sync nothing is written any more until the volume is opened anew, on any core: the kernel
 //!   reports such an error once and then calls the pages clean.
 //!   No promise is kept back from its host for long, but until the results of all syncs are known that ran at
@@ -40,6 +42,7 @@ use isolane_reactor::file::Operation;
 pub use abilities::Abilities;
 pub use machine::FileMachine;
 pub use task::Task;
+use task::Work;
 
 use crate::{Generation, Geometry, Identity, Request, Step, Volume, VolumeError};
 
@@ -49,6 +52,8 @@ pub struct FileVolume {
     machine: FileMachine,
     file: Arc<File>,
     is_device: bool,
+    /// A regular file whose size the kernel may have to wait for, for ever.
+    may_hang: bool,
     generation: Option<Generation>,
     /// Requests since the file's size was last checked.
     unchecked: AtomicU32,
@@ -82,9 +87,17 @@ impl FileVolume {
         self.machine.judge_size(size)
     }
 
+    /// Starts a request that needs no check of the size any more.
+    fn go_on(&self, request: Request, pool: &mut Pool) -> Step {
+        let is_promise = matches!(&request, Request::Rest(task) if task.is_promise());
+        let step = self.machine.start(request, pool);
+        self.confirm(is_promise, step)
+    }
+
     /// Takes a promise back if the file has been truncated since it was given.
     fn confirm(&self, is_promise: bool, step: Step) -> Step {
         match (&step, is_promise) {
+            (Step::Done(Ok(_)), true) if self.may_hang => ask_for_size(None),
             (Step::Done(Ok(_)), true) => self.check_size().err().map_or(step, Step::failed),
             _ => step,
         }
@@ -113,24 +126,42 @@ impl Volume for FileVolume {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        if self.must_check(&request)
-            && let Err(error) = self.check_size()
-        {
-            if let Request::Write { data, .. } = request {
-                pool.recycle_buffer(data);
-            }
-            return Step::failed(error);
+        match self.must_check(&request) {
+            false => self.go_on(request, pool),
+            true if self.may_hang => ask_for_size(Some(request)),
+            true => match self.check_size() {
+                Ok(()) => self.go_on(request, pool),
+                Err(error) => refuse(request, error, pool),
+            },
         }
-        let is_promise = matches!(&request, Request::Rest(task) if task.is_promise());
-        let step = self.machine.start(request, pool);
-        self.confirm(is_promise, step)
     }
 
     fn resume(&self, task: Task, result: io::Result<usize>, operation: Operation, pool: &mut Pool) -> Step {
+        if let Task(Work::Check { before }) = task {
+            let size = result.map(|size| size as u64);
+            return match (self.machine.judge_size(size), before) {
+                (Ok(()), Some(request)) => self.go_on(*request, pool),
+                (Ok(()), None) => Step::done(),
+                (Err(error), Some(request)) => refuse(*request, error, pool),
+                (Err(error), None) => Step::failed(error),
+            };
+        }
         let is_promise = task.is_promise();
         let step = self.machine.resume(task, result, operation, pool);
         self.confirm(is_promise, step)
     }
+}
+
+/// Has the file's own threads ask for its size, so that no core waits for the answer.
+fn ask_for_size(before: Option<Request>) -> Step {
+    Step::File(Operation::size(), Task(Work::Check { before: before.map(Box::new) }))
+}
+
+fn refuse(request: Request, error: VolumeError, pool: &mut Pool) -> Step {
+    if let Request::Write { data, .. } = request {
+        pool.recycle_buffer(data);
+    }
+    Step::failed(error)
 }
 
 const CHECK_EVERY: u32 = 64;

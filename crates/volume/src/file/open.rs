@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use isolane_reactor::file::may_hang;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 
@@ -45,11 +46,13 @@ impl FileVolume {
                 "{name}: the kernel tells no boot ID, so hosts cannot tell a restart from a network break"
             );
         }
+        let may_hang = device.is_none() && may_hang(&file);
         let machine = FileMachine::new(name, geometry, identity, abilities, is_direct);
         Ok(FileVolume {
             machine,
             file: Arc::new(file),
             is_device: device.is_some(),
+            may_hang,
             generation,
             unchecked: Default::default(),
         })

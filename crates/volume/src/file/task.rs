@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::claims::{Announcement, Claim};
 use super::health::{Overlap, Unrecorded};
 use super::zeroing::Zeroing;
+use crate::Request;
 
 /// A request in progress. Dropping it unfinished lets go of what it claimed.
 #[derive(Debug)]
@@ -14,10 +15,11 @@ pub struct Task(pub(crate) Work);
 impl Task {
     /// Whether it may still change blocks.
     pub fn is_change(&self) -> bool {
-        matches!(
-            self.0,
-            Work::Write { .. } | Work::Repeat { .. } | Work::Zero { .. } | Work::Announced { .. }
-        )
+        match &self.0 {
+            Work::Write { .. } | Work::Repeat { .. } | Work::Zero { .. } | Work::Announced { .. } => true,
+            Work::Check { before } => before.as_ref().is_some_and(|request| request.is_change()),
+            Work::Read { .. } | Work::Sync { .. } | Work::Promise { .. } => false,
+        }
     }
 
     /// Whether its success would promise that data is durable.
@@ -60,6 +62,10 @@ pub(crate) enum Work {
     /// Has succeeded, unless an operation that overlapped it turns out to have failed.
     Promise {
         overlap: Overlap,
+    },
+    /// The size of a file that may hang is asked for: before this request starts, or after one that succeeded.
+    Check {
+        before: Option<Box<Request>>,
     },
 }
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use isolane_memory::Buffer;
+use isolane_reactor::file::Kind;
 use isolane_reactor::{Config, Event, IoChoice, Reactor};
 use smallvec::smallvec;
 
@@ -169,9 +170,10 @@ fn an_identity_outlives_restarts_and_is_not_shared_by_a_copy() {
 
 #[test]
 fn a_file_that_shrinks_while_it_is_served_is_not_quietly_grown_again() {
-    for options in ["", ",buffered"] {
+    for (options, may_hang) in [("", false), ("", true), (",buffered", false), (",buffered", true)] {
         let (place, mut core) = (Place::new(), Core::new());
-        let volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
+        let mut volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
+        volume.may_hang = may_hang;
         core.write(&volume, 0, &[7; 4096], true).unwrap();
         OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
         let read = core.run(&volume, Request::Read { lba: 8, blocks: 32 });
@@ -208,6 +210,40 @@ fn a_truncation_during_an_operation_takes_its_promise_back() {
         let step = volume.resume(task, result, operation, &mut core.pool);
         let Step::Done(Err(VolumeError::Shrunk)) = step else { panic!("{step:?} with {options:?}, {fua}") };
         assert_eq!(core.write(&volume, 2047, &[1; 512], false).unwrap_err(), VolumeError::Shrunk);
+    }
+}
+
+#[test]
+fn asks_the_threads_of_a_file_that_may_hang_for_its_size() {
+    let end = |size| match size {
+        Step::File(Operation { kind: Kind::Size, .. }, task) => task,
+        step => panic!("{step:?} does not ask for the size"),
+    };
+    for fua in [false, true] {
+        let (place, mut core) = (Place::new(), Core::new());
+        let mut volume = place.open("disk.img,size=1M").unwrap();
+        volume.may_hang = true;
+        let request = || match fua {
+            true => Request::Write { lba: 0, blocks: 8, data: Buffer::contiguous(4096), fua },
+            false => Request::Flush,
+        };
+        let task = end(volume.start(request(), &mut core.pool));
+        assert_eq!(task.is_change(), fua);
+        let lost = Err(io::Error::from_raw_os_error(116));
+        let step = volume.resume(task, lost, Operation::size(), &mut core.pool);
+        assert!(matches!(step, Step::Done(Err(VolumeError::SizeUnknown { raw_os_error: 116 }))));
+
+        let task = end(volume.start(request(), &mut core.pool));
+        let step = volume.resume(task, Ok(1 << 20), Operation::size(), &mut core.pool);
+        let Step::File(operation, task) = step else { panic!("{step:?}") };
+        let (result, operation) = core.carry_out(&volume, operation);
+        let step = volume.resume(task, result, operation, &mut core.pool);
+        let Step::File(operation, task) = step else { panic!("{step:?}") };
+        assert_eq!(operation.kind, Kind::Size);
+        OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
+        let (result, operation) = core.carry_out(&volume, operation);
+        let step = volume.resume(task, result, operation, &mut core.pool);
+        assert!(matches!(step, Step::Done(Err(VolumeError::Shrunk))));
     }
 }
 
