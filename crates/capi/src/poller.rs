@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use isolane_attach::Session;
 use isolane_attach::stream::{self, StreamOptions};
+use isolane_ring::process_id;
 use parking_lot::Mutex;
 
 use crate::border::{give, own, shared, timeout};
@@ -25,8 +26,11 @@ pub struct Poller {
 }
 
 /// Which streams a poller tells of, by their ids. Looked at once a notice.
-#[derive(Default)]
-pub(crate) struct Members(Mutex<HashMap<u32, AtomicPtr<Stream>>>);
+pub(crate) struct Members {
+    streams: Mutex<HashMap<u32, AtomicPtr<Stream>>>,
+    /// The process whose they are.
+    process: u64,
+}
 
 /// As the header says.
 #[unsafe(no_mangle)]
@@ -34,7 +38,7 @@ pub unsafe extern "C" fn isolane_poller_new(session: *mut Session, streams: u32)
     call("isolane_poller_new", || {
         // SAFETY: as the header says.
         let poller = stream::Poller::new(unsafe { shared(session)? }, streams)?;
-        Ok(give(Poller { poller, members: Arc::default() }))
+        Ok(give(Poller { poller, members: Arc::new(Members::new()) }))
     })
 }
 
@@ -133,16 +137,23 @@ impl Poller {
 }
 
 impl Members {
+    fn new() -> Members {
+        Members { streams: Mutex::default(), process: process_id() }
+    }
+
     pub(crate) fn add(&self, id: u32, stream: *mut Stream) {
-        self.0.lock().insert(id, AtomicPtr::new(stream));
+        self.streams.lock().insert(id, AtomicPtr::new(stream));
     }
 
     pub(crate) fn remove(&self, id: u32) {
-        self.0.lock().remove(&id);
+        // In a child, a thread that it does not have may hold the lock.
+        if self.process == process_id() {
+            self.streams.lock().remove(&id);
+        }
     }
 
     fn find(&self, id: u32) -> Option<*mut Stream> {
-        self.0.lock().get(&id).map(|stream| stream.load(Ordering::Relaxed))
+        self.streams.lock().get(&id).map(|stream| stream.load(Ordering::Relaxed))
     }
 }
 
@@ -162,3 +173,18 @@ const _: fn() = || {
     fn is_sent<T: Send>() {}
     is_sent::<Poller>();
 };
+
+#[cfg(test)]
+mod tests {
+    use isolane_ring::mock;
+
+    use super::*;
+
+    #[test]
+    fn forked_child_closes_stream_under_lock_of_its_parent() {
+        let members = Members::new();
+        let held = members.streams.lock();
+        assert!(mock::ends_in_child(|| members.remove(1)), "the child waits for the lock");
+        drop(held);
+    }
+}

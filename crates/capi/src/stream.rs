@@ -171,7 +171,7 @@ pub unsafe extern "C" fn isolane_stream_shutdown(stream: *mut Stream, how: c_int
         };
         if how != Shutdown::Write {
             // SAFETY: as the header says.
-            unsafe { reader(stream)? }.shut();
+            unsafe { reader(stream)? }.shut()?;
         }
         if how != Shutdown::Read {
             // SAFETY: as the header says.

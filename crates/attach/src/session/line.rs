@@ -343,6 +343,9 @@ impl Line {
     }
 
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
+        if self.check_process().is_err() {
+            return;
+        }
         let mut watchers = self.watchers.lock();
         if watchers.len() == watchers.capacity() {
             watchers.retain(|watcher| watcher.strong_count() > 0);

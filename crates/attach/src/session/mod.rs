@@ -307,7 +307,7 @@ impl Session {
     }
 
     /// Has `watcher` hear what becomes of the session, as long as it lives. If it is over already, it hears
-    /// that at once.
+    /// that at once. In a forked child it hears nothing.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
         self.0.line.watch(watcher);
     }

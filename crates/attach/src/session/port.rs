@@ -44,6 +44,7 @@ impl Port {
     /// # Errors
     /// [`AttachError::Impossible`], [`AttachError::Over`].
     pub fn tell(&self, id: u32) -> Result<(), AttachError> {
+        self.line.check_process()?;
         let mut sender = self.sender.lock();
         while !sender.push(&doorbell::entry(id))? {
             self.bell.ring();

@@ -118,6 +118,7 @@ impl Queue {
     /// # Errors
     /// [`AttachError::Over`].
     pub fn disarm(&mut self) -> Result<(), AttachError> {
+        self.session.check_process()?;
         self.bell.0.flag().disarm();
         self.bell.0.quiet().map_err(|error| why(&self.session, AttachError::of_bell(error)))
     }

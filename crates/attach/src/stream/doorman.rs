@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread::JoinHandle;
 
+use isolane_ring::process_id;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
@@ -15,6 +16,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 pub(super) struct Doorman {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// The process that has the thread.
+    process: u64,
 }
 
 #[derive(Debug)]
@@ -43,7 +46,7 @@ impl Doorman {
         let watched = Arc::clone(&shared);
         let thread =
             std::thread::Builder::new().name("isolane-accept".into()).spawn(move || watched.watch())?;
-        Ok(Doorman { shared, thread: Some(thread) })
+        Ok(Doorman { shared, thread: Some(thread), process: process_id() })
     }
 
     /// Wakes a task when somebody connects, or has already.
@@ -77,6 +80,10 @@ impl Shared {
 
 impl Drop for Doorman {
     fn drop(&mut self) {
+        // A child has no such thread, and that may have held the lock when it was forked.
+        if self.process != process_id() {
+            return std::mem::forget(self.thread.take());
+        }
         self.shared.waiting.lock().is_over = true;
         self.shared.changed.notify_one();
         // The only failure of a non-blocking eventfd is a full counter, and then it rings already.
@@ -87,5 +94,22 @@ impl Drop for Doorman {
         {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isolane_ring::mock;
+
+    use super::*;
+
+    #[test]
+    fn forked_child_drops_it_under_lock_of_its_parent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut doorman = Some(Doorman::start(&listener).unwrap());
+        let shared = doorman.as_ref().map(|doorman| Arc::clone(&doorman.shared)).unwrap();
+        let held = shared.waiting.lock();
+        assert!(mock::ends_in_child(|| drop(doorman.take())), "the child waits for the lock");
+        drop(held);
     }
 }

@@ -84,8 +84,13 @@ impl ReadHalf {
     }
 
     /// From now on, what is not in the ring yet reads as the end.
-    pub fn shut(&mut self) {
+    ///
+    /// # Errors
+    /// [`AttachError::Forked`](crate::AttachError::Forked).
+    pub fn shut(&mut self) -> io::Result<()> {
+        self.shared.session.check_process()?;
         self.incoming.shut();
+        Ok(())
     }
 
     /// As [`Stream::arm`](super::Stream::arm), for reads.
@@ -196,11 +201,11 @@ impl WriteHalf {
     /// As that.
     #[inline]
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.shared.check()?;
         if self.shared.is_plain {
             let sent = send(&self.shared, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             return Ok(sent?);
         }
-        self.shared.check()?;
         moved(self.outgoing.try_write(bytes), &self.shared)
     }
 
@@ -249,6 +254,7 @@ impl WriteHalf {
     /// # Errors
     /// Of the session.
     pub fn shut(&mut self) -> io::Result<()> {
+        self.shared.session.check_process()?;
         if self.shared.is_plain {
             self.outgoing.shut();
             return self.shared.socket.shutdown(Shutdown::Write);

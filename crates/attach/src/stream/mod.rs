@@ -206,9 +206,8 @@ impl Stream {
     /// # Errors
     /// Of the session.
     pub fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
-        self.read.shared.session.check_process()?;
         if how != Shutdown::Write {
-            self.read.shut();
+            self.read.shut()?;
         }
         if how != Shutdown::Read {
             self.write.shut()?;

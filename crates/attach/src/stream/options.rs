@@ -91,8 +91,9 @@ impl StreamOptions {
     /// it may have, a stream that works on the socket itself ([`Stream::is_adopted`]).
     ///
     /// # Errors
-    /// [`MemoryError`](isolane_ring::MemoryError), if the session's memory is none of ours.
+    /// [`MemoryError`](isolane_ring::MemoryError), if the session's memory is none of ours; [`AttachError::Forked`].
     pub fn adopt_if_possible(self, session: &Session, socket: TcpStream) -> Result<Stream, AttachError> {
+        session.check_process()?;
         let (socket, tasks) = match Tasks::of(session) {
             Ok(tasks) => match self.ask(session, &socket, tasks.queue()) {
                 Ok(opened) => return Ok(self.stream(session, socket, Some(tasks), opened)),
@@ -140,6 +141,7 @@ impl StreamOptions {
 
     /// Asks the engine to open it.
     fn begin(self, session: &Session, socket: &TcpStream, queue: u32) -> Result<Asked, AttachError> {
+        session.check_process()?;
         // An engine drops who names one that there is not.
         let cores = session.cores().len();
         if let Some(core) = self.core.filter(|core| *core as usize >= cores) {

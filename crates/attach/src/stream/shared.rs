@@ -47,10 +47,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Whether there still is an engine.
+    /// Whether there still is an engine, or none is needed.
     #[inline]
     pub fn check(&self) -> io::Result<()> {
-        if self.is_plain { Ok(()) } else { Ok(self.session.check()?) }
+        Ok(if self.is_plain { self.session.check_process() } else { self.session.check() }?)
     }
 
     /// Has the engine look.
@@ -61,6 +61,7 @@ impl Shared {
 
     /// Has the engine let go of the socket.
     pub fn release(&self) -> Result<(), AttachError> {
+        self.session.check_process()?;
         if self.is_plain {
             return Ok(());
         }

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use isolane_ring::process_id;
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -35,6 +36,8 @@ pub(crate) struct Lounge {
     empty: OwnedFd,
     /// Watches the sockets of streams that no engine has.
     plain: OwnedFd,
+    /// The process that has the thread.
+    process: u64,
 }
 
 #[derive(Default)]
@@ -50,6 +53,7 @@ struct Guests {
 impl Tasks {
     /// A part in that of a session.
     pub fn of(session: &Session) -> Result<Tasks, AttachError> {
+        session.check_process()?;
         let mut lounge = session.lounge();
         if let Some(tasks) = lounge.upgrade().and_then(Tasks::enter) {
             return Ok(tasks);
@@ -96,6 +100,10 @@ impl Tasks {
 
 impl Drop for Tasks {
     fn drop(&mut self) {
+        // A child has no such thread, and another one may have held the lock when it was forked.
+        if self.0.process != process_id() {
+            return;
+        }
         let mut guests = self.0.guests.lock();
         guests.count -= 1;
         if guests.count == 0 {
@@ -110,15 +118,19 @@ impl Lounge {
     fn start(session: &Session) -> Result<(Arc<Lounge>, Tasks), AttachError> {
         let failed = |source: std::io::Error| AttachError::system("cannot start a thread for tasks", source);
         let queue = session.open_queue(ENTRIES)?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let empty = eventfd(0, flags).map_err(|error| failed(error.into()))?;
-        let plain = epoll::create(CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
-        let guests = Mutex::new(Guests { count: 1, ..Guests::default() });
-        let lounge = Arc::new(Lounge { queue: queue.id(), guests, empty, plain });
+        let lounge = Arc::new(Lounge::new(queue.id()).map_err(failed)?);
         let theirs = Arc::clone(&lounge);
         let thread = std::thread::Builder::new().name("isolane-tasks".into());
         thread.spawn(move || theirs.serve(queue)).map_err(failed)?;
         Ok((Arc::clone(&lounge), Tasks(lounge)))
+    }
+
+    /// With the first part in it, without a thread.
+    fn new(queue: u32) -> std::io::Result<Lounge> {
+        let empty = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let plain = epoll::create(CreateFlags::CLOEXEC)?;
+        let guests = Mutex::new(Guests { count: 1, ..Guests::default() });
+        Ok(Lounge { queue, guests, empty, plain, process: process_id() })
     }
 
     /// Wakes until nobody is there. If the session is over, that wakes those whose streams an engine had.
@@ -188,3 +200,37 @@ impl fmt::Debug for Lounge {
 
 /// Entries of the queue. Streams that find it full are told a little later.
 const ENTRIES: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use isolane_ring::mock;
+
+    use super::*;
+    use crate::session::tests::session;
+    use crate::stream::StreamOptions;
+
+    #[test]
+    fn forked_child_drops_its_part_under_lock_of_its_parent() {
+        let lounge = Arc::new(Lounge::new(1).unwrap());
+        let mut tasks = Some(Tasks(Arc::clone(&lounge)));
+        let held = lounge.guests.lock();
+        assert!(mock::ends_in_child(|| drop(tasks.take())), "the child waits for the lock");
+        drop(held);
+    }
+
+    #[test]
+    fn forked_child_adopts_nothing_under_lock_of_its_parent() {
+        let (session, _engine) = session();
+        let (near, _far) = mock::connection().unwrap();
+        let held = session.lounge();
+        let is_refused = mock::ends_in_child(|| {
+            let options = StreamOptions::default();
+            let error = options.adopt(&session, near.try_clone().unwrap()).unwrap_err().error;
+            assert!(matches!(error, AttachError::Forked { .. }), "{error}");
+            let error = options.adopt_if_possible(&session, near.try_clone().unwrap()).unwrap_err();
+            assert!(matches!(error, AttachError::Forked { .. }), "{error}");
+        });
+        assert!(is_refused, "the child waits for the lock, or has no error");
+        drop(held);
+    }
+}
