@@ -24,7 +24,8 @@ pub enum RestartLoss {
 
 impl Generation {
     /// Returns the generation of a volume whose data a running kernel keeps, in its page cache and in its disks:
-    /// it ends when the machine restarts. `None` if the kernel does not tell its boot ID.
+    /// it ends when the machine restarts, but not with a failed sync. `None` if the kernel does not tell its boot
+    /// ID.
     pub(crate) fn of_machine(loses: RestartLoss) -> Option<Generation> {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let id = Uuid::parse_str(text.trim()).ok().filter(|id| !id.is_nil())?;
