@@ -3,8 +3,10 @@
 mod common;
 
 use std::io::Read;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::filter::{Filter, Verdict};
 use common::*;
@@ -126,12 +128,15 @@ fn is(data: &isolane_memory::Buffer, byte: u8) -> bool {
 
 /// A connection with more answers than it holds, and a write behind them that the target cannot read.
 fn fill(target: &Target, admin: &MockHost) -> MockHost {
-    let mut old = admin.io_queue(1, 1023);
+    fill_queue(target, admin.io_queue(1, 1023))
+}
+
+fn fill_queue(target: &Target, mut old: MockHost) -> MockHost {
     let read = SubmissionEntry { sgl: Sgl::Transport { len: 64 << 10 }, ..read_entry(0, 128) };
     (0..512).for_each(|_| _ = old.send(read, &[]));
     let mut held = None;
     eventually("nothing more is sent", || {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         let sent = target.counters().sent_bytes;
         held.replace(sent) == Some(sent)
     });
@@ -170,6 +175,35 @@ fn releases_new_io_when_a_connection_that_was_not_read_ends() {
     drop((admin, old));
     assert_eq!(new.completion(write).0.status, Status::SUCCESS);
     assert!(new.fetch(read_entry(0, 8), 4096).1 == [1; 4096], "the older write came later");
+}
+
+/// A core that reads a host lets no connection go, so one that moves shows that its core has stopped reading.
+#[test]
+fn stops_reading_on_all_cores_when_the_new_association_has_ended() {
+    let config = TargetConfig { schedule: Some(Duration::from_secs(3600)), ..two_cores(&["mem:64K"]) };
+    let (target, address) = start(config);
+    let admin = MockHost::admin(address);
+    let queues = [1, 2].map(|qid| admin.io_queue(qid, 1023));
+    let peers = queues.each_ref().map(|queue| queue.stream.local_addr().unwrap());
+    move_to(&target, peers[0], 0);
+    move_to(&target, peers[1], 1);
+    let _old = queues.map(|queue| fill_queue(&target, queue));
+    drop(pair(address, 31));
+    eventually("the newer association is gone", || target.associations().len() == 1);
+
+    let other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
+    let other = MockHost::admin_with(address, IcReq::default(), other);
+    let peer = other.stream.local_addr().unwrap();
+    for reactor in [0, 1, 0] {
+        move_to(&target, peer, reactor);
+    }
+}
+
+fn move_to(target: &Target, peer: SocketAddr, reactor: usize) {
+    eventually("it has moved", || {
+        target.relocate(peer, reactor);
+        target.connections().iter().any(|status| status.peer == peer && status.reactor == reactor)
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! rest has been read, or until the connection has ended by its keep-alive timer or its stall limit.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use isolane_proto::subsystem::Host;
@@ -36,7 +36,8 @@ pub(super) struct HostReading {
 
 /// A Connect that the host is read for.
 struct Reader {
-    fence: Arc<Fence>,
+    /// Gone when the Connect was refused, or when its association has ended.
+    fence: Weak<Fence>,
     /// Who waits for the answer; none once it was given.
     reply_to: Option<Address>,
 }
@@ -64,10 +65,10 @@ impl HostReading {
 impl Driver {
     /// Another core, or this one, needs to know the changes of this host that are unfinished.
     pub(super) fn begin_reading_host(&mut self, host: Host, fence: Arc<Fence>, reply_to: Address) {
-        let reader = Reader { fence, reply_to: Some(reply_to) };
+        let reader = Reader { fence: Arc::downgrade(&fence), reply_to: Some(reply_to) };
         let mut open = self.readings.iter_mut().filter(|reading| !reading.has_begun);
         if let Some(reading) = open.find(|reading| reading.host == host) {
-            reader.fence.add_unread(reading.lanes.len());
+            fence.add_unread(reading.lanes.len());
             return reading.readers.push(reader);
         }
         let is_older = |lane: &Lane| {
@@ -76,7 +77,7 @@ impl Driver {
         };
         let keys = self.lanes.keys().filter(|key| self.lanes.get(*key).is_some_and(is_older));
         let lanes: Vec<_> = keys.map(|key| Unread { key, bytes_left: READ_BYTES_MAX }).collect();
-        reader.fence.add_unread(lanes.len());
+        fence.add_unread(lanes.len());
         let until = self.core.now + READ_WAIT;
         self.readings.push(HostReading { host, lanes, readers: vec![reader], until, has_begun: false });
     }
@@ -86,9 +87,7 @@ impl Driver {
         let mut readings = std::mem::take(&mut self.readings);
         readings.retain_mut(|reading| {
             reading.has_begun = true;
-            // A Connect that was refused, or whose association has ended, needs no fence.
-            let is_needed = |reader: &Reader| Arc::strong_count(&reader.fence) > 1;
-            reading.readers.retain(|reader| reader.reply_to.is_some() || is_needed(reader));
+            reading.readers.retain(|reader| reader.fence.strong_count() > 0);
             self.read_lanes(reading);
             let is_read = reading.lanes.is_empty() || reading.readers.is_empty();
             if is_read || self.core.now >= reading.until {
@@ -110,8 +109,9 @@ impl Driver {
         }
         let changes = self.core.unfinished_changes(&read);
         // Otherwise the lanes count as unread until some of the changes have ended.
-        if reading.readers.iter().all(|reader| reader.fence.has_room(changes.len())) {
-            reading.readers.iter().for_each(|reader| reader.fence.enter(&changes, read.len()));
+        let fences: Vec<_> = reading.readers.iter().filter_map(|reader| reader.fence.upgrade()).collect();
+        if fences.iter().all(|fence| fence.has_room(changes.len())) {
+            fences.iter().for_each(|fence| fence.enter(&changes, read.len()));
             reading.lanes.retain(|unread| !is_read(unread));
         }
     }
