@@ -49,6 +49,11 @@ struct Unread {
 }
 
 impl HostReading {
+    /// No later Connect joins it.
+    pub(super) fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
     /// Whether no Connect waits for it, so that there is no hurry.
     pub(super) fn is_late(&self) -> bool {
         self.readers.iter().all(|reader| reader.reply_to.is_none())
@@ -86,7 +91,7 @@ impl Driver {
     pub(super) fn read_hosts(&mut self) {
         let mut readings = std::mem::take(&mut self.readings);
         readings.retain_mut(|reading| {
-            reading.has_begun = true;
+            reading.begin();
             reading.readers.retain(|reader| reader.fence.strong_count() > 0);
             self.read_lanes(reading);
             let is_read = reading.lanes.is_empty() || reading.readers.is_empty();

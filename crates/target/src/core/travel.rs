@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use isolane_reactor::{Detached, Mode};
 
+use super::fence::HostReading;
 use super::lane::{Lane, Phase};
 use super::load::Loads;
 use super::{Core, Driver};
@@ -183,6 +184,8 @@ impl Driver {
     pub(super) fn arrive(&mut self, mut traveller: Traveller) {
         let (Some(mut lane), Some(socket)) = (traveller.lane.take(), traveller.socket.take()) else { return };
         self.core.counters.connections_open.add(1);
+        // None of them has this lane, so a Connect that comes after it joins none of them.
+        self.readings.iter_mut().for_each(HostReading::begin);
         let added = self.core.reactor.attach(socket);
         let name = lane.name;
         let key = self.lanes.insert_with(|key| {
