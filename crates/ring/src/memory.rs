@@ -141,6 +141,12 @@ impl Memory {
         self.0.map.bytes
     }
 
+    /// Whether anything else refers to it: a clone, or what was made of a place in it. The one who drops the last
+    /// reference unmaps it, which takes the longer the more pages were touched.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Has the system take pages back, which read as zeroes then. What nobody works on any more.
     ///
     /// # Errors

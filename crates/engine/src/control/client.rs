@@ -40,8 +40,10 @@ pub(super) enum Stage {
 
 /// What a session has.
 pub(super) struct Attached {
-    /// Until it leaves; then only its objects hold it.
+    /// Until it leaves.
     pub memory: Option<Memory>,
+    /// The same from then on, so that no core drops the last reference to it.
+    pub left: Option<Memory>,
     /// Closed with the last that is done for it: then its application may go on without an engine.
     _life: Socket,
     /// Becomes readable when its process ends: another that was forked from it may have its connection.
@@ -214,6 +216,7 @@ impl Attached {
     pub fn new(memory: Memory, life: OwnedFd, process: Option<OwnedFd>, key: u64) -> Attached {
         Attached {
             memory: Some(memory),
+            left: None,
             _life: Socket::new(life),
             process,
             key,
@@ -228,7 +231,7 @@ impl Attached {
 
     /// Has nothing of it any more but its objects. Returns the records of what it had.
     pub fn leave(&mut self) -> Vec<u64> {
-        self.memory = None;
+        self.left = self.memory.take();
         self.process = None;
         let (ports, queues) = (std::mem::take(&mut self.ports), std::mem::take(&mut self.queues));
         ports.into_values().chain(queues.into_values()).collect()

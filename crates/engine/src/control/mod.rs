@@ -14,6 +14,8 @@ mod overview;
 mod plan;
 mod request;
 mod resume;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -23,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use isolane_attach::control::{Reply, Wire, WireError, remedy};
 use isolane_reactor::mailbox::{Receiver, Sender};
-use isolane_ring::Process;
+use isolane_ring::{Memory, Process};
 
 use crate::Config;
 use crate::closer;
@@ -64,6 +66,9 @@ pub(crate) struct Control {
     store: Arc<Store>,
     reserve: Reserve,
     complaints: Complaints,
+    /// Memory of sessions that are over. It stays until cores and objects refer to it no more: unmapping a large one
+    /// takes long, and is not to hold up a core.
+    leftovers: Vec<Memory>,
     /// What is granted once the supervisor keeps it, by the keys of its records.
     deposits: BTreeMap<u64, Due>,
     /// Since when nobody has been attached.
@@ -113,6 +118,7 @@ impl Control {
             store,
             reserve,
             complaints: Complaints::default(),
+            leftovers: Vec::new(),
             deposits: BTreeMap::new(),
             idle: None,
             watch,
@@ -249,11 +255,14 @@ impl Control {
         let greeting = self.strangers.front().map(|(until, _)| *until);
         let deposit = self.deposits.values().next().map(|due| due.until);
         let idle = self.idle.zip(self.config.idle_max).map(|(since, longest)| since + longest);
-        let notes = self.volumes.next_look(Instant::now());
+        let now = Instant::now();
+        let notes = self.volumes.next_look(now);
+        let leftovers = (!self.leftovers.is_empty()).then(|| now + LEFTOVERS_LOOK);
         greeting
             .into_iter()
             .chain(deposit)
             .chain(notes)
+            .chain(leftovers)
             .chain(self.reopening)
             .chain(idle)
             .chain(self.complaints.due())
@@ -266,6 +275,7 @@ impl Control {
         }
         self.complaints.poll_counts(now).iter().for_each(|line| log::warn!("{line}"));
         self.volumes.expire(now);
+        self.leftovers.retain(Memory::is_shared);
         self.expire_deposits(now);
         self.on_idle(now);
         while let Some((until, session)) = self.strangers.front().copied()
@@ -470,6 +480,7 @@ impl Control {
             && let Some(attached) = client.attached()
         {
             self.store.withdraw(attached.key);
+            self.leftovers.extend(attached.left.take());
         }
     }
 }
@@ -496,5 +507,7 @@ const PROCESS: u64 = 1 << 33;
 const ADMITTED_MAX: usize = 16;
 /// Clients that have not said hello.
 const STRANGERS_MAX: usize = 64;
+/// How often to look whether memory of a session that is over can be unmapped.
+const LEFTOVERS_LOOK: Duration = Duration::from_millis(10);
 /// How long to wait where the system has no descriptors.
 const PATIENCE: Duration = Duration::from_millis(100);
