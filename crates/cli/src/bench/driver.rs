@@ -5,6 +5,8 @@
 //! measured stream is the first, that of `--beside` the second.
 
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_host::{Client, Completion, Request, Wait};
@@ -38,6 +40,8 @@ pub struct Driver<'a> {
     elapsed: Duration,
     operations: Vec<Operation>,
     completions: Vec<Completion>,
+    /// Set by a signal, after which no further operation starts.
+    stopped: Arc<AtomicBool>,
 }
 
 /// Operations of one kind, and what came of them.
@@ -89,6 +93,7 @@ impl<'a> Driver<'a> {
         beside: Option<(Plan, Lanes)>,
         verify: bool,
         fua: bool,
+        stopped: &Arc<AtomicBool>,
     ) -> Result<Self, Failure> {
         let verifier = verify.then(|| Verifier::new(&plan.0, fastrand::u64(1..)));
         let (mut streams, mut operations) = (Vec::new(), Vec::new());
@@ -108,6 +113,7 @@ impl<'a> Driver<'a> {
             elapsed: Duration::ZERO,
             completions: Vec::with_capacity(operations.len()),
             operations,
+            stopped: Arc::clone(stopped),
         })
     }
 
@@ -134,11 +140,11 @@ impl<'a> Driver<'a> {
     }
 
     /// With `--verify`: reads back everything that was written. Gives the figures of the measured phase.
-    /// Reads nothing if it was stopped by a signal.
-    pub fn finish(mut self, is_stopped: bool) -> Result<Measured, Failure> {
+    /// Reads nothing after a signal.
+    pub fn finish(mut self) -> Result<Measured, Failure> {
         let tally = std::mem::replace(&mut self.streams[0].tally, Tallies::new()?);
         let mut read_back = Ok(());
-        if let Some(verifier) = self.verifier.as_ref().filter(|_| !is_stopped) {
+        if let Some(verifier) = self.verifier.as_ref().filter(|_| !self.is_stopped()) {
             let slots: Vec<u64> = verifier.ledger.judged_slots().map(u64::from).collect();
             let mut slots = slots.into_iter();
             self.run(&mut Source::Slots { direction: Direction::Read, slots: &mut slots }, false)?;
@@ -149,23 +155,31 @@ impl<'a> Driver<'a> {
         Ok(Measured { tally, beside, elapsed: self.elapsed, verdict, read_back })
     }
 
-    /// One phase: until the source runs dry and nothing is in flight.
+    /// One phase: until the source runs dry or a signal stops it, and nothing is in flight.
     fn run(&mut self, source: &mut Source<'_>, live: bool) -> Result<(), Failure> {
         let mut line = live.then(LiveLine::new);
         let mut is_warm = false;
         let mut now = Instant::now();
         let mut now_ns = self.ns_of(now);
+        let mut stopped_at = None;
         loop {
+            if self.is_stopped() {
+                stopped_at.get_or_insert(now);
+            }
             self.submit_idle(source, now, now_ns);
             let idle: usize = self.streams.iter().map(|stream| stream.idle.len()).sum();
             if idle == self.operations.len() && (self.client.is_over() || source.is_over(now)) {
                 break;
             }
-            if self.gives_up(source, now) {
+            if self.gives_up(source, stopped_at, now) {
                 self.fail_unfinished();
                 break;
             }
-            self.client.turn(&mut self.completions, source.wait(now, idle > 0));
+            let wait = match stopped_at {
+                Some(_) => Wait::Until(now + GRACE / 100),
+                None => source.wait(now, idle > 0),
+            };
+            self.client.turn(&mut self.completions, wait);
             // What follows on a completion starts when that was seen: one look at the clock for both.
             now = Instant::now();
             now_ns = self.ns_of(now);
@@ -196,7 +210,7 @@ impl<'a> Driver<'a> {
 
     /// The next operation; with `--verify` on a slot that no other operation is on.
     fn next(&mut self, source: &mut Source<'_>, stream: usize, now: Instant) -> Option<(Direction, u64)> {
-        if self.client.is_over() {
+        if self.client.is_over() || self.is_stopped() {
             return None;
         }
         if let Source::Plan(pace) = source
@@ -284,14 +298,19 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Whether the time is over and the target does not answer. A verifying run waits for one that comes back.
-    fn gives_up(&self, source: &Source<'_>, now: Instant) -> bool {
-        match source {
-            Source::Plan(pace) if pace.is_over(now) && (self.verifier.is_none() || pace.is_stopped()) => {
-                !self.client.is_up() || now >= pace.until + GRACE
-            }
-            _ => false,
-        }
+    /// Whether the phase is over and the target does not answer. Until a signal stops it, a verifying run waits for
+    /// one that comes back.
+    fn gives_up(&self, source: &Source<'_>, stopped_at: Option<Instant>, now: Instant) -> bool {
+        let until = match source {
+            Source::Plan(pace) if self.verifier.is_none() && now >= pace.until => Some(pace.until),
+            _ => None,
+        };
+        let ended_at = stopped_at.into_iter().chain(until).min();
+        ended_at.is_some_and(|ended_at| !self.client.is_up() || now >= ended_at + GRACE)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     /// Counts the operations in flight as errors.

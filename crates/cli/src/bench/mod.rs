@@ -80,11 +80,11 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     let lanes = |class: Option<Class>| Lanes::new(&granted, class, args.spread);
     let plan = (plan, lanes(args.class.map(ClassArg::class)));
     let beside = beside.map(|plan| (plan, lanes(None)));
-    let mut driver = Driver::new(&mut client, plan, beside, args.verify, args.fua)?;
+    let mut driver = Driver::new(&mut client, plan, beside, args.verify, args.fua, &stopped)?;
     driver.prepare()?;
     let mut pace = Pace::new(args, 1, &stopped)?;
     driver.measure(&mut pace, live_line(args))?;
-    let measured = driver.finish(pace.is_stopped())?;
+    let measured = driver.finish()?;
     let tally = &measured.tally;
     let workload = Workload::new(args, granted, &Cores::default());
     let mut report = tally.report(measured.elapsed, &measured.verdict, workload)?;

@@ -35,14 +35,9 @@ impl Pace {
         })
     }
 
-    /// Whether the measurement was ended by a signal.
-    pub fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
-    }
-
     /// Whether the time is over.
     pub fn is_over(&self, now: Instant) -> bool {
-        now >= self.until || self.is_stopped()
+        now >= self.until || self.stopped.load(Ordering::Relaxed)
     }
 
     /// Returns `true` if an operation may start, and counts it.

@@ -1,6 +1,6 @@
 //! When `bench` ends, what it counts, and what it prints then.
 
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -34,15 +34,60 @@ fn ctrl_c_prints_the_results_so_far() {
     }
 }
 
+/// A host with a long keep-alive timeout does not notice that the target is stopped.
+#[test]
+fn ctrl_c_ends_a_run_whose_target_does_not_answer() {
+    let server = Server::start(&["mem:1M"]);
+    let mut command = program();
+    command.args(["bench", &server.uri, "--time", "10m", "--keep-alive", "10m", "--json", "-"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_operations(&server);
+    kill(&server.child, "STOP");
+    kill(&child, "INT");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() >= deadline {
+            child.kill().unwrap();
+            panic!("the bench goes on");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("operations failed"), "{error}");
+    let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(operations(&figures) > 0 && figures["errors"].as_u64().unwrap() > 0, "{figures}");
+}
+
+#[test]
+fn ctrl_c_ends_the_writing_of_patterns() {
+    let server = Server::start(&["null:16G"]);
+    let mut command = program();
+    command.args(["bench", &server.uri, "--rw", "randread", "--verify", "--time", "10m"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for_commands(&server, "write");
+    kill(&child, "INT");
+    child.wait_with_output().unwrap();
+    let all_slots = 4 << 20;
+    assert!(wait_for_commands(&server, "write") < all_slots, "all patterns were written");
+}
+
 /// Until the target has carried out operations of the bench.
 fn wait_for_operations(server: &Server) {
+    wait_for_commands(server, "read");
+}
+
+/// Waits until the target has carried out commands of a kind, and returns how many.
+fn wait_for_commands(server: &Server, kind: &str) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(60);
+    let before = std::fs::metadata(server.log.path()).unwrap().len() as usize;
     loop {
         kill(&server.child, "USR1");
         std::thread::sleep(Duration::from_millis(20));
         let log = std::fs::read_to_string(server.log.path()).unwrap();
-        if log.lines().any(|line| line.starts_with("namespace 1 read ")) {
-            return;
+        let start = format!("namespace 1 {kind} ");
+        if let Some(rest) = log[before..].lines().rev().find_map(|line| line.strip_prefix(&start)) {
+            return rest.split_whitespace().next().unwrap().parse().unwrap();
         }
         assert!(Instant::now() < deadline, "the bench does nothing: {log}");
     }
@@ -52,13 +97,7 @@ fn wait_for_operations(server: &Server) {
 fn the_time_holds_when_the_target_dies_and_errors_are_counted() {
     for kind in KINDS {
         for reconnect in ["10m", "0"] {
-            let mut server = Server::start(&["mem:1M"]);
-            let mut command = program();
-            let options = ["--time", "4s", "--depth", "4", "--reconnect", reconnect, "--json", "-"];
-            command.args(["bench", &server.uri]).args(options).args(kind);
-            let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            wait_for_operations(&server);
-            server.child.kill().unwrap();
+            let child = kill_target_during_bench(&["--depth", "4", "--reconnect", reconnect], kind);
             let output = child.wait_with_output().unwrap();
             let error = String::from_utf8_lossy(&output.stderr);
             assert!(!output.status.success() && error.contains("operations failed"), "{error}");
@@ -67,6 +106,23 @@ fn the_time_holds_when_the_target_dies_and_errors_are_counted() {
             assert!(operations(&figures) > 0, "{figures}");
         }
     }
+}
+
+/// Starts a bench, and kills its target while it runs. Gives more time to a machine that is too slow.
+fn kill_target_during_bench(options: &[&str], kind: &[&str]) -> Child {
+    for time in ["4s", "16s", "60s"] {
+        let mut server = Server::start(&["mem:1M"]);
+        let mut command = program();
+        command.args(["bench", &server.uri, "--json", "-", "--time", time]).args(options).args(kind);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_operations(&server);
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+        if child.try_wait().unwrap().is_none() {
+            return child;
+        }
+    }
+    panic!("the bench ends before its target is killed");
 }
 
 #[test]

@@ -67,6 +67,26 @@ fn a_failed_copy_leaves_nothing() {
 }
 
 #[test]
+fn a_copy_whose_source_fails_midway_leaves_nothing() {
+    let mut server = Server::start(&["null:1T"]);
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("to");
+    let mut command = program();
+    command.args(["copy", &server.uri, text(&to), "--reconnect", "0"]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while names(folder.path()).is_empty() {
+        assert!(Instant::now() < deadline, "there is no temporary file");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    server.child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("cannot read the volume"), "{error}");
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[test]
 fn a_replaced_file_keeps_its_mode_and_a_link_its_target() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to, link) = (folder.path().join("from"), folder.path().join("to"), folder.path().join("link"));
