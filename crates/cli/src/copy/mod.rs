@@ -40,7 +40,9 @@ use source::Source;
 ///
 /// A regular file is written under a temporary name in the same directory and renamed at the end, so that a
 /// copy that fails or is interrupted leaves an existing file as it was. A file that a running target or another
-/// program has locked is not replaced.
+/// program has locked is not replaced, nor is one that is a mount point itself. The new file has the mode of the
+/// replaced one, and its owner if this user may set it. Access control lists and extended attributes are not
+/// kept, and other hard links keep the old data.
 ///
 /// With `--verify` the destination is read again and compared with what was read from the source. At the end
 /// the number of bytes copied, and verified, is printed.

@@ -5,7 +5,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::failure::Failure;
 use crate::signals;
@@ -15,15 +18,16 @@ pub struct Partial {
     /// Its temporary path.
     pub temporary: PathBuf,
     path: PathBuf,
+    file: File,
     /// The file that is replaced, locked.
-    _replaced: Option<File>,
+    replaced: Option<File>,
 }
 
 impl Partial {
-    /// Creates the file. One that it will replace keeps its mode, and is locked until then.
+    /// Creates the file. One that it will replace is locked until then.
     ///
     /// # Errors
-    /// If the file at `path` cannot be written, or a target or another program has locked it.
+    /// If the file at `path` cannot be written or replaced, or a target or another program has locked it.
     pub fn create(path: &Path) -> Result<(Partial, File), Failure> {
         let failure = |why: io::Error| open_failure(path, &why);
         let replaced = match OpenOptions::new().write(true).open(path) {
@@ -33,26 +37,40 @@ impl Partial {
         if let Some(file) = &replaced {
             lock(path, file)?;
         }
+        if replaced.is_none() && path.is_symlink() {
+            return Err(Failure::new(what(path), "it is a link to a file that does not exist")
+                .remedy("name that file, or remove the link"));
+        }
         // Of a link it is the file that is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if replaced.is_some() && is_mount_point(&path) {
+            return Err(Failure::new(what(&path), "a file that is a mount point cannot be replaced")
+                .remedy("mount its directory instead, or name a file in another directory"));
+        }
         let name = path.file_name().ok_or_else(|| failure(ErrorKind::IsADirectory.into()))?;
-        let name = format!(".{}.copying-{}", name.display(), std::process::id());
+        // A process that was killed may have left a file, and PIDs are used again.
+        let name = format!(".{}.copying-{:016x}", name.display(), fastrand::u64(..));
         let temporary = path.with_file_name(name);
         signals::remove_at_end(temporary.clone())?;
-        let file = OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(failure)?;
-        let partial = Partial { temporary, path: path.clone(), _replaced: replaced };
-        if let Some(replaced) = &partial._replaced {
-            let mode = replaced.metadata().map_err(failure)?.permissions();
-            file.set_permissions(mode).map_err(failure)?;
-        }
-        Ok((partial, file))
+        // Until it is complete, no other user reads what replaces a file.
+        let mode = if replaced.is_some() { 0o600 } else { 0o666 };
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
+        let file = file.map_err(|why| {
+            Failure::of_system(format!("{}: cannot create {}", what(&path), temporary.display()), &why)
+        })?;
+        let for_sink = file.try_clone().map_err(failure)?;
+        Ok((Partial { temporary, path, file, replaced }, for_sink))
     }
 
-    /// Gives the file its final name, for good.
+    /// Gives the file the owner and mode of the one that it replaces, and its final name, for good.
     pub fn publish(self) -> Result<(), Failure> {
-        let what = || format!("cannot rename {} to {}", self.temporary.display(), self.path.display());
+        if let Some(replaced) = &self.replaced {
+            let kept = keep_owner_and_mode(&self.path, replaced, &self.file);
+            kept.map_err(|why| Failure::of_system(what(&self.path), &why))?;
+        }
+        let rename = || format!("cannot rename {} to {}", self.temporary.display(), self.path.display());
         let renamed = fs::rename(&self.temporary, &self.path).and_then(|()| sync_directory(&self.path));
-        renamed.map_err(|why| Failure::of_system(what(), &why))
+        renamed.map_err(|why| Failure::of_system(rename(), &why))
     }
 }
 
@@ -66,6 +84,35 @@ impl Drop for Partial {
 /// What is reported if a destination cannot be opened.
 pub fn open_failure(path: &Path, why: &io::Error) -> Failure {
     Failure::of_system(format!("cannot open {} for writing", path.display()), why)
+}
+
+fn what(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+/// A change of the owner clears bits of the mode, so the mode comes last.
+fn keep_owner_and_mode(path: &Path, replaced: &File, file: &File) -> io::Result<()> {
+    let (old, new) = (replaced.metadata()?, file.metadata()?);
+    if (old.uid(), old.gid()) != (new.uid(), new.gid())
+        && let Err(why) = fchown(file, Some(old.uid()), Some(old.gid()))
+    {
+        log::warn!("{} cannot keep its owner {}:{}: {why}", path.display(), old.uid(), old.gid());
+    }
+    file.set_permissions(old.permissions())?;
+    file.sync_all()
+}
+
+/// Returns whether a file is in another mount than its directory. `false` where the kernel does not report mounts.
+fn is_mount_point(path: &Path) -> bool {
+    let mount = |path: &Path| {
+        let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+        StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID).then_some(found.stx_mnt_id)
+    };
+    mount(path).zip(mount(directory(path))).is_some_and(|(file, directory)| file != directory)
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Keeps off files that a target serves or another program has locked. A file system without locks has no
@@ -83,6 +130,42 @@ fn lock(path: &Path, file: &File) -> Result<(), Failure> {
 
 /// The name of a file is durable once its directory is.
 fn sync_directory(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
+    File::open(directory(path))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_left_by_a_killed_copy_does_not_stop_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(format!(".to.copying-{}", std::process::id())), b"").unwrap();
+        let (partial, _) = Partial::create(&folder.path().join("to")).unwrap();
+        partial.publish().unwrap();
+    }
+
+    #[test]
+    fn what_replaces_a_private_file_is_private_from_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("to");
+        for mode in [0o600, 0o640, 0o666] {
+            fs::write(&to, b"old").unwrap();
+            fs::set_permissions(&to, PermissionsExt::from_mode(mode)).unwrap();
+            let (partial, _) = Partial::create(&to).unwrap();
+            assert_eq!(fs::metadata(&partial.temporary).unwrap().mode() & 0o777, 0o600);
+            partial.publish().unwrap();
+            assert_eq!(fs::metadata(&to).unwrap().mode() & 0o777, mode);
+        }
+    }
+
+    #[test]
+    fn refuses_a_link_to_a_file_that_does_not_exist() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("missing", &link).unwrap();
+        assert!(Partial::create(&link).is_err());
+        assert!(link.is_symlink());
+    }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{Server, fail, kill, pattern, program, run, succeed, text};
@@ -141,4 +141,24 @@ fn pads_the_last_block_of_files_and_pipes() {
     is_padded("a pipe");
     let to = folder.path().join("to");
     assert!(fail(&["copy", text(&from), text(&to), "--pad"]).contains("leave --pad out"));
+}
+
+/// Needs a mount namespace of its own.
+#[test]
+fn refuses_a_file_that_is_a_mount_point_before_the_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    fs::write(&from, pattern(5000)).unwrap();
+    fs::write(&to, b"old").unwrap();
+    let script = "mount --bind to to || exit 77; exec \"$0\" copy from to";
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_isolane")]).current_dir(folder.path());
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) || error.contains("unshare") {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    assert!(!output.status.success() && error.contains("is a mount point"), "{error}");
+    assert_eq!(fs::read(&to).unwrap(), b"old");
 }
