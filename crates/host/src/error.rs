@@ -287,7 +287,7 @@ pub enum RequestError {
     Uncertain,
     /// An earlier write to the same blocks has an unknown fate.
     #[error(
-        "an earlier write to these blocks was lost with its connection, and whether it still lands cannot be known"
+        "an earlier write to these blocks was lost with its connection and may still land; write the range again once the target has ended that controller"
     )]
     HeldBack,
     /// A flush: acknowledged writes that no flush had covered are lost, or may be.

@@ -39,10 +39,19 @@ impl OldAssociation {
 
     /// When rule 3 holds if the controller was alive at `alive` and has received nothing since then.
     fn expiry_from(&self, alive: Instant) -> Option<Instant> {
-        let intervals = if self.is_keep_alive_traffic_based { 3 } else { 2 };
-        let ended = self.keep_alive.saturating_mul(intervals).saturating_add(self.quiesce?);
-        let wait = Some(ended.saturating_add(MARGIN)).filter(|_| !self.keep_alive.is_zero());
+        let wait = Some(self.wait(self.quiesce?)).filter(|_| !self.keep_alive.is_zero());
         alive.checked_add(wait?)
+    }
+
+    /// No verdict is [`Verdict::Unknown`] before: most controllers are gone by then, also where no time is a
+    /// proof.
+    fn patience(&self) -> Option<Instant> {
+        self.died.checked_add(self.wait(self.quiesce.unwrap_or_default()))
+    }
+
+    fn wait(&self, quiesce: Duration) -> Duration {
+        let intervals = if self.is_keep_alive_traffic_based { 3 } else { 2 };
+        self.keep_alive.saturating_mul(intervals).saturating_add(quiesce).saturating_add(MARGIN)
     }
 }
 
@@ -55,7 +64,7 @@ pub(crate) enum Verdict {
     NumberReused,
     /// Rule 3.
     TimeoutPassed,
-    /// It cannot be known in the time that reconnecting may take.
+    /// It was not known in the time that reconnecting may take; another verdict may follow.
     Unknown,
 }
 
@@ -121,8 +130,9 @@ impl Watch<'_> {
         }
     }
 
-    /// What is known at `now`; `None`: probe again after a [`Watch::pause`].
-    pub(crate) fn verdict(&self, now: Instant) -> Option<Verdict> {
+    /// What is known at `now`; `None`: probe again after a [`Watch::pause`]. [`Verdict::Unknown`] comes once, and
+    /// the watch goes on.
+    pub(crate) fn verdict(&mut self, now: Instant) -> Option<Verdict> {
         let has_passed = |instant: Instant| now >= instant;
         if self.proof.is_some() {
             return self.proof;
@@ -132,10 +142,12 @@ impl Watch<'_> {
             return Some(Verdict::TimeoutPassed);
         }
         // The time rule is waited for even beyond the end of reconnecting; its postponement is not.
-        let first = self.old.expiry();
-        let waits_for_first = first.is_some_and(|first| !has_passed(first));
-        let has_given_up = self.give_up.is_some_and(has_passed) && !waits_for_first;
-        has_given_up.then_some(Verdict::Unknown)
+        let has_given_up =
+            self.give_up.is_some_and(has_passed) && self.old.patience().is_some_and(has_passed);
+        has_given_up.then(|| {
+            self.give_up = None;
+            Verdict::Unknown
+        })
     }
 
     /// How long to wait before the next probe: longer each time.
@@ -230,6 +242,20 @@ mod tests {
         let (at, verdict) = simulate(&old, &giving_up_after(Some(S)), |_| Probe::Alive);
         assert_eq!(verdict, Verdict::Unknown);
         assert!((31 * S..33 * S).contains(&at), "{at:?}");
+    }
+
+    #[test]
+    fn goes_on_after_an_unknown_fate_and_does_not_give_up_early_without_a_quiesce_time() {
+        let old = old(5, true, None);
+        let mut watch = Watch::new(&old, &giving_up_after(Some(Duration::ZERO)));
+        let mut verdict = |probe, at| {
+            watch.handle_probe(probe, old.died + at);
+            watch.verdict(old.died + at)
+        };
+        assert_eq!(verdict(Probe::Alive, 15 * S), None, "three intervals and the margin have not passed");
+        assert_eq!(verdict(Probe::Alive, 16 * S), Some(Verdict::Unknown));
+        assert_eq!(verdict(Probe::Unclear, 3000 * S), None);
+        assert_eq!(verdict(Probe::Gone, 3001 * S), Some(Verdict::ControllerGone));
     }
 
     #[test]

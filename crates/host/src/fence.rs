@@ -39,8 +39,9 @@
 //! of them, whichever of its associations it goes through. Afterwards they are repeated. If the rule can
 //! never be met, or the old controller stays alive, both fail when reconnecting would give up
 //! ([`Reconnect::give_up_after`](crate::Reconnect::give_up_after)), though not before rule 3 could have held
-//! first. Reads, Identify and Flush are repeated at once; so are writes of which no byte had been given to
-//! the kernel.
+//! first, with a CQT of 0 where none is known. The old association is watched further, and until it is known
+//! dead, every new write to those blocks fails as well. Reads, Identify and Flush are repeated at once; so are
+//! writes of which no byte had been given to the kernel.
 //!
 //! The decision itself, without clock and sockets, is in `expiry.rs`.
 
@@ -74,6 +75,15 @@ pub(crate) struct NewAssociation {
     pub begun: Instant,
 }
 
+/// What a write does that touches blocks of a lost association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Hold {
+    /// It waits.
+    Wait,
+    /// It fails: what it would wait for was not known in time.
+    Fail,
+}
+
 /// The fences of all associations with one volume. The lock is taken while there are any, and when one is
 /// raised or falls.
 #[derive(Default)]
@@ -95,7 +105,8 @@ struct Standing {
 struct Fence {
     id: u64,
     old: OldAssociation,
-    ranges: Arc<[BlockRange]>,
+    ranges: Vec<BlockRange>,
+    hold: Hold,
     is_cancelled: Arc<AtomicBool>,
     /// What a witness keeps until it falls.
     note: Option<Note>,
@@ -113,14 +124,17 @@ impl Fences {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Whether blocks that something touches may still be changed by a lost association.
-    pub(crate) fn hold_back(&self, touches: impl Fn(&BlockRange) -> bool) -> bool {
-        let is_behind = |fence: &Fence| fence.ranges.iter().any(&touches);
-        !self.are_none() && self.standing.lock().fences.iter().any(is_behind)
+    /// What something has to do because blocks that it touches may still be changed by a lost association.
+    pub(crate) fn hold_back(&self, touches: impl Fn(&BlockRange) -> bool) -> Option<Hold> {
+        if self.are_none() {
+            return None;
+        }
+        let is_behind = |fence: &&Fence| fence.ranges.iter().any(&touches);
+        self.standing.lock().fences.iter().filter(is_behind).map(|fence| fence.hold).max()
     }
 
-    /// Sets a fence up and starts to ask the target; the verdict comes to the mailbox of every client.
-    /// Returns its number.
+    /// Sets a fence up and starts to ask the target; each verdict comes to the mailbox of every client. Returns
+    /// its number.
     pub(crate) fn raise(
         self: &Arc<Self>,
         old: OldAssociation,
@@ -132,13 +146,14 @@ impl Fences {
         let id = self.stand(old.clone(), ranges, note, &is_cancelled);
         let (fences, plan) = (Arc::downgrade(self), Arc::clone(plan));
         let watch = move || {
-            let verdict = wait_for_death(&old, &plan, &is_cancelled);
-            // A volume that is gone needs no verdict.
-            Weak::upgrade(&fences).into_iter().for_each(|fences| fences.fall(id, verdict));
+            wait_for_death(&old, &plan, &is_cancelled, |verdict| {
+                // A volume that is gone needs no verdict.
+                Weak::upgrade(&fences).into_iter().for_each(|fences| fences.judge(id, verdict));
+            });
         };
         if let Err(error) = std::thread::Builder::new().name("isolane-fence".to_owned()).spawn(watch) {
-            log::error!("no thread to watch a lost association: {error}; its writes fail");
-            self.fall(id, Verdict::Unknown);
+            log::error!("no thread to watch a lost association: {error}; its writes and later ones fail");
+            self.judge(id, Verdict::Unknown);
         }
         id
     }
@@ -165,7 +180,7 @@ impl Fences {
         let is_proven = |fence: &&Fence| fence.is_proven_by(new, replay);
         let proven: Vec<u64> =
             self.standing.lock().fences.iter().filter(is_proven).map(|fence| fence.id).collect();
-        proven.into_iter().for_each(|id| self.fall(id, Verdict::NumberReused));
+        proven.into_iter().for_each(|id| self.judge(id, Verdict::NumberReused));
     }
 
     /// A client has given up: its fences stand as long as others may write.
@@ -187,20 +202,25 @@ impl Fences {
         let mut standing = self.standing.lock();
         standing.id_next += 1;
         let (id, is_cancelled) = (standing.id_next, Arc::clone(is_cancelled));
-        standing.fences.push(Fence { id, old, ranges: ranges.into(), is_cancelled, note });
+        standing.fences.push(Fence { id, old, ranges, hold: Hold::Wait, is_cancelled, note });
         self.count.store(standing.fences.len(), Ordering::Release);
         id
     }
 
-    fn fall(&self, id: u64, verdict: Verdict) {
+    /// A fence falls, or stays without anything to wait for it.
+    fn judge(&self, id: u64, verdict: Verdict) {
         let mut standing = self.standing.lock();
         let Some(at) = standing.fences.iter().position(|fence| fence.id == id) else { return };
-        let mut fence = standing.fences.swap_remove(at);
-        fence.note.take().into_iter().for_each(Note::on_dead);
-        self.count.store(standing.fences.len(), Ordering::Release);
+        if verdict == Verdict::Unknown {
+            standing.fences[at].hold = Hold::Fail;
+        } else {
+            let mut fence = standing.fences.swap_remove(at);
+            fence.note.take().into_iter().for_each(Note::on_dead);
+            self.count.store(standing.fences.len(), Ordering::Release);
+        }
         for member in &standing.members {
             // A client that is gone needs no verdict.
-            let _ = member.send(Message::Fenced { id, verdict, ranges: Arc::clone(&fence.ranges) });
+            let _ = member.send(Message::Fenced { id, verdict });
         }
     }
 }
@@ -220,7 +240,8 @@ impl Drop for Fence {
     }
 }
 
-fn wait_for_death(old: &OldAssociation, plan: &Plan, is_cancelled: &AtomicBool) -> Verdict {
+/// Tells each verdict, [`Verdict::Unknown`] first if it comes to that, until the association is known dead.
+fn wait_for_death(old: &OldAssociation, plan: &Plan, is_cancelled: &AtomicBool, tell: impl Fn(Verdict)) {
     let mut watch = Watch::new(old, &plan.options.reconnect);
     while !is_cancelled.load(Ordering::Relaxed) {
         if watch.wants_probe() {
@@ -228,11 +249,13 @@ fn wait_for_death(old: &OldAssociation, plan: &Plan, is_cancelled: &AtomicBool) 
             watch.handle_probe(probe, Instant::now());
         }
         if let Some(verdict) = watch.verdict(Instant::now()) {
-            return verdict;
+            tell(verdict);
+            if verdict != Verdict::Unknown {
+                return;
+            }
         }
         std::thread::sleep(watch.pause());
     }
-    Verdict::Unknown
 }
 
 #[cfg(test)]
@@ -258,7 +281,8 @@ mod tests {
         let old = old();
         let new = NewAssociation { address: old.address, cntlid: 5, begun: old.died };
         let there = "127.0.0.2:4420".parse().unwrap();
-        let fence = Fence { id: 1, old, ranges: Arc::default(), is_cancelled: Arc::default(), note: None };
+        let (ranges, is_cancelled) = (Vec::new(), Arc::default());
+        let fence = Fence { id: 1, old, ranges, hold: Hold::Wait, is_cancelled, note: None };
         assert!(fence.is_proven_by(&new, WriteReplay::WhenGone));
         assert!(!fence.is_proven_by(&NewAssociation { cntlid: 6, ..new }, WriteReplay::WhenGone));
         assert!(!fence.is_proven_by(&NewAssociation { address: there, ..new }, WriteReplay::WhenGone));
@@ -275,7 +299,7 @@ mod tests {
         let ranges = vec![BlockRange { lba: 7, blocks: 1 }];
         fences.stand(old, ranges, None, &Arc::default());
         fences.on_association(&late, WriteReplay::WhenGone);
-        assert!(fences.hold_back(|range| range.lba == 7), "the write may still land");
+        assert_eq!(fences.hold_back(|range| range.lba == 7), Some(Hold::Wait), "the write may still land");
     }
 
     #[test]
@@ -285,15 +309,24 @@ mod tests {
         let (fences, touches) = (Fences::default(), |range: &BlockRange| range.lba == 7);
         let boxes = reactors.each_ref().map(|reactor| mailbox::unbounded(reactor.waker()));
         boxes.iter().for_each(|(sender, _)| fences.join(sender.clone()));
-        assert!(fences.are_none() && !fences.hold_back(touches));
+        assert!(fences.are_none() && fences.hold_back(touches).is_none());
         let is_cancelled = Arc::default();
         let id = fences.stand(old(), vec![BlockRange { lba: 7, blocks: 1 }], None, &is_cancelled);
         fences.on_giving_up();
-        assert!(!fences.are_none() && fences.hold_back(touches) && !fences.hold_back(|range| range.lba == 8));
-        fences.fall(id, Verdict::ControllerGone);
+        assert_eq!(fences.hold_back(touches), Some(Hold::Wait));
+        fences.judge(id, Verdict::Unknown);
+        assert_eq!(fences.hold_back(touches), Some(Hold::Fail));
+        assert!(!fences.are_none() && fences.hold_back(|range| range.lba == 8).is_none());
+        assert!(!is_cancelled.load(Ordering::Relaxed));
+        fences.judge(id, Verdict::ControllerGone);
         assert!(fences.are_none() && is_cancelled.load(Ordering::Relaxed));
         for (_, messages) in boxes {
-            assert!(matches!(messages.poll(), Some(Message::Fenced { id: told, .. }) if told == id));
+            for verdict in [Verdict::Unknown, Verdict::ControllerGone] {
+                let message = messages.poll();
+                assert!(
+                    matches!(message, Some(Message::Fenced { id: i, verdict: v }) if (i, v) == (id, verdict))
+                );
+            }
         }
     }
 }

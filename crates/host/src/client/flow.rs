@@ -16,6 +16,7 @@ use super::tasks::Tasks;
 use super::{Client, command};
 use crate::classes::{Class, Classes};
 use crate::error::RequestError;
+use crate::fence::Hold;
 use crate::request::{BlockRange, Completion, Request};
 use crate::unflushed::Unflushed;
 
@@ -112,12 +113,18 @@ impl Client {
         }
     }
 
-    /// Puts a task's parts into its lane's backlog, unless it has to wait for writes of unknown fate.
+    /// Puts a task's parts into its lane's backlog, unless it has to wait for writes of unknown fate or fails
+    /// because of them.
     pub(super) fn enqueue(&mut self, index: u32) {
-        let Some(task) = self.tasks.get(index) else { return };
-        if self.replay.holds_back(task) {
-            self.replay.hold(index);
-            return;
+        let Some(task) = self.tasks.get_mut(index) else { return };
+        match self.replay.holds_back(task) {
+            None => {}
+            Some(Hold::Wait) => return self.replay.hold(index),
+            Some(Hold::Fail) => {
+                task.fail(RequestError::HeldBack);
+                task.left = 0;
+                return self.finish_if_done(index);
+            }
         }
         let (lane, end) = (task.lane, task.parts);
         self.backlogs[lane].push_back(Run { task: index, next: 0, end });
@@ -157,12 +164,14 @@ impl Client {
 
     fn issue(&mut self, lane: usize, part: Part) {
         let (Link::Up(up), Some(task)) = (&mut self.link, self.tasks.get_mut(part.task)) else { return };
+        match self.replay.holds_back_part(task, part.part) {
+            Some(Hold::Wait) if !task.has_failed() => return self.replay.hold_part(part),
+            Some(Hold::Fail) => task.fail(RequestError::HeldBack),
+            _ => {}
+        }
         if task.has_failed() {
             task.left -= 1;
             return self.finish_if_done(part.task);
-        }
-        if self.replay.holds_back_part(task, part.part) {
-            return self.replay.hold_part(part);
         }
         let Ok(vacancy) = up.lanes[lane].vacancy() else {
             return self.backlogs[lane].push_front(Run::one(part));

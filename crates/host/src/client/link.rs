@@ -25,7 +25,6 @@ use crate::fence::{FENCES_MAX, NewAssociation};
 use crate::info::{Info, NamespaceInfo};
 use crate::options::{Reconnect, WriteReplay};
 use crate::predecessor::{Note, Predecessor};
-use crate::request::BlockRange;
 use crate::setup::{self, Association, Connection};
 use crate::unflushed::Era;
 
@@ -54,7 +53,7 @@ pub(crate) enum Message {
     /// An attempt to connect ended.
     Connected(Result<Box<Association>, ConnectError>),
     /// What became of a lost association.
-    Fenced { id: u64, verdict: Verdict, ranges: Arc<[BlockRange]> },
+    Fenced { id: u64, verdict: Verdict },
 }
 
 impl Link {
@@ -141,8 +140,8 @@ impl Client {
                 }
             }
             Message::Connected(Err(error)) => self.on_failed_attempt(error),
-            Message::Fenced { id, verdict, ranges } => {
-                self.replay.on_verdict(id, verdict, &ranges);
+            Message::Fenced { id, verdict } => {
+                self.replay.on_verdict(id, verdict);
                 self.settle_replay();
             }
         }
@@ -208,7 +207,15 @@ impl Client {
     pub(super) fn try_to_connect(&mut self) {
         let Link::Down(outage) = &mut self.link else { return };
         let is_due = outage.next.is_some_and(|next| self.now >= next);
-        if !is_due || self.replay.fences() >= FENCES_MAX {
+        if !is_due {
+            return;
+        }
+        if self.replay.fences() >= FENCES_MAX {
+            let give_up_after = self.plan.options.reconnect.give_up_after;
+            if give_up_after.is_some_and(|after| self.now >= outage.since + after) {
+                let why = format!("{FENCES_MAX} controllers of lost associations may still be alive");
+                self.fail_all(ConnectError::Lost { address: self.info.address, why });
+            }
             return;
         }
         outage.next = None;

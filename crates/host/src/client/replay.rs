@@ -14,7 +14,7 @@ use super::task::{Part, Task, overlaps};
 use super::tasks::Tasks;
 use crate::error::RequestError;
 use crate::expiry::{OldAssociation, Verdict};
-use crate::fence::{Fences, NewAssociation};
+use crate::fence::{Fences, Hold, NewAssociation};
 use crate::options::WriteReplay;
 use crate::predecessor::Note;
 use crate::request::BlockRange;
@@ -29,8 +29,6 @@ pub(super) struct Replay {
     /// What the association that is being lost leaves behind.
     uncertain: Vec<Part>,
     ranges: Vec<BlockRange>,
-    /// Blocks that are never going to be safe, until the writes held back for them have failed.
-    lost: Vec<BlockRange>,
     /// New writes that overlap.
     held: Vec<u32>,
     /// Parts of earlier writes that overlap, which were not sent yet or are to be sent again.
@@ -61,7 +59,6 @@ impl Replay {
             raised: Vec::new(),
             uncertain: Vec::new(),
             ranges: Vec::new(),
-            lost: Vec::new(),
             held: Vec::new(),
             held_parts: Vec::new(),
             settled: Vec::new(),
@@ -79,15 +76,15 @@ impl Replay {
         self.fences.are_none()
     }
 
-    /// Whether a task must wait.
-    pub(super) fn holds_back(&self, task: &Task) -> bool {
+    /// Whether a task must wait, or fails.
+    pub(super) fn holds_back(&self, task: &Task) -> Option<Hold> {
         self.fences.hold_back(|range| task.touches(range))
     }
 
-    /// Whether a part must wait.
-    pub(super) fn holds_back_part(&self, task: &Task, part: u32) -> bool {
+    /// Whether a part must wait, or fails.
+    pub(super) fn holds_back_part(&self, task: &Task, part: u32) -> Option<Hold> {
         if self.is_clear() {
-            return false;
+            return None;
         }
         let changes = task.part_changes(part);
         self.fences.hold_back(|range| changes.iter().any(|own| overlaps(own, range)))
@@ -127,13 +124,13 @@ impl Replay {
         self.fences.on_association(new, writes);
     }
 
-    /// A fence has fallen, of this client or of another of the volume.
-    pub(super) fn on_verdict(&mut self, id: u64, verdict: Verdict, ranges: &[BlockRange]) {
-        if verdict == Verdict::Unknown {
-            self.lost.extend(ranges);
-        }
+    /// There is a verdict about an association, of this client or of another of the volume.
+    pub(super) fn on_verdict(&mut self, id: u64, verdict: Verdict) {
         let Some(at) = self.raised.iter().position(|raised| raised.id == id) else { return };
-        let Raised { cntlid, parts, .. } = self.raised.swap_remove(at);
+        let (cntlid, parts) = (self.raised[at].cntlid, std::mem::take(&mut self.raised[at].parts));
+        if verdict != Verdict::Unknown {
+            self.raised.swap_remove(at);
+        }
         let fate = if verdict == Verdict::Unknown { Fate::Fail } else { Fate::Repeat };
         let so = if fate == Fate::Fail { "fail" } else { "are repeated" };
         log::info!("controller {cntlid} {verdict}; {} writes {so}", parts.len());
@@ -152,15 +149,10 @@ impl Replay {
         self.ranges.clear();
         self.settled.clear();
     }
-
-    /// Whether a task overlaps a write whose fate will never be known.
-    fn is_lost(&self, task: &Task) -> bool {
-        self.lost.iter().any(|range| task.touches(range))
-    }
 }
 
 impl Client {
-    /// Carries out what fallen fences let go of.
+    /// Carries out what verdicts let go of. What was held goes, goes on waiting, or fails.
     pub(super) fn settle_replay(&mut self) {
         for (part, fate) in std::mem::take(&mut self.replay.settled) {
             let Some(task) = self.tasks.get_mut(part.task) else { continue };
@@ -178,42 +170,13 @@ impl Client {
             }
         }
         for held in std::mem::take(&mut self.replay.held) {
-            self.release(held);
+            self.enqueue(held);
         }
-        self.fail_lost_in_backlogs();
         for part in std::mem::take(&mut self.replay.held_parts) {
             let Some(task) = self.tasks.get(part.task) else { continue };
             let lane = task.lane;
             self.backlogs[lane].push_back(Run::one(part));
             self.pump(lane);
-        }
-        self.replay.lost.clear();
-    }
-
-    /// Writes that had not been sent fail, too, if they overlap a write whose fate will never be known.
-    fn fail_lost_in_backlogs(&mut self) {
-        if self.replay.lost.is_empty() {
-            return;
-        }
-        let queued = self.backlogs.iter().flatten().map(|run| run.task);
-        let held = self.replay.held_parts.iter().map(|part| part.task);
-        for index in queued.chain(held).collect::<Vec<_>>() {
-            let Some(task) = self.tasks.get_mut(index).filter(|task| self.replay.is_lost(task)) else {
-                continue;
-            };
-            task.fail(RequestError::HeldBack);
-        }
-    }
-
-    /// A held write goes, goes on waiting, or fails.
-    fn release(&mut self, held: u32) {
-        let Some(task) = self.tasks.get_mut(held) else { return };
-        if self.replay.is_lost(task) {
-            task.fail(RequestError::HeldBack);
-            task.left = 0;
-            self.finish_if_done(held);
-        } else {
-            self.enqueue(held);
         }
     }
 }

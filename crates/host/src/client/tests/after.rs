@@ -115,7 +115,29 @@ fn what_cannot_be_known_fails_instead_of_waiting_for_ever() {
     let short = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
     let options = Options { keep_alive: Duration::ZERO, reconnect: short, ..options() };
     drop(connect_after(&target, options.clone(), &notes).unwrap());
+    let (key, left) = notes.kept.lock()[0].clone();
+    let mut client = connect_after(&target, options, &notes).unwrap();
+    for _ in 0..2 {
+        let completion = run(&mut client, write(0, 512, 2));
+        assert!(matches!(completion.result, Err(crate::RequestError::HeldBack)), "{completion:?}");
+    }
+    let is_kept = || notes.kept.lock().iter().any(|(kept, _)| *kept == key);
+    assert!(is_kept(), "it may still be alive");
+    target.shared.controllers.lock().remove(&left.cntlid);
+    turn_until(&mut client, &mut Vec::new(), |_, _| !is_kept());
+    assert!(run(&mut client, write(0, 512, 3)).result.is_ok());
+}
+
+/// The target reports no CQT, and this side does not reconnect: no reason not to wait for what was left.
+#[test]
+fn what_was_left_is_waited_for_without_reconnect() {
+    let (target, notes) = (Target::start(Script::default()), Arc::new(Notes::default()));
+    kill_with_a_write(&target, &notes, Misdeed::LandLate(Duration::from_millis(300)));
+    // The keep-alive timeout is noted with the association.
+    notes.kept.lock().iter_mut().for_each(|(_, left)| left.keep_alive = PATIENCE);
+    let options = Options { reconnect: Reconnect::never(), ..options() };
     let mut client = connect_after(&target, options, &notes).unwrap();
     let completion = run(&mut client, write(0, 512, 2));
-    assert!(matches!(completion.result, Err(crate::RequestError::HeldBack)), "{completion:?}");
+    assert!(completion.result.is_ok(), "{completion:?}");
+    assert_eq!(target.shared.landed.lock().clone(), [(0, 1), (0, 2)]);
 }

@@ -1,5 +1,6 @@
 //! Losing the association: what is repeated, what waits, what fails.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use isolane_wire::fabrics::{ConnectData, ConnectRejection};
@@ -8,6 +9,7 @@ use isolane_wire::{CompletionEntry, Status};
 use super::*;
 use crate::error::{ConnectError, RequestError};
 use crate::expiry::MARGIN;
+use crate::fence::Fences;
 use crate::mock::Misdeed;
 use crate::options::WriteReplay;
 
@@ -251,6 +253,70 @@ fn without_any_proof_both_writes_fail_when_reconnecting_would_give_up() {
     assert!(matches!(completions[1].result, Err(RequestError::HeldBack)), "{completions:?}");
     assert!(completions[2].result.is_ok(), "{completions:?}");
     assert!(completions.iter().all(|completion| completion.buffer.is_some()));
+}
+
+/// A target that keeps its controllers and reports no CQT, and a host that gives up soon: the fate of a lost write
+/// stays unknown until the target lets go of the controller.
+fn unknown() -> (Target, Options) {
+    let script = Script { keeps_controllers: true, spares_other_controllers: true, ..Script::default() };
+    let reconnect = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
+    (Target::start(script), Options { keep_alive: Duration::ZERO, reconnect, ..options() })
+}
+
+/// Writes again and again until that succeeds.
+fn write_until_released(client: &mut Client, fill: u8) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let completion = run(client, write(0, 4096, fill));
+        match completion.result {
+            Ok(()) => return,
+            Err(RequestError::HeldBack) => assert!(Instant::now() < end, "still held back"),
+            Err(error) => panic!("{error}"),
+        }
+        idle(client, Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn unknown_fate_keeps_later_writes_off_until_the_controller_is_gone() {
+    let (target, options) = unknown();
+    let mut client = connect(&target, options);
+    let cntlid = client.info().controller.cntlid;
+    target.set_misdeed(0, Misdeed::Close);
+    let lost = run(&mut client, write(0, 4096, 1));
+    assert!(matches!(lost.result, Err(RequestError::Uncertain)), "{lost:?}");
+    for fill in [2, 3] {
+        let again = run(&mut client, write(7, 4096, fill));
+        assert!(
+            matches!(again.result, Err(RequestError::HeldBack)),
+            "the lost write may land over it: {again:?}"
+        );
+    }
+    assert!(run(&mut client, write(100, 4096, 4)).result.is_ok());
+    assert!(run(&mut client, read(0, 4096)).result.is_ok());
+    target.shared.controllers.lock().remove(&cntlid);
+    write_until_released(&mut client, 5);
+    assert_eq!(target.shared.landed.lock().clone(), [(100, 4), (0, 5)]);
+}
+
+#[test]
+fn write_of_another_client_fails_while_the_fate_of_a_lost_one_is_unknown() {
+    let (target, options) = unknown();
+    let options = Options { reconnect: Reconnect::never(), ..options };
+    let fences = Arc::<Fences>::default();
+    let connect = || Client::connect_beside(&target.uri(), options.clone(), Arc::clone(&fences)).unwrap();
+    let (mut one, mut other) = (connect(), connect());
+    let cntlid = one.info().controller.cntlid;
+    target.set_misdeed(0, Misdeed::Close);
+    let lost = run(&mut one, write(0, 4096, 1));
+    assert!(lost.result.is_err() && one.is_over(), "{lost:?}");
+    for _ in 0..2 {
+        let overlapping = run(&mut other, write(0, 4096, 2));
+        assert!(matches!(overlapping.result, Err(RequestError::HeldBack)), "{overlapping:?}");
+    }
+    target.shared.controllers.lock().remove(&cntlid);
+    write_until_released(&mut other, 3);
+    assert_eq!(target.shared.landed.lock().clone(), [(0, 3)]);
 }
 
 #[test]

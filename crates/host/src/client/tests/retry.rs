@@ -160,3 +160,20 @@ fn retry_waits_for_a_lost_write_to_the_same_blocks() {
         "{landed:?}: the retry was overtaken by the lost write"
     );
 }
+
+#[test]
+fn retry_fails_if_the_fate_of_a_lost_write_to_the_same_blocks_stays_unknown() {
+    let target = Target::start(Script { crdt: [3 * LONG; 3], keeps_controllers: true, ..Script::default() });
+    let reconnect = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
+    let mut client = connect(&target, Options { keep_alive: Duration::ZERO, reconnect, ..options() });
+    target.refuse([NOT_READY.with_crd(1)]);
+    client.submit(0, write(0, 4096, 1), 1);
+    let mut completions = Vec::new();
+    turn_until(&mut client, &mut completions, |_, _| commands(&target) == 1);
+    target.set_misdeed(0, Misdeed::Close);
+    client.submit(0, write(4, 4096, 2), 2);
+    let completions = wait_for(&mut client, 2);
+    assert!(matches!(completions[0].result, Err(RequestError::HeldBack)), "{completions:?}");
+    assert!(matches!(completions[1].result, Err(RequestError::Uncertain)), "{completions:?}");
+    assert!(target.shared.landed.lock().is_empty());
+}
