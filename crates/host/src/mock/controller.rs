@@ -145,7 +145,13 @@ impl Controller {
         match AdminOpcode::decode(entry.opcode) {
             Some(AdminOpcode::Fabrics) => self.on_property(queue, permit, entry, &script),
             Some(AdminOpcode::Identify) => {
-                match identify(&IdentifyCommand::parse(entry), self.cntlid, &script) {
+                let command = IdentifyCommand::parse(entry);
+                if command.cns == Cns::NamespaceDescriptors.code()
+                    && let Some(status) = self.shared.script.lock().descriptor_statuses.pop_front()
+                {
+                    return queue.complete(permit, Completion::failed(status));
+                }
+                match identify(&command, self.cntlid, &script) {
                     Some(data) => {
                         queue.complete_with_data(permit, Payload::from(data), Completion::success())
                     }

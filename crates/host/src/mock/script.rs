@@ -45,6 +45,8 @@ pub(crate) struct Script {
     pub knows_host_behavior: bool,
     /// Statuses of the next I/O commands, none of which is executed if it is an error.
     pub statuses: VecDeque<Status>,
+    /// Statuses with which the next Identify commands for descriptor lists fail.
+    pub descriptor_statuses: VecDeque<Status>,
     /// CQT.
     pub cqt_ms: u16,
     /// The response to every Connect of a queue id beyond `lanes_max`, whatever controllers there are.
@@ -119,6 +121,7 @@ impl Default for Script {
             crdt: [0; 3],
             knows_host_behavior: true,
             statuses: VecDeque::new(),
+            descriptor_statuses: VecDeque::new(),
             cqt_ms: 0,
             probe_response: None,
             completes_shutdown: true,

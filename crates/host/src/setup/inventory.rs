@@ -60,7 +60,7 @@ pub(crate) fn namespace(nsid: u32, data: &[u8], list: Option<&[u8]>) -> Option<N
 /// Whether a status tells that the controller has no descriptor lists, as before NVMe 1.3. After any other
 /// failure the identity of a namespace is not known.
 pub(crate) fn has_no_descriptors(status: Status) -> bool {
-    status.dnr() || status.is(Status::INVALID_FIELD) || status.is(Status::INVALID_OPCODE)
+    status.is(Status::INVALID_FIELD) || status.is(Status::INVALID_OPCODE)
 }
 
 /// The active list comes in pages of 1,024, each starting behind the last id of the one before.

@@ -1,5 +1,6 @@
 //! Another volume under the same namespace ID: no request goes to it, and every error names the difference.
 
+use isolane_wire::Status;
 use uuid::Uuid;
 
 use super::*;
@@ -76,4 +77,27 @@ fn keeps_a_volume_of_which_nothing_but_the_size_grew() {
     turn_until(&mut client, &mut Vec::new(), |client, _| client.namespace().blocks == 16_384);
     assert!(run(&mut client, read(0, 4096)).result.is_ok());
     assert!(client.is_up());
+}
+
+#[test]
+fn does_not_take_a_failed_identify_for_a_volume_without_descriptors() {
+    let (target, mut client) = pair();
+    // First after the notice, then while connecting again.
+    let failed = Status::INTERNAL_ERROR.with_dnr(true);
+    target.change_namespace(|script| script.descriptor_statuses.extend([failed; 2]));
+    turn_until(&mut client, &mut Vec::new(), |_, _| {
+        target.shared.script.lock().descriptor_statuses.is_empty()
+    });
+    let completion = run(&mut client, write(0, 4096, 1));
+    assert!(completion.result.is_ok(), "{completion:?}");
+    assert_eq!(client.namespace().uuid, Some(Uuid::from_u128(8)));
+}
+
+#[test]
+fn connects_to_a_controller_that_has_no_descriptors() {
+    for status in [Status::INVALID_FIELD, Status::INVALID_OPCODE] {
+        let descriptor_statuses = [status.with_dnr(true)].into();
+        let target = Target::start(Script { descriptor_statuses, ..Script::default() });
+        assert_eq!(connect(&target, options()).namespace().uuid, None);
+    }
 }
