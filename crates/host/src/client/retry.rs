@@ -6,8 +6,9 @@
 //! Like any other write it waits for fences of lost associations (see `replay`). Invariants: a part is sent again at most [`RETRIES_MAX`] times, and waits
 //! no longer than a command may take.
 //!
-//! A Flush is an exception. After a failed sync a second one may succeed without the data, because the system
-//! below reports the failure once. So a Flush is sent again only if its status says that it was not executed.
+//! Commands that sync are an exception: a Flush, and a write with FUA. After a failed sync a second one may
+//! succeed without the data, because the system below reports the failure once. So they are sent again only if
+//! their status says that they were not executed.
 
 use std::time::{Duration, Instant};
 
@@ -61,8 +62,7 @@ impl Retries {
     /// How long to wait before a command is sent again that was `retries` times before; `None`: not again.
     fn delay(&self, status: Status, operation: &Operation, retries: u8) -> Option<Duration> {
         let is_unexecuted = UNEXECUTED.iter().any(|unexecuted| status.is(*unexecuted));
-        let is_safe = !matches!(operation, Operation::Flush(_)) || is_unexecuted;
-        if status.dnr() || retries >= RETRIES_MAX || !is_safe {
+        if status.dnr() || retries >= RETRIES_MAX || (operation.is_sync() && !is_unexecuted) {
             return None;
         }
         let delay = match status.crd() {

@@ -29,6 +29,12 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
+    /// Whether it is to make data durable.
+    pub(crate) fn is_sync(&self) -> bool {
+        use Operation::{Flush, Write, WriteZeroes};
+        matches!(self, Flush(_) | Write { fua: true } | WriteZeroes { fua: true, .. })
+    }
+
     /// What a request asks for, and its buffer.
     #[inline]
     pub(crate) fn of(request: Request) -> (Operation, Option<Buffer>) {

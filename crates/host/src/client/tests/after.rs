@@ -112,7 +112,7 @@ fn each_association_is_noted_and_a_lost_one_only_until_it_is_known_dead() {
 fn what_cannot_be_known_fails_instead_of_waiting_for_ever() {
     let script = Script { keeps_controllers: true, ..Script::default() };
     let (target, notes) = (Target::start(script), Arc::new(Notes::default()));
-    let short = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
+    let short = giving_up_soon();
     let options = Options { keep_alive: Duration::ZERO, reconnect: short, ..options() };
     drop(connect_after(&target, options.clone(), &notes).unwrap());
     let (key, left) = notes.kept.lock()[0].clone();

@@ -95,7 +95,7 @@ fn queued_write_waits_for_a_lost_one_to_the_same_blocks() {
 #[test]
 fn queued_write_fails_if_the_fate_of_a_lost_one_to_the_same_blocks_stays_unknown() {
     let target = Target::start(keeping());
-    let reconnect = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
+    let reconnect = giving_up_soon();
     let options = Options { depth: 1, keep_alive: Duration::ZERO, reconnect, ..options() };
     let mut client = connect(&target, options);
     target.set_misdeed(0, Misdeed::Close);
@@ -241,7 +241,7 @@ fn replay_after_timeout_needs_a_quiesce_time() {
 #[test]
 fn without_any_proof_both_writes_fail_when_reconnecting_would_give_up() {
     let target = Target::start(Script { keeps_controllers: true, ..Script::default() });
-    let reconnect = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
+    let reconnect = giving_up_soon();
     let mut client = connect(&target, Options { keep_alive: Duration::ZERO, reconnect, ..options() });
     target.set_misdeed(0, Misdeed::Close);
     client.submit(0, write(0, 4096, 1), 1);
@@ -259,7 +259,7 @@ fn without_any_proof_both_writes_fail_when_reconnecting_would_give_up() {
 /// stays unknown until the target lets go of the controller.
 fn unknown() -> (Target, Options) {
     let script = Script { keeps_controllers: true, spares_other_controllers: true, ..Script::default() };
-    let reconnect = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
+    let reconnect = giving_up_soon();
     (Target::start(script), Options { keep_alive: Duration::ZERO, reconnect, ..options() })
 }
 

@@ -38,6 +38,13 @@ fn options() -> Options {
     }
 }
 
+/// Each loss counts by itself, however short the association lived: on a slow machine, connecting may take longer
+/// than this.
+fn giving_up_soon() -> Reconnect {
+    let give_up_after = Some(Duration::from_millis(300));
+    Reconnect { give_up_after, delay_max: Duration::ZERO, ..options().reconnect }
+}
+
 fn connect(target: &Target, options: Options) -> Client {
     Client::connect(&target.uri(), options).unwrap()
 }

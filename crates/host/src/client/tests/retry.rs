@@ -26,12 +26,7 @@ fn commands(target: &Target) -> usize {
 #[test]
 fn retries_commands_that_target_refuses_for_now() {
     let (target, mut client) = pair();
-    let zeroes = Request::WriteZeroes {
-        range: crate::BlockRange { lba: 64, blocks: 8 },
-        fua: false,
-        deallocate: false,
-    };
-    for request in [write(0, 4096, 8), read(0, 4096), zeroes, Request::Flush] {
+    for request in [write(0, 4096, 8), read(0, 4096), zeroes(false), Request::Flush] {
         let before = commands(&target);
         target.refuse(refusals(NOT_READY, RETRIES_MAX));
         let completion = run(&mut client, request);
@@ -66,15 +61,26 @@ fn does_not_retry_what_the_target_says_not_to() {
     }
 }
 
+fn zeroes(fua: bool) -> Request {
+    Request::WriteZeroes { range: crate::BlockRange { lba: 64, blocks: 8 }, fua, deallocate: false }
+}
+
+fn durable_write() -> Request {
+    Request::Write { lba: 8, buffer: buffer(4096, 3), fua: true }
+}
+
 /// After a failed sync, a second one may succeed without the data.
 #[test]
-fn does_not_retry_flush_that_was_executed() {
+fn does_not_retry_sync_that_was_executed() {
     let (target, mut client) = pair();
     for status in [Status::WRITE_FAULT, Status::INTERNAL_ERROR] {
-        target.refuse([status]);
-        let completion = run(&mut client, Request::Flush);
-        assert!(matches!(completion.result, Err(RequestError::Status(_))), "{completion:?}");
+        for request in [Request::Flush, durable_write(), zeroes(true)] {
+            target.refuse([status]);
+            let completion = run(&mut client, request);
+            assert!(matches!(completion.result, Err(RequestError::Status(_))), "{completion:?}");
+        }
     }
+    assert_eq!(commands(&target), 6);
     let flushes = target.shared.commands.lock().iter().filter(|it| it.0 == IoOpcode::Flush.code()).count();
     assert_eq!(flushes, 2);
 }
@@ -82,9 +88,8 @@ fn does_not_retry_flush_that_was_executed() {
 #[test]
 fn retried_write_keeps_force_unit_access() {
     let (target, mut client) = pair();
-    target.refuse([Status::WRITE_FAULT]);
-    let durable = Request::Write { lba: 8, buffer: buffer(4096, 3), fua: true };
-    assert!(run(&mut client, durable).result.is_ok());
+    target.refuse([NOT_READY]);
+    assert!(run(&mut client, durable_write()).result.is_ok());
     assert_eq!(target.shared.forced.lock().clone(), [8, 8]);
     assert_eq!(target.blocks(8, 8), vec![3; 4096]);
 }
@@ -164,7 +169,7 @@ fn retry_waits_for_a_lost_write_to_the_same_blocks() {
 #[test]
 fn retry_fails_if_the_fate_of_a_lost_write_to_the_same_blocks_stays_unknown() {
     let target = Target::start(Script { crdt: [3 * LONG; 3], keeps_controllers: true, ..Script::default() });
-    let reconnect = Reconnect { give_up_after: Some(Duration::from_millis(300)), ..options().reconnect };
+    let reconnect = giving_up_soon();
     let mut client = connect(&target, Options { keep_alive: Duration::ZERO, reconnect, ..options() });
     target.refuse([NOT_READY.with_crd(1)]);
     client.submit(0, write(0, 4096, 1), 1);
