@@ -1,5 +1,7 @@
 //! Clients of all manners against a running engine.
 
+mod supervisor;
+
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -201,48 +203,6 @@ fn an_engine_that_ends_refuses_nothing() {
     drop(fixture);
     let error = asking.join().unwrap();
     assert!(matches!(error, AttachError::Over(_)), "{error}");
-}
-
-/// The supervisor takes its time, and several are asked for meanwhile; then their client leaves.
-#[test]
-fn opens_wait_for_their_deposits_side_by_side() {
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let store = Arc::new(Store::of(Wire::new(ours), 0));
-    let fixture = Fixture::with(Arc::clone(&store), |_| {});
-    let supervisor = Wire::new(theirs);
-    let deposited = || match heard(&supervisor) {
-        ToSupervisor::Deposit { key, .. } => key,
-        other => panic!("{other:?}"),
-    };
-    let (wire, memory) = (fixture.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
-    wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
-    let session = deposited();
-    store.on_deposited(session, true);
-    told(&wire);
-    let page = PAGE_SIZE as u64;
-    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
-    let mut peers = Vec::new();
-    for id in 1..=ASKED_MAX as u32 {
-        let (socket, peer) = isolane_ring::mock::connection().unwrap();
-        let open = Open { id, core: None, queue: None, object: Object::Stream(place) };
-        wire.send(&Request::Open(open).encode(id), &[socket.as_fd()], true).unwrap();
-        peers.push(peer);
-    }
-    let streams: Vec<u64> = (0..ASKED_MAX).map(|_| deposited()).collect();
-    store.on_deposited(streams[0], false);
-    assert!(matches!(told(&wire), Some(Reply::Refused(why)) if why.contains("ulimit -n")));
-    store.on_deposited(streams[1], true);
-    assert!(matches!(told(&wire), Some(Reply::Opened { .. })));
-    drop(wire);
-    streams[2..].iter().for_each(|key| store.on_deposited(*key, true));
-    // Nothing is left of the client.
-    let mut kept: Vec<u64> = streams.iter().copied().chain([session]).collect();
-    while !kept.is_empty() {
-        let ToSupervisor::Withdraw { key } = heard(&supervisor) else { panic!("{kept:?}") };
-        kept.retain(|kept| *kept != key);
-    }
-    assert!(peers.iter_mut().all(|peer| std::io::Read::read(peer, &mut [0]).unwrap() == 0));
 }
 
 fn heard(wire: &Wire) -> ToSupervisor {

@@ -12,6 +12,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::door::Peer;
 use crate::closer::Socket;
+use crate::store::Told;
 
 /// A client, as the control thread sees it.
 pub(super) struct Client {
@@ -26,7 +27,8 @@ pub(super) struct Client {
     /// Requests that are not answered yet.
     waiting: Vec<u32>,
     /// What it has not taken yet: at most an answer to each of these, and a notice for each of its objects and queues.
-    outbox: VecDeque<Vec<u8>>,
+    /// With each, how much the supervisor's link is to take before.
+    outbox: VecDeque<(u64, Vec<u8>)>,
     pub stage: Stage,
 }
 
@@ -137,21 +139,28 @@ impl Client {
     }
 
     /// Answers what it waits for.
-    pub fn answer(&mut self, serial: u32, reply: &Reply) -> Result<(), WireError> {
+    pub fn answer(&mut self, serial: u32, reply: &Reply, told: Told) -> Result<(), WireError> {
         self.waiting.retain(|waiting| *waiting != serial);
-        self.say(serial, reply)
+        self.say(serial, reply, told)
     }
 
-    /// Says something, as soon as it listens.
-    pub fn say(&mut self, serial: u32, reply: &Reply) -> Result<(), WireError> {
-        self.outbox.push_back(reply.encode(serial));
-        self.flush()
+    /// Says something, as soon as it listens and the supervisor's link has taken all that was told.
+    pub fn say(&mut self, serial: u32, reply: &Reply, told: Told) -> Result<(), WireError> {
+        self.outbox.push_back((told.all, reply.encode(serial)));
+        self.flush(told)
+    }
+
+    /// Whether what it is to hear next waits for the supervisor's link.
+    pub fn is_held_back(&self, told: Told) -> bool {
+        self.outbox.front().is_some_and(|(after, _)| *after > told.taken)
     }
 
     /// Says what it was not ready to hear before.
-    pub fn flush(&mut self) -> Result<(), WireError> {
+    pub fn flush(&mut self, told: Told) -> Result<(), WireError> {
         let Some(wire) = &self.wire else { return Ok(()) };
-        while let Some(bytes) = self.outbox.front() {
+        while let Some((after, bytes)) = self.outbox.front()
+            && *after <= told.taken
+        {
             match wire.send(bytes, &[], false) {
                 Ok(()) => drop(self.outbox.pop_front()),
                 Err(WireError::Full) => return Ok(()),
@@ -164,7 +173,9 @@ impl Client {
     /// Tells it why it is dropped, if it listens.
     pub fn say_why(&mut self, why: &str) {
         let serial = self.waiting.first().copied().unwrap_or(1);
-        let _ = self.answer(serial, &Reply::Refused(why.to_owned()));
+        // Its session is over with this: it is not held back.
+        let now = Told { all: 0, taken: 0 };
+        let _ = self.answer(serial, &Reply::Refused(why.to_owned()), now);
     }
 
     /// Its connection, if it has not left before. It is over, also for others who have it.

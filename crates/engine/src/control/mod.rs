@@ -17,7 +17,7 @@ mod resume;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -55,6 +55,8 @@ pub(crate) struct Control {
     clients: BTreeMap<u32, Client>,
     /// Those who may have sent something.
     talkers: VecDeque<u32>,
+    /// Those for whom something is held back until the supervisor's link has taken what was told before.
+    held_back: BTreeSet<u32>,
     /// Those who have not said hello, and until when they may.
     strangers: VecDeque<(Instant, u32)>,
     /// Somebody may have knocked.
@@ -110,6 +112,7 @@ impl Control {
             cores,
             clients: BTreeMap::new(),
             talkers: VecDeque::new(),
+            held_back: BTreeSet::new(),
             strangers: VecDeque::new(),
             is_knocked: false,
             reopening: None,
@@ -258,11 +261,13 @@ impl Control {
         let now = Instant::now();
         let notes = self.volumes.next_look(now);
         let leftovers = (!self.leftovers.is_empty()).then(|| now + LEFTOVERS_LOOK);
+        let held_back = (!self.held_back.is_empty()).then(|| now + HELD_BACK_PAUSE);
         greeting
             .into_iter()
             .chain(deposit)
             .chain(notes)
             .chain(leftovers)
+            .chain(held_back)
             .chain(self.reopening)
             .chain(idle)
             .chain(self.complaints.due())
@@ -277,6 +282,7 @@ impl Control {
         self.volumes.expire(now);
         self.leftovers.retain(Memory::is_shared);
         self.expire_deposits(now);
+        self.release_held_back();
         self.on_idle(now);
         while let Some((until, session)) = self.strangers.front().copied()
             && until <= now
@@ -347,25 +353,37 @@ impl Control {
             return;
         }
         let Some(client) = self.clients.get_mut(&session) else { return };
-        let outcome = client.answer(serial, reply);
+        let outcome = client.answer(serial, reply, self.store.told());
         self.on_said_to(session, outcome);
     }
 
     /// Says something that a client does not wait for.
     fn say(&mut self, session: u32, serial: u32, reply: &Reply) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        let outcome = client.say(serial, reply);
+        let outcome = client.say(serial, reply, self.store.told());
         self.on_said_to(session, outcome);
     }
 
     /// A client takes again what is said to it.
     fn flush(&mut self, session: u32) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        let outcome = client.flush();
+        let outcome = client.flush(self.store.told());
         self.on_said_to(session, outcome);
     }
 
+    /// Says what was held back, as far as the supervisor's link has taken what was told before.
+    fn release_held_back(&mut self) {
+        if !self.held_back.is_empty() {
+            self.store.flush();
+            std::mem::take(&mut self.held_back).into_iter().for_each(|session| self.flush(session));
+        }
+    }
+
     fn on_said_to(&mut self, session: u32, outcome: Result<(), WireError>) {
+        let told = self.store.told();
+        if self.clients.get(&session).is_some_and(|client| client.is_held_back(told)) {
+            self.held_back.insert(session);
+        }
         match outcome {
             // It may have been asked meanwhile.
             Ok(()) => self.line_up(session),
@@ -509,5 +527,7 @@ const ADMITTED_MAX: usize = 16;
 const STRANGERS_MAX: usize = 64;
 /// How often to look whether memory of a session that is over can be unmapped.
 const LEFTOVERS_LOOK: Duration = Duration::from_millis(10);
+/// How long to wait for a supervisor that does not read.
+const HELD_BACK_PAUSE: Duration = Duration::from_millis(2);
 /// How long to wait where the system has no descriptors.
 const PATIENCE: Duration = Duration::from_millis(100);

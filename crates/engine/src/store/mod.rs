@@ -5,7 +5,9 @@
 //! engine was killed.
 //!
 //! A deposit that fails concerns its own request only. Messages without descriptors never wait: those that the link does
-//! not take are sent later, in order, at the latest with the next heartbeat.
+//! not take are sent later, in order, at the latest with the next heartbeat. Invariant: what a client hears after
+//! something was withdrawn is held back until the link has taken that ([`Told`]); else the next engine could go on with
+//! what its client has already let go of.
 
 mod message;
 mod record;
@@ -28,6 +30,15 @@ use crate::volume::Keeper;
 
 pub(crate) use message::{LINK_VERSION, ToEngine, ToSupervisor};
 pub(crate) use record::Record;
+
+/// Counts of the messages without descriptors that the supervisor was told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    /// All of them.
+    pub all: u64,
+    /// Those that the link has taken: the supervisor reads them even if the engine is killed.
+    pub taken: u64,
+}
 
 /// The engine's side of its supervisor's store.
 #[derive(Debug)]
@@ -59,6 +70,8 @@ struct State {
     later: HashSet<u64>,
     /// Messages that the link has not taken yet.
     unsent: VecDeque<ToSupervisor>,
+    /// Messages that were ever put there.
+    told: u64,
     /// A deposit was not answered in time, and no answer has come since.
     is_silent: bool,
     is_over: bool,
@@ -234,9 +247,18 @@ impl Store {
     /// Tells the supervisor something, without waiting. If it has gone, so does the engine.
     pub fn tell(&self, message: &ToSupervisor) {
         if self.wire.is_some() {
-            self.state.lock().unsent.push_back(message.clone());
+            let mut state = self.state.lock();
+            state.told += 1;
+            state.unsent.push_back(message.clone());
+            drop(state);
             self.flush();
         }
+    }
+
+    /// How much the supervisor was told.
+    pub fn told(&self) -> Told {
+        let state = self.state.lock();
+        Told { all: state.told, taken: state.told - state.unsent.len() as u64 }
     }
 
     /// Sends the messages that the link did not take before.

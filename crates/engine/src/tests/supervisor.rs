@@ -1,0 +1,86 @@
+//! Clients of an engine whose supervisor lags behind.
+
+use super::*;
+
+/// More messages than the link of a supervisor takes.
+const TOO_MANY: u64 = 5_000;
+
+/// If the engine is killed now, the next one goes on with the stream: its client must not have heard that it is its own
+/// again.
+#[test]
+fn release_is_answered_only_after_link_has_taken_its_withdrawal() {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let store = Arc::new(Store::of(Wire::new(ours), 0));
+    let fixture = Fixture::with(Arc::clone(&store), |_| {});
+    let supervisor = Wire::new(theirs);
+    let keep = || match heard(&supervisor) {
+        ToSupervisor::Deposit { key, .. } => store.on_deposited(key, true),
+        other => panic!("{other:?}"),
+    };
+    let (wire, memory) = (fixture.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
+    wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
+    keep();
+    told(&wire);
+    let page = PAGE_SIZE as u64;
+    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
+    let (socket, _peer) = isolane_ring::mock::connection().unwrap();
+    let open = Open { id: 1, core: None, queue: None, object: Object::Stream(place) };
+    wire.send(&Request::Open(open).encode(2), &[socket.as_fd()], true).unwrap();
+    keep();
+    assert!(matches!(told(&wire), Some(Reply::Opened { .. })));
+
+    (0..TOO_MANY).for_each(|key| store.withdraw(TOO_MANY + key));
+    assert!(store.told().taken < TOO_MANY, "the link takes all of them: nothing is tested");
+    wire.send(&Request::End { id: 1, how: End::Release }.encode(3), &[], true).unwrap();
+    while store.told().all == TOO_MANY {
+        std::thread::yield_now();
+    }
+    let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let mut watched = [rustix::event::PollFd::new(&wire, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut watched, Some(&moment)), Ok(0), "the supervisor could still keep it");
+    (0..=TOO_MANY).for_each(|_| drop(heard(&supervisor)));
+    assert_eq!(told(&wire), Some(Reply::Done));
+}
+
+/// The supervisor takes its time, and several are asked for meanwhile; then their client leaves.
+#[test]
+fn opens_wait_for_their_deposits_side_by_side() {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let store = Arc::new(Store::of(Wire::new(ours), 0));
+    let fixture = Fixture::with(Arc::clone(&store), |_| {});
+    let supervisor = Wire::new(theirs);
+    let deposited = || match heard(&supervisor) {
+        ToSupervisor::Deposit { key, .. } => key,
+        other => panic!("{other:?}"),
+    };
+    let (wire, memory) = (fixture.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
+    wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
+    let session = deposited();
+    store.on_deposited(session, true);
+    told(&wire);
+    let page = PAGE_SIZE as u64;
+    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
+    let mut peers = Vec::new();
+    for id in 1..=ASKED_MAX as u32 {
+        let (socket, peer) = isolane_ring::mock::connection().unwrap();
+        let open = Open { id, core: None, queue: None, object: Object::Stream(place) };
+        wire.send(&Request::Open(open).encode(id), &[socket.as_fd()], true).unwrap();
+        peers.push(peer);
+    }
+    let streams: Vec<u64> = (0..ASKED_MAX).map(|_| deposited()).collect();
+    store.on_deposited(streams[0], false);
+    assert!(matches!(told(&wire), Some(Reply::Refused(why)) if why.contains("ulimit -n")));
+    store.on_deposited(streams[1], true);
+    assert!(matches!(told(&wire), Some(Reply::Opened { .. })));
+    drop(wire);
+    streams[2..].iter().for_each(|key| store.on_deposited(*key, true));
+    // Nothing is left of the client.
+    let mut kept: Vec<u64> = streams.iter().copied().chain([session]).collect();
+    while !kept.is_empty() {
+        let ToSupervisor::Withdraw { key } = heard(&supervisor) else { panic!("{kept:?}") };
+        kept.retain(|kept| *kept != key);
+    }
+    assert!(peers.iter_mut().all(|peer| std::io::Read::read(peer, &mut [0]).unwrap() == 0));
+}
