@@ -1,12 +1,15 @@
 //! Pages of the session's memory that belong to somebody.
 
+use std::time::Duration;
+
 use isolane_ring::Span;
 
 use super::Session;
 use crate::AttachError;
 
 /// Pages of the session's memory. They go back to it when this is dropped: the engine must be done with them
-/// by then, or the next owner reads what it still writes.
+/// by then, or the next owner reads what it still writes. After the session's end they go back only once the engine
+/// has let go of all.
 #[derive(Debug)]
 pub struct Room {
     session: Session,
@@ -60,7 +63,9 @@ const STALE_BYTES: usize = 16 << 20;
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if !self.is_kept && self.session.check_process().is_ok() {
+        // After the session's end the engine still sends what was closed before, until it has left.
+        let is_given_back = || self.session.check().is_ok() || self.session.is_left(Duration::ZERO);
+        if !self.is_kept && self.session.check_process().is_ok() && is_given_back() {
             let mut arena = self.session.0.arena.lock();
             arena.give(self.span);
             for span in arena.stale(STALE_BYTES) {

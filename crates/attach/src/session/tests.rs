@@ -184,6 +184,35 @@ fn a_close_after_the_end_holds_nothing() {
 }
 
 /// As one does that has objects of the session left which still have bytes to send.
+/// The engine still sends from the room of a stream that was closed before the session's end.
+#[test]
+fn room_keeps_its_bytes_after_session_end_until_engine_has_left() {
+    let (mut session, engine) = session();
+    let (life, engine_life) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    Arc::get_mut(&mut session.0).expect("nobody else has it").life = life;
+    let room = Room::take(&session, 20 << 20).unwrap();
+    let (offset, mut byte) = (room.offset(), [0]);
+    session.memory().copy_in(offset, &[7]).unwrap();
+    drop(engine);
+    while session.check().is_ok() {
+        std::thread::yield_now();
+    }
+    drop(room);
+    session.memory().copy_out(offset, &mut byte).unwrap();
+    assert_eq!(byte, [7], "the engine sends zeroes");
+    assert!(Room::take(&session, 20 << 20).is_err(), "the engine sends what the next owner writes");
+    drop(engine_life);
+    assert!(session.is_left(Duration::ZERO));
+    let room = Room::take(&session, 1 << 20).unwrap();
+    let free = session.0.arena.lock().free_bytes();
+    drop(room);
+    assert_eq!(
+        session.0.arena.lock().free_bytes(),
+        free + (1 << 20),
+        "room is lost though the engine has left"
+    );
+}
+
 #[test]
 fn an_engine_that_keeps_the_other_end_of_a_bell_keeps_nobody_asleep() {
     let (session, engine) = session();
