@@ -19,7 +19,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -504,17 +504,12 @@ impl Control {
 }
 
 /// Watches for the end of a client's process: its connection may stay open in a process that it has forked.
-fn watch_process(epoll: &Epoll, session: u32, wire: &Wire) -> Result<Option<OwnedFd>, Denied> {
-    let cannot =
-        |error| Denied::Short(format!("the engine cannot watch its process: {error}{}", remedy(&error)));
-    match Process::of(wire.as_fd()).map_err(cannot)? {
-        Process::Alive(process) => {
-            epoll.add(&process, PROCESS | u64::from(session)).map_err(cannot)?;
-            Ok(Some(process))
-        }
-        Process::Ended => Err(Denied::Refused("its process has ended".into())),
-        Process::Unknown => Ok(None),
+fn watch_process(epoll: &Epoll, session: u32, wire: &Wire) -> io::Result<Process> {
+    let process = Process::of(wire.as_fd())?;
+    if let Process::Alive(process) = &process {
+        epoll.add(process, PROCESS | u64::from(session))?;
     }
+    Ok(process)
 }
 
 /// What the kernel is to call the door; clients are called by their sessions.

@@ -8,7 +8,7 @@ use isolane_attach::control::{
     End, Hello, Object, Open, OpenPort, OpenQueue, Packet, Reply, Request, VERSION, Welcome, remedy,
 };
 use isolane_ring::entries::{Receiver, Sender};
-use isolane_ring::{Bell, Memory, MemoryError, refuse_gifts};
+use isolane_ring::{Bell, Memory, MemoryError, Process, refuse_gifts};
 
 use super::client::{Attached, Client, ClosingQueue, Held, Stage, UNASKED};
 use super::door::Peer;
@@ -134,7 +134,13 @@ impl Control {
         let Some(wire) = client.wire() else { return Err(Denied::gone()) };
         let Peer { pid, uid } = client.peer();
         let life = life.ok_or(Denied::Hostile("a descriptor is missing".into()))?;
-        let process = watch_process(&self.epoll, session, wire)?;
+        let cannot =
+            |error| Denied::Short(format!("the engine cannot watch its process: {error}{}", remedy(&error)));
+        let process = match watch_process(&self.epoll, session, wire).map_err(cannot)? {
+            Process::Alive(process) => Some(process),
+            Process::Ended => return Err(Denied::Refused("its process has ended".into())),
+            Process::Unknown => None,
+        };
         let descriptors = [wire.as_fd(), memory.memfd(), life.as_fd()];
         let key = self.store.deposit(&Record::Session { session, pid, uid }, &descriptors)?;
         client.stage = Stage::Attached(Attached::new(memory, life, process, key));

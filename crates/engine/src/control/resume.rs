@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 
 use isolane_attach::control::{Open, Reply, Request, Wire};
-use isolane_ring::Memory;
+use isolane_ring::{Memory, Process};
 
 use super::client::{Attached, Client, Held, Stage, UNASKED};
 use super::door::Peer;
@@ -18,12 +18,15 @@ impl Control {
     /// Takes up all that was kept. Before anybody is listened to.
     pub fn resume(&mut self, kept: Vec<Deposit>) {
         self.reserve.release();
+        let mut orphaned = Vec::new();
         for Deposit { key, record, descriptors } in kept {
             self.watch.turn();
             record.session().into_iter().for_each(|session| self.watch.work_for(session));
             let outcome = match record {
                 Record::Session { session, pid, uid } => {
-                    self.resume_session(key, session, Peer { pid, uid }, descriptors)
+                    let peer = Peer { pid, uid };
+                    let outcome = self.resume_session(key, session, peer, descriptors);
+                    outcome.map(|is_alive| orphaned.extend((!is_alive).then_some(session)))
                 }
                 Record::Granted { session, core, request, note } => {
                     let outcome = self.grant_again(key, session, core, request, &note, descriptors);
@@ -46,28 +49,41 @@ impl Control {
         for session in sessions {
             self.say(session, UNASKED, &Reply::Restarted { epoch: self.epoch });
         }
+        // Not before their streams are there, which still send what was written.
+        orphaned.into_iter().for_each(|session| self.dismiss(session));
     }
 
+    /// Returns whether its process may still be alive.
     fn resume_session(
         &mut self,
         key: u64,
         session: u32,
         peer: Peer,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(), (u32, Denied)> {
+    ) -> Result<bool, (u32, Denied)> {
         let denied = |why| (session, why);
         let [wire, memfd, life] = exactly(descriptors).map_err(denied)?;
         // It was opened with the limit of that time.
         let memory = Memory::open(memfd, usize::MAX).map_err(|error| denied(hostile(error)))?;
         let wire = Wire::new(wire);
-        let process = watch_process(&self.epoll, session, &wire).map_err(denied)?;
+        let (process, is_alive) = match watch_process(&self.epoll, session, &wire) {
+            Ok(Process::Alive(process)) => (Some(process), true),
+            Ok(Process::Unknown) => (None, true),
+            Ok(Process::Ended) => (None, false),
+            Err(error) => {
+                log::warn!(
+                    "session {session}: the engine cannot watch its process, only its connection: {error}"
+                );
+                (None, true)
+            }
+        };
         let mut client = Client::new(session, wire, peer);
         client.stage = Stage::Attached(Attached::new(memory, life, process, key));
         let watched = client.wire().map_or(Ok(()), |wire| self.epoll.add(wire, session.into()));
         watched.map_err(|error| denied(hostile(error)))?;
         self.last_session = self.last_session.max(session);
         self.clients.insert(session, client);
-        Ok(())
+        Ok(is_alive)
     }
 
     fn grant_again(

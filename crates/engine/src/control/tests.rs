@@ -1,6 +1,7 @@
 //! A control thread whose cores the test plays, call by call.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 
 use isolane_attach::control::{Hello, OpenPort, Packet, Request, VERSION};
 use isolane_attach::layout::PortPlace;

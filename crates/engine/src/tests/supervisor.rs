@@ -1,4 +1,4 @@
-//! Clients of an engine whose supervisor lags behind.
+//! What an engine and its supervisor owe the clients.
 
 use super::*;
 
@@ -41,6 +41,38 @@ fn release_is_answered_only_after_link_has_taken_its_withdrawal() {
     assert_eq!(rustix::event::poll(&mut watched, Some(&moment)), Ok(0), "the supervisor could still keep it");
     (0..=TOO_MANY).for_each(|_| drop(heard(&supervisor)));
     assert_eq!(told(&wire), Some(Reply::Done));
+}
+
+/// As of an application that has exited: its connection is over, and the kernel does not say who it was.
+#[test]
+fn stream_of_application_that_has_ended_is_sent_by_the_next_engine() {
+    let memory = Memory::create("client", 16 * PAGE_SIZE).unwrap();
+    let page = PAGE_SIZE as u64;
+    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
+    let wire = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let session = Deposit {
+        key: 1,
+        record: Record::Session { session: 1, pid: 1, uid: 0 },
+        descriptors: vec![wire, memory.memfd().try_clone_to_owned().unwrap(), some_fd()],
+    };
+    let (socket, mut peer) = isolane_ring::mock::connection().unwrap();
+    let note = stream::Kept::of(socket.as_fd(), place).unwrap().encode().to_vec();
+    let request = Request::Open(Open { id: 1, core: None, queue: None, object: Object::Stream(place) });
+    let stream = Deposit {
+        key: 2,
+        record: Record::Granted { session: 1, core: 0, request, note },
+        descriptors: vec![socket.into()],
+    };
+    ends(&memory, &place).unwrap().1.try_write(&[7; 1000]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
+    let listener = listen(&folder.path().join("sock")).unwrap();
+    let record = crate::watch::Record::new().unwrap();
+    let _engine = Engine::resume(config, listener, 2, Store::none(), vec![session, stream], record).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut peer, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 1000]);
 }
 
 /// The supervisor takes its time, and several are asked for meanwhile; then their client leaves.
