@@ -331,10 +331,8 @@ impl Control {
         let (is_here, peer, name) = (client.is_here(), client.peer(), client.to_string());
         let Some(attached) = client.attached() else { return };
         // It may have been asked to end meanwhile, and then has.
-        let Some(core) = attached.objects.get(&id).filter(|held| held.key == Some(key)).map(|held| held.core)
-        else {
-            return;
-        };
+        let Some(held) = attached.objects.get(&id).filter(|held| held.key == Some(key)) else { return };
+        let (core, is_ending) = (held.core, held.ending.is_some());
         if !is_here {
             // Its core has never had it.
             drop(client.take(id));
@@ -344,9 +342,10 @@ impl Control {
             let why = why.to_string();
             self.complain(peer, &format!("{name} is refused what it asks for: {why}"));
             self.on_refused(session, id, why);
-        } else {
+        } else if !is_ending {
             self.mail_open(session, core, id, plan);
         }
+        // Else its core has been asked to end what it has never had, and says that it is no more.
     }
 
     /// Has a core make an object.

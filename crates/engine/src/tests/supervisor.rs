@@ -43,6 +43,41 @@ fn release_is_answered_only_after_link_has_taken_its_withdrawal() {
     assert_eq!(told(&wire), Some(Reply::Done));
 }
 
+/// An end may overtake the answer of the supervisor; then no core is to make the object any more.
+#[test]
+fn stream_that_is_closed_before_it_is_kept_is_never_made() {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let store = Arc::new(Store::of(Wire::new(ours), 0));
+    let fixture = Fixture::with(Arc::clone(&store), |config| config.limits.streams = 1);
+    let supervisor = Wire::new(theirs);
+    let deposited = || loop {
+        if let ToSupervisor::Deposit { key, .. } = heard(&supervisor) {
+            break key;
+        }
+    };
+    let (wire, memory) = (fixture.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
+    wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
+    store.on_deposited(deposited(), true);
+    told(&wire);
+    let page = PAGE_SIZE as u64;
+    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
+    for id in 1..200 {
+        let (socket, mut peer) = isolane_ring::mock::connection().unwrap();
+        let open = Open { id, core: None, queue: None, object: Object::Stream(place) };
+        wire.send(&Request::Open(open).encode(2 * id), &[socket.as_fd()], true).unwrap();
+        let key = deposited();
+        wire.send(&Request::End { id, how: End::Release }.encode(2 * id + 1), &[], true).unwrap();
+        store.on_deposited(key, true);
+        let answers = [told(&wire), told(&wire)];
+        assert!(answers.contains(&Some(Reply::Done)), "{answers:?}");
+        drop(socket);
+        peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let read = std::io::Read::read(&mut peer, &mut [0]);
+        assert!(matches!(read, Ok(0)), "round {id}: the engine still has the socket: {read:?}");
+    }
+}
+
 /// As of an application that has exited: its connection is over, and the kernel does not say who it was.
 #[test]
 fn stream_of_application_that_has_ended_is_sent_by_the_next_engine() {
