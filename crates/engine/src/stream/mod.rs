@@ -258,7 +258,7 @@ impl Machine {
     fn look_closing(&mut self, is_busy: bool) -> Result<Progress, Stop> {
         let is_abandoned = self.closing.is_some_and(|closing| closing.is_abandoned);
         let is_sent = self.tx.is_done(&self.block)?;
-        let is_over = is_abandoned || is_sent || self.resets()?;
+        let is_over = is_abandoned || is_sent || self.tx.is_over() || self.resets()?;
         match is_sent {
             // The kernel has all of it: a close is now what it would be without an engine.
             true => self.let_end()?,

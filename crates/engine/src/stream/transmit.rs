@@ -123,7 +123,12 @@ impl Transmit {
 
     /// Whether nothing is left to be sent.
     pub fn is_done(&mut self, block: &Block) -> Result<bool, Stop> {
-        Ok(self.is_over || (self.ring.refresh()? == 0 && block.tx_shut().is_none()))
+        Ok(self.ring.refresh()? == 0 && (self.is_over || block.tx_shut().is_none()))
+    }
+
+    /// Whether nothing more can be sent, whatever is left.
+    pub fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Bytes given to the kernel.

@@ -1,6 +1,7 @@
 //! A stream as its core has it.
 
 use std::io::ErrorKind;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
@@ -11,7 +12,8 @@ use isolane_ring::{PAGE_SIZE, adopted};
 use rustix::net::sockopt;
 
 use super::super::{adopt, resume};
-use super::rig::Rig;
+use super::rig::{Rig, gone};
+use super::table::assert_reset;
 use crate::Config;
 use crate::service::{Build, Built, Ending, Hostile, Looked, Place, Service, Turn};
 
@@ -171,4 +173,23 @@ fn a_stream_that_cannot_be_watched_any_more_stays_to_say_so() {
     stream.on_end(Ending::Asked(control::End::Release));
     assert_eq!(look(&mut stream), Ok(Looked::Ended(Ok(()))));
     is_untouched(&rig);
+}
+
+/// The next engine does not know why the one before broke it off, but its peer must not take a part for all.
+#[test]
+fn broken_stream_with_bytes_left_is_reset_also_by_the_next_engine() {
+    let (mut rig, mut stream) = adopted();
+    assert_eq!(rig.app_write(100, false).unwrap(), 100);
+    assert!(stream.on_unwatched("no room"));
+    drop(stream);
+    let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
+    let plan = resume(Ok(socket), &rig.kept.encode(), &Config::new(vec![])).unwrap();
+    let mut stream = build(&rig, plan.build).unwrap();
+    stream.on_end(Ending::Asked(control::End::Close));
+    let is_over = |stream: &mut _| matches!(look(stream), Ok(Looked::Ended(Ok(()))));
+    assert!((0..10).any(|_| is_over(&mut stream)), "it does not end");
+    rig.socket = TcpStream::from(gone());
+    drop(stream);
+    rig.drop_engine();
+    assert_reset(&mut rig);
 }
