@@ -157,7 +157,9 @@ impl Line {
         let mut waiting = Waiting { halves: 0, epoch: self.epoch() };
         // So few that to send them never waits: whoever waits holds the lock that the answers need.
         while state.asked.len() >= ASKED_MAX {
-            self.wait(&mut state, patience, &mut waiting)?;
+            // As long as any of them may take: it is their answers that this waits for.
+            let longest = state.asked.values().map(|asked| asked.patience).max().unwrap_or(patience);
+            self.wait(&mut state, longest, &mut waiting)?;
         }
         let serial = state.serial.checked_add(1).unwrap_or(FIRST);
         state.serial = serial;

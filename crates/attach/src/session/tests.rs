@@ -10,7 +10,7 @@ use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 
 use super::*;
-use crate::control::End;
+use crate::control::{ASKED_MAX, End, Object, Open};
 
 /// An engine of another user, who has been first to make the folder.
 const STRANGER: u32 = 54_321;
@@ -235,17 +235,20 @@ fn an_engine_that_keeps_the_other_end_of_a_bell_keeps_nobody_asleep() {
     drop(packet.descriptors);
 }
 
+fn nothing() -> Request {
+    Request::End { id: 1, how: End::Release }
+}
+
 #[test]
 fn engine_that_does_not_answer_keeps_no_caller_waiting_forever() {
     let (ours, _engine) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let line = Line::with_patience(Wire::new(ours), 1, Duration::from_millis(20)).unwrap();
     let session = Session::of(&line, 1 << 20);
-    let request = || Request::End { id: 1, how: End::Release };
     let callers: Vec<_> = (0..3)
         .map(|_| {
             let session = session.clone();
-            std::thread::spawn(move || session.ask("a release", &request(), &[]).unwrap_err())
+            std::thread::spawn(move || session.ask("a release", &nothing(), &[]).unwrap_err())
         })
         .collect();
     for caller in callers {
@@ -253,4 +256,25 @@ fn engine_that_does_not_answer_keeps_no_caller_waiting_forever() {
         assert!(matches!(error, AttachError::Over(_)), "{error}");
         assert!(error.to_string().contains("the engine has not answered within"), "{error}");
     }
+}
+
+/// A target may be slow: whoever waits for its turn behind opens of volumes waits as long as those may take.
+#[test]
+fn slow_opens_do_not_end_the_session_of_who_waits_for_a_turn() {
+    let (ours, engine) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let line = Line::with_patience(Wire::new(ours), 1, Duration::from_millis(20)).unwrap();
+    let session = Session::of(&line, 1 << 20);
+    let volume = Object::Volume { uri: "nvme://127.0.0.1/slow".into(), details: Vec::new() };
+    for id in 0..ASKED_MAX as u32 {
+        let open = Open { id, core: None, queue: None, object: volume.clone() };
+        line.begin(&Request::Open(open), &[]).unwrap();
+    }
+    let asking = session.clone();
+    let asker = std::thread::spawn(move || asking.ask("a release", &nothing(), &[]).unwrap_err());
+    std::thread::sleep(Duration::from_millis(200));
+    session.check().expect("the opens may still be answered");
+    drop(engine);
+    let error = in_time("the end of the engine is not heard", move || asker.join().unwrap());
+    assert!(!error.to_string().contains("has not answered"), "{error}");
 }
