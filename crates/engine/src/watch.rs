@@ -54,8 +54,10 @@ impl Record {
             .filter(|session| *session != NONE)
             .collect();
         let culprit = self.word(CULPRIT).map_or(NONE, |word| word.load(Ordering::Relaxed));
-        if culprit != NONE {
-            return Some(culprit as u32);
+        match culprit {
+            NONE => {}
+            NOBODY => return None,
+            session => return Some(session as u32),
         }
         sessions.dedup();
         match sessions[..] {
@@ -109,7 +111,7 @@ impl Watch {
         let word = self.record.word(FIRST_THREAD + thread);
         let session = word.map_or(NONE, |word| word.load(Ordering::Relaxed));
         if let Ok(culprit) = self.record.word(CULPRIT) {
-            culprit.store(session, Ordering::Relaxed);
+            blame(&culprit, session);
         }
         let session = (session != NONE).then_some(session as u32);
         Err(Stuck { core: thread.checked_sub(1), session })
@@ -151,13 +153,20 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.culprit.store(self.session.load(Ordering::Relaxed), Ordering::Relaxed);
+            blame(&self.culprit, self.session.load(Ordering::Relaxed));
         }
     }
 }
 
+/// Names the session of the thread that ends the engine, which may be none.
+fn blame(culprit: &AtomicU64, session: u64) {
+    culprit.store(if session == NONE { NOBODY } else { session }, Ordering::Relaxed);
+}
+
 /// Sessions count from 1.
 const NONE: u64 = 0;
+/// The thread that has ended the engine worked for no session.
+const NOBODY: u64 = u64::MAX;
 /// Words are that far apart, so that threads share no cache line.
 const LINE_BYTES: usize = 64;
 const CULPRIT: usize = 0;
@@ -210,6 +219,26 @@ mod tests {
         });
         assert!(thread.join().is_err());
         assert_eq!(record.suspect(), Some(4));
+    }
+
+    /// The session of another thread has nothing to do with it.
+    #[test]
+    fn thread_that_works_for_no_session_makes_none_the_suspect() {
+        let (record, watch) = watch();
+        let (control, core) = (watch.part(0).unwrap(), watch.part(1).unwrap());
+        core.work_for(6);
+        while watch.beat().is_ok() {
+            core.turn();
+        }
+        assert_eq!(record.suspect(), None);
+        record.clear();
+        core.work_for(6);
+        let thread = std::thread::spawn(move || {
+            let _control = control;
+            panic!("nobody breaks this thread");
+        });
+        assert!(thread.join().is_err());
+        assert_eq!(record.suspect(), None);
     }
 
     #[test]

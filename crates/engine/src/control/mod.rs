@@ -325,6 +325,8 @@ impl Control {
         match client.receive() {
             Ok(Some(packet)) => {
                 self.line_up(session);
+                // Each message may wait for a supervisor that does not read.
+                self.watch.turn();
                 self.watch.work_for(session);
                 self.on_packet(session, packet);
                 self.watch.work_for_none();
