@@ -241,6 +241,9 @@ impl Machine {
 
     /// Its session needs memory: abandons a closed stream that has not moved for [`STALLED`], and tells whether it does.
     pub fn relieve(&mut self, now: Instant) -> bool {
+        if self.closing.is_none() {
+            return false;
+        }
         let moved = self.moved();
         let Some(closing) = &mut self.closing else { return false };
         if closing.moved != moved {
