@@ -37,11 +37,11 @@ fn relieve(rig: &mut Rig, now: Instant) -> bool {
     rig.engine.as_mut().expect("one").machine.relieve(now)
 }
 
-/// A peer that takes 1 KB/s for 150 s of simulated time, in a session that needs memory every second of it; and one that
+/// A peer that takes 1 KB/s for 400 s of simulated time (longer than [`STALLED`]), in a session that needs memory every second of it; and one that
 /// takes nothing for as long as its session needs none. Then both take everything.
 #[test]
 fn close_waits_for_slow_and_for_suspended_peers() {
-    for (seconds, per_second) in [(150, 1024), (1, 0)] {
+    for (seconds, per_second) in [(400, 1024), (1, 0)] {
         let (mut rig, start) = closed_with_bytes_left();
         for second in 0..seconds {
             assert!(!relieve(&mut rig, start + Duration::from_secs(second)), "abandoned after {second} s");
