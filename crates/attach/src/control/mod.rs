@@ -1,8 +1,8 @@
 //! What an application and its engine say to each other over the Unix socket between them.
 //!
 //! One packet is one message of at most [`BYTES_MAX`] with at most [`DESCRIPTORS_MAX`] descriptors
-//! ([`Wire`]). An application asks with a [`Request`], one at a time, and each has one [`Reply`] of the same
-//! serial number; [`Reply::Ended`] and [`Reply::Restarted`] come unasked, with the serial number 0. A close may be
+//! ([`Wire`]). An application asks with a [`Request`], and each has one [`Reply`] of the same serial number;
+//! up to [`ASKED_MAX`] may wait for theirs. [`Reply::Ended`] and [`Reply::Restarted`] come unasked, with the serial number 0. A close may be
 //! asked with that number, too, beside what else is asked, and nobody waits for the answer. After a
 //! restart, what was asked and not answered, and closes whose end was not told, are asked again, for the engine
 //! that was asked is dead: so **every request may be repeated**, because its ids are the application's, and the
