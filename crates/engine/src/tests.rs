@@ -177,18 +177,27 @@ fn a_user_who_is_not_allowed_is_told_so_at_once_and_how_to_be() {
     drop(attach_as_other(&fixture).unwrap());
 }
 
-/// What is refused for want of a supervisor would be granted by the next engine.
-#[test]
-fn an_engine_that_ends_refuses_nothing() {
+/// An engine with its store, and the supervisor's end of the store's link.
+fn supervised() -> (Fixture, Arc<Store>, Wire) {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let store = Arc::new(Store::of(Wire::new(ours), 0));
-    let fixture = Fixture::with(Arc::clone(&store), |_| {});
-    let supervisor = Wire::new(theirs);
-    let deposited = || match heard(&supervisor) {
+    (Fixture::with(Arc::clone(&store), |_| {}), store, Wire::new(theirs))
+}
+
+/// The key of the record that the engine sends next.
+fn deposit(supervisor: &Wire) -> u64 {
+    match heard(supervisor) {
         ToSupervisor::Deposit { key, .. } => key,
         other => panic!("{other:?}"),
-    };
+    }
+}
+
+/// What is refused for want of a supervisor would be granted by the next engine.
+#[test]
+fn an_engine_that_ends_refuses_nothing() {
+    let (fixture, store, supervisor) = supervised();
+    let deposited = || deposit(&supervisor);
     let options = fixture.options();
     let session = std::thread::spawn(move || Session::open(&options).unwrap());
     // The session and its port.

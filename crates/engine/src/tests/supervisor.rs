@@ -9,11 +9,7 @@ const TOO_MANY: u64 = 5_000;
 /// again.
 #[test]
 fn release_is_answered_only_after_link_has_taken_its_withdrawal() {
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let store = Arc::new(Store::of(Wire::new(ours), 0));
-    let fixture = Fixture::with(Arc::clone(&store), |_| {});
-    let supervisor = Wire::new(theirs);
+    let (fixture, store, supervisor) = supervised();
     let keep = || match heard(&supervisor) {
         ToSupervisor::Deposit { key, .. } => store.on_deposited(key, true),
         other => panic!("{other:?}"),
@@ -113,15 +109,8 @@ fn stream_of_application_that_has_ended_is_sent_by_the_next_engine() {
 /// The supervisor takes its time, and several are asked for meanwhile; then their client leaves.
 #[test]
 fn opens_wait_for_their_deposits_side_by_side() {
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let store = Arc::new(Store::of(Wire::new(ours), 0));
-    let fixture = Fixture::with(Arc::clone(&store), |_| {});
-    let supervisor = Wire::new(theirs);
-    let deposited = || match heard(&supervisor) {
-        ToSupervisor::Deposit { key, .. } => key,
-        other => panic!("{other:?}"),
-    };
+    let (fixture, store, supervisor) = supervised();
+    let deposited = || deposit(&supervisor);
     let (wire, memory) = (fixture.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
     wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
     let session = deposited();
