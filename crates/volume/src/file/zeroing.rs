@@ -152,8 +152,8 @@ impl Zeroing {
 
 /// What file systems and devices punch and zero whole.
 const UNIT: u64 = 4096;
-/// A multiple of [`UNIT`].
-const RANGE_MAX: u64 = 64 << 20;
+/// A multiple of [`UNIT`]. A file system locks the whole file for each step, so writes to it wait for one.
+const RANGE_MAX: u64 = 4 << 20;
 /// A multiple of [`UNIT`].
 const WRITE_MAX: u64 = 256 << 10;
 
