@@ -8,10 +8,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, lstat, mkdir, open, stat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, fcntl_lock, fstat, lstat, mkdir, open, stat};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
-use rustix::process::geteuid;
+use rustix::process::{Flock, FlockType, Pid, fcntl_getlk, geteuid};
 
 use crate::EngineError;
 
@@ -46,6 +46,22 @@ pub fn open_next_to_socket(path: &Path, mode: u32) -> Result<File, EngineError> 
 /// As [`open_next_to_socket`].
 pub fn read_next_to_socket(path: &Path) -> Result<File, EngineError> {
     open_checked(path, OFlags::RDONLY, 0)
+}
+
+/// Has the kernel tell others that this process runs the engine whose lock this is: for as long as the process has the
+/// file open.
+pub(crate) fn mark_as_ours(lock: &File) -> Result<(), Errno> {
+    fcntl_lock(lock, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Returns the supervisor that has the lock of its engine open, as the kernel knows it: the text of the file may be that
+/// of a supervisor that has ended. `None` if no engine runs.
+///
+/// # Errors
+/// The system's; `SRCH` if the supervisor's PID means nothing in this PID namespace.
+pub fn supervisor_of(lock: &File) -> Result<Option<Pid>, Errno> {
+    let holder = fcntl_getlk(lock, &Flock::from(FlockType::WriteLock))?;
+    holder.map(|holder| holder.pid.ok_or(Errno::SRCH)).transpose()
 }
 
 fn open_checked(path: &Path, flags: OFlags, mode: u32) -> Result<File, EngineError> {

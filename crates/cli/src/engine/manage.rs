@@ -1,7 +1,8 @@
 //! `isolane engine status|stop|upgrade|logs`: what can be asked of an engine that runs.
 //!
-//! The lock next to the socket names the supervisor. Its process is held by a descriptor before it is signaled, and only
-//! if the lock is still held then, so that no signal goes to another process that has got the same PID.
+//! The kernel names the process that has locked the file next to the socket: the supervisor. Its process is held by a
+//! descriptor before it is signaled, and only if it still has the lock then, so that no signal goes to another process
+//! that has got the same PID.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -12,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use isolane_engine::files;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::failure::{Context, Failure};
 use crate::output;
@@ -84,20 +84,16 @@ impl Supervisor {
         if !lock.exists() {
             return Err(none());
         }
-        let pid = || -> Result<i32, Failure> {
-            let mut file = files::read_next_to_socket(&lock).map_err(Failure::whole)?;
-            if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
-                return Err(none());
-            }
-            let mut text = String::new();
-            file.read_to_string(&mut text).context("cannot read the engine's lock")?;
-            text.trim().parse().context(format!("{} contains no PID", lock.display()))
+        let lock = files::read_next_to_socket(&lock).map_err(Failure::whole)?;
+        let pid = || match files::supervisor_of(&lock) {
+            Ok(pid) => pid.ok_or_else(none),
+            Err(error) => Err(Failure::of_system("cannot find the supervisor", &error.into())
+                .remedy("run this in the container of the engine")),
         };
         let first = pid()?;
-        let process = Pid::from_raw(first).ok_or_else(none)?;
-        let process = pidfd_open(process, PidfdFlags::empty()).context("cannot watch the supervisor")?;
+        let process = pidfd_open(first, PidfdFlags::empty()).context("cannot watch the supervisor")?;
         match pid()? == first {
-            true => Ok(Supervisor { pid: first, process }),
+            true => Ok(Supervisor { pid: first.as_raw_nonzero().get(), process }),
             false => Err(Failure::new("cannot find the supervisor", "the engine is being restarted")
                 .remedy("try again")),
         }

@@ -44,6 +44,19 @@ fn status_stop_and_logs_of_an_engine_in_the_background() {
     }
 }
 
+/// As between the moments when a supervisor locks the file and when it writes its PID.
+#[test]
+fn pid_of_an_engine_that_has_ended_is_not_reported_while_the_next_one_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = folder.path().join("sock.lock");
+    // A process that runs, and is no supervisor.
+    fs::write(&lock, format!("{}\n", std::process::id())).unwrap();
+    let held = fs::File::open(&lock).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let (is_ok, status, error) = manage("status", &folder.path().join("sock"));
+    assert!(!is_ok && error.contains("no engine listens on"), "{status}{error}");
+}
+
 #[test]
 fn engine_without_a_log_is_managed_and_logs_says_where_its_log_goes() {
     let mut engine = Engine::start(&[]);
