@@ -104,6 +104,7 @@ pub(crate) fn control_requests() -> Vec<Vec<u8>> {
         open(volume),
         Request::End { id: 7, how: End::Release },
         Request::End { id: 7, how: End::Close },
+        Request::Relieve,
     ];
     requests.iter().map(|request| request.encode(5)).collect()
 }

@@ -41,7 +41,7 @@ pub trait Service {
         false
     }
 
-    /// Its session has as many objects as it may have: what only waits for somebody else, and has done so for long, ends.
+    /// Its session has as many objects as it may have, or no memory left: what only waits for somebody else, and has done so for long, ends.
     /// Tells whether it is to be looked at.
     fn relieve(&mut self, turn: &Turn) -> bool {
         let _ = turn;

@@ -233,6 +233,18 @@ fn what_is_no_message_drops_its_sender() {
     fixture.serves_others();
 }
 
+/// As often as it likes: the engine looks at its streams no more than once a second.
+#[test]
+fn client_without_memory_may_ask_for_relief() {
+    let fixture = Fixture::new(|_| {});
+    let (wire, _memory) = fixture.greeted();
+    for serial in 2..5 {
+        wire.send(&Request::Relieve.encode(serial), &[], true).unwrap();
+        assert_eq!(told(&wire), Some(Reply::Done));
+    }
+    fixture.serves_others();
+}
+
 #[test]
 fn who_asks_before_hello_or_speaks_otherwise_is_dropped() {
     let fixture = Fixture::new(|_| {});

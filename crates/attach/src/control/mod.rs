@@ -3,7 +3,7 @@
 //! One packet is one message of at most [`BYTES_MAX`] with at most [`DESCRIPTORS_MAX`] descriptors
 //! ([`Wire`]). An application asks with a [`Request`], and each has one [`Reply`] of the same serial number;
 //! up to [`ASKED_MAX`] may wait for theirs. [`Reply::Ended`] and [`Reply::Restarted`] come unasked, with the serial number 0. A close may be
-//! asked with that number, too, beside what else is asked, and nobody waits for the answer. After a
+//! asked with that number, too, beside what else is asked, and nobody waits for the answer; likewise [`Request::Relieve`]. After a
 //! restart, what was asked and not answered, and closes whose end was not told, are asked again, for the engine
 //! that was asked is dead: so **every request may be repeated**, because its ids are the application's, and the
 //! repetition is answered like the first.
@@ -26,7 +26,7 @@ pub use request::{Asked, Hello, OpenPort, OpenQueue, Request};
 pub use wire::{Packet, Wire, WireError, remedy};
 
 /// What is spoken here. Both sides must speak the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Requests of a session that may wait for their answers at the same time.
 pub const ASKED_MAX: usize = 32;
 

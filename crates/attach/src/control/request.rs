@@ -36,6 +36,8 @@ pub enum Request {
         /// How it is to end.
         how: End,
     },
+    /// The session's memory is used up: closed streams whose peers have taken nothing for long are to be abandoned.
+    Relieve,
 }
 
 /// Who wants a session.
@@ -90,6 +92,7 @@ impl Request {
                 sink.u32(*id);
                 how.encode(&mut sink);
             }
+            Request::Relieve => {}
         }
         sink.into_bytes()
     }
@@ -123,6 +126,7 @@ impl Request {
             END => {
                 Request::End { id: source.u32("the id of what is to end")?, how: End::decode(&mut source)? }
             }
+            RELIEVE => Request::Relieve,
             _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
         };
         source.end()?;
@@ -135,7 +139,7 @@ impl Request {
             Request::Hello(_) => 2,
             Request::OpenPort(_) | Request::OpenQueue(_) => 1,
             Request::Open(open) => matches!(open.object, super::Object::Stream(_)).into(),
-            Request::End { .. } => 0,
+            Request::End { .. } | Request::Relieve => 0,
         }
     }
 
@@ -146,6 +150,7 @@ impl Request {
             Request::OpenQueue(_) => OPEN_QUEUE,
             Request::Open(_) => OPEN,
             Request::End { .. } => END,
+            Request::Relieve => RELIEVE,
         }
     }
 }
@@ -165,5 +170,6 @@ const OPEN_PORT: u16 = 2;
 const OPEN_QUEUE: u16 = 3;
 const OPEN: u16 = 5;
 const END: u16 = 6;
+const RELIEVE: u16 = 7;
 /// "ISOL".
 const MAGIC: u32 = 0x4c4f_5349;

@@ -20,6 +20,7 @@ fn a_request_is_these_bytes() {
     assert_eq!(hello, [1, 0, 8, 7, 6, 5, b'I', b'S', b'O', b'L', 4, 3, 2, 1]);
     let end = Request::End { id: 0x1122, how: End::Close }.encode(1);
     assert_eq!(end, [6, 0, 1, 0, 0, 0, 0x22, 0x11, 0, 0, 2, 0]);
+    assert_eq!(Request::Relieve.encode(2), [7, 0, 2, 0, 0, 0]);
 }
 
 #[test]
@@ -132,6 +133,7 @@ fn requests() -> impl Strategy<Value = Request> {
         }),
         (any::<u32>(), prop_oneof![Just(End::Release), Just(End::Close)])
             .prop_map(|(id, how)| Request::End { id, how }),
+        Just(Request::Relieve),
         (any::<u32>(), optional(), optional(), object)
             .prop_map(|(id, core, queue, object)| Request::Open(Open { id, core, queue, object })),
     ]

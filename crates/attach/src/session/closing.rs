@@ -5,6 +5,7 @@
 //! wait to be heard.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use super::Room;
 use crate::control::{End, Request, Wire};
@@ -18,6 +19,8 @@ pub(super) struct Closing {
     due: VecDeque<u32>,
     /// Those that are asked for and not answered.
     under_way: usize,
+    /// When the engine was last asked to abandon streams.
+    relieved: Option<Instant>,
 }
 
 impl Closing {
@@ -42,6 +45,21 @@ impl Closing {
                 self.due.push_front(id);
                 return;
             }
+            self.under_way += 1;
+        }
+    }
+
+    /// The session's memory is used up. Asks the engine to abandon closed streams that do not move, if there may be some
+    /// and it was not asked just before.
+    pub fn relieve(&mut self, wire: &Wire, now: Instant) {
+        let is_due = self.relieved.is_none_or(|at| now.saturating_duration_since(at) >= RELIEF_PAUSE);
+        if is_due
+            && !self.rooms.is_empty()
+            && self.under_way < UNDER_WAY_MAX
+            // If it fails, the next one who finds no memory asks.
+            && wire.send(&Request::Relieve.encode(UNASKED), &[], false).is_ok()
+        {
+            self.relieved = Some(now);
             self.under_way += 1;
         }
     }
@@ -77,3 +95,5 @@ impl Closing {
 pub(super) const UNASKED: u32 = 0;
 /// Closes that are asked for and not answered.
 const UNDER_WAY_MAX: usize = 32;
+/// As often as the engine looks.
+const RELIEF_PAUSE: Duration = Duration::from_secs(1);

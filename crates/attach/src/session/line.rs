@@ -193,6 +193,13 @@ impl Line {
         outcome
     }
 
+    /// The session's memory is used up: closed streams may have to make room.
+    pub fn relieve(&self) {
+        if self.check_process().is_ok() {
+            self.closing.lock().relieve(&self.wire, Instant::now());
+        }
+    }
+
     fn ended(&self, id: u32) -> Option<Room> {
         let room = self.closing.lock().end(id);
         self.has_ended.notify_all();

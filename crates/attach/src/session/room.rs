@@ -20,7 +20,10 @@ pub struct Room {
 impl Room {
     pub(super) fn take(session: &Session, bytes: usize) -> Result<Room, AttachError> {
         let span = session.0.arena.lock().take(bytes);
-        let span = span.ok_or(AttachError::NoRoom { bytes, of: session.memory().bytes() })?;
+        let span = span.ok_or_else(|| {
+            session.0.line.relieve();
+            AttachError::NoRoom { bytes, of: session.memory().bytes() }
+        })?;
         Ok(Room { session: session.clone(), span, is_kept: false })
     }
 

@@ -171,6 +171,24 @@ fn an_engine_that_is_new_hears_of_thousands_of_closes_though_it_answers_before_i
     assert!(has_all_rooms(&session), "rooms of what has ended did not go back");
 }
 
+/// A closed stream whose peer takes nothing has the memory: without the engine's help there is none, for as long as the
+/// peer lives.
+#[test]
+fn session_without_memory_asks_the_engine_to_abandon_closed_streams() {
+    let (session, engine) = session();
+    let bytes = session.memory().bytes();
+    let room = session.take(bytes).unwrap();
+    assert!(matches!(session.take(1), Err(AttachError::NoRoom { .. })));
+    session.close(7, room).unwrap();
+    assert_eq!(heard(&engine).1, Request::End { id: 7, how: End::Close }, "nothing was closed before");
+    for _ in 0..3 {
+        assert!(matches!(session.take(1), Err(AttachError::NoRoom { .. })));
+    }
+    assert_eq!(heard(&engine), (0, Request::Relieve));
+    engine.send(&Reply::Ended { id: 7 }.encode(0), &[], true).unwrap();
+    assert!(has_all_rooms(&session), "the memory is used up forever");
+}
+
 #[test]
 fn a_close_after_the_end_holds_nothing() {
     let (session, engine) = session();

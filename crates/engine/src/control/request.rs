@@ -110,6 +110,7 @@ impl Control {
             (Request::OpenQueue(queue), Some(end)) => self.open_queue(session, queue, end),
             (Request::Open(open), descriptor) => self.open(session, serial, open, descriptor),
             (Request::End { id, how }, _) => self.end(session, serial, id, how),
+            (Request::Relieve, _) => self.make_room(session),
             (_, None) => Err(Denied::Hostile("a descriptor is missing".into())),
         }
     }
@@ -360,6 +361,15 @@ impl Control {
         let Ok((memory, attached)) = self.memory(session) else { return };
         let queue = attached.objects.get(&id).and_then(|held| held.open.queue);
         self.mail(core, Mail::Open { session, id, queue, memory, build: plan.build });
+    }
+
+    /// A session has no memory left.
+    fn make_room(&mut self, session: u32) -> Result<Progress, Denied> {
+        let (_, attached) = self.memory(session)?;
+        if attached.may_relieve(Instant::now()) {
+            self.relieve(session);
+        }
+        Ok(Progress::Answer(Reply::Done))
     }
 
     /// Ends what a session has closed and what has not moved for long.

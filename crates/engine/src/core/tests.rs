@@ -22,6 +22,7 @@ struct Seen {
     work: AtomicU32,
     endings: AtomicU32,
     unwatched: AtomicU32,
+    relieved: AtomicU32,
 }
 
 /// An object that has something to do as often as the test says, and then tells its application.
@@ -82,6 +83,11 @@ impl Service for Played {
     fn on_unwatched(&mut self, _: &str) -> bool {
         self.seen.unwatched.fetch_add(1, Ordering::Relaxed);
         self.manners == Manners::Unwatchable { stays: true }
+    }
+
+    fn relieve(&mut self, _: &Turn) -> bool {
+        self.seen.relieved.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     fn on_end(&mut self, _: Ending) {
@@ -298,6 +304,19 @@ fn an_end_is_told_once_it_is_reached_and_that_of_nothing_at_once() {
         assert!(matches!(fixture.said(), Some((1, Said::Ended { id: told, outcome: Ok(()) })) if told == id));
     }
     assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn relief_reaches_objects_of_its_session_and_has_them_looked_at() {
+    let mut fixture = Fixture::new();
+    fixture.open(7, Manners::Good);
+    fixture.looks();
+    for (session, relieved) in [(2, 0), (1, 1)] {
+        fixture.send(Mail::Relieve { session });
+        fixture.turn();
+        assert_eq!(fixture.seen.relieved.load(Ordering::Relaxed), relieved);
+        assert_eq!(fixture.looks() > 0, relieved > 0);
+    }
 }
 
 #[test]
