@@ -51,12 +51,13 @@ impl Listener {
     /// Of a listener that listens already. It is set not to block, as long as it is here.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; [`AttachError::Forked`](crate::AttachError::Forked).
     pub fn from_std(
         session: &Session,
         listener: TcpListener,
         options: StreamOptions,
     ) -> io::Result<Listener> {
+        session.check_process()?;
         let is_blocking = !fcntl_getfl(&listener)?.contains(OFlags::NONBLOCK);
         listener.set_nonblocking(true)?;
         let session = session.clone();
@@ -129,8 +130,10 @@ impl Listener {
     /// The listener itself, without the engine, and as blocking as it was.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; [`AttachError::Forked`](crate::AttachError::Forked) in a forked child, because the parent shares
+    /// the socket and relies on it not to block. A child can use [`Listener::as_std`].
     pub fn into_std(self) -> io::Result<TcpListener> {
+        self.session.check_process()?;
         self.listener.set_nonblocking(!self.is_blocking)?;
         Ok(self.listener)
     }

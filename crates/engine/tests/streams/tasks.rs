@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use isolane_attach::stream::{Listener, StreamOptions};
+use isolane_ring::mock;
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use super::fixture::{Fixture, Pattern};
@@ -137,6 +138,26 @@ fn tasks_are_woken_when_somebody_connects_and_share_a_listener() {
             assert_eq!(&bytes, b"hello");
         }
     });
+}
+
+/// The parent shares the socket, and would wait in `accept` for a connection that another has taken.
+#[test]
+fn forked_child_leaves_the_listener_of_its_parent_as_it_is() {
+    let fixture = Fixture::new();
+    let session = fixture.attach();
+    let mut listener = Some(Listener::bind(&session, "127.0.0.1:0").unwrap());
+    let mut plain = Some(TcpListener::bind("127.0.0.1:0").unwrap());
+    let twin = plain.as_ref().map(|plain| plain.try_clone().unwrap()).unwrap();
+    let is_refused = mock::ends_in_child(|| {
+        let error = listener.take().unwrap().into_std().unwrap_err();
+        assert!(error.to_string().contains("has forked this one"), "{error}");
+        let adopted = Listener::from_std(&session, plain.take().unwrap(), StreamOptions::default());
+        let error = adopted.unwrap_err();
+        assert!(error.to_string().contains("has forked this one"), "{error}");
+    });
+    assert!(is_refused, "the child uses the session of its parent");
+    assert!(fcntl_getfl(listener.unwrap().as_std()).unwrap().contains(OFlags::NONBLOCK));
+    assert!(!fcntl_getfl(&twin).unwrap().contains(OFlags::NONBLOCK));
 }
 
 #[test]
