@@ -8,10 +8,11 @@
 //! completion.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::classes::Class;
 use crate::request::{Completion, Request};
-use crate::service::{Caller, Handle, Shared, Spread, Submission};
+use crate::service::{Caller, Handle, Patience, Shared, Spread, Submission};
 
 /// One thread's place at a volume; see [`Volume::submitter`](crate::Volume::submitter).
 ///
@@ -105,13 +106,23 @@ impl Submitter {
     /// Sends what has been taken in, waits for a completion, and appends all that are there. Returns how
     /// many; none only if nothing is outstanding.
     pub fn wait(&mut self, completions: &mut Vec<Completion>) -> usize {
+        self.wait_for(completions, None)
+    }
+
+    /// Like [`Submitter::wait`], but no longer than `until`: then it appends what is there, and may return 0.
+    pub fn wait_until(&mut self, completions: &mut Vec<Completion>, until: Instant) -> usize {
+        self.wait_for(completions, Some(until))
+    }
+
+    fn wait_for(&mut self, completions: &mut Vec<Completion>, until: Option<Instant>) -> usize {
         if self.outstanding > 0 {
             let only = match &mut self.way {
                 Way::One { shared, caller } => Some((&**shared, &*caller, self.handle.may_lead())),
-                Way::Several(spread) => spread.only(&self.handle),
+                Way::Several(spread) => spread.only(&self.handle, until),
             };
             if let Some((shared, caller, may_lead)) = only {
-                shared.wait(caller, self.class == Some(Class::Poll), may_lead);
+                let polls = self.class == Some(Class::Poll);
+                shared.wait(caller, Patience { polls, until }, may_lead);
             }
         }
         self.take(completions)

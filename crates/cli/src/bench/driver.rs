@@ -183,8 +183,9 @@ impl<'a> Driver<'a> {
             // What follows on a completion starts when that was seen: one look at the clock for both.
             now = Instant::now();
             now_ns = self.ns_of(now);
-            self.account(now_ns);
+            // Before what comes now is counted: it has ended after the warm-up.
             self.end_warm_up(source, now, &mut is_warm)?;
+            self.account(now_ns);
             if let Some(line) = &mut line {
                 line.show(now, &self.streams[0].tally);
             }

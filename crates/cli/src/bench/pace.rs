@@ -35,6 +35,12 @@ impl Pace {
         })
     }
 
+    /// The pace of each of `threads`. They start one after the other, so that all together keep the rate.
+    pub fn of_threads(&self, threads: u32) -> impl Iterator<Item = Pace> {
+        let between = self.interval.unwrap_or_default() / threads.max(1);
+        (0..threads).map(move |index| Pace { next: self.next + between * index, ..self.clone() })
+    }
+
     /// Whether the time is over.
     pub fn is_over(&self, now: Instant) -> bool {
         now >= self.until || self.stopped.load(Ordering::Relaxed)
@@ -75,6 +81,8 @@ mod tests {
         let mut started = |now| (0..10_000).take_while(|_| pace.start(now)).count();
         assert_eq!(started(now + second / 100), 10);
         assert_eq!(started(now + 10 * second), 102);
+        let next: Vec<_> = pace.of_threads(2).map(|pace| pace.next - now).collect();
+        assert_eq!(next[1] - next[0], second / 2000);
         pace.stopped.store(true, Ordering::Relaxed);
         assert!(pace.is_over(now));
     }

@@ -97,9 +97,9 @@ pub fn measure(
     let started = Instant::now();
     let tallies: Vec<_> = std::thread::scope(|scope| {
         let (running, all_ended) = mpsc::channel::<()>();
-        let thread = |(plan, core): (Plan, Option<usize>)| {
-            let (submitter, running, pace) =
-                (volume.submitter(plan.depth as usize), running.clone(), pace.clone());
+        let paces = pace.of_threads(plans.len() as u32);
+        let thread = |((plan, core), pace): ((Plan, Option<usize>), Pace)| {
+            let (submitter, running) = (volume.submitter(plan.depth as usize), running.clone());
             scope.spawn(move || {
                 let _running = running;
                 core.map_or(Ok(()), super::pin)?;
@@ -107,7 +107,7 @@ pub fn measure(
                 Ok((tally, ThreadPlace::here()))
             })
         };
-        let threads: Vec<_> = plans.into_iter().map(thread).collect();
+        let threads: Vec<_> = plans.into_iter().zip(paces).map(thread).collect();
         drop(running);
         // Nothing is ever sent: the channel ends with the last thread.
         let are_running = || all_ended.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout);
@@ -180,22 +180,35 @@ impl Worker {
         let mut now = Instant::now();
         let mut is_warm = false;
         loop {
-            if !self.is_closed && !pace.is_over(now) {
+            let is_over = self.is_closed || pace.is_over(now);
+            if !is_over {
                 self.submit_idle(now, &mut pace);
             } else if self.submitter.outstanding() == 0 {
                 return Ok(self.tally);
             }
-            if self.submitter.wait(&mut self.completions) == 0 {
-                // Nothing is in flight: the rate is limited, and the next operation may start then.
-                let next = pace.next().map_or(pace.until, |next| next.min(pace.until));
-                std::thread::sleep(next.saturating_duration_since(now).min(TICK));
-            }
+            // Idle operations wait for their turn only if the rate is limited.
+            let next = pace.next().filter(|_| !is_over && !self.idle.is_empty());
+            self.wait(now, next.map(|next| next.min(pace.until)));
             now = Instant::now();
-            self.account(now);
+            // Before what comes now is counted: it has ended after the warm-up.
             if !is_warm && now >= pace.from {
                 is_warm = true;
                 self.tally = Tallies::new()?;
             }
+            self.account(now);
+        }
+    }
+
+    /// Waits for completions, but no longer than until an operation may start.
+    fn wait(&mut self, now: Instant, next: Option<Instant>) {
+        match next {
+            None => {
+                self.submitter.wait(&mut self.completions);
+            }
+            Some(next) if self.submitter.outstanding() > 0 => {
+                self.submitter.wait_until(&mut self.completions, next);
+            }
+            Some(next) => std::thread::sleep(next.saturating_duration_since(now).min(TICK)),
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::gate::Gate;
 use super::{Server, fail, kill, program, run, succeed};
 
 const KINDS: [&[&str]; 2] = [&[], &["--threads", "2"]];
@@ -155,6 +156,67 @@ fn the_rate_is_a_limit_and_a_warm_up_does_not_count() {
         // Of both together it would be 100. Some may be in flight when the warm-up ends.
         assert!(operations(&warm) <= 70, "{warm}");
         assert_eq!(warm["workload"]["warm_up_seconds"], 0.4);
+    }
+}
+
+/// Each thread has a share of the rate: together they start no more operations than one would.
+#[test]
+fn threads_share_the_rate_from_the_first_operation() {
+    let server = Server::start(&["mem:1M"]);
+    let figures = figures(&server, &["--threads", "64", "--depth", "2", "--rate", "10", "--time", "300ms"]);
+    assert!((1..=4).contains(&operations(&figures)), "{figures}");
+}
+
+const RATES: [&[&str]; 2] = [&[], &["--rate", "1000"]];
+const NQN: &str = "nqn.2024-01.org.example:slow";
+/// Operations that each thread keeps in flight.
+const DEPTH: u64 = 8;
+
+/// A bench without an end, whose operations are all in flight at a target that does not complete any.
+fn bench_of_slow_target(kind: &[&str], options: &[&str]) -> (Server, Gate, Child, u64) {
+    let server = Server::start(&["mem:1M", "--nqn", NQN]);
+    let gate = Gate::start(&server.uri);
+    // Without discovery, which would name the target's own address.
+    let uri = format!("{}/{NQN}", gate.uri);
+    let mut command = program();
+    command.args(["bench", &uri, "--lanes", "1", "--depth", &DEPTH.to_string(), "--time", "10m"]);
+    command.args(["--reconnect", "0", "--json", "-"]).args(kind).args(options);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let all = if kind.is_empty() { DEPTH } else { 2 * DEPTH };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while wait_for_commands(&server, "read") < all {
+        assert!(Instant::now() < deadline, "the bench waits for completions before it starts operations");
+    }
+    (server, gate, child, all)
+}
+
+#[test]
+fn slow_target_does_not_lower_the_rate_and_its_first_completions_count() {
+    for kind in KINDS {
+        for options in RATES {
+            let (_server, gate, child, all) = bench_of_slow_target(kind, options);
+            kill(&child, "INT");
+            gate.open();
+            let output = child.wait_with_output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{kind:?} {options:?}: {error}");
+            let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert!(operations(&figures) >= all, "{kind:?} {options:?}: {figures}");
+            assert_eq!(figures["errors"], 0);
+        }
+    }
+}
+
+#[test]
+fn operations_that_fail_before_any_completes_are_errors() {
+    for kind in KINDS {
+        let (_server, gate, child, all) = bench_of_slow_target(kind, &[]);
+        gate.cut();
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains("operations failed"), "{kind:?}: {error}");
+        let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(figures["errors"].as_u64().unwrap() >= all, "{kind:?}: {figures}");
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod bench;
 mod copy;
+mod gate;
 mod serve;
 
 use std::fs;

@@ -6,9 +6,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
 use rustix::thread::futex;
+use rustix::time::Timespec;
 
 use crate::classes::Class;
 use crate::error::RequestError;
@@ -94,9 +96,10 @@ impl Caller {
         self.bell.ring();
     }
 
-    /// Sleeps until an answer is there, or somebody rings for another reason, unless `is_over` already.
-    pub(super) fn sleep(&self, is_over: impl Fn() -> bool) {
-        self.bell.sleep(|| self.has_completions() || is_over());
+    /// Sleeps until an answer is there, or somebody rings for another reason, unless `is_over` already; no longer than
+    /// `until`.
+    pub(super) fn sleep(&self, until: Option<Instant>, is_over: impl Fn() -> bool) {
+        self.bell.sleep(until, || self.has_completions() || is_over());
     }
 
     /// Nobody will ever take what is left here.
@@ -157,7 +160,7 @@ impl Bell {
         }
     }
 
-    fn sleep(&self, is_over: impl Fn() -> bool) {
+    fn sleep(&self, until: Option<Instant>, is_over: impl Fn() -> bool) {
         self.state.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         while self.state.load(Ordering::Acquire) == ASLEEP {
@@ -165,8 +168,15 @@ impl Bell {
                 self.state.store(AWAKE, Ordering::Relaxed);
                 return;
             }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                self.state.store(AWAKE, Ordering::Relaxed);
+                return;
+            }
+            // A time that no clock reaches is none.
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
             // Ended by a ring, by a signal, or at once because somebody rang already: the loop looks again.
-            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, ASLEEP, None);
+            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, ASLEEP, timeout.as_ref());
         }
     }
 }
@@ -222,7 +232,7 @@ mod tests {
         });
         for tag in 0..rounds {
             caller.submit(submission(tag)).unwrap();
-            caller.sleep(|| false);
+            caller.sleep(None, || false);
             assert_eq!(caller.take_completion().unwrap().tag, tag);
         }
         thread.join().unwrap();

@@ -11,7 +11,7 @@ use parking_lot::MutexGuard;
 
 use super::caller::Caller;
 use super::engine::Engine;
-use super::shared::Shared;
+use super::shared::{Patience, Shared, is_past};
 use crate::client::Wait;
 
 /// The right to turn the client, until it is dropped.
@@ -49,14 +49,22 @@ impl<'a> Lead<'a> {
         }
     }
 
-    /// Turns the client until the caller has an answer, or the volume stops.
-    pub(super) fn serve(&mut self, caller: &Arc<Caller>, wait: Wait) {
+    /// Turns the client until the caller has an answer, its patience has ended, or the volume stops.
+    pub(super) fn serve(&mut self, caller: &Arc<Caller>, patience: Patience) {
         let shared = self.shared;
+        let wait = match patience {
+            Patience { polls: true, .. } => Wait::None,
+            Patience { until: Some(until), .. } => Wait::Until(until),
+            Patience { until: None, .. } => Wait::Forever,
+        };
         if let Some(engine) = self.engine() {
             engine.take_from(caller);
         }
         while !caller.has_completions() && !shared.is_stopping() {
             self.turn(wait);
+            if is_past(patience.until) {
+                return;
+            }
         }
     }
 

@@ -39,7 +39,7 @@ use self::engine::{Engine, Message, Whereabouts};
 pub(crate) use self::handle::Handle;
 use self::reply::Reply;
 use self::shared::Manner;
-pub(crate) use self::shared::Shared;
+pub(crate) use self::shared::{Patience, Shared};
 pub(crate) use self::spread::Spread;
 use crate::classes::{Class, Classes};
 use crate::client::Wait;
@@ -110,7 +110,7 @@ impl Service {
         let submitted = caller.submit(Submission { class, request, tag: 0 });
         debug_assert!(submitted.is_ok(), "an idle place has room");
         let completion = loop {
-            self.shared.wait(&caller, class == Class::Poll, may_lead);
+            self.shared.wait(&caller, Patience { polls: class == Class::Poll, until: None }, may_lead);
             if let Some(completion) = caller.take_completion() {
                 break completion;
             }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use isolane_reactor::{Waker, core};
@@ -23,7 +23,6 @@ use super::caller::Caller;
 use super::engine::{Engine, Message};
 use super::lead::Lead;
 use super::spinning::Spinning;
-use crate::client::Wait;
 use crate::error::RequestError;
 use crate::options::Mode;
 use crate::request::Completion;
@@ -68,6 +67,15 @@ pub(super) struct Manner {
     pub is_inline: bool,
     pub mode: Mode,
     pub spin: Duration,
+}
+
+/// How a caller waits for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Whether its thread stays busy meanwhile.
+    pub polls: bool,
+    /// When it returns without an answer.
+    pub until: Option<Instant>,
 }
 
 impl Shared {
@@ -150,9 +158,9 @@ impl Shared {
         }
     }
 
-    /// Waits until the caller, which has requests without an answer, has an answer. Turns the client itself
-    /// if it `may_lead`, and does not sleep meanwhile if it `polls`.
-    pub(crate) fn wait(&self, caller: &Arc<Caller>, polls: bool, may_lead: bool) {
+    /// Waits until the caller, which has requests without an answer, has an answer, or its patience has ended. Turns the
+    /// client itself if it `may_lead`.
+    pub(crate) fn wait(&self, caller: &Arc<Caller>, patience: Patience, may_lead: bool) {
         if !may_lead || caller.has_completions() {
             // Who never leads leaves it to the thread, which has to be called.
             self.push(caller);
@@ -160,7 +168,10 @@ impl Shared {
         let mut spinning = Spinning::new(self, may_lead);
         let mut is_listed = false;
         while !caller.has_completions() {
-            if may_lead && self.try_to_serve(caller, polls) {
+            if may_lead && self.try_to_serve(caller, patience) {
+                if is_past(patience.until) {
+                    break;
+                }
                 continue;
             }
             if !std::mem::replace(&mut is_listed, true) && caller.has_submissions() {
@@ -172,20 +183,23 @@ impl Shared {
                 std::hint::spin_loop();
                 continue;
             }
-            caller.sleep(|| may_lead && self.may_lead());
+            if is_past(patience.until) {
+                break;
+            }
+            caller.sleep(patience.until, || may_lead && self.may_lead());
         }
         if spinning.end() {
             self.look_back();
         }
     }
 
-    /// Leads until the caller has an answer. False if it may not, or somebody else does.
-    fn try_to_serve(&self, caller: &Arc<Caller>, polls: bool) -> bool {
+    /// Leads until the caller has an answer, or its patience has ended. False if it may not, or somebody else does.
+    fn try_to_serve(&self, caller: &Arc<Caller>, patience: Patience) -> bool {
         if !self.is_inline || self.is_stopping() {
             return false;
         }
         let Some(mut lead) = self.try_lead() else { return false };
-        lead.serve(caller, if polls { Wait::None } else { Wait::Forever });
+        lead.serve(caller, patience);
         true
     }
 
@@ -264,6 +278,11 @@ impl Message {
         let refused = Completion { tag: 0, result: Err(error), buffer: request.into_buffer() };
         reply.deliver(refused).into_iter().for_each(|caller| caller.ring());
     }
+}
+
+/// Whether a caller that waits until then is to return. Looks at the clock only if there is a limit.
+pub(super) fn is_past(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
 }
 
 /// Callers with something to take, at most.

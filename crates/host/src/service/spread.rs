@@ -5,11 +5,12 @@
 //! until its completion is taken.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::caller::Caller;
 use super::handle::Handle;
 use super::map::Home;
-use super::shared::Shared;
+use super::shared::{Shared, is_past};
 use crate::classes::Class;
 use crate::request::Completion;
 
@@ -62,20 +63,24 @@ impl Spread {
     }
 
     /// The service where all requests are, there being some, and whether this thread may lead there. Else
-    /// waits for an answer of any.
-    pub(crate) fn only<'a>(&'a mut self, handle: &'a Handle) -> Option<(&'a Shared, &'a Arc<Caller>, bool)> {
+    /// waits for an answer of any, no longer than `until`.
+    pub(crate) fn only<'a>(
+        &'a mut self,
+        handle: &'a Handle,
+        until: Option<Instant>,
+    ) -> Option<(&'a Shared, &'a Arc<Caller>, bool)> {
         self.home = handle.home();
         let mut waiting = self.places.iter().enumerate().filter(|(_, place)| place.outstanding > 0);
         let only = waiting.next().filter(|_| waiting.next().is_none());
         let found = only.and_then(|(at, place)| Some((at, handle.services().get(at)?, place)));
         if found.is_none() {
-            self.wait_for_any(handle);
+            self.wait_for_any(handle, until);
         }
         found.map(|(at, service, place)| (&*service.shared, &place.caller, self.home.is_at(at)))
     }
 
     /// Waits while others turn the clients.
-    fn wait_for_any(&self, handle: &Handle) {
+    fn wait_for_any(&self, handle: &Handle, until: Option<Instant>) {
         self.push(handle);
         let has_some = || self.places.iter().any(|place| place.caller.has_completions());
         let (Some(service), Some(place)) = (handle.services().first(), self.places.first()) else { return };
@@ -83,7 +88,8 @@ impl Spread {
         while !has_some() {
             match spinning.goes_on() {
                 true => std::hint::spin_loop(),
-                false => place.caller.sleep(has_some),
+                false if is_past(until) => return,
+                false => place.caller.sleep(until, has_some),
             }
         }
     }

@@ -234,6 +234,31 @@ fn a_submitter_takes_as_many_as_its_depth_and_gives_the_next_back() {
     assert_eq!(completions.len(), 2);
 }
 
+/// Whoever leads, and whatever the caller has elsewhere.
+#[test]
+fn wait_with_a_limit_ends_though_the_target_is_silent() {
+    for inline in [true, false] {
+        let target = Target::start(Script::default());
+        let volume = volume(&target, options(Mode::Sleep, inline));
+        let mut submitter = volume.submitter(3);
+        let mut completions = Vec::new();
+        let disk = target.shared.disk.lock();
+        for tag in 0..2 {
+            submitter.submit(Request::Read { lba: tag, buffer: filled(0) }, tag).unwrap();
+            let until = Instant::now() + Duration::from_millis(20);
+            assert_eq!(submitter.wait_until(&mut completions, until), 0);
+            assert!(Instant::now() >= until, "it has not waited");
+        }
+        assert_eq!(submitter.outstanding(), 2);
+        // Others serve the volume after the caller that led has left.
+        drop(disk);
+        while submitter.outstanding() > 0 {
+            submitter.wait_until(&mut completions, Instant::now() + PATIENCE);
+        }
+        assert!(completions.iter().all(|completion| completion.result.is_ok()), "{completions:?}");
+    }
+}
+
 #[test]
 fn requests_that_nobody_waits_for_are_done_all_the_same() {
     let target = Target::start(Script::default());
