@@ -37,7 +37,7 @@ suite() {
 	check "serve for blktests" start_target blktests "$port" "$work/disk,size=352M,uuid=$uuid" || return
 	# Its libraries come into the guest with it.
 	put+=(-b "$work/blktests/src/nvme-passthru-admin-uring")
-	"$tests/kernel/guest.sh" -B || return
+	check "build the guest" "$tests/kernel/guest.sh" -B || return
 	config=$(echo "${GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isolane-guest}"/k-6.12/root/boot/config-*)
 	guest blktests 6.12 $((300 + 90 * ${#wanted[@]})) -m 3G -f "$work/blktests.tar:/blktests.tar" -f "$config:/boot/config" "${put[@]}" \
 		-- blktests.sh 10.0.2.2 "$port" "$nqn" "$uuid" "${wanted[@]}"
