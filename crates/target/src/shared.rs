@@ -140,7 +140,7 @@ struct LaneEntry {
     /// The core that owns it now.
     core: usize,
     busy: Arc<Busy>,
-    /// The port counts it as drained, although its commands have not ended.
+    /// Its association goes on without it, although its commands have not ended.
     is_stuck: bool,
 }
 
@@ -254,14 +254,16 @@ impl Shared {
             lanes.retain(|entry| entry.address != lane);
         }
         control.lanes.retain(|_, lanes| !lanes.is_empty());
-        if !is_known {
-            control.port.handle_drained(id, qid);
+        match is_known {
+            true => control.port.handle_unstuck(id),
+            false => control.port.handle_drained(id, qid),
         }
         self.deliver_events(&mut control);
     }
 
-    /// The same for a connection whose commands do not end: the association goes on without it, and its later
-    /// connections come after these changes. Its host's later associations still find the lane.
+    /// The commands of a connection that is gone do not end: the association goes on without it, and its later
+    /// connections come after these changes. Its host's later associations still find the lane, and the
+    /// controller keeps its CNTLID until [`Shared::drained`].
     pub(crate) fn leave_stuck(
         &self,
         id: AssociationId,
@@ -274,7 +276,7 @@ impl Shared {
             entry.is_stuck |= entry.address == lane;
         }
         control.fences.entry(id).or_default().enter(changes, 0);
-        control.port.handle_drained(id, qid);
+        control.port.handle_stuck(id, qid);
         self.deliver_events(&mut control);
     }
 
@@ -358,10 +360,7 @@ impl Shared {
             }
             Event::Shutdown { id } => self.post_shutdown(control, id),
             Event::Ended { id } => {
-                if let Some(lanes) = control.lanes.get_mut(&id) {
-                    lanes.retain(|lane| lane.is_stuck);
-                }
-                control.lanes.retain(|_, lanes| !lanes.is_empty());
+                control.lanes.remove(&id);
                 control.fences.remove(&id);
             }
         }

@@ -143,6 +143,32 @@ fn a_reset_completes_although_a_write_is_stuck() {
     expect_order(&written.join().unwrap());
 }
 
+/// A host that finds the CNTLID free, or another host's, takes the old controller's writes for ended.
+#[test]
+fn keeps_the_cntlid_of_a_controller_whose_write_is_stuck_after_its_reset() {
+    let place = Place::new(IoChoice::Auto);
+    let mut old = place.admin();
+    let mut queue = old.io_queue(1, 31);
+    place.hang(&mut queue, 1, 0xee);
+    old.set_property(CC, 0);
+    eventually("it is not ready", || !Csts(old.property(CSTS) as u32).rdy());
+    let cntlid = old.cntlid;
+    drop((old, queue));
+
+    let probe = |admin: &MockHost| {
+        let mut probe = MockHost::initialised(admin.stream.peer_addr().unwrap(), IcReq::default());
+        probe.connect(1, cntlid, NQN, HOST, 31).status
+    };
+    let admin = place.admin();
+    eventually("the old controller ends", || probe(&admin) == Status::CONNECT_CONTROLLER_BUSY);
+    expect_two_works(&mut admin.io_queue(1, 31));
+    assert_eq!(place.target.associations().len(), 2);
+    assert_eq!(probe(&admin), Status::CONNECT_CONTROLLER_BUSY);
+    let (target, _stuck, _written) = place.release();
+    eventually("the old controller is gone", || target.associations().len() == 1);
+    assert_eq!(probe(&admin), Status::CONNECT_INVALID_PARAMETERS.with_dnr(true));
+}
+
 #[test]
 fn a_shutdown_completes_although_a_volume_hangs() {
     let place = Place::new(IoChoice::Auto);

@@ -1,8 +1,8 @@
 //! One association: a host, its controller, its queues.
 //!
 //! What it is: all state that a controller keeps for one host. What it is not: a table of them (`Subsystem`).
-//! Invariant: a queue stays in the table until its I/O has ended, and an association until its last queue
-//! left.
+//! Invariant: a queue stays in the table until its I/O has ended or is left behind, and an association until
+//! the I/O of all of its queues has ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -68,6 +68,8 @@ pub(super) struct Association {
     /// Its connections are being closed; it waits for its last I/O.
     pub(super) is_ending: bool,
     queues: BTreeMap<u16, Queue>,
+    /// Disconnected queues that it goes on without although their I/O has not ended.
+    stuck_queues: usize,
 }
 
 #[derive(Debug)]
@@ -99,6 +101,7 @@ impl Association {
             changed_namespaces: BTreeSet::new(),
             is_ending: false,
             queues: BTreeMap::new(),
+            stuck_queues: 0,
         };
         association.add_queue(0);
         association
@@ -128,7 +131,7 @@ impl Association {
 
     /// Whether all I/O of all queues has ended.
     pub(super) fn is_drained(&self) -> bool {
-        self.queues.is_empty()
+        self.queues.is_empty() && self.stuck_queues == 0
     }
 
     /// The connection of a queue is gone.
@@ -149,6 +152,18 @@ impl Association {
             self.reset();
         }
         totals.unwrap_or_default()
+    }
+
+    /// Goes on without a disconnected queue whose I/O does not end; returns the queue's totals. The CNTLID stays
+    /// taken until that I/O has ended: until then a change of this controller may still reach its volume.
+    pub(super) fn leave_queue(&mut self, qid: u16) -> IoTotals {
+        self.stuck_queues += usize::from(self.queues.get(&qid).is_some_and(|queue| !queue.is_connected));
+        self.remove_queue(qid)
+    }
+
+    /// The I/O of a queue that was left has ended.
+    pub(super) fn forget_left_queue(&mut self) {
+        self.stuck_queues = self.stuck_queues.saturating_sub(1);
     }
 
     /// What the queues that are there have counted.

@@ -142,6 +142,18 @@ impl Port {
         subsystem.handle_drained(id, qid, events);
     }
 
+    /// The I/O of a disconnected queue does not end: a reset completes without it, and its QID is free. The CNTLID
+    /// stays taken until [`Port::handle_unstuck`].
+    pub fn handle_stuck(&mut self, id: AssociationId, qid: u16) {
+        self.subsystem(id).0.handle_stuck(id, qid);
+    }
+
+    /// The I/O of a queue that [`Port::handle_stuck`] was called for has ended.
+    pub fn handle_unstuck(&mut self, id: AssociationId) {
+        let (subsystem, events) = self.subsystem(id);
+        subsystem.handle_unstuck(id, events);
+    }
+
     /// The flush that an [`Event::Shutdown`] asked for has ended; `is_durable`: without an error. From the first
     /// error on the SMART log warns that reliability is degraded.
     pub fn handle_flushed(&mut self, id: AssociationId, is_durable: bool) {

@@ -66,9 +66,27 @@ impl Subsystem {
         let Some(association) = self.association(id) else { return };
         let totals = association.remove_queue(qid);
         association.publish_ready();
-        let is_over = association.is_ending && association.is_drained();
         self.past += totals;
-        if is_over {
+        self.end_if_over(id, events);
+    }
+
+    /// The I/O of a queue does not end, and the association goes on without it.
+    pub(super) fn handle_stuck(&mut self, id: AssociationId, qid: u16) {
+        let Some(association) = self.association(id) else { return };
+        let totals = association.leave_queue(qid);
+        association.publish_ready();
+        self.past += totals;
+    }
+
+    /// The I/O of a queue that an association goes on without has ended.
+    pub(super) fn handle_unstuck(&mut self, id: AssociationId, events: &mut VecDeque<Event>) {
+        let Some(association) = self.association(id) else { return };
+        association.forget_left_queue();
+        self.end_if_over(id, events);
+    }
+
+    fn end_if_over(&mut self, id: AssociationId, events: &mut VecDeque<Event>) {
+        if self.association(id).is_some_and(|association| association.is_ending && association.is_drained()) {
             self.associations.remove(&id.cntlid);
             events.push_back(Event::Ended { id });
         }

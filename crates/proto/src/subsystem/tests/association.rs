@@ -84,6 +84,26 @@ fn loss_of_the_admin_connection_ends_the_association_after_its_last_io() {
 }
 
 #[test]
+fn a_queue_that_is_left_after_a_reset_keeps_the_cntlid_until_its_io_has_ended() {
+    let mut world = World::new();
+    let id = world.ready();
+    world.io_queue(id, 1).unwrap();
+    world.set_cc(id, Cc(0));
+    world.port.handle_disconnected(id, 1);
+    world.port.handle_stuck(id, 1);
+    assert!(!world.csts(id).rdy());
+    world.set_cc(id, Cc::enabled());
+    world.io_queue(id, 1).unwrap();
+    world.drop_queue(id, 1);
+    world.drop_queue(id, 0);
+    let reason = CloseReason::AdminQueueLost;
+    assert_eq!(world.events(), [Event::CloseIoQueues { id }, Event::Close { id, reason }]);
+    assert_eq!(rejected(world.io_queue(id, 1)).status, Status::CONNECT_CONTROLLER_BUSY);
+    world.port.handle_unstuck(id);
+    assert_eq!(world.events(), [Event::Ended { id }]);
+}
+
+#[test]
 fn admits_a_host_whose_old_association_still_ends() {
     let mut world = World::new();
     let old = world.ready();
