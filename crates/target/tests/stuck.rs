@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::net::Shutdown;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::filter::{Filter, Verdict};
@@ -14,7 +15,7 @@ use common::*;
 use isolane_target::{IoChoice, Target, TargetConfig};
 use isolane_volume::{Request, VolumeError};
 use isolane_wire::log::Smart;
-use isolane_wire::pdu::IcReq;
+use isolane_wire::pdu::{ControllerPdu, IcReq};
 use isolane_wire::registers::{Cc, Csts};
 use isolane_wire::{Sgl, Status, SubmissionEntry, admin, io};
 
@@ -30,6 +31,10 @@ struct Place {
 
 impl Place {
     fn new(io: IoChoice) -> Place {
+        Place::on(one_core_twice(), io)
+    }
+
+    fn on(cores: Vec<usize>, io: IoChoice) -> Place {
         let dir = tempfile::tempdir().unwrap();
         let file = volume(&format!("{},size=1M", dir.path().join("image").display()));
         let (stuck, relief) = Stuck::new();
@@ -38,7 +43,7 @@ impl Place {
             volumes: vec![(1, stuck.clone()), (2, file)],
             stuck_after: Duration::from_millis(300),
             queue_depth: 1024,
-            cores: one_core_twice(),
+            cores,
             ..config(&[])
         };
         let (target, address) = start(config);
@@ -169,6 +174,22 @@ fn keeps_the_cntlid_of_a_controller_whose_write_is_stuck_after_its_reset() {
     assert_eq!(probe(&admin), Status::CONNECT_INVALID_PARAMETERS.with_dnr(true));
 }
 
+/// Each controller with a stuck command keeps a CNTLID and memory.
+#[test]
+fn bounds_the_controllers_that_wait_for_a_volume_that_hangs() {
+    let place = Place::on(one_core_twice()[..1].to_vec(), IoChoice::Auto);
+    for round in 0..300 {
+        let admin = place.admin();
+        let mut queue = admin.io_queue(1, 31);
+        queue.send(in_capsule(write_entry(round * 8, 1), &[1; 512]), &[1; 512]);
+        expect_two_works(&mut queue);
+    }
+    eventually("some controllers are gone", || place.target.associations().len() <= 256);
+    assert!(place.stuck.begun() <= 256 + 2, "{} commands are stuck", place.stuck.begun());
+    expect_two_works(&mut place.admin().io_queue(1, 31));
+    let _all = place.release();
+}
+
 #[test]
 fn a_shutdown_completes_although_a_volume_hangs() {
     let place = Place::new(IoChoice::Auto);
@@ -282,6 +303,87 @@ fn serves_other_volumes_while_a_read_waits_for_its_blocks() {
     let mut queue = admin.io_queue(2, 31);
     expect_two_works(&mut queue);
     assert_eq!(queue.push(of_two(write_entry(0, 64)), &[8; 32 << 10]).status, Status::SUCCESS);
+}
+
+/// Sends writes to the volume that hangs on eight queues, more than the pool of one core holds, until the target
+/// takes no more of them; meanwhile others are served, and a new association of the host: `after` its connections
+/// have broken, or beside them.
+fn expect_memory_for_others(after: bool, write: fn(&mut MockHost, &AtomicUsize)) {
+    let place = Place::on(one_core_twice()[..1].to_vec(), IoChoice::Auto);
+    let old_admin = place.admin();
+    let mut others = old_admin.io_queue(9, 31);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let queues = (1..=8).map(|qid| old_admin.io_queue(qid, 127)).collect::<Vec<_>>();
+    let streams: Vec<_> = queues.iter().map(|queue| queue.stream.try_clone().unwrap()).collect();
+    let threads = queues.into_iter().map(|mut queue| {
+        let sent = Arc::clone(&sent);
+        thread::spawn(move || {
+            write(&mut queue, &sent);
+            queue.expect_end();
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    eventually("memory is taken", || sent.load(Ordering::SeqCst) > 4 << 20);
+    for _ in 0..200 {
+        expect_two_takes_much(&mut others);
+    }
+    if after {
+        streams.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
+        old_admin.stream.shutdown(Shutdown::Both).unwrap();
+        eventually("the connections are gone", || place.target.counters().connections_open == 0);
+    }
+    let admin = place.admin();
+    let mut queue = admin.io_queue(1, 31);
+    expect_two_takes_much(&mut queue);
+    expect_two_works(&mut queue);
+    drop(place.release());
+    // A thread may find its connection broken while it sends.
+    threads.into_iter().for_each(|thread| drop(thread.join()));
+}
+
+fn expect_two_takes_much(queue: &mut MockHost) {
+    assert_eq!(queue.push(of_two(write_entry(0, 256)), &[8; 128 << 10]).status, Status::SUCCESS);
+}
+
+#[test]
+fn leaves_memory_for_other_volumes_while_requested_data_waits_for_one_that_hangs() {
+    expect_memory_for_others(false, |queue, sent| {
+        let len = 128 << 10;
+        for lba in 0..100 {
+            let entry = write_entry(lba * 16 % 1024, 256);
+            queue.send(SubmissionEntry { sgl: Sgl::Transport { len }, ..entry }, &[]);
+        }
+        for _ in 0..100 {
+            let Some(Answer { pdu: ControllerPdu::R2t(r2t), .. }) = queue.try_answer() else { return };
+            queue.send_granted(&r2t, &[0xee; 128 << 10]);
+            sent.fetch_add(len as usize, Ordering::SeqCst);
+        }
+    });
+}
+
+#[test]
+fn leaves_memory_for_other_volumes_while_in_capsule_data_waits_for_one_that_hangs() {
+    expect_memory_for_others(true, |queue, sent| {
+        for lba in 0..127 {
+            queue.send(in_capsule(write_entry(lba * 16, 32), &[0xee; 16 << 10]), &[0xee; 16 << 10]);
+            sent.fetch_add(16 << 10, Ordering::SeqCst);
+        }
+    });
+}
+
+#[test]
+fn serves_long_reads_of_other_volumes_while_those_of_one_wait_on_the_same_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_target, address) = holding(dir.path(), |request| matches!(request, Request::Read { .. }));
+    let (_admin, mut queue) = pair(address, 1023);
+    let len = 128 << 10;
+    for _ in 0..100 {
+        queue.send(SubmissionEntry { sgl: Sgl::Transport { len }, ..read_entry(0, 256) }, &[]);
+    }
+    for _ in 0..10 {
+        assert_eq!(queue.fetch(of_two(read_entry(0, 256)), len).0.status, Status::SUCCESS);
+    }
+    expect_two_works(&mut queue);
 }
 
 fn shut_down(admin: &mut MockHost) {

@@ -83,6 +83,9 @@ impl Core {
         for buffer in lane.queue.take_buffers() {
             self.memory.pool.recycle_buffer(buffer);
         }
+        for at in &mut lane.volumes {
+            self.volumes[at.position()].release(std::mem::take(&mut at.owed_bytes));
+        }
         if let Some(token) = lane.token.take() {
             self.reactor.close(token);
             self.count_lingering();
@@ -103,6 +106,7 @@ impl Core {
         for permit in connecting.into_iter().chain(stalled) {
             lane.queue.abandon(permit);
         }
+        self.note_left(lane);
         if let Some(association) = &lane.association {
             self.shared.disconnect(association.id, association.qid);
             self.ended.push(lane.key);
@@ -111,6 +115,40 @@ impl Core {
 }
 
 impl Core {
+    /// Counts a lane that is gone at the volumes which still work on its commands.
+    fn note_left(&mut self, lane: &mut Lane) {
+        if lane.active == 0 {
+            return;
+        }
+        for work in self.files.iter() {
+            let FileWork::Command { lane: key, job, .. } = work else { continue };
+            if *key != lane.key {
+                continue;
+            }
+            match lane.left_at.iter_mut().find(|(position, _)| *position == job.position) {
+                Some((_, commands)) => *commands += 1,
+                None => lane.left_at.push((job.position, 1)),
+            }
+        }
+        lane.left_at.iter().for_each(|(position, _)| self.volumes[*position].lanes_left += 1);
+    }
+
+    /// A volume has ended a command of a lane that is gone.
+    pub(super) fn note_left_ended(&mut self, lane: &mut Lane, position: usize) {
+        let Some(at) = lane.left_at.iter().position(|(left_at, _)| *left_at == position) else { return };
+        lane.left_at[at].1 -= 1;
+        if lane.left_at[at].1 == 0 {
+            lane.left_at.swap_remove(at);
+            self.volumes[position].lanes_left -= 1;
+        }
+    }
+
+    /// Whether so many lanes that are gone wait for a volume that it gets no new commands: each keeps memory,
+    /// and its controller keeps a CNTLID. Commands that wait here go with their lane.
+    pub(super) fn has_left_too_many(&self, position: usize) -> bool {
+        self.volumes[position].lanes_left >= LANES_LEFT_MAX
+    }
+
     /// A controller that is reset waits only so long for the commands of its I/O connections. Then it goes on
     /// without those that are stuck at their volumes, and its next connections are fenced from them.
     pub(super) fn check_stuck(&mut self, lane: &mut Lane) {
@@ -247,6 +285,8 @@ impl Core {
     }
 }
 
+/// A volume that has not ended the commands of so many lanes that are gone gets no new ones.
+const LANES_LEFT_MAX: usize = 256;
 /// How long a host may take to read our last words and close (TCP 1.0 §3.5: at most 30 s).
 const LEAVE_WAIT: Duration = Duration::from_secs(5);
 /// The same when the target stops.

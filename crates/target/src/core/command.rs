@@ -48,6 +48,12 @@ impl Core {
         buffer: Buffer,
         is_intact: bool,
     ) {
+        if lane.association.as_ref().is_some_and(|association| association.qid != 0)
+            && !is_fabrics(entry)
+            && let Some(position) = self.shared.namespaces.find(entry.nsid)
+        {
+            self.on_expected_data(lane, position, buffer.len());
+        }
         if !is_intact {
             self.counters.digest_errors.add(1);
             if self.digest_log.is_due(self.now) {

@@ -38,7 +38,7 @@ impl Core {
         if let Transfer::FromHost { len, place } = transfer
             && let IoCommand::Write { .. } | IoCommand::Deallocate { .. } = command
         {
-            let landed = self.take_data(lane, permit, len as usize, place);
+            let landed = self.take_data(lane, permit, position, len as usize, place);
             return match (landed, command) {
                 (Some((permit, data)), IoCommand::Write { lba, blocks, fua }) => {
                     let fua = fua || must_be_durable(lane);
@@ -196,22 +196,26 @@ impl Core {
         &mut self,
         lane: &mut Lane,
         permit: Permit,
+        position: usize,
         len: usize,
         place: Place,
     ) -> Option<(Permit, Buffer)> {
         match place {
-            Place::InCapsule => match self.memory.in_capsule_buffer(lane, &permit, len) {
+            Place::InCapsule => match self.in_capsule_buffer(lane, &permit, position, len) {
                 Some(buffer) => match lane.queue.receive_landed(permit, buffer) {
                     Ok(landed) => return Some(landed),
-                    Err((permit, buffer)) => lane.queue.receive_into(permit, buffer),
+                    Err((permit, buffer)) => {
+                        self.expect_data(lane, position, len);
+                        lane.queue.receive_into(permit, buffer);
+                    }
                 },
                 None => {
                     self.counters.deferred_commands.add(1);
                     log::trace!("{}: not read from until there is memory", lane.peer());
-                    lane.stalled = Some(Stalled { permit, len, since: self.now });
+                    lane.stalled = Some(Stalled { permit, position, len, since: self.now });
                 }
             },
-            Place::Transport => self.enter(lane, Waiting::Data { lane: lane.key, permit, len }),
+            Place::Transport => self.enter(lane, Waiting::Data { lane: lane.key, permit, position, len }),
         }
         None
     }

@@ -38,6 +38,8 @@ pub(super) struct Job {
     pub reads_into_pool: bool,
     /// Memory that it has claimed for that, in bytes.
     pub claimed: usize,
+    /// Memory of the data that it writes, in bytes.
+    pub data_bytes: usize,
     /// What is to be done after the first request, if that succeeds.
     pub then: Option<Request>,
     /// It may leave something in a volatile cache.
@@ -64,6 +66,7 @@ impl Job {
             Request::Deallocate { fua, .. } => (Operation::Deallocate, 0, *fua),
             Request::Rest(_) => unreachable!("a job begins with its first request"),
         };
+        let data_bytes = if let Request::Write { data, .. } = request { data.len() } else { 0 };
         let is_volatile = !is_durable && namespace.volume.geometry().volatile_cache;
         Job {
             permit,
@@ -75,6 +78,7 @@ impl Job {
             started,
             reads_into_pool: namespace.volume.file().is_some(),
             claimed: 0,
+            data_bytes,
             then: None,
             is_volatile,
             is_counted: false,
@@ -110,12 +114,12 @@ impl Core {
     /// Gives a request to its volume, after those of older associations that it overlaps.
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
         if lane.is_held(&job) {
-            count(lane, &mut job);
+            self.count(lane, &mut job);
             return self.fenced.push_back(Waiting::Start { lane: lane.key, job, request });
         }
         job.claimed = job.bytes_to_take(&request);
         if job.claimed > 0 || self.is_long_read(&job) {
-            count(lane, &mut job);
+            self.count(lane, &mut job);
             return self.enter(lane, Waiting::Start { lane: lane.key, job, request });
         }
         if let Some(waiting) = self.attempt(lane, job, request) {
@@ -125,6 +129,10 @@ impl Core {
 
     /// Gives a request to its volume; says what to wait for if not now.
     pub(super) fn attempt(&mut self, lane: &mut Lane, job: Job, request: Request) -> Option<Waiting> {
+        let is_new = lane.is_open() && !matches!(request, Request::Rest(_));
+        if is_new && self.has_left_too_many(job.position) {
+            return self.proceed(lane, job, Step::Later(request));
+        }
         let volume = &self.shared.namespaces.at(job.position).volume;
         let step = volume.start(request, &mut self.memory.pool);
         self.proceed(lane, job, step)
@@ -138,16 +146,25 @@ impl Core {
                 None
             }
             Step::File(operation, task) => {
-                count(lane, &mut job);
+                self.count(lane, &mut job);
                 let position = job.position;
                 let token = self.files.insert(FileWork::Command { lane: lane.key, job, task });
                 self.submit(position, token, operation);
                 None
             }
             Step::Later(request) => {
-                count(lane, &mut job);
+                self.count(lane, &mut job);
                 Some(Waiting::Start { lane: lane.key, job, request })
             }
+        }
+    }
+
+    /// From now on the command counts among those at volumes.
+    fn count(&mut self, lane: &mut Lane, job: &mut Job) {
+        if !job.is_counted {
+            job.is_counted = true;
+            lane.begin(job.is_volatile);
+            self.volumes[job.position].hold(job.data_bytes);
         }
     }
 
@@ -156,15 +173,20 @@ impl Core {
         if let (Ok(_), Some(next), true) = (&outcome, job.then.take(), lane.is_open()) {
             return self.start(lane, job, next);
         }
-        lane.claimed_bytes -= job.claimed;
         let Job { permit, position, operation, len, started, is_counted, is_volatile, .. } = job;
+        lane.unclaim(position, job.claimed);
+        self.volumes[position].release(job.claimed);
         let latency = match started == self.now {
             true => Duration::ZERO,
             false => self.now.saturating_duration_since(started),
         };
         let counted = outcome.as_ref().map(|_| len as u64).map_err(|_| ());
         self.counters.record(position, operation, counted, latency);
+        if lane.is_disconnected {
+            self.note_left_ended(lane, position);
+        }
         if is_counted {
+            self.volumes[position].release(job.data_bytes);
             self.end(lane, is_volatile);
         }
         match outcome {
@@ -275,14 +297,6 @@ fn blocks_of(request: &Request) -> BlockRange {
             let end = ranges.iter().map(|range| range.lba.saturating_add(range.blocks)).max().unwrap_or(0);
             BlockRange { lba: first, blocks: end - first }
         }
-    }
-}
-
-/// From now on the command counts among those at volumes.
-fn count(lane: &mut Lane, job: &mut Job) {
-    if !job.is_counted {
-        job.is_counted = true;
-        lane.begin(job.is_volatile);
     }
 }
 

@@ -41,11 +41,11 @@ pub(crate) struct Lane {
     pub stalled: Option<Stalled>,
     /// The command, by its slot, that uses the memory reserved for this lane.
     pub reserve_slot: Option<u16>,
-    /// Commands that would exceed the lane's share of memory or output, small and large ones.
-    pub beyond_share: [VecDeque<Waiting>; 2],
-    /// Small commands that have passed the large ones there.
-    pub passed: u32,
-    /// Memory promised to commands that wait for it, or taken by reads under way, in bytes.
+    /// What it has at each volume; entries of volumes without anything are used again.
+    pub volumes: Vec<AtVolume>,
+    /// Commands that would exceed a share of memory or output, at all volumes.
+    pub limited: usize,
+    /// Memory claimed for all volumes, in bytes.
     pub claimed_bytes: usize,
     /// Bytes that the kernel still reads from our memory.
     pub lent_bytes: usize,
@@ -69,10 +69,40 @@ pub(crate) struct Lane {
     pub disconnected_at: Instant,
     /// Its association goes on without waiting for its commands.
     pub is_left_behind: bool,
+    /// Once it is disconnected: the positions of volumes that still work on commands of it, and how many.
+    pub left_at: Vec<(usize, u32)>,
     /// Its place among the connections before Connect.
     pub newcomer: Option<Arrival>,
     /// Its queue was connected, and it has a seat.
     pub has_seat: bool,
+}
+
+/// What one lane has at one volume.
+#[derive(Debug, Default)]
+pub(crate) struct AtVolume {
+    position: usize,
+    /// Commands that would exceed a share of memory or output, small and large ones.
+    pub beyond_share: [VecDeque<Waiting>; 2],
+    /// Small commands that have passed the large ones there.
+    pub passed: u32,
+    /// Memory promised to commands that wait for it, or taken by reads in flight, in bytes.
+    pub claimed_bytes: usize,
+    /// Memory for data that the host is to send, in bytes.
+    pub owed_bytes: usize,
+}
+
+impl AtVolume {
+    pub(crate) fn position(&self) -> usize {
+        self.position
+    }
+
+    pub(crate) fn is_limited(&self) -> bool {
+        self.beyond_share.iter().any(|row| !row.is_empty())
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.is_limited() && self.claimed_bytes == 0 && self.owed_bytes == 0
+    }
 }
 
 /// The end of a lane comes in steps.
@@ -116,6 +146,8 @@ pub(crate) struct Connecting {
 /// A command with in-capsule data.
 pub(crate) struct Stalled {
     pub permit: Permit,
+    /// Position of its namespace.
+    pub position: usize,
     pub len: usize,
     /// It has waited for memory since then.
     pub since: Instant,
@@ -141,8 +173,8 @@ impl Lane {
             connecting: None,
             stalled: None,
             reserve_slot: None,
-            beyond_share: Default::default(),
-            passed: 0,
+            volumes: Vec::new(),
+            limited: 0,
             claimed_bytes: 0,
             lent_bytes: 0,
             moved_bytes: 0,
@@ -156,6 +188,7 @@ impl Lane {
             is_disconnected: false,
             disconnected_at: now,
             is_left_behind: false,
+            left_at: Vec::new(),
             newcomer: None,
             has_seat: false,
         }
@@ -192,9 +225,36 @@ impl Lane {
         association.fence.as_ref().is_some_and(|fence| fence.holds(job.position, job.blocks))
     }
 
-    /// Whether commands wait for the lane's share of memory or output.
+    /// Whether commands wait for a share of memory or output.
     pub(crate) fn is_limited(&self) -> bool {
-        self.beyond_share.iter().any(|waiting| !waiting.is_empty())
+        self.limited > 0
+    }
+
+    /// What it has at a volume.
+    pub(crate) fn at_volume(&mut self, position: usize) -> &mut AtVolume {
+        let of_it = self.volumes.iter().position(|at| at.position == position);
+        let at = of_it.or_else(|| self.volumes.iter().position(AtVolume::is_idle)).unwrap_or_else(|| {
+            self.volumes.push(AtVolume::default());
+            self.volumes.len() - 1
+        });
+        if of_it.is_none() {
+            (self.volumes[at].position, self.volumes[at].passed) = (position, 0);
+        }
+        &mut self.volumes[at]
+    }
+
+    /// Claims memory for a command.
+    pub(crate) fn claim(&mut self, position: usize, len: usize) {
+        self.claimed_bytes += len;
+        self.at_volume(position).claimed_bytes += len;
+    }
+
+    /// The command has got its memory, or is done with it.
+    pub(crate) fn unclaim(&mut self, position: usize, len: usize) {
+        if len > 0 {
+            self.claimed_bytes -= len;
+            self.at_volume(position).claimed_bytes -= len;
+        }
     }
 
     /// Takes a command back that is answered or given up, so that the lane's own memory is free again.

@@ -5,7 +5,7 @@
 //! from files) comes out of what is left, in the order of asking. A turn takes only so much that the system
 //! has to find first: a burst of long writes would else keep all other lanes waiting for that.
 
-use isolane_memory::{Buffer, Page, Pool, pages_for};
+use isolane_memory::{Buffer, PAGE_SIZE, Page, Pool, pages_for};
 use isolane_proto::target::Permit;
 
 use super::lane::Lane;
@@ -101,14 +101,20 @@ impl Memory {
         self.waiters != [0; 2]
     }
 
-    /// Memory for in-capsule data: out of what is spare, else out of what is kept for the lane.
+    /// Memory that is left for large commands, in bytes.
+    pub(crate) fn left_for_large(&self) -> usize {
+        self.spare_pages.saturating_sub(self.pool.pages_max() / SMALL_SHARE) * PAGE_SIZE
+    }
+
+    /// Memory for in-capsule data: out of what is spare if `may_spare`, else out of what is kept for the lane.
     pub(crate) fn in_capsule_buffer(
         &mut self,
         lane: &mut Lane,
         permit: &Permit,
         len: usize,
+        may_spare: bool,
     ) -> Option<Buffer> {
-        let is_spare = self.has_room(len);
+        let is_spare = may_spare && self.has_room(len);
         if !is_spare && (lane.reserve_slot.is_some() || pages_for(len) > RESERVE_PAGES) {
             return None;
         }
@@ -152,8 +158,6 @@ const _: () = assert!(
 
 #[cfg(test)]
 mod tests {
-    use isolane_memory::PAGE_SIZE;
-
     use super::*;
 
     #[test]

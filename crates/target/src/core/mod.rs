@@ -70,6 +70,7 @@ use self::lane::Lane;
 pub(crate) use self::log_limit::LogLimit;
 use self::memory::Memory;
 pub(crate) use self::memory::lanes_max;
+use self::share::VolumeUse;
 pub(crate) use self::travel::Traveller;
 use self::waiting::Waiting;
 use crate::counters::CoreCounters;
@@ -111,6 +112,8 @@ pub(crate) struct Core {
     flushes: Table<FlushGroup>,
     flushed: Vec<Flushed>,
     planned: Vec<Planned>,
+    /// What each volume holds of this core, by its position.
+    volumes: Vec<VolumeUse>,
     volume_log: VolumeLog,
     digest_log: LogLimit,
     newcomer_log: LogLimit,
@@ -170,6 +173,7 @@ impl Driver {
             index: parts.index,
             counters: Arc::clone(&parts.shared.counters[parts.index]),
             memory: Memory::new(Pool::new(memory::pool_pages(parts.pool_pages_max))),
+            volumes: std::iter::repeat_with(VolumeUse::default).take(parts.shared.namespaces.len()).collect(),
             volume_log: VolumeLog::new(parts.shared.namespaces.len()),
             shared: parts.shared,
             reactor: parts.reactor,

@@ -8,7 +8,7 @@ use isolane_reactor::{Received, Token};
 use isolane_volume::Soon;
 use isolane_wire::SubmissionEntry;
 
-use super::lane::{Lane, Phase};
+use super::lane::{Lane, Phase, Stalled};
 use super::{Core, Driver};
 use crate::table::Key;
 
@@ -199,10 +199,12 @@ impl Core {
             return false;
         }
         if let Some(stalled) = lane.stalled.take() {
-            let Some(buffer) = self.memory.in_capsule_buffer(lane, &stalled.permit, stalled.len) else {
+            let Stalled { position, len, .. } = stalled;
+            let Some(buffer) = self.in_capsule_buffer(lane, &stalled.permit, position, len) else {
                 lane.stalled = Some(stalled);
                 return false;
             };
+            self.expect_data(lane, position, len);
             lane.queue.excuse(self.now.saturating_duration_since(stalled.since));
             lane.queue.receive_into(stalled.permit, buffer);
         }

@@ -1,15 +1,20 @@
-//! What one lane may keep of its core's memory, so that a host which asks for much and then does nothing
-//! leaves enough for all others; and how much of its long reads is ready to be sent, so that short ones need
-//! not wait.
+//! What one lane, and one volume, may keep of its core's memory, so that a host which asks for much and then
+//! does nothing, and a volume that hangs, leave enough for all others; and how much of a lane's long reads is
+//! ready to be sent, so that short ones need not wait.
 //!
-//! A command that would exceed its lane's share waits at its lane, where it stands in nobody's way: with
-//! scheduling, small commands pass large ones, a bounded number of them. Only within the share it takes
-//! memory, or waits for it in the queue of all ([`waiting`](super::waiting)). When commands wait there for
+//! A command that would exceed a share waits at its lane, in a row of its volume, where it stands in nobody's
+//! way: with scheduling, small commands pass large ones, a bounded number of them. Only within the shares it
+//! takes memory, or waits for it in the queue of all ([`waiting`](super::waiting)). When commands wait there for
 //! long, lanes that keep memory and let it lie are closed.
+//!
+//! With several volumes, one of them gets memory only while it holds no more than what is left, on the core
+//! and in the lane's share. However many volumes hang, something is left for the next one. The data of a command
+//! capsule cannot wait without its whole lane, so a volume may hold more of it.
 
 use std::time::Duration;
 
-use isolane_memory::PAGE_SIZE;
+use isolane_memory::{Buffer, PAGE_SIZE};
+use isolane_proto::target::Permit;
 
 use super::job::Job;
 use super::lane::Lane;
@@ -19,18 +24,44 @@ use super::{Core, Driver};
 use crate::config::TRANSFER_BYTES_MAX;
 use crate::counters::Operation;
 
+/// What one volume holds of a core.
+#[derive(Debug, Default)]
+pub(super) struct VolumeUse {
+    /// Memory of the pool that its commands have or were promised, in bytes.
+    held_bytes: usize,
+    /// Commands wait until it holds less.
+    is_crowded: bool,
+    /// Lanes that are gone, and have commands at it.
+    pub lanes_left: usize,
+}
+
+impl VolumeUse {
+    pub(super) fn hold(&mut self, bytes: usize) {
+        self.held_bytes += bytes;
+    }
+
+    pub(super) fn release(&mut self, bytes: usize) {
+        self.held_bytes -= bytes;
+    }
+}
+
 impl Core {
     /// A command wants memory of the pool before it can go on, or much output.
     pub(super) fn enter(&mut self, lane: &mut Lane, waiting: Waiting) {
-        let size = self.size(&waiting);
-        if lane.beyond_share[size as usize].is_empty() && self.may_go_on(lane, &waiting) {
+        let (position, size) = (waiting.position(), self.size(&waiting));
+        let may_pass_others = !self.volumes[position].is_crowded || waiting.bytes_to_take() == 0;
+        if may_pass_others
+            && lane.at_volume(position).beyond_share[size as usize].is_empty()
+            && self.may_go_on(lane, &waiting)
+        {
             return self.admit(lane, waiting);
         }
         if !lane.is_limited() {
             self.limited.push(lane.key);
         }
         self.counters.deferred_commands.add(1);
-        lane.beyond_share[size as usize].push_back(waiting);
+        lane.limited += 1;
+        lane.at_volume(position).beyond_share[size as usize].push_back(waiting);
     }
 
     /// Whether the answer to a command is so long that others should pass it.
@@ -38,20 +69,22 @@ impl Core {
         Size::of(job.len) == Size::Large && job.operation == Operation::Read && self.shared.scheduling
     }
 
-    /// Without scheduling all commands of a lane wait in one row.
+    /// Without scheduling all commands of a lane to one volume wait in one row.
     fn size(&self, waiting: &Waiting) -> Size {
         if self.shared.scheduling { waiting.size() } else { Size::Large }
     }
 
-    /// The command is within its lane's share: it takes memory now or in its turn.
+    /// The command is within its shares: it takes memory now or in its turn.
     fn admit(&mut self, lane: &mut Lane, waiting: Waiting) {
+        let (position, len) = (waiting.position(), waiting.bytes_to_take());
+        let at = lane.at_volume(position);
         match self.size(&waiting) {
-            Size::Small if !lane.beyond_share[Size::Large as usize].is_empty() => lane.passed += 1,
+            Size::Small if !at.beyond_share[Size::Large as usize].is_empty() => at.passed += 1,
             Size::Small => {}
-            Size::Large => lane.passed = 0,
+            Size::Large => at.passed = 0,
         }
-        let len = waiting.bytes_to_take();
-        lane.claimed_bytes += len;
+        lane.claim(position, len);
+        self.volumes[position].hold(len);
         if !self.memory.claim(len) {
             return self.wait_for_memory(waiting);
         }
@@ -60,18 +93,60 @@ impl Core {
         }
     }
 
-    /// Whether a command may go on that is the first of its size.
-    fn may_go_on(&self, lane: &Lane, waiting: &Waiting) -> bool {
-        let kept = kept_bytes(lane);
-        let may_pass = self.size(waiting) == Size::Large || lane.passed < PASSED_MAX;
+    /// Whether a command may go on that is the first of its size at its volume.
+    fn may_go_on(&self, lane: &mut Lane, waiting: &Waiting) -> bool {
+        let (position, len) = (waiting.position(), waiting.bytes_to_take());
+        if !self.is_within_volume(position, len, 1) {
+            return false;
+        }
+        let (kept, idle) = (kept_bytes(lane), idle_bytes(lane));
+        let at = lane.at_volume(position);
+        let (claimed, passed) = (at.claimed_bytes, at.passed);
+        let may_pass = self.size(waiting) == Size::Large || passed < PASSED_MAX;
         let has_room = match waiting {
             Waiting::Start { job, .. } if self.is_long_read(job) => {
-                lane.claimed_bytes + lane.queue.transmit_pending_long_bytes() + job.len
-                    <= LONG_OUTPUT_BYTES_MAX
+                claimed + lane.queue.transmit_pending_long_bytes() + job.len <= LONG_OUTPUT_BYTES_MAX
             }
             _ => true,
         };
-        kept == 0 || (may_pass && has_room && kept + waiting.bytes_to_take() <= self.share_bytes())
+        let left = self.share_bytes().saturating_sub(kept);
+        let is_within_lane = if self.has_several_volumes() { claimed + len <= left } else { len <= left };
+        claimed + idle == 0 || (may_pass && has_room && is_within_lane)
+    }
+
+    /// Whether a volume holds no more than `parts` times of what is left with `len` more bytes.
+    fn is_within_volume(&self, position: usize, len: usize, parts: usize) -> bool {
+        let held = self.volumes[position].held_bytes;
+        let is_first = len == 0 || held == 0;
+        is_first || !self.has_several_volumes() || held + len <= self.memory.left_for_large() * parts
+    }
+
+    fn has_several_volumes(&self) -> bool {
+        self.volumes.len() > 1
+    }
+
+    /// Memory for in-capsule data.
+    pub(super) fn in_capsule_buffer(
+        &mut self,
+        lane: &mut Lane,
+        permit: &Permit,
+        position: usize,
+        len: usize,
+    ) -> Option<Buffer> {
+        let may_spare = self.is_within_volume(position, len, IN_CAPSULE_PARTS);
+        self.memory.in_capsule_buffer(lane, permit, len, may_spare)
+    }
+
+    /// The data of a command is to arrive in memory of the pool.
+    pub(super) fn expect_data(&mut self, lane: &mut Lane, position: usize, len: usize) {
+        lane.at_volume(position).owed_bytes += len;
+        self.volumes[position].hold(len);
+    }
+
+    /// The data has arrived; while it is at its volume, the job of the command holds it.
+    pub(super) fn on_expected_data(&mut self, lane: &mut Lane, position: usize, len: usize) {
+        lane.at_volume(position).owed_bytes -= len;
+        self.volumes[position].release(len);
     }
 
     fn share_bytes(&self) -> usize {
@@ -94,23 +169,45 @@ impl Core {
 }
 
 impl Driver {
-    /// Admits commands of lanes that have given memory back.
+    /// Admits commands of lanes and volumes that have given memory back. The lanes take turns in being the first.
     pub(super) fn admit_limited(&mut self) {
-        let mut limited = std::mem::take(&mut self.core.limited);
+        let core = &mut self.core;
+        core.volumes.iter_mut().for_each(|volume| volume.is_crowded = false);
+        let mut limited = std::mem::take(&mut core.limited);
         limited.retain(|key| {
             let Some(lane) = self.lanes.get_mut(*key) else { return false };
-            for size in [Size::Small, Size::Large] {
-                while let Some(next) = lane.beyond_share[size as usize].front()
-                    && self.core.may_go_on(lane, next)
-                    && let Some(next) = lane.beyond_share[size as usize].pop_front()
-                {
-                    self.core.admit(lane, next);
+            for at in 0..lane.volumes.len() {
+                let position = lane.volumes[at].position();
+                if lane.volumes[at].is_limited() && !core.volumes[position].is_crowded {
+                    core.admit_limited_to(lane, position);
                 }
             }
             lane.is_limited()
         });
-        limited.append(&mut self.core.limited);
-        self.core.limited = limited;
+        if limited.len() > 1 {
+            limited.rotate_left(1);
+        }
+        limited.append(&mut core.limited);
+        core.limited = limited;
+    }
+}
+
+impl Core {
+    /// Admits the commands of a lane to one volume.
+    fn admit_limited_to(&mut self, lane: &mut Lane, position: usize) {
+        for size in [Size::Small, Size::Large] {
+            while let Some(next) = lane.at_volume(position).beyond_share[size as usize].pop_front() {
+                if self.may_go_on(lane, &next) {
+                    lane.limited -= 1;
+                    self.admit(lane, next);
+                    continue;
+                }
+                self.volumes[position].is_crowded |=
+                    !self.is_within_volume(position, next.bytes_to_take(), 1);
+                lane.at_volume(position).beyond_share[size as usize].push_front(next);
+                break;
+            }
+        }
     }
 }
 
@@ -129,6 +226,8 @@ const PASSED_MAX: u32 = 256;
 /// Long reads are begun while less than this is to be sent or read. Less than what stops a lane from being
 /// read from.
 const LONG_OUTPUT_BYTES_MAX: usize = 4 << 20;
+/// What a volume may hold before in-capsule data for it stops its lane, in parts of what is left.
+const IN_CAPSULE_PARTS: usize = 3;
 /// So many lanes with full shares fill the pool.
 const LANES_FULL: usize = 8;
 /// While others wait, memory may lie for so long.

@@ -21,7 +21,7 @@ use crate::table::Key;
 #[derive(Debug)]
 pub(super) enum Waiting {
     /// A command needs memory before its data can be asked for.
-    Data { lane: Key, permit: Permit, len: usize },
+    Data { lane: Key, permit: Permit, position: usize, len: usize },
     /// A command is to be given to its volume.
     Start { lane: Key, job: Job, request: Request },
     /// A volume is to be flushed.
@@ -35,6 +35,14 @@ impl Waiting {
             Waiting::Data { len, .. } => *len,
             Waiting::Start { job, request, .. } => job.bytes_to_take(request),
             Waiting::Flush { .. } => 0,
+        }
+    }
+
+    /// Position of its namespace.
+    pub(super) fn position(&self) -> usize {
+        match self {
+            Waiting::Start { job, .. } => job.position,
+            Waiting::Data { position, .. } | Waiting::Flush { position, .. } => *position,
         }
     }
 
@@ -87,8 +95,10 @@ impl Core {
 
     /// Gives up everything that waits for a lane which has ended: it will not be started any more.
     pub(super) fn cancel_waiting(&mut self, lane: &mut Lane) {
-        let beyond_share = std::mem::take(&mut lane.beyond_share).into_iter().flatten();
-        for waiting in beyond_share.chain(take_of(&mut self.fenced, lane.key)) {
+        lane.limited = 0;
+        let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.beyond_share));
+        let beyond_share: Vec<_> = rows.flatten().collect();
+        for waiting in beyond_share.into_iter().chain(take_of(&mut self.fenced, lane.key)) {
             self.cancel(lane, waiting, false);
         }
         for waiting in take_of(&mut self.blocked, lane.key) {
@@ -101,10 +111,17 @@ impl Core {
     }
 
     fn cancel(&mut self, lane: &mut Lane, waiting: Waiting, has_claimed: bool) {
-        lane.claimed_bytes -= if has_claimed { waiting.bytes_to_take() } else { 0 };
+        let claimed = match &waiting {
+            Waiting::Data { len, .. } if has_claimed => *len,
+            Waiting::Start { job, .. } if has_claimed => job.claimed,
+            _ => 0,
+        };
+        lane.unclaim(waiting.position(), claimed);
+        self.volumes[waiting.position()].release(claimed);
         match waiting {
             Waiting::Data { permit, .. } => lane.queue.abandon(permit),
             Waiting::Start { job, request, .. } => {
+                self.volumes[job.position].release(job.data_bytes);
                 if let Request::Write { data, .. } = request {
                     self.memory.pool.recycle_buffer(data);
                 }
@@ -118,11 +135,12 @@ impl Core {
     /// Goes on with a command for which there is memory; gives it back if it must wait nevertheless.
     pub(super) fn go_on(&mut self, lane: &mut Lane, waiting: Waiting) -> Option<Waiting> {
         match waiting {
-            Waiting::Data { lane: key, permit, len } => {
+            Waiting::Data { lane: key, permit, position, len } => {
                 let Some(buffer) = self.memory.pool.buffer(len) else {
-                    return Some(Waiting::Data { lane: key, permit, len });
+                    return Some(Waiting::Data { lane: key, permit, position, len });
                 };
-                lane.claimed_bytes -= len;
+                lane.unclaim(position, len);
+                lane.at_volume(position).owed_bytes += len;
                 lane.queue.request_data(permit, buffer);
                 self.mark_dirty(lane);
                 None

@@ -13,7 +13,7 @@ use isolane_reactor::file::Operation;
 use isolane_volume::file::{Abilities, FileMachine};
 use isolane_volume::{Geometry, Identity, Request, Step, Task, Volume};
 
-/// The volume, of 2,048 blocks. Reads return zeroes at once.
+/// The volume, of 8,192 blocks. Reads return zeroes at once.
 pub struct Stuck {
     machine: FileMachine,
     pipe: Arc<File>,
@@ -38,7 +38,7 @@ impl Stuck {
         set_blocking(&writer, true);
         let geometry = Geometry {
             block_size: 512,
-            blocks: 2048,
+            blocks: 8192,
             read_only: false,
             volatile_cache: true,
             deallocate: false,
