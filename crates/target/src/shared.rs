@@ -280,9 +280,12 @@ impl Shared {
         self.deliver_events(&mut control);
     }
 
-    /// The loads of all lanes of an association.
+    /// The loads of all lanes of an association but those that it goes on without: their commands have failed
+    /// for the host.
     pub(crate) fn busy_of(&self, id: AssociationId) -> Vec<Arc<Busy>> {
-        self.control.lock().lanes_of(id).map(|lane| Arc::clone(&lane.busy)).collect()
+        let control = self.control.lock();
+        let lanes = control.lanes_of(id).filter(|lane| !lane.is_stuck);
+        lanes.map(|lane| Arc::clone(&lane.busy)).collect()
     }
 
     /// Asks the cores that own connections of the host of this Connect with the same subsystem to raise the

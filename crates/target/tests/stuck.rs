@@ -14,6 +14,7 @@ use common::stuck::{Relief, Stuck};
 use common::*;
 use isolane_target::{IoChoice, Target, TargetConfig};
 use isolane_volume::{Request, VolumeError};
+use isolane_wire::feature::FeatureId;
 use isolane_wire::log::Smart;
 use isolane_wire::pdu::{ControllerPdu, IcReq};
 use isolane_wire::registers::{Cc, Csts};
@@ -188,6 +189,34 @@ fn bounds_the_controllers_that_wait_for_a_volume_that_hangs() {
     assert!(place.stuck.begun() <= 256 + 2, "{} commands are stuck", place.stuck.begun());
     expect_two_works(&mut place.admin().io_queue(1, 31));
     let _all = place.release();
+}
+
+#[test]
+fn serves_admin_commands_while_one_waits_to_disable_the_write_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_target, address) = holding(dir.path(), |request| matches!(request, Request::Write { .. }));
+    let (mut admin, mut queue) = pair(address, 31);
+    queue.send(in_capsule(write_entry(0, 1), &[1; 512]), &[1; 512]);
+    assert_eq!(queue.fetch(read_entry(8, 8), 4096).0.status, Status::SUCCESS, "the write has arrived");
+    admin.send(write_cache(false), &[]);
+    assert_eq!(admin.run(admin::keep_alive()).status, Status::SUCCESS);
+    assert!(!is_degraded(&mut admin));
+    expect_two_works(&mut admin.io_queue(2, 31));
+}
+
+#[test]
+fn fails_to_disable_the_write_cache_until_a_stuck_write_has_ended() {
+    let place = Place::new(IoChoice::Auto);
+    let mut admin = place.admin();
+    let mut queue = admin.io_queue(1, 31);
+    place.hang(&mut queue, 1, 0xee);
+    let mut other = admin.io_queue(2, 31);
+    for _ in 0..2 {
+        assert_eq!(admin.run(write_cache(false)).status, Status::NAMESPACE_NOT_READY);
+        expect_two_works(&mut other);
+    }
+    let _all = place.release();
+    eventually("the cache is off", || admin.run(write_cache(false)).status == Status::SUCCESS);
 }
 
 #[test]
@@ -384,6 +413,11 @@ fn serves_long_reads_of_other_volumes_while_those_of_one_wait_on_the_same_connec
         assert_eq!(queue.fetch(of_two(read_entry(0, 256)), len).0.status, Status::SUCCESS);
     }
     expect_two_works(&mut queue);
+}
+
+fn write_cache(is_enabled: bool) -> SubmissionEntry {
+    let fid = FeatureId::VolatileWriteCache.code();
+    admin::SetFeaturesCommand { fid, cdw11: u32::from(is_enabled), ..Default::default() }.entry()
 }
 
 fn shut_down(admin: &mut MockHost) {

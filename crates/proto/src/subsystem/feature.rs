@@ -275,16 +275,15 @@ fn set_error_recovery(association: &mut Association, value: ErrorRecovery) -> Re
     Ok(())
 }
 
-/// Turning the cache off takes effect at once for what comes, and a flush makes durable what was.
+/// Turning the cache off takes effect at once for what comes, and a flush makes durable what was. That flush may
+/// fail, or wait for one that an earlier command asked for, so it is asked for however the feature is.
 fn set_write_cache(association: &mut Association, value: VolatileWriteCache) -> Result<Action, Status> {
     if !association.features.has_volatile_cache {
         return Err(refused(Status::INVALID_FIELD));
     }
-    let was_enabled = association.status.is_write_cache_enabled();
     association.status.set_write_cache(value.wce());
     let completion = Completion::success();
-    let is_turned_off = was_enabled && !value.wce();
-    Ok(if is_turned_off { Action::Flush(completion) } else { Action::Complete(completion) })
+    Ok(if value.wce() { Action::Complete(completion) } else { Action::Flush(completion) })
 }
 
 /// Only before the first I/O queue (Base 1.4 §5.21.1.7).

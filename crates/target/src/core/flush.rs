@@ -59,14 +59,14 @@ pub(super) struct Planned {
     /// Shared with a message to every core. When ours is the only reference, every core has seen what the
     /// port changed, and has counted among `busy` what it began before.
     unseen: Arc<()>,
-    /// By then a shutdown does not wait for commands any more.
+    /// By then a shutdown does not wait for commands any more, and a command fails.
     until: Instant,
     then: Then,
 }
 
 impl Planned {
     fn is_late(&self, now: Instant) -> bool {
-        now >= self.until && matches!(self.then, Then::ShutDown(_))
+        now >= self.until && !matches!(self.then, Then::Stop)
     }
 
     fn is_due(&mut self) -> bool {
@@ -111,12 +111,12 @@ impl Core {
 
     /// The same, after so many failures.
     fn start_flush_after(&mut self, then: Then, failures: usize) {
-        let volumes = self.shared.namespaces.len();
         let until = self.now + self.shared.stuck_after;
-        let left = (0..volumes).collect();
+        let positions = self.positions_to_flush(&then);
+        let left = positions.clone();
         let group = FlushGroup { left, is_starting: true, failures, until, status: None, then };
         let group = self.flushes.insert(group);
-        for position in 0..volumes {
+        for position in positions {
             if let Some(waiting) = self.attempt_flush(group, position, Request::Flush) {
                 self.wait(waiting);
             }
@@ -127,10 +127,22 @@ impl Core {
         self.finish_if_done(group);
     }
 
-    /// Starts one volume's part.
+    /// A command needs no volume without a volatile cache.
+    fn positions_to_flush(&self, then: &Then) -> Vec<usize> {
+        let is_needed = |position: &usize| {
+            let volume = &self.shared.namespaces.at(*position).volume;
+            !matches!(then, Then::Answer { .. }) || volume.geometry().volatile_cache
+        };
+        (0..self.shared.namespaces.len()).filter(is_needed).collect()
+    }
+
+    /// Starts one volume's part, unless earlier ones are stuck at that volume.
     pub(super) fn attempt_flush(&mut self, group: Key, position: usize, request: Request) -> Option<Waiting> {
         // Nobody waits for it any more.
         self.flushes.get(group)?;
+        if self.volumes[position].flushes >= FLUSHES_MAX && !matches!(request, Request::Rest(_)) {
+            return Some(Waiting::Flush { group, position, request });
+        }
         let volume = &self.shared.namespaces.at(position).volume;
         let step = volume.start(request, &mut self.memory.pool);
         self.proceed_flush(group, position, step)
@@ -140,6 +152,7 @@ impl Core {
     pub(super) fn resume_flush(&mut self, group: Key, position: usize, task: Task, finished: Finished) {
         let Finished { result, operation, .. } = finished;
         let volume = &self.shared.namespaces.at(position).volume;
+        self.volumes[position].flushes -= 1;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
         if let Some(waiting) = self.proceed_flush(group, position, step) {
             self.wait(waiting);
@@ -153,6 +166,7 @@ impl Core {
                 self.finish_part(group, position, failure);
             }
             Step::File(operation, task) => {
+                self.volumes[position].flushes += 1;
                 let token = self.files.insert(FileWork::Flush { group, position, task });
                 self.submit(position, token, operation);
             }
@@ -211,11 +225,21 @@ impl Driver {
         for at in (0..core.planned.len()).rev() {
             let (is_due, is_late) = (core.planned[at].is_due(), core.planned[at].is_late(core.now));
             if is_due || is_late {
-                let planned = core.planned.swap_remove(at);
-                if !is_due {
-                    log::error!("a controller shuts down while commands of it are stuck at their volumes");
+                let Planned { then, .. } = core.planned.swap_remove(at);
+                match then {
+                    then if is_due => core.start_flush(then),
+                    Then::Answer { .. } => {
+                        log::error!("cannot disable a write cache: commands of its controller are stuck");
+                        let status = Some(Status::NAMESPACE_NOT_READY);
+                        core.flushed.push(Flushed { failures: 1, status, then });
+                    }
+                    then => {
+                        log::error!(
+                            "a controller shuts down while commands of it are stuck at their volumes"
+                        );
+                        core.start_flush_after(then, 1);
+                    }
                 }
-                core.start_flush_after(planned.then, usize::from(!is_due));
             }
         }
         for flushed in std::mem::take(&mut self.core.flushed) {
@@ -259,3 +283,7 @@ impl Core {
         groups.chain(planned).chain(flushed).for_each(Then::forfeit);
     }
 }
+
+/// Flushes of all volumes that may be at one volume at the same time: those that nothing waits for any longer
+/// stay there until they end.
+const FLUSHES_MAX: usize = 64;

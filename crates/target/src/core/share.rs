@@ -33,6 +33,8 @@ pub(super) struct VolumeUse {
     is_crowded: bool,
     /// Lanes that are gone, and have commands at it.
     pub lanes_left: usize,
+    /// Its parts of flushes of all volumes that the reactor carries out.
+    pub flushes: usize,
 }
 
 impl VolumeUse {
