@@ -71,6 +71,11 @@ pub(crate) fn close(descriptor: OwnedFd) {
     }
 }
 
+/// Whether many descriptors that should not wait are to be closed, so that a flood of them must not go on.
+pub(crate) fn is_crowded() -> bool {
+    Closer::of_the_quick().is_crowded()
+}
+
 /// Closes what should not wait, and has others close what may do so after all.
 fn close_quickly(descriptor: OwnedFd) {
     match sockopt::socket_domain(&descriptor) {
@@ -129,6 +134,8 @@ struct Closer {
     due: Arc<Mutex<Receiver<OwnedFd>>>,
     /// Threads less sockets that are due or being closed, as far as that is above 0.
     idle: Arc<AtomicUsize>,
+    /// Sockets that are due or being closed.
+    open: Arc<AtomicUsize>,
     threads: AtomicUsize,
     /// That no thread can be started was said, and has not ended since.
     has_failed: AtomicBool,
@@ -155,6 +162,7 @@ impl Closer {
             sockets,
             due,
             idle: Arc::default(),
+            open: Arc::default(),
             threads: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),
         }
@@ -172,8 +180,13 @@ impl Closer {
         }
         // It waits for a thread, or is closed right here if there never was one.
         if self.threads.load(Ordering::Acquire) > 0 {
+            self.open.fetch_add(1, Ordering::Relaxed);
             let _ = self.sockets.send(socket);
         }
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > CROWD
     }
 
     /// One more thread, busy at once, unless there are enough.
@@ -182,6 +195,7 @@ impl Closer {
             return Ok(());
         }
         let (due, idle, closes) = (Arc::clone(&self.due), Arc::clone(&self.idle), self.closes);
+        let open = Arc::clone(&self.open);
         thread::Builder::new().name("isolane-close".into()).spawn(move || {
             loop {
                 let next = due.lock().recv();
@@ -189,6 +203,7 @@ impl Closer {
                     Ok(socket) => closes(socket),
                     Err(_) => return,
                 }
+                open.fetch_sub(1, Ordering::Relaxed);
                 idle.fetch_add(1, Ordering::AcqRel);
             }
         })?;
@@ -199,6 +214,8 @@ impl Closer {
 
 /// So many closes may wait at once until others wait for them.
 const THREADS_MAX: usize = 64;
+/// Sockets that wait to be closed, beyond which there is a crowd of them.
+const CROWD: usize = 64;
 /// More packets than the kernel keeps under way to one socket, however short they are, unless root lets it.
 const PACKETS_MAX: usize = 1024;
 
@@ -254,6 +271,26 @@ mod tests {
         assert!(control.push(SendAncillaryMessage::ScmRights(&gift)));
         sendmsg(near, &[io::IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
         peer
+    }
+
+    #[test]
+    fn crowd_of_descriptors_is_known_until_they_are_closed() {
+        static HELD: Mutex<()> = Mutex::new(());
+        let held = HELD.lock();
+        let closer = Closer::new(|descriptor| {
+            let _held = HELD.lock();
+            drop(descriptor);
+        });
+        (0..CROWD).for_each(|_| closer.close(unix(SocketType::STREAM).0));
+        assert!(!closer.is_crowded());
+        closer.close(unix(SocketType::STREAM).0);
+        assert!(closer.is_crowded());
+        drop(held);
+        let start = Instant::now();
+        while closer.is_crowded() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it stays crowded");
+            thread::yield_now();
+        }
     }
 
     #[test]

@@ -61,8 +61,10 @@ pub(crate) struct Control {
     strangers: VecDeque<(Instant, u32)>,
     /// Somebody may have knocked.
     is_knocked: bool,
-    /// When to look at the door again, if the system had no descriptor for who knocked.
+    /// When to look at the door again, if the system had no descriptor for who knocked, or many are being closed.
     reopening: Option<Instant>,
+    /// How long descriptors that are being closed may delay the next client.
+    crowded_until: Option<Instant>,
     last_session: u32,
     last_core: u32,
     store: Arc<Store>,
@@ -116,6 +118,7 @@ impl Control {
             strangers: VecDeque::new(),
             is_knocked: false,
             reopening: None,
+            crowded_until: None,
             last_session: 0,
             last_core: 0,
             store,
@@ -182,7 +185,7 @@ impl Control {
 
     /// Lets in the next who knocks.
     fn admit(&mut self, now: Instant) {
-        if !self.may_admit() {
+        if !self.may_admit() || self.waits_for_closes(now) {
             return;
         }
         match self.door.accept() {
@@ -209,6 +212,17 @@ impl Control {
                 self.reopening = Some(now + PATIENCE);
             }
         }
+    }
+
+    /// Whether the next client waits until descriptors of others are closed: whoever connects faster than that takes all
+    /// descriptors of the engine. A client that has its own closed slowly delays others only for a moment.
+    fn waits_for_closes(&mut self, now: Instant) -> bool {
+        let waits = closer::is_crowded() && now < *self.crowded_until.get_or_insert(now + PATIENCE);
+        match waits {
+            true => self.reopening = Some(now + CROWD_PAUSE),
+            false => self.crowded_until = None,
+        }
+        waits
     }
 
     /// Tells one who knocks why it does not come in: else it would knock again and again.
@@ -526,5 +540,7 @@ const STRANGERS_MAX: usize = 64;
 const LEFTOVERS_LOOK: Duration = Duration::from_millis(10);
 /// How long to wait for a supervisor that does not read.
 const HELD_BACK_PAUSE: Duration = Duration::from_millis(2);
+/// How long to wait where many descriptors are being closed.
+const CROWD_PAUSE: Duration = Duration::from_millis(1);
 /// How long to wait where the system has no descriptors.
 const PATIENCE: Duration = Duration::from_millis(100);
