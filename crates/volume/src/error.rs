@@ -5,7 +5,7 @@
 //! | `OutOfRange`, `ReadOnly` | host | no |
 //! | `WrongLength` | the caller inside this program | no |
 //! | `NoSpace` | file system | once there is space |
-//! | `Shrunk` | whoever truncated the file | writes not before the volume is opened anew |
+//! | `Shrunk` | whoever truncated the file | not before the volume is opened anew |
 //! | `ReadFailed`, `WriteFailed`, `ShortWrite`, `SizeUnknown` | storage | perhaps |
 //! | `SyncFailed` | storage | not before the volume is opened anew |
 

@@ -108,6 +108,12 @@ impl Health {
         }
     }
 
+    /// Whether anything may still be read. A truncated file may have grown again, with zeroes where data was;
+    /// after a failed sync everything that was written is still read.
+    pub(crate) fn check_read(&self) -> Result<(), VolumeError> {
+        if self.is_shrunk.load(Ordering::Acquire) { Err(VolumeError::Shrunk) } else { Ok(()) }
+    }
+
     /// A sync failed.
     pub(crate) fn note_sync_failure(&self, name: &str, raw_os_error: i32) -> VolumeError {
         let first = self.set_sync_error(raw_os_error);

@@ -54,7 +54,7 @@ impl FileMachine {
         }
     }
 
-    /// What the size of the file means: if it ends before the volume does, nothing is written any more.
+    /// What the size of the file means: if it ends before the volume does, nothing is read or written any more.
     pub fn judge_size(&self, size: io::Result<u64>) -> Result<(), VolumeError> {
         match size {
             Ok(size) if size < self.geometry.bytes() => Err(self.health.note_shrunk(&self.name)),
@@ -117,6 +117,9 @@ impl FileMachine {
     }
 
     fn resume_read(&self, work: Work, done: usize, mut operation: Operation, pool: &mut Pool) -> Step {
+        if let Err(error) = self.health.check_read() {
+            return give_up(error, operation, pool);
+        }
         if done as u64 == operation.len {
             let data = operation.buffer.take();
             return Step::Done(Ok(data.map(Buffer::into_payload).unwrap_or_default()));
@@ -363,9 +366,8 @@ impl Volume for FileMachine {
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         let is_read = matches!(request, Request::Read { .. });
-        let checked =
-            self.geometry.check(&request).and_then(|()| if is_read { Ok(()) } else { self.health.check() });
-        if let Err(error) = checked {
+        let check_health = || if is_read { self.health.check_read() } else { self.health.check() };
+        if let Err(error) = self.geometry.check(&request).and_then(|()| check_health()) {
             if let Request::Write { data, .. } = request {
                 pool.recycle_buffer(data);
             }

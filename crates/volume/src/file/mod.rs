@@ -62,7 +62,8 @@ pub struct FileVolume {
 impl FileVolume {
     /// A truncated file would silently grow again under a write, with zeroes where data was. So its size is
     /// checked before and after everything that promises durability; before every write of the last block,
-    /// since no other can give the file its full size again; and before some others, to notice it early.
+    /// since no other can give the file its full size again; and before some others, to notice it early. Not
+    /// before reads: even a count of them, in memory that all cores share, would cost each more than the check.
     fn must_check(&self, request: &Request) -> bool {
         let (is_promise, end) = match request {
             Request::Read { .. } | Request::Rest(_) => return false,

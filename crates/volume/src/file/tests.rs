@@ -180,8 +180,26 @@ fn a_file_that_shrinks_while_it_is_served_is_not_quietly_grown_again() {
         assert_eq!(read.unwrap_err(), VolumeError::Shrunk);
         assert_eq!(core.write(&volume, 1000, &[1; 512], true).unwrap_err(), VolumeError::Shrunk);
         assert_eq!(core.run(&volume, Request::Flush).unwrap_err(), VolumeError::Shrunk);
-        assert_eq!(core.read(&volume, 0, 8), [7; 4096]);
+        let read = core.run(&volume, Request::Read { lba: 0, blocks: 8 });
+        assert_eq!(read.unwrap_err(), VolumeError::Shrunk);
         assert_eq!(fs::metadata(place.path("disk.img")).unwrap().len(), 8192);
+    }
+}
+
+#[test]
+fn what_a_write_regrew_is_not_read_once_the_truncation_is_known() {
+    for (options, may_hang) in [("", false), ("", true), (",buffered", false), (",buffered", true)] {
+        let (place, mut core) = (Place::new(), Core::new());
+        let mut volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
+        volume.may_hang = may_hang;
+        core.write(&volume, 100, &[7; 4096], true).unwrap();
+        // The first of the writes that are checked now and then.
+        core.write(&volume, 0, &[7; 4096], false).unwrap();
+        OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
+        core.write(&volume, 1000, &[7; 4096], false).unwrap();
+        assert_eq!(core.run(&volume, Request::Flush).unwrap_err(), VolumeError::Shrunk);
+        let read = core.run(&volume, Request::Read { lba: 100, blocks: 8 });
+        assert_eq!(read.unwrap_err(), VolumeError::Shrunk);
     }
 }
 

@@ -245,3 +245,19 @@ fn a_size_that_is_unknown_fails_a_request_and_one_that_is_too_small_all() {
     assert_eq!(machine.judge_size(Ok(2048 * 512 - 1)), Err(VolumeError::Shrunk));
     assert_eq!(error(play(&machine, Request::Flush, &[])), VolumeError::Shrunk);
 }
+
+/// A file that was truncated and has grown again reads as zeroes where data was.
+#[test]
+fn a_file_known_to_be_truncated_is_not_read_any_more() {
+    let read = || Request::Read { lba: 0, blocks: 8 };
+    let (machine, mut pool) = (machine(true), Pool::new(64));
+    let Step::File(operation, in_flight) = machine.start(read(), &mut pool) else { panic!() };
+    assert_eq!(machine.judge_size(Ok(1024 * 512)), Err(VolumeError::Shrunk));
+    assert_eq!(error(play(&machine, read(), &[])), VolumeError::Shrunk);
+    // Not even what was under way.
+    assert_eq!(error(machine.resume(in_flight, Ok(4096), operation, &mut pool)), VolumeError::Shrunk);
+    // That the file has its size again, or that a sync fails, changes nothing.
+    assert_eq!(machine.judge_size(Ok(2048 * 512)), Ok(()));
+    machine.health.note_sync_failure("simulated", 5);
+    assert_eq!(error(play(&machine, read(), &[])), VolumeError::Shrunk);
+}
