@@ -2,7 +2,7 @@
 //! overflow the machine has got to.
 //!
 //! It does not know what a PDU is. Invariant: unread bytes are either all in the driver's overflow or, after
-//! [`Inbox::defer`], all in `kept`.
+//! [`Inbox::defer`], all in `kept`; without any, every overflow will do, an empty one as well.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ impl Inbox {
         debug_assert!(self.unread.is_empty(), "bytes received before the last ones were consumed");
         self.received_bytes += n as u64;
         self.consumed_bytes += direct as u64;
-        self.unread = unread;
+        self.set_unread(unread);
     }
 
     /// All unread bytes were read; `placed` more are in their place already, and then come those in `unread`
@@ -54,7 +54,13 @@ impl Inbox {
     pub(crate) fn pass(&mut self, consumed: usize, unread: Range<usize>) {
         debug_assert!(self.kept.is_empty(), "bytes were left behind");
         self.consumed_bytes += consumed as u64;
-        self.unread = unread;
+        self.set_unread(unread);
+    }
+
+    /// An empty range names no place in the overflow: it is looked up in an empty one as well.
+    #[inline]
+    fn set_unread(&mut self, unread: Range<usize>) {
+        self.unread = if unread.is_empty() { 0..0 } else { unread };
     }
 
     /// These are the unread bytes.
@@ -172,6 +178,15 @@ mod tests {
         inbox.received(4, 0, 0..4);
         assert!(inbox.gather(b"defg", 5));
         assert_eq!((inbox.header(), inbox.unread(b"defg")), (&b"abcde"[..], &b"fg"[..]));
+    }
+
+    #[test]
+    fn needs_no_overflow_without_unread_bytes() {
+        let mut inbox = Inbox::new();
+        inbox.received(8, 0, 4..4);
+        assert_eq!(inbox.unread(b""), b"");
+        inbox.pass(8, 16..16);
+        assert_eq!(inbox.unread(b""), b"");
     }
 
     #[test]

@@ -88,6 +88,10 @@ impl Target {
             let mut stalled = self.poll(&overflow);
             self.take_spares();
             overflow.fill(0xdd);
+            if stalled.is_none() {
+                // A driver polls for a deadline without the overflow.
+                assert_eq!(self.queue.upcoming_block(&[], 0), None);
+            }
             while let Some((permit, len)) = stalled {
                 self.queue.receive_into(permit, Buffer::contiguous(len as usize));
                 stalled = self.poll(&[]);
