@@ -63,7 +63,19 @@ fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
     }
     sections::write(&name, &mut page)?;
     man.render_version_section(&mut page)?;
-    Ok(page)
+    Ok(escape(&page))
+}
+
+/// Names each character that is not ASCII, which roff does not read.
+fn escape(page: &[u8]) -> Vec<u8> {
+    let mut escaped = String::new();
+    for char in String::from_utf8_lossy(page).chars() {
+        match char.is_ascii() {
+            true => escaped.push(char),
+            false => escaped += &format!("\\[u{:04X}]", u32::from(char)),
+        }
+    }
+    escaped.into_bytes()
 }
 
 #[cfg(test)]
@@ -94,6 +106,11 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn characters_beyond_ascii_are_named() {
+        assert_eq!(escape("MiB, …".as_bytes()), b"MiB, \\[u2026]");
     }
 
     #[test]
