@@ -1,7 +1,7 @@
 //! The one error of the command line: what failed, why, and what to do about it.
 //!
 //! Every subcommand returns [`Failure`]; `main` prints it on stderr as
-//! `isolane: what failed: why; what to do` and exits with status 1.
+//! `isolane: what failed: why; what to do` and exits with status 1, or 128 + N after signal N.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -10,17 +10,20 @@ use rustix::io::Errno;
 
 /// Why a subcommand could not do its work.
 #[derive(Debug)]
-pub struct Failure(String);
+pub struct Failure {
+    text: String,
+    status: u8,
+}
 
 impl Failure {
     /// `what` failed because of `why`.
     pub fn new(what: impl fmt::Display, why: impl fmt::Display) -> Self {
-        Failure(format!("{what}: {why}"))
+        Failure::whole(format_args!("{what}: {why}"))
     }
 
     /// An error that already says all three.
     pub fn whole(error: impl fmt::Display) -> Self {
-        Failure(error.to_string())
+        Failure { text: error.to_string(), status: 1 }
     }
 
     /// `what` failed because the system said `why`, with the remedy where there is a usual one.
@@ -43,13 +46,23 @@ impl Failure {
 
     /// Adds what the user can do.
     pub fn remedy(self, remedy: impl fmt::Display) -> Self {
-        Failure(format!("{}; {remedy}", self.0))
+        Failure { text: format!("{}; {remedy}", self.text), ..self }
+    }
+
+    /// Makes it what a signal led to: the exit status tells which.
+    pub fn by_signal(self, signal: i32) -> Self {
+        Failure { status: u8::try_from(128 + signal).unwrap_or(1), ..self }
+    }
+
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        self.status
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The `isolane` command: one file per subcommand, no protocol logic.
 //!
-//! `main` parses, dispatches, and turns a [`failure::Failure`] into one line on stderr and exit status 1.
+//! `main` parses, dispatches, and turns a [`failure::Failure`] into one line on stderr and an exit status.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("isolane: {failure}");
-            ExitCode::FAILURE
+            ExitCode::from(failure.status())
         }
     }
 }

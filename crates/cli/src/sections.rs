@@ -168,6 +168,7 @@ fn of(command: &str) -> Sections {
         "bench" => Sections {
             status: &[
                 ("0", "Also if it was ended by SIGINT or SIGTERM: the results so far are printed."),
+                ("130, 143", "Ended by SIGINT or SIGTERM with --verify, before everything was read back."),
                 ("1", "Also if an operation failed, or with --verify if a block was wrong."),
             ],
             environment: ENGINE_ENVIRONMENT,

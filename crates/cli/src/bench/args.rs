@@ -23,14 +23,16 @@ use crate::units::{parse_bytes, parse_time, parse_time_above_zero};
 /// file, is therefore written once before it is measured: `--rw write --bs 1m --time 10s`, or longer for a
 /// large one; `--size` makes it small.
 ///
-/// Ctrl-C ends the measurement and prints the results so far. A target that is away when the time is over is not
+/// Ctrl-C ends the measurement and prints the results so far; with `--verify` nothing more is read back then, and the
+/// exit status is 130. A target that is away when the time is over is not
 /// waited for: the operations in flight count as errors, and the exit status is 1.
 ///
 /// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw, as --rw and as --beside, and --verify need
 /// a volume without data worth keeping.
 ///
 /// With `--verify` every block that is written carries its address and a sequence number, and is checked
-/// whenever it is read; at the end everything that was written is read back. A write that was never
+/// whenever it is read; at the end everything that was written is read back. A workload that reads writes the
+/// whole volume, or --size of it, once before the measurement. A write that was never
 /// acknowledged (because the target went away) may read as old or new; anything else is an error and the exit
 /// status is 1.
 ///

@@ -64,6 +64,8 @@ pub struct Measured {
     pub verdict: Verdict,
     /// Why not all of it was read back.
     pub read_back: Result<(), Failure>,
+    /// What a signal kept from being read back.
+    pub unread: Option<&'static str>,
 }
 
 /// One of the operations that may be in flight.
@@ -123,7 +125,12 @@ impl<'a> Driver<'a> {
             self.fill_buffers();
             return Ok(());
         }
-        let mut slots = 0..self.streams[0].plan.slots;
+        let Plan { slots, slot_bytes, .. } = self.streams[0].plan;
+        eprintln!(
+            "writing patterns to all {} before the measurement, because what is read is checked",
+            show_bytes((slots * slot_bytes) as f64)
+        );
+        let mut slots = 0..slots;
         self.run(&mut Source::Slots { direction: Direction::Write, slots: &mut slots }, false)?;
         self.reject_failures("writing the patterns")?;
         self.streams[0].tally = Tallies::new()?;
@@ -143,16 +150,19 @@ impl<'a> Driver<'a> {
     /// Reads nothing after a signal.
     pub fn finish(mut self) -> Result<Measured, Failure> {
         let tally = std::mem::replace(&mut self.streams[0].tally, Tallies::new()?);
-        let mut read_back = Ok(());
-        if let Some(verifier) = self.verifier.as_ref().filter(|_| !self.is_stopped()) {
+        let (mut read_back, mut unread) = (Ok(()), None);
+        if self.verifier.is_some() && self.is_stopped() {
+            unread = Some("nothing was read back");
+        } else if let Some(verifier) = &self.verifier {
             let slots: Vec<u64> = verifier.ledger.judged_slots().map(u64::from).collect();
             let mut slots = slots.into_iter();
             self.run(&mut Source::Slots { direction: Direction::Read, slots: &mut slots }, false)?;
             read_back = self.reject_failures("reading back the data written");
+            unread = (slots.len() > 0).then_some("not all that was written was read back");
         }
         let verdict = self.verifier.map(Verifier::into_verdict).unwrap_or_default();
         let beside = self.streams.into_iter().nth(1).map(|stream| stream.tally);
-        Ok(Measured { tally, beside, elapsed: self.elapsed, verdict, read_back })
+        Ok(Measured { tally, beside, elapsed: self.elapsed, verdict, read_back, unread })
     }
 
     /// One phase: until the source runs dry or a signal stops it, and nothing is in flight.

@@ -24,7 +24,7 @@ use std::fs::OpenOptions;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use isolane_host::{BlockingVolume, Class, Classes, Cores, NamespaceInfo, Options, Uri};
@@ -72,7 +72,7 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     check_hold(args, &uri)?;
     let mut client = remote::connect(&uri, options(args)?)?;
     let waker = client.waker();
-    let stopped = stop_at_signal(move || waker.wake())?;
+    let Stop { stopped, signal } = stop_at_signal(move || waker.wake())?;
     let plan = plan(args, client.namespace(), args.seed)?;
     check_json(args.json.as_deref())?;
     let beside = args.beside.map(|beside| beside_plan(args, &beside, client.namespace())).transpose()?;
@@ -95,7 +95,11 @@ fn run_one_thread(args: &Args) -> Result<(), Failure> {
     show(args, &report)?;
     measured.verdict.into_result()?;
     measured.read_back?;
-    measured.beside.iter().chain([tally]).try_for_each(reject_errors)
+    measured.beside.iter().chain([tally]).try_for_each(reject_errors)?;
+    match measured.unread {
+        Some(what) => Err(Failure::new("interrupted", what).by_signal(signal.load(Ordering::Relaxed))),
+        None => Ok(()),
+    }
 }
 
 /// Drives a volume that threads share.
@@ -120,7 +124,7 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
     let granted = workload::granted(&volume.connections()).unwrap_or(volume.info().negotiated.lanes);
     warn_of_cores_without_lanes(&cores, granted);
     let plans = plans.into_iter().zip(args.threads.homes()).collect();
-    let pace = Pace::new(args, threads, &stop_at_signal(|| {})?)?;
+    let pace = Pace::new(args, threads, &stop_at_signal(|| {})?.stopped)?;
     let measured = threads::measure(&volume, plans, &pace, args.fua)?;
     let workload = Workload::new(args, granted, &cores);
     let mut report = measured.tally.report(measured.elapsed, &Verdict::default(), workload)?;
@@ -131,17 +135,24 @@ fn run_threads(args: &Args, threads: u16) -> Result<(), Failure> {
     reject_errors(&measured.tally)
 }
 
-/// A flag that the first SIGINT or SIGTERM sets; the next one ends the process.
-fn stop_at_signal(wake: impl Fn() + Send + 'static) -> Result<Arc<AtomicBool>, Failure> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stopped);
-    signals::at_signal(move |_| {
+/// What the first signal that ends a process sets.
+struct Stop {
+    stopped: Arc<AtomicBool>,
+    signal: Arc<AtomicI32>,
+}
+
+/// Stops at the first signal; the next one ends the process.
+fn stop_at_signal(wake: impl Fn() + Send + 'static) -> Result<Stop, Failure> {
+    let stop = Stop { stopped: Arc::default(), signal: Arc::default() };
+    let (flag, number) = (Arc::clone(&stop.stopped), Arc::clone(&stop.signal));
+    signals::at_signal(move |signal| {
         // Without it the measurement ends as well.
         let _ = signals::end_at_next_signal();
+        number.store(signal, Ordering::Relaxed);
         flag.store(true, Ordering::Relaxed);
         wake();
     })?;
-    Ok(stopped)
+    Ok(stop)
 }
 
 fn warn_of_cores_without_lanes(cores: &Cores, granted: Classes) {

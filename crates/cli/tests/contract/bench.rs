@@ -73,6 +73,34 @@ fn ctrl_c_ends_the_writing_of_patterns() {
     assert!(wait_for_commands(&server, "write") < all_slots, "all patterns were written");
 }
 
+#[test]
+fn ctrl_c_of_a_verifying_run_says_that_nothing_was_read_back() {
+    for (signal, status) in [("INT", 130), ("TERM", 143)] {
+        let server = Server::start(&["mem:1M"]);
+        let mut command = program();
+        command.args(["bench", &server.uri, "--rw", "randwrite", "--verify", "--time", "10m"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_commands(&server, "write");
+        kill(&child, signal);
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("interrupted: nothing was read back"), "{error}");
+        assert_eq!(output.status.code(), Some(status), "{error}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("IOPS"), "{output:?}");
+    }
+}
+
+#[test]
+fn verifying_reads_says_that_the_volume_is_written_first() {
+    let server = Server::start(&["mem:1M"]);
+    let said = |rw| {
+        let arguments = ["bench", &server.uri, "--rw", rw, "--verify", "--time", "20ms"];
+        String::from_utf8(run(&arguments).stderr).unwrap()
+    };
+    assert!(said("randread").contains("writing patterns to all 1.0 MiB"), "{}", said("randread"));
+    assert_eq!(said("randwrite"), "");
+}
+
 /// Until the target has carried out operations of the bench.
 fn wait_for_operations(server: &Server) {
     wait_for_commands(server, "read");
