@@ -143,7 +143,10 @@ fn of(command: &str) -> Sections {
             see_also: "isolane(1), isolane-discover(1), nvme-id-ctrl(1), nvme-id-ns(1)",
         },
         "copy" => Sections {
-            status: &[("130, 143", "Ended by SIGINT or SIGTERM; an existing regular file is as it was.")],
+            status: &[(
+                "129, 130, 143",
+                "Ended by SIGHUP, SIGINT or SIGTERM; an existing regular file is as it was, a volume holds part of the source.",
+            )],
             environment: ENGINE_ENVIRONMENT,
             files: &[(
                 ".NAME.copying-PID",

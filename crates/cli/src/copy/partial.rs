@@ -1,7 +1,7 @@
 //! A file that is not complete yet, under a temporary name next to its own.
 //!
 //! Invariant: the file of the final name is complete, old or new. A partial file that is dropped, or whose process
-//! ends by SIGINT or SIGTERM, is removed.
+//! ends by SIGINT, SIGTERM or SIGHUP, is removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -41,6 +41,13 @@ impl Partial {
             return Err(Failure::new(what(path), "it is a link to a file that does not exist")
                 .remedy("name that file, or remove the link"));
         }
+        if replaced.is_none()
+            && fs::canonicalize(directory(path)).is_ok_and(|found| found == Path::new("/dev"))
+        {
+            return Err(
+                Failure::new(what(path), "there is no such device").remedy("check its name with lsblk")
+            );
+        }
         // Of a link it is the file that is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if replaced.is_some() && is_mount_point(&path) {
@@ -51,7 +58,8 @@ impl Partial {
         // A process that was killed may have left a file, and PIDs are used again.
         let name = format!(".{}.copying-{:016x}", name.display(), fastrand::u64(..));
         let temporary = path.with_file_name(name);
-        signals::remove_at_end(temporary.clone())?;
+        let outcome = if replaced.is_some() { "is unchanged" } else { "is not created" };
+        signals::remove_at_end(temporary.clone(), format!("{} {outcome}", path.display()))?;
         // Until it is complete, no other user reads what replaces a file.
         let mode = if replaced.is_some() { 0o600 } else { 0o666 };
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);

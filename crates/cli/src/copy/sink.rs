@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use isolane_host::{BlockRange, Client, Completion, Request, Wait};
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
@@ -12,6 +14,7 @@ use super::partial::{Partial, open_failure};
 use super::side::{Side, SideInfo, is_block_device, is_stream};
 use super::source::{Piece, WINDOW, is_zero};
 use crate::failure::{Context, Failure};
+use crate::signals;
 
 /// The smallest hole that is left in a file.
 const HOLE_BYTES: usize = 4096;
@@ -35,7 +38,12 @@ impl Sink {
         match (side, info.client) {
             (Side::File(path), _) if is_stream(path) => PipeSink::open(path).map(Sink::Pipe),
             (Side::File(path), _) => FileSink::open(path, info.capacity, length).map(Sink::File),
-            (Side::Volume(_), Some(client)) => Ok(Sink::Volume(Box::new(VolumeSink::new(client)))),
+            (Side::Volume(_), Some(client)) => {
+                let sink = VolumeSink::new(client);
+                let (written, name) = (Arc::clone(&sink.written), side.to_string());
+                signals::tell_at_end(move || Some(written.describe(&name)))?;
+                Ok(Sink::Volume(Box::new(sink)))
+            }
             _ => Ok(Sink::Pipe(PipeSink { output: Box::new(io::stdout()), name: "standard output".into() })),
         }
     }
@@ -179,6 +187,23 @@ impl FileSink {
     }
 }
 
+/// What a volume has of the source, for who interrupts.
+#[derive(Default)]
+struct Written {
+    bytes: AtomicU64,
+    is_complete: AtomicBool,
+}
+
+impl Written {
+    fn describe(&self, name: &str) -> String {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        match self.is_complete.load(Ordering::Acquire) {
+            true => format!("all {bytes} bytes were written to {name}, but not all of them were verified"),
+            false => format!("{bytes} bytes were written to {name}, which holds only part of the source"),
+        }
+    }
+}
+
 /// A volume, with a window of writes in flight.
 pub struct VolumeSink {
     client: Client,
@@ -186,6 +211,7 @@ pub struct VolumeSink {
     blocks: u64,
     lba: u64,
     in_flight: usize,
+    written: Arc<Written>,
     completions: Vec<Completion>,
 }
 
@@ -193,7 +219,8 @@ impl VolumeSink {
     fn new(client: Client) -> VolumeSink {
         let namespace = client.namespace();
         let (block_bytes, blocks) = (u64::from(namespace.block_bytes), namespace.blocks);
-        VolumeSink { client, block_bytes, blocks, lba: 0, in_flight: 0, completions: Vec::new() }
+        let written = Arc::default();
+        VolumeSink { client, block_bytes, blocks, lba: 0, in_flight: 0, written, completions: Vec::new() }
     }
 
     fn put(&mut self, piece: Piece) -> Result<(), Failure> {
@@ -211,7 +238,7 @@ impl VolumeSink {
                 deallocate: true,
             },
         };
-        self.submit(request);
+        self.submit(request, length);
         self.lba += blocks;
         Ok(())
     }
@@ -233,8 +260,9 @@ impl VolumeSink {
         Ok(())
     }
 
-    fn submit(&mut self, request: Request) {
-        self.client.submit(0, request, 0);
+    /// The tag is how many bytes are written.
+    fn submit(&mut self, request: Request, length: u64) {
+        self.client.submit(0, request, length);
         self.in_flight += 1;
     }
 
@@ -243,14 +271,16 @@ impl VolumeSink {
         for completion in self.completions.drain(..) {
             self.in_flight -= 1;
             completion.result.context("cannot write to the volume")?;
+            self.written.bytes.fetch_add(completion.tag, Ordering::Relaxed);
         }
         Ok(())
     }
 
     fn finish(mut self) -> Result<(), Failure> {
         self.drain()?;
-        self.submit(Request::Flush);
+        self.submit(Request::Flush, 0);
         self.drain()?;
+        self.written.is_complete.store(true, Ordering::Release);
         self.client.close();
         Ok(())
     }

@@ -34,11 +34,13 @@ fn refuses_a_name_that_looks_like_an_address() {
 /// Copies from a pipe that stays open, and sends a signal once data has arrived.
 #[test]
 fn an_interrupted_copy_leaves_the_old_file_and_nothing_else() {
-    for signal in ["INT", "TERM"] {
+    for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("to");
         fs::write(&to, b"old").unwrap();
-        let mut child = program().args(["copy", "-", text(&to)]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut command = program();
+        command.args(["copy", "-", text(&to)]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(&pattern(1 << 20)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -47,10 +49,56 @@ fn an_interrupted_copy_leaves_the_old_file_and_nothing_else() {
             std::thread::sleep(Duration::from_millis(2));
         }
         kill(&child, signal);
-        let status = child.wait().unwrap();
-        assert_eq!(status.code(), Some(if signal == "INT" { 130 } else { 143 }));
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(error, format!("isolane: interrupted: {} is unchanged\n", text(&to)));
+        assert_eq!(output.status.code(), Some(status));
         assert_eq!(names(folder.path()), ["to"], "{signal}");
         assert_eq!(fs::read(&to).unwrap(), b"old");
+    }
+}
+
+#[test]
+fn an_interrupted_copy_says_how_much_the_volume_has() {
+    let server = Server::start(&["mem:8M"]);
+    for signal in ["INT", "TERM", "HUP"] {
+        let mut command = program();
+        command.args(["copy", "-", &server.uri]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // More than the pipe and one piece: it has begun to write.
+        stdin.write_all(&pattern(4 << 20)).unwrap();
+        kill(&child, signal);
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.starts_with("isolane: interrupted: ") && error.lines().count() == 1, "{error}");
+        assert!(error.ends_with(", which holds only part of the source\n"), "{error}");
+    }
+}
+
+/// As `nohup` starts it.
+#[test]
+fn an_ignored_sighup_stays_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("to");
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" copy - \"$1\"", env!("CARGO_BIN_EXE_isolane"), text(&to)]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&pattern(1 << 20)).unwrap();
+    kill(&child, "HUP");
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(fs::read(&to).unwrap(), pattern(1 << 20));
+}
+
+#[test]
+fn no_file_is_made_among_the_devices() {
+    let server = Server::start(&["mem:1M"]);
+    for to in ["/dev/isolane-none", "/dev/../dev/isolane-none"] {
+        let error = fail(&["copy", &server.uri, to]);
+        assert!(error.contains("there is no such device; check its name with lsblk"), "{error}");
+        assert!(!Path::new(to).exists(), "{to}");
     }
 }
 
