@@ -68,7 +68,7 @@ pub enum ConnectError {
         source: Arc<io::Error>,
     },
     /// TCP failed.
-    #[error("{step} with {address} failed: {source}; is a target listening there?")]
+    #[error("{step} with {address} failed: {source}; {}", remedy_of_system(source))]
     Socket {
         /// The target.
         address: SocketAddr,
@@ -355,6 +355,15 @@ fn remedy(step: Step, status: Status, field: Option<&str>) -> &'static str {
     }
 }
 
+fn remedy_of_system(error: &io::Error) -> &'static str {
+    match rustix::io::Errno::from_io_error(error) {
+        Some(rustix::io::Errno::MFILE) => {
+            "raise the limit of open files of this process, as with `ulimit -n`"
+        }
+        _ => "is a target listening there?",
+    }
+}
+
 fn remedy_of_command(status: Status) -> &'static str {
     match status {
         _ if status.is(Status::CAPACITY_EXCEEDED) => "; make room where the target keeps the volume",
@@ -370,6 +379,22 @@ fn nsids(list: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lack_of_descriptors_is_no_fault_of_the_target() {
+        let error = |errno: rustix::io::Errno| ConnectError::Socket {
+            address: "127.0.0.1:4420".parse().unwrap(),
+            step: Step::Tcp,
+            source: Arc::new(errno.into()),
+        };
+        let said = error(rustix::io::Errno::MFILE).to_string();
+        assert!(
+            said.ends_with("raise the limit of open files of this process, as with `ulimit -n`"),
+            "{said}"
+        );
+        let said = error(rustix::io::Errno::CONNREFUSED).to_string();
+        assert!(said.ends_with("is a target listening there?"), "{said}");
+    }
 
     #[test]
     fn what_the_targets_side_can_mend_has_its_remedy() {
