@@ -1,11 +1,13 @@
 //! How every subcommand that uses a volume connects to it: the options they share.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use isolane_host::{
     Client, FlushAfterLoss, IoChoice, Mode, Options, Reconnect, SocketOptions, Uri, WriteReplay,
 };
+use isolane_wire::Nqn;
 use uuid::Uuid;
 
 use crate::failure::{Context, Failure};
@@ -130,7 +132,7 @@ impl HostArgs {
             ..Options::default()
         };
         if let Some(nqn) = &self.host_nqn {
-            options.host_nqn = nqn.parse().context(format!("`{nqn}` is not a host NQN"))?;
+            options.host_nqn = parse_host_nqn(nqn)?;
         }
         if let Some(host_id) = self.host_id {
             options.host_id = host_id;
@@ -153,6 +155,17 @@ impl HostArgs {
     }
 }
 
+/// Parses the name of a host.
+pub fn parse_host_nqn(text: &str) -> Result<Nqn, Failure> {
+    let what = || format!("`{text}` is not a host NQN");
+    let nqn: Nqn = text.parse().context(what())?;
+    match nqn.has_standard_format() {
+        true => Ok(nqn),
+        false => Err(Failure::new(what(), "it is not an NVMe qualified name")
+            .remedy("write nqn.YEAR-MONTH.DOMAIN:NAME, such as nqn.2014-08.org.example:host")),
+    }
+}
+
 /// Parses a volume URI.
 pub fn parse_uri(text: &str) -> Result<Uri, Failure> {
     text.parse().context("cannot use the volume")
@@ -161,4 +174,43 @@ pub fn parse_uri(text: &str) -> Result<Uri, Failure> {
 /// Connects to a volume.
 pub fn connect(uri: &Uri, options: Options) -> Result<Client, Failure> {
     Client::connect(uri, options).context(format!("cannot connect to {uri}"))
+}
+
+/// Whether a text is `nvme+tcp:…`, an IP address, or a host with a port.
+pub fn is_like_address(text: &str) -> bool {
+    let is_port = |port: &str| port.parse::<u16>().is_ok();
+    let has_port = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port));
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let has_scheme = ["nvme+tcp:", "nvme:", "tcp:"].iter().any(|scheme| text.starts_with(scheme));
+    has_scheme || !text.contains('/') && (has_port || bare.parse::<IpAddr>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_addresses_from_names_of_files() {
+        for address in [
+            "127.0.0.1:4440",
+            "host:4420",
+            "[::1]:4420",
+            "::1",
+            "10.0.0.1",
+            "nvme+tcp:HOST",
+            "nvme+tcp:/h/nqn",
+        ] {
+            assert!(is_like_address(address), "{address}");
+        }
+        for file in [
+            "disk.img",
+            "./127.0.0.1:4440",
+            "/dev/disk/by-path/pci-0000:00",
+            "a:b",
+            "2026-01-01T10:20:30Z",
+            ":1",
+        ] {
+            assert!(!is_like_address(file), "{file}");
+        }
+    }
 }

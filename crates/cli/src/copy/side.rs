@@ -3,14 +3,13 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
-use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use isolane_host::{Client, Cores, Options, Uri};
 
 use crate::failure::Failure;
-use crate::remote;
+use crate::remote::{self, is_like_address};
 
 /// One side of a copy.
 pub enum Side {
@@ -91,15 +90,6 @@ impl fmt::Display for Side {
     }
 }
 
-/// Whether a text is `nvme+tcp:…`, an IP address, or a host with a port.
-fn is_like_address(text: &str) -> bool {
-    let is_port = |port: &str| port.parse::<u16>().is_ok();
-    let has_port = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port));
-    let bare = text.trim_start_matches('[').trim_end_matches(']');
-    let has_scheme = ["nvme+tcp:", "nvme:", "tcp:"].iter().any(|scheme| text.starts_with(scheme));
-    has_scheme || !text.contains('/') && (has_port || bare.parse::<IpAddr>().is_ok())
-}
-
 /// Whether a path is a block device.
 pub fn is_block_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
@@ -153,34 +143,4 @@ fn inspect_volume(uri: &Uri, options: Options) -> Result<SideInfo, Failure> {
         capacity: Some(namespace.blocks * block_bytes),
         client: Some(client),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tells_addresses_from_names_of_files() {
-        for address in [
-            "127.0.0.1:4440",
-            "host:4420",
-            "[::1]:4420",
-            "::1",
-            "10.0.0.1",
-            "nvme+tcp:HOST",
-            "nvme+tcp:/h/nqn",
-        ] {
-            assert!(is_like_address(address), "{address}");
-        }
-        for file in [
-            "disk.img",
-            "./127.0.0.1:4440",
-            "/dev/disk/by-path/pci-0000:00",
-            "a:b",
-            "2026-01-01T10:20:30Z",
-            ":1",
-        ] {
-            assert!(!is_like_address(file), "{file}");
-        }
-    }
 }

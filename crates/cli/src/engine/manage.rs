@@ -5,16 +5,18 @@
 //! that has got the same PID.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use isolane_engine::files;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 
+use super::socket_parser;
 use crate::failure::{Context, Failure};
 use crate::output;
 
@@ -48,7 +50,7 @@ pub enum Action {
 #[derive(Debug, clap::Args)]
 pub struct Target {
     /// Socket of the engine (default: as of `isolane engine`)
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = socket_parser())]
     socket: Option<PathBuf>,
 }
 
@@ -76,14 +78,12 @@ struct Supervisor {
 
 impl Supervisor {
     fn find(socket: &Path) -> Result<Supervisor, Failure> {
-        let none = || {
-            Failure::new(format!("no engine listens on {}", socket.display()), "its lock is free")
-                .remedy("start one with `isolane engine`, or name another socket with --socket")
-        };
+        let none = || none(socket, "its lock is free");
         let lock = files::lock_path(socket);
-        if !lock.exists() {
-            return Err(none());
+        if let Err(why) = fs::symlink_metadata(&lock) {
+            return Err(absent(socket, &why));
         }
+        check_owner(socket, &lock)?;
         let lock = files::read_next_to_socket(&lock).map_err(Failure::whole)?;
         let pid = || match files::supervisor_of(&lock) {
             Ok(pid) => pid.ok_or_else(none),
@@ -114,6 +114,46 @@ impl Supervisor {
         let timeout = Timespec { tv_sec: time_max.as_secs() as i64, tv_nsec: 0 };
         let mut watched = [PollFd::from_borrowed_fd(self.process.as_fd(), PollFlags::IN)];
         matches!(poll(&mut watched, Some(&timeout)), Ok(count) if count > 0)
+    }
+}
+
+fn none(socket: &Path, why: &str) -> Failure {
+    Failure::new(format!("no engine listens on {}", socket.display()), why)
+        .remedy("start one with `isolane engine`, or name another socket with --socket")
+}
+
+/// Why no engine was found, if the system says `why` about its lock.
+fn absent(socket: &Path, why: &io::Error) -> Failure {
+    let directory = socket.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    if fs::metadata(socket).is_ok_and(|found| !found.file_type().is_socket()) {
+        return Failure::new(format!("no engine listens on {}", socket.display()), "it is not a socket")
+            .remedy("name the socket of an engine with --socket");
+    }
+    match why.kind() {
+        ErrorKind::NotFound if directory.exists() => none(socket, "its lock is free"),
+        ErrorKind::NotFound => none(socket, &format!("its directory {} does not exist", directory.display())),
+        ErrorKind::PermissionDenied => {
+            Failure::new(format!("cannot look for an engine on {}", socket.display()), why)
+                .remedy("run as the user of the engine")
+        }
+        _ => Failure::of_system(format!("cannot look for an engine on {}", socket.display()), why),
+    }
+}
+
+/// Refuses a file next to the socket if it is of another user, whose engine this one cannot manage.
+fn check_owner(socket: &Path, file: &Path) -> Result<(), Failure> {
+    let own = geteuid().as_raw();
+    match fs::symlink_metadata(file) {
+        Ok(found) if found.is_file() && found.uid() != own => {
+            let uid = found.uid();
+            Err(Failure::new(
+                format!("cannot manage the engine on {}", socket.display()),
+                format!("{} belongs to user {uid}, not to user {own}", file.display()),
+            )
+            .remedy(format!("run as user {uid}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -189,6 +229,7 @@ fn refusal(log: &str) -> Option<String> {
 
 fn logs(socket: &Path, follow: bool) -> Result<(), Failure> {
     let log = files::log_path(socket);
+    check_owner(socket, &log)?;
     let mut file = files::read_next_to_socket(&log).map_err(|error| {
         Failure::whole(error)
             .remedy("only an engine in the background has a log; others write to their stderr")
@@ -239,3 +280,16 @@ const STOP_MAX: Duration = Duration::from_secs(20);
 const UPGRADE_MAX: Duration = Duration::from_secs(30);
 const CHUNK_BYTES: u64 = 64 << 10;
 const TAIL_BYTES_MAX: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_may_not_be_entered_is_the_cause() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = absent(&folder.path().join("sock"), &ErrorKind::PermissionDenied.into()).to_string();
+        assert!(said.starts_with("cannot look for an engine on"), "{said}");
+        assert!(said.ends_with("permission denied; run as the user of the engine"), "{said}");
+    }
+}

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use isolane_engine::supervisor::{self, Options, Program, Wishes, supervised};
 use isolane_engine::{Config, Limits};
 use isolane_host::Cores;
@@ -23,7 +24,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use crate::cores::{self, parse_cores};
 use crate::failure::{Context, Failure};
 use crate::output;
-use crate::remote::ModeArg;
+use crate::remote::{ModeArg, is_like_address};
 use crate::units::{parse_bytes, parse_time, parse_time_with_unit};
 
 /// Do the network processing of other programs on cores of its own
@@ -66,7 +67,7 @@ pub struct Args {
     cores: Option<Cores>,
     /// Where applications attach (default: isolane/engine.sock in $XDG_RUNTIME_DIR, else
     /// /tmp/isolane-UID/engine.sock)
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = socket_parser())]
     socket: Option<PathBuf>,
     /// What a core does when there is nothing to do
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
@@ -134,6 +135,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         on_ready: announce(path),
     };
     supervisor::supervise(options, wishes()?).map_err(Failure::whole)
+}
+
+/// Reads the path of a socket. An address is none.
+fn socket_parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.to_str().is_some_and(is_like_address) {
+        true => Err(format!(
+            "it looks like an address, and applications attach at a path: write isolane.sock, or ./{} for that name",
+            path.display()
+        )),
+        false => Ok(path),
+    })
 }
 
 fn parse_memory(text: &str) -> Result<u64, String> {

@@ -25,7 +25,7 @@ use crate::called;
 use crate::cores::{self, parse_cores};
 use crate::failure::{Context, Failure};
 use crate::output;
-use crate::remote::{IoArg, ModeArg};
+use crate::remote::{IoArg, ModeArg, is_like_address, parse_host_nqn};
 use crate::signals::{self, Wish, Wishes};
 use crate::units::{parse_bytes, show_bytes};
 
@@ -270,7 +270,22 @@ type Numbered = (u32, Arc<dyn Volume>);
 fn parse_volumes(texts: &[String]) -> Result<Vec<VolumeSpec>, Failure> {
     let default = [String::from("mem:1G")];
     let texts = if texts.is_empty() { &default[..] } else { texts };
-    texts.iter().map(|text| text.parse().map_err(Failure::whole)).collect()
+    texts.iter().map(|text| parse_volume(text)).collect()
+}
+
+/// Parses one volume. An address is none, unless a file has that name.
+fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
+    let spec: VolumeSpec = text.parse().map_err(Failure::whole)?;
+    if let Source::Path { path, .. } = &spec.source
+        && path.to_str().is_some_and(|name| is_like_address(name) || name.parse::<u16>().is_ok())
+        && !path.exists()
+    {
+        return Err(Failure::new(format!("cannot serve {text}"), "it looks like an address").remedy(
+            "give an address with --listen, as in --listen 127.0.0.1:4420, and name a volume, as mem:1G; write \
+             ./NAME for a file",
+        ));
+    }
+    Ok(spec)
 }
 
 fn open_volumes(specs: &[VolumeSpec]) -> Result<Vec<Numbered>, Failure> {
@@ -309,8 +324,7 @@ fn allowed_hosts(texts: &[String]) -> Result<Option<Vec<isolane_wire::Nqn>>, Fai
     if texts.is_empty() {
         return Ok(None);
     }
-    let parse = |text: &String| text.parse().context(format!("`{text}` is not a host NQN"));
-    texts.iter().map(parse).collect::<Result<_, _>>().map(Some)
+    texts.iter().map(|text| parse_host_nqn(text)).collect::<Result<_, _>>().map(Some)
 }
 
 fn cores(asked: Option<&Cores>) -> Result<Vec<usize>, Failure> {

@@ -79,6 +79,18 @@ fn refuses_what_looks_like_a_mistake() {
         let error = fail(&["serve", "--listen", "127.0.0.1:0", volume]);
         assert!(error.contains(remedy) && error.lines().count() == 1, "{volume}: {error}");
     }
+    for address in
+        ["127.0.0.1:4420", "localhost:4420", "nvme+tcp://127.0.0.1", "4420", "127.0.0.1:4420,size=1M"]
+    {
+        let error = fail(&["serve", address]);
+        assert!(error.contains("looks like an address; give an address with --listen"), "{error}");
+    }
+    for arguments in
+        [&["serve", "--allow-host", "foo"][..], &["info", "nvme+tcp://[::1]", "--host-nqn", "foo"]]
+    {
+        let error = fail(arguments);
+        assert!(error.contains("`foo`") && error.contains("nqn.2014-08.org.example:host"), "{error}");
+    }
     let error = fail(&["serve", "--listen", "127.0.0.1:0", "--nqn", "foo", "mem:1M"]);
     assert!(error.contains("`foo`") && error.contains("nqn.2014-08.org.example:disk"), "{error}");
 }

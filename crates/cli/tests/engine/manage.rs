@@ -67,3 +67,26 @@ fn engine_without_a_log_is_managed_and_logs_says_where_its_log_goes() {
     assert!(manage("stop", &engine.path()).0);
     assert!(engine.supervisor.wait().unwrap().success());
 }
+
+#[test]
+fn the_true_cause_is_told_where_no_engine_can_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "precious").unwrap();
+    let (missing, foreign) = (folder.path().join("missing/sock"), folder.path().join("foreign"));
+    for action in ["status", "stop"] {
+        let (_, _, error) = manage(action, &file);
+        assert!(error.contains("it is not a socket; name the socket of an engine"), "{error}");
+        let (_, _, error) = manage(action, &missing);
+        assert!(error.contains("/missing does not exist; start one with"), "{error}");
+        let (_, _, error) = manage(action, Path::new("127.0.0.1:4420"));
+        assert!(error.contains("it looks like an address"), "{error}");
+    }
+    let lock = folder.path().join("foreign.lock");
+    fs::write(&lock, "1\n").unwrap();
+    if std::os::unix::fs::chown(&lock, Some(65534), None).is_err() {
+        return eprintln!("not tried: only root can give files away");
+    }
+    let (is_ok, _, error) = manage("stop", &foreign);
+    assert!(!is_ok && error.ends_with("; run as user 65534\n"), "{error}");
+}
