@@ -209,7 +209,8 @@ ssize_t isolane_stream_read(isolane_stream *stream, void *buffer, size_t length)
 /*
  * Writes up to `length` bytes, and waits until there is room for at least one. Returns how many: that may be
  * fewer, as of write(). They are sent in order, without any other call, even if the stream is closed or the program
- * ends. Uses the half that writes.
+ * ends, as long as the engine or its supervisor lives. If both end first, isolane_stream_into_fd() sends them; a stream
+ * that is closed instead, or whose program ends, is reset, so that the peer does not take a part for all. Uses the half that writes.
  *
  * EAGAIN: the write timeout has passed. EPIPE: it was shut down, or the peer is gone.
  */
@@ -250,7 +251,8 @@ void *isolane_stream_data(const isolane_stream *stream);
 /*
  * Closes the stream without waiting, unless SO_LINGER is set to a time: then it waits until the peer has
  * acknowledged all that was written, or for that time, as close() does. What was written is still sent; if
- * something was received and not read, or SO_LINGER is set to 0, the connection is reset, as by close().
+ * something was received and not read, or SO_LINGER is set to 0, the connection is reset, as by close(). So it is if
+ * the engine and its supervisor have ended, or end, before all is sent.
  */
 void isolane_stream_close(isolane_stream *stream);
 

@@ -27,6 +27,11 @@ impl Words {
     pub fn new() -> Words {
         Words::default()
     }
+
+    /// Whether all that was published was consumed, for somebody who is neither side. False if they cannot be.
+    pub fn is_empty(&self) -> bool {
+        self.consumed.0.load(Ordering::Acquire) == self.produced.0.load(Ordering::Acquire)
+    }
 }
 
 /// Two lines of the cache, because processors fetch them in pairs.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use isolane_ring::index::Words;
 use isolane_ring::{Flag, Memory, MemoryError, Shared, bytes};
 
 use crate::control::StreamPlace;
@@ -19,6 +20,7 @@ pub struct Block {
     pub tx_flag: Shared<Flag>,
     /// The application's: it asks for an entry in its queue when anything changes.
     pub notify: Shared<Flag>,
+    tx: Shared<Words>,
     rx_end: Shared<AtomicU64>,
     tx_end: Shared<AtomicU64>,
     tx_draining: Shared<AtomicU64>,
@@ -54,6 +56,7 @@ impl Block {
             rx_flag: memory.flag(place(at::RX_FLAG))?,
             tx_flag: memory.flag(place(at::TX_FLAG))?,
             notify: memory.flag(place(at::NOTIFY))?,
+            tx: memory.words(place(at::TX))?,
             rx_end: memory.number(place(at::RX_END))?,
             tx_end: memory.number(place(at::TX_END))?,
             tx_draining: memory.number(place(at::TX_DRAINING))?,
@@ -90,12 +93,17 @@ impl Block {
         self.tx_end.store(end.encode(), Ordering::Release);
     }
 
-    /// Whether an engine has had the last close of the socket reset, because bytes are to be sent before.
+    /// Whether there are bytes in the ring that no engine has said to have sent.
+    pub fn has_unsent(&self) -> bool {
+        !self.tx.is_empty()
+    }
+
+    /// Whether the last close of the socket was made to reset, because bytes are to be sent before.
     pub fn is_draining(&self) -> bool {
         self.tx_draining.load(Ordering::Acquire) != 0
     }
 
-    /// The engine's: it has.
+    /// That of whoever makes it reset, before.
     pub fn set_draining(&self) {
         self.tx_draining.store(1, Ordering::Release);
     }

@@ -16,6 +16,7 @@ mod block;
 mod doorman;
 mod ends;
 mod halves;
+mod last_close;
 mod listener;
 mod options;
 mod parts;
@@ -46,7 +47,8 @@ pub use recovery::{Origin, discarded, sent};
 pub(crate) use tasks::Lounge;
 
 /// A TCP connection whose bytes go through an engine. Dropping it closes it, without waiting for anybody: what was
-/// written is still sent. Only if its socket lingers (SO_LINGER with a time) the drop waits for that, and until the
+/// written is still sent. If the engine and its supervisor end before, the connection is reset, so that the peer sees
+/// no end of what was cut off: so it is if the program ends after them without taking it back. Only if its socket lingers (SO_LINGER with a time) the drop waits for that, and until the
 /// peer has acknowledged it, for so long at most.
 pub struct Stream {
     read: ReadHalf,
@@ -119,6 +121,7 @@ impl Stream {
             }
             Err(error) => return Err(error.into()),
         };
+        shared.waiters.last_close.restore()?;
         Ok(Parts { socket, unsent, is_shut: outgoing.is_shut() })
     }
 

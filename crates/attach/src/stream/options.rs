@@ -11,6 +11,7 @@ use isolane_ring::PAGE_SIZE;
 use parking_lot::Mutex;
 
 use super::halves::{ReadHalf, WriteHalf};
+use super::last_close::LastClose;
 use super::shared::{Shared, Waiters};
 use super::tasks::Tasks;
 use super::{Block, Incoming, Origin, Outgoing, Stream, ends};
@@ -176,6 +177,8 @@ impl StreamOptions {
     fn stream(self, session: &Session, socket: TcpStream, tasks: Option<Tasks>, opened: Opened) -> Stream {
         let Opened { id, core, origin, room, ends: (incoming, outgoing, block) } = opened;
         let is_plain = room.is_none();
+        let socket = Arc::new(socket);
+        let last_close = LastClose::of(&socket);
         let shared = Arc::new(Shared {
             session: session.clone(),
             is_plain,
@@ -184,6 +187,7 @@ impl StreamOptions {
             socket,
             waiters: Arc::new(Waiters {
                 block,
+                last_close,
                 reader: Mutex::default(),
                 writer: Mutex::default(),
                 is_watched: AtomicBool::new(!is_plain),

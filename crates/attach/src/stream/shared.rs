@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rustix::net::sockopt;
 
 use super::block::Block;
+use super::last_close::LastClose;
 use super::recovery::Origin;
 use super::tasks::Tasks;
 use super::waiting::register;
@@ -23,6 +24,7 @@ use crate::session::{Room, Session, Watcher};
 /// Whoever waits for a stream. Apart from it, so that those who wake keep no stream open.
 pub(super) struct Waiters {
     pub block: Arc<Block>,
+    pub last_close: LastClose,
     pub reader: Mutex<Option<Waker>>,
     pub writer: Mutex<Option<Waker>>,
     /// Somebody wakes the tasks of a stream that no engine has.
@@ -36,7 +38,7 @@ pub(super) struct Shared {
     pub is_plain: bool,
     pub id: u32,
     pub core: u32,
-    pub socket: TcpStream,
+    pub socket: Arc<TcpStream>,
     pub waiters: Arc<Waiters>,
     /// Its pages, until they go back.
     pub room: Mutex<Option<Room>>,
@@ -119,6 +121,7 @@ impl Watcher for Waiters {
     fn on_restarted(&self, _epoch: u64) {}
 
     fn on_over(&self) {
+        self.last_close.forbid_end(&self.block);
         self.block.rx_flag.rouse_anyway();
         self.block.tx_flag.rouse_anyway();
         self.wake_tasks();
@@ -133,11 +136,13 @@ impl Drop for Shared {
         if let Some(tasks) = &self.tasks {
             tasks.forget(self);
         }
+        let lingers = sockopt::socket_linger(&*self.socket).ok().flatten().filter(|time| !time.is_zero());
+        // An engine that hears of the close lets it end in order once all is sent; it may be dead by now.
+        self.waiters.last_close.forbid_end(&self.waiters.block);
         // Otherwise the engine is done with the pages already.
         if !self.is_released.load(Ordering::Acquire)
             && let Some(room) = self.room.get_mut().take()
         {
-            let lingers = sockopt::socket_linger(&self.socket).ok().flatten().filter(|time| !time.is_zero());
             let outcome = self.session.close(self.id, room);
             // If the session is over, so is the stream.
             if let (Ok(()), Some(time)) = (outcome, lingers) {

@@ -225,10 +225,11 @@ fn what_was_written_before_a_drop_arrives() {
     }
 }
 
+const RING_BYTES: usize = 256 << 10;
+
 /// A stream that was given as many bytes as its ring holds, the pattern of these, and its peer, which reads
 /// nothing. The kernel takes a few KiB at most, so most of the bytes stay in the ring, however long anyone waits.
 fn full(fixture: &Fixture) -> (Stream, Pattern, TcpStream) {
-    const RING_BYTES: usize = 256 << 10;
     let (socket, peer) = mock::narrow_connection().unwrap();
     let options = StreamOptions { tx_bytes: RING_BYTES, ..StreamOptions::default() };
     let mut stream = options.adopt(&fixture.attach(), socket).unwrap();
@@ -353,6 +354,63 @@ fn an_engine_that_stops_leaves_sockets_as_they_were() {
     socket.read_exact(&mut seen).unwrap();
     assert_eq!(&seen, b"unread");
     drop(stream);
+}
+
+/// The two ways in which an engine ends.
+const ENDS: [fn(Fixture); 2] = [drop, |fixture| assert!(fixture.engine.stop(Duration::from_secs(60)))];
+
+#[test]
+fn close_after_the_engines_end_resets_if_bytes_are_not_sent() {
+    for end in ENDS {
+        let fixture = Fixture::new();
+        let (stream, _, mut peer) = full(&fixture);
+        end(fixture);
+        drop(stream);
+        let error = peer.read_to_end(&mut Vec::new()).expect_err("the peer takes a part for all");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
+fn close_after_the_engines_end_is_orderly_if_all_is_sent() {
+    for end in ENDS {
+        let fixture = Fixture::new();
+        let (mut stream, mut peer) = fixture.stream();
+        stream.write_all(b"all").unwrap();
+        let mut seen = [0; 3];
+        peer.read_exact(&mut seen).unwrap();
+        end(fixture);
+        drop(stream);
+        assert_eq!((seen, peer.read(&mut [0; 1]).unwrap()), (*b"all", 0));
+    }
+}
+
+/// The kernel closes the sockets of a program that exits or is killed: the option that it looks at is set without any
+/// call of the program.
+#[test]
+fn exit_after_the_engines_end_would_reset_until_the_stream_is_taken_back() {
+    for end in ENDS {
+        let fixture = Fixture::new();
+        let (stream, mut pattern, mut peer) = full(&fixture);
+        let kept = Some(Duration::from_secs(7));
+        sockopt::set_socket_linger(stream.socket(), kept).unwrap();
+        end(fixture);
+        let start = Instant::now();
+        while sockopt::socket_linger(stream.socket()).unwrap() != Some(Duration::ZERO) {
+            assert!(start.elapsed() < Duration::from_secs(60), "an exit ends the connection in order");
+            std::thread::yield_now();
+        }
+        let reading = std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            peer.read_to_end(&mut seen).map(|_| seen)
+        });
+        let socket = stream.into_std().unwrap();
+        assert_eq!(sockopt::socket_linger(&socket).unwrap(), kept);
+        drop(socket);
+        let seen = reading.join().unwrap().unwrap();
+        pattern.check(&seen);
+        assert_eq!(seen.len(), RING_BYTES);
+    }
 }
 
 #[test]
