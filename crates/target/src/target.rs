@@ -5,7 +5,7 @@
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -28,10 +28,17 @@ use crate::shared::{Bounds, Message, Shared};
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN`].
 pub struct Target {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<CoreReport>>,
+    threads: Vec<CoreThread>,
     local_addrs: Vec<SocketAddr>,
     io_description: String,
     cores: Vec<usize>,
+}
+
+/// The thread of a core.
+struct CoreThread {
+    thread: JoinHandle<()>,
+    /// Tells how the core ended, and is disconnected when it has let go of everything.
+    report: Receiver<CoreReport>,
 }
 
 /// How a target ended.
@@ -43,6 +50,9 @@ pub struct ShutdownReport {
     pub flushes_failed: usize,
     /// Cores that failed instead of stopping.
     pub cores_failed: usize,
+    /// Cores that were left behind, because operations hang at volumes. Their threads keep these volumes, and
+    /// the locks of their files, until the operations end or the process does.
+    pub cores_stuck: usize,
 }
 
 impl ShutdownReport {
@@ -67,6 +77,7 @@ impl fmt::Display for ShutdownReport {
             (self.commands_cut, "commands were cut off by the deadline"),
             (self.flushes_failed, "flushes of volumes failed"),
             (self.cores_failed, "cores failed"),
+            (self.cores_stuck, "cores were left waiting for volumes that hang"),
         ];
         let told = parts.iter().filter(|(count, _)| *count > 0);
         let told: Vec<_> = told.map(|(count, what)| format!("{count} {what}")).collect();
@@ -151,7 +162,8 @@ impl Target {
     }
 
     /// Stops: no connection is accepted any more, commands in flight get `within` to finish (not async
-    /// events, and not transfers that are half received), connections are closed, volumes flushed.
+    /// events, and not transfers that are half received), connections are closed, volumes flushed. A volume
+    /// that hangs is waited for until [`TargetConfig::stuck_after`] later, then its cores are left behind.
     pub fn shutdown(mut self, within: Duration) -> ShutdownReport {
         self.stop(within)
     }
@@ -178,11 +190,9 @@ impl Target {
             (0..self.threads.len()).for_each(|core| self.shared.post(core, Message::Stop { deadline }));
         }
         let mut report = ShutdownReport::default();
-        for thread in self.threads.drain(..) {
-            match thread.join() {
-                Ok(core) => report.add(core),
-                Err(_) => report.cores_failed += 1,
-            }
+        let give_up_at = deadline + self.shared.stuck_after + END_WAIT;
+        for core in self.threads.drain(..) {
+            core.end(give_up_at, &mut report);
         }
         report
     }
@@ -194,9 +204,33 @@ impl Drop for Target {
     }
 }
 
+impl CoreThread {
+    /// Waits for the end of a core, but not for operations that may never end.
+    fn end(self, give_up_at: Instant, sum: &mut ShutdownReport) {
+        let next = || self.report.recv_timeout(give_up_at.saturating_duration_since(Instant::now()));
+        let has_ended = match next() {
+            Ok(core) => {
+                sum.add(core);
+                matches!(next(), Err(RecvTimeoutError::Disconnected))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                sum.cores_failed += 1;
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+        };
+        if has_ended {
+            // A panic is counted already.
+            let _ = self.thread.join();
+        } else {
+            sum.cores_stuck += 1;
+        }
+    }
+}
+
 /// A thread that has its reactor and waits for the rest.
 struct Spawned {
-    thread: JoinHandle<CoreReport>,
+    thread: CoreThread,
     waker: Waker,
     io_description: String,
     setup: Sender<Setup>,
@@ -225,12 +259,14 @@ fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Resul
     let bounds = (config.pool_pages_max, config.zero_copy_above, config.schedule, config.limits());
     let (ready, made) = mpsc::channel();
     let (setup, later) = mpsc::channel();
+    let (reports, report) = mpsc::channel();
     let thread = thread::Builder::new()
         .name(format!("isolane-core-{index}"))
-        .spawn(move || run_core(index, reactor, bounds, &ready, &later))
+        .spawn(move || run_core(index, reactor, bounds, &ready, &later, &reports))
         .map_err(StartError::Thread)?;
     let made = made.recv().map_err(|_| StartError::Thread(std::io::ErrorKind::Other.into()))?;
     let (waker, io_description) = made?;
+    let thread = CoreThread { thread, report };
     Ok(Spawned { thread, waker, io_description, setup })
 }
 
@@ -240,25 +276,29 @@ fn run_core(
     (pool_pages_max, zero_copy_above, schedule, limits): (usize, Option<usize>, Option<Duration>, Limits),
     ready: &Sender<Result<(Waker, String), ReactorError>>,
     later: &Receiver<Setup>,
-) -> CoreReport {
+    reports: &Sender<CoreReport>,
+) {
     let cpu = config.core;
     let reactor = match Reactor::new(config) {
         Ok(reactor) => reactor,
         Err(error) => {
             let _ = ready.send(Err(error));
-            return CoreReport::default();
+            return;
         }
     };
     let _ = ready.send(Ok((reactor.waker(), reactor.io_description().to_owned())));
     // No setup comes when another core could not be started.
-    let Ok(Setup { shared, mailbox, acceptor, begun }) = later.recv() else { return CoreReport::default() };
+    let Ok(Setup { shared, mailbox, acceptor, begun }) = later.recv() else { return };
     let parts =
         Parts { index, cpu, shared, reactor, mailbox, pool_pages_max, zero_copy_above, schedule, limits };
     let mut driver = Driver::new(parts);
     let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
     let is_listening = listening.is_ok();
     let _ = begun.send(listening);
-    if is_listening { driver.run() } else { CoreReport::default() }
+    if is_listening {
+        // Before the driver waits for what is still in flight.
+        let _ = reports.send(driver.run());
+    }
 }
 
 /// Makes what the cores share, with a mailbox for each.
@@ -305,3 +345,6 @@ fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
         generation_start: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     }
 }
+
+/// How long the cores get to end when nothing hangs any more.
+const END_WAIT: Duration = Duration::from_secs(2);

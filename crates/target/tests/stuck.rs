@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use isolane_wire::{Sgl, Status, SubmissionEntry, admin, io};
 
 /// A target whose namespace 1 hangs, and what lets it go on. Namespace 2 is a file.
 struct Place {
-    /// First: a target that is dropped waits for its volumes.
+    /// First: a target that is dropped waits for its volumes, for a time.
     relief: Relief,
     target: Target,
     address: std::net::SocketAddr,
@@ -230,6 +231,26 @@ fn a_shutdown_completes_although_a_volume_hangs() {
     shut_down(&mut admin);
     assert!(is_degraded(&mut admin));
     let _all = place.release();
+}
+
+/// The end of the process ends the threads that hang; nothing else does.
+#[test]
+fn the_target_ends_although_a_volume_hangs() {
+    for choice in [IoChoice::Auto, IoChoice::Epoll] {
+        let Place { relief, target, address, stuck, _dir } = Place::new(choice);
+        let admin = MockHost::admin(address);
+        let mut queue = admin.io_queue(1, 31);
+        expect_two_works(&mut queue);
+        queue.send(in_capsule(write_entry(0, 1), &[1; 512]), &[1; 512]);
+        eventually("a write hangs", || stuck.begun() == 1);
+        let (ended, has_ended) = mpsc::channel();
+        let shutdown = thread::spawn(move || ended.send(target.shutdown(Duration::ZERO)));
+        let report = has_ended.recv_timeout(PATIENCE).expect("the shutdown ends");
+        assert_eq!((report.commands_cut, report.flushes_failed, report.cores_failed), (1, 1, 0));
+        assert!(report.cores_stuck >= 1, "{report}");
+        shutdown.join().unwrap().unwrap();
+        drop(relief);
+    }
 }
 
 #[test]

@@ -66,9 +66,11 @@ const SCHEDULE: Duration = Duration::from_secs(1);
 /// commands that connect to them.
 ///
 /// SIGINT and SIGTERM end the target in order: commands in flight are
-/// finished (for at most 5 s), everything is made durable. A second signal
-/// ends it at once. SIGUSR1 prints counters, and where each connection is,
-/// on stderr, as text or, with --json, as JSON.
+/// finished (for at most 5 s), everything is made durable. A volume that
+/// hangs is named in the log and given up within 12 s more, and the exit
+/// status is 1. A second signal ends the target at once. What hangs in the
+/// kernel itself can hold up either. SIGUSR1 prints counters, and where each
+/// connection is, on stderr, as text or, with --json, as JSON.
 ///
 /// Connections of a listener can have socket options, behind its address as in
 /// --listen 10.0.0.1:4420,priority=5,congestion=bbr:

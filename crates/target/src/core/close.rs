@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use isolane_proto::queue::FatalError;
 
 use super::flush::Then;
-use super::job::FileWork;
+use super::job::{FileWork, Job};
 use super::lane::{Lane, Phase};
 use super::waiting::Waiting;
 use super::{Core, CoreReport, Driver};
@@ -252,7 +252,8 @@ impl Driver {
     }
 
     /// Lets go of everything.
-    pub(super) fn finish(mut self) -> CoreReport {
+    pub(super) fn finish(&mut self) -> CoreReport {
+        self.core.name_in_flight();
         let commands_cut = self.lanes.iter().map(|lane| lane.active as usize).sum();
         for key in self.lanes.keys().collect::<Vec<_>>() {
             if let Some(mut lane) = self.lanes.remove(key) {
@@ -266,6 +267,20 @@ impl Driver {
 }
 
 impl Core {
+    /// Says which volumes the end of this core waits for.
+    fn name_in_flight(&self) {
+        let mut in_flight = vec![0_usize; self.shared.namespaces.len()];
+        for work in self.files.iter() {
+            let (FileWork::Command { job: Job { position, .. }, .. } | FileWork::Flush { position, .. }) =
+                work;
+            in_flight[*position] += 1;
+        }
+        for (position, count) in in_flight.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+            let name = self.shared.namespaces.at(position).volume.name();
+            log::warn!("{name}: {count} operations have not ended; core {} waits for them", self.index);
+        }
+    }
+
     /// Gives up the permits of queues that no longer exist.
     fn forfeit_all(&mut self) {
         let rows = [&mut self.waiting, &mut self.blocked, &mut self.fenced];

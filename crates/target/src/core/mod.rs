@@ -225,8 +225,8 @@ impl Driver {
         }
     }
 
-    /// Turns until the target stops.
-    pub(crate) fn run(mut self) -> CoreReport {
+    /// Turns until the target stops. Dropping it then waits for the operations that are still in flight.
+    pub(crate) fn run(&mut self) -> CoreReport {
         while !self.is_over() {
             if let Err(error) = self.turn() {
                 log::error!("core {}: the reactor failed: {error}; this core stops", self.core.index);
