@@ -50,7 +50,8 @@ pub struct TargetConfig {
     pub newcomers_max: usize,
     /// A host has so long from its connection to a successful Connect.
     pub handshake: Duration,
-    /// A transfer may stand still for so long, twice that at the most.
+    /// A transfer may stand still for so long, twice that at the most; and for so long a host may leave bytes of ours
+    /// unacknowledged.
     pub stall: Duration,
     /// After so long nobody waits for a volume any more: a controller's shutdown completes without its flush, and
     /// its reset without the commands that are stuck. What overlaps a change among them still comes after it.

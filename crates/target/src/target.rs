@@ -14,6 +14,7 @@ use isolane_proto::target::Limits;
 use isolane_reactor::mailbox::{self, Receiver as Mailbox};
 use isolane_reactor::topology::Topology;
 use isolane_reactor::{Config as ReactorConfig, Reactor, ReactorError, SocketOptions, Waker};
+use parking_lot::Mutex;
 
 use crate::config::{IN_CAPSULE_BYTES_MAX, StartError, TRANSFER_BYTES_MAX, TargetConfig};
 use crate::connections::{self, ConnectionStatus};
@@ -37,8 +38,9 @@ pub struct Target {
 /// The thread of a core.
 struct CoreThread {
     thread: JoinHandle<()>,
-    /// Tells how the core ended, and is disconnected when it has let go of everything.
-    report: Receiver<CoreReport>,
+    /// Tells how the core ended, and is disconnected when it has let go of everything. In a
+    /// lock, so that threads can share a target.
+    report: Mutex<Receiver<CoreReport>>,
 }
 
 /// How a target ended.
@@ -207,7 +209,8 @@ impl Drop for Target {
 impl CoreThread {
     /// Waits for the end of a core, but not for operations that may never end.
     fn end(self, give_up_at: Instant, sum: &mut ShutdownReport) {
-        let next = || self.report.recv_timeout(give_up_at.saturating_duration_since(Instant::now()));
+        let report = self.report.into_inner();
+        let next = || report.recv_timeout(give_up_at.saturating_duration_since(Instant::now()));
         let has_ended = match next() {
             Ok(core) => {
                 sum.add(core);
@@ -266,7 +269,7 @@ fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Resul
         .map_err(StartError::Thread)?;
     let made = made.recv().map_err(|_| StartError::Thread(std::io::ErrorKind::Other.into()))?;
     let (waker, io_description) = made?;
-    let thread = CoreThread { thread, report };
+    let thread = CoreThread { thread, report: Mutex::new(report) };
     Ok(Spawned { thread, waker, io_description, setup })
 }
 

@@ -181,7 +181,7 @@ impl Core {
     /// A socket whose queue is connected: from now on the kernel finds out whether its host is still there.
     pub(super) fn keep_socket(&mut self, token: Token) -> std::io::Result<()> {
         if let Some(socket) = self.reactor.socket(token) {
-            socket::set_user_timeout(&socket, UNACKNOWLEDGED)?;
+            socket::set_user_timeout(&socket, self.stall)?;
             socket::set_keepalive(&socket, PROBE_AFTER, PROBE_INTERVAL, PROBES)?;
         }
         if self.zero_copy_above != usize::MAX {
@@ -210,8 +210,6 @@ fn is_from_here(socket: &TcpStream, peer: SocketAddr) -> bool {
 /// Send buffer of connections from this machine: four answers of 128 KiB.
 const SEND_BUFFER_HERE_BYTES: usize = 512 * 1024;
 
-/// Bytes that a host has not acknowledged for so long end its connection.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 /// A host that has been silent for so long is asked, at this interval and so often, whether it is there.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);

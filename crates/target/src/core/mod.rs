@@ -89,6 +89,8 @@ pub(crate) struct Core {
     receive_bytes_max: usize,
     /// Sends of so many bytes copy nothing, if the kernel can do that.
     zero_copy_above: usize,
+    /// For so long a host may leave bytes unacknowledged.
+    stall: Duration,
     /// Emptied lists, for the next such sends.
     spare_lent: Vec<Lent>,
     /// Operations that the reactor carries out, by the number it knows them by.
@@ -180,6 +182,7 @@ impl Driver {
             now,
             receive_bytes_max: usize::MAX,
             zero_copy_above: parts.zero_copy_above.unwrap_or(usize::MAX),
+            stall: parts.limits.stall,
             spare_lent: Vec::new(),
             files: Table::default(),
             waiting: VecDeque::new(),
