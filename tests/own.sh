@@ -146,6 +146,8 @@ killed_under_load() { # TARGET PORT COUNT
 	local pid i
 	rm -f "$work/ledger"
 	for i in $(seq "$3"); do
+		# The line that is waited for must not be that of the round before.
+		rm -f "$work/durable.out"
 		"$durable" write "$(uri "$2")" --ledger "$work/ledger" --seconds 30 > "$work/durable.out" 2>&1 &
 		pid=$!
 		wait_for 30 grep -q ' begins$' "$work/durable.out" || { kill -9 $pid; cat "$work/durable.out"; return 1; }
