@@ -102,8 +102,7 @@ impl Health {
     /// Whether anything may still be written or promised.
     pub(crate) fn check(&self) -> Result<(), VolumeError> {
         match self.sync_error.load(Ordering::Acquire) {
-            0 if self.is_shrunk.load(Ordering::Acquire) => Err(VolumeError::Shrunk),
-            0 => Ok(()),
+            0 => self.check_read(),
             raw_os_error => Err(VolumeError::SyncFailed { raw_os_error }),
         }
     }
