@@ -105,6 +105,7 @@ info_is_json() { "$isolane" info --json "$(uri "$copy_port")" | python3 -m json.
 # ---- both ends restart at random ---------------------------------------------------
 bench_through_restarts() { # TARGET PORT IO COUNT: the target goes away COUNT times under one bench
 	local pid i signal
+	: > "$work/bench.out"
 	"$isolane" bench "$(uri "$2")" --rw randrw --mix 30 --bs 4k --depth 16 --lanes 2 --size 16m --time "$((2 * $4))s" \
 		--verify --io "$3" --log-level info > "$work/bench.out" 2>&1 &
 	pid=$!
@@ -147,7 +148,7 @@ killed_under_load() { # TARGET PORT COUNT
 	rm -f "$work/ledger"
 	for i in $(seq "$3"); do
 		# The line that is waited for must not be that of the round before.
-		rm -f "$work/durable.out"
+		: > "$work/durable.out"
 		"$durable" write "$(uri "$2")" --ledger "$work/ledger" --seconds 30 > "$work/durable.out" 2>&1 &
 		pid=$!
 		wait_for 30 grep -q ' begins$' "$work/durable.out" || { kill -9 $pid; cat "$work/durable.out"; return 1; }
