@@ -1,7 +1,7 @@
 //! The same attacks on a target of two cores on epoll: connections of one host lie on different cores, and
 //! what ends an association crosses between them.
 
-#[path = "../../crates/target/tests/common/mod.rs"]
+#[path = "../../crates/isolane-target/tests/common/mod.rs"]
 mod base;
 #[path = "hostile/control.rs"]
 mod control;

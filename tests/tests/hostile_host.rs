@@ -3,7 +3,7 @@
 //!
 //! They run against a whole target over loopback. The files in `hostile` are the ways to attack it.
 
-#[path = "../../crates/target/tests/common/mod.rs"]
+#[path = "../../crates/isolane-target/tests/common/mod.rs"]
 mod common;
 
 #[path = "hostile/control.rs"]

@@ -9,5 +9,5 @@ mod damage;
 mod door;
 #[path = "hostile/path.rs"]
 mod path;
-#[path = "../../crates/target/tests/common/patience.rs"]
+#[path = "../../crates/isolane-target/tests/common/patience.rs"]
 mod patience;

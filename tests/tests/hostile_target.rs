@@ -9,5 +9,5 @@ mod door;
 mod liar;
 #[path = "hostile/lies.rs"]
 mod lies;
-#[path = "../../crates/target/tests/common/patience.rs"]
+#[path = "../../crates/isolane-target/tests/common/patience.rs"]
 mod patience;

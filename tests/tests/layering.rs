@@ -33,11 +33,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// Where `unsafe` may stand: only where the kernel, shared memory or a program in C is touched.
 const UNSAFE_ROOMS: &[&str] = &[
-    "crates/memory/src/",
-    "crates/ring/src/",
-    "crates/reactor/src/",
-    "crates/host/src/lent.rs",
-    "crates/capi/src/",
+    "crates/isolane-memory/src/",
+    "crates/isolane-ring/src/",
+    "crates/isolane-reactor/src/",
+    "crates/isolane-host/src/lent.rs",
+    "crates/isolane-capi/src/",
 ];
 
 /// Crates with an unsafe room; every other crate forbids it at its root.
@@ -52,7 +52,9 @@ fn arrows_point_down_only() {
         let allowed = may_use.get(room.as_str());
         let allowed =
             allowed.unwrap_or_else(|| panic!("crates/{room} has no place in the order of the rooms"));
-        for used in normal_dependencies(&read(&root().join("crates").join(&room).join("Cargo.toml"))) {
+        for used in normal_dependencies(&read(
+            &root().join("crates").join(format!("isolane-{room}")).join("Cargo.toml"),
+        )) {
             assert!(allowed.contains(&used.as_str()), "crates/{room} uses {used}: that arrow points up");
         }
     }
@@ -91,7 +93,9 @@ fn every_other_crate_forbids_unsafe() {
         let is_root =
             name.ends_with("/src/lib.rs") || name.ends_with("/src/main.rs") || name.contains("/src/bin/");
         if !is_root
-            || CRATES_WITH_UNSAFE_ROOMS.iter().any(|room| name.starts_with(&format!("crates/{room}/")))
+            || CRATES_WITH_UNSAFE_ROOMS
+                .iter()
+                .any(|room| name.starts_with(&format!("crates/isolane-{room}/")))
         {
             continue;
         }
@@ -183,7 +187,8 @@ fn read(path: &Path) -> String {
 fn rooms() -> Vec<String> {
     let entries = fs::read_dir(root().join("crates")).expect("a folder of crates");
     let folders = entries.flatten().filter(|entry| entry.path().join("Cargo.toml").exists());
-    folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    let names = folders.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.map(|name| name.strip_prefix("isolane-").unwrap_or(&name).to_owned()).collect()
 }
 
 /// The rooms that a manifest names under `[dependencies]`; tests may look wherever they need to.
@@ -234,7 +239,7 @@ fn cargo_build_and_cargo_run_compile_the_same() {
     let members: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
     let manifest_of = |member: &str| read(&root().join(member).join("Cargo.toml"));
     let is_mixed = |member: &str| manifest_of(member).contains("dylib\"");
-    for room in rooms().iter().map(|room| format!("crates/{room}")) {
+    for room in rooms().iter().map(|room| format!("crates/isolane-{room}")) {
         assert_ne!(members.contains(&room.as_str()), is_mixed(&room), "{room} in default-members");
     }
 }
@@ -243,7 +248,7 @@ fn cargo_build_and_cargo_run_compile_the_same() {
 fn no_room_is_overlooked() {
     let names: Vec<String> = files(&["rs"]).iter().map(|path| relative(path)).collect();
     for room in rooms() {
-        assert!(names.iter().any(|name| name.starts_with(&format!("crates/{room}/src/"))), "{room}");
+        assert!(names.iter().any(|name| name.starts_with(&format!("crates/isolane-{room}/src/"))), "{room}");
     }
 }
 

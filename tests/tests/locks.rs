@@ -14,47 +14,47 @@ use std::path::{Path, PathBuf};
 
 /// Files and folders that an I/O goes through, on either side.
 const WAY: &[&str] = &[
-    "crates/wire/src",
-    "crates/proto/src/queue",
-    "crates/proto/src/target",
-    "crates/proto/src/host",
-    "crates/memory/src/buffer",
-    "crates/memory/src/buffer.rs",
-    "crates/memory/src/payload",
-    "crates/memory/src/payload.rs",
-    "crates/memory/src/run.rs",
-    "crates/memory/src/table.rs",
-    "crates/volume/src/memory.rs",
-    "crates/volume/src/file",
-    "crates/reactor/src/reactor",
-    "crates/reactor/src/ring",
-    "crates/reactor/src/epoll.rs",
-    "crates/reactor/src/lanes.rs",
-    "crates/reactor/src/ledger.rs",
-    "crates/reactor/src/poller.rs",
-    "crates/reactor/src/socket.rs",
-    "crates/reactor/src/spin.rs",
-    "crates/reactor/src/waker.rs",
-    "crates/target/src/core",
-    "crates/target/src/counters.rs",
-    "crates/target/src/table.rs",
-    "crates/host/src/client",
-    "crates/host/src/request.rs",
-    "crates/host/src/classes.rs",
+    "crates/isolane-wire/src",
+    "crates/isolane-proto/src/queue",
+    "crates/isolane-proto/src/target",
+    "crates/isolane-proto/src/host",
+    "crates/isolane-memory/src/buffer",
+    "crates/isolane-memory/src/buffer.rs",
+    "crates/isolane-memory/src/payload",
+    "crates/isolane-memory/src/payload.rs",
+    "crates/isolane-memory/src/run.rs",
+    "crates/isolane-memory/src/table.rs",
+    "crates/isolane-volume/src/memory.rs",
+    "crates/isolane-volume/src/file",
+    "crates/isolane-reactor/src/reactor",
+    "crates/isolane-reactor/src/ring",
+    "crates/isolane-reactor/src/epoll.rs",
+    "crates/isolane-reactor/src/lanes.rs",
+    "crates/isolane-reactor/src/ledger.rs",
+    "crates/isolane-reactor/src/poller.rs",
+    "crates/isolane-reactor/src/socket.rs",
+    "crates/isolane-reactor/src/spin.rs",
+    "crates/isolane-reactor/src/waker.rs",
+    "crates/isolane-target/src/core",
+    "crates/isolane-target/src/counters.rs",
+    "crates/isolane-target/src/table.rs",
+    "crates/isolane-host/src/client",
+    "crates/isolane-host/src/request.rs",
+    "crates/isolane-host/src/classes.rs",
 ];
 
 /// Those of a target that also stay away from its control path.
 const WAY_OF_TARGET: &[&str] = &[
-    "crates/target/src/core/io.rs",
-    "crates/target/src/core/job.rs",
-    "crates/target/src/core/lane.rs",
-    "crates/target/src/core/mail.rs",
-    "crates/target/src/core/memory.rs",
-    "crates/target/src/core/mod.rs",
-    "crates/target/src/core/receive.rs",
-    "crates/target/src/core/send.rs",
-    "crates/target/src/core/share.rs",
-    "crates/target/src/core/waiting.rs",
+    "crates/isolane-target/src/core/io.rs",
+    "crates/isolane-target/src/core/job.rs",
+    "crates/isolane-target/src/core/lane.rs",
+    "crates/isolane-target/src/core/mail.rs",
+    "crates/isolane-target/src/core/memory.rs",
+    "crates/isolane-target/src/core/mod.rs",
+    "crates/isolane-target/src/core/receive.rs",
+    "crates/isolane-target/src/core/send.rs",
+    "crates/isolane-target/src/core/share.rs",
+    "crates/isolane-target/src/core/waiting.rs",
 ];
 
 const LOCKS: &[&str] =
@@ -75,7 +75,8 @@ fn the_way_of_an_io_names_no_lock() {
 /// own file.
 #[test]
 fn the_way_of_an_io_through_a_target_does_not_enter_its_control_path() {
-    let locking = locking_methods(&fs::read_to_string(root().join("crates/target/src/shared.rs")).unwrap());
+    let locking =
+        locking_methods(&fs::read_to_string(root().join("crates/isolane-target/src/shared.rs")).unwrap());
     assert!(locking.contains(&"control".to_owned()) && locking.len() >= 5, "{locking:?}");
     for path in WAY_OF_TARGET.iter().flat_map(|place| sources(&root().join(place))) {
         let calls = |line: &str| locking.iter().any(|method| line.contains(&format!("shared.{method}(")));

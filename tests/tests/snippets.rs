@@ -1,5 +1,5 @@
 //! The snippets of the documents: Rust is compiled by the doctests of this crate, C by the system's compiler here;
-//! the lines for a shell are checked beside the program (`crates/cli/tests/snippets.rs`).
+//! the lines for a shell are checked beside the program (`crates/isolane-cli/tests/snippets.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ fn every_document_is_compiled_and_every_block_says_what_it_is() {
 
 #[test]
 fn the_c_of_documents_and_of_the_header_compiles() {
-    let header = fs::read_to_string(root().join("crates/capi/include/isolane.h")).unwrap();
+    let header = fs::read_to_string(root().join("crates/isolane-capi/include/isolane.h")).unwrap();
     let mut snippets: Vec<String> = documents()
         .iter()
         .flat_map(|path| blocks(&fs::read_to_string(path).unwrap()))
@@ -70,7 +70,7 @@ fn the_c_of_documents_and_of_the_header_compiles() {
         fs::write(&source, format!("#include <isolane.h>\n#include <stdio.h>\n{snippet}")).unwrap();
         let mut compiler = Command::new("cc");
         compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
-        compiler.arg(root().join("crates/capi/include")).arg(&source);
+        compiler.arg(root().join("crates/isolane-capi/include")).arg(&source);
         let output = compiler.output().expect("install a C compiler");
         assert!(output.status.success(), "{snippet}{}", String::from_utf8_lossy(&output.stderr));
     }

@@ -91,7 +91,8 @@ fn commands_of_the_checkout_name_files_and_packages_that_exist() {
                 let package =
                     words.get(at + 1).and_then(|name| name.strip_prefix("isolane-")).unwrap_or_default();
                 let is_package = *word == "-p" && !package.is_empty();
-                let folders = [root().join("crates").join(package), root().join(package)];
+                let folders =
+                    [root().join("crates").join(format!("isolane-{package}")), root().join(package)];
                 let exists = folders.iter().any(|folder| folder.join("Cargo.toml").exists());
                 assert!(!is_package || exists, "{}: `{command}`: no {package}", path.display());
                 checked += usize::from(is_file || is_package);
