@@ -2,13 +2,13 @@
 # floor.sh - the measuring programs work: every shape of the floor, and short runs of a few rows.  It
 # asserts no figure; a machine that runs tests is no machine to measure on.
 set -eu
-programs=$(dirname "${ISOLANE:-$(dirname "$0")/../target/release/isolane}")
+programs=$(dirname "${ISOLANE_BIN:-$(dirname "$0")/../target/release/isolane}")
 for work in read4k write4k read128k write128k; do
 	for depth in 1 16; do
 		echo "$work depth $depth: $("$programs/floor" --work $work --depth $depth --seconds 0.3)"
 	done
 done
-"$programs/floor" --work write128k --depth 4 --connections 3 --single --seconds 0.3 --json
+"$programs/floor" --work write128k --depth 4 --connections 3 --unbatched --seconds 0.3 --json
 report=$(mktemp -d)/report.json
 trap 'rm -r "${report%/*}"' EXIT
 "$programs/xtask" bench r4k-qd1 w4k-qd32 segments-qd8 bulk-one file-buffered --peers floor,isolane --samples 1 --seconds 0.5 \

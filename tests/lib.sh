@@ -5,7 +5,7 @@
 
 . "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-isolane=${ISOLANE:-$tests/../target/release/isolane}
+isolane=${ISOLANE_BIN:-$tests/../target/release/isolane}
 durable=${DURABLE:-$tests/../target/release/durable}
 logs=${LOGS:-$(mktemp -d "${TMPDIR:-/tmp}/isolane-logs.XXXXXX")}
 work=$(mktemp -d "${TMPDIR:-/tmp}/isolane-suite.XXXXXX")

@@ -8,5 +8,5 @@ set -e
 cd "$(dirname "$0")/.."
 export MIRIFLAGS="-Zmiri-disable-isolation ${MIRIFLAGS-}" PROPTEST_CASES=${MIRI_CASES:-8}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/miri
-cargo +nightly miri test -p isolane-ring -p isolane-memory --lib
+cargo +nightly miri test -p isolane-shm -p isolane-memory --lib
 cargo +nightly miri test -p isolane-attach --lib -- control:: layout:: stream::block::

@@ -13,9 +13,9 @@ long= run=own host_options=() engine_options=()
 [ "${1-}" = --long ] && { long=1; shift; }
 if [ "${1-}" = --switched ]; then
 	shift; run=switched
-	serve_options=(--scheduling off --scheduler dynamic --placement round-robin --zero-copy-above 0 --mode sleep)
-	engine_options=(--lanes 2 --read-lanes 1 --poll-lanes 1 --spread --mode sleep)
-	host_options=("${engine_options[@]}" --hold)    # through an engine nothing is held back
+	serve_options=(--fair-queueing off --scheduler dynamic --placement round-robin --zerocopy-threshold 0 --mode sleep)
+	engine_options=(--lanes 2 --read-lanes 1 --poll-lanes 1 --share-depth --mode sleep)
+	host_options=("${engine_options[@]}" --coalesce)    # through an engine nothing is held back
 fi
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=(combinations copy restarts killed engine)
@@ -145,18 +145,18 @@ suite_restarts() {
 # ---- kill -9 loses nothing durable ---------------------------------------------------
 killed_under_load() { # TARGET PORT COUNT
 	local pid i
-	rm -f "$work/ledger"
+	rm -f "$work/journal"
 	for i in $(seq "$3"); do
 		# The line that is waited for must not be that of the round before.
 		: > "$work/durable.out"
-		"$durable" write "$(uri "$2")" --ledger "$work/ledger" --seconds 30 > "$work/durable.out" 2>&1 &
+		"$durable" write "$(uri "$2")" --journal "$work/journal" --seconds 30 > "$work/durable.out" 2>&1 &
 		pid=$!
 		wait_for 30 grep -q ' begins$' "$work/durable.out" || { kill -9 $pid; cat "$work/durable.out"; return 1; }
 		sleep "0.$((RANDOM % 9 + 2))"
 		restart_target "$1" KILL || return 1
 		wait $pid || { cat "$work/durable.out"; return 1; }
 		grep ' operations ' "$work/durable.out"
-		"$durable" check "$(uri "$2")" --ledger "$work/ledger" || { echo "after kill $i"; return 1; }
+		"$durable" check "$(uri "$2")" --journal "$work/journal" || { echo "after kill $i"; return 1; }
 	done
 }
 suite_killed() {
@@ -267,7 +267,7 @@ without_supervisor() { # NAME PORT: clients end with an error, and so does the e
 }
 on_demand() { # PORT: a command that finds no engine starts one
 	local supervisor status
-	export XDG_RUNTIME_DIR=$work/run ISOLANE=$isolane
+	export XDG_RUNTIME_DIR=$work/run ISOLANE_BIN=$isolane
 	mkdir -p -m 700 "$XDG_RUNTIME_DIR"
 	via='&via=engine'
 	verified "$1" 1 --bs 4k --depth 4 --size 4m --time 0.2s && there_and_back "$(uri "$1" 3)"; status=$?

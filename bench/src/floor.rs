@@ -1,26 +1,24 @@
 //! The raw TCP floor: a ping-pong with the byte counts of NVMe/TCP and no protocol.
 //!
-//! Two threads, each pinned to its core, spin over non-blocking sockets. Bytes are read with one `readv` a
-//! turn straight into the buffer they belong to, and everything that became due goes out with one `writev`;
-//! with `--single` each request of the asking side with one of its own. The served data is spread over
-//! [`WORKING_SET_BYTES`] on huge pages, each block is touched before the batch it belongs to is sent, and the
-//! reader has one buffer for each request.
+//! Two threads, each pinned to a core, spin over non-blocking sockets. One `readv` per turn places bytes in their final
+//! buffers, and one `writev` sends everything that became due; with `--unbatched` the host sends each request with its
+//! own call. The served data covers [`WORKING_SET_BYTES`] on huge pages, each block is touched before its batch is
+//! sent, and the reader has one buffer per request.
 //!
-//! It is not an NVMe/TCP peer: replies come in the order of the requests, headers carry only what the
-//! floor itself needs, and nothing is checked that a protocol would have to check.
+//! It is not an NVMe/TCP peer: replies are in the order of the requests, headers carry only the fields that the floor
+//! needs, and nothing is checked that a protocol would have to check.
 
-mod batch;
-mod connection;
-mod granted;
 mod host;
+mod iovec;
 mod memory;
+mod r2t_write;
 mod run;
 mod target;
 mod units;
 mod work;
 
-pub use run::{Options, Report, run};
+pub use run::{Options, run};
 pub use work::Work;
 
-/// How much data the target serves from.
+/// Size of the served data.
 pub const WORKING_SET_BYTES: usize = if cfg!(test) { 8 << 20 } else { 256 << 20 };

@@ -1,18 +1,20 @@
-//! Measurements: the raw TCP floor, and rows of Isolane and its peers measured beside it.
+//! The programs that measurements consist of, apart from `isolane` and its peers.
 //!
-//! The floor is what loopback TCP gives to the best program that carries exactly the bytes NVMe/TCP
-//! would carry and does nothing else. A figure of Isolane stands beside that of the
-//! floor in the same run on the same machine, with their ratio.
+//! The [`floor`] is the lower bound: plain loopback TCP that carries exactly the bytes of NVMe/TCP and does nothing
+//! else. The [`minimal_host`] shows what a target does for hosts that are not ours. [`streams`] compares an engine
+//! with native sockets. `bench/measure` runs them together with `isolane` and prints tables of the results.
 //!
-//! This crate shares no code with the protocol crates: a mistake there must not be able to hide here. Only
-//! [`streams`] links what applications of an engine link.
+//! Invariant: no code is shared with the protocol crates, so that a mistake there cannot hide here. Only [`streams`]
+//! links the client library of engines.
 
 #![forbid(unsafe_code)]
 
-pub mod capsules;
-pub mod core;
+mod cpu;
 pub mod floor;
-pub mod measure;
-mod processor;
+pub mod minimal_host;
+mod report;
+mod round_robin;
+mod socket;
 pub mod streams;
-mod turns;
+
+pub use report::{Latency, Report, print};

@@ -1,11 +1,12 @@
 //! Inputs to start from: one of every PDU, command and structure, and whole dialogues.
 
 use isolane_attach::control::{
-    self, End, Hello, Object, Open, OpenPort, OpenQueue, Reply, Request, StreamPlace,
+    self, CloseMode, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request,
+    StreamLayout,
 };
-use isolane_attach::layout::{PortPlace, QueuePlace};
-use isolane_host::attached::wire::{Details, Operation, Outcome, Submission, VolumePlace};
-use isolane_host::{BlockRange, Class, Era, Options, RequestError};
+use isolane_attach::layout::{DoorbellLayout, NotificationLayout};
+use isolane_host::via_engine::wire::{OpenParams, Operation, Outcome, Submission, VolumeLayout};
+use isolane_host::{BlockRange, Era, LaneClass, Options, RequestError};
 use isolane_wire::pdu::{
     C2hData, CapsuleCmd, CapsuleResp, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu, IcReq, IcResp,
     R2t, TermReq,
@@ -43,7 +44,7 @@ pub(crate) fn controller_pdus() -> Vec<Vec<u8>> {
     framed(|framing| pdus.iter().map(|pdu| encode_controller(pdu, framing)).collect())
 }
 
-/// Each header behind the byte that chooses its framing.
+/// Each header, prefixed by the byte that selects its framing.
 fn framed(encode: impl Fn(&Framing) -> Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let choices = [(PLAIN, 0), (FULL, 3 | 3 << 2)];
     let behind = |(framing, choice): (Framing, u8)| {
@@ -91,34 +92,37 @@ pub(crate) fn connect_data() -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn control_requests() -> Vec<Vec<u8>> {
-    let place = StreamPlace { block: 4096, rx: 8192, rx_capacity: 4096, tx: 16384, tx_capacity: 4096 };
+    let place = StreamLayout { block: 4096, rx: 8192, rx_capacity: 4096, tx: 16384, tx_capacity: 4096 };
     let volume = Object::Volume { uri: "nvme+tcp://127.0.0.1:4420".into(), details: vec![1, 2, 3] };
-    let open = |object| Request::Open(Open { id: 7, core: None, queue: Some(3), object });
-    let port = OpenPort { core: 1, place: PortPlace { offset: 4096, entries: 64 } };
-    let queue = OpenQueue { queue: 3, place: QueuePlace { offset: 8192, cores: 2, entries: 64 } };
+    let open = |object| Request::OpenObject(OpenObject { id: 7, core: None, queue: Some(3), object });
+    let port = OpenDoorbells { core: 1, layout: DoorbellLayout { offset: 4096, entries: 64 } };
+    let queue = OpenNotificationQueue {
+        queue: 3,
+        layout: NotificationLayout { offset: 8192, cores: 2, entries: 64 },
+    };
     let requests = [
         Request::Hello(Hello { version: control::VERSION }),
-        Request::OpenPort(port),
-        Request::OpenQueue(queue),
+        Request::OpenDoorbells(port),
+        Request::OpenNotificationQueue(queue),
         open(Object::Stream(place)),
         open(volume),
-        Request::End { id: 7, how: End::Release },
-        Request::End { id: 7, how: End::Close },
+        Request::CloseObject { id: 7, how: CloseMode::Release },
+        Request::CloseObject { id: 7, how: CloseMode::Close },
         Request::Relieve,
     ];
     requests.iter().map(|request| request.encode(5)).collect()
 }
 
 pub(crate) fn control_replies() -> Vec<Vec<u8>> {
-    let limits = control::Limits::default();
+    let limits = control::SessionLimits::default();
     let welcome = control::Welcome { version: 1, session: 2, epoch: 3, cores: vec![0, 1], limits };
     let replies = [
         Reply::Welcome(welcome),
         Reply::Refused("no room".into()),
-        Reply::Done,
+        Reply::Ack,
         Reply::Opened { core: 1, answer: vec![1, 2, 3] },
-        Reply::Ended { id: 7 },
-        Reply::Restarted { epoch: 4 },
+        Reply::ObjectClosed { id: 7 },
+        Reply::EngineRestarted { epoch: 4 },
     ];
     replies.iter().map(|reply| reply.encode(5)).collect()
 }
@@ -160,7 +164,7 @@ pub(crate) fn log_pages() -> Vec<Vec<u8>> {
 
 /// Geometry, length of data, command, ranges.
 pub(crate) fn io_commands() -> Vec<Vec<u8>> {
-    let range = io::Range { attributes: 0, blocks: 8, slba: 8 }.encode();
+    let range = io::DsmRange { attributes: 0, blocks: 8, slba: 8 }.encode();
     let input = |entry: &SubmissionEntry| {
         let blocks = 1_u64 << 20;
         let [shift, flags] = [[0_u8], [0_u8]];
@@ -216,7 +220,7 @@ fn host_stream(framing: &Framing, digests: u8) -> Vec<u8> {
     bytes
 }
 
-/// The CIDs that a host's queue gives to its first commands are this one and those that follow it.
+/// CID of the first command of a host's connection; the next ones are consecutive.
 const FIRST_CID: u16 = 0x1000;
 
 /// A seed, and what a target sends from ICResp on: answers to Read, Write, Flush, Read and Read.
@@ -262,8 +266,8 @@ pub(crate) fn target_dialogues() -> Vec<Vec<u8>> {
     NEGOTIATIONS.map(dialogue).to_vec()
 }
 
-/// An application and its peer, an engine that looks, rests and is killed, and a vandal between them: each line
-/// of words says what each of a few others says, or something else, before the engine or the next one looks.
+/// An application and its peer, an engine that polls, sleeps, and is killed, and a corruptor of the memory that
+/// they share: each index is set to the value of a few others, or to another value, before the next poll.
 pub(crate) fn engine_dialogues() -> Vec<Vec<u8>> {
     let step = |choice: u8, len: u16| [&[choice], len.to_le_bytes().as_slice()].concat();
     let steps = |choices: &[u8]| {
@@ -274,11 +278,11 @@ pub(crate) fn engine_dialogues() -> Vec<Vec<u8>> {
     let mut dialogues = vec![[&moved[..], &closed].concat(), [&moved[..], &step(23, 7)].concat()];
     for (line, of) in (0..16).flat_map(|line| [0, 4, 26].map(|of| (line, of))) {
         for how in 0..6 {
-            let lie = [&step(0, 0), &[2 * line, of, how, line, 0, 0, 0, 0, 0, 0, 0][..]].concat();
+            let corruption = [&step(0, 0), &[2 * line, of, how, line, 0, 0, 0, 0, 0, 0, 0][..]].concat();
             let [before, after, next] =
                 [&[13, 15, 13, 6][..], &[6, 10, 16, 7, 6], &[12, 6, 10, 16, 7, 6]].map(steps);
-            dialogues.push([&before[..], &lie, &after].concat());
-            dialogues.push([&before[..], &lie, &next, &closed].concat());
+            dialogues.push([&before[..], &corruption, &after].concat());
+            dialogues.push([&before[..], &corruption, &next, &closed].concat());
         }
     }
     dialogues
@@ -296,13 +300,14 @@ pub(crate) fn engine_entries() -> Vec<Vec<u8>> {
     ];
     let submissions = operations.map(|operation| {
         let range = BlockRange { lba: 8, blocks: 8 };
-        Submission { tag: 7, operation, class: Class::Poll, lane: 1, range, offset: 8192, len: 4096 }.encode()
+        Submission { tag: 7, operation, class: LaneClass::Poll, lane: 1, range, offset: 8192, len: 4096 }
+            .encode()
     });
     let errors = [
         RequestError::Status(Status::INVALID_FIELD),
         RequestError::OutOfRange { lba: 1, blocks: 2, capacity: 3 },
         RequestError::Lane { lane: 3, lanes: 1 },
-        RequestError::Uncertain,
+        RequestError::FateUnknown,
     ];
     let outcomes = errors
         .into_iter()
@@ -313,7 +318,7 @@ pub(crate) fn engine_entries() -> Vec<Vec<u8>> {
     submissions.into_iter().chain(outcomes).chain([doorbell]).map(bytes).collect()
 }
 
-/// What volumes are opened with.
+/// Messages that open volumes.
 pub(crate) fn volume_details() -> Vec<Vec<u8>> {
     let host_nqn = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001";
     let plain = Options {
@@ -324,12 +329,12 @@ pub(crate) fn volume_details() -> Vec<Vec<u8>> {
     };
     let socket = "priority=5,tos=0x68,congestion=cubic".parse().expect("they are options");
     let chosen = Options { lanes: 3, read_lanes: 2, depth: 9, data_digest: true, socket, ..plain.clone() };
-    let place = VolumePlace { offset: 4096, flag: 2048, submissions: 32, outcomes: 64 };
-    let of = |options| Details { place, options }.encode().expect("it has room");
+    let place = VolumeLayout { offset: 4096, flag: 2048, submissions: 32, outcomes: 64 };
+    let of = |options| OpenParams { layout: place, options }.encode().expect("it has room");
     vec![of(plain), of(chosen)]
 }
 
-/// What an engine tells of a volume that is open: IPv6 address and port, texts, numbers.
+/// Properties of an open volume: IPv6 address and port, texts, numbers.
 pub(crate) fn volume_answers() -> Vec<Vec<u8>> {
     let mut bytes = [&[0; 10][..], &[0xff, 0xff, 127, 0, 0, 1]].concat();
     let number = |bytes: &mut Vec<u8>, value: u64| bytes.extend(value.to_le_bytes());
@@ -353,17 +358,21 @@ pub(crate) fn volume_answers() -> Vec<Vec<u8>> {
     bytes.extend([7; 16 + 16 + 8]);
     number(&mut bytes, 2);
     bytes.extend([9; 16]);
-    assert!(isolane_host::attached::wire::Answer::decode(&bytes).is_ok(), "an answer to start from");
+    assert!(isolane_host::via_engine::wire::VolumeInfo::decode(&bytes).is_ok(), "an answer to start from");
     vec![bytes]
 }
 
-/// Both sides in turn, and a vandal between them.
+/// Both sides in turn, and a corruptor of the memory that they share.
 pub(crate) fn ring_dialogues() -> Vec<Vec<u8>> {
     let step = |len: u16, choice: u8| [len.to_le_bytes().as_slice(), &[choice]].concat();
     let both: Vec<u8> = (0..24u16).flat_map(|at| step(at * 211, 2 + at as u8 % 10)).collect();
-    let lies: Vec<u8> =
+    let corruptions: Vec<u8> =
         (0..8).flat_map(|at| [step(0, at % 2), vec![at, at % 3, at, 0, 0, 0, 0, 0, 0, 0]].concat()).collect();
-    vec![both.clone(), [both.clone(), lies.clone(), both.clone()].concat(), [lies, both].concat()]
+    vec![
+        both.clone(),
+        [both.clone(), corruptions.clone(), both.clone()].concat(),
+        [corruptions, both].concat(),
+    ]
 }
 
 /// Negotiation, what a host submits, and steps of a target.

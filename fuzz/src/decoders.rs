@@ -1,14 +1,15 @@
-//! Every decoder of `isolane-wire`, those of the messages of `isolane-attach`, and those of what an application
-//! and an engine tell each other of a volume: no bytes make it panic, and what it accepts its encoder writes so
-//! that it decodes to the same again.
+//! Targets for the decoders of `isolane-wire`, of the messages of `isolane-attach`, and of volumes that an
+//! application uses through an engine.
+//!
+//! Invariant: no input makes a decoder panic, and each accepted value survives encoding and decoding.
 
 use isolane_attach::{control, layout};
-use isolane_engine::stream::Kept;
-use isolane_host::attached::wire::{
-    Answer, Details, Outcome, Submission, VolumePlace, decode_range, encode_range,
+use isolane_engine::stream::StreamRecord;
+use isolane_host::via_engine::wire::{
+    OpenParams, Outcome, Submission, VolumeInfo, VolumeLayout, decode_range, encode_range,
 };
-use isolane_ring::entries::{Entry, Receiver, Sender};
-use isolane_ring::{Memory, PAGE_SIZE};
+use isolane_shm::entries::{Entry, Receiver, Sender};
+use isolane_shm::{PAGE_SIZE, SharedMemory};
 use isolane_wire::pdu::{CommonHeader, ControllerPdu, HostPdu};
 use isolane_wire::{
     CompletionEntry, Direction, Framing, Nqn, SubmissionEntry, admin, digest as crc, fabrics, feature,
@@ -51,39 +52,39 @@ pub(crate) fn engine_entry(bytes: &[u8]) {
     }
     let range = decode_range(&Input::new(bytes).array());
     assert_eq!(decode_range(&encode_range(&range)), range);
-    let kept = Kept::decode(&Input::new(bytes).array());
-    assert_eq!(Kept::decode(&kept.encode()), kept);
+    let record = StreamRecord::decode(&Input::new(bytes).array());
+    assert_eq!(StreamRecord::decode(&record.encode()), record);
 }
 
-/// What a volume is opened with; of its place rings are made, inside of the memory or not at all.
+/// Request to open a volume. Rings at its offsets are inside of the memory, or are rejected.
 pub(crate) fn volume_details(bytes: &[u8]) {
-    let Ok((details, key)) = Details::decode(bytes) else { return };
+    let Ok((details, key)) = OpenParams::decode(bytes) else { return };
     let again = details.encode().expect("it was decoded before, so it has room");
-    let (again, key_again) = Details::decode(&again).expect("it was encoded just now");
-    assert_eq!(again.place, details.place);
+    let (again, key_again) = OpenParams::decode(&again).expect("it was encoded just now");
+    assert_eq!(again.layout, details.layout);
     assert_eq!(format!("{:?}", again.options), format!("{:?}", details.options));
     assert!(key.len() < bytes.len() && !key_again.is_empty());
-    let memory = Memory::create("isolane-fuzz", 4 * PAGE_SIZE).expect("there is memory");
-    let VolumePlace { offset, flag, submissions, outcomes } = details.place;
+    let memory = SharedMemory::create("isolane-fuzz", 4 * PAGE_SIZE).expect("there is memory");
+    let VolumeLayout { offset, flag, submissions, outcomes } = details.layout;
     let is_inside = |bytes: u64| offset.checked_add(bytes).is_some_and(|end| end <= memory.bytes() as u64);
-    if let Some(place) = details.place.submissions()
+    if let Some(place) = details.layout.submissions()
         && Receiver::new(&memory, place).is_ok()
     {
         assert!(is_inside(u64::from(submissions) * 64));
     }
-    if let Some(place) = details.place.outcomes()
+    if let Some(place) = details.layout.outcomes()
         && Sender::new(&memory, place).is_ok()
     {
         assert!(is_inside(u64::from(outcomes) * 64 + u64::from(submissions) * 64));
     }
-    for flag in details.place.told().into_iter().chain([flag]) {
+    for flag in details.layout.need_wakeup().into_iter().chain([flag]) {
         let _ = memory.flag(flag);
     }
 }
 
 pub(crate) fn volume_answer(bytes: &[u8]) {
-    let Ok(answer) = Answer::decode(bytes) else { return };
-    let again = Answer::decode(&answer.encode()).expect("it was encoded just now");
+    let Ok(answer) = VolumeInfo::decode(bytes) else { return };
+    let again = VolumeInfo::decode(&answer.encode()).expect("it was encoded just now");
     // Texts are cut to what their fields hold.
     assert_eq!(again.encode(), answer.encode());
 }
@@ -91,7 +92,7 @@ pub(crate) fn volume_answer(bytes: &[u8]) {
 pub(crate) fn host_pdu(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let framing = framing(&mut input);
-    let bytes = input.rest();
+    let bytes = input.remaining();
     let Ok(pdu) = HostPdu::decode(bytes, &framing) else { return };
     let again = encode_host(&pdu, &framing);
     assert_eq!(HostPdu::decode(&again, &framing), Ok(pdu));
@@ -110,7 +111,7 @@ pub(crate) fn encode_host(pdu: &HostPdu, framing: &Framing) -> Vec<u8> {
 pub(crate) fn controller_pdu(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let framing = framing(&mut input);
-    let bytes = input.rest();
+    let bytes = input.remaining();
     let Ok(pdu) = ControllerPdu::decode(bytes, &framing) else { return };
     let again = encode_controller(&pdu, &framing);
     assert_eq!(ControllerPdu::decode(&again, &framing), Ok(pdu));
@@ -178,7 +179,7 @@ pub(crate) fn nqn(bytes: &[u8]) {
     if let Ok(nqn) = Nqn::decode(&Input::new(bytes).array()) {
         assert_eq!(Nqn::decode(&nqn.encode()), Ok(nqn));
         assert_eq!(Nqn::new(nqn.as_str()), Ok(nqn));
-        assert!((1..=Nqn::LEN_MAX).contains(&nqn.as_str().len()));
+        assert!((1..=Nqn::MAX_LEN).contains(&nqn.as_str().len()));
         let _ = nqn.has_standard_format();
     }
     let _ = String::from_utf8_lossy(bytes).parse::<Nqn>();
@@ -220,7 +221,7 @@ pub(crate) fn log_page(bytes: &[u8]) {
         log::GenerationLog
     );
     check_structures!(bytes, log::DiscoveryHeader, log::DiscoveryEntry);
-    let _ = io::Range::decode_all(bytes).count();
+    let _ = io::DsmRange::decode_all(bytes).count();
 }
 
 pub(crate) fn digest(bytes: &[u8]) {

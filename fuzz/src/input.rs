@@ -1,6 +1,5 @@
-//! Bytes read as decisions. An input that is used up goes on with zeroes, so every input means something.
+//! Bytes read as decisions. An exhausted input continues with zeroes, so every input is valid.
 
-/// The decisions that are left.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -12,7 +11,7 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    pub(crate) fn rest(&self) -> &'a [u8] {
+    pub(crate) fn remaining(&self) -> &'a [u8] {
         self.0
     }
 
@@ -43,13 +42,13 @@ impl<'a> Input<'a> {
 
     /// Up to `len` bytes, fewer at the end.
     pub(crate) fn bytes(&mut self, len: usize) -> &'a [u8] {
-        let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
+        let (bytes, remaining) = self.0.split_at(len.min(self.0.len()));
+        self.0 = remaining;
         bytes
     }
 
-    /// One of `numbers`.
-    pub(crate) fn pick<T: Copy>(&mut self, numbers: &[T]) -> T {
-        numbers[usize::from(self.u8()) % numbers.len()]
+    /// One of `choices`.
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::from(self.u8()) % choices.len()]
     }
 }

@@ -1,41 +1,35 @@
 //! Fuzz targets for every decoder and machine, on stable Rust.
 //!
-//! What it is: one plain function over bytes for each decoder of `isolane-wire`, each machine of
-//! `isolane-proto`, all that an isolated engine reads of its clients (messages, entries of rings, the words of
-//! streams) and the rings of `isolane-ring`, inputs to start from, and a runner that mutates them from a seed. `cargo test` makes a short run; the program `fuzz` makes a long one and plays a single input
-//! again. What it is not: guided by coverage; the functions are ready for an engine that is (each takes
-//! `&[u8]` and panics on a finding).
+//! Each target is a function that takes `&[u8]` and panics on a finding. Targets cover the decoders of
+//! `isolane-wire`, the connections of `isolane-proto`, the input that an isolated engine reads from its
+//! clients (messages, ring entries, stream control blocks), and the rings of `isolane-shm`. The runner
+//! mutates a corpus from a seed, without coverage feedback. `cargo test` makes a short run, the program
+//! `fuzz` a long one.
 //!
-//! Invariant: a run is a function of target, seed and number of iterations; nothing else has influence on it,
-//! but the kernel's TCP on `engine-stream`.
+//! Invariant: a run depends only on target, seed, and number of iterations; `engine-stream` also depends on
+//! the kernel's TCP.
 #![forbid(unsafe_code)]
 
 mod corpus;
 mod decoders;
 mod input;
-mod machines;
-mod mutate;
 mod runner;
+mod targets;
 
-pub use runner::{Finding, replay, run};
+pub use runner::{replay, run};
 
-/// One thing to fuzz.
+/// Fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Takes an input; panics if the code under test breaks a promise.
+    /// Runs an input; panics if the code under test misbehaves.
     pub check: fn(&[u8]),
-    /// Inputs that are worth changing: golden vectors and whole dialogues.
+    /// Inputs to mutate: golden vectors and whole dialogues.
     pub corpus: fn() -> Vec<Vec<u8>>,
 }
 
-/// The target of this name.
-pub fn target(name: &str) -> Option<&'static Target> {
-    TARGETS.iter().find(|target| target.name == name)
-}
-
-/// Every target.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "host-pdu", check: decoders::host_pdu, corpus: corpus::host_pdus },
     Target { name: "controller-pdu", check: decoders::controller_pdu, corpus: corpus::controller_pdus },
@@ -52,23 +46,24 @@ pub const TARGETS: &[Target] = &[
     Target { name: "engine-entry", check: decoders::engine_entry, corpus: corpus::engine_entries },
     Target { name: "volume-details", check: decoders::volume_details, corpus: corpus::volume_details },
     Target { name: "volume-answer", check: decoders::volume_answer, corpus: corpus::volume_answers },
-    Target { name: "io-command", check: machines::io_command, corpus: corpus::io_commands },
-    Target { name: "port", check: machines::port, corpus: corpus::port_dialogues },
-    Target { name: "target-stream", check: machines::target_stream, corpus: corpus::host_streams },
-    Target { name: "target-dialogue", check: machines::target_dialogue, corpus: corpus::target_dialogues },
-    Target { name: "host-stream", check: machines::host_stream, corpus: corpus::controller_streams },
-    Target { name: "host-dialogue", check: machines::host_dialogue, corpus: corpus::host_dialogues },
-    Target { name: "engine-stream", check: machines::engine_stream, corpus: corpus::engine_dialogues },
-    Target { name: "rings", check: machines::rings, corpus: corpus::ring_dialogues },
+    Target { name: "io-command", check: targets::io_command, corpus: corpus::io_commands },
+    Target { name: "port", check: targets::port, corpus: corpus::port_dialogues },
+    Target { name: "target-stream", check: targets::target_stream, corpus: corpus::host_streams },
+    Target { name: "target-dialogue", check: targets::target_dialogue, corpus: corpus::target_dialogues },
+    Target { name: "host-stream", check: targets::host_stream, corpus: corpus::controller_streams },
+    Target { name: "host-dialogue", check: targets::host_dialogue, corpus: corpus::host_dialogues },
+    Target { name: "engine-stream", check: targets::engine_stream, corpus: corpus::engine_dialogues },
+    Target { name: "rings", check: targets::rings, corpus: corpus::ring_dialogues },
 ];
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    /// A short run of every target; a finding names the input to play again.
     #[test]
-    fn no_target_finds_anything_in_a_short_run() {
+    fn short_runs_have_no_finding() {
         for target in TARGETS {
             if let Err(finding) = run(target, 500, 1) {
                 panic!("{finding}");
@@ -78,13 +73,7 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        for target in TARGETS {
-            assert_eq!(
-                TARGETS.iter().filter(|other| other.name == target.name).count(),
-                1,
-                "{}",
-                target.name
-            );
-        }
+        let names: BTreeSet<&str> = TARGETS.iter().map(|target| target.name).collect();
+        assert_eq!(names.len(), TARGETS.len());
     }
 }

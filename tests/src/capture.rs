@@ -1,17 +1,16 @@
-//! Captures in the format of tcpdump, so that another implementation of the protocol can read what ours
-//! wrote.
+//! Captures in the format of tcpdump, for other implementations of the protocol.
 //!
 //! One TCP conversation between two made-up addresses; the target's port is 4420, which dissectors know.
-//! Checksums of IP are right, those of TCP are zero: nobody checks them here.
+//! IP checksums are valid; TCP checksums are zero.
 
 use std::io::{self, Write};
 
-/// Which end sends a segment.
+/// Sender of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
-    /// The one that connects.
+    /// The connecting side.
     Host,
-    /// The one on port 4420.
+    /// The side with port 4420.
     Target,
 }
 
@@ -22,13 +21,13 @@ pub struct Capture<W: Write> {
     packets: u32,
 }
 
-/// The most payload of one segment.
+/// Maximum payload of a segment.
 const SEGMENT_BYTES_MAX: usize = 16 << 10;
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 const PORTS: [u16; 2] = [50000, 4420];
 
 impl<W: Write> Capture<W> {
-    /// Begins a capture with the handshake of the conversation.
+    /// Starts a capture with the TCP handshake.
     pub fn new(mut out: W) -> io::Result<Capture<W>> {
         const MAGIC: u32 = 0xa1b2_c3d4;
         const LINK_RAW_IP: u32 = 101;
@@ -44,7 +43,7 @@ impl<W: Write> Capture<W> {
         Ok(capture)
     }
 
-    /// Bytes as one end gave them to its socket.
+    /// Appends bytes that one side sent.
     pub fn send(&mut self, from: From, bytes: &[u8]) -> io::Result<()> {
         for segment in bytes.chunks(SEGMENT_BYTES_MAX) {
             self.packet(from, ACK | PUSH, segment)?;

@@ -1,16 +1,16 @@
-//! Promises of durability, and whether the disk kept them.
+//! Writer and checker of durable data.
 //!
-//! A writer gives each block a sequence number that only rises. The ledger knows for each block the highest
+//! A writer gives each block a sequence number that only rises. The journal stores for each block the highest
 //! number that was issued and the highest that is durable: acknowledged with FUA, or complete before a Flush
 //! that succeeded. After a crash a block must hold one whole write with a number between the two.
 
 mod check;
 mod disk;
-mod ledger;
+mod journal;
 mod pattern;
 mod write;
 
-pub use check::{Broken, check};
+pub use check::{BrokenPromise, check};
 pub use disk::{Disk, open};
-pub use ledger::{Claim, Ledger};
-pub use write::{Plan, write};
+pub use journal::{DurabilityLevel, WriteJournal};
+pub use write::{WritePlan, write};

@@ -1,26 +1,28 @@
-//! What the scenarios share: a writer that remembers what it was promised, and a checker that holds the
-//! disk to it; captures that other programs can read.
+//! Shared parts of the tests: a writer and checker of durable data, captures, and the import graph of crates.
 //!
-//! Not a test by itself: `cargo test` runs the files in `tests/`, the suites of shell scripts run the
-//! `durable` program beside a target that is killed or loses its power.
+//! `cargo test` runs the files in `tests/`. The shell suites run the `durable` program during kills and power
+//! cuts of a target.
 
 #![forbid(unsafe_code)]
 
 pub mod capture;
 pub mod durable;
+pub mod imports;
 
-/// The Rust of every document; `tests/snippets.rs` checks that none is left out.
+/// Rust code of every document; `tests/snippets.rs` checks that the list is complete.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../README.md")]
     #[doc = include_str!("../../CHANGELOG.md")]
+    #[doc = include_str!("../../CONTRIBUTING.md")]
+    #[doc = include_str!("../../SECURITY.md")]
     #[doc = include_str!("../README.md")]
     #[doc = include_str!("../../docs/ARCHITECTURE.md")]
+    #[doc = include_str!("../../docs/CAPABILITIES.md")]
     #[doc = include_str!("../../docs/DURABILITY.md")]
     #[doc = include_str!("../../docs/INTEROP.md")]
     #[doc = include_str!("../../docs/ISOLATION.md")]
     #[doc = include_str!("../../docs/PERFORMANCE.md")]
     #[doc = include_str!("../../docs/TECHNIQUES.md")]
-    #[doc = include_str!("../../docs/capabilities.md")]
     struct Documents;
 }

@@ -1,7 +1,7 @@
-//! No allocation for an I/O: a target and a host that have warmed up take no memory from the allocator.
+//! Allocations per I/O: a warm target and a warm host allocate nothing.
 //!
-//! The allocator of this program counts, on every thread. The target's reactor and the host are those that
-//! programs use, over real sockets of the loopback interface; what the kernel allocates is not seen.
+//! The allocator of this program counts allocations of every thread. Host and target use loopback sockets;
+//! allocations of the kernel do not count.
 
 use std::alloc::System;
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ const NQN: &str = "nqn.2024-01.org.example:allocations";
 const VOLUME_BYTES: u64 = 64 << 20;
 const DEPTH: usize = 32;
 
-/// One test, because another one beside it would be counted, too.
+/// A single test, because allocations of a concurrent one would count.
 #[test]
-fn an_io_allocates_nothing_on_either_side() {
+fn io_allocates_nothing() {
     let mut found = Vec::new();
     for io in [IoChoice::Epoll, IoChoice::Auto] {
         for digests in [false, true] {
@@ -32,22 +32,22 @@ fn an_io_allocates_nothing_on_either_side() {
                 Work::Write(128 << 10),
                 Work::Flush,
             ] {
-                // Queues and lists grow to the greatest length that this work needs.
+                // Queues and lists grow to the length that this work needs.
                 pair.run(work, 4 * DEPTH);
-                let allocations = pair.least_allocations(work);
+                let allocations = pair.min_allocations(work);
                 println!("{work:?}, {io:?}, digests {digests}: {allocations} allocations in {OPERATIONS}");
                 found.push((work, allocations));
             }
         }
     }
     for (work, allocations) in found {
-        let bound = work.allocations_max();
+        let bound = work.max_allocations();
         assert!(allocations <= bound, "{allocations} allocations in {OPERATIONS} of {work:?}, not {bound}");
     }
 }
 
 const OPERATIONS: usize = 500;
-/// A length that was never reached before may come up late; it does not come up every time.
+/// A list can reach a new maximum length late, but rarely.
 const ATTEMPTS: usize = 5;
 
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +58,9 @@ enum Work {
 }
 
 impl Work {
-    fn allocations_max(self) -> usize {
+    fn max_allocations(self) -> usize {
         match self {
-            // How sends and receives cut long data is never the same twice: a list may get longer than ever
-            // before.
+            // Long data is split differently each time: a list can reach a new maximum length.
             Work::Read(bytes) | Work::Write(bytes) if bytes > 4096 => OPERATIONS / 50,
             Work::Read(_) | Work::Write(_) | Work::Flush => 0,
         }
@@ -101,7 +100,7 @@ impl Pair {
             large: buffers(128 << 10),
             _target: target,
         };
-        // Pages of the volume are made when they are written first.
+        // First writes allocate the pages of the volume.
         for lba in 0..VOLUME_BYTES / (128 << 10) {
             pair.write_once(lba * 256);
         }
@@ -112,25 +111,25 @@ impl Pair {
         let buffer = self.large.pop().unwrap();
         self.client.submit(0, Request::Write { lba, buffer, fua: false }, 0);
         self.wait(1);
-        self.take_back();
+        self.reclaim();
     }
 
-    /// Allocations of the best of several runs.
-    fn least_allocations(&mut self, work: Work) -> usize {
-        let mut least = usize::MAX;
+    /// Lowest number of allocations of several runs.
+    fn min_allocations(&mut self, work: Work) -> usize {
+        let mut min = usize::MAX;
         for _ in 0..ATTEMPTS {
             let region = Region::new(ALLOCATOR);
             self.run(work, OPERATIONS);
             let change = region.change();
-            least = least.min(change.allocations + change.reallocations);
-            if least == 0 {
+            min = min.min(change.allocations + change.reallocations);
+            if min == 0 {
                 break;
             }
         }
-        least
+        min
     }
 
-    /// Keeps as many operations under way as there are buffers, until `count` are done.
+    /// Runs `count` operations with one in flight for each buffer.
     fn run(&mut self, work: Work, count: usize) {
         let (mut submitted, mut done) = (0, 0);
         while done < count {
@@ -141,13 +140,13 @@ impl Pair {
             }
             self.wait(1);
             done += self.completions.len();
-            self.take_back();
+            self.reclaim();
         }
     }
 
     fn request(&mut self, work: Work, number: u64) -> Request {
         let lba = |bytes: usize| number * 7919 % (VOLUME_BYTES / bytes as u64) * (bytes as u64 / 512);
-        let buffer = |buffers: &mut Vec<Buffer>| buffers.pop().expect("one for each operation under way");
+        let buffer = |buffers: &mut Vec<Buffer>| buffers.pop().expect("one for each operation in flight");
         match work {
             Work::Flush => Request::Flush,
             Work::Read(bytes) if bytes == 4096 => {
@@ -171,7 +170,7 @@ impl Pair {
         }
     }
 
-    fn take_back(&mut self) {
+    fn reclaim(&mut self) {
         for completion in self.completions.drain(..) {
             completion.result.unwrap();
             if let Some(buffer) = completion.buffer {

@@ -1,7 +1,7 @@
-//! Writes captures of every PDU for other dissectors of the protocol to judge.
+//! Captures of every PDU, for other dissectors.
 //!
-//! `golden-*.pcap` are conversations built from the encoders, one for each framing. This test only writes
-//! them and checks that every kind of PDU is there; the whole check runs `tshark` over them.
+//! Each `golden-*.pcap` is a conversation built from the encoders, one for each framing. The tshark suite reads
+//! them.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -15,17 +15,17 @@ use isolane_wire::pdu::{
 use isolane_wire::{CompletionEntry, Direction, Framing, Sgl, Status, SubmissionEntry, digest};
 
 #[test]
-fn golden_conversations_are_written_for_every_framing() {
+fn writes_golden_conversations() {
     for (number, framing) in framings().into_iter().enumerate() {
         for end in [Direction::HostToController, Direction::ControllerToHost] {
-            let path = folder().join(format!("golden-{number}-{end:?}.pcap"));
+            let path = dir().join(format!("golden-{number}-{end:?}.pcap"));
             conversation(&path, framing, end).unwrap();
             assert!(std::fs::metadata(&path).unwrap().len() > 10_000);
         }
     }
 }
 
-/// Data digests go without a pad here: Wireshark 4.0 looks for data behind the header instead of at PDO.
+/// Data digests are used without a pad, because Wireshark 4.0 ignores PDO.
 fn framings() -> Vec<Framing> {
     let framing = |(header_digest, data_digest, pda)| Framing { header_digest, data_digest, pda };
     let plain = [(false, false, 0), (true, false, 0), (false, false, 7), (true, false, 7)];
@@ -33,16 +33,16 @@ fn framings() -> Vec<Framing> {
     plain.into_iter().chain(with_data_digest).map(framing).collect()
 }
 
-fn folder() -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("captures");
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
+fn dir() -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("captures");
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
 }
 
-/// Initialisation, a read, a read with SUCCESS, a small and a large write, and a termination by `end`.
+/// Initialization, a read, a read with SUCCESS, a small and a large write, and a termination by `end`.
 fn conversation(path: &Path, framing: Framing, end: Direction) -> io::Result<()> {
     let capture = Capture::new(BufWriter::new(File::create(path)?))?;
-    let mut talk = Talk { capture, framing };
+    let mut talk = Conversation { capture, framing };
     talk.initialise()?;
     talk.connect()?;
     talk.read(1)?;
@@ -52,12 +52,12 @@ fn conversation(path: &Path, framing: Framing, end: Direction) -> io::Result<()>
     talk.terminate(end)
 }
 
-struct Talk {
+struct Conversation {
     capture: Capture<BufWriter<File>>,
     framing: Framing,
 }
 
-impl Talk {
+impl Conversation {
     fn initialise(&mut self) -> io::Result<()> {
         let Framing { header_digest, data_digest, pda } = self.framing;
         let digests = Digests(u8::from(header_digest) | u8::from(data_digest) << 1);

@@ -1,5 +1,4 @@
-//! Our host with lanes on several cores, against our target on as many: both kinds of volumes, every class,
-//! and restarts.
+//! Host and target with lanes on several cores: both kinds of volumes, every class, and restarts.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -11,9 +10,9 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use isolane_host::{
-    BlockingVolume, Buffer, Class, Completion, Cores, Options, Reconnect, Request, Uri, Volume,
+    BlockingVolume, Buffer, Completion, Cores, LaneClass, Options, Reconnect, Request, Uri, Volume,
 };
-use isolane_reactor::core;
+use isolane_reactor::cpu;
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::{open, spec};
 
@@ -23,7 +22,7 @@ fn config(volume: &Arc<dyn isolane_volume::Volume>) -> TargetConfig {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
     config.volumes = [(1, Arc::clone(volume))].into();
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
-    config.cores = core::usable().unwrap();
+    config.cores = cpu::allowed().unwrap();
     config.cores.truncate(2);
     config
 }
@@ -38,7 +37,7 @@ fn uri(address: SocketAddr) -> Uri {
 
 /// Two cores, or the only one.
 fn cores() -> Vec<usize> {
-    let mut cores = core::usable().unwrap();
+    let mut cores = cpu::allowed().unwrap();
     cores.truncate(2);
     cores
 }
@@ -61,7 +60,7 @@ fn on_each_core(act: impl Fn(usize) + Sync) {
         for (thread, core) in cores().into_iter().enumerate() {
             let act = &act;
             scope.spawn(move || {
-                core::pin(core).unwrap();
+                cpu::pin(core).unwrap();
                 act(thread);
             });
         }
@@ -69,9 +68,9 @@ fn on_each_core(act: impl Fn(usize) + Sync) {
 }
 
 #[test]
-fn every_class_of_both_kinds_of_volumes_works_on_its_callers_core() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("disk").to_string_lossy().into_owned();
+fn every_class_runs_on_the_core_of_its_caller() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("disk").to_string_lossy().into_owned();
     let target = Target::start(config(&volume(&format!("{file},size=64M")))).unwrap();
     let uri = uri(target.local_addrs()[0]);
     let waiting = BlockingVolume::connect(&uri, options()).unwrap();
@@ -79,7 +78,7 @@ fn every_class_of_both_kinds_of_volumes_works_on_its_callers_core() {
     let per_volume = cores().len() * 4;
     assert_eq!(target.connections().len(), 2 * per_volume, "an association for each core of each volume");
     on_each_core(|thread| {
-        let (at, urgent) = ((thread as u64) << 24, waiting.of_class(Class::Poll));
+        let (at, urgent) = ((thread as u64) << 24, waiting.with_class(LaneClass::Poll));
         for round in 0..8u8 {
             for bytes in [512, 4096, 300 * 512, 1 << 20] {
                 let written = pattern(bytes, round);
@@ -94,7 +93,7 @@ fn every_class_of_both_kinds_of_volumes_works_on_its_callers_core() {
                 block_on(awaited.flush()).unwrap();
                 let buffer = block_on(awaited.read(at, buffer)).unwrap();
                 assert!(buffer.to_vec() == pattern(bytes, !round));
-                // What completed through one volume, and so on other associations, is seen by all.
+                // A completed write is visible through all volumes and associations.
                 waiting.read_at(&mut read, at).unwrap();
                 assert!(read == pattern(bytes, !round));
             }
@@ -110,11 +109,11 @@ fn every_class_of_both_kinds_of_volumes_works_on_its_callers_core() {
 }
 
 #[test]
-fn a_target_that_is_restarted_under_threads_on_several_cores_loses_nothing() {
+fn target_restart_under_threads_loses_nothing() {
     let volume = volume("mem:64M");
     let mut target = Some(Target::start(config(&volume)).unwrap());
     let address = target.as_ref().unwrap().local_addrs()[0];
-    let reconnect = Reconnect { delay_max: Duration::from_millis(100), ..Reconnect::default() };
+    let reconnect = Reconnect { max_delay: Duration::from_millis(100), ..Reconnect::default() };
     let host = BlockingVolume::connect(&uri(address), Options { reconnect, ..options() }).unwrap();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -140,7 +139,7 @@ fn a_target_that_is_restarted_under_threads_on_several_cores_loses_nothing() {
     });
 }
 
-/// Many at a time: each block of a range has what was written there last.
+/// Runs many requests at a time: each block has the data of its last write.
 fn write_and_read_back(host: &BlockingVolume, first: u64, round: u64) {
     let mut submitter = host.submitter(16);
     let (fill, mut completions) = (|at: u64| (round * 31 + at) as u8, Vec::new());
@@ -174,7 +173,7 @@ fn wait_until(is_done: impl Fn() -> bool) {
     }
 }
 
-/// The smallest of all executors.
+/// Minimal executor.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {

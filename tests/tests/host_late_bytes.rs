@@ -1,6 +1,7 @@
-//! A path that breaks and delivers late: between our host and our target sits a relay that holds bytes back,
-//! breaks the connection towards the host, and hands the bytes to the target a second later, as a network or
-//! a dead socket's send buffer may. A newer write to the same blocks must not end up under the late one.
+//! Late bytes: a relay between host and target delays bytes, closes the connection to the host, and delivers the
+//! bytes to the target a second later, as a network or a send buffer can.
+//!
+//! A late write must not overwrite a newer one.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,14 +17,14 @@ use isolane_volume::{open, spec};
 
 const NQN: &str = "nqn.2024-01.org.example:late";
 
-/// How late the bytes are.
+/// Delay of the bytes.
 const LATENESS: Duration = Duration::from_millis(1000);
 
-/// A relay whose connections of older generations are cut.
+/// Relay that closes connections of older generations.
 #[derive(Default)]
 struct Relay {
     generation: AtomicU64,
-    /// Connections of a generation below it hold the host's bytes back.
+    /// Connections of older generations delay the bytes of the host.
     holding_below: AtomicU64,
     held: AtomicU64,
     delivered_late: AtomicU64,
@@ -50,7 +51,7 @@ impl Relay {
         (address, relay)
     }
 
-    /// Carries bytes from the host to the target until the connection is cut.
+    /// Forwards bytes from the host to the target until the connection is closed.
     fn carry(&self, mut host: TcpStream, mut target: TcpStream) {
         let generation = self.generation.load(Ordering::SeqCst);
         let mut held = Vec::new();
@@ -65,7 +66,7 @@ impl Relay {
                 }
                 Ok(count) if count > 0 => target.write_all(&bytes[..count]).unwrap(),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                // The host gives up all connections as soon as it misses one: the target learns of it late.
+                // The host closes all connections when it loses one. The target is notified late.
                 Ok(_) | Err(_) if is_holding() => break,
                 Ok(_) | Err(_) => return drop(target.shutdown(Shutdown::Both)),
             }
@@ -75,7 +76,7 @@ impl Relay {
         if target.write_all(&held).is_ok() {
             self.delivered_late.fetch_add(held.len() as u64, Ordering::SeqCst);
         }
-        // The target acts on the bytes before it learns of the end.
+        // The target processes the bytes before the end of the connection.
         std::thread::sleep(Duration::from_millis(100));
         let _ = target.shutdown(Shutdown::Both);
     }
@@ -84,7 +85,7 @@ impl Relay {
         self.holding_below.store(self.generation.load(Ordering::SeqCst) + 1, Ordering::SeqCst);
     }
 
-    /// Cuts what is there; new connections are carried at once.
+    /// Closes all connections; forwards new ones without delay.
     fn cut(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
@@ -98,7 +99,7 @@ fn set_up(writes: WriteReplay) -> (Target, Arc<Relay>, Client) {
     let (address, relay) = Relay::start(target.local_addrs()[0]);
     let options = Options {
         mode: Mode::Sleep,
-        // A proof by time would come after the test has lost its patience.
+        // A proof by time would take longer than the test.
         keep_alive: Duration::from_secs(3600),
         reconnect: Reconnect { writes, ..Reconnect::default() },
         ..Options::default()
@@ -120,8 +121,8 @@ fn turn_until(client: &mut Client, completions: &mut Vec<Completion>, count: usi
     }
 }
 
-/// Sends a write into the held path, breaks the path, and writes the same blocks anew. Returns the
-/// completions by tag.
+/// Sends a write through the delaying relay, closes its connections, and writes the same blocks again. Returns
+/// the completions by tag.
 fn overtake(client: &mut Client, relay: &Relay) -> Vec<Completion> {
     let mut completions = Vec::new();
     relay.hold();
@@ -145,19 +146,19 @@ fn first_bytes(client: &mut Client, lba: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_newer_write_is_not_under_one_that_arrives_late() {
+fn late_write_does_not_overwrite_a_newer_one() {
     let (_target, relay, mut client) = set_up(WriteReplay::Never);
     let completions = overtake(&mut client, &relay);
     let order: Vec<u64> = completions.iter().map(|completion| completion.tag).collect();
     assert_eq!(order, [1, 3, 2], "other blocks do not wait, the same blocks do");
-    assert!(matches!(completions[0].result, Err(RequestError::Uncertain)), "{completions:?}");
+    assert!(matches!(completions[0].result, Err(RequestError::FateUnknown)), "{completions:?}");
     assert!(completions[1].result.is_ok() && completions[2].result.is_ok(), "{completions:?}");
     assert!(relay.delivered_late.load(Ordering::SeqCst) > 0, "the relay delivered nothing late");
     assert_eq!(first_bytes(&mut client, 8), vec![2; 8192]);
 }
 
 #[test]
-fn a_repeated_write_and_a_newer_one_both_come_after_the_late_bytes() {
+fn repeated_write_follows_the_late_bytes() {
     let (_target, relay, mut client) = set_up(WriteReplay::WhenGone);
     let completions = overtake(&mut client, &relay);
     assert_eq!(completions.len(), 3, "the target does not say that the old controller is gone");

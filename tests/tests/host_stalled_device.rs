@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use isolane_host::{Buffer, Client, Completion, Mode, Options, Reconnect, Request as Wish, Wait};
+use isolane_host::{Buffer, Client, Completion, Mode, Options, Reconnect, Request as HostRequest, Wait};
 use isolane_memory::Pool;
-use isolane_reactor::file::Operation;
+use isolane_reactor::file::FileOp;
 use isolane_target::{Target, TargetConfig};
-use isolane_volume::{Geometry, Identity, Request, Step, Task, Volume, open, spec};
+use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeInfo, open, spec};
 
 const NQN: &str = "nqn.2024-01.org.example:stalled";
 
@@ -24,11 +24,11 @@ const SCRATCH_LBA: u64 = (16 << 20) / 512 - 8;
 struct StalledVolume {
     inner: Arc<dyn Volume>,
     /// The next write hangs.
-    is_armed: AtomicBool,
-    is_stalled: AtomicBool,
+    armed: AtomicBool,
+    stalled_now: AtomicBool,
     stalled: Mutex<Option<Request>>,
     /// First bytes of writes, in the order in which the device got them.
-    begun: Mutex<Vec<u8>>,
+    started: Mutex<Vec<u8>>,
 }
 
 impl StalledVolume {
@@ -38,8 +38,8 @@ impl StalledVolume {
             _ => None,
         };
         let step = self.inner.start(request, pool);
-        if !matches!(step, Step::Later(_)) {
-            self.begun.lock().unwrap().extend(first);
+        if !matches!(step, Step::Retry(_)) {
+            self.started.lock().unwrap().extend(first);
         }
         step
     }
@@ -47,14 +47,16 @@ impl StalledVolume {
     fn hang(&self, pool: &mut Pool) -> Step {
         match self.inner.start(Request::Read { lba: SCRATCH_LBA, blocks: 8 }, pool) {
             Step::File(operation, task) => Step::File(operation, task),
-            Step::Done(_) | Step::Later(_) => panic!("nobody else reads these blocks"),
+            Step::Done(_) | Step::Pending(_) | Step::Retry(_) => {
+                panic!("the host does not read these blocks")
+            }
         }
     }
 }
 
 impl Volume for StalledVolume {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
+    fn info(&self) -> &VolumeInfo {
+        self.inner.info()
     }
 
     fn identity(&self) -> &Identity {
@@ -70,14 +72,14 @@ impl Volume for StalledVolume {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        if request.is_change() && self.is_armed.swap(false, Ordering::SeqCst) {
+        if request.is_change() && self.armed.swap(false, Ordering::SeqCst) {
             *self.stalled.lock().unwrap() = Some(request);
             return self.hang(pool);
         }
         self.begin(request, pool)
     }
 
-    fn resume(&self, task: Task, result: io::Result<usize>, operation: Operation, pool: &mut Pool) -> Step {
+    fn resume(&self, task: Task, result: io::Result<usize>, operation: FileOp, pool: &mut Pool) -> Step {
         let step = self.inner.resume(task, result, operation, pool);
         let mut stalled = self.stalled.lock().unwrap();
         let (Step::Done(Ok(payload)), Some(_)) = (&step, &*stalled) else { return step };
@@ -87,7 +89,7 @@ impl Volume for StalledVolume {
         if let Step::Done(Ok(payload)) = step {
             pool.recycle_payload(payload);
         }
-        if self.is_stalled.load(Ordering::SeqCst) {
+        if self.stalled_now.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
             return self.hang(pool);
         }
@@ -97,33 +99,33 @@ impl Volume for StalledVolume {
     }
 }
 
-fn write(fill: u8) -> Wish {
+fn write(fill: u8) -> HostRequest {
     let mut buffer = Buffer::contiguous(4096);
     buffer.as_mut_slice().unwrap().fill(fill);
-    Wish::Write { lba: 0, buffer, fua: false }
+    HostRequest::Write { lba: 0, buffer, fua: false }
 }
 
-fn turn_until(client: &mut Client, completions: &mut Vec<Completion>, mut is_so: impl FnMut(usize) -> bool) {
+fn turn_until(client: &mut Client, completions: &mut Vec<Completion>, mut done: impl FnMut(usize) -> bool) {
     let end = Instant::now() + Duration::from_secs(600);
-    while !is_so(completions.len()) {
+    while !done(completions.len()) {
         assert!(Instant::now() < end, "{completions:?}");
         client.turn(completions, Wait::Until(Instant::now() + Duration::from_millis(5)));
     }
 }
 
 #[test]
-fn write_that_hangs_in_the_device_never_lands_over_a_later_one() {
+fn hung_write_does_not_overwrite_a_later_one() {
     let stall = std::env::var("ISOLANE_STALL_S").map_or(2, |seconds| seconds.parse().unwrap());
     let stall = Duration::from_secs(stall);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("disk");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
     let inner = open(&spec::parse(&format!("{},size=16M", path.display())).unwrap()).unwrap();
     let volume = Arc::new(StalledVolume {
         inner,
-        is_armed: AtomicBool::new(true),
-        is_stalled: AtomicBool::new(true),
+        armed: AtomicBool::new(true),
+        stalled_now: AtomicBool::new(true),
         stalled: Mutex::default(),
-        begun: Mutex::default(),
+        started: Mutex::default(),
     });
     let mut config = TargetConfig::new(NQN.parse().unwrap());
     config.volumes.push((1, Arc::clone(&volume) as Arc<dyn Volume>));
@@ -133,7 +135,7 @@ fn write_that_hangs_in_the_device_never_lands_over_a_later_one() {
         mode: Mode::Sleep,
         keep_alive: Duration::from_secs(1),
         command_timeout: Duration::from_secs(1),
-        reconnect: Reconnect { delay_max: Duration::from_millis(500), ..Reconnect::default() },
+        reconnect: Reconnect { max_delay: Duration::from_millis(500), ..Reconnect::default() },
         ..Options::default()
     };
     let uri = format!("nvme+tcp://{}/{NQN}", target.local_addrs()[0]).parse().unwrap();
@@ -143,21 +145,21 @@ fn write_that_hangs_in_the_device_never_lands_over_a_later_one() {
     client.submit(0, write(1), 1);
     turn_until(&mut client, &mut completions, |_| volume.stalled.lock().unwrap().is_some());
     let cntlid = client.info().controller.cntlid;
-    while client.is_up() && client.info().controller.cntlid == cntlid {
+    while client.is_connected() && client.info().controller.cntlid == cntlid {
         client.turn(&mut completions, Wait::Until(Instant::now() + Duration::from_millis(5)));
     }
     client.submit(0, write(2), 2);
     let start = Instant::now();
     turn_until(&mut client, &mut completions, |_| start.elapsed() >= stall);
     assert!(completions.is_empty(), "acknowledged while the device hangs: {completions:?}");
-    assert!(volume.begun.lock().unwrap().is_empty(), "nothing may overtake the write that hangs");
-    volume.is_stalled.store(false, Ordering::SeqCst);
+    assert!(volume.started.lock().unwrap().is_empty(), "nothing may overtake the write that hangs");
+    volume.stalled_now.store(false, Ordering::SeqCst);
     turn_until(&mut client, &mut completions, |count| count == 2);
     assert!(completions.iter().all(|completion| completion.result.is_ok()), "{completions:?}");
-    let begun = volume.begun.lock().unwrap().clone();
-    println!("the device hung for {stall:?}; order of writes at the device: {begun:?}");
+    let started = volume.started.lock().unwrap().clone();
+    println!("the device hung for {stall:?}; order of writes at the device: {started:?}");
     assert_eq!(
-        (begun.len(), begun[0]),
+        (started.len(), started[0]),
         (3, 1),
         "the lost write comes first, then its repetition and the later one"
     );

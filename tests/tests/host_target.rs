@@ -1,4 +1,4 @@
-//! Our host against our target, over loopback: the same stories in every combination that matters.
+//! Host and target over loopback: the same scenarios in many combinations.
 
 mod clients;
 
@@ -48,7 +48,7 @@ fn data_survives_in_every_combination_of_digests() {
         let mut client = connect(&target, Options { header_digest, data_digest, lanes: 2, ..options() });
         let negotiated = &client.info().negotiated;
         assert_eq!((negotiated.header_digest, negotiated.data_digest), (header_digest, data_digest));
-        assert!(negotiated.is_flow_control_disabled);
+        assert!(negotiated.flow_control_disabled);
         write_and_verify(&mut client, 2);
         client.close();
     }
@@ -68,7 +68,7 @@ fn data_survives_in_every_mode_and_interface() {
 }
 
 #[test]
-fn large_blocks_are_served_as_well() {
+fn serves_large_blocks() {
     let target = serve("mem:64M,block-size=4096");
     let mut client = connect(&target, options());
     assert_eq!(client.namespace().block_bytes, 4096);
@@ -80,7 +80,7 @@ fn large_blocks_are_served_as_well() {
 }
 
 #[test]
-fn zeroes_deallocation_and_flush_do_what_they_say() {
+fn zeroes_deallocates_and_flushes() {
     let target = serve("mem:16M");
     let mut client = connect(&target, options());
     assert!(
@@ -109,7 +109,7 @@ fn discovery_names_the_subsystem_and_its_address() {
     let address = target.local_addrs()[0];
     let anywhere: Uri = format!("nvme+tcp://{address}").parse().unwrap();
     let found = discover(&anywhere, &options()).unwrap();
-    let offered: Vec<_> = found.iter().filter(|found| found.is_nvm).collect();
+    let offered: Vec<_> = found.iter().filter(|found| found.nvm).collect();
     assert_eq!(offered.len(), 1);
     assert_eq!((offered[0].nqn.as_str(), offered[0].socket_address(address)), (NQN, Some(address)));
     let mut client = Client::connect(&anywhere, options()).unwrap();
@@ -117,20 +117,20 @@ fn discovery_names_the_subsystem_and_its_address() {
 }
 
 #[test]
-fn what_the_target_says_of_itself_is_understood() {
+fn reports_the_properties_of_the_target() {
     let volumes = [volume("mem:16M"), volume("null:1T,block-size=4096"), volume("mem:1M,ro")];
     let target = Target::start(config(&volumes)).unwrap();
     let info = inspect(&uri(target.local_addrs()[0]), &options()).unwrap();
-    let sizes: Vec<_> = info.namespaces.iter().map(|it| (it.nsid, it.len_bytes(), it.is_read_only)).collect();
+    let sizes: Vec<_> = info.namespaces.iter().map(|it| (it.nsid, it.len_bytes(), it.read_only)).collect();
     assert_eq!(sizes, [(1, 16 << 20, false), (2, 1 << 40, false), (3, 1 << 20, true)]);
-    assert_eq!(info.controller.transfer_bytes_max, Some(1 << 20));
-    assert_eq!((info.controller.queue_entries_max, info.negotiated.in_capsule_bytes_max), (256, 16_384));
+    assert_eq!(info.controller.max_transfer_bytes, Some(1 << 20));
+    assert_eq!((info.controller.max_queue_entries, info.negotiated.max_in_capsule_bytes), (256, 16_384));
     assert!(info.namespaces.iter().all(|namespace| namespace.uuid.is_some()));
     assert!(info.controller.has_write_zeroes && info.controller.has_deallocate);
 }
 
 #[test]
-fn a_read_only_volume_refuses_writes_and_serves_reads() {
+fn read_only_volume_rejects_writes() {
     let target = serve("mem:1M,ro");
     let mut client = connect(&target, options());
     let write = run(&mut client, Request::Write { lba: 0, buffer: Buffer::contiguous(512), fua: false });
@@ -139,7 +139,7 @@ fn a_read_only_volume_refuses_writes_and_serves_reads() {
 }
 
 #[test]
-fn a_host_that_is_not_allowed_is_told_so() {
+fn rejects_hosts_that_are_not_allowed() {
     let mut config = config(&[volume("mem:1M")]);
     config.allowed_hosts = Some(vec!["nqn.2024-01.org.example:friend".parse().unwrap()]);
     let target = Target::start(config).unwrap();
@@ -151,7 +151,7 @@ fn a_host_that_is_not_allowed_is_told_so() {
 }
 
 #[test]
-fn the_deepest_queue_works_and_a_deeper_one_is_refused() {
+fn serves_the_maximum_queue_depth() {
     let target = serve("mem:16M");
     let mut client = connect(&target, Options { depth: 255, ..options() });
     for tag in 0..1000 {
@@ -160,11 +160,11 @@ fn the_deepest_queue_works_and_a_deeper_one_is_refused() {
     assert!(wait_for(&mut client, 1000).iter().all(|completion| completion.result.is_ok()));
     let uri = uri(target.local_addrs()[0]);
     let error = Client::connect(&uri, Options { depth: 256, ..options() }).err().unwrap();
-    assert!(matches!(error, ConnectError::Depth { asked: 256, max: 255 }), "{error}");
+    assert!(matches!(error, ConnectError::Depth { requested: 256, max: 255 }), "{error}");
 }
 
 #[test]
-fn an_idle_client_outlives_its_keep_alive_timeout() {
+fn idle_client_keeps_its_association() {
     let target = serve("mem:1M");
     let mut client = connect(&target, Options { keep_alive: Duration::from_millis(1000), ..options() });
     let controller = client.info().controller.cntlid;
@@ -199,7 +199,7 @@ fn borrowed_memory_works_from_several_threads() {
     volume.close();
 }
 
-/// The same volume behind a target that is stopped and started at the same address.
+/// Volume of a target that restarts at the same address.
 struct Restarting {
     volume: Arc<dyn Volume>,
     target: Option<Target>,
@@ -223,9 +223,9 @@ impl Restarting {
 }
 
 #[test]
-fn a_target_that_is_restarted_under_load_loses_nothing() {
+fn target_restart_under_load_loses_nothing() {
     let mut restarting = Restarting::start("mem:64M");
-    let reconnect = Reconnect { delay_max: Duration::from_millis(100), ..Reconnect::default() };
+    let reconnect = Reconnect { max_delay: Duration::from_millis(100), ..Reconnect::default() };
     let options = Options { lanes: 2, reconnect, ..options() };
     let mut client = Client::connect(&uri(restarting.address), options).unwrap();
     let mut versions = [0u8; 64];
@@ -244,8 +244,8 @@ fn a_target_that_is_restarted_under_load_loses_nothing() {
             client.turn(&mut completions, Wait::None);
             restarting.restart();
         }
-        let rest = 64 - completions.len();
-        completions.extend(wait_for(&mut client, rest));
+        let tail = 64 - completions.len();
+        completions.extend(wait_for(&mut client, tail));
         assert!(completions.iter().all(|completion| completion.result.is_ok()), "{completions:?}");
     }
     for (slot, version) in versions.into_iter().enumerate() {

@@ -1,14 +1,13 @@
-//! The same attacks on a target of two cores on epoll: connections of one host lie on different cores, and
-//! what ends an association crosses between them.
+//! The same attacks on a target with two reactors on epoll, which share the connections of a host.
 
 #[path = "../../crates/isolane-target/tests/common/mod.rs"]
 mod base;
 #[path = "hostile/control.rs"]
 mod control;
-#[path = "hostile/crowd.rs"]
-mod crowd;
+#[path = "hostile/many_hosts.rs"]
+mod many_hosts;
 
-/// What the attacks use, with another target.
+/// Helpers of the attacks, with another target configuration.
 mod common {
     use isolane_reactor::{IoChoice, Mode};
     use isolane_target::TargetConfig;

@@ -1,14 +1,13 @@
-//! Hosts that attack: whatever comes over the wire, the target answers as the specification says or closes,
-//! keeps its memory, and serves the others.
+//! Hostile hosts against a complete target over loopback.
 //!
-//! They run against a whole target over loopback. The files in `hostile` are the ways to attack it.
+//! The target responds as specified or closes the connection, bounds its memory, and serves other hosts.
 
 #[path = "../../crates/isolane-target/tests/common/mod.rs"]
 mod common;
 
 #[path = "hostile/control.rs"]
 mod control;
-#[path = "hostile/crowd.rs"]
-mod crowd;
 #[path = "hostile/malformed.rs"]
 mod malformed;
+#[path = "hostile/many_hosts.rs"]
+mod many_hosts;

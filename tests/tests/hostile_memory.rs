@@ -1,4 +1,4 @@
-//! Hosts that attack the target's memory: alone in this process, because what it holds is measured.
+//! Hosts that hold memory of the target, in a separate process because its memory is measured.
 
 #[path = "../../crates/isolane-target/tests/common/mod.rs"]
 mod common;

@@ -1,13 +1,12 @@
-//! Paths that attack: whatever becomes of the answers on their way, the host says what was wrong or comes
-//! back by itself, and no data is lost or mixed.
+//! Host library and target in one process, with a damaging proxy between them.
 //!
-//! The host library, a path that damages, and the target, in one process.
+//! The host reports an error or reconnects, and no data is lost or mixed up.
 
-#[path = "hostile/damage.rs"]
-mod damage;
-#[path = "hostile/door.rs"]
-mod door;
-#[path = "hostile/path.rs"]
-mod path;
+#[path = "hostile/accept_loop.rs"]
+mod accept_loop;
+#[path = "hostile/corruption.rs"]
+mod corruption;
+#[path = "hostile/faulty_path.rs"]
+mod faulty_path;
 #[path = "../../crates/isolane-target/tests/common/patience.rs"]
 mod patience;

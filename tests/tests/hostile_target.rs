@@ -1,13 +1,12 @@
-//! Targets that attack: whatever they answer, the host says what was wrong, or goes on; it never panics,
-//! waits for ever, or touches memory that is not the command's.
+//! Host library against a hostile target over loopback.
 //!
-//! The host library runs against a target that lies, over loopback.
+//! The host reports an error or continues. It never panics, hangs, or writes outside of the buffer of a command.
 
-#[path = "hostile/door.rs"]
-mod door;
-#[path = "hostile/liar.rs"]
-mod liar;
-#[path = "hostile/lies.rs"]
-mod lies;
+#[path = "hostile/accept_loop.rs"]
+mod accept_loop;
+#[path = "hostile/bad_replies.rs"]
+mod bad_replies;
 #[path = "../../crates/isolane-target/tests/common/patience.rs"]
 mod patience;
+#[path = "hostile/rogue_target.rs"]
+mod rogue_target;

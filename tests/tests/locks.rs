@@ -1,50 +1,53 @@
-//! No lock for an I/O: the files on the way of one name none, and those of a target do not ask its control
-//! path, which has one.
+//! Lock-free I/O path: its source files contain no lock, and those of the target do not call its control path.
 //!
-//! It reads the sources as text. What is left, and is no lock in this sense: the arena that pages come from
-//! when they are used for the first time (`memory/src/arena.rs`, by way of `pool.rs` and `page.rs`), the bit
-//! for who changes an entry of a memory volume's table (`memory/src/table.rs`), what a table or pool leaves
-//! behind when it ends (`memory/src/guard.rs`, `meter.rs`), the fence of an association while changes of older
-//! ones are unfinished (`target/src/fence.rs`), the threads that do file operations
-//! where there is no io_uring (`reactor/src/workers.rs`), and the lead of a volume that threads share
-//! (`host/src/service/shared.rs`), which nobody waits for.
+//! Reads the sources as text. Outside of the listed files, an I/O can take a lock only here:
+//! * the page arena, for the first use of a page (`isolane-memory/src/arena.rs`)
+//! * the lock bit of a page-table entry, to modify a part of a page (`isolane-memory/src/entry.rs`)
+//! * the start and the end of a pool (`isolane-memory/src/pool_account.rs`)
+//! * the fence of an association with unfinished older writes (`isolane-target/src/fence.rs`)
+//! * worker threads for file operations without io_uring (`isolane-reactor/src/workers.rs`)
+//! * requests that a volume completes from another thread (`isolane-volume/src/request/pending.rs`)
+//! * the leader of a volume that threads share (`isolane-host/src/driver/service.rs`), which is never waited for
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files and folders that an I/O goes through, on either side.
-const WAY: &[&str] = &[
+/// Files and directories on the I/O path of host and target.
+const IO_PATH: &[&str] = &[
     "crates/isolane-wire/src",
-    "crates/isolane-proto/src/queue",
+    "crates/isolane-proto/src/connection",
     "crates/isolane-proto/src/target",
     "crates/isolane-proto/src/host",
     "crates/isolane-memory/src/buffer",
     "crates/isolane-memory/src/buffer.rs",
     "crates/isolane-memory/src/payload",
     "crates/isolane-memory/src/payload.rs",
-    "crates/isolane-memory/src/run.rs",
+    "crates/isolane-memory/src/page_run.rs",
+    "crates/isolane-memory/src/entry.rs",
     "crates/isolane-memory/src/table.rs",
     "crates/isolane-volume/src/memory.rs",
+    "crates/isolane-volume/src/request/task.rs",
+    "crates/isolane-volume/src/request.rs",
     "crates/isolane-volume/src/file",
     "crates/isolane-reactor/src/reactor",
-    "crates/isolane-reactor/src/ring",
+    "crates/isolane-reactor/src/uring",
     "crates/isolane-reactor/src/epoll.rs",
-    "crates/isolane-reactor/src/lanes.rs",
-    "crates/isolane-reactor/src/ledger.rs",
-    "crates/isolane-reactor/src/poller.rs",
+    "crates/isolane-reactor/src/socket_table.rs",
+    "crates/isolane-reactor/src/zerocopy_tracker.rs",
+    "crates/isolane-reactor/src/backend.rs",
     "crates/isolane-reactor/src/socket.rs",
     "crates/isolane-reactor/src/spin.rs",
     "crates/isolane-reactor/src/waker.rs",
     "crates/isolane-target/src/core",
     "crates/isolane-target/src/counters.rs",
     "crates/isolane-target/src/table.rs",
-    "crates/isolane-host/src/client",
+    "crates/isolane-host/src/direct",
     "crates/isolane-host/src/request.rs",
-    "crates/isolane-host/src/classes.rs",
+    "crates/isolane-host/src/lane_class.rs",
 ];
 
-/// Those of a target that also stay away from its control path.
-const WAY_OF_TARGET: &[&str] = &[
+/// Files of the target that must not call its control path.
+const TARGET_IO_PATH: &[&str] = &[
     "crates/isolane-target/src/core/io.rs",
     "crates/isolane-target/src/core/job.rs",
     "crates/isolane-target/src/core/lane.rs",
@@ -61,37 +64,36 @@ const LOCKS: &[&str] =
     &["Mutex", "RwLock", "Condvar", "Barrier", "parking_lot", "Once", "LazyLock", ".lock()", "park("];
 
 #[test]
-fn the_way_of_an_io_names_no_lock() {
+fn io_path_contains_no_lock() {
     let mut seen = 0;
-    for path in WAY.iter().flat_map(|place| sources(&root().join(place))) {
-        let found = code(&path).find(|(_, line)| LOCKS.iter().any(|word| names(line, word)));
+    for path in IO_PATH.iter().flat_map(|place| sources(&root().join(place))) {
+        let found = code(&path).find(|(_, line)| LOCKS.iter().any(|word| contains_word(line, word)));
         assert!(found.is_none(), "{}: {found:?}", path.display());
         seen += 1;
     }
     assert!(seen > 100, "only {seen} files: the list is out of date");
 }
 
-/// Every method of `Shared` that takes the lock of the control path is found by looking for the lock in its
-/// own file.
+/// Finds the methods of `Shared` that take the lock of the control path in its file.
 #[test]
-fn the_way_of_an_io_through_a_target_does_not_enter_its_control_path() {
+fn io_path_does_not_call_the_control_path() {
     let locking =
         locking_methods(&fs::read_to_string(root().join("crates/isolane-target/src/shared.rs")).unwrap());
     assert!(locking.contains(&"control".to_owned()) && locking.len() >= 5, "{locking:?}");
-    for path in WAY_OF_TARGET.iter().flat_map(|place| sources(&root().join(place))) {
+    for path in TARGET_IO_PATH.iter().flat_map(|place| sources(&root().join(place))) {
         let calls = |line: &str| locking.iter().any(|method| line.contains(&format!("shared.{method}(")));
         let found = code(&path).find(|(_, line)| calls(line));
         assert!(found.is_none(), "{}: {found:?}", path.display());
     }
 }
 
-/// The public methods in whose body the lock is taken.
+/// Public methods that take the lock.
 fn locking_methods(text: &str) -> Vec<String> {
     let mut method = None;
     let mut locking = Vec::new();
     for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("    pub(crate) fn ") {
-            method = rest.split(['(', '<']).next().map(str::to_owned);
+        if let Some(tail) = line.strip_prefix("    pub(crate) fn ") {
+            method = tail.split(['(', '<']).next().map(str::to_owned);
         }
         if line.contains(".lock()") {
             locking.extend(method.take());
@@ -109,19 +111,19 @@ fn code(path: &Path) -> impl Iterator<Item = (usize, String)> {
     (1..).zip(lines.into_iter().map(without_comment))
 }
 
-/// Whether a line has a word that is not a part of another.
-fn names(line: &str, word: &str) -> bool {
+/// Whether a line contains the complete word.
+fn contains_word(line: &str, word: &str) -> bool {
     let is_part =
         |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
     line.match_indices(word).any(|(at, _)| {
         let is_open = word.ends_with(|letter: char| !letter.is_alphanumeric());
-        let behind = line[at + word.len()..].chars().next();
+        let after = line[at + word.len()..].chars().next();
         let before = line[..at].chars().next_back();
-        !is_part(before.filter(|_| !word.starts_with('.'))) && (is_open || !is_part(behind))
+        !is_part(before.filter(|_| !word.starts_with('.'))) && (is_open || !is_part(after))
     })
 }
 
-/// The Rust files of a folder and below, without those of tests; or the file itself.
+/// Rust files of a directory without tests, or the file.
 fn sources(place: &Path) -> Vec<PathBuf> {
     if place.is_file() {
         return vec![place.to_path_buf()];
@@ -131,22 +133,22 @@ fn sources(place: &Path) -> Vec<PathBuf> {
         true => sources(&path),
         false => vec![path],
     });
-    below.filter(|path| is_no_test(path)).collect()
+    below.filter(|path| is_product(path)).collect()
 }
 
-fn is_no_test(path: &Path) -> bool {
+fn is_product(path: &Path) -> bool {
     let name = path.to_string_lossy();
     name.ends_with(".rs") && !name.ends_with("tests.rs") && !name.contains("/tests/")
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests live in the workspace").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests is in the workspace").to_path_buf()
 }
 
 #[test]
-fn the_reader_of_sources_sees_words_and_methods() {
-    assert!(names("use std::sync::Mutex;", "Mutex") && names("queue.lock().jobs", ".lock()"));
-    assert!(!names("FutexMutexes", "Mutex") && !names("OnceAgain", "Once"));
+fn finds_words_and_methods() {
+    assert!(contains_word("use std::sync::Mutex;", "Mutex") && contains_word("queue.lock().jobs", ".lock()"));
+    assert!(!contains_word("FutexMutexes", "Mutex") && !contains_word("OnceAgain", "Once"));
     let text =
         "    pub(crate) fn one(&self) {\n        self.control.lock()\n    }\n    pub(crate) fn two() {}\n";
     assert_eq!(locking_methods(text), ["one"]);

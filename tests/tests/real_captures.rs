@@ -1,7 +1,7 @@
-//! Records what our host and our target really say to each other, for other dissectors to judge.
+//! Captures of connections between host and target, for other dissectors.
 //!
-//! `real-*.pcap` hold one connection each, with every combination of digests. Like the golden captures they
-//! are only written here; the whole check runs `tshark` over them.
+//! Each `real-*.pcap` contains one connection; together they cover all combinations of digests. The tshark suite
+//! reads them.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
@@ -18,7 +18,7 @@ use isolane_volume::{open, spec};
 const NQN: &str = "nqn.2024-01.org.example:captured";
 
 #[test]
-fn real_connections_are_recorded_with_every_combination_of_digests() {
+fn records_connections_with_all_digests() {
     for (header_digest, data_digest) in [(false, false), (true, false), (false, true), (true, true)] {
         let name = format!("real-{}{}", u8::from(header_digest), u8::from(data_digest));
         let target = serve();
@@ -38,7 +38,7 @@ fn serve() -> Target {
     Target::start(config).unwrap()
 }
 
-/// Writes in the capsule and by R2T, reads small and large, and everything else a volume can be asked for.
+/// Runs writes in capsules and by R2T, small and large reads, and all other requests.
 fn use_volume(address: SocketAddr, options: Options) {
     let uri: Uri = format!("nvme+tcp://{address}/{NQN}").parse().unwrap();
     let volume = BlockingVolume::connect(&uri, options).unwrap();
@@ -76,9 +76,9 @@ fn record(name: &str, target: SocketAddr, count: usize) -> (SocketAddr, JoinHand
 type SharedCapture = Arc<Mutex<Capture<BufWriter<File>>>>;
 
 fn capture(name: &str) -> SharedCapture {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("captures");
-    fs::create_dir_all(&folder).unwrap();
-    let file = File::create(folder.join(format!("{name}.pcap"))).unwrap();
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("captures");
+    fs::create_dir_all(&dir).unwrap();
+    let file = File::create(dir.join(format!("{name}.pcap"))).unwrap();
     Arc::new(Mutex::new(Capture::new(BufWriter::new(file)).unwrap()))
 }
 
@@ -91,7 +91,7 @@ fn relay(host: TcpStream, target: TcpStream, capture: SharedCapture) -> [JoinHan
     ]
 }
 
-/// Recorded before it is passed on, so that no answer is recorded before its question.
+/// Records bytes before it forwards them, so that requests precede responses.
 fn copy(mut from: TcpStream, mut to: TcpStream, end: From, capture: &SharedCapture) {
     let mut bytes = [0; 8192];
     while let Ok(count @ 1..) = from.read(&mut bytes) {

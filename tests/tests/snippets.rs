@@ -1,5 +1,5 @@
-//! The snippets of the documents: Rust is compiled by the doctests of this crate, C by the system's compiler here;
-//! the lines for a shell are checked beside the program (`crates/isolane-cli/tests/snippets.rs`).
+//! Code blocks of the documents: doctests of this crate compile Rust, this test compiles C, and
+//! `crates/isolane-cli/tests/snippets.rs` checks shell commands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ fn root() -> PathBuf {
 }
 
 fn documents() -> Vec<PathBuf> {
-    let in_folder = |folder: &str| {
-        let entries = fs::read_dir(root().join(folder)).unwrap();
+    let in_dir = |dir: &str| {
+        let entries = fs::read_dir(root().join(dir)).unwrap();
         entries
             .map(|entry| entry.unwrap().path())
             .filter(|path| path.extension().is_some_and(|end| end == "md"))
     };
-    ["", "docs", "tests"].into_iter().flat_map(in_folder).collect()
+    ["", "docs", "tests"].into_iter().flat_map(in_dir).collect()
 }
 
-/// The fenced blocks of a document: what stands behind the fence, and the lines.
+/// Fenced blocks of a document: language and lines.
 fn blocks(text: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     for (at, part) in text.split("\n```").enumerate().filter(|(at, _)| at % 2 == 1) {
@@ -30,7 +30,7 @@ fn blocks(text: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_document_is_compiled_and_every_block_says_what_it_is() {
+fn every_document_is_compiled() {
     let compiled = fs::read_to_string(root().join("tests/src/lib.rs")).unwrap();
     let mut rust = 0;
     for path in documents() {
@@ -50,7 +50,7 @@ fn every_document_is_compiled_and_every_block_says_what_it_is() {
 }
 
 #[test]
-fn the_c_of_documents_and_of_the_header_compiles() {
+fn c_snippets_compile() {
     let header = fs::read_to_string(root().join("crates/isolane-capi/include/isolane.h")).unwrap();
     let mut snippets: Vec<String> = documents()
         .iter()
@@ -64,9 +64,9 @@ fn the_c_of_documents_and_of_the_header_compiles() {
         .collect();
     assert!(usage.len() > 5, "the header begins with a snippet");
     snippets.push(format!("void snippet(void)\n{{\n{}\n}}\n", usage.join("\n")));
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for snippet in snippets {
-        let source = folder.path().join("snippet.c");
+        let source = dir.path().join("snippet.c");
         fs::write(&source, format!("#include <isolane.h>\n#include <stdio.h>\n{snippet}")).unwrap();
         let mut compiler = Command::new("cc");
         compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);

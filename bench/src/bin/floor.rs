@@ -1,13 +1,13 @@
-//! `floor`: the rate and the round trip of bare TCP for the byte counts of NVMe/TCP.
+//! `floor`: rate and round trip of plain TCP with the byte counts of NVMe/TCP.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use isolane_bench::floor::{self, Options};
+use isolane_bench::floor::{Options, run};
 
-/// Measure bare loopback TCP with exactly the bytes that NVMe/TCP would carry
+/// Measure plain loopback TCP with exactly the bytes of NVMe/TCP
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -18,22 +18,6 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match floor::run(&arguments.options) {
-        Ok(report) if arguments.json => {
-            println!("{}", serde_json::to_string(&report).expect("plain numbers"));
-            ExitCode::SUCCESS
-        }
-        Ok(report) => {
-            let (iops, mean) = (report.iops, report.latency_us.mean);
-            println!("{iops:.0} IOPS, {:.1} MiB/s, mean round trip {mean:.2} µs", report.mib_per_s);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!(
-                "floor: cannot measure: {error}; it needs loopback TCP and the cores it is told to use"
-            );
-            ExitCode::FAILURE
-        }
-    }
+    let Arguments { options, json } = Arguments::parse();
+    isolane_bench::print(json, run(&options))
 }

@@ -1,101 +1,101 @@
-//! The asking side: every lane keeps `depth` operations under way at all times.
+//! The host side, which keeps `depth` operations in flight on each connection.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::batch::Gather;
-use super::connection::Connection;
+use super::iovec::Gather;
 use super::memory::{Block, blocks};
-use super::units::Units;
-use super::work::{COMMAND_BYTES, H2C_DATA_PDU, HEADER_BYTES, R2T_PDU, Work, encode_command, header};
-use crate::turns::turn_for;
+use super::units::{Headers, Units};
+use super::work::{H2C_DATA_PDU, R2T_PDU, Work, encode_command, header};
+use crate::round_robin::run_round_robin;
+use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
 
-/// What the measured time brought.
+/// The result of the measured time.
 pub struct Outcome {
-    /// Operations completed, by connection.
+    /// Completed operations by connection.
     pub operations: Vec<u64>,
-    /// Time they took.
+    /// Their duration.
     pub elapsed: Duration,
-    /// Round trips in nanoseconds, taken at depth 1 only: a clock read an operation would lower the floor.
+    /// Round trips in nanoseconds at depth 1; at other depths clock reads per operation would lower the floor.
     pub round_trips_ns: Histogram<u64>,
 }
 
 /// Drives all connections for `warm_up`, then for `measured`.
 pub fn drive(
-    connections: Vec<Connection>,
+    sockets: Vec<Socket>,
     work: Work,
     depth: usize,
     warm_up: Duration,
     measured: Duration,
 ) -> io::Result<Outcome> {
-    let mut lanes = Vec::new();
-    for (seed, connection) in (1..).zip(connections) {
-        lanes.push(Lane::start(connection, work, depth, seed)?);
+    let mut conns = Vec::new();
+    for (seed, socket) in (1..).zip(sockets) {
+        conns.push(Conn::start(socket, work, depth, seed)?);
     }
-    answered_once(&mut lanes)?;
-    turn_for(&mut lanes, warm_up, Lane::turn)?;
-    lanes.iter_mut().for_each(|lane| lane.clock.round_trips_ns.reset());
-    let begun = Instant::now();
-    let operations = turn_for(&mut lanes, measured, Lane::turn)?;
-    let elapsed = begun.elapsed();
+    complete_one_each(&mut conns)?;
+    run_round_robin(&mut conns, warm_up, Conn::turn)?;
+    conns.iter_mut().for_each(|conn| conn.clock.round_trips_ns.reset());
+    let start = Instant::now();
+    let operations = run_round_robin(&mut conns, measured, Conn::turn)?;
+    let elapsed = start.elapsed();
     let mut round_trips_ns = histogram();
-    lanes.iter().for_each(|lane| round_trips_ns.add(&lane.clock.round_trips_ns).expect("same bounds"));
+    conns.iter().for_each(|conn| round_trips_ns.add(&conn.clock.round_trips_ns).expect("same bounds"));
     Ok(Outcome { operations, elapsed, round_trips_ns })
 }
 
-/// The target prepares its blocks before it serves: time starts when every lane has had an answer. All lanes take
-/// turns, because the target serves the next one only when the host has taken what is sent on this one.
-fn answered_once(lanes: &mut [Lane]) -> io::Result<()> {
-    let mut is_answered = vec![false; lanes.len()];
-    while is_answered.contains(&false) {
-        for (lane, is_answered) in lanes.iter_mut().zip(&mut is_answered) {
-            *is_answered |= lane.turn()? > 0;
+/// Waits until each connection has completed an operation, because the target prepares its blocks before it serves.
+/// All take turns: the target serves the next connection only when the host has received the data of this one.
+fn complete_one_each(conns: &mut [Conn]) -> io::Result<()> {
+    let mut completed = vec![false; conns.len()];
+    while completed.contains(&false) {
+        for (conn, completed) in conns.iter_mut().zip(&mut completed) {
+            *completed |= conn.turn()? > 0;
         }
     }
     Ok(())
 }
 
-struct Lane {
-    connection: Connection,
-    asker: Asker,
+struct Conn {
+    socket: Socket,
+    workload: Workload,
     clock: Clock,
 }
 
-impl Lane {
-    fn start(mut connection: Connection, work: Work, depth: usize, seed: u64) -> io::Result<Lane> {
-        let mut asker = Asker::new(work, depth, seed)?;
-        asker.start(&mut connection, depth)?;
-        Ok(Lane { connection, asker, clock: Clock::new(depth) })
+impl Conn {
+    fn start(mut socket: Socket, work: Work, depth: usize, seed: u64) -> io::Result<Conn> {
+        let mut workload = Workload::new(work, depth, seed)?;
+        workload.start(&mut socket, depth)?;
+        Ok(Conn { socket, workload, clock: Clock::new(depth) })
     }
 
-    /// Receives once, asks for as much as was answered, returns the number of operations completed.
+    /// Receives once, submits an operation for each that completed, and returns their number.
     fn turn(&mut self) -> io::Result<u64> {
-        let completed = match &mut self.asker {
-            Asker::Read(asker) => asker.turn(&mut self.connection),
-            Asker::Capsule(asker) => asker.turn(&mut self.connection),
-            Asker::Granted(asker) => asker.turn(&mut self.connection),
+        let completed = match &mut self.workload {
+            Workload::Read(read) => read.turn(&mut self.socket),
+            Workload::Capsule(write) => write.turn(&mut self.socket),
+            Workload::R2tWrite(write) => write.turn(&mut self.socket),
         }?;
         self.clock.on_completed(completed);
         Ok(completed as u64)
     }
 }
 
-/// Round trips of a lane of depth 1.
+/// Round trips of a connection of depth 1.
 struct Clock {
-    is_running: bool,
+    running: bool,
     sent_at: Instant,
     round_trips_ns: Histogram<u64>,
 }
 
 impl Clock {
     fn new(depth: usize) -> Clock {
-        Clock { is_running: depth == 1, sent_at: Instant::now(), round_trips_ns: histogram() }
+        Clock { running: depth == 1, sent_at: Instant::now(), round_trips_ns: histogram() }
     }
 
     fn on_completed(&mut self, completed: usize) {
-        if self.is_running && completed > 0 {
+        if self.running && completed > 0 {
             let now = Instant::now();
             self.round_trips_ns.saturating_record(now.duration_since(self.sent_at).as_nanos() as u64);
             self.sent_at = now;
@@ -107,41 +107,39 @@ pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(10_000_000_000, 3).expect("valid bounds")
 }
 
-enum Asker {
-    Read(ReadAsker),
-    Capsule(CapsuleAsker),
-    Granted(GrantedAsker),
+enum Workload {
+    Read(ReadClient),
+    Capsule(CapsuleClient),
+    R2tWrite(R2tWriteClient),
 }
 
-impl Asker {
-    fn new(work: Work, depth: usize, seed: u64) -> io::Result<Asker> {
+impl Workload {
+    fn new(work: Work, depth: usize, seed: u64) -> io::Result<Workload> {
         let commands = Commands::new(work, depth, seed);
         let ring = blocks(depth, work.block_bytes())?;
-        let replies = Replies::new(2 * depth);
+        let (replies, gather) = (Headers::new(HEADER_BYTES, 2 * depth), Gather::default());
         Ok(match work {
             Work::Read4k | Work::Read128k => {
-                Asker::Read(ReadAsker { commands, units: Units::new(HEADER_BYTES, depth), ring })
+                Workload::Read(ReadClient { commands, units: Units::new(HEADER_BYTES, depth), ring })
             }
-            Work::Write4k => {
-                Asker::Capsule(CapsuleAsker { commands, replies, ring, gather: Gather::default() })
-            }
+            Work::Write4k => Workload::Capsule(CapsuleClient { commands, replies, ring, gather }),
             Work::Write128k => {
-                Asker::Granted(GrantedAsker { commands, replies, ring, front: 0, gather: Gather::default() })
+                Workload::R2tWrite(R2tWriteClient { commands, replies, ring, front: 0, gather })
             }
         })
     }
 
-    fn start(&mut self, connection: &mut Connection, depth: usize) -> io::Result<()> {
+    fn start(&mut self, socket: &mut Socket, depth: usize) -> io::Result<()> {
         match self {
-            Asker::Read(asker) => connection.send_commands(asker.commands.fresh(depth)),
-            Asker::Capsule(asker) => asker.ask(connection, depth),
-            Asker::Granted(asker) => connection.send_commands(asker.commands.fresh(depth)),
+            Workload::Read(read) => socket.send_commands(read.commands.next(depth)),
+            Workload::Capsule(write) => write.submit(socket, depth),
+            Workload::R2tWrite(write) => socket.send_commands(write.commands.next(depth)),
         }
     }
 }
 
-/// Commands that lie one behind the other and name random blocks. Each connection has its own sequence: what
-/// one has just read would be in the cache for the others.
+/// Adjacent commands for random blocks. Each connection has its own sequence, because blocks that one has just read
+/// would be in the cache for the others.
 struct Commands {
     bytes: Vec<u8>,
     blocks: usize,
@@ -154,7 +152,7 @@ impl Commands {
         Commands { bytes, blocks: work.blocks(), random: fastrand::Rng::with_seed(seed) }
     }
 
-    fn fresh(&mut self, count: usize) -> &[u8] {
+    fn next(&mut self, count: usize) -> &[u8] {
         let bytes = &mut self.bytes[..count * COMMAND_BYTES];
         for command in bytes.chunks_exact_mut(COMMAND_BYTES) {
             encode_command(command, self.random.usize(..self.blocks));
@@ -163,113 +161,88 @@ impl Commands {
     }
 }
 
-/// Replies that are only a header.
-struct Replies {
-    bytes: Vec<u8>,
-    filled: usize,
-}
-
-impl Replies {
-    fn new(count: usize) -> Replies {
-        Replies { bytes: vec![0; count * HEADER_BYTES], filled: 0 }
-    }
-
-    /// One `readv`; returns the bytes of whole replies.
-    fn receive(&mut self, connection: &mut Connection) -> io::Result<usize> {
-        self.filled += connection.receive(&mut [IoSliceMut::new(&mut self.bytes[self.filled..])])?;
-        Ok(self.filled / HEADER_BYTES * HEADER_BYTES)
-    }
-
-    fn advance(&mut self, whole: usize) {
-        self.bytes.copy_within(whole..self.filled, 0);
-        self.filled -= whole;
-    }
-}
-
-struct ReadAsker {
+struct ReadClient {
     commands: Commands,
     units: Units,
     ring: Vec<Block>,
 }
 
-impl ReadAsker {
-    fn turn(&mut self, connection: &mut Connection) -> io::Result<usize> {
-        let completed = self.units.receive(connection, &mut self.ring)?;
+impl ReadClient {
+    fn turn(&mut self, socket: &mut Socket) -> io::Result<usize> {
+        let completed = self.units.receive(socket, &mut self.ring)?;
         if completed > 0 {
             self.units.advance(completed, self.ring[0].len());
-            connection.send_commands(self.commands.fresh(completed))?;
+            socket.send_commands(self.commands.next(completed))?;
         }
         Ok(completed)
     }
 }
 
-struct CapsuleAsker {
+struct CapsuleClient {
     commands: Commands,
-    replies: Replies,
+    replies: Headers,
     ring: Vec<Block>,
     gather: Gather,
 }
 
-impl CapsuleAsker {
-    fn turn(&mut self, connection: &mut Connection) -> io::Result<usize> {
-        let whole = self.replies.receive(connection)?;
-        let completed = whole / HEADER_BYTES;
+impl CapsuleClient {
+    fn turn(&mut self, socket: &mut Socket) -> io::Result<usize> {
+        let completed = self.replies.receive(socket)?;
         if completed > 0 {
-            self.replies.advance(whole);
-            self.ask(connection, completed)?;
+            self.replies.advance(completed);
+            self.submit(socket, completed)?;
         }
         Ok(completed)
     }
 
-    fn ask(&mut self, connection: &mut Connection, count: usize) -> io::Result<()> {
+    fn submit(&mut self, socket: &mut Socket, count: usize) -> io::Result<()> {
         let mut batch = self.gather.take();
-        for (command, block) in self.commands.fresh(count).chunks_exact(COMMAND_BYTES).zip(&self.ring) {
+        for (command, block) in self.commands.next(count).chunks_exact(COMMAND_BYTES).zip(&self.ring) {
             batch.push(IoSlice::new(command));
             batch.push(IoSlice::new(block));
         }
-        let sent = connection.send_blocks(&mut batch);
+        let sent = socket.send_blocks(&mut batch);
         self.gather.put(batch);
         sent
     }
 }
 
-struct GrantedAsker {
+struct R2tWriteClient {
     commands: Commands,
-    replies: Replies,
+    replies: Headers,
     ring: Vec<Block>,
     front: usize,
     gather: Gather,
 }
 
-impl GrantedAsker {
-    fn turn(&mut self, connection: &mut Connection) -> io::Result<usize> {
-        let whole = self.replies.receive(connection)?;
-        let replies = self.replies.bytes[..whole].chunks_exact(HEADER_BYTES);
-        let granted = replies.filter(|reply| reply[0] == R2T_PDU).count();
-        let completed = whole / HEADER_BYTES - granted;
-        if whole > 0 {
-            self.replies.advance(whole);
-            self.answer(connection, granted, completed)?;
+impl R2tWriteClient {
+    fn turn(&mut self, socket: &mut Socket) -> io::Result<usize> {
+        let replies = self.replies.receive(socket)?;
+        let r2ts = self.replies.first(replies).filter(|reply| reply[0] == R2T_PDU).count();
+        let completed = replies - r2ts;
+        if replies > 0 {
+            self.replies.advance(replies);
+            self.submit(socket, r2ts, completed)?;
         }
         Ok(completed)
     }
 
-    /// New commands first: their grants travel while the data does.
-    fn answer(&mut self, connection: &mut Connection, granted: usize, completed: usize) -> io::Result<()> {
-        let commands = self.commands.fresh(completed);
+    /// Sends new commands first, so that their R2Ts travel with the data.
+    fn submit(&mut self, socket: &mut Socket, r2ts: usize, completed: usize) -> io::Result<()> {
+        let commands = self.commands.next(completed);
         let mut batch = self.gather.take();
-        if connection.is_single() {
-            connection.send_commands(commands)?;
+        if socket.unbatched {
+            socket.send_commands(commands)?;
         } else if completed > 0 {
             batch.push(IoSlice::new(commands));
         }
-        for place in self.front..self.front + granted {
+        for position in self.front..self.front + r2ts {
             batch.push(IoSlice::new(&DATA_HEADER));
-            batch.push(IoSlice::new(&*self.ring[place % self.ring.len()]));
+            batch.push(IoSlice::new(&*self.ring[position % self.ring.len()]));
         }
-        let sent = connection.send_blocks(&mut batch);
+        let sent = socket.send_blocks(&mut batch);
         self.gather.put(batch);
-        self.front = (self.front + granted) % self.ring.len();
+        self.front = (self.front + r2ts) % self.ring.len();
         sent
     }
 }

@@ -1,121 +1,107 @@
-//! The serving side: one `Lane` a connection, one kind of lane for each shape of traffic.
+//! The target side, with one kind of connection for each kind of traffic.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 
-use super::batch::Gather;
-use super::connection::Connection;
-use super::granted::GrantedLane;
+use super::iovec::Gather;
 use super::memory::{Block, blocks, touch};
-use super::units::Units;
-use super::work::{C2H_DATA_PDU, COMMAND_BYTES, HEADER_BYTES, RESPONSE_PDU, Work, decode_block, header};
+use super::r2t_write::R2tWriteConn;
+use super::units::{Headers, Units};
+use super::work::{C2H_DATA_PDU, RESPONSE_PDU, Work, decode_block, header};
+use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
 
-/// Serves all connections until the host has closed every one.
-pub fn serve(connections: Vec<Connection>, work: Work, depth: usize, served: &mut [Block]) -> io::Result<()> {
-    let lane = |connection| Lane::new(connection, work, depth);
-    let mut lanes = connections.into_iter().map(lane).collect::<io::Result<Vec<Lane>>>()?;
-    while !lanes.is_empty() {
-        lanes.retain_mut(|lane| lane.turn(served).is_ok());
+/// Serves all connections until the host has closed each of them.
+pub fn serve(sockets: Vec<Socket>, work: Work, depth: usize, served: &mut [Block]) -> io::Result<()> {
+    let conn = |socket| Conn::new(socket, work, depth);
+    let mut conns = sockets.into_iter().map(conn).collect::<io::Result<Vec<Conn>>>()?;
+    while !conns.is_empty() {
+        conns.retain_mut(|conn| conn.turn(served).is_ok());
     }
     Ok(())
 }
 
-enum Lane {
-    Read(ReadLane),
-    Capsule(CapsuleLane),
-    Granted(GrantedLane),
+enum Conn {
+    Read(ReadConn),
+    Capsule(CapsuleConn),
+    R2tWrite(R2tWriteConn),
 }
 
-impl Lane {
-    fn new(connection: Connection, work: Work, depth: usize) -> io::Result<Lane> {
+impl Conn {
+    fn new(socket: Socket, work: Work, depth: usize) -> io::Result<Conn> {
         Ok(match work {
-            Work::Read4k | Work::Read128k => Lane::Read(ReadLane::new(connection, depth)),
-            Work::Write4k => Lane::Capsule(CapsuleLane::new(connection, work, depth)?),
-            Work::Write128k => Lane::Granted(GrantedLane::new(connection, work, depth)?),
+            Work::Read4k | Work::Read128k => {
+                let commands = Headers::new(COMMAND_BYTES, depth);
+                Conn::Read(ReadConn { socket, commands, gather: Gather::default() })
+            }
+            Work::Write4k => Conn::Capsule(CapsuleConn {
+                socket,
+                units: Units::new(COMMAND_BYTES, depth),
+                spare: blocks(depth, work.block_bytes())?,
+                responses: header(RESPONSE_PDU).repeat(depth),
+            }),
+            Work::Write128k => Conn::R2tWrite(R2tWriteConn::new(socket, work, depth)?),
         })
     }
 
     fn turn(&mut self, served: &mut [Block]) -> io::Result<()> {
         match self {
-            Lane::Read(lane) => lane.turn(served),
-            Lane::Capsule(lane) => lane.turn(served),
-            Lane::Granted(lane) => lane.turn(served),
+            Conn::Read(conn) => conn.turn(served),
+            Conn::Capsule(conn) => conn.turn(served),
+            Conn::R2tWrite(conn) => conn.turn(served),
         }
     }
 }
 
-/// Commands in, header and block out for each.
-struct ReadLane {
-    connection: Connection,
-    commands: Vec<u8>,
-    filled: usize,
+/// Receives commands, and sends a header and a block for each.
+struct ReadConn {
+    socket: Socket,
+    commands: Headers,
     gather: Gather,
 }
 
-impl ReadLane {
-    fn new(connection: Connection, depth: usize) -> ReadLane {
-        ReadLane {
-            connection,
-            commands: vec![0; depth * COMMAND_BYTES],
-            filled: 0,
-            gather: Gather::default(),
-        }
-    }
-
+impl ReadConn {
     fn turn(&mut self, served: &[Block]) -> io::Result<()> {
-        let place = IoSliceMut::new(&mut self.commands[self.filled..]);
-        self.filled += self.connection.receive(&mut [place])?;
-        let whole = self.filled / COMMAND_BYTES * COMMAND_BYTES;
-        if whole == 0 {
+        let count = self.commands.receive(&mut self.socket)?;
+        if count == 0 {
             return Ok(());
         }
         let mut batch = self.gather.take();
-        for command in self.commands[..whole].chunks_exact(COMMAND_BYTES) {
+        for command in self.commands.first(count) {
             let block = &*served[decode_block(command)];
             touch(block);
             batch.push(IoSlice::new(&DATA_HEADER));
             batch.push(IoSlice::new(block));
         }
-        let sent = self.connection.send(&mut batch);
+        let sent = self.socket.send(&mut batch);
         self.gather.put(batch);
-        self.commands.copy_within(whole..self.filled, 0);
-        self.filled -= whole;
+        self.commands.advance(count);
         sent
     }
 }
 
 const DATA_HEADER: [u8; HEADER_BYTES] = header(C2H_DATA_PDU);
 
-/// Command and block in one capsule, a response out. A block is received into a fresh page and published by
-/// swapping it with the page that was served.
-struct CapsuleLane {
-    connection: Connection,
+/// Receives command and block in one capsule, and sends a response. A block is received into a spare page and
+/// published by a swap with the served page.
+struct CapsuleConn {
+    socket: Socket,
     units: Units,
-    fresh: Vec<Block>,
+    spare: Vec<Block>,
     responses: Vec<u8>,
 }
 
-impl CapsuleLane {
-    fn new(connection: Connection, work: Work, depth: usize) -> io::Result<CapsuleLane> {
-        Ok(CapsuleLane {
-            connection,
-            units: Units::new(COMMAND_BYTES, depth),
-            fresh: blocks(depth, work.block_bytes())?,
-            responses: header(RESPONSE_PDU).repeat(depth),
-        })
-    }
-
+impl CapsuleConn {
     fn turn(&mut self, served: &mut [Block]) -> io::Result<()> {
-        let whole = self.units.receive(&mut self.connection, &mut self.fresh)?;
-        if whole == 0 {
+        let count = self.units.receive(&mut self.socket, &mut self.spare)?;
+        if count == 0 {
             return Ok(());
         }
-        for index in 0..whole {
+        for index in 0..count {
             let block = decode_block(self.units.header(index));
-            let fresh = &mut self.fresh[self.units.place(index)];
-            std::mem::swap(&mut served[block], fresh);
-            touch(fresh);
+            let spare = &mut self.spare[self.units.position(index)];
+            std::mem::swap(&mut served[block], spare);
+            touch(spare);
         }
-        self.units.advance(whole, self.fresh[0].len());
-        self.connection.send(&mut [IoSlice::new(&self.responses[..whole * HEADER_BYTES])])
+        self.units.advance(count, self.spare[0].len());
+        self.socket.send(&mut [IoSlice::new(&self.responses[..count * HEADER_BYTES])])
     }
 }

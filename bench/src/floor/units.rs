@@ -1,74 +1,99 @@
-//! Receiving a run of equal units, each a header and a block, straight into the blocks.
-//!
-//! The blocks are a ring: units fill them in order from `front`. The caller decides what a whole unit
-//! means and then calls [`Units::advance`].
+//! Receive of consecutive equal units: headers, or headers with a block that is received in place.
 
 use std::io::{self, IoSliceMut};
 
-use super::batch::Scatter;
-use super::connection::{Connection, IOVECS_MAX};
+use super::iovec::Scatter;
 use super::memory::Block;
+use crate::socket::{COMMAND_BYTES, MAX_IOVECS, Socket};
 
-/// Headers of at most one CapsuleCmd.
-type Header = [u8; 72];
+/// Consecutive headers of one size.
+pub struct Headers {
+    size: usize,
+    bytes: Vec<u8>,
+    filled: usize,
+}
 
-/// The receiving end of a run of units.
+impl Headers {
+    /// Returns space for `count` headers of `size` bytes.
+    pub fn new(size: usize, count: usize) -> Headers {
+        Headers { size, bytes: vec![0; size * count], filled: 0 }
+    }
+
+    /// Calls `readv` once. Returns the number of complete headers.
+    pub fn receive(&mut self, socket: &mut Socket) -> io::Result<usize> {
+        self.filled += socket.receive(&mut [IoSliceMut::new(&mut self.bytes[self.filled..])])?;
+        Ok(self.filled / self.size)
+    }
+
+    /// Returns the first `count` headers.
+    pub fn first(&self, count: usize) -> impl Iterator<Item = &[u8]> {
+        self.bytes[..count * self.size].chunks_exact(self.size)
+    }
+
+    /// Removes the first `count` headers.
+    pub fn advance(&mut self, count: usize) {
+        self.bytes.copy_within(count * self.size..self.filled, 0);
+        self.filled -= count * self.size;
+    }
+}
+
+/// Consecutive units of a header and a block. The blocks are a ring that is filled in order from `front`.
 pub struct Units {
     header_bytes: usize,
-    headers: Vec<Header>,
+    headers: Vec<[u8; COMMAND_BYTES]>,
     front: usize,
     filled: usize,
-    guess: usize,
+    predicted: usize,
     scatter: Scatter,
 }
 
 impl Units {
-    /// Units with headers of `header_bytes`, at most `depth` of them under way.
+    /// Returns space for `depth` units with headers of `header_bytes`.
     pub fn new(header_bytes: usize, depth: usize) -> Units {
-        let headers = vec![[0; 72]; depth];
-        Units { header_bytes, headers, front: 0, filled: 0, guess: 1, scatter: Scatter::default() }
+        let headers = vec![[0; COMMAND_BYTES]; depth];
+        Units { header_bytes, headers, front: 0, filled: 0, predicted: 1, scatter: Scatter::default() }
     }
 
-    /// One `readv`; returns how many units are whole now. `ring` must have as many blocks as `depth`.
-    pub fn receive(&mut self, connection: &mut Connection, ring: &mut [Block]) -> io::Result<usize> {
+    /// Calls `readv` once. Returns the number of complete units. `ring` must have `depth` blocks.
+    pub fn receive(&mut self, socket: &mut Socket, ring: &mut [Block]) -> io::Result<usize> {
         let unit_bytes = self.header_bytes + ring[0].len();
-        let mut places = self.scatter.take();
+        let mut buffers = self.scatter.take();
         let (wrapped, first) = ring.split_at_mut(self.front);
         let blocks = first.iter_mut().chain(wrapped);
         let mut skip = self.filled;
-        for (header, block) in self.headers.iter_mut().zip(blocks).take(self.guess.min(IOVECS_MAX / 2)) {
+        for (header, block) in self.headers.iter_mut().zip(blocks).take(self.predicted.min(MAX_IOVECS / 2)) {
             let header = &mut header[skip.min(self.header_bytes)..self.header_bytes];
             skip = skip.saturating_sub(self.header_bytes);
             if !header.is_empty() {
-                places.push(IoSliceMut::new(header));
+                buffers.push(IoSliceMut::new(header));
             }
-            places.push(IoSliceMut::new(&mut block[skip..]));
+            buffers.push(IoSliceMut::new(&mut block[skip..]));
             skip = 0;
         }
-        let received = connection.receive(&mut places);
-        self.scatter.put(places);
+        let received = socket.receive(&mut buffers);
+        self.scatter.put(buffers);
         self.filled += received?;
         Ok(self.filled / unit_bytes)
     }
 
-    /// The header of the unit `index` of those that are whole.
+    /// Returns the header of complete unit `index`.
     pub fn header(&self, index: usize) -> &[u8] {
         &self.headers[index][..self.header_bytes]
     }
 
-    /// The place in the ring of the unit `index` of those that are whole.
-    pub fn place(&self, index: usize) -> usize {
+    /// Returns the ring position of complete unit `index`.
+    pub fn position(&self, index: usize) -> usize {
         (self.front + index) % self.headers.len()
     }
 
-    /// Leaves `units` whole units behind. The next plan is as long as this one was, and a little longer.
+    /// Removes complete units. The next receive covers twice as many and one more.
     pub fn advance(&mut self, units: usize, block_bytes: usize) {
         if units == 0 {
             return;
         }
-        self.guess = (2 * units + 1).min(self.headers.len());
+        self.predicted = (2 * units + 1).min(self.headers.len());
         self.filled -= units * (self.header_bytes + block_bytes);
-        self.front = self.place(units);
+        self.front = self.position(units);
         if self.filled > 0 {
             self.headers.swap(0, units);
         }

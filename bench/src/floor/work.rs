@@ -1,28 +1,22 @@
-//! The four shapes of traffic and the bytes each header has.
+//! The four kinds of traffic and the bytes of their headers.
 
-use serde::Serialize;
+use crate::socket::HEADER_BYTES;
 
-/// CapsuleCmd: the 8-byte common header and the 64-byte submission entry.
-pub const COMMAND_BYTES: usize = 72;
-/// C2HData, H2CData, R2T headers and CapsuleResp all have 24 bytes.
-pub const HEADER_BYTES: usize = 24;
-
-/// What one operation carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+/// Payload and direction of one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Work {
-    /// 72 bytes out, 24 + 4,096 back.
+    /// Sends 72 bytes, receives 24 + 4,096
     Read4k,
-    /// 72 + 4,096 bytes out in one capsule, 24 back.
+    /// Sends 72 + 4,096 bytes in one capsule, receives 24
     Write4k,
-    /// 72 bytes out, 24 + 131,072 back.
+    /// Sends 72 bytes, receives 24 + 131,072
     Read128k,
-    /// 72 bytes out, 24 back (R2T), 24 + 131,072 out, 24 back.
+    /// Sends 72 bytes, receives 24 (R2T), sends 24 + 131,072, receives 24
     Write128k,
 }
 
 impl Work {
-    /// Payload of one operation.
+    /// Returns the payload of one operation.
     pub fn block_bytes(self) -> usize {
         match self {
             Work::Read4k | Work::Write4k => 4 << 10,
@@ -30,26 +24,26 @@ impl Work {
         }
     }
 
-    /// How many blocks the working set holds.
+    /// Returns the number of blocks in the working set.
     pub fn blocks(self) -> usize {
         super::WORKING_SET_BYTES / self.block_bytes()
     }
 }
 
-/// A command as the floor needs it: its kind in byte 0, the block's index where an NVMe read has its SLBA.
+/// Encodes the fields that the floor needs: type in byte 0, and block index where an NVMe read has its SLBA.
 pub fn encode_command(command: &mut [u8], block: usize) {
     command[0] = COMMAND_PDU;
     command[48..56].copy_from_slice(&(block as u64).to_le_bytes());
 }
 
-/// A header that is nothing but its PDU type.
+/// Returns a header with only a PDU type.
 pub const fn header(kind: u8) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0] = kind;
     header
 }
 
-/// The block that a command names.
+/// Returns the block index of a command.
 pub fn decode_block(command: &[u8]) -> usize {
     u64::from_le_bytes(command[48..56].try_into().expect("eight bytes")) as usize
 }

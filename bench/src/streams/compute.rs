@@ -1,4 +1,4 @@
-//! A thread that computes, beside a stream or alone.
+//! A computing thread, alongside a stream or alone.
 
 use std::io;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::core::pin;
+use crate::cpu::pin;
 
-/// A thread that counts its rounds until it is dropped.
-pub struct Computing {
+/// A thread that counts its rounds until the drop.
+pub struct ComputeThread {
     rounds: Arc<AtomicU64>,
-    is_over: Arc<AtomicBool>,
+    stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Computing {
-    /// Starts it on a core.
-    pub fn start(core: usize) -> io::Result<Computing> {
-        let (rounds, is_over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (counted, ends) = (Arc::clone(&rounds), Arc::clone(&is_over));
-        let life = move || {
-            // Where it may not run there, it is slower, and the figure shows it.
+impl ComputeThread {
+    /// Starts the thread on a core.
+    pub fn start(core: usize) -> io::Result<ComputeThread> {
+        let (rounds, stopped) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (counted, ends) = (Arc::clone(&rounds), Arc::clone(&stopped));
+        let compute = move || {
+            // If it cannot run there, it is slower, and the figure shows that.
             let _ = pin(core);
             let mut value = 1u64;
             while !ends.load(Ordering::Relaxed) {
@@ -31,28 +31,28 @@ impl Computing {
                 counted.fetch_add(1, Ordering::Relaxed);
             }
         };
-        let thread = Some(thread::Builder::new().name("computing".to_owned()).spawn(life)?);
-        Ok(Computing { rounds, is_over, thread })
+        let thread = Some(thread::Builder::new().name("compute".to_owned()).spawn(compute)?);
+        Ok(ComputeThread { rounds, stopped, thread })
     }
 
-    /// Rounds so far.
+    /// Returns the number of rounds so far.
     pub fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }
 
-    /// Rounds a second of a thread that computes alone for so long.
+    /// Returns the rounds per second of a thread that computes alone for `time`.
     pub fn alone(core: usize, time: Duration) -> io::Result<f64> {
-        let computing = Computing::start(core)?;
+        let compute = ComputeThread::start(core)?;
         thread::sleep(time / 10);
-        let (begun, rounds) = (Instant::now(), computing.rounds());
+        let (start, rounds) = (Instant::now(), compute.rounds());
         thread::sleep(time);
-        Ok((computing.rounds() - rounds) as f64 / begun.elapsed().as_secs_f64())
+        Ok((compute.rounds() - rounds) as f64 / start.elapsed().as_secs_f64())
     }
 }
 
-impl Drop for Computing {
+impl Drop for ComputeThread {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Relaxed);
         self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
     }
 }

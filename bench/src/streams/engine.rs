@@ -1,53 +1,88 @@
-//! An engine for one measurement, and what processor time it takes.
+//! An engine for one measurement, and its processor time.
 
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use isolane_attach::{self as attach, Session};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::options::Options;
-use crate::measure::{Program, Running};
-use crate::processor;
+use crate::cpu;
 
-/// A running engine, ended when it is dropped.
+/// A running engine, ended on drop.
 pub struct Engine {
-    supervisor: Running,
-    session: Session,
-    /// Holds the engine's socket, and what its program says.
-    _folder: TempDir,
+    /// A session, once the engine listens.
+    pub session: Session,
+    supervisor: Supervisor,
+}
+
+/// The engine's supervisor, whose end ends the engine. `setpriv` has the kernel kill it with this program.
+struct Supervisor {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    /// Holds the socket and the log.
+    directory: TempDir,
 }
 
 impl Engine {
-    /// Starts one and attaches to it.
+    /// Starts an engine and attaches to it.
     pub fn start(options: &Options) -> io::Result<Engine> {
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("engine.sock");
-        let program = Program::new(&options.isolane, None, folder.path());
-        let program = program.args("--log-level warn engine --mode").arg(&options.engine_mode);
-        let program = program.arg("--cores").arg(options.engine_core.to_string());
-        let program = if options.engine_lock { program.arg("--needless-lock") } else { program };
-        let mut supervisor = program.arg("--socket").arg(&path).start()?;
-        supervisor.wait_for(START_LIMIT, |said| said.contains("listening on ").then_some(()))?;
-        // One that the session starts by itself would not be the one that is measured.
-        let session = Session::open(&attach::Options { path, starts: false, ..attach::Options::default() });
-        Ok(Engine { supervisor, session: session.map_err(io::Error::other)?, _folder: folder })
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("engine.sock");
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&options.isolane);
+        command.args(["--log-level", "warn", "engine", "--mode", &options.engine_mode, "--cores"]);
+        command.arg(options.engine_core.to_string()).arg("--socket").arg(&path);
+        if options.engine_lock {
+            command.arg("--needless-lock");
+        }
+        let log = File::create(directory.path().join("log"))?;
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()?;
+        let output = BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);
+        let mut supervisor = Supervisor { child, output, directory };
+        supervisor.wait_until_listening(options)?;
+        // A session must not start another engine, which would not be measured.
+        let session = Session::open(&attach::SessionOptions {
+            path,
+            spawn_engine: false,
+            ..attach::SessionOptions::default()
+        });
+        Ok(Engine { session: session.map_err(io::Error::other)?, supervisor })
     }
 
-    /// The session with it.
-    pub fn session(&self) -> &Session {
-        &self.session
-    }
-
-    /// What the supervisor and the engine have taken.
+    /// Returns the processor time of supervisor and engine.
     pub fn processor_time(&self) -> io::Result<Duration> {
-        let supervisor = self.supervisor.id();
-        let children = processor::children(supervisor)?.into_iter();
-        children.chain([supervisor]).map(processor::of_process).sum()
+        let supervisor = self.supervisor.child.id();
+        let children = cpu::children(supervisor)?.into_iter();
+        children.chain([supervisor]).map(cpu::process_time).sum()
     }
 }
 
-const START_LIMIT: Duration = Duration::from_secs(10);
+impl Supervisor {
+    fn wait_until_listening(&mut self, options: &Options) -> io::Result<()> {
+        let mut line = String::new();
+        while !line.contains("listening on ") {
+            line.clear();
+            if self.output.read_line(&mut line)? == 0 {
+                let status = self.child.wait()?;
+                let log = fs::read_to_string(self.directory.path().join("log"))?;
+                let name = options.isolane.display();
+                return Err(io::Error::other(format!("{name} ended with {status}: {}", log.trim())));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -61,22 +96,21 @@ mod tests {
         options: Options,
     }
 
-    /// Why no engine is there.
-    fn refusal(arguments: [&str; 4]) -> String {
+    fn start_error(arguments: [&str; 4]) -> String {
         let arguments = Arguments::parse_from(["streams"].iter().chain(&arguments));
-        Engine::start(&arguments.options).err().expect("there is none").to_string()
+        Engine::start(&arguments.options).err().expect("no engine starts").to_string()
     }
 
     #[test]
-    fn a_program_that_ends_is_named_and_its_complaint_shown() {
-        let error = refusal(["--isolane", "ls", "--engine-mode", "adaptive"]);
+    fn reports_a_failed_program_with_its_log() {
+        let error = start_error(["--isolane", "ls", "--engine-mode", "adaptive"]);
         assert!(error.contains("ls ended with") && error.contains("--log-level"), "{error}");
     }
 
     #[test]
-    fn an_engine_that_does_not_listen_is_not_replaced_by_one_that_nobody_measures() {
-        // It says what an engine says, and ends.
-        let error = refusal(["--isolane", "echo", "--engine-mode", "listening on nothing"]);
+    fn never_starts_a_replacement_engine() {
+        // It prints the line of an engine, and ends.
+        let error = start_error(["--isolane", "echo", "--engine-mode", "listening on nothing"]);
         assert!(error.contains("no engine listens on"), "{error}");
         assert!(!error.contains("none can be started"), "{error}");
     }

@@ -1,20 +1,20 @@
-//! What to measure.
+//! Options of one measurement.
 
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// Which way messages go, and who does the work.
+/// The work, its transport, and where it runs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What the application does
+    /// Work of the application
     #[arg(long, value_enum, default_value_t = Work::Transmit)]
     pub work: Work,
-    /// Who does its network processing
+    /// Transport of the messages
     #[arg(long, value_enum, default_value_t = Via::Native)]
     pub via: Via,
-    /// Bytes of a message: what one call of the application writes or reads
+    /// Message size in bytes: the size of one write or read of the application
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub size: u32,
     /// Seconds to measure, after a tenth of that to warm up
@@ -29,48 +29,48 @@ pub struct Options {
     /// Core of the engine
     #[arg(long, default_value_t = 1)]
     pub engine_core: usize,
-    /// How the engine waits: poll, adaptive or sleep
+    /// Idle behavior of the engine: poll, adaptive, or sleep
     #[arg(long, default_value = "adaptive")]
     pub engine_mode: String,
-    /// Take a lock that nobody else wants for every message
+    /// Take an uncontended lock for every message
     #[arg(long)]
     pub lock: bool,
-    /// Have the engine take a lock that nobody else wants at each look at a stream
+    /// Make the engine take an uncontended lock at each poll of a stream
     #[arg(long)]
     pub engine_lock: bool,
-    /// Connections that the application transmits on in turn; other work has one
+    /// Connections to transmit on in turn; other work uses one
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub connections: u16,
-    /// The program whose `engine` is started
+    /// Program that runs the engine
     #[arg(long, default_value = "isolane")]
     pub isolane: PathBuf,
 }
 
-/// What the application does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+/// Work of the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// Writes messages as fast as they are taken
+    /// Write messages as fast as possible
     Transmit,
-    /// Reads messages as fast as they come
+    /// Read messages as fast as possible
     Receive,
-    /// Writes a message, spins until it is back, and writes the next
+    /// Write a message, spin until it returns, and write the next
     Echo,
-    /// Writes 20,000 messages a second, beside a thread on the same core that computes
+    /// Write 20,000 messages per second alongside a computing thread on the same core
     Compute,
 }
 
-/// Who does the network processing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+/// Transport of the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Via {
-    /// The application, by calls on its socket
+    /// Calls on the application's socket
     Native,
-    /// The same through a writer that buffers 64 KiB
+    /// Calls through a writer that buffers 64 KiB
     Buffered,
-    /// The same without `TCP_NODELAY`, so that the kernel combines messages
+    /// Calls without `TCP_NODELAY`, so that the kernel combines messages
     Nagle,
-    /// The same with `MSG_MORE`, which tells the kernel that more follows
+    /// Calls with `MSG_MORE`, so that the kernel combines messages
     More,
     /// An isolated engine
     Engine,

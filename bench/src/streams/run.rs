@@ -1,127 +1,123 @@
 //! One measurement, from the connection to the report.
 
-use std::io;
+use std::fmt::{self, Display};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, process};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::app::App;
-use super::compute::Computing;
+use super::compute::ComputeThread;
 use super::engine::Engine;
 use super::options::{Options, Via, Work};
 use super::peer;
-use super::way::Way;
-use crate::core::pin;
-use crate::processor;
+use super::transport::Transport;
+use crate::cpu;
 
-/// What was measured. Processor time is in nanoseconds for each message.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The result of one run. Processor times are in nanoseconds per message.
+#[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What the application did.
+    /// Work of the application.
     pub work: Work,
-    /// Who did its network processing.
+    /// Transport of the messages.
     pub via: Via,
-    /// Bytes of a message.
+    /// Message size.
     pub size: u32,
-    /// Whether a needless lock was taken for each message.
+    /// Whether the application took a needless lock per message.
     pub lock: bool,
-    /// Whether the engine took one at each look at a stream.
-    #[serde(default)]
+    /// Whether the engine took a needless lock per poll.
     pub engine_lock: bool,
-    /// Connections that were transmitted on in turn.
-    #[serde(default = "one")]
+    /// Connections.
     pub connections: u16,
-    /// Messages a second; read in parts, they count by their bytes.
+    /// Messages per second; partial reads count by their bytes.
     pub messages_per_s: f64,
-    /// Payload a second, in 10⁶ bytes.
+    /// Payload per second, in 10⁶ bytes.
     pub mb_per_s: f64,
     /// Processor time of the application's thread.
     pub app_ns: f64,
-    /// That of the engine and its supervisor.
+    /// Processor time of engine and supervisor.
     pub engine_ns: f64,
-    /// That of all: application, peer and engine.
+    /// Processor time of application, peer, and engine.
     pub total_ns: f64,
     /// Round trips of an echo in microseconds: mean, median, 99th percentile.
     pub round_trip_us: Option<[f64; 3]>,
-    /// Speed of a thread that computes on the application's core, of what it has there alone.
+    /// Speed of a computing thread on the application's core, relative to its speed without messages.
     pub compute_share: Option<f64>,
 }
 
-fn one() -> u16 {
-    1
-}
-
-/// Measures, on a thread of its own: what that is pinned to does not stay with the caller.
-///
-/// # Errors
-/// The system's; and that of the engine, if it cannot be started.
-pub fn run(options: &Options) -> io::Result<Report> {
-    let ended = thread::scope(|scope| scope.spawn(|| run_pinned(options)).join());
-    ended.unwrap_or_else(|_| Err(io::Error::other("a measurement has ended in a panic")))
-}
-
-/// Leaves the calling thread pinned to the application's core.
-fn run_pinned(options: &Options) -> io::Result<Report> {
-    let time = Duration::from_secs_f64(options.seconds);
-    let engine = match options.via {
-        Via::Engine => Some(Engine::start(options)?),
-        Via::Native | Via::Buffered | Via::Nagle | Via::More => None,
-    };
-    let alone = match options.work {
-        Work::Compute => Some(Computing::alone(options.app_core, time)?),
-        _ => None,
-    };
-    let size = options.size as usize;
-    if options.connections > 1 && options.work != Work::Transmit {
-        let why = "several connections are only for transmitting; use --work transmit, or --connections 1";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+impl Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { mb_per_s, app_ns, total_ns, .. } = self;
+        write!(
+            f,
+            "{mb_per_s:.1} MB/s, {app_ns:.0} ns per message in the application, {total_ns:.0} in total"
+        )?;
+        if let Some([mean, median, p99]) = self.round_trip_us {
+            write!(f, "\nround trips: mean {mean:.2} µs, median {median:.2}, p99 {p99:.2}")?;
+        }
+        if let Some(share) = self.compute_share {
+            write!(f, "\ncomputing thread: {:.1} % of its speed without messages", share * 100.0)?;
+        }
+        Ok(())
     }
-    let (sockets, peer) = peer::start(options.work, size, options.peer_core, options.connections)?;
-    pin(options.app_core)?;
-    let session = engine.as_ref().map(Engine::session);
-    let ways = sockets.into_iter().map(|socket| Way::new(options.work, options.via, socket, session));
-    let mut app = App::new(ways.collect::<io::Result<_>>()?, size, options.lock);
-    let computing = alone.map(|_| Computing::start(options.app_core)).transpose()?;
-    app.work(options.work, time / 10)?;
+}
+
+/// Measures on a new thread, because pinning does not end with the measurement.
+pub fn run(options: &Options) -> io::Result<Report> {
+    let result = thread::scope(|scope| scope.spawn(|| run_pinned(options)).join());
+    result.unwrap_or_else(|_| Err(io::Error::other("the measuring thread panicked")))
+}
+
+fn run_pinned(options: &Options) -> io::Result<Report> {
+    let &Options { work, via, size, lock, engine_lock, connections, app_core, .. } = options;
+    if connections > 1 && work != Work::Transmit {
+        let error = "several connections need --work transmit; use it, or --connections 1";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+    }
+    let time = Duration::from_secs_f64(options.seconds);
+    let engine = (via == Via::Engine).then(|| Engine::start(options)).transpose()?;
+    let alone = (work == Work::Compute).then(|| ComputeThread::alone(app_core, time)).transpose()?;
+    let (sockets, peer) = peer::start(work, size as usize, options.peer_core, connections)?;
+    cpu::pin(app_core)?;
+    let session = engine.as_ref().map(|engine| &engine.session);
+    let transports = sockets.into_iter().map(|socket| Transport::new(work, via, socket, session));
+    let mut app = App::new(transports.collect::<io::Result<_>>()?, size as usize, lock);
+    let compute = alone.map(|_| ComputeThread::start(app_core)).transpose()?;
+    app.work(work, time / 10)?;
     app.round_trips_ns.reset();
 
-    let taken = |engine: &Option<Engine>| -> io::Result<_> {
+    let times = || -> io::Result<[Duration; 3]> {
         let engine = engine.as_ref().map_or(Ok(Duration::ZERO), Engine::processor_time)?;
-        Ok((processor::of_thread(), engine, processor::of_process(std::process::id())?))
+        Ok([cpu::thread_time(), engine, cpu::process_time(process::id())?])
     };
-    let rounds = computing.as_ref().map_or(0, Computing::rounds);
-    let (begun, before) = (Instant::now(), taken(&engine)?);
-    let bytes = app.work(options.work, time)?;
-    let (elapsed, after) = (begun.elapsed().as_secs_f64(), taken(&engine)?);
-    let rounds = computing.as_ref().map_or(0, Computing::rounds) - rounds;
-    let messages = bytes as f64 / f64::from(options.size);
-    let each = |from: Duration, to: Duration| to.saturating_sub(from).as_nanos() as f64 / messages;
-    let (engine_ns, process_ns) = (each(before.1, after.1), each(before.2, after.2));
+    let rounds = || compute.as_ref().map_or(0, ComputeThread::rounds);
+    let (rounds_before, start, before) = (rounds(), Instant::now(), times()?);
+    let bytes = app.work(work, time)?;
+    let (elapsed, after) = (start.elapsed().as_secs_f64(), times()?);
+    let rounds = rounds() - rounds_before;
+    let messages = bytes as f64 / f64::from(size);
+    let ns = |at: usize| after[at].saturating_sub(before[at]).as_nanos() as f64 / messages;
+    let [app_ns, engine_ns, process_ns] = [0, 1, 2].map(ns);
     let round_trips = &app.round_trips_ns;
+    let [median, p99] = [0.5, 0.99].map(|quantile| round_trips.value_at_quantile(quantile) as f64);
+    let round_trip_us = [round_trips.mean(), median, p99].map(|ns| ns / 1e3);
     let report = Report {
-        work: options.work,
-        via: options.via,
-        size: options.size,
-        lock: options.lock,
-        engine_lock: options.engine_lock,
-        connections: options.connections,
+        work,
+        via,
+        size,
+        lock,
+        engine_lock,
+        connections,
         messages_per_s: messages / elapsed,
         mb_per_s: bytes as f64 / elapsed / 1e6,
-        app_ns: each(before.0, after.0),
+        app_ns,
         engine_ns,
         total_ns: engine_ns + process_ns,
-        round_trip_us: (options.work == Work::Echo).then(|| {
-            [
-                round_trips.mean(),
-                round_trips.value_at_quantile(0.5) as f64,
-                round_trips.value_at_quantile(0.99) as f64,
-            ]
-            .map(|ns| ns / 1e3)
-        }),
+        round_trip_us: (work == Work::Echo).then_some(round_trip_us),
         compute_share: alone.map(|alone| rounds as f64 / elapsed / alone),
     };
-    drop((app, computing, engine));
-    peer.join().unwrap_or_else(|_| Err(io::Error::other("the peer's thread has ended")))?;
+    drop((app, compute, engine));
+    peer.join().unwrap_or_else(|_| Err(io::Error::other("the peer's thread panicked")))?;
     Ok(report)
 }

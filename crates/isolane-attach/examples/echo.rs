@@ -4,7 +4,7 @@
 //! $ cargo run -p isolane-attach --example echo -- 127.0.0.1:7
 //! ```
 //!
-//! An engine is started if none runs: the program `isolane` next to the example, in the PATH, or in ISOLANE.
+//! An engine is started if none runs: the program `isolane` next to the example, in the PATH, or in ISOLANE_BIN.
 
 use std::error::Error;
 use std::io::{Read, Write};

@@ -1,126 +1,126 @@
-//! Why something is not to be had of an engine.
+//! Errors of the application side.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use isolane_ring::{Impossible, MemoryError};
+use isolane_shm::{InvalidIndex, MemoryError};
 
-use crate::control::{WireError, remedy};
-use crate::default_path;
+use crate::control::{PacketError, hint};
+use crate::socket_path::start_command;
 
-/// Why something is not to be had of an engine.
+/// Error of a session or one of its objects.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// There is none.
-    #[error("no engine listens on {path}: {source}; start one with `{}`", command(path))]
+    /// No engine is running.
+    #[error("no engine listens on {path}: {source}; start one with `{}`", start_command(path))]
     NoEngine {
-        /// Where one was looked for.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Whether there is one cannot be seen: this user may not go there.
+    /// This user has no access to the socket, so an engine may be running or not.
     #[error(
-        "cannot reach the engine's socket {path}: {source}; if an engine runs there, it has to be started with \
-         --allow-uid {uid}, in a folder that this user may enter"
+        "cannot reach the engine's socket {path}: {source}; if an engine runs there, start it with --allow-uid \
+         {uid}, in a directory that this user can enter"
     )]
     Forbidden {
-        /// Where it was looked for.
+        /// Path of the socket.
         path: PathBuf,
-        /// Who this process is.
+        /// User of this process.
         uid: u32,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There is none, and none can be started.
+    /// No engine is running, and none can be started.
     #[error(
-        "no engine listens on {path}, and none can be started: {why}; start one with `{}`",
-        command(path)
+        "no engine listens on {path}, and none can be started: {reason}; start one with `{}`",
+        start_command(path)
     )]
     NotStarted {
-        /// Where one was looked for.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why not.
-        why: String,
+        /// Reason why the start failed.
+        reason: String,
     },
-    /// It is somebody's who might want to see what goes through it.
+    /// The engine belongs to another user, who could read all data that passes through it.
     #[error(
-        "the engine on {path} is of user {uid}, who is neither this process's nor root: choose another path, or add \
-         the number {uid} to ISOLANE_TRUST_UIDS if the engine may see all that goes through it"
+        "the engine on {path} belongs to user {uid}, who is neither this process's user nor root; choose another \
+         path, or add {uid} to ISOLANE_TRUSTED_UIDS if that engine may read all data"
     )]
     Untrusted {
-        /// Where it listens.
+        /// Path of the socket.
         path: PathBuf,
-        /// Who has started it, says the kernel.
+        /// User of the engine, according to the kernel.
         uid: u32,
     },
-    /// It does not want to.
-    #[error("the engine refuses {what}: {why}")]
+    /// The engine refused a request.
+    #[error("the engine refuses {what}: {reason}")]
     Refused {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// What it said.
-        why: String,
+        /// Reason given by the engine.
+        reason: String,
     },
-    /// It is no engine, or none of this version.
-    #[error("the engine on {path} does not speak as it should: {why}; attach with its own version")]
-    Stranger {
-        /// Where it listens.
-        path: PathBuf,
-        /// What it did.
-        why: String,
-    },
-    /// It does not answer.
+    /// The peer is not an engine, or has another version.
     #[error(
-        "the engine on {path} has not answered within {patience:?}: see whether its process is stopped or has no \
-         processor to run on, else end it and start it again"
+        "the peer on {path} is not an engine of this version: {reason}; use the same version on both sides"
     )]
-    Silent {
-        /// Where it listens.
+    NotAnEngine {
+        /// Path of the socket.
         path: PathBuf,
-        /// How long it had.
-        patience: Duration,
+        /// Protocol violation.
+        reason: String,
     },
-    /// The session is over: its supervisor has ended, or it has dropped this client.
+    /// The engine does not reply.
     #[error(
-        "the session with the engine is over: {0}; attach again. Its streams can be taken back without loss \
+        "the engine on {path} has not replied within {timeout:?}; check that its process is not stopped and has CPU \
+         time, or restart it"
+    )]
+    Timeout {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Time limit.
+        timeout: Duration,
+    },
+    /// The session is closed: its supervisor has exited, or the engine has disconnected this client.
+    #[error(
+        "the session with the engine is closed: {0}; attach again. Its streams can be taken back without loss \
          (`into_std`, `isolane_stream_into_fd`)"
     )]
-    Over(String),
-    /// A process that was forked from the session's own cannot use it.
-    #[error(
-        "the session belongs to process {pid}, which has forked this one; open a session in this process"
-    )]
+    SessionClosed(String),
+    /// The session belongs to the parent of this forked process.
+    #[error("the session belongs to process {pid}, which forked this one; open a session in this process")]
     Forked {
-        /// The process that has opened the session.
+        /// Process that opened the session.
         pid: u32,
     },
     /// The session's memory is used up.
     #[error(
-        "{bytes} bytes in a row are not free in the session's memory of {of} bytes; attach with more memory"
+        "{bytes} consecutive bytes are not free in the session's memory of {of} bytes; attach with more memory"
     )]
-    NoRoom {
-        /// Bytes wanted.
+    OutOfMemory {
+        /// Requested bytes.
         bytes: usize,
-        /// Bytes of the memory.
+        /// Size of the memory in bytes.
         of: usize,
     },
-    /// The engine broke the rules of the shared memory.
+    /// The engine violated the protocol of a ring.
     #[error(transparent)]
-    Impossible(#[from] Impossible),
-    /// There is no shared memory.
+    InvalidIndex(#[from] InvalidIndex),
+    /// Shared memory is not available.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The connection to the engine failed.
-    #[error("the connection to the engine: {0}")]
-    Wire(#[from] WireError),
-    /// The system refuses.
-    #[error("{what}: {source}{}", remedy(source))]
+    #[error("connection to the engine: {0}")]
+    Socket(#[from] PacketError),
+    /// A system call failed.
+    #[error("{what}: {source}{}", hint(source))]
     System {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -130,10 +130,9 @@ impl AttachError {
         AttachError::System { what, source: source.into() }
     }
 
-    /// What a bell's error says.
-    pub(crate) fn of_bell(source: io::Error) -> AttachError {
+    pub(crate) fn from_bell_error(source: io::Error) -> AttachError {
         match source.kind() {
-            io::ErrorKind::ConnectionAborted => AttachError::Over("the engine has gone".into()),
+            io::ErrorKind::ConnectionAborted => AttachError::SessionClosed("the engine has exited".into()),
             _ => AttachError::system("cannot wait for the engine", source),
         }
     }
@@ -147,21 +146,13 @@ impl From<AttachError> for io::Error {
             | AttachError::System { source, .. } => source.kind(),
             AttachError::NotStarted { .. } => io::ErrorKind::NotFound,
             AttachError::Untrusted { .. } | AttachError::Refused { .. } => io::ErrorKind::PermissionDenied,
-            AttachError::Silent { .. } => io::ErrorKind::TimedOut,
-            AttachError::NoRoom { .. } => io::ErrorKind::OutOfMemory,
-            AttachError::Over(_) | AttachError::Wire(WireError::Closed) | AttachError::Forked { .. } => {
-                io::ErrorKind::ConnectionAborted
-            }
+            AttachError::Timeout { .. } => io::ErrorKind::TimedOut,
+            AttachError::OutOfMemory { .. } => io::ErrorKind::OutOfMemory,
+            AttachError::SessionClosed(_)
+            | AttachError::Socket(PacketError::Closed)
+            | AttachError::Forked { .. } => io::ErrorKind::ConnectionAborted,
             _ => io::ErrorKind::InvalidData,
         };
         io::Error::new(kind, error)
-    }
-}
-
-/// What starts an engine that listens there.
-fn command(path: &Path) -> String {
-    match path == Path::new("") || path == default_path() {
-        true => "isolane engine".into(),
-        false => format!("isolane engine --socket {}", path.display()),
     }
 }

@@ -1,9 +1,12 @@
-//! What an application links to have its network processing done by an isolated engine.
+//! Client library for attaching to an isolated engine.
+//!
+//! An engine (`isolane engine`) does the network processing of other programs on dedicated cores. A program that
+//! links this crate shares memory with the engine and uses TCP streams through it.
 //!
 //! * [`Session`]: the connection to an engine, and the memory that is shared with it.
-//! * [`stream`]: connections whose bytes go through the engine.
-//! * [`control`]: what both say to each other over the Unix socket between them; the engine uses it, too.
-//! * [`layout`]: where what is in the shared memory; as well.
+//! * [`stream`]: TCP connections whose bytes pass through the engine.
+//! * [`control`]: the control protocol on the Unix socket, which the engine uses as well.
+//! * [`layout`]: the layout of the shared memory, which the engine uses as well.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -12,7 +15,7 @@
 //! use isolane_attach::{Session, default_path};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Starts an engine if there is none.
+//! // Starts an engine if none is running.
 //! let session = Session::connect(&default_path())?;
 //! let listener = Listener::bind(&session, "127.0.0.1:0")?;
 //! let mut client = Stream::connect(&session, listener.local_addr()?)?;
@@ -21,7 +24,7 @@
 //! let mut bytes = [0; 5];
 //! server.read_exact(&mut bytes)?;
 //!
-//! // At any moment, under traffic: the real socket, without the engine, and back.
+//! // At any time, under traffic: back to the plain socket, and to the engine again.
 //! let socket = client.into_std()?;
 //! let client = Stream::adopt(&session, socket)?;
 //! # drop(client);
@@ -32,8 +35,8 @@
 //! In tasks of any executor: `listener.accept_async().await?`, `stream.read_async(&mut bytes).await?`,
 //! `stream.write_all_async(&bytes).await?`. One thread for many streams: [`stream::Poller`].
 //!
-//! Invariant: whatever the engine or another process does to the memory that is shared, an operation ends with
-//! a result or an error.
+//! Invariant: every operation ends with a result or an error, whatever another process writes to the shared
+//! memory.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +44,9 @@ pub mod control;
 mod error;
 pub mod layout;
 mod session;
+mod socket_path;
 pub mod stream;
 
 pub use error::AttachError;
-pub use session::{Options, Port, Queue, Room, Session, Watcher, default_path};
+pub use session::{Allocation, Doorbells, NotificationQueue, Session, SessionOptions, Watcher};
+pub use socket_path::default_path;

@@ -97,7 +97,7 @@ enum {
  * Attaches to the engine that listens on the Unix socket `path`; if that is NULL, where engines listen by default:
  * $XDG_RUNTIME_DIR/isolane/engine.sock, else /tmp/isolane-UID/engine.sock.
  *
- * Where none listens, one is started: the program `isolane` that the environment names in ISOLANE, else the one beside
+ * Where none listens, one is started: the program `isolane` that the environment names in ISOLANE_BIN, else the one beside
  * this program, else the one in the PATH. It ends once nobody has been attached for 30 s. That takes a child
  * process, which ends at once: a program that ignores its children's ends, or reaps children that it does not
  * know, is to start its engine itself, with `isolane engine`.
@@ -106,7 +106,7 @@ enum {
  * system page by page as they are used. Each stream has its two rings there, and 4096 bytes besides.
  *
  * The engine sees all that goes through it: it must be of this process's user, of root, or of a user whose number the
- * environment names in ISOLANE_TRUST_UIDS, separated by commas.
+ * environment names in ISOLANE_TRUSTED_UIDS, separated by commas.
  *
  * Where `path` is given, its folder must be there.
  *

@@ -5,9 +5,9 @@ use std::ffi::{CStr, CString, c_char};
 use std::io::{self, ErrorKind};
 
 use isolane_attach::AttachError;
-use isolane_attach::control::WireError;
+use isolane_attach::control::PacketError;
 use isolane_attach::stream::AdoptError;
-use isolane_ring::MemoryError;
+use isolane_shm::MemoryError;
 
 /// Why a function has failed.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ fn number_of(error: &io::Error) -> i32 {
             | AttachError::Forbidden { source, .. }
             | AttachError::System { source, .. }
             | AttachError::Memory(MemoryError::System { source, .. })
-            | AttachError::Wire(WireError::System(source)),
+            | AttachError::Socket(PacketError::System(source)),
         ) => source.raw_os_error(),
         Some(AttachError::Memory(MemoryError::Size { .. })) => Some(libc::EINVAL),
         _ => error.raw_os_error(),
@@ -147,9 +147,9 @@ mod tests {
 
     #[test]
     fn every_failure_has_a_number_and_says_what_to_do() {
-        let over = || AttachError::Over("the engine has gone".into());
-        let refused = AttachError::Refused { what: "a stream", why: "it is no TCP socket".into() };
-        let not_started = AttachError::NotStarted { path: "/x".into(), why: "no program".into() };
+        let over = || AttachError::SessionClosed("the engine has gone".into());
+        let refused = AttachError::Refused { what: "a stream", reason: "it is no TCP socket".into() };
+        let not_started = AttachError::NotStarted { path: "/x".into(), reason: "no program".into() };
         let system =
             AttachError::System { what: "a thread", source: io::Error::from_raw_os_error(libc::EMFILE) };
         for (failure, number, words) in [
@@ -158,7 +158,7 @@ mod tests {
             (not_started.into(), libc::ENOENT, "isolane engine"),
             (refused.into(), libc::EPERM, "no TCP socket"),
             (system.into(), libc::EMFILE, "a thread: "),
-            (AttachError::NoRoom { bytes: 8, of: 4 }.into(), libc::ENOMEM, "attach with more memory"),
+            (AttachError::OutOfMemory { bytes: 8, of: 4 }.into(), libc::ENOMEM, "attach with more memory"),
             (io::Error::from_raw_os_error(libc::ECONNRESET).into(), libc::ECONNRESET, "reset by peer"),
             (io::Error::from(ErrorKind::BrokenPipe).into(), libc::EPIPE, "pipe"),
             (io::Error::from(ErrorKind::WouldBlock).into(), libc::EAGAIN, "try again later"),

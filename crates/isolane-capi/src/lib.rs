@@ -1,13 +1,14 @@
-//! Streams through an isolated engine, for programs in C: `libisolane` and `include/isolane.h`.
+//! C API for streams through an isolated engine: `libisolane` and `include/isolane.h`.
 //!
-//! The header is the manual: what each function takes, returns, and asks of its caller. Here is what lies
-//! behind: `isolane-attach`, and at the border
+//! The header is the manual: it states what each function takes, returns, and requires. This crate wraps
+//! `isolane-attach`:
 //!
-//! * `call.rs`: every function's frame; no panic leaves it, and a failure becomes a number and a text (`failure.rs`),
-//! * `border.rs`: what C hands over becomes references, and what is handed to C a pointer.
+//! * `call.rs` has the frame of every function: no panic leaves it, and a failure becomes a status and a text
+//!   (`failure.rs`).
+//! * `border.rs` converts C pointers to references, and results to pointers.
 //!
-//! Invariant: whatever is true of the header's promises, nothing here relies on more; null pointers and wrong numbers
-//! are refused.
+//! Invariant: the code relies on nothing beyond the promises of the header; null pointers and out-of-range
+//! arguments are rejected.
 
 mod border;
 mod call;

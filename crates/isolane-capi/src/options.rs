@@ -55,12 +55,12 @@ pub(crate) unsafe fn or_default(options: *const StreamOptions) -> StreamOptions 
 
 fn set(options: &mut StreamOptions, option: c_int, value: u64) -> Result<(), Failure> {
     let bytes = || usize::try_from(value).map_err(|_| TOO_MUCH);
-    let ring_bytes = || bytes().ok().filter(|bytes| *bytes <= RING_BYTES_MAX).ok_or(TOO_MUCH);
+    let ring_bytes = || bytes().ok().filter(|bytes| *bytes <= MAX_RING_BYTES).ok_or(TOO_MUCH);
     match option {
         ISOLANE_RX_BYTES => options.rx_bytes = ring_bytes()?,
         ISOLANE_TX_BYTES => options.tx_bytes = ring_bytes()?,
-        ISOLANE_PAST_BYTES => options.past_bytes = bytes()?,
-        ISOLANE_PAST_BYTES_READ => options.past_bytes_read = bytes()?,
+        ISOLANE_PAST_BYTES => options.bypass_write_min = bytes()?,
+        ISOLANE_PAST_BYTES_READ => options.bypass_read_min = bytes()?,
         ISOLANE_SPIN_NS => options.spin = Duration::from_nanos(value),
         ISOLANE_CORE => options.core = Some(u32::try_from(value).map_err(|_| TOO_MUCH)?),
         _ => {
@@ -71,5 +71,5 @@ fn set(options: &mut StreamOptions, option: c_int, value: u64) -> Result<(), Fai
 }
 
 /// As much as an engine lets a session have in all, unless it is told otherwise.
-const RING_BYTES_MAX: usize = 1 << 30;
+const MAX_RING_BYTES: usize = 1 << 30;
 const TOO_MUCH: Failure = Failure::Argument("a value is larger than the option can have: give less");

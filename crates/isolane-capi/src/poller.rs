@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use isolane_attach::Session;
 use isolane_attach::stream::{self, StreamOptions};
-use isolane_ring::process_id;
+use isolane_shm::process_id;
 use parking_lot::Mutex;
 
 use crate::border::{give, own, shared, timeout};
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn isolane_poller_close(poller: *mut Poller) {
 impl Poller {
     /// The next notice about a stream that is still there.
     fn take(&mut self) -> Result<Option<*mut Stream>, Failure> {
-        while let Some(id) = self.poller.take()? {
+        while let Some(id) = self.poller.try_next()? {
             if let Some(stream) = self.members.find(id) {
                 return Ok(Some(stream));
             }
@@ -128,7 +128,7 @@ impl Poller {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let Some(id) = self.poller.wait(left)? else { return Ok(None) };
+            let Some(id) = self.poller.next(left)? else { return Ok(None) };
             if let Some(stream) = self.members.find(id) {
                 return Ok(Some(stream));
             }
@@ -176,7 +176,7 @@ const _: fn() = || {
 
 #[cfg(test)]
 mod tests {
-    use isolane_ring::mock;
+    use isolane_shm::testing;
 
     use super::*;
 
@@ -184,7 +184,7 @@ mod tests {
     fn forked_child_closes_stream_under_lock_of_its_parent() {
         let members = Members::new();
         let held = members.streams.lock();
-        assert!(mock::ends_in_child(|| members.remove(1)), "the child waits for the lock");
+        assert!(testing::finishes_in_child(|| members.remove(1)), "the child waits for the lock");
         drop(held);
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 
-use isolane_attach::{Options, Session};
+use isolane_attach::{Session, SessionOptions};
 
 use crate::border::{give, places, shared, text, without_signals};
 use crate::call::{call, close};
@@ -22,7 +22,8 @@ pub unsafe extern "C" fn isolane_session_open(
         if flags & !ISOLANE_DONT_START != 0 {
             return Err(Failure::argument("there is no such flag: give 0, or ISOLANE_DONT_START"));
         }
-        let mut options = Options { starts: flags & ISOLANE_DONT_START == 0, ..Options::default() };
+        let mut options =
+            SessionOptions { spawn_engine: flags & ISOLANE_DONT_START == 0, ..SessionOptions::default() };
         if !path.is_null() {
             // SAFETY: as the header says.
             options.path = OsStr::from_bytes(unsafe { text(path)? }.to_bytes()).into();

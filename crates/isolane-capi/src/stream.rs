@@ -78,7 +78,7 @@ pub unsafe extern "C" fn isolane_stream_into_fd(stream: *mut Stream) -> c_int {
         // SAFETY: as the header says.
         let Stream { read, write, card } = *unsafe { take(stream) }.ok_or(NO_STREAM)?;
         card.leave();
-        let socket = stream::Stream::unite(read, write).into_std().map_err(std::io::Error::from)?;
+        let socket = stream::Stream::reunite(read, write).into_std().map_err(std::io::Error::from)?;
         Ok(socket.into_raw_fd())
     })
 }

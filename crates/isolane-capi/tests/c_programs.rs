@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use isolane_engine::{Config, Engine, listen};
+use isolane_engine::{Engine, EngineConfig, listen};
 
 #[test]
 fn an_echo_with_blocking_calls_and_there_and_back() {
@@ -66,8 +66,8 @@ fn an_installed_library_is_found_by_pkg_config_and_runs_the_example() {
     succeed(compiler.args(flags.split_whitespace()));
 
     let socket = folder.path().join("engine.sock");
-    let core = isolane_reactor::core::usable().unwrap()[0];
-    let engine = Engine::start(Config::new(vec![core]), listen(&socket).unwrap()).unwrap();
+    let core = isolane_reactor::cpu::allowed().unwrap()[0];
+    let engine = Engine::start(EngineConfig::new(vec![core]), listen(&socket).unwrap()).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let server = std::thread::spawn(move || {
@@ -122,7 +122,7 @@ fn run(name: &str, shape: Shape) {
     succeed(shape.link(&mut compiler, folder.path()));
 
     let socket = folder.path().join("engine.sock");
-    let mut config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
+    let mut config = EngineConfig::new(vec![isolane_reactor::cpu::allowed().unwrap()[0]]);
     // It shares its core with the program.
     config.spin = Duration::from_micros(20);
     let engine = Engine::start(config, listen(&socket).unwrap()).unwrap();
@@ -133,7 +133,7 @@ fn run(name: &str, shape: Shape) {
     if said.next().is_some() {
         assert!(engine.stop(Duration::from_secs(60)), "the engine does not end");
     } else {
-        assert!(engine.is_whole());
+        assert!(engine.is_healthy());
     }
     let mut told = String::new();
     child.stderr.take().unwrap().read_to_string(&mut told).unwrap();

@@ -1,22 +1,22 @@
-//! The one definition of the command line, from which help, manual pages and completions are made.
+//! Definition of the command line, the source of help, manual pages, and completions.
 
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::sections;
 
-/// Fast storage over plain TCP, in user space.
+/// NVMe/TCP target and host in user space
 #[derive(Debug, Parser)]
 #[command(name = "isolane", version, before_help = sections::BEFORE_HELP, long_about = LONG_ABOUT, propagate_version = true)]
 pub struct Cli {
-    /// Log to stderr: off, error, warn, info, debug or trace (default: info for serve and engine, else warn)
+    /// Log to stderr: off, error, warn, info, debug, or trace (default: info for serve and engine, else warn)
     #[arg(long, global = true, value_enum, value_name = "LEVEL", hide_possible_values = true)]
     pub log_level: Option<LogLevel>,
-    /// What to do
+    /// Subcommand
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The subcommands. Each is described where its arguments are.
+/// The subcommands, described with their arguments.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Serve(Box<crate::serve::Args>),
@@ -30,7 +30,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// What is logged unless told otherwise: a client has nothing to add to its output but warnings.
+    /// Returns the default log level.
     pub fn log_level(&self) -> LogLevel {
         match self {
             Command::Serve(_) | Command::Engine(_) => LogLevel::Info,
@@ -39,20 +39,20 @@ impl Command {
     }
 }
 
-/// How much is logged.
+/// Amount of logging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
-    /// Nothing
+    /// No messages
     Off,
-    /// What was lost or refused
+    /// Lost data and rejected requests
     Error,
-    /// And what looks wrong
+    /// Warnings and errors
     Warn,
-    /// And what connects, disconnects and changes state
+    /// Connections and state changes also
     Info,
-    /// And every decision of the control path
+    /// Decisions of the control path also
     Debug,
-    /// Everything
+    /// All messages
     Trace,
 }
 
@@ -70,13 +70,13 @@ pub fn start_logging(level: LogLevel) {
 }
 
 const LONG_ABOUT: &str = "\
-Fast storage over plain TCP, in user space: an NVMe/TCP target and host in one program.
-No kernel module, no root, no huge pages, no special network card.
+NVMe/TCP target and host in user space, in one program. It needs no kernel module, no root,
+no huge pages, and no special network card.
 
-A volume is named by a URI: nvme+tcp://HOST[:4420]/NQN[?nsid=N]. IPv6 addresses stand in
-brackets. Without an NQN the only subsystem that discovery finds is meant, without nsid the only
-namespace. With via=engine an isolated engine connects to it (see `isolane help engine`). Sizes are
-in bytes, with k, M, G or T in powers of 1024, or with kB, MB, GB or TB in powers of 1000.";
+A volume has a URI: nvme+tcp://HOST[:4420]/NQN[?nsid=N]. IPv6 addresses need brackets. The
+default NQN is the only subsystem of the discovery log, the default nsid is the only namespace.
+With via=engine, an isolated engine connects to the volume (see `isolane help engine`). Sizes are
+in bytes, with k, M, G, or T in powers of 1024, or with kB, MB, GB, or TB in powers of 1000.";
 
 #[cfg(test)]
 mod tests {
@@ -84,7 +84,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_definition_is_consistent() {
+    fn definition_is_consistent() {
         Cli::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! `isolane completions`: completions for a shell, made from the definition of the command line.
+//! `isolane completions`: completions for a shell, generated from the definition of the command line.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 /// For example: `isolane completions bash > ~/.local/share/bash-completion/completions/isolane`
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The shell
+    /// Shell
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -7,13 +7,12 @@ use crate::failure::{Context, Failure};
 use crate::output;
 use crate::remote::{self, HostArgs};
 
-/// List the subsystems that a target offers
+/// List the subsystems of a target
 ///
-/// Asks the discovery controller at HOST[:4420] and prints one line for each entry of its log. An NQN in the
-/// URI is ignored.
+/// Reads the log of the discovery controller at HOST[:4420] and prints one line per entry. Ignores an NQN in the URI.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The target: nvme+tcp://HOST[:4420]
+    /// Target: nvme+tcp://HOST[:4420]
     #[arg(value_name = "URI")]
     uri: String,
     /// Print JSON
@@ -45,7 +44,7 @@ fn line(entry: &DiscoveredSubsystem) -> String {
 }
 
 fn subtype(entry: &DiscoveredSubsystem) -> &'static str {
-    if entry.is_nvm { "nvm" } else { "discovery" }
+    if entry.nvm { "nvm" } else { "discovery" }
 }
 
 fn to_json(entries: &[DiscoveredSubsystem]) -> serde_json::Value {

@@ -1,4 +1,4 @@
-//! `isolane info`: a controller, its namespaces and what was negotiated.
+//! `isolane info`: a controller, its namespaces, and the negotiated settings.
 
 use std::fmt::Write;
 
@@ -10,10 +10,10 @@ use crate::output;
 use crate::remote::{self, HostArgs};
 use crate::units::show_bytes;
 
-/// Show a controller, its namespaces and what was negotiated
+/// Show a controller, its namespaces, and the negotiated settings
 ///
-/// Connects with one lane, asks, and disconnects. Sizes are in bytes, powers of 1024 where they are
-/// abbreviated. The target is asked directly, also where the URI has via=engine.
+/// Connects with one lane, reads the settings, and disconnects. Sizes are in bytes, abbreviated in powers of 1024. The
+/// connection is direct, even with via=engine in the URI.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subsystem: nvme+tcp://HOST[:4420]/NQN
@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 format!("cannot show namespace {nsid}"),
                 "the subsystem has no such namespace",
             )
-            .remedy("leave nsid out to see them all"));
+            .with_hint("leave nsid out to see them all"));
         }
     }
     output::show(&to_json(&info), args.json, || to_text(&info))
@@ -56,7 +56,7 @@ fn to_text(info: &Info) -> String {
             show_bytes(namespace.len_bytes() as f64),
             namespace.blocks,
             namespace.block_bytes,
-            if namespace.is_read_only { ", read only" } else { "" },
+            if namespace.read_only { ", read only" } else { "" },
             identity(namespace),
         );
     }
@@ -77,8 +77,8 @@ fn controller_to_text(info: &Info, text: &mut String) {
     let _ = writeln!(
         text,
         "limits       {} a command, {} entries a queue",
-        controller.transfer_bytes_max.map_or("any number of bytes".into(), |bytes| show_bytes(bytes as f64)),
-        controller.queue_entries_max,
+        controller.max_transfer_bytes.map_or("any number of bytes".into(), |bytes| show_bytes(bytes as f64)),
+        controller.max_queue_entries,
     );
     let _ = writeln!(
         text,
@@ -86,7 +86,7 @@ fn controller_to_text(info: &Info, text: &mut String) {
         yes(controller.has_volatile_cache),
         yes(controller.has_write_zeroes),
         yes(controller.has_deallocate),
-        yes(controller.is_keep_alive_traffic_based),
+        yes(controller.traffic_based_keep_alive),
     );
 }
 
@@ -102,10 +102,10 @@ fn negotiated_to_text(info: &Info, text: &mut String) {
         text,
         "negotiated   digests {digests}, {} in a capsule, {} in an H2CData PDU, data aligned to {} B, \
          queue flow control {}, keep alive {}",
-        show_bytes(f64::from(negotiated.in_capsule_bytes_max)),
-        show_bytes(f64::from(negotiated.h2c_data_bytes_max)),
+        show_bytes(f64::from(negotiated.max_in_capsule_bytes)),
+        show_bytes(f64::from(negotiated.max_h2c_data_bytes)),
         negotiated.data_alignment_bytes,
-        if negotiated.is_flow_control_disabled { "off" } else { "on" },
+        if negotiated.flow_control_disabled { "off" } else { "on" },
         if negotiated.keep_alive.is_zero() { "none".into() } else { format!("{:?}", negotiated.keep_alive) },
     );
 }
@@ -132,7 +132,7 @@ fn to_json(info: &Info) -> serde_json::Value {
             "uuid": namespace.uuid.map(|uuid| uuid.to_string()),
             "nguid": namespace.nguid.map(|nguid| hex(&nguid)),
             "eui64": namespace.eui64.map(|eui64| hex(&eui64)),
-            "read_only": namespace.is_read_only,
+            "read_only": namespace.read_only,
         })
     };
     let (controller, negotiated) = (&info.controller, &info.negotiated);
@@ -145,22 +145,22 @@ fn to_json(info: &Info) -> serde_json::Value {
             "model": controller.model,
             "firmware": controller.firmware,
             "version": controller.version.to_string(),
-            "transfer_bytes_max": controller.transfer_bytes_max,
-            "queue_entries_max": controller.queue_entries_max,
+            "transfer_bytes_max": controller.max_transfer_bytes,
+            "queue_entries_max": controller.max_queue_entries,
             "volatile_cache": controller.has_volatile_cache,
             "write_zeroes": controller.has_write_zeroes,
             "deallocate": controller.has_deallocate,
-            "traffic_based_keep_alive": controller.is_keep_alive_traffic_based,
+            "traffic_based_keep_alive": controller.traffic_based_keep_alive,
         },
         "negotiated": {
             "header_digest": negotiated.header_digest,
             "data_digest": negotiated.data_digest,
             "data_alignment_bytes": negotiated.data_alignment_bytes,
-            "h2c_data_bytes_max": negotiated.h2c_data_bytes_max,
-            "in_capsule_bytes_max": negotiated.in_capsule_bytes_max,
-            "flow_control_disabled": negotiated.is_flow_control_disabled,
+            "h2c_data_bytes_max": negotiated.max_h2c_data_bytes,
+            "in_capsule_bytes_max": negotiated.max_in_capsule_bytes,
+            "flow_control_disabled": negotiated.flow_control_disabled,
             "keep_alive_ms": negotiated.keep_alive.as_millis() as u64,
-            "transfer_bytes_max": negotiated.transfer_bytes_max,
+            "transfer_bytes_max": negotiated.max_transfer_bytes,
         },
         "namespaces": info.namespaces.iter().map(namespace).collect::<Vec<_>>(),
     })

@@ -6,7 +6,6 @@
 
 mod args;
 mod bench;
-mod called;
 mod completions;
 mod copy;
 mod cores;
@@ -14,6 +13,7 @@ mod discover;
 mod engine;
 mod failure;
 mod info;
+mod invocation;
 mod man;
 mod output;
 mod remote;

@@ -1,4 +1,4 @@
-//! `isolane man`: the manual pages, made from the definition of the command line.
+//! `isolane man`: manual pages, generated from the definition of the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use crate::sections;
 
 /// Write the manual pages
 ///
-/// Without a directory the page of `isolane` itself goes to stdout; with one, a page for the program and for
-/// each subcommand is written there, as `isolane.1`, `isolane-serve.1` and so on.
+/// Without a directory, prints the page of `isolane`. With a directory, writes a page for the program and for each
+/// subcommand, as `isolane.1`, `isolane-serve.1`, and so on.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Write every page into this directory
@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 fn write_pages(directory: &Path) -> Result<(), Failure> {
     let what = || format!("cannot write manual pages into {}", directory.display());
-    let failure = |why: std::io::Error| Failure::of_system(what(), &why);
+    let failure = |why: std::io::Error| Failure::from_io(what(), &why);
     std::fs::create_dir_all(directory).map_err(failure)?;
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_in_docs_are_those_of_this_program() {
+    fn committed_pages_are_current() {
         let made = tempfile::tempdir().unwrap();
         write_pages(made.path()).unwrap();
         let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");

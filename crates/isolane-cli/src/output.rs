@@ -1,4 +1,4 @@
-//! What goes to stdout: text for people, JSON for programs, and one place that minds a closed pipe.
+//! Output to stdout, as text or JSON. A closed pipe is not an error.
 
 use std::io::{ErrorKind, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::failure::{Context, Failure};
 
-/// Writes to stdout. A reader that went away (`isolane info … | head`) is no failure.
+/// Writes to stdout. Ignores a closed pipe (`isolane info … | head`).
 pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -15,14 +15,14 @@ pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Prints `value` as JSON, or else `text`.
+/// Prints `value` as JSON, or `text`.
 pub fn show(value: &impl Serialize, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
     if json { write_stdout(&to_json(value)?) } else { write_stdout(text().as_bytes()) }
 }
 
-/// Indented JSON with a newline at its end.
+/// Returns indented JSON with a final newline.
 pub fn to_json(value: &impl Serialize) -> Result<Vec<u8>, Failure> {
-    let mut bytes = serde_json::to_vec_pretty(value).context("cannot make JSON")?;
+    let mut bytes = serde_json::to_vec_pretty(value).context("cannot encode JSON")?;
     bytes.push(b'\n');
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! How every subcommand that uses a volume connects to it: the options they share.
+//! Options of all subcommands that connect to a volume.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,93 +13,93 @@ use uuid::Uuid;
 use crate::failure::{Context, Failure};
 use crate::units::parse_time;
 
-/// Who we are to the target, and how we talk to it.
+/// Identity of the host, and options of its connections.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub struct HostArgs {
-    /// Name of this host (default: the machine's, as in /etc/nvme/hostnqn)
+    /// Name of this host (default: from /etc/nvme/hostnqn, else derived from the machine ID)
     #[arg(long, value_name = "NQN")]
     pub host_nqn: Option<String>,
-    /// Identity of this host (default: the machine's, as in /etc/nvme/hostid)
+    /// ID of this host (default: from /etc/nvme/hostid, else derived from the machine ID)
     #[arg(long, value_name = "UUID")]
     pub host_id: Option<Uuid>,
-    /// Protect every header with a CRC32C
+    /// Protect headers with CRC32C
     #[arg(short = 'g', long)]
     pub hdr_digest: bool,
-    /// Protect all data with a CRC32C
+    /// Protect data with CRC32C
     #[arg(short = 'G', long)]
     pub data_digest: bool,
-    /// Keep-alive timeout; 0 for none
+    /// Keep-alive timeout, 0 to disable
     #[arg(short = 'k', long, value_name = "TIME", default_value = "15s", value_parser = parse_time)]
     pub keep_alive: Duration,
-    /// How long to try to reconnect after a connection was lost; 0 for not at all
+    /// Reconnect for this long after a connection is lost, 0 to disable
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
     pub reconnect: Duration,
-    /// What to do with writes whose fate a lost connection left open
+    /// Handling of writes whose result was lost with a connection
     #[arg(long, value_enum, default_value_t = ReplayArg::WhenGone)]
     pub replay: ReplayArg,
-    /// How long the target takes at most to end the commands of a lost connection after its keep-alive
-    /// timeout, if its controller reports no such time (CQT 0); `--replay after-timeout` needs one of the two
+    /// Time that the target needs, after the keep-alive timeout, to end the commands of a lost connection, if its
+    /// controller reports none (CQT 0); required by `--replay after-timeout` in that case
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub quiesce: Option<Duration>,
-    /// What becomes of the first flush after a connection was lost with unflushed writes, where the target does not
-    /// report whether it kept them (default: trust, or what the URI says)
+    /// Handling of the first flush after a connection is lost with unflushed writes, if the target does not report
+    /// whether it kept them (default: from the URI, else trust)
     #[arg(long, value_enum, value_name = "CHOICE")]
     pub flush_after_loss: Option<FlushAfterLossArg>,
-    /// Options of the sockets, as priority=5,tos=0x68,congestion=bbr; also busy-poll=US (microseconds),
+    /// Socket options, as priority=5,tos=0x68,congestion=bbr and busy-poll=US (microseconds),
     /// prefer-busy-poll=on, send-buffer=BYTES (128 KiB to a target on this machine), receive-buffer=BYTES,
-    /// unsent-max=BYTES
+    /// max-unsent=BYTES
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub socket: SocketOptions,
-    /// Which interface of the kernel the host sleeps in
+    /// Kernel interface for waiting
     #[arg(long, value_enum, default_value_t = IoArg::Auto)]
     pub io: IoArg,
 }
 
-/// Which interface of the kernel carries sleep, readiness and files.
+/// Kernel interface for files, readiness, and sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum IoArg {
-    /// io_uring where it is usable, else epoll
+    /// Use io_uring if available, else epoll
     Auto,
-    /// io_uring, or an error
+    /// Require io_uring
     Uring,
-    /// epoll
+    /// Use epoll
     Epoll,
 }
 
-/// What a core does when there is nothing to do.
+/// Idle behavior of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ModeArg {
-    /// Spin for ever: least latency, one core always busy
+    /// Spin: lowest latency, one core always busy
     Poll,
-    /// Spin a little after work, then sleep
+    /// Spin briefly after work, then sleep
     Adaptive,
-    /// Sleep at once
+    /// Sleep immediately
     Sleep,
 }
 
-/// What happens to writes whose fate is unknown.
+/// Handling of writes with an unknown result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReplayArg {
-    /// Repeat them once the target says that the old association is gone
+    /// Repeat them once the target reports that the old association is gone
     WhenGone,
-    /// Repeat them only after the keep-alive timeout, whatever the target says
+    /// Repeat them only after the keep-alive timeout, regardless of reports
     AfterTimeout,
     /// Fail them
     Never,
 }
 
-/// What becomes of the first flush after a loss.
+/// Handling of the first flush after a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FlushAfterLossArg {
-    /// Take the target's answer, as Linux does
+    /// Trust the target's response, as Linux does
     Trust,
     /// Fail it
     Fail,
 }
 
 impl IoArg {
-    /// The reactor's word for it.
+    /// Returns the choice of the library.
     pub fn choice(self) -> IoChoice {
         match self {
             IoArg::Auto => IoChoice::Auto,
@@ -110,7 +110,7 @@ impl IoArg {
 }
 
 impl ModeArg {
-    /// The reactor's word for it.
+    /// Returns the choice of the library.
     pub fn mode(self) -> Mode {
         match self {
             ModeArg::Poll => Mode::Poll,
@@ -121,7 +121,7 @@ impl ModeArg {
 }
 
 impl HostArgs {
-    /// The library's options, all else at its defaults.
+    /// Returns the options of the library, with defaults for the others.
     pub fn options(&self) -> Result<Options, Failure> {
         let mut options = Options {
             header_digest: self.hdr_digest,
@@ -142,7 +142,7 @@ impl HostArgs {
             FlushAfterLossArg::Fail => FlushAfterLoss::Fail,
         });
         options.reconnect = Reconnect {
-            give_up_after: Some(self.reconnect),
+            timeout: Some(self.reconnect),
             writes: match self.replay {
                 ReplayArg::WhenGone => WriteReplay::WhenGone,
                 ReplayArg::AfterTimeout => WriteReplay::AfterTimeout,
@@ -161,8 +161,8 @@ pub fn parse_host_nqn(text: &str) -> Result<Nqn, Failure> {
     let nqn: Nqn = text.parse().context(what())?;
     match nqn.has_standard_format() {
         true => Ok(nqn),
-        false => Err(Failure::new(what(), "it is not an NVMe qualified name")
-            .remedy("write nqn.YEAR-MONTH.DOMAIN:NAME, such as nqn.2014-08.org.example:host")),
+        false => Err(Failure::new(what(), "not an NVMe qualified name")
+            .with_hint("write nqn.YEAR-MONTH.DOMAIN:NAME, such as nqn.2014-08.org.example:host")),
     }
 }
 
@@ -176,7 +176,7 @@ pub fn connect(uri: &Uri, options: Options) -> Result<Client, Failure> {
     Client::connect(uri, options).context(format!("cannot connect to {uri}"))
 }
 
-/// Whether a text is `nvme+tcp:…`, an IP address, or a host with a port.
+/// Returns `true` for `nvme+tcp:…`, an IP address, or a host with a port.
 pub fn is_like_address(text: &str) -> bool {
     let is_port = |port: &str| port.parse::<u16>().is_ok();
     let has_port = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port));
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_addresses_from_names_of_files() {
+    fn distinguishes_addresses_from_file_names() {
         for address in [
             "127.0.0.1:4440",
             "host:4420",

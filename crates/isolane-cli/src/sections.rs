@@ -1,16 +1,16 @@
-//! Sections of the manual pages that the definition of the command line does not hold: exit status, environment,
-//! files, examples, and related pages.
+//! Sections of the manual pages next to the definition of the command line: exit status, environment, files, examples,
+//! and related pages.
 
 use clap_mangen::roff::{Roff, bold, roman};
 
-/// The examples that help begins with.
+/// Examples at the start of the help.
 pub const BEFORE_HELP: &str = "\
 Examples:
   isolane serve disk.img,size=10G                     export a disk image, created if missing
-  isolane info nvme+tcp://127.0.0.1                   show a target, its volumes and limits
+  isolane info nvme+tcp://127.0.0.1                   show a target, its volumes, and limits
   isolane copy disk.img nvme+tcp://10.0.0.1 --verify  copy a file to a volume and check it
   isolane bench nvme+tcp://127.0.0.1 --rw randread    measure a volume
-  isolane engine --cores 1                            process other programs' traffic on core 1";
+  isolane engine --cores 1                            process traffic of other programs on core 1";
 
 /// A term and its description.
 type Item = (&'static str, &'static str);
@@ -24,7 +24,7 @@ struct Sections {
     see_also: &'static str,
 }
 
-/// Adds the sections of the page of `command` to a page.
+/// Appends the sections of `command` to its page.
 pub fn write(command: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
     let Sections { status, environment, files, examples, see_also } = of(command);
     let mut roff = Roff::new();
@@ -44,30 +44,30 @@ pub fn write(command: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
     roff.to_writer(page)
 }
 
-/// What every command returns.
+/// Exit status of every command.
 const STATUS: [Item; 3] = [
     ("0", "Success."),
     ("1", "Failure; one line on standard error names the cause and the remedy."),
     ("2", "Wrong usage."),
 ];
 
-/// How a host names itself.
+/// Identity of a host.
 const HOST_FILES: &[Item] = &[
     (
         "/etc/nvme/hostnqn, /etc/nvme/hostid",
         "Name and ID of this host, unless --host-nqn and --host-id are given.",
     ),
-    ("/etc/machine-id, /var/lib/dbus/machine-id", "Name and ID of this host are made from it otherwise."),
+    ("/etc/machine-id, /var/lib/dbus/machine-id", "Source of name and ID of this host otherwise."),
 ];
 
-/// How a client finds an engine, or starts one.
+/// Socket and program of an engine.
 const ENGINE_ENVIRONMENT: &[Item] = &[
     (
         "XDG_RUNTIME_DIR",
-        "With via=engine: the engine listens at isolane/engine.sock there, else at /tmp/isolane-UID/engine.sock.",
+        "With via=engine, directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).",
     ),
-    ("ISOLANE", "The program that is started as an engine if none runs."),
-    ("ISOLANE_TRUST_UIDS", "Other users, by number and separated by commas, whose engines may be used."),
+    ("ISOLANE_BIN", "Program to start as an engine if none is running."),
+    ("ISOLANE_TRUSTED_UIDS", "IDs of other users whose engines may be used, separated by commas."),
 ];
 
 fn of(command: &str) -> Sections {
@@ -78,13 +78,13 @@ fn of(command: &str) -> Sections {
             files: HOST_FILES,
             examples: &[
                 ("isolane serve disk.img,size=10G", "Export a disk image, created sparse if it is missing."),
-                ("isolane info nvme+tcp://127.0.0.1", "Show a target, its volumes and limits."),
+                ("isolane info nvme+tcp://127.0.0.1", "Show a target, its volumes, and limits."),
                 (
                     "isolane copy disk.img nvme+tcp://10.0.0.1 --verify",
                     "Copy a file to a volume and check it.",
                 ),
                 ("isolane bench nvme+tcp://127.0.0.1 --rw randread", "Measure a volume."),
-                ("isolane engine --cores 1", "Process other programs' traffic on core 1."),
+                ("isolane engine --cores 1", "Process traffic of other programs on core 1."),
             ],
             see_also: "isolane-serve(1), isolane-discover(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
                        isolane-engine(1), isolane-man(1), isolane-completions(1), nvme(1)",
@@ -97,21 +97,18 @@ fn of(command: &str) -> Sections {
             environment: &[],
             files: &[(
                 "/etc/machine-id, /etc/hostname",
-                "The default NQN is made from one of them and the first --listen.",
+                "Source of the default NQN, with the first --listen.",
             )],
             examples: &[
                 ("isolane serve", "Serve 1 GiB of memory at 127.0.0.1:4420."),
-                (
-                    "isolane serve disk.img,size=10G /dev/sdb,ro",
-                    "Serve a file and a disk, the disk for reading only.",
-                ),
+                ("isolane serve disk.img,size=10G /dev/sdb,ro", "Serve a file, and a disk read-only."),
                 (
                     "isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G",
-                    "Serve one host of a network.",
+                    "Serve one host on a network.",
                 ),
                 (
                     "isolane serve --cores 2-3 --mode poll null:1T",
-                    "Spin on two cores, for the least latency.",
+                    "Spin on two cores for the lowest latency.",
                 ),
             ],
             see_also: "isolane(1), isolane-info(1), isolane-bench(1), nvme-connect(1)",
@@ -124,7 +121,7 @@ fn of(command: &str) -> Sections {
                 ("isolane discover nvme+tcp://10.0.0.1", "List the subsystems of a target."),
                 (
                     "isolane discover nvme+tcp://10.0.0.1:8009 --json",
-                    "The same of another port, for programs.",
+                    "List the subsystems of another port, as JSON.",
                 ),
             ],
             see_also: "isolane(1), isolane-info(1), nvme-discover(1)",
@@ -137,7 +134,7 @@ fn of(command: &str) -> Sections {
                 ("isolane info nvme+tcp://127.0.0.1", "Show the only subsystem of a target."),
                 (
                     "isolane info 'nvme+tcp://10.0.0.1/nqn.2014-08.org.example:disk?nsid=2' --json",
-                    "One namespace, for programs.",
+                    "Show one namespace, as JSON.",
                 ),
             ],
             see_also: "isolane(1), isolane-discover(1), nvme-id-ctrl(1), nvme-id-ns(1)",
@@ -145,12 +142,12 @@ fn of(command: &str) -> Sections {
         "copy" => Sections {
             status: &[(
                 "129, 130, 143",
-                "Ended by SIGHUP, SIGINT or SIGTERM; an existing regular file is as it was, a volume holds part of the source.",
+                "Ended by SIGHUP, SIGINT, or SIGTERM; an existing regular file is unchanged, a volume has part of the source.",
             )],
             environment: ENGINE_ENVIRONMENT,
             files: &[(
                 ".NAME.copying-PID",
-                "A regular file until it is complete, in the directory of the destination. kill -9 leaves it.",
+                "Incomplete regular file in the directory of the destination; kill -9 leaves it.",
             )],
             examples: &[
                 (
@@ -159,19 +156,19 @@ fn of(command: &str) -> Sections {
                 ),
                 (
                     "isolane copy 'nvme+tcp://10.0.0.1?nsid=2' backup.img",
-                    "Back a volume up; zeroes become holes.",
+                    "Back up a volume; zeros become holes.",
                 ),
                 (
                     "zcat disk.img.gz | isolane copy - nvme+tcp://10.0.0.1 --pad",
-                    "Copy a pipe, and fill its last block with zeroes.",
+                    "Copy a pipe, and pad its last block with zeros.",
                 ),
             ],
             see_also: "isolane(1), isolane-serve(1), dd(1)",
         },
         "bench" => Sections {
             status: &[
-                ("0", "Also if it was ended by SIGINT or SIGTERM: the results so far are printed."),
-                ("130, 143", "Ended by SIGINT or SIGTERM with --verify, before everything was read back."),
+                ("0", "Also after SIGINT or SIGTERM, with the results so far."),
+                ("130, 143", "Ended by SIGINT or SIGTERM with --verify, before all data was read back."),
                 ("1", "Also if an operation failed, or with --verify if a block was wrong."),
             ],
             environment: ENGINE_ENVIRONMENT,
@@ -179,19 +176,19 @@ fn of(command: &str) -> Sections {
             examples: &[
                 (
                     "isolane bench nvme+tcp://127.0.0.1 --rw write --bs 1m",
-                    "Fill the volume first: unwritten memory reads too fast. Destroys its data.",
+                    "Fill the volume, because unwritten memory reads too fast. Destroys its data.",
                 ),
                 (
                     "isolane bench nvme+tcp://127.0.0.1 --rw randrw --mix 70 --warm-up 2s --time 30s",
-                    "Reads and writes, reported together and apart. Destroys its data.",
+                    "Measure reads and writes, together and separately. Destroys its data.",
                 ),
                 (
                     "isolane bench nvme+tcp://127.0.0.1 --depth 1 --mode poll --core 1",
-                    "Latency without sleeping.",
+                    "Measure latency without sleeping.",
                 ),
                 (
                     "isolane bench nvme+tcp://127.0.0.1 --rate 10000 --json result.json",
-                    "Latency at 10,000 operations a second.",
+                    "Measure latency at 10,000 operations per second.",
                 ),
                 (
                     "isolane bench nvme+tcp://127.0.0.1 --rw randrw --verify --time 10m",
@@ -206,20 +203,20 @@ fn of(command: &str) -> Sections {
             files: &[
                 (
                     "$XDG_RUNTIME_DIR/isolane/engine.sock, /tmp/isolane-UID/engine.sock",
-                    "Where applications attach, called PATH below.",
+                    "Socket for applications, PATH below.",
                 ),
-                ("PATH.lock", "The number of the supervisor, which has locked the file."),
-                ("PATH.log", "The log of an engine in the background."),
+                ("PATH.lock", "PID of the supervisor, which locks the file."),
+                ("PATH.log", "Log of an engine with --daemon."),
             ],
             examples: &[
-                ("isolane engine --cores 2-3", "Run on two cores until a signal ends it."),
+                ("isolane engine --cores 2-3", "Run on two cores until a signal."),
                 (
-                    "isolane engine --background --idle-max 30s",
-                    "Run in the background until nobody has been attached for 30 s.",
+                    "isolane engine --daemon --idle-timeout 30s",
+                    "Run in the background until 30 s without clients.",
                 ),
-                ("isolane engine upgrade", "Replace it by a newer program; sessions continue."),
-                ("isolane engine stop", "Stop it, and wait until it has ended."),
-                ("isolane bench 'nvme+tcp://127.0.0.1?via=engine'", "Use a volume through it."),
+                ("isolane engine upgrade", "Upgrade the engine to a newer program; sessions continue."),
+                ("isolane engine stop", "Stop the engine, and wait for its end."),
+                ("isolane bench 'nvme+tcp://127.0.0.1?via=engine'", "Measure a volume through the engine."),
             ],
             see_also: "isolane(1), isolane-bench(1), isolane-engine-status(1), isolane-engine-stop(1), \
                        isolane-engine-upgrade(1), isolane-engine-logs(1)",
@@ -228,15 +225,15 @@ fn of(command: &str) -> Sections {
             status: &[],
             environment: &[(
                 "XDG_RUNTIME_DIR",
-                "The engine listens at isolane/engine.sock there, else at /tmp/isolane-UID/engine.sock.",
+                "Directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).",
             )],
             files: &[
-                ("PATH.lock", "The number of the supervisor, which has locked the file."),
-                ("PATH.log", "The log of an engine in the background."),
+                ("PATH.lock", "PID of the supervisor, which locks the file."),
+                ("PATH.log", "Log of an engine with --daemon."),
             ],
             examples: &[
                 ("isolane engine status", "Show the engine of this user."),
-                ("isolane engine logs --follow", "Print its log, and lines that are added."),
+                ("isolane engine logs --follow", "Print its log, and follow it."),
             ],
             see_also: "isolane-engine(1)",
         },
@@ -253,7 +250,7 @@ fn of(command: &str) -> Sections {
         _ => Sections {
             status: &[],
             environment: &[],
-            files: &[("~/.local/share/bash-completion/completions/isolane", "Where bash looks for it.")],
+            files: &[("~/.local/share/bash-completion/completions/isolane", "Default location for bash.")],
             examples: &[(
                 "isolane completions bash > ~/.local/share/bash-completion/completions/isolane",
                 "Install completions for bash.",
@@ -270,7 +267,7 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// The words of the part of a line that calls the program.
+    /// Returns the words of the call of the program.
     fn words(line: &str) -> Vec<&str> {
         let (_, call) = line.split_once("isolane ").unwrap();
         let call = call.split(['|', '>']).next().unwrap_or_default();
@@ -280,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn every_example_is_a_valid_call() {
+    fn examples_are_valid() {
         let names =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect::<Vec<_>>();
         for command in names.iter().map(String::as_str).chain(["isolane"]) {
@@ -293,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn help_begins_with_the_examples_of_the_program() {
+    fn help_starts_with_examples() {
         let help = Cli::command().render_long_help().to_string();
         assert!(help.starts_with("Examples:\n"), "{help}");
         let examples = of("isolane").examples;

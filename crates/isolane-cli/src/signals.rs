@@ -1,70 +1,70 @@
-//! Signals, turned into words that a loop can wait for.
+//! Signals of the process.
 
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator;
 
 use crate::failure::{Context, Failure};
 
-/// What somebody asked for by a signal.
+/// A request by signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum Signal {
     /// SIGINT or SIGTERM.
     Stop,
     /// SIGUSR1.
     ShowCounters,
 }
 
-/// The signals of this process, from now on.
-pub struct Wishes(Signals);
+/// Receiver of the signals of this process.
+pub struct Signals(iterator::Signals);
 
-impl Wishes {
-    /// Takes the signals over from their default actions.
+impl Signals {
+    /// Replaces the default actions of the signals.
     pub fn listen() -> Result<Self, Failure> {
-        Signals::new([SIGINT, SIGTERM, SIGUSR1]).map(Wishes).context("cannot listen for signals")
+        iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]).map(Signals).context("cannot listen for signals")
     }
 
-    /// Sleeps until somebody wishes something.
-    pub fn wait(&mut self) -> Wish {
+    /// Waits for a signal.
+    pub fn wait(&mut self) -> Signal {
         loop {
             match self.0.forever().next() {
-                Some(SIGUSR1) => return Wish::ShowCounters,
-                Some(_) => return Wish::Stop,
+                Some(SIGUSR1) => return Signal::ShowCounters,
+                Some(_) => return Signal::Stop,
                 None => continue,
             }
         }
     }
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP remove a file, say what that means, and end the process.
-pub fn remove_at_end(path: PathBuf, outcome: String) -> Result<(), Failure> {
-    // It may have its final name by now, and then nothing is said.
-    tell_at_end(move || fs::remove_file(&path).is_ok().then_some(outcome))
+/// Makes SIGINT, SIGTERM, and SIGHUP remove a file, print the result, and end the process.
+pub fn remove_on_signal(path: PathBuf, result: String) -> Result<(), Failure> {
+    // Prints nothing if the file has its final name already.
+    report_on_signal(move || fs::remove_file(&path).is_ok().then_some(result))
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP print the outcome of what is interrupted, and end the process.
-pub fn tell_at_end(outcome: impl FnOnce() -> Option<String> + Send + 'static) -> Result<(), Failure> {
+/// Makes SIGINT, SIGTERM, and SIGHUP print the result of the interrupted work, and end the process.
+pub fn report_on_signal(result: impl FnOnce() -> Option<String> + Send + 'static) -> Result<(), Failure> {
     at_signal(move |signal| {
-        if let Some(outcome) = outcome() {
+        if let Some(result) = result() {
             // The terminal may be gone.
-            let _ = writeln!(std::io::stderr(), "isolane: interrupted: {outcome}");
+            let _ = writeln!(std::io::stderr(), "isolane: interrupted: {result}");
         }
         std::process::exit(128 + signal);
     })
 }
 
-/// Calls `act` in a thread at the first SIGINT, SIGTERM or SIGHUP.
-pub fn at_signal(act: impl FnOnce(i32) + Send + 'static) -> Result<(), Failure> {
-    let mut signals = Signals::new(ending()).context("cannot listen for signals")?;
-    std::thread::spawn(move || signals.forever().next().map(act));
+/// Calls `f` in a thread at the first SIGINT, SIGTERM, or SIGHUP.
+pub fn at_signal(f: impl FnOnce(i32) + Send + 'static) -> Result<(), Failure> {
+    let mut signals = iterator::Signals::new(ending()).context("cannot listen for signals")?;
+    std::thread::spawn(move || signals.forever().next().map(f));
     Ok(())
 }
 
-/// Makes the next SIGINT, SIGTERM or SIGHUP end the process at once.
-pub fn end_at_next_signal() -> Result<(), Failure> {
+/// Makes the next SIGINT, SIGTERM, or SIGHUP end the process immediately.
+pub fn exit_on_next_signal() -> Result<(), Failure> {
     for signal in ending() {
         signal_hook::flag::register_conditional_shutdown(
             signal,
@@ -76,7 +76,7 @@ pub fn end_at_next_signal() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The signals that end a command. SIGHUP stays ignored where it is, as under nohup.
+/// Returns the signals that end a command. SIGHUP stays ignored if it is, as under nohup.
 fn ending() -> Vec<i32> {
     let mut signals = vec![SIGINT, SIGTERM];
     if !is_ignored(SIGHUP) {

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use isolane_attach::stream::{Interest, Poller, Stream, StreamOptions};
-use isolane_attach::{AttachError, Options, Session};
-use isolane_ring::mock;
+use isolane_attach::{AttachError, Session, SessionOptions};
+use isolane_shm::testing;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
     socket_with,
@@ -28,11 +28,11 @@ impl Engine {
     }
 
     fn try_attach(&self) -> Result<Session, AttachError> {
-        Session::open(&Options {
+        Session::open(&SessionOptions {
             path: self.path(),
             memory_bytes: 64 << 20,
-            starts: false,
-            ..Options::default()
+            spawn_engine: false,
+            ..SessionOptions::default()
         })
     }
 
@@ -71,7 +71,7 @@ fn is_alive((stream, peer): &mut (Stream, TcpStream)) {
 fn fill(session: &Session) -> (Vec<(Stream, TcpStream)>, AttachError) {
     let mut streams = Vec::new();
     loop {
-        let (socket, peer) = mock::connection().unwrap();
+        let (socket, peer) = testing::connection().unwrap();
         match Stream::adopt(session, socket) {
             Ok(stream) => streams.push((stream, peer)),
             Err(error) => return (streams, error.into()),
@@ -105,7 +105,7 @@ fn goes_on(engine: &Engine, session: &Session, mut streams: Vec<(Stream, TcpStre
 }
 
 #[test]
-fn an_engine_without_descriptors_refuses_what_is_new_and_keeps_what_it_has() {
+fn engine_out_of_fds_keeps_its_objects() {
     let engine = Engine::start(64);
     let (session, pid) = (engine.attach(), engine.pid());
     let (streams, error) = fill(&session);
@@ -117,7 +117,7 @@ fn an_engine_without_descriptors_refuses_what_is_new_and_keeps_what_it_has() {
 }
 
 #[test]
-fn clients_for_whom_an_engine_has_no_descriptors_are_told_so() {
+fn engine_out_of_fds_rejects_clients() {
     let engine = Engine::start(64);
     let pid = engine.pid();
     let mut sessions = Vec::new();
@@ -142,7 +142,7 @@ fn clients_for_whom_an_engine_has_no_descriptors_are_told_so() {
 }
 
 #[test]
-fn a_supervisor_without_descriptors_refuses_what_is_new_and_keeps_its_engine() {
+fn supervisor_out_of_fds_keeps_engine() {
     let engine = Engine::start(256);
     let (session, pid) = (engine.attach(), engine.pid());
     engine.limit_supervisor(5);
@@ -155,7 +155,7 @@ fn a_supervisor_without_descriptors_refuses_what_is_new_and_keeps_its_engine() {
 }
 
 #[test]
-fn clients_that_are_dropped_again_and_again_do_not_fill_the_log() {
+fn dropped_clients_do_not_fill_the_log() {
     const CLIENTS: usize = 500;
     let engine = Engine::start(1000);
     for _ in 0..CLIENTS {
@@ -177,14 +177,19 @@ fn clients_that_are_dropped_again_and_again_do_not_fill_the_log() {
 /// Not a test by itself: the application of the next one, in a process of its own. Its rings are full both ways, and
 /// so is its notification queue.
 #[test]
-fn an_application_that_is_stopped() {
-    let Ok(path) = std::env::var("ENGINE_OF_THE_TEST") else { return };
-    let options = Options { path: path.into(), memory_bytes: 64 << 20, starts: false, ..Options::default() };
+fn stopped_application() {
+    let Ok(path) = std::env::var("ISOLANE_TEST_ENGINE") else { return };
+    let options = SessionOptions {
+        path: path.into(),
+        memory_bytes: 64 << 20,
+        spawn_engine: false,
+        ..SessionOptions::default()
+    };
     let session = Session::open(&options).unwrap();
     let poller = Poller::new(&session, 1).unwrap();
     let mut streams = Vec::new();
     for _ in 0..16 {
-        let (socket, mut peer) = mock::connection().unwrap();
+        let (socket, mut peer) = testing::connection().unwrap();
         peer.set_nonblocking(true).unwrap();
         let mut stream = poller.adopt(socket, StreamOptions::default()).unwrap();
         stream.arm(Interest::Both).unwrap();
@@ -197,14 +202,14 @@ fn an_application_that_is_stopped() {
 }
 
 #[test]
-fn a_stopped_application_with_full_rings_keeps_nobody_waiting() {
+fn stopped_application_does_not_block_others() {
     let mut engine = Engine::start(1000);
     let session = engine.attach();
-    let (socket, peer) = mock::connection().unwrap();
+    let (socket, peer) = testing::connection().unwrap();
     let mut before = (Stream::adopt(&session, socket).unwrap(), peer);
     let mut application = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "an_application_that_is_stopped", "--nocapture"])
-        .env("ENGINE_OF_THE_TEST", engine.path())
+        .args(["--exact", "stopped_application", "--nocapture"])
+        .env("ISOLANE_TEST_ENGINE", engine.path())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -222,7 +227,7 @@ fn a_stopped_application_with_full_rings_keeps_nobody_waiting() {
     signal("KILL", engine.pid());
     until("the next engine", || (session.epoch() > 1).then_some(()));
     is_alive(&mut before);
-    let (socket, peer) = mock::connection().unwrap();
+    let (socket, peer) = testing::connection().unwrap();
     is_alive(&mut (Stream::adopt(&engine.attach(), socket).unwrap(), peer));
     // And it does not keep the engine from ending.
     signal("TERM", engine.supervisor.id());
@@ -232,12 +237,12 @@ fn a_stopped_application_with_full_rings_keeps_nobody_waiting() {
 }
 
 #[test]
-fn a_place_that_cannot_be_is_refused_and_nothing_is_left_there() {
+fn rejects_invalid_volume_layout() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "somebody's").unwrap();
     let long = folder.path().join("x".repeat(200)).join("sock");
-    for (path, why) in [(&file, "no socket; choose another path"), (&long, "choose a shorter path")] {
+    for (path, why) in [(&file, "not a socket; choose another path"), (&long, "choose a shorter path")] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_isolane"));
         let output = command.args(["engine", "--socket"]).arg(path).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

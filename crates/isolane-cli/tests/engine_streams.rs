@@ -3,6 +3,7 @@
 
 mod program;
 
+use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
@@ -14,8 +15,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use isolane_attach::stream::{Interest, Poller, ReadHalf, Stream, StreamOptions, WriteHalf};
-use isolane_attach::{Options, Session};
-use isolane_ring::mock;
+use isolane_attach::{Session, SessionOptions};
+use isolane_shm::testing;
 
 use program::Engine;
 
@@ -45,12 +46,24 @@ fn signal(pid: u32, signal: &str) {
     assert!(outcome.is_ok());
 }
 
+/// Stops a process, and waits until each of its threads has stopped: another core may run one for a moment.
+fn stop(pid: u32) {
+    signal(pid, "STOP");
+    let is_stopped = |thread: fs::DirEntry| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+    };
+    while !fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().all(is_stopped) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn attach(path: &Path) -> Session {
-    Session::open(&Options {
+    Session::open(&SessionOptions {
         path: path.to_owned(),
         memory_bytes: 64 << 20,
-        starts: false,
-        ..Options::default()
+        spawn_engine: false,
+        ..SessionOptions::default()
     })
     .unwrap()
 }
@@ -141,7 +154,7 @@ fn under_traffic(times: usize, disturb: impl Fn(&Engine)) {
     let moved: &'static AtomicU64 = Box::leak(Box::default());
     let mut threads = Vec::new();
     for index in 0..4 {
-        let (socket, peer) = mock::connection().unwrap();
+        let (socket, peer) = testing::connection().unwrap();
         let bytes = [4096, 256 << 10, 16 << 10, 64 << 10][index];
         let options = StreamOptions { rx_bytes: bytes, tx_bytes: bytes, ..Default::default() };
         let (read, write): (ReadHalf, WriteHalf) = options.adopt(&session, socket).unwrap().split();
@@ -168,14 +181,14 @@ fn under_traffic(times: usize, disturb: impl Fn(&Engine)) {
 }
 
 #[test]
-fn no_byte_is_lost_or_doubled_when_the_engine_is_killed_under_traffic() {
+fn streams_survive_engine_kills_under_traffic() {
     // More, for who has more time.
-    let kills = std::env::var("ISOLANE_KILLS").map_or(6, |kills| kills.parse().unwrap());
+    let kills = std::env::var("ISOLANE_TEST_KILLS").map_or(6, |kills| kills.parse().unwrap());
     under_traffic(kills, Engine::kill);
 }
 
 #[test]
-fn no_byte_is_lost_or_doubled_when_another_program_takes_the_engines_place() {
+fn streams_survive_an_upgrade() {
     under_traffic(3, |engine| {
         let pid = engine.pid();
         signal(engine.supervisor.id(), "HUP");
@@ -189,7 +202,7 @@ fn no_byte_is_lost_or_doubled_when_another_program_takes_the_engines_place() {
 fn sockets_change_hands_while_the_engine_is_killed() {
     let engine = Engine::start();
     let session = engine.attach();
-    let (mut socket, peer) = mock::connection().unwrap();
+    let (mut socket, peer) = testing::connection().unwrap();
     let seen = reader(peer, 7);
     let mut pattern = Pattern::new(7);
     let ended = AtomicBool::new(false);
@@ -232,7 +245,7 @@ fn streams_adopted_side_by_side_survive_engine_kills() {
         });
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(4) {
-            let (sockets, peers): (Vec<_>, Vec<_>) = (0..100).map(|_| mock::connection().unwrap()).unzip();
+            let (sockets, peers): (Vec<_>, Vec<_>) = (0..100).map(|_| testing::connection().unwrap()).unzip();
             let adopted = StreamOptions::default().adopt_all(&session, sockets);
             for (seed, (stream, peer)) in (0..).zip(adopted.into_iter().zip(peers)) {
                 let seen = reader(peer, seed);
@@ -246,12 +259,12 @@ fn streams_adopted_side_by_side_survive_engine_kills() {
 }
 
 fn stream(engine: &Engine) -> (Stream, TcpStream) {
-    let (socket, peer) = mock::connection().unwrap();
+    let (socket, peer) = testing::connection().unwrap();
     (Stream::adopt(&engine.attach(), socket).unwrap(), peer)
 }
 
 #[test]
-fn no_byte_is_lost_or_doubled_when_reads_go_past_the_ring_and_back_and_the_engine_is_killed() {
+fn ring_bypass_survives_engine_kills() {
     const TOTAL: u64 = 100 << 20;
     const KILLS: u64 = 5;
     let engine = Engine::start();
@@ -285,7 +298,7 @@ fn no_byte_is_lost_or_doubled_when_reads_go_past_the_ring_and_back_and_the_engin
 }
 
 #[test]
-fn long_reads_need_no_engine_and_short_ones_after_them_wait_for_it() {
+fn long_reads_need_no_engine() {
     let engine = Engine::start();
     let (mut stream, mut peer) = stream(&engine);
     let (mut sent, mut seen, mut bytes) = (Pattern::new(1), Pattern::new(1), vec![0; 1 << 16]);
@@ -300,7 +313,7 @@ fn long_reads_need_no_engine_and_short_ones_after_them_wait_for_it() {
     };
     read_long(&mut stream, &mut peer, 10);
     let pid = engine.pid();
-    signal(pid, "STOP");
+    stop(pid);
     read_long(&mut stream, &mut peer, 100);
 
     stream.set_read_timeout(Some(Duration::from_millis(100)));
@@ -320,7 +333,7 @@ fn long_reads_need_no_engine_and_short_ones_after_them_wait_for_it() {
     }
 
     read_long(&mut stream, &mut peer, 10);
-    signal(pid, "STOP");
+    stop(pid);
     peer.write_all(&[1; 10]).unwrap();
     assert_eq!(stream.try_read(&mut [0; 10]).unwrap_err().kind(), ErrorKind::WouldBlock);
     signal(pid, "CONT");
@@ -341,11 +354,11 @@ fn fill(stream: &mut Stream, pattern: &mut Pattern) {
 }
 
 #[test]
-fn what_was_written_arrives_though_its_application_has_closed_and_the_engine_is_killed() {
+fn data_of_closed_stream_survives_engine_kill() {
     let engine = Engine::start();
     let session = engine.attach();
     for leaves in [false, true] {
-        let (socket, mut peer) = mock::connection().unwrap();
+        let (socket, mut peer) = testing::connection().unwrap();
         let mut pattern = Pattern::new(9);
         let own = engine.attach();
         let mut stream = Stream::adopt(if leaves { &own } else { &session }, socket).unwrap();
@@ -367,9 +380,9 @@ fn what_was_written_arrives_though_its_application_has_closed_and_the_engine_is_
 
 /// Not a test by itself: the application of the next one, in a process of its own.
 #[test]
-fn an_application_that_is_killed() {
-    let Ok(path) = std::env::var("ENGINE_OF_THE_TEST") else { return };
-    let address = std::env::var("PEER_OF_THE_TEST").unwrap();
+fn killed_application() {
+    let Ok(path) = std::env::var("ISOLANE_TEST_ENGINE") else { return };
+    let address = std::env::var("ISOLANE_TEST_PEER").unwrap();
     let mut stream = Stream::connect(&attach(Path::new(&path)), address).unwrap();
     let mut pattern = Pattern::new(11);
     fill(&mut stream, &mut pattern);
@@ -378,13 +391,13 @@ fn an_application_that_is_killed() {
 }
 
 #[test]
-fn what_an_application_wrote_before_it_was_killed_arrives_though_the_engine_is_killed_too() {
+fn data_of_killed_application_survives_engine_kill() {
     let engine = Engine::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut application = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "an_application_that_is_killed", "--nocapture"])
-        .env("ENGINE_OF_THE_TEST", engine.path())
-        .env("PEER_OF_THE_TEST", listener.local_addr().unwrap().to_string())
+        .args(["--exact", "killed_application", "--nocapture"])
+        .env("ISOLANE_TEST_ENGINE", engine.path())
+        .env("ISOLANE_TEST_PEER", listener.local_addr().unwrap().to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -428,7 +441,7 @@ fn outlive(mut stream: Stream, up: u64, down: u64, ends: &'static AtomicBool) ->
 }
 
 #[test]
-fn streams_are_taken_back_without_engine_and_supervisor_and_no_byte_is_lost() {
+fn reclaims_streams_after_supervisor_death() {
     for (time, end) in ["KILL", "KILL", "TERM", "KILL"].into_iter().enumerate() {
         let engine = Engine::start();
         let session = engine.attach();
@@ -436,7 +449,7 @@ fn streams_are_taken_back_without_engine_and_supervisor_and_no_byte_is_lost() {
         let moved: &'static AtomicU64 = Box::leak(Box::default());
         let mut threads = Vec::new();
         for index in 0..4 {
-            let (socket, peer) = mock::connection().unwrap();
+            let (socket, peer) = testing::connection().unwrap();
             let bytes = [4096, 256 << 10, 16 << 10, 64 << 10][index];
             let options = StreamOptions { rx_bytes: bytes, tx_bytes: bytes, ..Default::default() };
             let stream = options.adopt(&session, socket).unwrap();
@@ -461,7 +474,7 @@ fn streams_are_taken_back_without_engine_and_supervisor_and_no_byte_is_lost() {
 
 /// Whoever waits, of whatever kind, and for a peer that neither reads nor writes.
 #[test]
-fn all_who_wait_hear_of_the_death_of_the_supervisor() {
+fn supervisor_death_wakes_all_waiters() {
     let mut engine = Engine::start();
     let session = engine.attach();
     let (told, is_told) = std::sync::mpsc::channel();
@@ -470,7 +483,7 @@ fn all_who_wait_hear_of_the_death_of_the_supervisor() {
     let all_begin = Arc::new(Barrier::new(7));
     let mut wait = |what: &'static str,
                     wait: fn(&Session, TcpStream, TcpStream, &Barrier) -> std::io::Error| {
-        let (socket, peer) = mock::connection().unwrap();
+        let (socket, peer) = testing::connection().unwrap();
         peers.push(peer.try_clone().unwrap());
         let (told, session, all_begin) = (told.clone(), session.clone(), Arc::clone(&all_begin));
         std::thread::spawn(move || told.send((what, wait(&session, socket, peer, &all_begin).kind())));
@@ -505,7 +518,7 @@ fn all_who_wait_hear_of_the_death_of_the_supervisor() {
         assert!(!stream.arm(Interest::Read).unwrap());
         all_begin.wait();
         loop {
-            if let Err(error) = poller.wait(None) {
+            if let Err(error) = poller.next(None) {
                 return error.into();
             }
         }
@@ -544,10 +557,10 @@ fn all_who_wait_hear_of_the_death_of_the_supervisor() {
 
 /// Without a word of it, a thread that waits does not wait for ever.
 #[test]
-fn the_death_of_the_supervisor_is_an_error_and_not_silence() {
+fn supervisor_death_is_an_error() {
     let mut engine = Engine::start();
     let session = engine.attach();
-    let (socket, _peer) = mock::connection().unwrap();
+    let (socket, _peer) = testing::connection().unwrap();
     let mut stream = Stream::adopt(&session, socket).unwrap();
     let reader = std::thread::spawn(move || stream.read(&mut [0; 1]).unwrap_err().kind());
     std::thread::sleep(Duration::from_millis(50));

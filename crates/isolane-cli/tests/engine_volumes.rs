@@ -97,7 +97,7 @@ impl World {
 }
 
 #[test]
-fn no_write_is_lost_or_doubled_by_an_engine_that_is_killed() {
+fn writes_survive_engine_kills() {
     let world = World::start();
     let arguments = ["--verify", "--rw", "randrw", "--depth", "16", "--bs", "4k", "--time", "5s"];
     let output = world.run_while_killing(world.bench(&arguments), 5);
@@ -105,7 +105,7 @@ fn no_write_is_lost_or_doubled_by_an_engine_that_is_killed() {
 }
 
 #[test]
-fn threads_that_share_a_volume_go_on_after_the_engine_was_killed() {
+fn shared_volume_survives_an_engine_kill() {
     let world = World::start();
     let arguments = ["--threads", "2", "--rw", "randread", "--bs", "4k", "--time", "3s"];
     let output = world.run_while_killing(world.bench(&arguments), 3);
@@ -113,7 +113,7 @@ fn threads_that_share_a_volume_go_on_after_the_engine_was_killed() {
 }
 
 #[test]
-fn several_processes_verify_their_own_parts_beside_each_other() {
+fn processes_verify_parts_concurrently() {
     let world = World::start();
     let others: Vec<Child> = (0..3)
         .map(|seed| {
@@ -145,17 +145,18 @@ fn fail(command: &mut Command) -> String {
 }
 
 #[test]
-fn bench_says_whose_the_connections_are_and_what_lanes_were_granted() {
+fn bench_reports_engine_and_granted_lanes() {
     let world = World::start();
     // The target grants 63 lanes altogether.
-    let arguments = ["--lanes", "1", "--read-lanes", "70", "--depth", "4", "--time", "50ms", "--where"];
+    let arguments =
+        ["--lanes", "1", "--read-lanes", "70", "--depth", "4", "--time", "50ms", "--show-placement"];
     for threads in [&[][..], &["--threads", "2"]] {
         let said = succeed(world.bench(&arguments).args(threads));
         assert!(
             said.contains(&format!("\nengine     {}, connections driven on its core ", world.engine.line))
         );
         assert!(
-            said.contains(" 63 read (of 70 asked for)") || said.contains(" 62 read (of 70 asked for)"),
+            said.contains(" 63 read (of 70 requested)") || said.contains(" 62 read (of 70 requested)"),
             "{said}"
         );
         let said = succeed(world.bench(&arguments).args(threads).args(["--json", "-"]));
@@ -166,10 +167,10 @@ fn bench_says_whose_the_connections_are_and_what_lanes_were_granted() {
 }
 
 #[test]
-fn what_an_engine_does_not_do_is_refused_by_its_name() {
+fn rejects_unsupported_options_with_an_engine() {
     let world = World::start();
-    let said = fail(world.bench(&["--hold"]).arg("--time=50ms"));
-    assert!(said.contains("--hold cannot be used: what goes through an engine is not held back"), "{said}");
+    let said = fail(world.bench(&["--coalesce"]).arg("--time=50ms"));
+    assert!(said.contains("cannot use --coalesce: an engine does not delay operations"), "{said}");
     let said = fail(&mut world.bench(&["--lanes", "200", "--time", "50ms"]));
     assert!(said.contains("more than 128 lanes of a class"), "{said}");
     let (there, itself) = (world.volume(1), world.volume_itself(1));
@@ -180,7 +181,7 @@ fn what_an_engine_does_not_do_is_refused_by_its_name() {
 }
 
 #[test]
-fn copy_and_info_take_a_volume_through_an_engine() {
+fn copy_and_info_work_through_an_engine() {
     let world = World::start();
     let folder = tempfile::tempdir().unwrap();
     let (there, back) = (folder.path().join("there"), folder.path().join("back"));

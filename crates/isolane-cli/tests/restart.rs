@@ -81,7 +81,7 @@ fn lost(volume: &BlockingVolume) -> (u64, LossCause) {
 }
 
 #[test]
-fn fails_the_first_flush_after_a_memory_volume_was_killed() {
+fn fails_first_flush_after_memory_volume_kill() {
     let (mut target, engine) = (Target::serve(MEMORY, "127.0.0.1:0"), engine());
     let volumes = [target.connect(""), target.connect_via(&engine.path())];
     for volume in &volumes {
@@ -100,7 +100,7 @@ fn fails_the_first_flush_after_a_memory_volume_was_killed() {
 }
 
 #[test]
-fn keeps_flushing_after_the_target_of_a_file_was_killed() {
+fn keeps_flushing_after_file_target_kill() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk").display().to_string();
     let (mut target, engine) = (Target::serve(&format!("{path},size=16M"), "127.0.0.1:0"), engine());
@@ -118,7 +118,7 @@ fn keeps_flushing_after_the_target_of_a_file_was_killed() {
 }
 
 #[test]
-fn fails_the_first_flush_after_target_and_engine_were_killed() {
+fn fails_first_flush_after_target_and_engine_kill() {
     let (mut target, engine) = (Target::serve(MEMORY, "127.0.0.1:0"), engine());
     let volume = target.connect_via(&engine.path());
     volume.write_at(&[7; 4096], 0).unwrap();
@@ -141,7 +141,7 @@ fn keeps_flushing_after_the_engine_was_killed() {
 }
 
 #[test]
-fn takes_the_choice_of_flushes_by_option_and_uri() {
+fn accepts_flush_choice_by_option_and_uri() {
     let target = Target::serve(MEMORY, "127.0.0.1:0");
     let uri = format!("nvme+tcp://{}/{NQN}?flush-after-loss=perhaps", target.address);
     let output = isolane().args(["info", &uri]).output().unwrap();

@@ -79,7 +79,7 @@ fn commands_of_the_program_have_options_that_exist() {
 }
 
 #[test]
-fn commands_of_the_checkout_name_files_and_packages_that_exist() {
+fn commands_name_existing_files_and_packages() {
     let mut checked = 0;
     for path in documents() {
         for command in commands(&fs::read_to_string(&path).unwrap()) {
@@ -91,8 +91,7 @@ fn commands_of_the_checkout_name_files_and_packages_that_exist() {
                 let package =
                     words.get(at + 1).and_then(|name| name.strip_prefix("isolane-")).unwrap_or_default();
                 let is_package = *word == "-p" && !package.is_empty();
-                let folders =
-                    [root().join("crates").join(format!("isolane-{package}")), root().join(package)];
+                let folders = [root().join(format!("crates/isolane-{package}")), root().join(package)];
                 let exists = folders.iter().any(|folder| folder.join("Cargo.toml").exists());
                 assert!(!is_package || exists, "{}: `{command}`: no {package}", path.display());
                 checked += usize::from(is_file || is_package);

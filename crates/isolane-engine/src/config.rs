@@ -1,142 +1,142 @@
-//! What an engine is to be, and why there is none.
+//! Configuration and errors of an engine.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use isolane_attach::control::{CORES_MAX, Limits, remedy};
+use isolane_attach::control::{MAX_CORES, SessionLimits, hint};
 use isolane_reactor::Mode;
 
-/// What an engine is to be.
+/// Configuration of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Numbers of the cores that its threads are pinned to, one each; at least one.
+pub struct EngineConfig {
+    /// CPUs that the threads are pinned to, one thread each; at least one.
     pub cores: Vec<usize>,
-    /// What a core does when there is nothing to do.
+    /// Idle behavior of a core.
     pub mode: Mode,
-    /// How long [`Mode::Adaptive`] goes on spinning after the last work.
+    /// Spin time of [`Mode::Adaptive`] after the last work.
     pub spin: Duration,
-    /// How much each client may have.
-    pub limits: Limits,
-    /// The most clients that are attached. As many again may have left what is not done.
-    pub clients_max: usize,
-    /// How long one may be silent before it says hello.
-    pub greeting: Duration,
-    /// How long nobody may be attached before the engine wants to end; for ever if there is none.
-    pub idle_max: Option<Duration>,
-    /// Who may attach beside the engine's own user and root.
+    /// Limits of each client.
+    pub limits: SessionLimits,
+    /// Maximum number of attached clients. Up to as many again may have left unfinished objects.
+    pub max_clients: usize,
+    /// Time that a client has for its first message.
+    pub hello_timeout: Duration,
+    /// Time without clients after which the engine shuts down; never if `None`.
+    pub max_idle: Option<Duration>,
+    /// Users who may attach in addition to root and the engine's user.
     pub allowed_uids: Vec<u32>,
-    /// Take a lock that nobody else wants at each look at a stream. Only for measuring what such a lock costs.
+    /// Takes an uncontended lock at each poll of a stream. Only for measuring the cost of such a lock.
     pub needless_lock: bool,
 }
 
-impl Config {
-    /// An engine on these cores, all else by default.
-    pub fn new(cores: Vec<usize>) -> Config {
-        Config {
+impl EngineConfig {
+    /// Defaults, with these cores.
+    pub fn new(cores: Vec<usize>) -> EngineConfig {
+        EngineConfig {
             cores,
             mode: Mode::Adaptive,
-            spin: isolane_reactor::Config::SPIN,
-            limits: Limits::default(),
-            clients_max: Config::CLIENTS_MAX,
-            greeting: Duration::from_secs(5),
-            idle_max: None,
+            spin: isolane_reactor::ReactorConfig::SPIN,
+            limits: SessionLimits::default(),
+            max_clients: EngineConfig::MAX_CLIENTS,
+            hello_timeout: Duration::from_secs(5),
+            max_idle: None,
             allowed_uids: Vec::new(),
             needless_lock: false,
         }
     }
 
-    /// The default of [`Config::clients_max`].
-    pub const CLIENTS_MAX: usize = 256;
+    /// Default of [`EngineConfig::max_clients`].
+    pub const MAX_CLIENTS: usize = 256;
 
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         match self.cores.len() {
-            1..=CORES_MAX => Ok(()),
+            1..=MAX_CORES => Ok(()),
             count => Err(EngineError::Cores { count }),
         }
     }
 }
 
-/// Why there is no engine.
+/// Failure of an engine or its supervisor.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// It was given none, or too many.
-    #[error("an engine has 1 to {CORES_MAX} cores, not {count}")]
+    /// Too few or too many cores.
+    #[error("an engine has 1 to {MAX_CORES} cores, not {count}")]
     Cores {
-        /// How many it was given.
+        /// Number of cores in the configuration.
         count: usize,
     },
-    /// A thread cannot be kept on its core.
+    /// A thread cannot be pinned to its core.
     #[error("cannot use core {core}: {source}; choose one that this process may run on")]
     Core {
-        /// Its number.
+        /// Number of the CPU.
         core: usize,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Nobody can attach there.
-    #[error("cannot listen on {path}: {why}")]
+    /// The socket cannot be created.
+    #[error("cannot listen on {path}: {reason}")]
     Listen {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why not, and what to do.
-        why: String,
+        /// Cause and remedy.
+        reason: String,
     },
     /// A file next to the socket cannot be used.
-    #[error("{path} cannot be used: {why}")]
+    #[error("{path} cannot be used: {reason}")]
     File {
-        /// Its name.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not, and what to do.
-        why: String,
+        /// Cause and remedy.
+        reason: String,
     },
     /// The engine's program cannot be started.
-    #[error("{file} cannot be started: {source}{}", remedy(source))]
+    #[error("{file} cannot be started: {source}{}", hint(source))]
     Program {
-        /// Its file.
+        /// File of the program.
         file: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The engine's process has ended before it served anybody.
-    #[error("the engine did not start: {why}")]
+    /// The first engine ended before it served clients.
+    #[error("the engine did not start: {reason}")]
     Start {
-        /// What became of it.
-        why: String,
+        /// Exit status or fault.
+        reason: String,
     },
-    /// One of the engine's threads has ended.
-    #[error("the engine is broken: one of its threads has ended; its log says why")]
+    /// A thread of the engine has ended.
+    #[error("the engine is broken: one of its threads has ended; see its log for the reason")]
     Broken,
-    /// One of the engine's threads does not turn any more.
+    /// A thread of the engine no longer responds.
     #[error(
         "{thread} has been stuck for {seconds} s, at work for {session}; the supervisor replaces the engine"
     )]
     Stuck {
-        /// Which thread.
+        /// Name of the thread.
         thread: String,
-        /// For which session.
+        /// Session that the thread works for.
         session: String,
-        /// How long, at least.
+        /// Minimum duration, in seconds.
         seconds: u64,
     },
-    /// The supervisor has gone, or is none.
-    #[error("the engine's supervisor has gone: {why}; start `isolane engine` again")]
+    /// The supervisor has exited, or the peer is not a supervisor.
+    #[error("the engine's supervisor has gone: {reason}; start `isolane engine` again")]
     Orphaned {
-        /// What it did last.
-        why: String,
+        /// Last event of the link.
+        reason: String,
     },
-    /// The system refuses.
-    #[error("{what}: {source}{}", remedy(source))]
+    /// A system call failed.
+    #[error("{call}: {source}{}", hint(source))]
     System {
-        /// What was tried.
-        what: &'static str,
-        /// What it said.
+        /// Description of the failed operation.
+        call: &'static str,
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl EngineError {
-    pub(crate) fn system(what: &'static str, source: impl Into<io::Error>) -> EngineError {
-        EngineError::System { what, source: source.into() }
+    pub(crate) fn system(call: &'static str, source: impl Into<io::Error>) -> EngineError {
+        EngineError::System { call, source: source.into() }
     }
 }

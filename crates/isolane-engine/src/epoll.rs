@@ -1,30 +1,29 @@
-//! What a thread of the engine sleeps on: an epoll in which everything is edge-triggered, because the kernel's
-//! queue of an adopted socket stays readable while the application has not read.
+//! Event wait of an engine thread. All sources are edge-triggered, because an adopted socket stays readable
+//! until the application has read.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use isolane_reactor::waker::{Sleeper, silence};
+use isolane_reactor::waker::{Sleeper, drain_eventfd};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::service::Ready;
+use crate::object::Ready;
 
-/// What can be watched by a thread, and how it sleeps.
+/// Epoll instance of a thread, with its wakeup descriptor.
 #[derive(Debug)]
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     sleeper: Sleeper,
 }
 
-/// Something is ready.
+/// Readiness of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// What it was registered by.
+    /// Key that the source was registered with.
     pub key: u64,
-    /// What it is ready for.
     pub ready: Ready,
 }
 
@@ -37,52 +36,52 @@ impl Epoll {
         Ok(Epoll { epoll, sleeper })
     }
 
-    /// Who wakes the thread.
+    /// Wakeup state of the thread.
     pub fn sleeper(&self) -> &Sleeper {
         &self.sleeper
     }
 
-    /// Watches for all that may happen to it. `key` is anything but `u64::MAX`.
+    /// Watches a source for all events. `key` must not be `u64::MAX`.
     pub fn add(&self, source: impl AsFd, key: u64) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, source, EventData::new_u64(key), ALL)?)
     }
 
-    /// Watches for what may be read as well, or not; if it may be now, that is told once more.
-    pub fn hear(&self, source: impl AsFd, key: u64, reads: bool) {
+    /// Turns read events of a source on or off. Turning them on reports pending data again.
+    pub fn set_read_interest(&self, source: impl AsFd, key: u64, reads: bool) {
         let flags = if reads { ALL } else { ALL.difference(READ) };
-        // It fails only for what was never registered, and then nothing is told anyway.
+        // Fails only for an unregistered source, which has no events anyway.
         let _ = epoll::modify(&self.epoll, source, EventData::new_u64(key), flags);
     }
 
-    /// Watches no more.
+    /// Stops watching a source.
     pub fn remove(&self, source: impl AsFd) {
-        // It fails only for what was never registered, and then there is nothing to do.
+        // Fails only for an unregistered source.
         let _ = epoll::delete(&self.epoll, source);
     }
 
-    /// What is ready now.
-    pub fn look(&self, events: &mut Vec<Event>) -> io::Result<()> {
+    /// Collects pending events without waiting.
+    pub fn poll(&self, events: &mut Vec<Event>) -> io::Result<()> {
         self.wait(Some(Duration::ZERO), events)
     }
 
-    /// Sleeps until something is ready, somebody calls, or a moment has come.
-    pub fn sleep(&self, until: Option<Instant>, events: &mut Vec<Event>) -> io::Result<()> {
+    /// Sleeps until an event, a wakeup, or the deadline.
+    pub fn sleep(&self, deadline: Option<Instant>, events: &mut Vec<Event>) -> io::Result<()> {
         if !self.sleeper.try_sleep() {
-            return self.look(events);
+            return self.poll(events);
         }
         // Rounded up: an older system call counts in milliseconds, and a sleep that ends early would spin.
-        let timeout = until.map(|until| {
-            let left = until.saturating_duration_since(Instant::now());
-            Duration::from_millis(left.as_nanos().div_ceil(1_000_000) as u64)
+        let timeout = deadline.map(|deadline| {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            Duration::from_millis(remaining.as_nanos().div_ceil(1_000_000) as u64)
         });
-        let outcome = self.wait(timeout, events);
-        self.sleeper.awake();
-        outcome
+        let result = self.wait(timeout, events);
+        self.sleeper.finish_sleep();
+        result
     }
 
     fn wait(&self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
-        let timeout = timeout.map(isolane_ring::timespec);
-        let mut space = [MaybeUninit::uninit(); EVENTS_MAX];
+        let timeout = timeout.map(isolane_shm::timespec);
+        let mut space = [MaybeUninit::uninit(); MAX_EVENTS];
         let found = match epoll::wait(&self.epoll, &mut space[..], timeout.as_ref()) {
             Ok((found, _)) => found,
             Err(Errno::INTR) => return Ok(()),
@@ -91,7 +90,7 @@ impl Epoll {
         for event in found {
             let (data, flags) = (event.data, event.flags);
             match data.u64() {
-                DOORBELL => silence(self.sleeper.doorbell()),
+                DOORBELL => drain_eventfd(self.sleeper.doorbell()),
                 key => events.push(Event { key, ready: ready(flags) }),
             }
         }
@@ -110,7 +109,7 @@ fn ready(flags: EventFlags) -> Ready {
     }
 }
 
-const EVENTS_MAX: usize = 256;
+const MAX_EVENTS: usize = 256;
 const DOORBELL: u64 = u64::MAX;
 const READ: EventFlags = EventFlags::IN.union(EventFlags::PRI);
 const ALL: EventFlags = READ.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
@@ -123,25 +122,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_read_is_told_only_to_who_wants_to_hear_and_then_at_once() {
-        let (epoll, (ours, mut theirs)) = (Epoll::new().unwrap(), UnixStream::pair().unwrap());
-        let hears = || {
+    fn reports_reads_only_while_requested() {
+        let (epoll, (ours, mut peer_end)) = (Epoll::new().unwrap(), UnixStream::pair().unwrap());
+        let is_readable = || {
             let mut events = Vec::new();
-            epoll.look(&mut events).unwrap();
+            epoll.poll(&mut events).unwrap();
             events.iter().any(|event| event.key == 7 && event.ready.readable)
         };
         epoll.add(&ours, 7).unwrap();
-        theirs.write_all(&[1]).unwrap();
-        assert!(hears());
-        epoll.hear(&ours, 7, false);
-        theirs.write_all(&[1]).unwrap();
-        assert!(!hears());
-        epoll.hear(&ours, 7, true);
-        assert!(hears());
-        theirs.write_all(&[1]).unwrap();
-        assert!(hears());
-        epoll.hear(&ours, 7, false);
-        drop(theirs);
-        assert!(hears(), "an end is always told");
+        peer_end.write_all(&[1]).unwrap();
+        assert!(is_readable());
+        epoll.set_read_interest(&ours, 7, false);
+        peer_end.write_all(&[1]).unwrap();
+        assert!(!is_readable());
+        epoll.set_read_interest(&ours, 7, true);
+        assert!(is_readable());
+        peer_end.write_all(&[1]).unwrap();
+        assert!(is_readable());
+        epoll.set_read_interest(&ours, 7, false);
+        drop(peer_end);
+        assert!(is_readable(), "a hangup is always reported");
     }
 }

@@ -1,7 +1,7 @@
 //! The directory of the engine's socket, and the files next to it.
 //!
 //! The directory may be one that other users can write to, such as `/tmp`. Therefore no file is opened through a link,
-//! and the kernel's word about the open file decides, not a look at its path before.
+//! and the checks apply to the open file, not to its path.
 //!
 //! Invariant: no file is written or truncated unless it is a regular file of this user with one name.
 
@@ -48,39 +48,38 @@ pub fn read_next_to_socket(path: &Path) -> Result<File, EngineError> {
     open_checked(path, OFlags::RDONLY, 0)
 }
 
-/// Has the kernel tell others that this process runs the engine whose lock this is: for as long as the process has the
-/// file open.
-pub(crate) fn mark_as_ours(lock: &File) -> Result<(), Errno> {
+/// Sets the record lock by which [`supervisor_of`] finds this process, as long as the file is open.
+pub(crate) fn set_owner(lock: &File) -> Result<(), Errno> {
     fcntl_lock(lock, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Returns the supervisor that has the lock of its engine open, as the kernel knows it: the text of the file may be that
-/// of a supervisor that has ended. `None` if no engine runs.
+/// Returns the supervisor that holds the lock of its engine, or `None` if no engine runs. Asks the kernel, because
+/// the text of the file may be from a supervisor that has ended.
 ///
 /// # Errors
-/// The system's; `SRCH` if the supervisor's PID means nothing in this PID namespace.
+/// Errors of the system; `SRCH` if the supervisor is in another PID namespace.
 pub fn supervisor_of(lock: &File) -> Result<Option<Pid>, Errno> {
     let holder = fcntl_getlk(lock, &Flock::from(FlockType::WriteLock))?;
     holder.map(|holder| holder.pid.ok_or(Errno::SRCH)).transpose()
 }
 
 fn open_checked(path: &Path, flags: OFlags, mode: u32) -> Result<File, EngineError> {
-    let refused = |why: String| EngineError::File { path: path.to_owned(), why };
-    // Without waiting for the other end of a pipe.
+    let refused = |reason: String| EngineError::File { path: path.to_owned(), reason };
+    // NONBLOCK: opening a pipe must not wait for its other end.
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = open(path, flags, Mode::from_raw_mode(mode)).map_err(|error| match error {
         Errno::LOOP => refused(format!("is a symbolic link; {REMEDY}")),
         error => refused(format!("{error}; choose a socket in a directory that this user may write to")),
     })?;
     let found = fstat(&file).map_err(|error| refused(error.to_string()))?;
-    match why_unsafe(&found) {
-        Some(why) => Err(refused(format!("{why}; {REMEDY}"))),
+    match unsafe_reason(&found) {
+        Some(reason) => Err(refused(format!("{reason}; {REMEDY}"))),
         None => Ok(file.into()),
     }
 }
 
 /// Returns why an open file must not be written, if so.
-fn why_unsafe(found: &Stat) -> Option<String> {
+fn unsafe_reason(found: &Stat) -> Option<String> {
     let own = geteuid().as_raw();
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
         return Some("is not a regular file".into());
@@ -91,39 +90,39 @@ fn why_unsafe(found: &Stat) -> Option<String> {
     (found.st_nlink != 1).then(|| format!("has {} names (hard links)", found.st_nlink))
 }
 
-/// Makes the directory of a socket, for its owner alone, if it does not exist.
+/// Creates the directory of a socket with mode 0700, if it does not exist.
 ///
 /// # Errors
 /// [`EngineError::Listen`], also for a directory in which other users could replace the socket.
-pub fn make_folder(socket: &Path) -> Result<(), EngineError> {
-    // No directory is made for a socket that is not possible.
+pub fn create_socket_dir(socket: &Path) -> Result<(), EngineError> {
+    // First, so that an invalid path leaves no directory.
     check(socket)?;
-    let refused = |why: String| EngineError::Listen { path: socket.to_owned(), why };
-    let folder = match socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        Some(folder) => folder,
+    let refused = |reason: String| EngineError::Listen { path: socket.to_owned(), reason };
+    let dir = match socket.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        Some(dir) => dir,
         None => Path::new("."),
     };
-    match mkdir(folder, Mode::RWXU) {
+    match mkdir(dir, Mode::RWXU) {
         Ok(()) => Ok(()),
-        Err(Errno::EXIST) => why_exposed(folder).map_or(Ok(()), |why| {
-            Err(refused(format!("its directory {} {why}, or choose another path", folder.display())))
+        Err(Errno::EXIST) => exposed_reason(dir).map_or(Ok(()), |reason| {
+            Err(refused(format!("its directory {} {reason}, or choose another path", dir.display())))
         }),
-        Err(error) => Err(refused(format!("{error}; make its folder, or choose another path"))),
+        Err(error) => Err(refused(format!("{error}; create its directory, or choose another path"))),
     }
 }
 
 /// Returns why other users could replace files in a directory, with the remedy, if so.
-fn why_exposed(folder: &Path) -> Option<String> {
-    let found = match stat(folder) {
+fn exposed_reason(dir: &Path) -> Option<String> {
+    let found = match stat(dir) {
         Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => found,
         _ => return Some("is not a directory; remove it".into()),
     };
-    if !is_safe(found.st_uid) {
+    if !is_trusted(found.st_uid) {
         return Some(format!("belongs to user {}; use one of your own", found.st_uid));
     }
-    // In a directory that all may write to, another user could have made the link.
-    if let Ok(link) = lstat(folder)
-        && !is_safe(link.st_uid)
+    // Another user can have made the link if its directory is writable by all.
+    if let Ok(link) = lstat(dir)
+        && !is_trusted(link.st_uid)
     {
         return Some(format!("is a symbolic link of user {}; remove it", link.st_uid));
     }
@@ -132,19 +131,19 @@ fn why_exposed(folder: &Path) -> Option<String> {
     is_shared.then(|| "lets other users replace its files; `chmod go-w` it".into())
 }
 
-/// Whether a user may be trusted with the directory of a socket.
-pub(crate) fn is_safe(uid: u32) -> bool {
+/// Whether a user is root or the engine's, and thus trusted.
+pub(crate) fn is_trusted(uid: u32) -> bool {
     uid == geteuid().as_raw() || uid == 0
 }
 
-/// Returns the address of a socket, if a socket can be there.
+/// Returns the address of a socket, if its path is valid.
 pub(crate) fn check(path: &Path) -> Result<SocketAddrUnix, EngineError> {
-    let refused = |why: String| EngineError::Listen { path: path.to_owned(), why };
+    let refused = |reason: String| EngineError::Listen { path: path.to_owned(), reason };
     let address = SocketAddrUnix::new(path);
     let address = address.map_err(|error| refused(format!("{error}; choose a shorter path")))?;
     match stat(path) {
         Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::Socket => {
-            Err(refused("a file is there that is no socket; choose another path".into()))
+            Err(refused("the path is not a socket; choose another path".into()))
         }
         _ => Ok(address),
     }
@@ -163,10 +162,10 @@ mod tests {
 
     /// A directory, and a file in it that must not change.
     fn victim() -> (tempfile::TempDir, PathBuf) {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("victim");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("victim");
         fs::write(&file, "precious").unwrap();
-        (folder, file)
+        (dir, file)
     }
 
     fn refusal(path: &Path) -> String {
@@ -175,14 +174,14 @@ mod tests {
 
     #[test]
     fn refuses_links_and_special_files() {
-        let (folder, file) = victim();
-        let path = |name| folder.path().join(name);
+        let (dir, file) = victim();
+        let path = |name| dir.path().join(name);
         symlink(&file, path("symlink")).unwrap();
         symlink(path("missing"), path("dangling")).unwrap();
         fs::hard_link(&file, path("hard")).unwrap();
         mkfifoat(CWD, path("fifo"), Mode::RWXU).unwrap();
         fs::create_dir(path("directory")).unwrap();
-        for (name, why) in [
+        for (name, reason) in [
             ("symlink", "is a symbolic link; remove it"),
             ("dangling", "is a symbolic link; remove it"),
             ("hard", "has 2 names (hard links); remove it"),
@@ -190,52 +189,51 @@ mod tests {
             ("directory", "directory"),
         ] {
             let text = refusal(&path(name));
-            assert!(text.contains(why) && text.contains(name), "{text}");
+            assert!(text.contains(reason) && text.contains(name), "{text}");
         }
-        assert!(!path("missing").exists(), "a file was made through a link");
+        assert!(!path("missing").exists(), "a file was created through a link");
         assert_eq!(fs::read_to_string(file).unwrap(), "precious");
     }
 
     #[test]
     fn refuses_files_and_directories_of_other_users() {
         if !geteuid().is_root() {
-            return eprintln!("not tried: only root can give files away");
+            return eprintln!("skipped: only root can give files away");
         }
-        let (folder, file) = victim();
+        let (dir, file) = victim();
         std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
         assert!(refusal(&file).contains("belongs to user 65534, not to user 0"), "{}", refusal(&file));
-        let link = folder.path().join("link");
+        let link = dir.path().join("link");
         symlink(".", &link).unwrap();
         std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
-        let text = make_folder(&link.join("sock")).unwrap_err().to_string();
+        let text = create_socket_dir(&link.join("sock")).unwrap_err().to_string();
         assert!(text.contains("is a symbolic link of user 65534; remove it"), "{text}");
-        std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
-        let text = make_folder(&folder.path().join("sock")).unwrap_err().to_string();
+        std::os::unix::fs::chown(dir.path(), Some(65534), None).unwrap();
+        let text = create_socket_dir(&dir.path().join("sock")).unwrap_err().to_string();
         assert!(text.contains("belongs to user 65534"), "{text}");
     }
 
     #[test]
-    fn refuses_directories_in_which_others_can_replace_the_socket() {
-        let (folder, _file) = victim();
-        let socket = folder.path().join("sock");
-        for (mode, is_refused) in
-            [(0o700, false), (0o755, false), (0o1777, false), (0o777, true), (0o770, true)]
+    fn refuses_directories_writable_by_others() {
+        let (dir, _file) = victim();
+        let socket = dir.path().join("sock");
+        for (mode, refused) in [(0o700, false), (0o755, false), (0o1777, false), (0o777, true), (0o770, true)]
         {
-            fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
-            match (make_folder(&socket), is_refused) {
+            fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+            match (create_socket_dir(&socket), refused) {
                 (Ok(()), false) => {}
                 (Err(error), true) => assert!(error.to_string().contains("`chmod go-w` it"), "{error}"),
-                (outcome, _) => panic!("{mode:o}: {outcome:?}"),
+                (result, _) => panic!("{mode:o}: {result:?}"),
             }
         }
     }
 
     #[test]
-    fn opens_and_keeps_files_of_its_own() {
-        let (folder, file) = victim();
+    fn opens_own_files_without_truncating() {
+        let (dir, file) = victim();
         assert!(open_next_to_socket(&file, 0o600).is_ok());
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
-        let new = folder.path().join("new");
+        let new = dir.path().join("new");
         assert!(read_next_to_socket(&new).is_err());
         open_next_to_socket(&new, 0o600).unwrap();
         assert_eq!(fs::metadata(&new).unwrap().permissions().mode() & 0o777, 0o600);

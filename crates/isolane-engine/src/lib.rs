@@ -1,28 +1,28 @@
-//! The isolated engine: network processing on cores of its own, for applications that attach through shared
-//! memory.
+//! Isolated engine: network processing on dedicated cores for applications that attach through shared memory.
 //!
-//! * [`Engine`]: threads for the cores, and one for control.
-//! * `control/`: who attaches, what they ask for, and what they may have.
-//! * `core/`: the loop of a core, which looks at objects.
-//! * [`stream`]: one stream, between its socket and the application's memory.
-//! * `volume/`: volumes, whose lanes sessions share.
-//! * [`supervisor`]: the process that starts the engine's, keeps what must outlive it, and starts the next.
-//! * [`files`]: the directory of the engine's socket, and the files next to it.
-//! * [`service`]: what an object is, and how a kind of objects (streams, volumes) plugs in.
+//! * [`Engine`]: one thread per core, and one control thread.
+//! * `control/`: clients, their requests, and their limits.
+//! * `core/`: event loop of a core, which polls objects.
+//! * [`object`]: objects and their lifecycle.
+//! * [`stream`]: TCP streams, between a socket and the application's memory.
+//! * `volume/`: volumes, whose clients are shared by sessions.
+//! * `store/`: records that outlive the engine's process.
+//! * [`supervisor`]: process that starts the engine, keeps its records, and replaces it.
+//! * [`files`]: directory of the engine's socket, and the files next to it.
 //!
-//! Invariant: no client is trusted; whatever one writes to its memory concerns that client alone.
+//! Invariant: no client is trusted; invalid data in its shared memory affects only that client.
 
 #![forbid(unsafe_code)]
 
-mod closer;
+mod close_threads;
 mod config;
 mod control;
 mod core;
 mod engine;
 mod epoll;
+mod fd_reserve;
 pub mod files;
-mod reserve;
-pub mod service;
+pub mod object;
 mod store;
 pub mod stream;
 pub mod supervisor;
@@ -31,8 +31,8 @@ mod tests;
 mod volume;
 mod watch;
 
-pub use config::{Config, EngineError};
-pub use engine::{Engine, listen};
-pub use isolane_attach::control::Limits;
+pub use config::{EngineConfig, EngineError};
+pub use control::listen;
+pub use engine::Engine;
+pub use isolane_attach::control::SessionLimits;
 pub use isolane_attach::default_path;
-pub use volume::Keeper;

@@ -1,52 +1,52 @@
 //! Supervision of an engine's threads: their heartbeat, and the sessions that they work for.
 //!
-//! Each thread records the session that it works for in memory that the supervisor shares, and copies the current beat
-//! to its own counter in each turn. A thread that has missed [`MISSED_MAX`] beats is stuck. The beats are counted, not
-//! timed, so that a process that was stopped or had no processor for a while is not taken for stuck.
+//! Each thread records the session that it works for in memory that the supervisor shares, and copies the
+//! current beat to its own counter in each turn. A thread that has missed [`MAX_MISSED_BEATS`] beats is stuck.
+//! Beats are counted, not timed, so that a process that was stopped or starved of CPU time does not count as
+//! stuck.
 //!
-//! Invariant: after an engine has died, [`Record::suspect`] names a session only if one of the dead engine's threads worked
-//! for that session.
+//! Invariant: after an engine has died, [`Record::suspect`] names a session only if one of the dead engine's
+//! threads worked for that session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use isolane_attach::control::CORES_MAX;
-use isolane_ring::{Memory, MemoryError, PAGE_SIZE, Shared};
+use isolane_attach::control::MAX_CORES;
+use isolane_shm::{MemoryError, PAGE_SIZE, SharedMemory, ShmRef};
 
 /// Sessions that an engine's threads work for, in memory that the engine and its supervisor share.
 #[derive(Clone, Debug)]
-pub(crate) struct Record(Memory);
+pub(crate) struct Record(SharedMemory);
 
 impl Record {
-    /// New memory, in which no session is named.
     pub fn new() -> Result<Record, MemoryError> {
-        Memory::create("isolane-watch", RECORD_BYTES).map(Record)
+        SharedMemory::create("isolane-watch", RECORD_BYTES).map(Record)
     }
 
-    /// Memory of the supervisor.
-    pub fn open(memory: Memory) -> Record {
+    /// Maps the memory of the supervisor.
+    pub fn open(memory: SharedMemory) -> Record {
         Record(memory)
     }
 
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &SharedMemory {
         &self.0
     }
 
-    fn word(&self, at: usize) -> Result<Shared<AtomicU64>, MemoryError> {
-        self.0.number((at * LINE_BYTES) as u64)
+    fn word(&self, at: usize) -> Result<ShmRef<AtomicU64>, MemoryError> {
+        self.0.atomic_u64((at * LINE_BYTES) as u64)
     }
 
-    fn words(&self) -> impl Iterator<Item = Shared<AtomicU64>> {
+    fn words(&self) -> impl Iterator<Item = ShmRef<AtomicU64>> {
         (0..WORDS).filter_map(|at| self.word(at).ok())
     }
 
-    /// Names no session, for the next engine.
+    /// Removes all sessions, for the next engine.
     pub fn clear(&self) {
         self.words().for_each(|word| word.store(NONE, Ordering::Relaxed));
     }
 
     /// Returns the session that has probably ended the engine: the one of the thread that panicked or got stuck, or the
-    /// only one that was worked for. Several at work say nothing about any of them.
+    /// only session at work. Returns `None` if several were at work.
     pub fn suspect(&self) -> Option<u32> {
         let mut sessions: Vec<u64> = self
             .words()
@@ -56,7 +56,7 @@ impl Record {
         let culprit = self.word(CULPRIT).map_or(NONE, |word| word.load(Ordering::Relaxed));
         match culprit {
             NONE => {}
-            NOBODY => return None,
+            NO_SESSION => return None,
             session => return Some(session as u32),
         }
         sessions.dedup();
@@ -74,12 +74,12 @@ pub(crate) struct Watch {
     record: Record,
 }
 
-/// A thread that does not turn any more.
+/// Thread that no longer turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stuck {
-    /// Position of the core in the engine's configuration, or none for the control thread.
+    /// Index of the core, or `None` for the control thread.
     pub core: Option<usize>,
-    /// The session that the thread works for.
+    /// Session that the thread works for.
     pub session: Option<u32>,
 }
 
@@ -90,7 +90,7 @@ impl Watch {
         Watch { beat: Arc::default(), threads, record }
     }
 
-    /// Part of the control thread (0) or of a core (its position, from 1 on).
+    /// Returns the part of the control thread (0) or of a core (its index + 1).
     pub fn part(&self, thread: usize) -> Result<Part, MemoryError> {
         Ok(Part {
             session: self.record.word(FIRST_THREAD + thread)?,
@@ -100,13 +100,13 @@ impl Watch {
         })
     }
 
-    /// Starts the next beat. The caller wakes all threads, so that each turns at least once until the next.
+    /// Starts the next beat. The caller wakes all threads, so that each turns at least once before the next beat.
     ///
     /// # Errors
-    /// [`Stuck`], if a thread has missed too many.
+    /// [`Stuck`], if a thread has missed too many beats.
     pub fn beat(&self) -> Result<(), Stuck> {
         let beat = self.beat.fetch_add(1, Ordering::Relaxed) + 1;
-        let is_stuck = |seen: &Arc<AtomicU64>| beat - seen.load(Ordering::Relaxed) > MISSED_MAX;
+        let is_stuck = |seen: &Arc<AtomicU64>| beat - seen.load(Ordering::Relaxed) > MAX_MISSED_BEATS;
         let Some(thread) = self.threads.iter().position(is_stuck) else { return Ok(()) };
         let word = self.record.word(FIRST_THREAD + thread);
         let session = word.map_or(NONE, |word| word.load(Ordering::Relaxed));
@@ -118,17 +118,17 @@ impl Watch {
     }
 }
 
-/// Part of one thread in the supervision.
+/// One thread's part in the supervision.
 #[derive(Debug)]
 pub(crate) struct Part {
-    session: Shared<AtomicU64>,
-    culprit: Shared<AtomicU64>,
+    session: ShmRef<AtomicU64>,
+    culprit: ShmRef<AtomicU64>,
     beat: Arc<AtomicU64>,
     seen: Arc<AtomicU64>,
 }
 
 impl Part {
-    /// The thread turns.
+    /// Records a turn of the thread.
     #[inline]
     pub fn turn(&self) {
         let beat = self.beat.load(Ordering::Relaxed);
@@ -137,13 +137,13 @@ impl Part {
         }
     }
 
-    /// The thread works for a session from now on.
+    /// Records the session that the thread works for.
     #[inline]
     pub fn work_for(&self, session: u32) {
         self.session.store(session.into(), Ordering::Relaxed);
     }
 
-    /// The thread works for no session from now on.
+    /// Records that the thread works for no session.
     #[inline]
     pub fn work_for_none(&self) {
         self.session.store(NONE, Ordering::Relaxed);
@@ -158,24 +158,24 @@ impl Drop for Part {
     }
 }
 
-/// Names the session of the thread that ends the engine, which may be none.
+/// Records the session, if any, of the thread that ends the engine.
 fn blame(culprit: &AtomicU64, session: u64) {
-    culprit.store(if session == NONE { NOBODY } else { session }, Ordering::Relaxed);
+    culprit.store(if session == NONE { NO_SESSION } else { session }, Ordering::Relaxed);
 }
 
-/// Sessions count from 1.
+/// Session numbers start at 1.
 const NONE: u64 = 0;
 /// The thread that has ended the engine worked for no session.
-const NOBODY: u64 = u64::MAX;
-/// Words are that far apart, so that threads share no cache line.
+const NO_SESSION: u64 = u64::MAX;
+/// Distance between words, so that threads share no cache line.
 const LINE_BYTES: usize = 64;
 const CULPRIT: usize = 0;
 const FIRST_THREAD: usize = 1;
-/// The culprit, the control thread, and each core.
-const WORDS: usize = FIRST_THREAD + 1 + CORES_MAX;
+/// One word for the culprit, the control thread, and each core.
+const WORDS: usize = FIRST_THREAD + 1 + MAX_CORES;
 const RECORD_BYTES: usize = (WORDS * LINE_BYTES).next_multiple_of(PAGE_SIZE);
-/// Beats that a thread may miss.
-pub(crate) const MISSED_MAX: u64 = 10;
+/// Maximum number of beats that a thread may miss.
+pub(crate) const MAX_MISSED_BEATS: u64 = 10;
 
 #[cfg(test)]
 mod tests {
@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn thread_that_misses_beats_is_stuck_and_its_session_is_the_suspect() {
+    fn suspects_session_of_stuck_thread() {
         let (record, watch) = watch();
         let parts: Vec<Part> = (0..3).map(|thread| watch.part(thread).unwrap()).collect();
         parts[1].work_for(5);
         parts[2].work_for(7);
-        for _ in 0..3 * MISSED_MAX {
+        for _ in 0..3 * MAX_MISSED_BEATS {
             parts.iter().for_each(Part::turn);
             assert_eq!(watch.beat(), Ok(()));
         }
@@ -204,12 +204,12 @@ mod tests {
                 break stuck;
             }
         };
-        assert_eq!((stuck, beats), (Stuck { core: Some(1), session: Some(7) }, MISSED_MAX));
+        assert_eq!((stuck, beats), (Stuck { core: Some(1), session: Some(7) }, MAX_MISSED_BEATS));
         assert_eq!(record.suspect(), Some(7));
     }
 
     #[test]
-    fn session_of_thread_that_panics_is_the_suspect_however_many_are_at_work() {
+    fn suspects_session_of_panicking_thread() {
         let (record, watch) = watch();
         let (bystander, culprit) = (watch.part(1).unwrap(), watch.part(2).unwrap());
         bystander.work_for(3);
@@ -221,9 +221,9 @@ mod tests {
         assert_eq!(record.suspect(), Some(4));
     }
 
-    /// The session of another thread has nothing to do with it.
+    /// Sessions of other threads are not suspects.
     #[test]
-    fn thread_that_works_for_no_session_makes_none_the_suspect() {
+    fn suspects_no_session_of_idle_thread() {
         let (record, watch) = watch();
         let (control, core) = (watch.part(0).unwrap(), watch.part(1).unwrap());
         core.work_for(6);
@@ -235,14 +235,14 @@ mod tests {
         core.work_for(6);
         let thread = std::thread::spawn(move || {
             let _control = control;
-            panic!("nobody breaks this thread");
+            panic!("no session breaks this thread");
         });
         assert!(thread.join().is_err());
         assert_eq!(record.suspect(), None);
     }
 
     #[test]
-    fn only_session_at_work_is_the_suspect_and_several_are_not() {
+    fn suspects_only_session_at_work() {
         let (record, watch) = watch();
         let (one, other) = (watch.part(1).unwrap(), watch.part(2).unwrap());
         assert_eq!(record.suspect(), None);

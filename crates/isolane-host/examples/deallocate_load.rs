@@ -41,9 +41,9 @@ fn main() -> Result<(), Error> {
         }
         load.stop()?;
         let time = median(rounds.iter().map(|(time, _)| *time).collect());
-        let kept = median(rounds.iter().map(|(_, rate)| *rate).collect()) / rate;
+        let share = median(rounds.iter().map(|(_, rate)| *rate).collect()) / rate;
         let kind = if writes { "reads, writes" } else { "reads" };
-        println!("QD{depth:<4} {kind:<14} {time:.3} s, {:.2} x alone; reads keep {kept:.2}", time / alone);
+        println!("QD{depth:<4} {kind:<14} {time:.3} s, {:.2} x alone; reads keep {share:.2}", time / alone);
     }
     volume.close();
     Ok(())

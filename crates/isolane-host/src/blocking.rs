@@ -1,24 +1,24 @@
-//! A volume for callers that wait, on memory that they keep.
+//! Volume for blocking calls on borrowed memory.
 //!
-//! Each call hands its borrowed memory to the lane and returns when it has it back. Not for many requests at
-//! a time from one thread: that is what [`BlockingVolume::submitter`], [`Volume`] and
-//! [`Client`](crate::Client) are for; several threads may share one. Invariant: no call returns while the
-//! lane still refers to its memory.
+//! Several threads may share one. For many requests at a time from one thread, use
+//! [`BlockingVolume::submitter`], [`Volume`], or [`Client`](crate::Client).
+//!
+//! Invariant: no call returns while the client still refers to its memory.
 
-use crate::attached::EngineStatus;
-use crate::classes::Class;
-use crate::client::ConnectionStatus;
+use crate::borrowed;
 use crate::error::{ConnectError, RequestError};
+use crate::info::ConnectionStatus;
+use crate::info::EngineStatus;
 use crate::info::{Info, NamespaceInfo};
-use crate::lent;
+use crate::lane_class::LaneClass;
 use crate::oneshot::block_on;
 use crate::options::Options;
-use crate::request::{Completion, Request};
+use crate::request::Request;
 use crate::submitter::Submitter;
 use crate::uri::Uri;
 use crate::volume::Volume;
 
-/// A volume at the other end of a connection, one call at a time.
+/// A remote volume, used by blocking calls.
 ///
 /// ```no_run
 /// use isolane_host::{BlockingVolume, Options};
@@ -44,37 +44,37 @@ impl BlockingVolume {
     /// Connects.
     ///
     /// # Errors
-    /// Why there is no connection, and what to do.
+    /// [`ConnectError`].
     pub fn connect(uri: &Uri, options: Options) -> Result<BlockingVolume, ConnectError> {
         Ok(BlockingVolume { volume: block_on(Volume::connect(uri, options))? })
     }
 
-    /// The same volume, whose requests all ask for a class of lanes; see [`Volume::of_class`].
-    pub fn of_class(&self, class: Class) -> BlockingVolume {
-        BlockingVolume { volume: self.volume.of_class(class) }
+    /// Returns a handle that submits to a class of lanes; see [`Volume::with_class`].
+    pub fn with_class(&self, class: LaneClass) -> BlockingVolume {
+        BlockingVolume { volume: self.volume.with_class(class) }
     }
 
-    /// A place for one thread that keeps up to `depth` requests on their way; see [`Volume::submitter`].
+    /// Returns a submitter for up to `depth` requests at a time; see [`Volume::submitter`].
     pub fn submitter(&self, depth: usize) -> Submitter {
         self.volume.submitter(depth)
     }
 
-    /// What the target told when the connection was made.
+    /// Description of the target, as of the first connection.
     pub fn info(&self) -> &Info {
         self.volume.info()
     }
 
-    /// The namespace this is.
+    /// The namespace of the volume.
     pub fn namespace(&self) -> &NamespaceInfo {
         self.volume.namespace()
     }
 
-    /// Where each of its connections is; see [`Volume::connections`].
+    /// Status of every connection; see [`Volume::connections`].
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         block_on(self.volume.connections())
     }
 
-    /// At which engine it is; see [`Volume::engine`].
+    /// The engine that has the volume; see [`Volume::engine`].
     pub fn engine(&self) -> Option<EngineStatus> {
         block_on(self.volume.engine())
     }
@@ -89,7 +89,7 @@ impl BlockingVolume {
         self.volume.block_size()
     }
 
-    /// Bytes in a logical block: offsets and lengths are multiples of it.
+    /// Size of a logical block in bytes. Offsets and lengths are multiples of it.
     pub fn block_bytes(&self) -> u32 {
         self.volume.block_bytes()
     }
@@ -102,16 +102,16 @@ impl BlockingVolume {
     /// Fills `bytes` from the volume.
     ///
     /// # Errors
-    /// Why the request failed; `bytes` may then hold a part of what was read.
+    /// [`RequestError`]; `bytes` may then contain part of the data.
     pub fn read_at(&self, bytes: &mut [u8], offset_bytes: u64) -> Result<(), RequestError> {
         let lba = self.volume.lba(offset_bytes)?;
-        lent::lend_mut(bytes, |buffer| self.run(Request::Read { lba, buffer }))
+        borrowed::with_borrowed_mut(bytes, |buffer| self.volume.run(Request::Read { lba, buffer }))
     }
 
     /// Writes `bytes`. They are durable after a later [`BlockingVolume::flush`].
     ///
     /// # Errors
-    /// Why the request failed.
+    /// [`RequestError`].
     pub fn write_at(&self, bytes: &[u8], offset_bytes: u64) -> Result<(), RequestError> {
         self.write_with(bytes, offset_bytes, false)
     }
@@ -119,61 +119,54 @@ impl BlockingVolume {
     /// Writes `bytes` and makes them durable (Force Unit Access).
     ///
     /// # Errors
-    /// Why the request failed.
+    /// [`RequestError`].
     pub fn write_durable_at(&self, bytes: &[u8], offset_bytes: u64) -> Result<(), RequestError> {
         self.write_with(bytes, offset_bytes, true)
     }
 
-    /// Makes every write that completed before durable.
+    /// Makes every completed write durable.
     ///
     /// # Errors
-    /// Why the request failed.
+    /// [`RequestError`].
     pub fn flush(&self) -> Result<(), RequestError> {
-        self.run(Request::Flush)
+        self.volume.run(Request::Flush)
     }
 
     /// Zeroes a range without sending zeroes.
     ///
     /// # Errors
-    /// Why the request failed.
+    /// [`RequestError`].
     pub fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), RequestError> {
         let range = self.volume.range(offset_bytes, len_bytes)?;
-        self.run(Request::WriteZeroes { range, fua: false, deallocate: true })
+        self.volume.run(Request::WriteZeroes { range, fua: false, deallocate: true })
     }
 
-    /// Tells that a range's content is no longer needed.
+    /// Deallocates a range, whose content is no longer needed.
     ///
     /// # Errors
-    /// Why the request failed.
+    /// [`RequestError`].
     pub fn deallocate(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), RequestError> {
-        self.run(self.volume.deallocation(offset_bytes, len_bytes)?)
+        self.volume.run(self.volume.deallocation(offset_bytes, len_bytes)?)
     }
 
-    /// Ends the connection in order.
+    /// Completes requests in flight and shuts the controller down.
     pub fn close(self) {
         block_on(self.volume.close());
     }
 
     fn write_with(&self, bytes: &[u8], offset_bytes: u64, fua: bool) -> Result<(), RequestError> {
         let lba = self.volume.lba(offset_bytes)?;
-        lent::lend(bytes, |buffer| self.run(Request::Write { lba, buffer, fua }))
-    }
-
-    /// Waits, and drops the buffer: nothing refers to the caller's memory afterwards.
-    fn run(&self, request: Request) -> Result<(), RequestError> {
-        let Completion { result, buffer, .. } = self.volume.run(request);
-        drop(buffer);
-        result
+        borrowed::with_borrowed(bytes, |buffer| self.volume.run(Request::Write { lba, buffer, fua }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mock::{Misdeed, Script, Target};
+    use crate::mock::{Fault, Script, Target};
 
     #[test]
-    fn borrowed_memory_is_read_into_and_written_from() {
+    fn reads_into_and_writes_from_borrowed_memory() {
         let target = Target::start(Script::default());
         let volume = BlockingVolume::connect(&target.uri(), Options::default()).unwrap();
         let written: Vec<u8> = (0..100_352).map(|index| (index / 512) as u8).collect();
@@ -191,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_its_size_and_shows_where_it_is() {
+    fn reports_size_and_location() {
         let target = Target::start(Script::default());
         let volume = BlockingVolume::connect(&target.uri(), Options::default()).unwrap();
         assert_eq!((volume.size(), volume.block_size()), (4 << 20, 512));
@@ -200,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn several_threads_share_one_volume() {
+    fn threads_share_volume() {
         let target = Target::start(Script::default());
         let volume =
             BlockingVolume::connect(&target.uri(), Options { lanes: 2, ..Options::default() }).unwrap();
@@ -222,18 +215,18 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_does_not_end_a_call_before_its_memory_is_back() {
+    fn call_survives_connection_loss() {
         let target = Target::start(Script::default());
         let volume = BlockingVolume::connect(&target.uri(), Options::default()).unwrap();
         volume.write_at(&[5; 8192], 0).unwrap();
-        target.set_misdeed(0, Misdeed::CloseMidway);
+        target.inject(0, Fault::CloseMidway);
         let mut bytes = [0; 8192];
         volume.read_at(&mut bytes, 0).unwrap();
         assert_eq!(bytes, [5; 8192]);
     }
 
     #[test]
-    fn what_is_not_whole_blocks_is_refused() {
+    fn rejects_partial_blocks() {
         let target = Target::start(Script::default());
         let volume = BlockingVolume::connect(&target.uri(), Options::default()).unwrap();
         assert!(matches!(volume.read_at(&mut [0; 100], 0), Err(RequestError::Unaligned { .. })));

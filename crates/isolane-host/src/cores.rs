@@ -1,19 +1,18 @@
-//! Which cores a volume's lanes are placed on, as a list: `0,1` or `0-3,8`.
+//! List of cores for a volume's lanes: `0,1` or `0-3,8`.
 //!
-//! Not here: what happens on them (`service`). Invariant: no core is named twice, and none that no kernel
-//! has.
+//! Invariant: no core is listed twice, and every core ID is one that a kernel can have.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-use isolane_reactor::core::CORES_MAX;
+use isolane_reactor::cpu::MAX_CORES;
 
-/// Cores of this machine, in the order in which they get lanes; none: the volume has one thread, on no core
-/// of its own.
+/// Cores of this machine, in the order in which they get lanes. Empty: the volume has one thread, which is
+/// not pinned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cores(Vec<usize>);
 
-/// Why a list of cores is none.
+/// Error in a list of cores.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CoresError {
     /// Something that is neither a number nor a range.
@@ -23,7 +22,7 @@ pub enum CoresError {
     #[error("{0:?} is not a range of cores: write the lower number first")]
     Range(String),
     /// A number that no core has.
-    #[error("there is no core {0}: cores are numbered below {CORES_MAX}")]
+    #[error("core {0} does not exist: core IDs are below {MAX_CORES}")]
     TooLarge(usize),
     /// A core that is named more than once.
     #[error("core {0} is given twice: name every core once")]
@@ -38,7 +37,7 @@ impl Cores {
     pub fn new(cores: impl IntoIterator<Item = usize>) -> Result<Cores, CoresError> {
         let mut list = Vec::new();
         for core in cores {
-            if core >= CORES_MAX {
+            if core >= MAX_CORES {
                 return Err(CoresError::TooLarge(core));
             }
             if list.contains(&core) {
@@ -68,7 +67,7 @@ impl FromStr for Cores {
         for item in text.split(',') {
             let (first, last) = parse_item(item)?;
             // Before it is counted through: a range may be long, the list is not.
-            if last >= CORES_MAX {
+            if last >= MAX_CORES {
                 return Err(CoresError::TooLarge(last));
             }
             if let Some(&twice) = cores.iter().find(|core| (first..=last).contains(*core)) {
@@ -121,6 +120,6 @@ mod tests {
         assert!(matches!(parse("0-4000000000"), Err(CoresError::TooLarge(4_000_000_000))));
         assert!(matches!(parse("0-3,2"), Err(CoresError::Twice(2))));
         assert!(matches!(Cores::new([1, 1]), Err(CoresError::Twice(1))));
-        assert!(matches!(Cores::new([CORES_MAX]), Err(CoresError::TooLarge(CORES_MAX))));
+        assert!(matches!(Cores::new([MAX_CORES]), Err(CoresError::TooLarge(MAX_CORES))));
     }
 }

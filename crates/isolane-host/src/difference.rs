@@ -24,7 +24,7 @@ pub enum Difference {
     MetadataBytes(u16, u16),
     /// Size in blocks, which may grow but not shrink.
     Blocks(u64, u64),
-    /// Size of the longest command in blocks; an engine's client cannot split its requests anew.
+    /// Maximum command size in blocks; a client of an engine cannot split its requests again.
     CommandBlocks(u32, u32),
     /// Name, serial number or model of the subsystem of a namespace that has no identifier.
     Subsystem,
@@ -111,14 +111,14 @@ mod tests {
             uuid: Some(Uuid::from_u128(1)),
             nguid: None,
             eui64: None,
-            is_read_only: false,
+            read_only: false,
             generation: None,
         }
     }
 
     #[test]
-    fn a_namespace_may_grow_and_change_its_write_protection() {
-        let grown = NamespaceInfo { blocks: 101, is_read_only: true, ..namespace() };
+    fn namespace_may_grow_and_change_protection() {
+        let grown = NamespaceInfo { blocks: 101, read_only: true, ..namespace() };
         assert_eq!(Difference::of(&grown, &namespace()), None);
     }
 

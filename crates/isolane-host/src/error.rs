@@ -1,10 +1,7 @@
-//! What can go wrong, and who did it.
+//! Errors of connecting and of requests.
 //!
-//! [`ConnectError`]: there is no connection. [`RequestError`]: one request failed. Every text says what
-//! failed, why, and what to do where that is known. Nothing here is retried by the reader: what can be
-//! retried was.
-
-mod any;
+//! [`ConnectError`] means that there is no connection, [`RequestError`] that one request failed. Every text names
+//! the culprit, the cause, and the remedy if one is known. The caller need not retry: the host already has.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,9 +12,7 @@ use isolane_wire::Status;
 
 use crate::difference::Difference;
 
-pub use self::any::Error;
-
-/// A step of setting up an association; names the place in errors.
+/// A step of connecting, as named in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The TCP connection.
@@ -36,226 +31,224 @@ pub enum Step {
     ConnectIo,
     /// Get Log Page.
     Log,
-    /// The orderly end.
+    /// Shutdown of the controller.
     Shutdown,
 }
 
 impl std::fmt::Display for Step {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
-            Step::Tcp => "the TCP connection",
-            Step::Initialize => "the NVMe/TCP handshake (ICReq)",
+            Step::Tcp => "TCP connect",
+            Step::Initialize => "NVMe/TCP handshake (ICReq)",
             Step::ConnectAdmin => "Connect of the admin queue",
             Step::Enable => "enabling the controller",
             Step::Identify => "Identify",
             Step::Features => "Set Features",
             Step::ConnectIo => "Connect of an I/O queue",
             Step::Log => "Get Log Page",
-            Step::Shutdown => "shutting the controller down",
+            Step::Shutdown => "controller shutdown",
         })
     }
 }
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Clone, thiserror::Error)]
 pub enum ConnectError {
-    /// The host's name leads to no address.
+    /// The host name has no address.
     #[error("cannot resolve {host}: {source}; check the name")]
     Resolve {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// Error of the resolver.
         source: Arc<io::Error>,
     },
-    /// TCP failed.
-    #[error("{step} with {address} failed: {source}; {}", remedy_of_system(source))]
+    /// A socket operation failed.
+    #[error("{address}: {step} failed: {source}; {}", remedy_of_system(source))]
     Socket {
         /// The target.
         address: SocketAddr,
-        /// When.
+        /// The step that failed.
         step: Step,
-        /// The system's error.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
-    /// An option of the sockets cannot be had.
+    /// A socket option is not available.
     #[error(transparent)]
     SocketOption(#[from] isolane_reactor::SocketOptionError),
-    /// No answer in time.
-    #[error("{step} with {address}: no answer within {waited:.1?}; is it an NVMe/TCP target, and reachable?")]
+    /// No response in time.
+    #[error(
+        "{address}: no response to {step} within {waited:.1?}; check that it is a reachable NVMe/TCP target"
+    )]
     Timeout {
         /// The target.
         address: SocketAddr,
-        /// When.
+        /// The step without a response.
         step: Step,
-        /// How long was waited.
+        /// Time since the connection was opened.
         waited: Duration,
     },
     /// The target closed the connection.
-    #[error("{address} closed the connection during {step}; its log may say why")]
+    #[error("{address}: connection closed by the target during {step}; see its log")]
     Closed {
         /// The target.
         address: SocketAddr,
-        /// When.
+        /// The step in progress.
         step: Step,
     },
-    /// The target broke the protocol.
-    #[error("{address} broke the protocol during {step}: {what}")]
-    Misbehaved {
+    /// The target violated the protocol.
+    #[error("{address}: protocol violation during {step}: {what}")]
+    ProtocolViolation {
         /// The target.
         address: SocketAddr,
-        /// When.
+        /// The step in progress.
         step: Step,
-        /// What it did.
+        /// Description of the violation.
         what: String,
     },
     /// The target refused a command.
-    #[error("{address} refused {step}: {status}{}{}", named(*field), remedy(*step, *status, *field))]
+    #[error("{address}: {step} refused: {status}{}{}", named(*field), remedy(*step, *status, *field))]
     Refused {
         /// The target.
         address: SocketAddr,
-        /// Which.
+        /// The step refused.
         step: Step,
-        /// The status of its answer.
+        /// Status of the completion.
         status: Status,
-        /// The field that it dislikes, where it tells.
+        /// The invalid field, if the target reports it.
         field: Option<&'static str>,
     },
     /// The controller did not become ready.
-    #[error("the controller at {address} is not ready: {why}")]
+    #[error("{address}: controller not ready: {reason}")]
     NotReady {
         /// The target.
         address: SocketAddr,
-        /// What its registers say.
-        why: String,
+        /// State of its registers.
+        reason: String,
     },
     /// More lanes than the controller grants.
-    #[error("{asked} lanes were asked for, and the controller grants {granted}: ask for fewer")]
+    #[error("the controller grants {granted} I/O queues, {requested} lanes requested; lower `--lanes`")]
     Lanes {
-        /// The wish.
-        asked: usize,
-        /// The limit.
+        /// Lanes requested.
+        requested: usize,
+        /// I/O queues granted.
         granted: usize,
     },
-    /// A depth that the queue cannot hold.
+    /// A depth that exceeds the queue size.
     #[error(
-        "a depth of {asked} on one lane does not fit: the controller's queues hold at most {max} commands in flight; \
-         give a smaller depth, or more lanes"
+        "the controller's queues hold {max} commands, depth {requested} requested; lower `--depth` or add lanes"
     )]
     Depth {
-        /// The wish.
-        asked: u16,
-        /// The limit, entries − 1.
+        /// Depth requested.
+        requested: u16,
+        /// Maximum depth: entries − 1.
         max: u16,
     },
-    /// No NQN was given and discovery found none.
-    #[error("{0} has no NVM subsystem to offer; if it is not a discovery controller, give the NQN")]
+    /// No NQN was given, and discovery found none.
+    #[error("{0}: no NVM subsystem found; give the NQN if this is not a discovery controller")]
     NoSubsystem(SocketAddr),
-    /// No NQN was given and discovery found several.
-    #[error("several subsystems to choose from, give one of these NQNs: {}", .0.join(", "))]
-    ManySubsystems(Vec<String>),
+    /// No NQN was given, and discovery found several.
+    #[error("several subsystems found; give one of these NQNs: {}", .0.join(", "))]
+    AmbiguousSubsystem(Vec<String>),
     /// The subsystem has no namespace.
     #[error("the subsystem has no namespace")]
     NoNamespace,
-    /// No namespace id was given and there are several.
-    #[error("several namespaces to choose from, give one of these: {}", nsids(.0))]
-    ManyNamespaces(Vec<u32>),
-    /// No such namespace.
-    #[error("there is no namespace {nsid}; there is: {}", nsids(present))]
+    /// No namespace ID was given, and there are several.
+    #[error("several namespaces found; give one of these: {}", nsids(.0))]
+    AmbiguousNamespace(Vec<u32>),
+    /// The namespace does not exist.
+    #[error("namespace {nsid} does not exist; available: {}", nsids(present))]
     UnknownNamespace {
-        /// The wish.
+        /// Namespace requested.
         nsid: u32,
-        /// What there is.
+        /// Namespaces of the subsystem.
         present: Vec<u32>,
     },
-    /// Something that this host does not do.
+    /// A feature that this host does not support.
     #[error("not supported: {0}")]
     Unsupported(String),
-    /// Writes are to be repeated after a timeout, and the end of that timeout is not known.
+    /// Writes must be repeated after a timeout, and the controller does not report when it ends.
     #[error(
-        "the controller at {0} reports no command quiesce time (CQT 0): no timeout tells when its writes have \
-         ended; give one with `--quiesce` (`Reconnect::quiesce`), or do without `--replay after-timeout`"
+        "{0}: the controller reports no command quiesce time (CQT 0), so no timeout proves that its writes have \
+         ended; give one with `--quiesce` (`Reconnect::quiesce`), or do not use `--replay after-timeout`"
     )]
     NoQuiesceTime(SocketAddr),
-    /// After a reconnect, or after a notice of changed namespaces, the volume was not the same.
-    #[error("the target serves another volume than before: {0}; connect anew if that is right")]
+    /// The volume was a different one after a reconnect, or after a notice of changed namespaces.
+    #[error("the target now serves a different volume: {0}; reconnect if that is intended")]
     VolumeChanged(Difference),
-    /// The connection broke, and none was to be made anew.
-    #[error("the connection to {address} broke: {why}")]
+    /// The connection was lost, and reconnecting is off or has failed.
+    #[error("{address}: {reason}")]
     Lost {
         /// The target.
         address: SocketAddr,
-        /// What happened.
-        why: String,
+        /// Cause of the loss.
+        reason: String,
     },
-    /// The association of one of several cores.
-    #[error("for core {core}: {source}")]
-    OfCore {
-        /// Which.
+    /// Error of the association of one of several cores.
+    #[error("core {core}: {source}")]
+    OnCore {
+        /// The core.
         core: usize,
-        /// What is wrong.
+        /// Its error.
         source: Box<ConnectError>,
     },
-    /// What it leads to is another volume than that of the first core.
-    #[error(
-        "it has another volume than the first association: {0}; give an address that leads to one target alone"
-    )]
-    OtherVolume(Difference),
-    /// No thread of this process can run on a core.
-    #[error(
-        "cannot run on core {core}: {source}; choose cores that this machine has and this process may use"
-    )]
+    /// The association of another core has a different volume than the first one.
+    #[error("the first association has a different volume: {0}; give an address of a single target")]
+    DifferentVolume(Difference),
+    /// This process cannot run on a core.
+    #[error("cannot run on core {core}: {source}; choose cores that exist and that this process may use")]
     Core {
-        /// Which.
+        /// The core.
         core: usize,
-        /// The system's error.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
-    /// An isolated engine, which was to connect to the volume, does not.
-    #[error("through the engine: {0}")]
+    /// The isolated engine did not connect to the volume.
+    #[error("engine: {0}")]
     Engine(String),
-    /// This system refused what the client needs.
-    #[error("the system refused {what}: {source}")]
+    /// The system refused a resource.
+    #[error("cannot get {what}: {source}")]
     System {
-        /// What was needed.
+        /// The resource.
         what: &'static str,
-        /// Why not.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
 }
 
 impl ConnectError {
-    pub(crate) fn without_default_lane() -> ConnectError {
-        let without = "a client without a lane of the default class; ask for one at least";
-        ConnectError::Unsupported(without.to_owned())
+    pub(crate) fn no_default_lane() -> ConnectError {
+        ConnectError::Unsupported(
+            "a client without a lane of the default class; request at least one".to_owned(),
+        )
     }
 
-    /// Whether a later attempt can succeed without anybody changing the options.
+    /// Returns whether a later attempt can succeed with the same options.
     pub(crate) fn is_transient(&self) -> bool {
         use ConnectError::{NoQuiesceTime, Unsupported, VolumeChanged};
         !matches!(self, VolumeChanged(_) | Unsupported(_) | NoQuiesceTime(_))
     }
 }
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Clone, thiserror::Error)]
 pub enum RequestError {
-    /// The controller answered with an error.
+    /// The controller completed the command with an error.
     #[error("the target refused the command: {0}{remedy}", remedy = remedy_of_command(*.0))]
     Status(Status),
-    /// The data arrived damaged, also when asked for again.
-    #[error("data digest error: the data was damaged on its way; check the network")]
-    Damaged,
+    /// The data digest was wrong, also after retries.
+    #[error("data digest error: the data was damaged in transit; check the network")]
+    DataDigest,
     /// The range is not on the volume.
     #[error("the range of {blocks} blocks at block {lba} ends beyond the volume of {capacity} blocks")]
     OutOfRange {
         /// First block.
         lba: u64,
-        /// Blocks.
+        /// Length in blocks.
         blocks: u64,
         /// Size of the volume in blocks.
         capacity: u64,
     },
-    /// A length or an offset that is no multiple of the block size.
+    /// A length or an offset is not a multiple of the block size.
     #[error("{bytes} bytes are not whole blocks of {block_bytes} bytes")]
     Unaligned {
         /// The length or offset.
@@ -263,55 +256,56 @@ pub enum RequestError {
         /// The block size.
         block_bytes: u32,
     },
-    /// A buffer that somebody else still refers to, or an empty one.
+    /// The buffer is empty, or shared.
     #[error("{0}")]
     Buffer(&'static str),
-    /// Too many ranges, or too long a one.
+    /// Too many ranges, or a range that is too long.
     #[error("at most 256 ranges of less than 2^32 blocks each can be deallocated in one request")]
-    Ranges,
-    /// No such lane.
-    #[error("there is no lane {lane}: the client has {lanes}")]
+    InvalidRanges,
+    /// The lane does not exist.
+    #[error("lane {lane} does not exist: the client has {lanes}")]
     Lane {
-        /// The wish.
+        /// Lane requested.
         lane: usize,
-        /// What there is.
+        /// Lanes of the class.
         lanes: usize,
     },
-    /// Too many requests outstanding.
-    #[error("{0} requests are outstanding already: wait for some to complete")]
+    /// Too many requests are outstanding.
+    #[error("{0} requests are outstanding; wait for completions")]
     TooMany(usize),
-    /// The connection broke and the write may or may not have reached the volume.
+    /// The connection was lost and the write may or may not have reached the volume.
     #[error(
-        "the connection broke after this write was sent: it may or may not be on the volume; write the range again"
+        "connection lost after the write was sent: the data may or may not be on the volume; rewrite the range"
     )]
-    Uncertain,
+    FateUnknown,
     /// An earlier write to the same blocks has an unknown fate.
     #[error(
-        "an earlier write to these blocks was lost with its connection and may still land; write the range again once the target has ended that controller"
+        "an earlier write to these blocks was lost with its connection and may still reach the volume; rewrite \
+         the range once the target has ended that controller"
     )]
-    HeldBack,
-    /// A flush: acknowledged writes that no flush had covered are lost, or may be.
+    Fenced,
+    /// A flush failed because acknowledged writes that no flush had covered are lost, or may be.
     #[error("{cause}: {} {}", lost_writes(*writes, *cause), cause.remedy())]
     WritesLost {
         /// Commands that were acknowledged and are not durable.
         writes: u64,
-        /// What took them away.
+        /// Cause of the loss.
         cause: LossCause,
     },
-    /// The connection broke and did not come back.
+    /// The connection was lost and not restored.
     #[error("{0}")]
     Lost(Arc<ConnectError>),
-    /// The client was closed before the request was complete.
+    /// The client was closed before the request completed.
     #[error("the volume was closed")]
     Closed,
 }
 
-/// What took acknowledged writes away.
+/// Cause of the loss of acknowledged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossCause {
-    /// The machine of the target restarted, and its caches were lost.
+    /// The target's machine restarted, and its caches were lost.
     Cache,
-    /// The target restarted, and had the volume in memory.
+    /// The target restarted, and the volume was in its memory.
     Content,
     /// The association was lost, and the target does not report whether it kept its cache.
     Unknown,
@@ -347,8 +341,8 @@ fn named(field: Option<&str>) -> String {
 
 fn remedy(step: Step, status: Status, field: Option<&str>) -> &'static str {
     match field {
-        Some("SUBNQN") => "; it has no subsystem of this NQN, discover tells which there are",
-        Some("HOSTNQN") => "; it does not accept this host's NQN",
+        Some("SUBNQN") => "; the subsystem does not exist, list them with discover",
+        Some("HOSTNQN") => "; the target does not allow this host's NQN",
         _ if status.is(Status::CONNECT_INVALID_HOST) => "; ask the target to allow this host's NQN",
         _ if step == Step::ConnectAdmin && status.is(Status::CONNECT_CONTROLLER_BUSY) => "; try again later",
         _ => "",
@@ -366,7 +360,7 @@ fn remedy_of_system(error: &io::Error) -> &'static str {
 
 fn remedy_of_command(status: Status) -> &'static str {
     match status {
-        _ if status.is(Status::CAPACITY_EXCEEDED) => "; make room where the target keeps the volume",
+        _ if status.is(Status::CAPACITY_EXCEEDED) => "; free space on the target's storage",
         _ if status.is(Status::NAMESPACE_WRITE_PROTECTED) => "; let the target serve the volume for writing",
         _ => "",
     }
@@ -381,28 +375,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_of_descriptors_is_no_fault_of_the_target() {
+    fn lack_of_descriptors_has_local_remedy() {
         let error = |errno: rustix::io::Errno| ConnectError::Socket {
             address: "127.0.0.1:4420".parse().unwrap(),
             step: Step::Tcp,
             source: Arc::new(errno.into()),
         };
-        let said = error(rustix::io::Errno::MFILE).to_string();
+        let text = error(rustix::io::Errno::MFILE).to_string();
         assert!(
-            said.ends_with("raise the limit of open files of this process, as with `ulimit -n`"),
-            "{said}"
+            text.ends_with("raise the limit of open files of this process, as with `ulimit -n`"),
+            "{text}"
         );
-        let said = error(rustix::io::Errno::CONNREFUSED).to_string();
-        assert!(said.ends_with("is a target listening there?"), "{said}");
+        let text = error(rustix::io::Errno::CONNREFUSED).to_string();
+        assert!(text.ends_with("is a target listening there?"), "{text}");
     }
 
     #[test]
-    fn what_the_targets_side_can_mend_has_its_remedy() {
+    fn errors_of_target_include_remedy() {
         let full = RequestError::Status(Status::CAPACITY_EXCEEDED.with_dnr(true)).to_string();
-        assert!(
-            full.ends_with("(0/81h, do not retry); make room where the target keeps the volume"),
-            "{full}"
-        );
+        assert!(full.ends_with("(0/81h, do not retry); free space on the target's storage"), "{full}");
         let protected = RequestError::Status(Status::NAMESPACE_WRITE_PROTECTED).to_string();
         assert!(protected.ends_with("; let the target serve the volume for writing"), "{protected}");
         let other = RequestError::Status(Status::INTERNAL_ERROR).to_string();

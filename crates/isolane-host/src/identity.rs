@@ -1,8 +1,10 @@
-//! Who this host is: its NQN and host id.
+//! Identity of this host: its NQN and host ID.
 //!
-//! The same as the kernel's host uses where it was set up (`/etc/nvme/hostnqn`, `/etc/nvme/hostid`), else
-//! derived from the machine id, so that a target's list of allowed hosts keeps fitting after a restart. Not a
-//! secret: a name can be forged. Invariant: name and id stay the same as long as their files do.
+//! The same as the kernel's host uses if it is set up (`/etc/nvme/hostnqn`, `/etc/nvme/hostid`), otherwise
+//! derived from the machine ID, so that a target's list of allowed hosts remains valid after a restart. Not a
+//! secret: a name can be forged.
+//!
+//! Invariant: NQN and ID stay the same as long as their files do.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +12,7 @@ use std::path::Path;
 use isolane_wire::Nqn;
 use uuid::Uuid;
 
-/// Derived ids live in a name space of their own, so that they collide with no other use of the machine id.
+/// UUID namespace of derived IDs, so that they differ from every other use of the machine ID.
 const SPACE: Uuid = Uuid::from_u128(0x6973_6f6c_616e_6540_8000_686f_7374_6964);
 
 const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
@@ -22,7 +24,7 @@ pub fn host_nqn() -> Nqn {
         .unwrap_or_else(|| nqn_of(host_id()))
 }
 
-/// The host id: associations of one machine carry the same.
+/// The host ID, which all associations of one machine have in common.
 pub fn host_id() -> Uuid {
     read_line(Path::new("/etc/nvme/hostid"))
         .and_then(|text| Uuid::parse_str(&text).ok())
@@ -30,7 +32,7 @@ pub fn host_id() -> Uuid {
         .unwrap_or_else(Uuid::new_v4)
 }
 
-/// What this machine is known by, where it has such a thing.
+/// The machine ID, if there is one.
 pub fn machine_id() -> Option<String> {
     MACHINE_IDS.iter().find_map(|path| read_line(Path::new(path)))
 }
@@ -51,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_keeps_its_name() {
+    fn identity_is_stable() {
         if Path::new("/etc/machine-id").exists() || Path::new("/etc/nvme/hostid").exists() {
             assert_eq!(host_id(), host_id());
             assert_eq!(host_nqn().as_str(), host_nqn().as_str());
@@ -59,9 +61,9 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_counts_and_an_empty_file_does_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("id");
+    fn reads_first_line_and_skips_empty_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("id");
         fs::write(&path, "  abc \nrest\n").unwrap();
         assert_eq!(read_line(&path).as_deref(), Some("abc"));
         fs::write(&path, "\n").unwrap();

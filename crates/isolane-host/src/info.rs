@@ -1,9 +1,9 @@
-//! What the target told about itself when the association was made.
+//! Description of a target, as of the last connection.
 //!
-//! Plain facts for people and programs; nothing here is asked anew. Sizes are in bytes unless a name says
-//! blocks.
+//! Sizes are in bytes unless the name says blocks.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use isolane_wire::Nqn;
@@ -11,13 +11,12 @@ use isolane_wire::log::RestartLoss;
 use isolane_wire::registers::Vs;
 use uuid::Uuid;
 
-use crate::classes::Classes;
-use crate::error::ConnectError;
+use crate::lane_class::{LaneClass, LaneCounts};
 
-/// A subsystem, its controller, its namespaces, and what was agreed on.
+/// A subsystem, its controller, its namespaces, and the negotiated parameters.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// Where it is.
+    /// Address of the target.
     pub address: SocketAddr,
     /// The subsystem.
     pub nqn: Nqn,
@@ -25,27 +24,11 @@ pub struct Info {
     pub controller: ControllerInfo,
     /// The active namespaces, in rising order of their ids.
     pub namespaces: Vec<NamespaceInfo>,
-    /// What both sides agreed on.
+    /// Negotiated parameters.
     pub negotiated: Negotiated,
 }
 
-impl Info {
-    /// The namespace of an id, or the only one.
-    pub(crate) fn choose(&self, nsid: Option<u32>) -> Result<&NamespaceInfo, ConnectError> {
-        let present = || self.namespaces.iter().map(|namespace| namespace.nsid).collect();
-        match (nsid, self.namespaces.as_slice()) {
-            (Some(nsid), namespaces) => namespaces
-                .iter()
-                .find(|namespace| namespace.nsid == nsid)
-                .ok_or_else(|| ConnectError::UnknownNamespace { nsid, present: present() }),
-            (None, []) => Err(ConnectError::NoNamespace),
-            (None, [namespace]) => Ok(namespace),
-            (None, _) => Err(ConnectError::ManyNamespaces(present())),
-        }
-    }
-}
-
-/// What Identify Controller and the registers tell.
+/// Contents of Identify Controller and the registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerInfo {
     /// Controller id, chosen by the target for this association.
@@ -58,10 +41,10 @@ pub struct ControllerInfo {
     pub firmware: String,
     /// Version of the NVMe specification: VS.
     pub version: Vs,
-    /// The most bytes of one command, from MDTS; none: no limit told.
-    pub transfer_bytes_max: Option<u64>,
+    /// Maximum data of one command in bytes, from MDTS. `None`: no limit reported.
+    pub max_transfer_bytes: Option<u64>,
     /// Entries of an I/O queue at most, from CAP.MQES.
-    pub queue_entries_max: u32,
+    pub max_queue_entries: u32,
     /// Whether there is a volatile write cache, so that a flush means something.
     pub has_volatile_cache: bool,
     /// Whether Write Zeroes is served.
@@ -69,21 +52,21 @@ pub struct ControllerInfo {
     /// Whether Dataset Management (deallocate) is served.
     pub has_deallocate: bool,
     /// Whether any command counts as keep alive (TBKAS).
-    pub is_keep_alive_traffic_based: bool,
+    pub traffic_based_keep_alive: bool,
     /// CQT: how long commands may go on after an association has ended; zero: not reported.
     pub command_quiesce_time: Duration,
 }
 
-/// What Identify Namespace and the descriptor list tell.
+/// Contents of Identify Namespace and the descriptor list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceInfo {
     /// Namespace id.
     pub nsid: u32,
-    /// Bytes in a logical block.
+    /// Size of a logical block in bytes.
     pub block_bytes: u32,
     /// Logical blocks: NSZE.
     pub blocks: u64,
-    /// Bytes of metadata of each block; this host moves none.
+    /// Metadata of each block in bytes. This host does not support any.
     pub metadata_bytes: u16,
     /// UUID, if it has one.
     pub uuid: Option<Uuid>,
@@ -92,7 +75,7 @@ pub struct NamespaceInfo {
     /// EUI64, if it has one.
     pub eui64: Option<[u8; 8]>,
     /// Whether it is write protected.
-    pub is_read_only: bool,
+    pub read_only: bool,
     /// Generation, if the target reports one: an Isolane target does.
     pub generation: Option<Generation>,
 }
@@ -113,7 +96,7 @@ impl NamespaceInfo {
     }
 }
 
-/// What both sides agreed on.
+/// Negotiated parameters of an association.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// Every header carries a CRC32C.
@@ -123,17 +106,45 @@ pub struct Negotiated {
     /// Alignment of data towards the target in bytes.
     pub data_alignment_bytes: usize,
     /// MAXH2CDATA: the most data of one H2CData PDU.
-    pub h2c_data_bytes_max: u32,
+    pub max_h2c_data_bytes: u32,
     /// Write data up to this length travels in the command's capsule on an I/O queue.
-    pub in_capsule_bytes_max: u32,
+    pub max_in_capsule_bytes: u32,
     /// Whether submission queue flow control is off.
-    pub is_flow_control_disabled: bool,
+    pub flow_control_disabled: bool,
     /// Keep-alive timeout; zero: none.
     pub keep_alive: Duration,
     /// I/O connections, by class.
-    pub lanes: Classes,
+    pub lanes: LaneCounts,
     /// Commands in flight on each.
     pub depth: u16,
     /// The most data of one command.
-    pub transfer_bytes_max: usize,
+    pub max_transfer_bytes: usize,
+}
+
+/// One connection of a client, and the cores that handle it (H3, S6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionStatus {
+    /// Controller ID; each association has one.
+    pub cntlid: u16,
+    /// The core that [`Options::cores`](crate::Options::cores) has placed it on, and that should drive it.
+    pub core: Option<usize>,
+    /// Queue ID; 0 is the admin queue.
+    pub qid: u16,
+    /// Its class and its index there, counted over all cores; `None` for the admin queue.
+    pub lane: Option<(LaneClass, usize)>,
+    /// The local address, which identifies it in the target's list.
+    pub local: SocketAddr,
+    /// The core of the thread that drove it when the status was read; for a shared volume, of the leader.
+    pub driving_core: usize,
+    /// The core that last processed its packets, if known.
+    pub incoming_cpu: Option<usize>,
+}
+
+/// The engine that a volume is open at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineStatus {
+    /// Path of the engine's socket.
+    pub path: PathBuf,
+    /// The engine's core that drives the volume's connections, which sessions share.
+    pub core: usize,
 }

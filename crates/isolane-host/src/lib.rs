@@ -1,12 +1,11 @@
 //! The NVMe/TCP host: volumes of any target, in user space, over plain TCP.
 //!
-//! * [`Uri`] says where a volume is, [`Options`] how to talk to it, [`discover`] and [`inspect`] what there
-//!   is.
-//! * [`Volume`] is asynchronous and runs under any executor; [`BlockingVolume`] waits and may borrow.
-//! * [`Client`] is the core of both: single-threaded, driven in the caller's thread, for programs that live
-//!   for speed.
-//! * [`Error`] is any of its errors, for `?`.
-//! * With `?via=engine` or [`Options::via`] all of them go through an isolated engine ([`attached`]).
+//! * [`Uri`] names a volume, [`Options`] configures access to it, [`discover`] and [`inspect`] list what a
+//!   target offers.
+//! * [`Volume`] is asynchronous and runs under any executor. [`BlockingVolume`] waits and can borrow buffers.
+//! * [`Client`] is their single-threaded core, driven in the caller's thread, for the lowest latency.
+//! * [`Error`] combines all errors of the crate, for `?`.
+//! * With `?via=engine` or [`Options::via`], all of them work through an isolated engine.
 //!
 //! ```no_run
 //! use isolane_host::{Buffer, Options, Volume};
@@ -25,60 +24,67 @@
 //! # }
 //! ```
 //!
-//! Not here: kernel block devices, multipath, authentication, encryption. The invariants of the room: the
-//! buffer of a request comes back with its result; payload is copied at most once between the socket and that
-//! buffer; a request succeeds exactly if the target said so; a write is repeated only when [`fence`] allows
-//! it.
+//! Not included: kernel block devices, multipath, authentication, and encryption.
+//!
+//! Invariants:
+//! * The buffer of a request is returned with its result.
+//! * Payload is copied at most once between the socket and that buffer.
+//! * A request succeeds exactly if the target reported success.
+//! * A write is repeated only when [`fence`] allows it.
 
 #![deny(unsafe_code)]
 
-pub mod attached;
+mod any_error;
 mod blocking;
-mod classes;
+mod borrowed;
+mod caller_queue;
 mod client;
+mod client_state;
+mod connect;
 mod cores;
 mod difference;
-mod discovery;
-mod driven;
+mod direct;
+mod driver;
 mod error;
-mod expiry;
-pub mod fence;
 mod identity;
 mod info;
-mod lent;
+mod io_limits;
+mod lane_class;
 #[cfg(test)]
 mod mock;
 mod oneshot;
 mod options;
-mod predecessor;
+mod reply;
 mod request;
-mod service;
-mod setup;
+mod request_table;
 mod submitter;
 mod unflushed;
 mod uri;
+pub mod via_engine;
 mod volume;
 
-pub use attached::EngineStatus;
+pub use any_error::Error;
 pub use blocking::BlockingVolume;
-pub use classes::{Class, Classes};
-pub use client::{ConnectionStatus, Wait};
+pub use client::Client;
+pub use connect::discovery::{DiscoveredSubsystem, discover};
+pub use connect::fence;
+pub use connect::inspect;
+pub use connect::journal::{AssociationJournal, StaleAssociation};
 pub use cores::{Cores, CoresError};
 pub use difference::Difference;
-pub use discovery::{DiscoveredSubsystem, discover};
-pub use driven::Client;
-pub use error::{ConnectError, Error, LossCause, RequestError, Step};
+pub use error::{ConnectError, LossCause, RequestError, Step};
 pub use identity::{host_id, host_nqn, machine_id};
-pub use info::{ControllerInfo, Generation, Info, NamespaceInfo, Negotiated};
+pub use info::{ConnectionStatus, ControllerInfo, EngineStatus, Generation, Info, NamespaceInfo, Negotiated};
 pub use isolane_memory::Buffer;
 pub use isolane_wire::Nqn;
 pub use isolane_wire::log::RestartLoss;
 pub use isolane_wire::registers::Vs as Version;
-pub use options::{FlushAfterLoss, Hold, IoChoice, Mode, Options, Reconnect, SocketOptions, WriteReplay};
-pub use predecessor::{Predecessor, Witness};
-pub use request::{BlockRange, Completion, Request};
-pub use setup::inspect;
+pub use lane_class::{LaneClass, LaneCounts};
+pub use options::{
+    Coalesce, FlushAfterLoss, IoChoice, Mode, Options, Reconnect, SocketOptions, Via, WriteReplay,
+};
+pub use request::{BlockRange, Completion, Request, Wait};
 pub use submitter::Submitter;
 pub use unflushed::Era;
-pub use uri::{PORT_DEFAULT, Uri, UriError, Via};
-pub use volume::{Action, Failed, Transfer, Volume};
+pub use uri::{DEFAULT_PORT, Uri, UriError};
+pub use volume::{Action, Transfer, TransferError, Volume};

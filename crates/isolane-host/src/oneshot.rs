@@ -1,7 +1,7 @@
-//! One value from the lane's thread to whoever waits for it, under any executor or none.
+//! One value from one thread to another, for any executor or none.
 //!
-//! Not a channel: one value, one receiver. Invariant: the receiver ends. If the sender is dropped without a
-//! value, it yields `None`; if the receiver is dropped first, the value is dropped when it comes.
+//! Invariant: the receiver completes. If the sender is dropped without a value, it yields `None`; if the
+//! receiver is dropped first, the value is dropped when it is sent.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,19 +11,21 @@ use std::thread::Thread;
 
 use parking_lot::Mutex;
 
-/// Makes the two ends.
+/// Creates the two ends.
 pub(crate) fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Mutex::new(State::Empty(None)));
     (Sender(Some(Arc::clone(&shared))), Receiver(shared))
 }
 
+#[derive(Debug)]
 enum State<T> {
     Empty(Option<Waker>),
     Value(T),
     Ended,
 }
 
-/// Gives the value.
+/// Sends the value.
+#[derive(Debug)]
 pub(crate) struct Sender<T>(Option<Arc<Mutex<State<T>>>>);
 
 impl<T> Sender<T> {
@@ -47,7 +49,7 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// Waits for the value.
+/// Receives the value.
 pub(crate) struct Receiver<T>(Arc<Mutex<State<T>>>);
 
 impl<T> Future for Receiver<T> {
@@ -66,7 +68,7 @@ impl<T> Future for Receiver<T> {
     }
 }
 
-/// Waits for a future on this thread.
+/// Blocks this thread until a future completes.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_value_reaches_a_waiting_thread() {
+    fn value_reaches_waiting_thread() {
         let (sender, receiver) = oneshot();
         let thread = std::thread::spawn(move || block_on(receiver));
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -101,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_goes_away_ends_the_wait() {
+    fn dropped_sender_ends_wait() {
         let (sender, receiver) = oneshot::<u32>();
         drop(sender);
         assert_eq!(block_on(receiver), None);
     }
 
     #[test]
-    fn a_receiver_that_goes_away_lets_the_value_be_dropped() {
+    fn dropped_receiver_drops_value() {
         let (sender, receiver) = oneshot();
         let value = Arc::new(());
         drop(receiver);

@@ -1,46 +1,47 @@
-//! What the caller chooses: how many lanes, how deep, with digests or without, and how long to try.
+//! Options of a connection: lanes, depth, digests, timeouts, and reconnecting.
 //!
-//! Options are wishes. What both sides agreed on is in [`Negotiated`](crate::Negotiated). Every field has a
-//! default that works; a wish that the target cannot meet is an error with the limit, never silently less.
-//! Only lanes for reads and for polling may be fewer, and a log line says so.
+//! Options are requests; [`Negotiated`](crate::Negotiated) has the result. Every field has a default that
+//! works. A request that the target cannot meet is an error that names the limit, except that lanes for reads
+//! and polling may be fewer, which is logged.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use isolane_reactor::{IoChoice, Mode, SocketOptions};
 use isolane_wire::Nqn;
 use uuid::Uuid;
 
-use crate::classes::Classes;
 use crate::cores::Cores;
 use crate::identity;
-use crate::uri::Via;
+use crate::lane_class::LaneCounts;
 
-/// How to connect and how to behave afterwards.
+/// Options of a connection.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of this host; targets allow hosts by it.
+    /// NQN of this host, by which targets allow hosts.
     pub host_nqn: Nqn,
     /// Identity of this machine.
     pub host_id: Uuid,
-    /// I/O connections of the default [`Class`](crate::Class): for everything, but for what a class of its
-    /// own is for.
+    /// Lanes of the default [`LaneClass`](crate::LaneClass): for all requests that no other class serves.
+    ///
+    /// A *lane* is one TCP connection and the core that owns it. In NVMe/TCP it carries exactly one queue pair;
+    /// these are I/O lanes, in addition to the admin lane of each association.
     pub lanes: usize,
-    /// I/O connections for reads alone. Where the controller grants fewer than were asked for altogether,
-    /// `poll_lanes` shrink first, then these; `lanes` never do.
+    /// Lanes for reads only. If the controller grants fewer queues than requested, `poll_lanes` shrink first, then
+    /// these; `lanes` never shrink.
     pub read_lanes: usize,
-    /// I/O connections for requests that ask for [`Class::Poll`](crate::Class::Poll).
+    /// Lanes for requests of [`LaneClass::Poll`](crate::LaneClass::Poll).
     pub poll_lanes: usize,
-    /// The cores that a volume's lanes are placed on (H3); none: the URI's. Each has a thread of the volume,
-    /// pinned to it, with an association of its own. The lanes of each class are dealt out over them, from
-    /// the first core upward; a core that gets none is not used. See
-    /// [`Volume::connect`](crate::Volume::connect).
+    /// Cores for a volume's lanes (H3). Empty: the URI decides. Each core has a thread of the volume, pinned
+    /// to it, with a separate association. The lanes of each class are distributed from the first core
+    /// upward; a core without a lane is not used. See [`Volume::connect`](crate::Volume::connect).
     pub cores: Cores,
-    /// Whether requests go through an isolated engine; none: as the URI says, or not. Its lanes are the
-    /// engine's, and shared with all who open the same volume with the same options. What is said here about
-    /// threads and waiting holds for this side alone; requests are not held back ([`Options::hold`]), and
-    /// cores cannot be chosen.
+    /// The isolated engine that requests go through. `None`: as the URI requests. The engine owns the lanes and
+    /// shares them with all clients that open the same volume with the same options. Options about threads and
+    /// waiting apply to this process only; requests are not coalesced ([`Options::coalesce`]), and cores cannot be
+    /// chosen.
     pub via: Option<Via>,
-    /// Commands in flight on a lane; the target's queue must have one entry more.
+    /// Maximum number of commands in flight on a lane. The target's queue needs one more entry.
     pub depth: u16,
     /// CRC32C over every header.
     pub header_digest: bool,
@@ -50,98 +51,93 @@ pub struct Options {
     pub mode: Mode,
     /// How long an adaptive turn spins before it sleeps.
     pub spin: Duration,
-    /// What a sleeping turn sleeps in.
+    /// The system interface that a sleeping turn waits in.
     pub io: IoChoice,
-    /// Keep-alive timeout told to the target, in whole milliseconds; zero: none.
+    /// Keep-alive timeout sent to the target, in whole milliseconds. Zero: none.
     pub keep_alive: Duration,
-    /// How long one attempt to connect may take, all handshakes included.
+    /// Timeout of one attempt to connect, including all handshakes.
     pub connect_timeout: Duration,
     /// A command without a response for this long means that the connection is dead.
     pub command_timeout: Duration,
-    /// The most data of one command, in bytes; the target's MDTS may lower it. A power of two, 4 KiB at
-    /// least.
-    pub transfer_bytes_max: usize,
-    /// Requests that may be outstanding in the client, over all lanes; of a volume with cores on each core.
-    pub requests_max: usize,
-    /// What happens when the connection breaks.
+    /// Maximum data of one command, in bytes; the target's MDTS may lower it. A power of two, at least 4 KiB.
+    pub max_transfer_bytes: usize,
+    /// Maximum number of outstanding requests of the client, over all lanes; with cores, on each core.
+    pub max_requests: usize,
+    /// Behavior after the connection is lost.
     pub reconnect: Reconnect,
-    /// Whether the first flush succeeds after a loss of acknowledged writes that no flush had covered, where the
-    /// target does not report whether it lost them; none: the URI's, or [`FlushAfterLoss::Trust`].
+    /// Result of the first flush after acknowledged, unflushed writes may have been lost, if the target does not
+    /// report whether it lost them. `None`: as the URI requests, or [`FlushAfterLoss::Trust`].
     pub flush_after_loss: Option<FlushAfterLoss>,
     /// Options of every connection's socket.
     pub socket: SocketOptions,
-    /// A volume's callers that wait turn the client themselves while nobody else does, instead of handing
-    /// over to the volume's thread. Such a volume sleeps in epoll; with [`IoChoice::Uring`] its thread does
-    /// everything, as without this.
-    pub inline: bool,
-    /// A volume's requests are taken and sent together. Without, each wakes the volume's thread and is sent
-    /// by itself: there to be measured against.
+    /// Lets waiting callers of a volume drive the client in their own threads while no other thread does. Such a
+    /// volume sleeps in epoll. With [`IoChoice::Uring`], or without this option, the volume's thread does all work.
+    pub inline_submit: bool,
+    /// Sends a volume's requests together. Otherwise each request wakes the volume's thread and is sent
+    /// separately, for comparison.
     pub batching: bool,
-    /// Hold requests back for a moment while others are in flight, so that more go out in one send; none:
-    /// send at every turn.
-    pub hold: Option<Hold>,
+    /// Delays requests while others are in flight, so that more are sent together. `None`: every turn sends.
+    pub coalesce: Option<Coalesce>,
 }
 
-/// How much ends a hold; the default is what i10 published.
+/// Limits of a coalescing delay; any of them ends it. The default is as published for i10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
-    /// So many requests,
+pub struct Coalesce {
+    /// Number of requests.
     pub requests: usize,
-    /// so many bytes of write data,
+    /// Write data, in bytes.
     pub bytes: usize,
-    /// or so much time.
+    /// Time since the first request.
     pub time: Duration,
 }
 
-impl Default for Hold {
-    fn default() -> Hold {
-        Hold { requests: 16, bytes: 64 * 1024, time: Duration::from_micros(50) }
+impl Default for Coalesce {
+    fn default() -> Coalesce {
+        Coalesce { requests: 16, bytes: 64 * 1024, time: Duration::from_micros(50) }
     }
 }
 
-/// What happens when the connection breaks.
+/// Behavior after the connection is lost.
 #[derive(Clone, Debug)]
 pub struct Reconnect {
-    /// How long to keep trying; none: for ever; zero: not at all.
-    pub give_up_after: Option<Duration>,
-    /// Pause before the second attempt; the first is at once. It doubles with each.
-    pub delay_min: Duration,
-    /// The longest pause.
-    pub delay_max: Duration,
-    /// What happens to writes that the target may or may not have got.
+    /// How long to keep trying. `None`: forever; zero: not at all.
+    pub timeout: Option<Duration>,
+    /// Delay before the second attempt; the first is immediate. It doubles with each attempt.
+    pub min_delay: Duration,
+    /// Maximum delay.
+    pub max_delay: Duration,
+    /// Handling of writes that the target may or may not have received.
     pub writes: WriteReplay,
-    /// How long the target takes at most to end the commands of an association after its keep-alive timeout,
-    /// where the controller reports no Command Quiesce Time (CQT 0) or a shorter one; none: not known. If
-    /// neither is known, no timeout proves that a lost write has ended (see [`fence`](crate::fence)), and
-    /// [`WriteReplay::AfterTimeout`] is refused at connect.
+    /// Maximum time that the target takes to end the commands of an association after its keep-alive timeout, for
+    /// a controller that reports no Command Quiesce Time (CQT 0) or a shorter one. `None`: not known. If neither is
+    /// known, no timeout proves that a lost write has ended (see [`fence`](crate::fence)), and
+    /// [`WriteReplay::AfterTimeout`] is refused when connecting.
     pub quiesce: Option<Duration>,
 }
 
-/// What happens to writes whose fate is unknown after a connection broke. See [`fence`](crate::fence) for the
-/// rule.
+/// Handling of writes whose fate is unknown after a connection was lost. See [`fence`](crate::fence) for the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteReplay {
-    /// Repeated as soon as the old association is known dead: the target says that its controller is gone, or
-    /// the keep-alive timeout has passed and the target does not say that its controller is alive.
+    /// Repeats them as soon as the old association is known dead: the target reports that its controller is gone,
+    /// or the keep-alive timeout has passed and the target does not report that its controller is alive.
     WhenGone,
-    /// Repeated only after the keep-alive timeout: where one address leads to several servers, the answer of
-    /// one says nothing about the other. Needs a controller that reports a Command Quiesce Time, or
+    /// Repeats them only after the keep-alive timeout. For an address that leads to several servers, where the
+    /// response of one proves nothing about another. Needs a controller that reports a Command Quiesce Time, or
     /// [`Reconnect::quiesce`].
     AfterTimeout,
-    /// Never repeated: they fail, and the caller decides.
+    /// Fails them, and the caller decides.
     Never,
 }
 
-/// What becomes of the first flush after an association was lost that had acknowledged writes which no flush had
-/// covered. Only where the target does not report a [`Generation`](crate::Generation): with one, the flush fails
-/// exactly if the writes are lost.
+/// Result of the first flush after the loss of an association that had acknowledged, unflushed writes. Applies only
+/// if the target does not report a [`Generation`](crate::Generation); with one, the flush fails exactly if the
+/// writes are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlushAfterLoss {
-    /// It ends as the target says, as with Linux: if the target lost its cache, a success is wrong.
+    /// The target's result, as with Linux. If the target lost its cache, a success is wrong.
     #[default]
     Trust,
-    /// It fails with [`RequestError::WritesLost`](crate::RequestError::WritesLost), also if the target lost
-    /// nothing.
+    /// [`RequestError::WritesLost`](crate::RequestError::WritesLost), even if the target lost nothing.
     Fail,
 }
 
@@ -164,31 +160,40 @@ impl Default for Options {
             keep_alive: Duration::from_secs(15),
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(30),
-            transfer_bytes_max: 1 << 20,
-            requests_max: 4096,
+            max_transfer_bytes: 1 << 20,
+            max_requests: 4096,
             reconnect: Reconnect::default(),
             flush_after_loss: None,
             socket: SocketOptions::default(),
-            inline: true,
+            inline_submit: true,
             batching: true,
-            hold: None,
+            coalesce: None,
         }
     }
 }
 
+/// Process that connects to the volume, if not this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The engine at the default path, which is started if there is none.
+    Engine,
+    /// The engine that listens on this path.
+    EngineAt(PathBuf),
+}
+
 impl Options {
-    /// The lanes asked for, by class.
-    pub fn classes(&self) -> Classes {
-        Classes { default: self.lanes, read: self.read_lanes, poll: self.poll_lanes }
+    /// Lanes requested, by class.
+    pub fn classes(&self) -> LaneCounts {
+        LaneCounts { default: self.lanes, read: self.read_lanes, poll: self.poll_lanes }
     }
 }
 
 impl Default for Reconnect {
     fn default() -> Reconnect {
         Reconnect {
-            give_up_after: Some(Duration::from_secs(600)),
-            delay_min: Duration::from_millis(50),
-            delay_max: Duration::from_secs(5),
+            timeout: Some(Duration::from_secs(600)),
+            min_delay: Duration::from_millis(50),
+            max_delay: Duration::from_secs(5),
             writes: WriteReplay::WhenGone,
             quiesce: None,
         }
@@ -196,26 +201,26 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
-    /// No second attempt: the first loss ends the client.
+    /// Disables reconnecting: the first loss closes the client.
     pub fn never() -> Reconnect {
-        Reconnect { give_up_after: Some(Duration::ZERO), ..Reconnect::default() }
+        Reconnect { timeout: Some(Duration::ZERO), ..Reconnect::default() }
     }
 
-    /// How long commands may take to end after the keep-alive timeout of a controller that reports
-    /// `reported` (zero: nothing); `None` if not known.
+    /// Returns the time that commands may take to end after the keep-alive timeout, for a controller that
+    /// reports `reported` (zero: nothing). `None` if not known.
     pub(crate) fn quiesce_time(&self, reported: Duration) -> Option<Duration> {
         let reported = Some(reported).filter(|reported| !reported.is_zero());
         reported.max(self.quiesce)
     }
 
-    /// The pause before attempt number `attempt`, counted from 0, with up to a quarter taken off at random so
-    /// that many hosts of one target do not come back in step.
+    /// Returns the delay before an attempt, counted from 0, reduced at random by up to a quarter so that many
+    /// hosts of one target do not reconnect in step.
     pub(crate) fn pause(&self, attempt: u32) -> Duration {
         if attempt == 0 {
             return Duration::ZERO;
         }
-        let doubled = self.delay_min.saturating_mul(1 << (attempt - 1).min(20));
-        doubled.min(self.delay_max).mul_f64(1.0 - fastrand::f64() / 4.0)
+        let doubled = self.min_delay.saturating_mul(1 << (attempt - 1).min(20));
+        doubled.min(self.max_delay).mul_f64(1.0 - fastrand::f64() / 4.0)
     }
 }
 
@@ -235,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn pauses_start_at_nothing_and_grow_up_to_the_longest() {
+    fn delays_start_at_zero_and_grow_to_maximum() {
         let reconnect = Reconnect::default();
         assert_eq!(reconnect.pause(0), Duration::ZERO);
-        assert!(reconnect.pause(1) <= reconnect.delay_min);
-        assert!(reconnect.pause(2) > reconnect.delay_min);
+        assert!(reconnect.pause(1) <= reconnect.min_delay);
+        assert!(reconnect.pause(2) > reconnect.min_delay);
         for attempt in [20, 1000, u32::MAX] {
-            assert!(reconnect.pause(attempt) <= reconnect.delay_max);
-            assert!(reconnect.pause(attempt) >= reconnect.delay_max.mul_f64(0.7));
+            assert!(reconnect.pause(attempt) <= reconnect.max_delay);
+            assert!(reconnect.pause(attempt) >= reconnect.max_delay.mul_f64(0.7));
         }
     }
 }

@@ -1,37 +1,41 @@
-//! What a caller asks of a volume and what comes back.
+//! Requests to a volume, and their completions.
 //!
-//! Addresses are logical blocks of the namespace the client is bound to. This is not a wire format: a request
-//! larger than what the controller takes in one command becomes several commands and one [`Completion`].
-//! Invariant: the buffer of a request comes back in its completion, whatever happened.
+//! Addresses are logical blocks of the namespace. A request larger than one command becomes several commands
+//! and one [`Completion`].
+//!
+//! Invariant: the buffer of a request is returned in its completion.
+
+use std::time::Instant;
 
 use isolane_memory::Buffer;
 
 use crate::error::RequestError;
+use crate::lane_class::LaneClass;
 
-/// A run of logical blocks.
+/// A range of logical blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRange {
     /// The first block.
     pub lba: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
 /// One request to a volume. Buffers hold exactly the bytes of the range.
 #[derive(Debug)]
 pub enum Request {
-    /// Reads whole blocks into `buffer`; its length says how many.
+    /// Reads whole blocks; the length of `buffer` is the number of bytes.
     Read {
         /// The first block.
         lba: u64,
-        /// Where the data lands.
+        /// Destination of the data.
         buffer: Buffer,
     },
-    /// Writes whole blocks from `buffer`; its length says how many.
+    /// Writes whole blocks; the length of `buffer` is the number of bytes.
     Write {
         /// The first block.
         lba: u64,
-        /// What is written. Nobody changes it before it comes back.
+        /// The data, which must not change until the completion.
         buffer: Buffer,
         /// Force Unit Access: complete only when the data is durable.
         fua: bool,
@@ -47,8 +51,7 @@ pub enum Request {
         /// The controller may release the space.
         deallocate: bool,
     },
-    /// Tells that the content of ranges is no longer needed; what they read as afterwards is up to the
-    /// controller.
+    /// Deallocates ranges whose content is no longer needed. Their content is undefined afterwards.
     Deallocate {
         /// At most 256 ranges, each shorter than 2³² blocks.
         ranges: Vec<BlockRange>,
@@ -56,13 +59,19 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it brings data from the volume.
+    /// Returns whether it reads data.
     #[inline]
     pub fn is_read(&self) -> bool {
         matches!(self, Request::Read { .. })
     }
 
-    /// The buffer, if it has one.
+    /// Returns the class of lanes for a request that names none.
+    #[inline]
+    pub(crate) fn lane_class(&self) -> LaneClass {
+        if self.is_read() { LaneClass::Read } else { LaneClass::Default }
+    }
+
+    /// Returns the buffer, if it has one.
     pub fn into_buffer(self) -> Option<Buffer> {
         match self {
             Request::Read { buffer, .. } | Request::Write { buffer, .. } => Some(buffer),
@@ -71,14 +80,39 @@ impl Request {
     }
 }
 
-/// The end of one request.
+/// Completion of one request.
 #[derive(Debug)]
 pub struct Completion {
-    /// The caller's mark from `submit`.
+    /// The tag passed to `submit`.
     pub tag: u64,
-    /// What became of it.
+    /// Result of the request.
     pub result: Result<(), RequestError>,
-    /// The buffer of a read or a write. After a failed read what it holds is not told: it may be other data
-    /// that came over the same connection.
+    /// The buffer of a read or a write. After a failed read its content is undefined: it may be other data
+    /// received over the same connection.
     pub buffer: Option<Buffer>,
+}
+
+/// How long a turn waits when nothing happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    None,
+    /// Until this time.
+    Until(Instant),
+    /// Until something happens.
+    Forever,
+}
+
+impl Wait {
+    pub(crate) fn deadline(self, now: Instant) -> Option<Instant> {
+        match self {
+            Wait::None => Some(now),
+            Wait::Until(deadline) => Some(deadline),
+            Wait::Forever => None,
+        }
+    }
+
+    pub(crate) fn is_over(self, now: Instant) -> bool {
+        self.deadline(now).is_some_and(|deadline| now >= deadline)
+    }
 }

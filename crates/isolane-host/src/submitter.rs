@@ -1,20 +1,21 @@
-//! One thread's own way into a volume that several threads share: many requests at a time, without a future
-//! for each.
+//! Access of one thread to a volume that several threads share: many requests at a time, without a future for each.
 //!
-//! Requests go to the lanes together: [`Submitter::submit`] says that more follow, [`Submitter::push`] or a
-//! wait that these are all (H8). Of a volume with cores they go to the service of the core that the thread is
-//! on, for as long as it stays. Answers come back to this place alone. Nothing is allocated for a request.
-//! Invariant: as many requests as the depth says may be outstanding, and each is answered with exactly one
-//! completion.
+//! [`Submitter::submit`] queues a request, and [`Submitter::send`] or a wait sends all of them together (H8). With
+//! [`Options::cores`](crate::Options::cores) they go to the service of the core that the thread runs on. Completions
+//! return to this submitter only. No request allocates memory.
+//!
+//! Invariant: at most `depth` requests are outstanding, and each gets exactly one completion.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::classes::Class;
+use crate::caller_queue::{CallerQueue, ReplyGuard, Submission};
+use crate::driver::{CallerCore, Services, WaitLimit};
+use crate::lane_class::LaneClass;
+use crate::reply::Reply;
 use crate::request::{Completion, Request};
-use crate::service::{Caller, Handle, Patience, Shared, Spread, Submission};
 
-/// One thread's place at a volume; see [`Volume::submitter`](crate::Volume::submitter).
+/// Access of one thread to a volume; see [`Volume::submitter`](crate::Volume::submitter).
 ///
 /// ```no_run
 /// use isolane_host::{Buffer, Options, Request, Volume};
@@ -23,7 +24,7 @@ use crate::service::{Caller, Handle, Patience, Shared, Spread, Submission};
 /// let mut submitter = volume.submitter(32);
 /// for tag in 0..32 {
 ///     let request = Request::Read { lba: tag * 8, buffer: Buffer::contiguous(4096) };
-///     submitter.submit(request, tag).expect("there is room for 32");
+///     submitter.submit(request, tag).expect("the depth is 32");
 /// }
 /// let mut completions = Vec::new();
 /// while submitter.outstanding() > 0 {
@@ -32,107 +33,138 @@ use crate::service::{Caller, Handle, Patience, Shared, Spread, Submission};
 /// # }
 /// ```
 pub struct Submitter {
-    handle: Arc<Handle>,
-    way: Way,
-    class: Option<Class>,
+    services: Arc<Services>,
+    /// One per service, and one for flushes through several services.
+    queues: Vec<ServiceQueue>,
+    /// The core that the thread was on when its current requests began.
+    core: CallerCore,
+    class: Option<LaneClass>,
     depth: usize,
     outstanding: usize,
 }
 
-/// Where requests go.
-enum Way {
-    /// To the only service.
-    One { shared: Arc<Shared>, caller: Arc<Caller> },
-    /// To that of the core that the thread is on.
-    Several(Spread),
+/// Requests of the thread at one service.
+struct ServiceQueue {
+    caller: Arc<CallerQueue>,
+    /// Requests whose completion has not been taken.
+    outstanding: usize,
 }
 
 impl Submitter {
-    pub(crate) fn new(handle: &Arc<Handle>, class: Option<Class>, depth: usize) -> Submitter {
+    pub(crate) fn new(services: &Arc<Services>, class: Option<LaneClass>, depth: usize) -> Submitter {
         let depth = depth.max(1);
-        let way = match handle.only_service() {
-            Some(shared) => Way::One { shared: Arc::clone(shared), caller: Caller::new(depth) },
-            None => Way::Several(Spread::new(handle, depth)),
-        };
-        Submitter { handle: Arc::clone(handle), way, class, depth, outstanding: 0 }
+        let first = CallerQueue::new(depth);
+        // A completion at any of them wakes the thread.
+        let siblings: Vec<_> = services.all().map(|_| first.sibling(depth)).collect();
+        let callers = siblings.into_iter().chain([first]);
+        let queues = callers.map(|caller| ServiceQueue { caller, outstanding: 0 }).collect();
+        let core = services.caller_core();
+        Submitter { services: Arc::clone(services), queues, core, class, depth, outstanding: 0 }
     }
 
-    /// Requests without a completion yet.
+    /// Requests without a completion.
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Takes a request in; `tag` comes back in its completion. More may follow: it goes out with the next
-    /// [`Submitter::push`], [`Submitter::poll`] or [`Submitter::wait`].
+    /// Queues a request; `tag` is returned in its completion. The next [`Submitter::send`],
+    /// [`Submitter::poll`], or [`Submitter::wait`] sends it.
     ///
     /// # Errors
-    /// The request itself, if as many as the depth are outstanding.
+    /// The request itself, if `depth` requests are outstanding.
     pub fn submit(&mut self, request: Request, tag: u64) -> Result<(), Request> {
         if self.outstanding == self.depth {
             return Err(request);
         }
-        let class = self.class.unwrap_or_else(|| Class::of(&request));
-        self.outstanding += 1;
-        let caller = match &mut self.way {
-            Way::One { caller, .. } => caller,
-            Way::Several(spread) if self.handle.is_for_all(&request) => {
-                spread.flush(&self.handle, class, tag);
-                return Ok(());
-            }
-            Way::Several(spread) => spread.place(&self.handle, class, request.is_read()),
-        };
-        let left = caller.submit(Submission { class, request, tag });
-        debug_assert!(left.is_ok(), "fewer than the depth were outstanding");
-        if !self.handle.is_batching {
-            self.push();
+        let class = self.class.unwrap_or_else(|| request.lane_class());
+        if self.services.is_broadcast(&request) {
+            let caller = self.queue(self.queues.len() - 1);
+            let reply = Reply::Caller(ReplyGuard::new(caller, tag));
+            self.services.flush(class, reply);
+            return Ok(());
+        }
+        if self.outstanding == 0 {
+            self.core = self.services.caller_core();
+        }
+        let caller = self.queue(self.services.route(self.core, class, request.is_read()));
+        let submitted = caller.submit(Submission { class, request, tag });
+        debug_assert!(submitted.is_ok(), "fewer than `depth` were outstanding");
+        if !self.services.batching {
+            self.send();
         }
         Ok(())
     }
 
-    /// Sends what has been taken in.
-    pub fn push(&mut self) {
-        match &self.way {
-            Way::One { shared, caller } => shared.push(caller),
-            Way::Several(spread) => spread.push(&self.handle),
+    /// Returns the queue for one more request.
+    fn queue(&mut self, index: usize) -> &Arc<CallerQueue> {
+        let queue = &mut self.queues[index];
+        queue.outstanding += 1;
+        self.outstanding += 1;
+        &queue.caller
+    }
+
+    /// Sends the queued requests.
+    pub fn send(&mut self) {
+        for (service, queue) in self.services.all().zip(&self.queues) {
+            service.send(&queue.caller);
         }
     }
 
-    /// Sends what has been taken in and appends the completions that are there. Returns how many.
+    /// Sends the queued requests and appends the available completions. Returns their number.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) -> usize {
-        self.push();
-        self.take(completions)
+        self.send();
+        self.take_completions(completions)
     }
 
-    /// Sends what has been taken in, waits for a completion, and appends all that are there. Returns how
-    /// many; none only if nothing is outstanding.
+    /// Sends the queued requests, waits for a completion, and appends all available ones. Returns their number,
+    /// which is 0 only if no request is outstanding.
     pub fn wait(&mut self, completions: &mut Vec<Completion>) -> usize {
         self.wait_for(completions, None)
     }
 
-    /// Like [`Submitter::wait`], but no longer than `until`: then it appends what is there, and may return 0.
-    pub fn wait_until(&mut self, completions: &mut Vec<Completion>, until: Instant) -> usize {
-        self.wait_for(completions, Some(until))
+    /// Like [`Submitter::wait`], but returns at the deadline, possibly with 0 completions.
+    pub fn wait_until(&mut self, completions: &mut Vec<Completion>, deadline: Instant) -> usize {
+        self.wait_for(completions, Some(deadline))
     }
 
-    fn wait_for(&mut self, completions: &mut Vec<Completion>, until: Option<Instant>) -> usize {
+    fn wait_for(&mut self, completions: &mut Vec<Completion>, deadline: Option<Instant>) -> usize {
         if self.outstanding > 0 {
-            let only = match &mut self.way {
-                Way::One { shared, caller } => Some((&**shared, &*caller, self.handle.may_lead())),
-                Way::Several(spread) => spread.only(&self.handle, until),
-            };
-            if let Some((shared, caller, may_lead)) = only {
-                let polls = self.class == Some(Class::Poll);
-                shared.wait(caller, Patience { polls, until }, may_lead);
+            self.core = self.services.caller_core();
+            let limit = WaitLimit { polls: self.class == Some(LaneClass::Poll), deadline };
+            let mut waiting = self.queues.iter().enumerate().filter(|(_, queue)| queue.outstanding > 0);
+            // The thread drives a client only if it has all requests: while it sleeps for one client, a
+            // completion of another would not wake it.
+            let only = waiting.next().filter(|_| waiting.next().is_none());
+            let only = only.and_then(|(index, queue)| Some((index, queue, self.services.get(index)?)));
+            match only {
+                Some((index, queue, service)) => service.wait(&queue.caller, limit, self.core.is_at(index)),
+                None => self.wait_for_any(limit),
             }
         }
-        self.take(completions)
+        self.take_completions(completions)
     }
 
-    fn take(&mut self, completions: &mut Vec<Completion>) -> usize {
+    /// Waits while other threads drive the clients.
+    fn wait_for_any(&mut self, limit: WaitLimit) {
+        self.send();
+        let has_any = || self.queues.iter().any(|queue| queue.caller.has_completions());
+        let (Some(service), Some(queue)) = (self.services.get(0), self.queues.first()) else { return };
+        let mut spin = service.spin_wait();
+        while !has_any() {
+            match spin.should_spin() {
+                true => std::hint::spin_loop(),
+                false if limit.is_over() => return,
+                false => queue.caller.sleep(limit.deadline, has_any),
+            }
+        }
+    }
+
+    fn take_completions(&mut self, completions: &mut Vec<Completion>) -> usize {
         let before = completions.len();
-        match &mut self.way {
-            Way::One { caller, .. } => completions.extend(std::iter::from_fn(|| caller.take_completion())),
-            Way::Several(spread) => spread.take(completions),
+        for queue in self.queues.iter_mut().filter(|queue| queue.outstanding > 0) {
+            let taken = completions.len();
+            completions.extend(std::iter::from_fn(|| queue.caller.take_completion()));
+            queue.outstanding -= completions.len() - taken;
         }
         let taken = completions.len() - before;
         self.outstanding -= taken;

@@ -14,17 +14,17 @@ use crate::error::{LossCause, RequestError};
 use crate::info::{Generation, Info, NamespaceInfo};
 use crate::options::FlushAfterLoss;
 
-/// A period in which the target loses no acknowledged write, in one word: which writes its end takes away, and a
-/// mark that the next period does not have.
+/// A period in which the target loses no acknowledged write, as one word: the writes that its end takes away,
+/// and a mark that differs from the next period.
 ///
-/// Bits 1:0 are the code of [`RestartLoss`], bit 2 says that the target reports its generation, bits 63:3 are the
-/// mark. A mark of 0 is equal to every other.
+/// Bits 1:0 are the code of [`RestartLoss`], bit 2 is set if the target reports its generation, bits 63:3 are
+/// the mark. A mark of 0 equals every other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Era(u64);
 
 impl Era {
     /// Returns the era that an association with a namespace belongs to.
-    pub(crate) fn of(info: &Info, namespace: &NamespaceInfo, after_loss: FlushAfterLoss) -> Era {
+    pub(crate) fn new(info: &Info, namespace: &NamespaceInfo, after_loss: FlushAfterLoss) -> Era {
         let new = |loses: RestartLoss, is_reported: bool, mark: u64| {
             Era(u64::from(loses.code()) | u64::from(is_reported) << 2 | mark << 3)
         };
@@ -40,12 +40,12 @@ impl Era {
         }
     }
 
-    /// The word.
+    /// Returns the era as a word.
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// From the word; `None` if it is no era.
+    /// Decodes a word. Returns `None` if it is not an era.
     pub fn from_bits(bits: u64) -> Option<Era> {
         let era = Era(bits);
         (bits == 0 || era.loses().is_some()).then_some(era)
@@ -73,7 +73,7 @@ impl Era {
     }
 }
 
-/// What a command changes.
+/// Kind of change that a command makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Change {
@@ -85,7 +85,7 @@ pub(crate) enum Change {
     Volatile = 2,
 }
 
-/// What a flush covers, and what its caller may know.
+/// The writes that a flush covers, and the losses that its caller may know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FlushMark {
     /// Changes acknowledged before it was sent.
@@ -108,9 +108,9 @@ pub(crate) struct Unflushed {
     covered: u64,
     /// The last loss, and whether a flush still has to report it.
     loss: Option<(u64, LossCause)>,
-    is_pending: bool,
+    pending: bool,
     reports: u64,
-    is_left_to_caller: bool,
+    left_to_caller: bool,
 }
 
 impl Unflushed {
@@ -119,9 +119,9 @@ impl Unflushed {
         Unflushed { least_at_risk: u8::MAX, ..Unflushed::default() }
     }
 
-    /// Flushes succeed from now on whatever was lost: the caller serves others, and keeps track for each.
+    /// Makes all later flushes succeed: the caller tracks losses for each of its users.
     pub(crate) fn leave_to_caller(&mut self) {
-        self.is_left_to_caller = true;
+        self.left_to_caller = true;
         self.least_at_risk = u8::MAX;
     }
 
@@ -130,8 +130,8 @@ impl Unflushed {
         self.era
     }
 
-    /// What follows was acknowledged in this era. Returns the error of the next flush if the end of the era before
-    /// has lost something.
+    /// Enters the era of the following acknowledgments. Returns the error of the next flush if the end of the
+    /// previous era has lost writes.
     #[inline]
     pub(crate) fn enter(&mut self, era: Era) -> Option<RequestError> {
         if era == self.given { None } else { self.change_era(era) }
@@ -145,7 +145,7 @@ impl Unflushed {
             // What it has lost cannot be known before there is a mark again.
             self.era.0 |= before.0 & !0b11;
         }
-        if !self.is_left_to_caller {
+        if !self.left_to_caller {
             self.least_at_risk = era.least_at_risk();
         }
         let has_ended = before.mark() != 0 && before.mark() != self.era.mark();
@@ -160,7 +160,7 @@ impl Unflushed {
         };
         self.covered = self.acknowledged;
         self.loss = Some((lost, cause));
-        self.is_pending = true;
+        self.pending = true;
         self.error()
     }
 
@@ -180,8 +180,8 @@ impl Unflushed {
     /// # Errors
     /// It is the first after a loss, or its caller submitted it before another one had reported the loss.
     pub(crate) fn on_flushed(&mut self, mark: FlushMark) -> Result<(), RequestError> {
-        if self.is_pending || mark.reports != self.reports {
-            self.reports += u64::from(std::mem::take(&mut self.is_pending));
+        if self.pending || mark.reports != self.reports {
+            self.reports += u64::from(std::mem::take(&mut self.pending));
             return self.error().map_or(Ok(()), Err);
         }
         if self.era.loses() != Some(RestartLoss::Content) {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_was_acknowledged_before_it_was_sent() {
+    fn flush_covers_writes_acknowledged_before() {
         let mut unflushed = written(RestartLoss::Cache, &ALL);
         let mark = unflushed.mark();
         unflushed.on_change(Change::Volatile);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_nothing_that_is_in_memory() {
+    fn flush_covers_no_memory_volume() {
         let mut unflushed = written(RestartLoss::Content, &ALL);
         assert_eq!(lost(&mut unflushed), None);
         unflushed.enter(era(RestartLoss::Content, 2));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flush_that_was_submitted_before_the_report_fails() {
+    fn fails_flushes_submitted_before_report() {
         let mut unflushed = written(RestartLoss::Cache, &ALL);
         let marks = [unflushed.mark(), unflushed.mark()];
         unflushed.enter(era(RestartLoss::Cache, 2));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_association_without_a_mark_proves_nothing() {
+    fn association_without_mark_proves_nothing() {
         let mut unflushed = written(RestartLoss::Cache, &ALL);
         let unknown = Era(u64::from(RestartLoss::Cache.code()));
         assert!(unflushed.enter(unknown).is_none());

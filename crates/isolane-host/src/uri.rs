@@ -1,58 +1,46 @@
-//! Where a volume is: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`, `&cores=LIST` where on this machine it is used,
-//! `&flush-after-loss=fail` how careful flushes are, and `&via=engine` by whom.
+//! URI of a volume: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`, with `&cores=LIST` for the cores that use it,
+//! `&flush-after-loss=fail` for strict flushes, and `&via=engine` to go through an isolated engine.
 //!
-//! A URI names places and nothing else: what the two sides agree on (digests, queues, keep alive) belongs to
-//! [`Options`](crate::Options). An omitted NQN means "the only subsystem that discovery finds", an omitted
-//! namespace id "the only namespace". Invariant: a [`Uri`] that exists is well formed, and `to_string` gives
-//! back what parses to the same value.
+//! Parameters of the connection (digests, queues, keep alive) are in [`Options`](crate::Options). An omitted
+//! NQN means the only subsystem that discovery finds, an omitted namespace ID the only namespace.
+//!
+//! Invariant: a [`Uri`] is well formed, and its `to_string` parses to the same value.
 
 use std::fmt::{self, Display, Formatter};
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use isolane_wire::Nqn;
 
 use crate::cores::{Cores, CoresError};
-use crate::options::{FlushAfterLoss, Options};
+use crate::options::{FlushAfterLoss, Options, Via};
 
 /// The scheme that every URI starts with.
 const SCHEME: &str = "nvme+tcp://";
 
-/// The port that IANA assigned to NVMe over Fabrics; where none is given.
-pub const PORT_DEFAULT: u16 = 4420;
+/// The port that IANA assigned to NVMe over Fabrics, used by default.
+pub const DEFAULT_PORT: u16 = 4420;
 
-/// The place of a subsystem or of one of its namespaces.
+/// Location of a subsystem or of one of its namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
     /// Name or address of the target, without brackets.
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// The subsystem; none: the only one that discovery finds.
+    /// The subsystem. `None`: the only one that discovery finds.
     pub nqn: Option<Nqn>,
-    /// The namespace; none: the only one.
+    /// The namespace. `None`: the only one.
     pub nsid: Option<u32>,
-    /// The cores of this machine that a volume's lanes are placed on, if
-    /// [`Options::cores`](crate::Options::cores) says nothing; none if neither does.
+    /// Cores for a volume's lanes, if [`Options::cores`](crate::Options::cores) is empty.
     pub cores: Cores,
-    /// What becomes of the first flush after a loss, if
-    /// [`Options::flush_after_loss`](crate::Options::flush_after_loss) says nothing.
+    /// Result of the first flush after a loss, if
+    /// [`Options::flush_after_loss`](crate::Options::flush_after_loss) is `None`.
     pub flush_after_loss: Option<FlushAfterLoss>,
-    /// The isolated engine that is to connect to it, if [`Options::via`](crate::Options::via) says nothing;
-    /// none: this process.
+    /// The isolated engine to use, if [`Options::via`](crate::Options::via) is `None`.
     pub via: Option<Via>,
 }
 
-/// Through whom a volume is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// The engine that listens where engines do by default. One is started if there is none.
-    Engine,
-    /// The engine that listens on this path.
-    EngineAt(PathBuf),
-}
-
-/// Why a text is not a [`Uri`].
+/// Error in the text of a [`Uri`].
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UriError {
     /// Another scheme, or none.
@@ -64,16 +52,16 @@ pub enum UriError {
     /// A bracket that opens and does not close, or an IPv6 address without brackets.
     #[error("{0:?} is not a host: write an IPv6 address in brackets, as in [::1]:4420")]
     Brackets(String),
-    /// Something behind the colon that is no port.
+    /// The text after the colon is not a port.
     #[error("{0:?} is not a port: give a number from 1 to 65535")]
     Port(String),
     /// A path that is not an NVMe qualified name.
-    #[error("{nqn:?} is not an NQN: {why}; it looks like nqn.2014-08.org.nvmexpress:uuid:…")]
+    #[error("{nqn:?} is not an NQN: {reason}; it must look like nqn.2014-08.org.nvmexpress:uuid:…")]
     Nqn {
-        /// The text in the place of the name.
+        /// The text.
         nqn: String,
-        /// What is wrong with it.
-        why: String,
+        /// The error in it.
+        reason: String,
     },
     /// A `%` that two hexadecimal digits do not follow.
     #[error("{0:?} has a broken % escape: write % itself as %25")]
@@ -81,13 +69,13 @@ pub enum UriError {
     /// A namespace id of zero, FFFFFFFFh or no number at all.
     #[error("nsid={0:?} is not a namespace id: give a number from 1 to 4294967294")]
     Nsid(String),
-    /// A list of cores that is none.
-    #[error("cores={list:?}: {why}")]
+    /// The list of cores is invalid.
+    #[error("cores={list:?}: {reason}")]
     Cores {
-        /// The text in the place of the list.
+        /// The text.
         list: String,
-        /// What is wrong with it.
-        why: CoresError,
+        /// The error in it.
+        reason: CoresError,
     },
     /// Neither an engine nor the path of its socket.
     #[error("via={0:?} names no engine: write via=engine, or via= and the absolute path of its socket")]
@@ -104,8 +92,8 @@ pub enum UriError {
 }
 
 impl Uri {
-    /// Whether it is an engine that connects.
-    pub(crate) fn is_attached(&self, options: &Options) -> bool {
+    /// Returns whether an engine connects to the volume.
+    pub(crate) fn is_via_engine(&self, options: &Options) -> bool {
         self.via.is_some() || options.via.is_some()
     }
 
@@ -122,9 +110,9 @@ impl FromStr for Uri {
     type Err = UriError;
 
     fn from_str(text: &str) -> Result<Uri, UriError> {
-        let rest = text.strip_prefix(SCHEME).ok_or_else(|| UriError::Scheme(text.to_owned()))?;
-        let (rest, query) = split_at_first(rest, '?');
-        let (authority, path) = split_at_first(rest, '/');
+        let remaining = text.strip_prefix(SCHEME).ok_or_else(|| UriError::Scheme(text.to_owned()))?;
+        let (remaining, query) = split_at_first(remaining, '?');
+        let (authority, path) = split_at_first(remaining, '/');
         let (host, port) = parse_authority(authority)?;
         if host.is_empty() {
             return Err(UriError::NoHost(text.to_owned()));
@@ -202,7 +190,7 @@ fn split_at_first(text: &str, separator: char) -> (&str, Option<&str>) {
 
 fn parse_authority(authority: &str) -> Result<(String, u16), UriError> {
     let (host, port) = match authority.strip_prefix('[') {
-        Some(rest) => parse_brackets(authority, rest)?,
+        Some(remaining) => parse_brackets(authority, remaining)?,
         None => split_at_first(authority, ':'),
     };
     if !authority.starts_with('[') && port.is_some_and(|port| port.contains(':')) {
@@ -211,9 +199,9 @@ fn parse_authority(authority: &str) -> Result<(String, u16), UriError> {
     Ok((host.to_owned(), parse_port(port)?))
 }
 
-fn parse_brackets<'a>(authority: &str, rest: &'a str) -> Result<(&'a str, Option<&'a str>), UriError> {
+fn parse_brackets<'a>(authority: &str, remaining: &'a str) -> Result<(&'a str, Option<&'a str>), UriError> {
     let wrong = || UriError::Brackets(authority.to_owned());
-    let (host, tail) = rest.split_once(']').ok_or_else(wrong)?;
+    let (host, tail) = remaining.split_once(']').ok_or_else(wrong)?;
     match tail {
         "" => Ok((host, None)),
         _ => Ok((host, Some(tail.strip_prefix(':').ok_or_else(wrong)?))),
@@ -221,7 +209,7 @@ fn parse_brackets<'a>(authority: &str, rest: &'a str) -> Result<(&'a str, Option
 }
 
 fn parse_port(port: Option<&str>) -> Result<u16, UriError> {
-    let Some(port) = port else { return Ok(PORT_DEFAULT) };
+    let Some(port) = port else { return Ok(DEFAULT_PORT) };
     match port.parse() {
         Ok(0) | Err(_) => Err(UriError::Port(port.to_owned())),
         Ok(port) => Ok(port),
@@ -235,7 +223,7 @@ fn parse_nqn(path: &str) -> Result<Option<Nqn>, UriError> {
     let name = unescape(path)?;
     match name.parse::<Nqn>() {
         Ok(nqn) => Ok(Some(nqn)),
-        Err(why) => Err(UriError::Nqn { nqn: name, why: why.to_string() }),
+        Err(reason) => Err(UriError::Nqn { nqn: name, reason: reason.to_string() }),
     }
 }
 
@@ -258,7 +246,7 @@ fn parse_via(engine: &str) -> Result<Via, UriError> {
 }
 
 fn parse_cores(list: &str) -> Result<Cores, UriError> {
-    list.parse().map_err(|why| UriError::Cores { list: list.to_owned(), why })
+    list.parse().map_err(|reason| UriError::Cores { list: list.to_owned(), reason })
 }
 
 /// Base Specification: 0 and FFFFFFFFh name no single namespace.
@@ -272,11 +260,11 @@ fn parse_nsid(value: &str) -> Result<u32, UriError> {
 fn unescape(text: &str) -> Result<String, UriError> {
     let broken = || UriError::Escape(text.to_owned());
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
+    let mut remaining = text.bytes();
+    while let Some(byte) = remaining.next() {
         bytes.push(match byte {
-            b'%' => hex(rest.next())
-                .zip(hex(rest.next()))
+            b'%' => hex(remaining.next())
+                .zip(hex(remaining.next()))
                 .map(|(high, low)| high << 4 | low)
                 .ok_or_else(broken)?,
             byte => byte,
@@ -311,14 +299,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_uri_names_host_port_subsystem_and_namespace() {
+    fn parses_full_uri() {
         let uri = parse(&format!("nvme+tcp://store.example:4421/{NQN}?nsid=7")).unwrap();
         assert_eq!((uri.host.as_str(), uri.port, uri.nsid), ("store.example", 4421, Some(7)));
         assert_eq!(uri.nqn.unwrap().as_str(), NQN);
     }
 
     #[test]
-    fn what_is_left_out_has_a_default() {
+    fn omitted_parts_have_defaults() {
         for text in ["nvme+tcp://10.0.0.1", "nvme+tcp://10.0.0.1/"] {
             let uri = parse(text).unwrap();
             assert_eq!((uri.host.as_str(), uri.port, uri.nqn, uri.nsid), ("10.0.0.1", 4420, None, None));
@@ -326,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_stands_in_brackets_with_and_without_a_port() {
+    fn ipv6_address_needs_brackets() {
         assert_eq!(parse("nvme+tcp://[::1]").unwrap().authority(), "[::1]:4420");
         assert_eq!(parse("nvme+tcp://[fe80::2]:9").unwrap().authority(), "[fe80::2]:9");
         assert!(matches!(parse("nvme+tcp://::1/"), Err(UriError::Brackets(_))));

@@ -1,9 +1,10 @@
-//! A volume for asynchronous callers: any number of clones, any executor.
+//! Volume for asynchronous callers, with any number of clones and any executor.
 //!
-//! A thread of its own drives the [`Client`](crate::Client) behind it, so keep alive and reconnecting go on
-//! whatever the callers do. A buffer is handed in with the call and comes back with the result. Invariant: a
-//! dropped future cancels nothing; its buffer stays with the lane until the response has come or the
-//! connection is dead.
+//! A thread drives the [`Client`](crate::Client), so keep alive and reconnecting do not depend on the
+//! callers. A call takes the buffer and returns it with the result.
+//!
+//! Invariant: a dropped future cancels nothing; its buffer stays with the client until the response has
+//! arrived or the connection is dead.
 
 use std::fmt;
 use std::future::Future;
@@ -13,70 +14,72 @@ use std::task::{Context, Poll};
 
 use isolane_memory::Buffer;
 
-use crate::attached::EngineStatus;
-use crate::classes::Class;
-use crate::client::ConnectionStatus;
+use crate::driver::Services;
 use crate::error::{ConnectError, RequestError};
+use crate::info::ConnectionStatus;
+use crate::info::EngineStatus;
 use crate::info::{Info, NamespaceInfo};
+use crate::lane_class::LaneClass;
 use crate::oneshot::{Receiver, oneshot};
 use crate::options::Options;
 use crate::request::{BlockRange, Completion, Request};
-use crate::service::Handle;
 use crate::submitter::Submitter;
 use crate::uri::Uri;
 
-/// A volume at the other end of a connection.
+/// A remote volume.
 #[derive(Clone)]
 pub struct Volume {
-    handle: Arc<Handle>,
-    /// What requests ask for; none: what is for them.
-    class: Option<Class>,
+    services: Arc<Services>,
+    /// LaneClass of all requests. `None`: the class of each request.
+    class: Option<LaneClass>,
 }
 
 impl Volume {
     /// Connects.
     ///
     /// With [`Options::cores`], or cores in the URI, the volume has an association on each of them, whose
-    /// lanes are driven there alone (H3): the lanes of each class are dealt out from the first core upward. A
-    /// request goes to the core that its caller runs on, if there is a lane of its class, else to one that
-    /// has some; callers on other cores are spread over all. So pin threads that submit to those cores. What
-    /// completed through one association is seen through all; a flush goes through each of them; writes wait
-    /// for the [`fence`](crate::fence)s of all. An association that is lost is no concern of the others:
-    /// requests that are for it wait or fail as they do with one association alone, and so does a flush.
+    /// lanes are driven only there (H3). The lanes of each class are distributed from the first core upward.
+    /// A request goes to the core that its caller runs on, if it has a lane of its class, otherwise to
+    /// another core; callers on other cores are spread over all. So pin the threads that submit to those
+    /// cores.
+    ///
+    /// A write completed through one association is visible through all. A flush goes through each of them.
+    /// Writes wait for the [`fence`](crate::fence)s of all. The loss of an association does not affect the
+    /// others: only its own requests, and flushes, wait or fail.
     ///
     /// # Errors
-    /// Why there is no connection, and what to do; of several cores, for which.
+    /// [`ConnectError`], with the core if there are several.
     pub async fn connect(uri: &Uri, options: Options) -> Result<Volume, ConnectError> {
-        Ok(Volume { handle: Arc::new(Handle::open(uri, options).await?), class: None })
+        Ok(Volume { services: Arc::new(Services::connect(uri, options).await?), class: None })
     }
 
-    /// The same volume, whose requests all ask for a class of lanes: [`Class::Poll`] for urgent ones,
-    /// whose callers never sleep while they turn the client themselves. A volume that asks for
-    /// none reads over the read class and does all else over the default class.
-    pub fn of_class(&self, class: Class) -> Volume {
-        Volume { handle: Arc::clone(&self.handle), class: Some(class) }
+    /// Returns a handle that submits to a class of lanes: [`LaneClass::Poll`] for urgent requests, whose callers
+    /// never sleep while they drive the client. Without a class, reads go to the read class and all other
+    /// requests to the default class.
+    pub fn with_class(&self, class: LaneClass) -> Volume {
+        Volume { services: Arc::clone(&self.services), class: Some(class) }
     }
 
-    /// What the target told when the connection was made; with cores that of the first, and the lanes of all.
+    /// Description of the target, as of the first connection; with cores, of the first one, and the lanes of
+    /// all.
     pub fn info(&self) -> &Info {
-        &self.handle.info
+        &self.services.info
     }
 
-    /// The namespace this is.
+    /// The namespace of the volume.
     pub fn namespace(&self) -> &NamespaceInfo {
-        &self.handle.namespace
+        &self.services.namespace
     }
 
-    /// Where each of its connections is; none while the association is down, or if they
-    /// are an [engine's](Volume::engine). Whoever drives the volume drives
-    /// all of them, with cores all that are on one.
+    /// Status of every connection. Empty while the association is down, or if an [engine](Volume::engine)
+    /// owns the connections. The leader drives all connections of a core.
     pub async fn connections(&self) -> Vec<ConnectionStatus> {
-        self.handle.connections().await
+        self.services.connections().await
     }
 
-    /// At which engine it is; see [`Client::engine`](crate::Client::engine).
+    /// The engine that has the volume; see [`Client::engine`](crate::Client::engine).
     pub async fn engine(&self) -> Option<EngineStatus> {
-        self.handle.engine().await
+        self.services.engine().await
     }
 
     /// Returns the size of the volume in bytes.
@@ -89,7 +92,7 @@ impl Volume {
         self.namespace().block_bytes
     }
 
-    /// Bytes in a logical block: offsets and lengths are multiples of it.
+    /// Size of a logical block in bytes. Offsets and lengths are multiples of it.
     pub fn block_bytes(&self) -> u32 {
         self.namespace().block_bytes
     }
@@ -117,7 +120,7 @@ impl Volume {
         self.write_with(offset_bytes, buffer, true)
     }
 
-    /// Makes every write that completed before durable.
+    /// Makes every completed write durable.
     pub fn flush(&self) -> Action {
         self.action(Ok(Request::Flush))
     }
@@ -128,20 +131,20 @@ impl Volume {
         self.action(range.map(|range| Request::WriteZeroes { range, fua: false, deallocate: true }))
     }
 
-    /// Tells that a range's content is no longer needed.
+    /// Deallocates a range, whose content is no longer needed.
     pub fn deallocate(&self, offset_bytes: u64, len_bytes: u64) -> Action {
         self.action(self.deallocation(offset_bytes, len_bytes))
     }
 
-    /// Ends the connection in order: what is in flight completes, the controller is shut down. Without it the
-    /// end comes when the last clone is dropped, in the background.
+    /// Completes requests in flight and shuts the controller down. Otherwise this happens in the background
+    /// after the last clone is dropped.
     pub async fn close(self) {
-        self.handle.close().await;
+        self.services.close().await;
     }
 
-    /// A place for one thread that keeps up to `depth` requests, one at least, on their way.
+    /// Returns a submitter for up to `depth` requests at a time, at least one, of one thread.
     pub fn submitter(&self, depth: usize) -> Submitter {
-        Submitter::new(&self.handle, self.class, depth)
+        Submitter::new(&self.services, self.class, depth)
     }
 
     fn write_with(&self, offset_bytes: u64, buffer: Buffer, fua: bool) -> Transfer {
@@ -183,14 +186,17 @@ impl Volume {
         })
     }
 
-    /// Does one request and waits for its end.
-    pub(crate) fn run(&self, request: Request) -> Completion {
-        self.handle.run(self.class.unwrap_or_else(|| Class::of(&request)), request)
+    /// Executes one request, waits for its completion, and drops its buffer.
+    pub(crate) fn run(&self, request: Request) -> Result<(), RequestError> {
+        let class = self.class.unwrap_or_else(|| request.lane_class());
+        let Completion { result, buffer, .. } = self.services.run(class, request);
+        drop(buffer);
+        result
     }
 
     fn send(&self, request: Request) -> Receiver<Completion> {
-        let class = self.class.unwrap_or_else(|| Class::of(&request));
-        self.handle.send(class, request)
+        let class = self.class.unwrap_or_else(|| request.lane_class());
+        self.services.send(class, request)
     }
 }
 
@@ -203,8 +209,8 @@ impl fmt::Debug for Volume {
     }
 }
 
-/// A read or a write on its way; its output is the buffer.
-#[must_use = "the result and the buffer come out of it"]
+/// A read or a write in progress; its output is the buffer.
+#[must_use = "it yields the result and the buffer"]
 pub struct Transfer(Receiver<Completion>);
 
 impl Transfer {
@@ -214,21 +220,21 @@ impl Transfer {
 }
 
 impl Future for Transfer {
-    type Output = Result<Buffer, Failed>;
+    type Output = Result<Buffer, TransferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context).map(|completion| match completion {
             Some(Completion { result: Ok(()), buffer: Some(buffer), .. }) => Ok(buffer),
             Some(Completion { result, buffer, .. }) => {
-                Err(Failed { error: result.err().unwrap_or(RequestError::Closed), buffer })
+                Err(TransferError { error: result.err().unwrap_or(RequestError::Closed), buffer })
             }
-            None => Err(Failed { error: RequestError::Closed, buffer: None }),
+            None => Err(TransferError { error: RequestError::Closed, buffer: None }),
         })
     }
 }
 
-/// A flush, zeroing or deallocation on its way.
-#[must_use = "the result comes out of it"]
+/// A flush, zeroing, or deallocation in progress.
+#[must_use = "it yields the result"]
 pub struct Action(Receiver<Completion>);
 
 impl Future for Action {
@@ -244,11 +250,11 @@ impl Future for Action {
 /// A read or write that failed, with its buffer.
 #[derive(thiserror::Error)]
 #[error("{error}")]
-pub struct Failed {
-    /// Why.
+pub struct TransferError {
+    /// The error.
     #[source]
     pub error: RequestError,
-    /// The buffer, with undefined content after a failed read; none only if the lane's thread itself ended.
+    /// The buffer, with undefined content after a failed read; `None` only if the volume's thread has ended.
     pub buffer: Option<Buffer>,
 }
 
@@ -261,7 +267,7 @@ fn ready(completion: Completion) -> Receiver<Completion> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mock::{Misdeed, Script, Target};
+    use crate::mock::{Fault, Script, Target};
     use crate::oneshot::block_on;
     use crate::options::Reconnect;
 
@@ -273,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_go_out_and_come_back_with_the_result() {
+    fn returns_buffer_with_result() {
         let (target, volume) = pair();
         assert_eq!((volume.block_bytes(), volume.len_bytes()), (512, 4 << 20));
         let mut buffer = Buffer::contiguous(1024);
@@ -307,7 +313,7 @@ mod tests {
             block_on(volume.read(at * 512, Buffer::contiguous(512))).unwrap();
         }
         block_on(volume.write(0, Buffer::contiguous(512))).unwrap();
-        block_on(volume.of_class(Class::Poll).read(0, Buffer::contiguous(512))).unwrap();
+        block_on(volume.with_class(LaneClass::Poll).read(0, Buffer::contiguous(512))).unwrap();
         let mut queues: Vec<u16> = target.shared.queues.lock().iter().map(|&(qid, _)| qid).collect();
         assert_eq!(queues.pop(), Some(4), "the poll class");
         assert_eq!(queues.pop(), Some(1), "the write");
@@ -316,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_future_cancels_nothing() {
+    fn dropped_future_cancels_nothing() {
         let (target, volume) = pair();
         let mut buffer = Buffer::contiguous(512);
         buffer.as_mut_slice().unwrap().fill(9);
@@ -326,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_clone_ends_the_connection_in_order() {
+    fn last_clone_closes_connection() {
         let (target, volume) = pair();
         let clone = volume.clone();
         drop(volume);
@@ -342,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_brings_the_buffer_back() {
+    fn failure_returns_buffer() {
         let (_target, volume) = pair();
         let failed = block_on(volume.read(100, Buffer::contiguous(512))).unwrap_err();
         assert!(matches!(failed.error, RequestError::Unaligned { bytes: 100, .. }));
@@ -353,11 +359,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_that_is_not_made_anew_fails_what_is_on_its_way_and_what_comes() {
+    fn loss_without_reconnect_fails_requests() {
         let target = Target::start(Script::default());
         let options = Options { reconnect: Reconnect::never(), ..Options::default() };
         let volume = block_on(Volume::connect(&target.uri(), options)).unwrap();
-        target.set_misdeed(0, Misdeed::Close);
+        target.inject(0, Fault::Close);
         for _ in 0..2 {
             let failed = block_on(volume.read(0, Buffer::contiguous(512))).unwrap_err();
             assert!(matches!(failed.error, RequestError::Lost(_)), "{failed}");

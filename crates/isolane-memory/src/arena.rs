@@ -1,9 +1,9 @@
-//! Where pages come from: slabs of 2 MiB, aligned to their size, so that a page's address alone leads to its
-//! slab and its counter, and so that a slab can be one huge page ([`region`]).
+//! Slab allocator for pages: slabs of 2 MiB, aligned to their size, so that the address of a page leads to its slab
+//! and counter, and a slab can be a huge page ([`region`]).
 //!
-//! This is the slow path, under one lock: a running core lives from its [`Pool`](crate::Pool). It is not a
-//! general allocator. Invariant: a slab is given back to the system when all of its pages are free and
-//! another slab still has some.
+//! This is the slow path, under one lock; a warm core uses its [`Pool`](crate::Pool).
+//!
+//! Invariant: a slab is freed when all of its pages are free and another slab has free pages.
 
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::PAGE_SIZE;
-use crate::meter::Meter;
+use crate::pool_account::PoolAccount;
 use crate::region::{self, REGION_SIZE};
 
-/// What is known about one page.
+/// Metadata of one page.
 pub(crate) struct Frame {
-    /// Owners of the page while it is out; index of the next free page while it is free.
+    /// Number of references; the index of the next free page while the page is free.
     pub(crate) count: AtomicU32,
-    /// A checksum of the page's bytes, which somebody computed after they were written last; 0 if nobody has.
+    /// Cached checksum of the bytes, or 0.
     pub(crate) checksum: AtomicU32,
-    /// The pool whose bound the page counts against, or null.
-    pub(crate) lender: AtomicPtr<Meter>,
+    /// The pool that the page is charged to, or null.
+    pub(crate) account: AtomicPtr<PoolAccount>,
 }
 
 #[repr(C)]
@@ -29,7 +29,7 @@ struct Slab {
     frames: [Frame; PAGES_PER_SLAB],
     free_head: u32,
     free_count: u32,
-    /// Place in [`Arena::partial`] while `free_count` is not 0.
+    /// Index in [`Arena::partial`] while `free_count` is not 0.
     position: usize,
 }
 
@@ -39,44 +39,44 @@ const PAGES_PER_SLAB: usize = SLAB_SIZE / PAGE_SIZE - HEADER_PAGES;
 const _: () = assert!(size_of::<Frame>() == 16);
 const _: () = assert!(size_of::<Slab>() <= HEADER_PAGES * PAGE_SIZE);
 
-/// Slabs that have free pages. All fields of a slab but its frames are guarded by this lock.
+/// Slabs with free pages. The lock protects all fields of a slab except the frames.
 struct Arena {
     partial: Vec<NonNull<Slab>>,
 }
 
-// SAFETY: the pointers are to slabs that the arena owns; they are followed only under its lock.
+// SAFETY: the pointers are to slabs of the arena, and are used only under its lock.
 unsafe impl Send for Arena {}
 
 static ARENA: Mutex<Arena> = Mutex::new(Arena { partial: Vec::new() });
 
-/// Takes a page: zeroed, with a count of one and no lender.
-pub(crate) fn take() -> NonNull<u8> {
-    let page = lock().take();
-    // SAFETY: the page is 4 KiB inside a live slab, and free pages are referred to by nobody.
+/// Allocates a page of zeroes with a count of one and no account.
+pub(crate) fn alloc() -> NonNull<u8> {
+    let page = lock().alloc();
+    // SAFETY: the page is 4 KiB inside of a live slab, and has no references.
     unsafe { ptr::write_bytes(page.as_ptr(), 0, PAGE_SIZE) };
     let frame = frame(page);
-    frame.lender.store(ptr::null_mut(), Ordering::Relaxed);
+    frame.account.store(ptr::null_mut(), Ordering::Relaxed);
     frame.checksum.store(0, Ordering::Relaxed);
     frame.count.store(1, Ordering::Relaxed);
     page
 }
 
-/// Gives a page back.
+/// Frees a page.
 ///
 /// # Safety
-/// `page` came from [`take`] and its last owner just let go of it.
-pub(crate) unsafe fn give(page: NonNull<u8>) {
-    // SAFETY: the caller's promise is the one that is asked for.
-    unsafe { lock().give(page) }
+/// `page` came from [`alloc`] and has no references.
+pub(crate) unsafe fn free(page: NonNull<u8>) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { lock().free(page) }
 }
 
-/// The frame of a page that is out.
+/// Returns the frame of an allocated page.
 pub(crate) fn frame<'a>(page: NonNull<u8>) -> &'a Frame {
-    // SAFETY: a page that is out keeps its slab alive; frames are only ever used through shared references.
+    // SAFETY: an allocated page keeps its slab alive; frames are only ever used through shared references.
     unsafe { &*frame_address(page) }
 }
 
-/// Where the frame of a page is, whether or not the page is still out.
+/// Returns the address of the frame of a page, which can be free.
 #[inline]
 pub(crate) fn frame_address(page: NonNull<u8>) -> *const Frame {
     let offset = page.addr().get() % SLAB_SIZE;
@@ -101,12 +101,12 @@ fn page_of(slab: NonNull<Slab>, index: usize) -> NonNull<u8> {
 }
 
 impl Arena {
-    fn take(&mut self) -> NonNull<u8> {
+    fn alloc(&mut self) -> NonNull<u8> {
         let slab = match self.partial.last() {
             Some(slab) => *slab,
             None => self.grow(),
         };
-        // SAFETY: slabs in `partial` are alive and their bookkeeping is ours while the lock is held.
+        // SAFETY: slabs in `partial` are alive, and the lock protects their fields.
         unsafe {
             let slab_ptr = slab.as_ptr();
             let index = (*slab_ptr).free_head as usize;
@@ -121,10 +121,10 @@ impl Arena {
     }
 
     /// # Safety
-    /// As [`give`].
-    unsafe fn give(&mut self, page: NonNull<u8>) {
+    /// As [`free`].
+    unsafe fn free(&mut self, page: NonNull<u8>) {
         let (slab, index) = locate(page);
-        // SAFETY: the page was out until now, so its slab is alive; its bookkeeping is ours under the lock.
+        // SAFETY: the page was allocated, so its slab is alive; the lock protects its fields.
         unsafe {
             let slab_ptr = slab.as_ptr();
             frame(page).count.store((*slab_ptr).free_head, Ordering::Relaxed);
@@ -139,34 +139,34 @@ impl Arena {
     }
 
     fn grow(&mut self) -> NonNull<Slab> {
-        let slab: NonNull<Slab> = region::take().cast();
+        let slab: NonNull<Slab> = region::alloc().cast();
         let frames = std::array::from_fn(|index| Frame {
             count: AtomicU32::new(index as u32 + 1),
             checksum: AtomicU32::new(0),
-            lender: AtomicPtr::new(ptr::null_mut()),
+            account: AtomicPtr::new(ptr::null_mut()),
         });
         let header = Slab { frames, free_head: 0, free_count: PAGES_PER_SLAB as u32, position: 0 };
-        // SAFETY: the region is large and aligned enough, and nobody else knows it.
+        // SAFETY: the region is large and aligned enough, and has no references.
         unsafe { slab.write(header) };
         self.list(slab);
         slab
     }
 
     fn list(&mut self, slab: NonNull<Slab>) {
-        // SAFETY: the slab is alive and its bookkeeping is ours.
+        // SAFETY: the slab is alive, and the lock protects its fields.
         unsafe { (*slab.as_ptr()).position = self.partial.len() };
         self.partial.push(slab);
     }
 
     fn shrink(&mut self, slab: NonNull<Slab>) {
-        // SAFETY: the slab is alive and listed; none of its pages is out, so nobody else refers to it.
+        // SAFETY: the slab is alive and listed; all of its pages are free, so it has no references.
         unsafe {
             let position = (*slab.as_ptr()).position;
             self.partial.swap_remove(position);
             if let Some(moved) = self.partial.get(position) {
                 (*moved.as_ptr()).position = position;
             }
-            region::give(slab.cast());
+            region::free(slab.cast());
         }
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     use crate::Page;
 
     #[test]
-    fn pages_of_several_slabs_come_and_go_in_any_order() {
+    fn allocates_and_frees_across_slabs() {
         // Miri is slow, and has smaller slabs.
         let count = if cfg!(miri) { 150 } else { 2000 };
         let mut pages: Vec<_> = (0..count).map(|_| Page::zeroed()).collect();

@@ -1,6 +1,6 @@
-//! One contiguous run of memory behind a counter: aligned and owned, a former `Vec`, or lent by a caller.
+//! Contiguous reference-counted memory: aligned, from a `Vec`, or borrowed from a caller.
 //!
-//! Invariant: written only through the exclusive reference of its only owner.
+//! Invariant: a block is written only through an exclusive reference to its only handle.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::mem::ManuallyDrop;
@@ -21,12 +21,12 @@ enum Owner {
     Vec {
         capacity: usize,
     },
-    Lender,
-    /// This is a part of a block that was split; the whole ends with its last part.
-    Whole(Arc<Block>),
+    Borrowed,
+    /// Part of a split block, which is freed with its last part.
+    Split(Arc<Block>),
 }
 
-// SAFETY: the memory is owned by the block (or promised to it by `Buffer::lend`), not tied to a thread.
+// SAFETY: the memory is owned by the block (or promised to it by `Buffer::from_raw_parts`), not tied to a thread.
 unsafe impl Send for Block {}
 // SAFETY: shared references only read; writing needs the only handle.
 unsafe impl Sync for Block {}
@@ -45,46 +45,46 @@ impl Block {
         let mut vec = ManuallyDrop::new(vec);
         let owner = Owner::Vec { capacity: vec.capacity() };
         let len = vec.len();
-        // SAFETY: a vector's pointer is never null; `drop` gives it back to a vector.
+        // SAFETY: a vector's pointer is never null; `drop` converts it back to a vector.
         let start = unsafe { NonNull::new_unchecked(vec.as_mut_ptr()) };
         Arc::new(Block { start, len, owner })
     }
 
     /// # Safety
-    /// As [`Buffer::lend`](crate::Buffer::lend).
-    pub(crate) unsafe fn lent(start: NonNull<u8>, len: usize) -> Arc<Block> {
-        Arc::new(Block { start, len, owner: Owner::Lender })
+    /// As [`Buffer::from_raw_parts`](crate::Buffer::from_raw_parts).
+    pub(crate) unsafe fn from_raw_parts(start: NonNull<u8>, len: usize) -> Arc<Block> {
+        Arc::new(Block { start, len, owner: Owner::Borrowed })
     }
 
-    /// Takes the bytes from `at` on into a block of their own; `None` while the block is shared.
+    /// Splits off the bytes from `at` on; `None` while there are other references.
     pub(crate) fn split_off(block: &mut Arc<Block>, at: usize) -> Option<Arc<Block>> {
         let front = Arc::get_mut(block)?;
         assert!(at <= front.len, "a split at {at} is outside of a block of {} bytes", front.len);
         let whole = match &front.owner {
-            Owner::Whole(whole) => Arc::clone(whole),
+            Owner::Split(whole) => Arc::clone(whole),
             _ => {
-                let owner = std::mem::replace(&mut front.owner, Owner::Lender);
+                let owner = std::mem::replace(&mut front.owner, Owner::Borrowed);
                 Arc::new(Block { start: front.start, len: front.len, owner })
             }
         };
         // SAFETY: `at` is inside of the block, as checked.
         let start = unsafe { front.start.add(at) };
         let len = front.len - at;
-        (front.len, front.owner) = (at, Owner::Whole(Arc::clone(&whole)));
-        Some(Arc::new(Block { start, len, owner: Owner::Whole(whole) }))
+        (front.len, front.owner) = (at, Owner::Split(Arc::clone(&whole)));
+        Some(Arc::new(Block { start, len, owner: Owner::Split(whole) }))
     }
 
-    /// Undoes [`Block::split_off`]. Blocks that are shared or not neighbours are left as they are.
+    /// Reverts [`Block::split_off`]. Returns `tail` if it is not adjacent, or if there are other references.
     pub(crate) fn join(block: &mut Arc<Block>, mut tail: Arc<Block>) -> Result<(), Arc<Block>> {
         let (Some(front), Some(back)) = (Arc::get_mut(block), Arc::get_mut(&mut tail)) else {
             return Err(tail);
         };
-        let is_same_whole = match (&front.owner, &back.owner) {
-            (Owner::Whole(one), Owner::Whole(other)) => Arc::ptr_eq(one, other),
+        let same_block = match (&front.owner, &back.owner) {
+            (Owner::Split(one), Owner::Split(other)) => Arc::ptr_eq(one, other),
             _ => false,
         };
         let end = front.start.addr().get() + front.len;
-        if !is_same_whole || end != back.start.addr().get() {
+        if !same_block || end != back.start.addr().get() {
             return Err(tail);
         }
         front.len += back.len;
@@ -96,12 +96,12 @@ impl Block {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: initialised and alive as long as the block; nobody writes while it is shared.
+        // SAFETY: initialized and alive as long as the block; shared blocks are not written.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
-/// Whether nobody else holds this block. (No weak references are ever made.)
+/// Whether there is no other reference. (There are no weak references.)
 pub(crate) fn is_unique(block: &Arc<Block>) -> bool {
     let is_unique = Arc::strong_count(block) == 1;
     if is_unique {
@@ -110,7 +110,7 @@ pub(crate) fn is_unique(block: &Arc<Block>) -> bool {
     is_unique
 }
 
-/// The bytes to write to; `None` while the block is shared.
+/// Returns the bytes for writing, `None` while there are other references.
 pub(crate) fn bytes_mut(block: &mut Arc<Block>) -> Option<&mut [u8]> {
     if !is_unique(block) {
         return None;
@@ -122,7 +122,7 @@ pub(crate) fn bytes_mut(block: &mut Arc<Block>) -> Option<&mut [u8]> {
 fn aligned_layout(len: usize) -> Layout {
     match Layout::from_size_align(len.max(1), PAGE_SIZE) {
         Ok(layout) => layout,
-        Err(_) => panic!("a buffer of {len} bytes cannot exist: it is larger than the address space"),
+        Err(_) => panic!("a buffer of {len} bytes is larger than the address space"),
     }
 }
 
@@ -132,10 +132,10 @@ impl Drop for Block {
             // SAFETY: allocated with this layout by `zeroed`, and this is the end of the last handle.
             Owner::Aligned(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
             Owner::Vec { capacity } => {
-                // SAFETY: pointer, length and capacity are those of the vector that `from_vec` took apart.
+                // SAFETY: pointer, length, and capacity of the vector of `from_vec`.
                 drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, capacity) });
             }
-            Owner::Lender | Owner::Whole(_) => {}
+            Owner::Borrowed | Owner::Split(_) => {}
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_of_a_block_are_exclusive_apart_and_whole_again_together() {
+    fn splits_and_joins_a_block() {
         let mut front = Block::zeroed(8192);
         let mut back = Block::split_off(&mut front, 4096).unwrap();
         bytes_mut(&mut back).unwrap().fill(2);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_lives_as_long_as_any_part() {
+    fn memory_lives_as_long_as_any_part() {
         let mut front = Block::from_vec(vec![7; 100]);
         let back = Block::split_off(&mut front, 50).unwrap();
         drop(front);

@@ -1,133 +1,133 @@
-//! Exclusive memory of a given length: the destination of what is received or read from a file.
+//! Exclusive memory of a given length: the destination of receives and file reads.
 //!
-//! It is not a stream and keeps no position. Invariant: it is written only while nothing shares it; the
-//! addresses of its bytes do not change while it lives, also when the value itself is moved.
+//! Invariant: a buffer is written only while it has no other references; the addresses of its bytes do not
+//! change while it lives, even if the value moves.
 
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use isolane_ring::{Memory, MemoryError};
+use isolane_shm::{MemoryError, SharedMemory};
 
 use crate::block::{self, Block};
-use crate::foreign::{self, Foreign};
 use crate::page::{Page, PageList};
+use crate::page_run::next_slice;
 use crate::payload::Payload;
-use crate::run::next_piece;
+use crate::shared::{self, Shared};
 use crate::{PAGE_SIZE, pages_for};
 
-mod pieces;
+mod slices;
 
-pub use pieces::{IoSlices, IoSlicesMut, RawParts, Slices, SlicesMut};
+pub use slices::{IoSlices, IoSlicesMut, RawParts, Slices, SlicesMut};
 
-/// Memory to receive into: pages in order, one contiguous block, or a place in *foreign* memory, which another
-/// process maps, too, and may change at any time. Of that no slices can be had; it is copied, or the kernel is
-/// told where it is.
+/// Memory to receive into: pages, one contiguous block, or a range of *shared* memory, which another process can
+/// change at any time. Shared memory has no slices: it is copied, or its address is passed to the kernel.
 ///
-/// Contents are what the memory held before, until written.
+/// Until it is written, its contents are arbitrary.
 pub struct Buffer {
-    pub(crate) store: Store,
+    pub(crate) storage: Storage,
     len: usize,
 }
 
-pub(crate) enum Store {
+pub(crate) enum Storage {
     Pages(PageList),
     Block(Arc<Block>),
-    Foreign(Arc<Foreign>),
+    Shared(Arc<Shared>),
 }
 
-/// The vector's memory, without a copy.
+/// Takes the memory of the vector without a copy.
 impl From<Vec<u8>> for Buffer {
     fn from(bytes: Vec<u8>) -> Buffer {
         match bytes.len() {
             0 => Buffer::default(),
-            len => Buffer { store: Store::Block(Block::from_vec(bytes)), len },
+            len => Buffer { storage: Storage::Block(Block::from_vec(bytes)), len },
         }
     }
 }
 
 impl Buffer {
-    /// One contiguous block of zeroes at a 4 KiB boundary.
+    /// Returns a contiguous block of zeroes at a 4 KiB boundary.
     pub fn contiguous(len: usize) -> Buffer {
         if len == 0 {
             return Buffer::default();
         }
-        Buffer { store: Store::Block(Block::zeroed(len)), len }
+        Buffer { storage: Storage::Block(Block::zeroed(len)), len }
     }
 
-    /// `len` bytes in the given pages, in order. Pages beyond that are let go of: who takes the pages of a
-    /// buffer gets those of its bytes and no more.
+    /// Returns `len` bytes in the given pages, in order. Drops pages beyond that.
     ///
     /// # Panics
     /// If the pages cannot hold `len` bytes.
     pub fn from_pages(mut pages: PageList, len: usize) -> Buffer {
         assert!(pages_for(len) <= pages.len(), "{} pages cannot hold {len} bytes", pages.len());
         pages.truncate(pages_for(len));
-        Buffer { store: Store::Pages(pages), len }
+        Buffer { storage: Storage::Pages(pages), len }
     }
 
     pub(crate) fn from_page(page: Page, len: usize) -> Buffer {
-        Buffer { store: Store::Pages(PageList::from_buf([page])), len }
+        Buffer { storage: Storage::Pages(PageList::from_buf([page])), len }
     }
 
-    /// The page, if the buffer is one whole page.
+    /// Returns the page of a buffer with the length of one page.
     #[inline]
     pub fn into_page(self) -> Result<Page, Buffer> {
         let len = self.len;
-        match self.store {
-            Store::Pages(mut pages) if len == PAGE_SIZE => match pages.pop() {
+        match self.storage {
+            Storage::Pages(mut pages) if len == PAGE_SIZE => match pages.pop() {
                 Some(page) => Ok(page),
-                None => unreachable!("a buffer of a page's length has no page"),
+                None => unreachable!("a buffer with the length of a page has no page"),
             },
-            store => Err(Buffer { store, len }),
+            storage => Err(Buffer { storage, len }),
         }
     }
 
-    /// Memory borrowed from a caller who waits.
+    /// Returns a buffer in borrowed memory.
     ///
     /// # Safety
     /// Until the buffer and every [`Payload`] shared from it are dropped, the `len` bytes at `start` stay
-    /// valid and initialised, and nobody else writes them, nor reads them while the buffer may be written
-    /// (by its own methods, or by the kernel through [`Buffer::raw_parts`]).
-    pub unsafe fn lend(start: NonNull<u8>, len: usize) -> Buffer {
-        // SAFETY: the caller's promise is the one that is asked for.
-        Buffer { store: Store::Block(unsafe { Block::lent(start, len) }), len }
+    /// valid and initialized, and no other code writes them, or reads them while the buffer may be written
+    /// (by its methods, or by the kernel through [`Buffer::raw_parts`]).
+    pub unsafe fn from_raw_parts(start: NonNull<u8>, len: usize) -> Buffer {
+        // SAFETY: guaranteed by the caller.
+        Buffer { storage: Storage::Block(unsafe { Block::from_raw_parts(start, len) }), len }
     }
 
-    /// A place in foreign memory, which stays mapped as long as anything refers to it.
+    /// Returns a buffer in shared memory, which stays mapped while references exist.
     ///
     /// # Errors
-    /// [`MemoryError::Place`] if it is outside of the memory.
-    pub fn foreign(memory: &Memory, offset: u64, len: usize) -> Result<Buffer, MemoryError> {
-        Ok(Buffer { store: Store::Foreign(Foreign::new(memory, offset, len)?), len })
+    /// [`MemoryError::OutOfBounds`] if it is outside of the memory.
+    pub fn in_shared_memory(memory: &SharedMemory, offset: u64, len: usize) -> Result<Buffer, MemoryError> {
+        Ok(Buffer { storage: Storage::Shared(Shared::new(memory, offset, len)?), len })
     }
 
-    /// Makes a buffer in foreign memory one of another place there, without an allocation.
+    /// Moves a buffer to another range of the same shared memory without an allocation.
     ///
     /// # Errors
-    /// [`MemoryError::Place`] if that is outside of the memory; the buffer is as it was.
+    /// [`MemoryError::OutOfBounds`] if the range is outside of the memory; the buffer is unchanged.
     ///
     /// # Panics
-    /// If the buffer is not in foreign memory, or shared.
-    pub fn redirect(&mut self, offset: u64, len: usize) -> Result<(), MemoryError> {
-        let Store::Foreign(place) = &mut self.store else { panic!("only foreign memory has other places") };
-        let Some(place) = Arc::get_mut(place) else { panic!("{SHARED}") };
-        place.redirect(offset, len)?;
+    /// If the buffer is not in shared memory, or shared.
+    pub fn rebind(&mut self, offset: u64, len: usize) -> Result<(), MemoryError> {
+        let Storage::Shared(range) = &mut self.storage else {
+            panic!("only buffers in shared memory can be rebound")
+        };
+        let Some(range) = Arc::get_mut(range) else { panic!("{SHARED}") };
+        range.rebind(offset, len)?;
         self.len = len;
         Ok(())
     }
 
-    /// Whether it is in foreign memory.
-    pub fn is_foreign(&self) -> bool {
-        matches!(self.store, Store::Foreign(_))
+    /// Whether it is in shared memory.
+    pub fn is_in_shared_memory(&self) -> bool {
+        matches!(self.storage, Storage::Shared(_))
     }
 
-    /// Bytes it holds.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds no byte at all.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -136,23 +136,22 @@ impl Buffer {
     ///
     /// # Panics
     /// If the range is outside of the buffer, or the buffer is shared.
-    pub fn place(&mut self, offset: usize, bytes: &[u8]) {
-        if let Store::Foreign(place) = &self.store {
-            assert!(foreign::is_unique(place), "{SHARED}");
-            return place.copy_in(offset, bytes);
+    pub fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
+        if let Storage::Shared(range) = &self.storage {
+            assert!(shared::is_unique(range), "{SHARED}");
+            return range.copy_in(offset, bytes);
         }
-        let mut rest = bytes;
+        let mut tail = bytes;
         for slice in self.slices_mut(offset, bytes.len()) {
-            let (now, later) = rest.split_at(slice.len());
+            let (now, later) = tail.split_at(slice.len());
             slice.copy_from_slice(now);
-            rest = later;
+            tail = later;
         }
     }
 
-    /// Exchanges the first pages of the buffer, as many as there are in `others`, and their contents; false
-    /// if the buffer is not in so many pages.
-    pub fn exchange_pages(&mut self, others: &mut [Page]) -> bool {
-        let Store::Pages(pages) = &mut self.store else { return false };
+    /// Swaps the first pages of the buffer with `others`. Returns `false` if the buffer has fewer pages.
+    pub fn swap_pages(&mut self, others: &mut [Page]) -> bool {
+        let Storage::Pages(pages) = &mut self.storage else { return false };
         let Some(pages) = pages.get_mut(..others.len()) else { return false };
         pages.swap_with_slice(others);
         true
@@ -163,153 +162,154 @@ impl Buffer {
     /// # Panics
     /// If the range is outside of the buffer.
     pub fn copy_to(&self, offset: usize, bytes: &mut [u8]) {
-        if let Store::Foreign(place) = &self.store {
-            return place.copy_out(offset, bytes);
+        if let Storage::Shared(range) = &self.storage {
+            return range.copy_out(offset, bytes);
         }
-        let mut rest = bytes;
-        for slice in self.slices(offset, rest.len()) {
-            let (now, later) = std::mem::take(&mut rest).split_at_mut(slice.len());
+        let mut tail = bytes;
+        for slice in self.slices(offset, tail.len()) {
+            let (now, later) = std::mem::take(&mut tail).split_at_mut(slice.len());
             now.copy_from_slice(slice);
-            rest = later;
+            tail = later;
         }
     }
 
-    /// Shows the bytes of a range in order, piece by piece; foreign ones in copies, which do not change while
-    /// they are looked at.
+    /// Calls a function with each slice of a range, in order. Shared memory is copied first.
     ///
     /// # Panics
     /// If the range is outside of the buffer.
-    pub fn visit(&self, offset: usize, len: usize, look: impl FnMut(&[u8])) {
-        match &self.store {
-            Store::Foreign(place) => place.visit(offset, len, look),
+    pub fn for_each_slice(&self, offset: usize, len: usize, look: impl FnMut(&[u8])) {
+        match &self.storage {
+            Storage::Shared(range) => range.for_each_slice(offset, len, look),
             _ => self.slices(offset, len).for_each(look),
         }
     }
 
-    /// The pieces of a range, in order, for the kernel to read from.
+    /// Returns the slices of a range for the kernel to read.
     ///
     /// # Panics
     /// If the range is outside of the buffer.
     pub fn io_slices(&self, offset: usize, len: usize) -> IoSlices<'_> {
-        match &self.store {
-            Store::Foreign(place) => {
+        match &self.storage {
+            Storage::Shared(range) => {
                 self.check_range(offset, len);
-                IoSlices::Foreign(Some((place.io_slice(offset, len), len)).filter(|_| len > 0))
+                IoSlices::Shared(Some((range.io_slice(offset, len), len)).filter(|_| len > 0))
             }
             _ => IoSlices::Own(self.slices(offset, len)),
         }
     }
 
-    /// The pieces of a range, in order, for the kernel to write to.
+    /// Returns the slices of a range for the kernel to write.
     ///
     /// # Panics
     /// If the range is outside of the buffer, or the buffer is shared.
     pub fn io_slices_mut(&mut self, offset: usize, len: usize) -> IoSlicesMut<'_> {
-        if !self.is_foreign() {
+        if !self.is_in_shared_memory() {
             return IoSlicesMut::Own(self.slices_mut(offset, len));
         }
         self.check_range(offset, len);
-        let Store::Foreign(place) = &mut self.store else { unreachable!("it is foreign") };
-        let Some(place) = Arc::get_mut(place) else { panic!("{SHARED}") };
-        IoSlicesMut::Foreign(Some((place.io_slice_mut(offset, len), len)).filter(|_| len > 0))
+        let Storage::Shared(range) = &mut self.storage else {
+            unreachable!("the buffer is in shared memory")
+        };
+        let Some(range) = Arc::get_mut(range) else { panic!("{SHARED}") };
+        IoSlicesMut::Shared(Some((range.io_slice_mut(offset, len), len)).filter(|_| len > 0))
     }
 
-    /// The writable pieces of a range, in order.
+    /// Returns the writable slices of a range.
     ///
     /// # Panics
-    /// If the range is outside of the buffer, or the buffer is shared, or in foreign memory.
+    /// If the range is outside of the buffer, or the buffer is shared, or in shared memory.
     pub fn slices_mut(&mut self, offset: usize, len: usize) -> SlicesMut<'_> {
         self.check_range(offset, len);
-        match &mut self.store {
-            Store::Pages(pages) => SlicesMut::Pages {
+        match &mut self.storage {
+            Storage::Pages(pages) => SlicesMut::Pages {
                 pages: &mut pages[offset / PAGE_SIZE..],
                 skip: offset % PAGE_SIZE,
                 left: len,
             },
-            Store::Block(block) => match block::bytes_mut(block) {
+            Storage::Block(block) => match block::bytes_mut(block) {
                 Some(bytes) => {
                     SlicesMut::Block(Some(&mut bytes[offset..offset + len]).filter(|it| !it.is_empty()))
                 }
                 None => panic!("{SHARED}"),
             },
-            Store::Foreign(_) => panic!("{NO_SLICES}"),
+            Storage::Shared(_) => panic!("{NO_SLICES}"),
         }
     }
 
-    /// The pieces of a range, in order.
+    /// Returns the slices of a range.
     ///
     /// # Panics
-    /// If the range is outside of the buffer, or the buffer in foreign memory.
+    /// If the range is outside of the buffer, or the buffer in shared memory.
     pub fn slices(&self, offset: usize, len: usize) -> Slices<'_> {
         self.check_range(offset, len);
-        match &self.store {
-            Store::Pages(pages) => {
+        match &self.storage {
+            Storage::Pages(pages) => {
                 Slices::Pages { pages: &pages[offset / PAGE_SIZE..], skip: offset % PAGE_SIZE, left: len }
             }
-            Store::Block(block) => {
+            Storage::Block(block) => {
                 Slices::Block(Some(&block.bytes()[offset..offset + len]).filter(|it| !it.is_empty()))
             }
-            Store::Foreign(_) => panic!("{NO_SLICES}"),
+            Storage::Shared(_) => panic!("{NO_SLICES}"),
         }
     }
 
-    /// All bytes in one piece, if they are in one piece, and not in foreign memory.
+    /// Returns all bytes if they are contiguous and not in shared memory.
     pub fn as_slice(&self) -> Option<&[u8]> {
-        match &self.store {
-            Store::Block(block) => Some(&block.bytes()[..self.len]),
-            Store::Pages(pages) if pages.len() == 1 => Some(&pages[0].bytes()[..self.len]),
-            Store::Pages(_) | Store::Foreign(_) => None,
+        match &self.storage {
+            Storage::Block(block) => Some(&block.bytes()[..self.len]),
+            Storage::Pages(pages) if pages.len() == 1 => Some(&pages[0].bytes()[..self.len]),
+            Storage::Pages(_) | Storage::Shared(_) => None,
         }
     }
 
-    /// All bytes in one piece to write to, if they are in one piece, nothing shares them, and they are not in
-    /// foreign memory.
+    /// Returns all bytes for writing if they are contiguous, have no other references, and are not in shared
+    /// memory.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let len = self.len;
-        match &mut self.store {
-            Store::Block(block) => block::bytes_mut(block).map(|bytes| &mut bytes[..len]),
-            Store::Pages(pages) if pages.len() == 1 => pages[0].bytes_mut().map(|bytes| &mut bytes[..len]),
-            Store::Pages(_) | Store::Foreign(_) => None,
+        match &mut self.storage {
+            Storage::Block(block) => block::bytes_mut(block).map(|bytes| &mut bytes[..len]),
+            Storage::Pages(pages) if pages.len() == 1 => pages[0].bytes_mut().map(|bytes| &mut bytes[..len]),
+            Storage::Pages(_) | Storage::Shared(_) => None,
         }
     }
 
-    /// All bytes, copied.
+    /// Copies all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
-        self.visit(0, self.len, |slice| bytes.extend_from_slice(slice));
+        self.for_each_slice(0, self.len, |slice| bytes.extend_from_slice(slice));
         bytes
     }
 
-    /// The pages; other memory is handed back.
+    /// Returns the pages, or the buffer if its memory is not pages.
     pub fn into_pages(self) -> Result<PageList, Buffer> {
-        match self.store {
-            Store::Pages(pages) => Ok(pages),
-            store => Err(Buffer { store, len: self.len }),
+        match self.storage {
+            Storage::Pages(pages) => Ok(pages),
+            storage => Err(Buffer { storage, len: self.len }),
         }
     }
 
-    /// Freezes the buffer into something to send, without a copy.
+    /// Converts the buffer into a payload without a copy.
     pub fn into_payload(self) -> Payload {
         let len = self.len;
-        match self.store {
-            Store::Pages(pages) => Payload::from_pages(pages, len),
-            Store::Block(block) => Payload::from_block(block, 0, len),
-            Store::Foreign(place) => Payload::from_foreign(place, 0, len),
+        match self.storage {
+            Storage::Pages(pages) => Payload::from_pages(pages, len),
+            Storage::Block(block) => Payload::from_block(block, 0, len),
+            Storage::Shared(range) => Payload::from_shared(range, 0, len),
         }
     }
 
-    /// A counted reference to a range. While it lives, the buffer cannot be written.
+    /// Returns a reference to a range. While it lives, the buffer cannot be written.
     ///
     /// # Panics
     /// If the range is outside of the buffer.
     pub fn share(&self, offset: usize, len: usize) -> Payload {
         self.check_range(offset, len);
-        match &self.store {
-            Store::Block(block) => Payload::from_block(Arc::clone(block), offset, len),
-            Store::Foreign(place) => Payload::from_foreign(Arc::clone(place), offset, len),
-            Store::Pages(pages) => {
+        match &self.storage {
+            Storage::Block(block) => Payload::from_block(Arc::clone(block), offset, len),
+            Storage::Shared(range) => Payload::from_shared(Arc::clone(range), offset, len),
+            Storage::Pages(pages) => {
                 let mut payload = Payload::default();
-                for (page, start, len) in page_pieces(pages, offset, len) {
+                for (page, start, len) in page_slices(pages, offset, len) {
                     payload.push_page(page.clone(), start, len);
                 }
                 payload
@@ -317,7 +317,7 @@ impl Buffer {
         }
     }
 
-    /// Takes the bytes from `at` on into a buffer of their own, without a copy.
+    /// Splits off the bytes from `at` on without a copy.
     ///
     /// # Panics
     /// If the buffer is shared, `at` is outside of it, or it is made of pages and `at` is not at a page's
@@ -326,80 +326,79 @@ impl Buffer {
         assert!(at <= self.len, "a split at {at} is outside of a buffer of {} bytes", self.len);
         let len = self.len - at;
         self.len = at;
-        let store = match &mut self.store {
-            Store::Pages(pages) => {
+        let storage = match &mut self.storage {
+            Storage::Pages(pages) => {
                 assert!(
                     at.is_multiple_of(PAGE_SIZE) || len == 0,
                     "pages are split at page boundaries, not at {at}"
                 );
-                Store::Pages(pages.drain(pages_for(at)..).collect())
+                Storage::Pages(pages.drain(pages_for(at)..).collect())
             }
-            Store::Block(block) => match Block::split_off(block, at) {
-                Some(tail) => Store::Block(tail),
+            Storage::Block(block) => match Block::split_off(block, at) {
+                Some(tail) => Storage::Block(tail),
                 None => panic!("{SHARED}"),
             },
-            Store::Foreign(place) => match Arc::get_mut(place) {
-                Some(place) => Store::Foreign(place.split_off(at)),
+            Storage::Shared(range) => match Arc::get_mut(range) {
+                Some(range) => Storage::Shared(range.split_off(at)),
                 None => panic!("{SHARED}"),
             },
         };
-        Buffer { store, len }
+        Buffer { storage, len }
     }
 
-    /// Undoes [`Buffer::split_off`]. A tail that does not continue this buffer is handed back.
+    /// Reverts [`Buffer::split_off`]. Returns a tail that does not continue this buffer.
     pub fn join(&mut self, tail: Buffer) -> Result<(), Buffer> {
         let len = tail.len;
-        match (&mut self.store, tail.store) {
-            (Store::Block(block), Store::Block(tail)) => {
-                Block::join(block, tail).map_err(|tail| Buffer { store: Store::Block(tail), len })?;
+        match (&mut self.storage, tail.storage) {
+            (Storage::Block(block), Storage::Block(tail)) => {
+                Block::join(block, tail).map_err(|tail| Buffer { storage: Storage::Block(tail), len })?;
             }
-            (Store::Foreign(place), Store::Foreign(tail)) => {
-                if !Arc::get_mut(place).is_some_and(|place| place.join(&tail)) {
-                    return Err(Buffer { store: Store::Foreign(tail), len });
+            (Storage::Shared(range), Storage::Shared(tail)) => {
+                if !Arc::get_mut(range).is_some_and(|range| range.join(&tail)) {
+                    return Err(Buffer { storage: Storage::Shared(tail), len });
                 }
             }
-            (Store::Pages(pages), Store::Pages(more)) if self.len == pages.len() * PAGE_SIZE => {
+            (Storage::Pages(pages), Storage::Pages(more)) if self.len == pages.len() * PAGE_SIZE => {
                 pages.extend(more)
             }
-            (_, store) => return Err(Buffer { store, len }),
+            (_, storage) => return Err(Buffer { storage, len }),
         }
         self.len += len;
         Ok(())
     }
 
-    /// Whether nothing shares any of the memory, so that it may be written.
+    /// Whether there are no other references, so that the buffer can be written.
     pub fn is_exclusive(&self) -> bool {
-        match &self.store {
-            Store::Pages(pages) => pages.iter().all(Page::is_unique),
-            Store::Block(block) => block::is_unique(block),
-            Store::Foreign(place) => foreign::is_unique(place),
+        match &self.storage {
+            Storage::Pages(pages) => pages.iter().all(Page::is_unique),
+            Storage::Block(block) => block::is_unique(block),
+            Storage::Shared(range) => shared::is_unique(range),
         }
     }
 
-    /// Addresses and lengths of the pieces of a range, for the kernel. The addresses hold while the buffer
-    /// lives. Who lets the kernel write to them holds the buffer exclusively and has checked
-    /// [`Buffer::is_exclusive`].
+    /// Returns addresses and lengths of the slices of a range. The addresses are valid while the buffer lives. To
+    /// let the kernel write to them, hold the buffer exclusively and check [`Buffer::is_exclusive`].
     ///
     /// # Panics
     /// If the range is outside of the buffer.
     pub fn raw_parts(&self, offset: usize, len: usize) -> RawParts<'_> {
         self.check_range(offset, len);
-        match &self.store {
-            Store::Pages(pages) => {
+        match &self.storage {
+            Storage::Pages(pages) => {
                 RawParts::Pages { pages: &pages[offset / PAGE_SIZE..], skip: offset % PAGE_SIZE, left: len }
             }
             // SAFETY: the range was checked, so the address lies inside of the block.
-            Store::Block(block) => RawParts::Block(unsafe { block.as_ptr().add(offset) }, len),
-            Store::Foreign(place) => RawParts::Block(place.range(offset, len).0, len),
+            Storage::Block(block) => RawParts::Block(unsafe { block.as_ptr().add(offset) }, len),
+            Storage::Shared(range) => RawParts::Block(range.range(offset, len).0, len),
         }
     }
 
-    /// Whether every address is a multiple of `alignment` bytes (at most 4,096), as direct file I/O asks.
+    /// Whether every address is a multiple of `alignment` bytes (at most 4,096), as direct file I/O requires.
     pub fn is_aligned(&self, alignment: usize) -> bool {
-        match &self.store {
-            Store::Pages(_) => true,
-            Store::Block(block) => block.as_ptr().addr().get().is_multiple_of(alignment.max(1)),
-            Store::Foreign(place) => place.range(0, 0).0.addr().get().is_multiple_of(alignment.max(1)),
+        match &self.storage {
+            Storage::Pages(_) => true,
+            Storage::Block(block) => block.as_ptr().addr().get().is_multiple_of(alignment.max(1)),
+            Storage::Shared(range) => range.range(0, 0).0.addr().get().is_multiple_of(alignment.max(1)),
         }
     }
 
@@ -410,33 +409,33 @@ impl Buffer {
 }
 
 impl Default for Buffer {
-    /// No byte, and no allocation.
+    /// An empty buffer without an allocation.
     fn default() -> Buffer {
-        Buffer { store: Store::Pages(PageList::new()), len: 0 }
+        Buffer { storage: Storage::Pages(PageList::new()), len: 0 }
     }
 }
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match &self.store {
-            Store::Pages(_) => "pages",
-            Store::Block(_) => "block",
-            Store::Foreign(_) => "foreign",
+        let kind = match &self.storage {
+            Storage::Pages(_) => "pages",
+            Storage::Block(_) => "block",
+            Storage::Shared(_) => "foreign",
         };
         write!(f, "Buffer({} bytes, {kind})", self.len)
     }
 }
 
-/// The pieces `(page, start, len)` of a range of bytes spread over pages.
-fn page_pieces(pages: &[Page], offset: usize, len: usize) -> impl Iterator<Item = (&Page, usize, usize)> {
+/// Slices `(page, start, len)` of a range of pages.
+fn page_slices(pages: &[Page], offset: usize, len: usize) -> impl Iterator<Item = (&Page, usize, usize)> {
     let (mut skip, mut left) = (offset % PAGE_SIZE, len);
     pages[offset / PAGE_SIZE..]
         .iter()
-        .map_while(move |page| next_piece(&mut skip, &mut left).map(|(s, l)| (page, s, l)))
+        .map_while(move |page| next_slice(&mut skip, &mut left).map(|(s, l)| (page, s, l)))
 }
 
-const NO_SLICES: &str = "foreign memory has no slices: copy it, or tell the kernel where it is";
-const SHARED: &str = "a shared buffer is not written: wait until its payloads are dropped";
+const NO_SLICES: &str = "shared memory has no slices; copy it, or use `io_slices`";
+const SHARED: &str = "a buffer with other references is not written; wait until its payloads are dropped";
 
 #[cfg(test)]
 mod tests;

@@ -1,45 +1,45 @@
-//! Memory that payload lives in: counted pages, bounded pools, what is received into and what is sent.
+//! Payload memory: reference-counted pages, bounded pools, receive buffers, and send payloads.
 //!
-//! * [`Page`]: 4 KiB, aligned, counted. Written only while one owner holds it, shared afterwards.
+//! Payload crosses every other crate: a connection receives into it, a volume keeps it, a socket sends from it,
+//! and the reactor lends it to the kernel. The rules and the `unsafe` code for that are in this crate.
+//!
+//! * [`Page`]: 4 KiB, aligned, reference-counted. Written only while it has one owner, shared afterwards.
 //! * [`PageTable`]: a large array of optional pages, read and swapped by any core.
-//! * [`PageGuard`]: a page of a table that one core looks at for the rest of its turn.
-//! * [`Buffer`]: exclusive memory of a given length that bytes are received into.
-//! * [`Payload`]: a gather list of counted references that bytes are sent from.
-//! * [`Pool`]: the bounded supply of pages of one core.
+//! * [`Buffer`]: exclusive memory of a given length to receive into.
+//! * [`Payload`]: a gather list of reference-counted segments to send.
+//! * [`Pool`]: the bounded page supply of one core.
 //!
-//! This room knows no protocol, no file and no socket. Its invariant: **memory that anybody else can see is
-//! never written**, so a send always finishes with the bytes it started with. Only *foreign* memory, which
-//! another process maps ([`Buffer::foreign`]), may change at any time; no reference to its bytes is ever formed.
+//! Invariant: memory that anyone else can see is never written, so a send finishes with the bytes that it
+//! started with. Shared memory, which another process maps ([`Buffer::in_shared_memory`]), may change at any time; no
+//! reference to its bytes is ever formed.
 
 mod arena;
 mod block;
 mod buffer;
-mod cache;
-mod foreign;
-mod grace;
-mod guard;
-mod lent;
-mod meter;
+mod entry;
+mod in_flight;
 mod page;
+mod page_run;
 mod payload;
 mod pool;
+mod pool_account;
+mod prefetch;
 #[cfg(not(miri))]
 mod region;
 #[cfg(miri)]
 #[path = "region_miri.rs"]
 mod region;
-mod run;
+mod shared;
 mod sync;
 mod table;
 
 pub use buffer::{Buffer, IoSlices, IoSlicesMut, RawParts, Slices, SlicesMut};
-pub use cache::prefetch;
-pub use guard::PageGuard;
-pub use lent::Lent;
+pub use in_flight::ZeroCopySend;
 pub use page::{Page, PageBytes, PageList};
 pub use payload::Payload;
 pub use pool::{Pool, pages_for};
+pub use prefetch::prefetch;
 pub use table::PageTable;
 
-/// Bytes in a page.
+/// Size of a page in bytes.
 pub const PAGE_SIZE: usize = 4096;

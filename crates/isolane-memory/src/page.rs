@@ -1,28 +1,28 @@
-//! One counted page. Not a general buffer: it has no length of its own and is always 4 KiB at a 4 KiB
-//! boundary.
+//! Reference-counted page of 4 KiB at a 4 KiB boundary.
 //!
-//! Invariant: bytes change only through an exclusive reference to the only owner.
+//! Invariant: bytes change only through an exclusive reference to the only handle.
 
 use std::fmt;
 use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use smallvec::SmallVec;
 
 use crate::PAGE_SIZE;
 use crate::arena::{self, Frame};
-use crate::cache;
-use crate::meter::Meter;
+use crate::entry::{Counter, PREPAID, Prepaid};
+use crate::pool_account::PoolAccount;
+use crate::prefetch;
 
 /// The bytes of a page.
 pub type PageBytes = [u8; PAGE_SIZE];
 
-/// Pages in order; one of them needs no allocation.
+/// List of pages; a single page needs no allocation.
 pub type PageList = SmallVec<[Page; 1]>;
 
-/// A counted, aligned page of 4 KiB. Cloning shares it.
+/// Handle to a page. A clone is another handle to the same page.
 pub struct Page(NonNull<u8>);
 
 // SAFETY: a page is shared like an `Arc`: the count is atomic, and bytes are written only by a sole owner.
@@ -31,36 +31,36 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// A fresh page of zeroes that nobody else holds.
+    /// Returns a new page of zeroes.
     pub fn zeroed() -> Page {
-        Page(arena::take())
+        Page(arena::alloc())
     }
 
-    /// The one shared page of zeroes. It is never writable. For bulk zeroes prefer
-    /// [`Payload::zeroes`](crate::Payload::zeroes), whose counter no two cores contend for.
+    /// Returns the shared page of zeroes, which is never writable. For many zeroes use
+    /// [`Payload::zeroes`](crate::Payload::zeroes), which has no counter.
     pub fn zero() -> Page {
         static ZERO: OnceLock<Page> = OnceLock::new();
         ZERO.get_or_init(Page::zeroed).clone()
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &PageBytes {
-        // SAFETY: the page is initialised and alive; writers need `&mut` to the only owner.
+        // SAFETY: the page is initialized and alive; writers need `&mut` to the only owner.
         unsafe { self.0.cast::<PageBytes>().as_ref() }
     }
 
-    /// The bytes to write to; `None` while the page is shared.
+    /// Returns the bytes for writing, `None` while there are other handles.
     pub fn bytes_mut(&mut self) -> Option<&mut PageBytes> {
-        // SAFETY: nobody else owns the page, and our only handle is borrowed exclusively.
+        // SAFETY: there are no other handles, and this one is borrowed exclusively.
         self.is_unique().then(|| unsafe { self.0.cast::<PageBytes>().as_mut() })
     }
 
-    /// Whether nobody else holds this page, so that its owner may write to it.
+    /// Whether this is the only handle, so that the page can be written.
     pub fn is_unique(&self) -> bool {
         let frame = self.frame();
         let is_unique = frame.count.load(Ordering::Relaxed) == 1;
         if is_unique {
-            // Whatever former owners read happened before they let go.
+            // Reads through dropped handles happened before.
             fence(Ordering::Acquire);
             if frame.checksum.load(Ordering::Relaxed) != 0 {
                 frame.checksum.store(0, Ordering::Relaxed);
@@ -69,27 +69,57 @@ impl Page {
         is_unique
     }
 
-    /// What `compute` makes of the bytes; remembered until the page may be written to again, so every caller
-    /// has to bring the same function.
+    /// Returns a checksum of the bytes, cached until the page can be written again. Every caller passes the same
+    /// function.
     #[inline]
     pub(crate) fn checksum(&self, compute: impl FnOnce(&[u8]) -> u32) -> u32 {
-        let known = &self.frame().checksum;
-        match known.load(Ordering::Relaxed) {
+        let cached = &self.frame().checksum;
+        match cached.load(Ordering::Relaxed) {
             0 => {
                 let computed = compute(self.bytes());
-                known.store(computed, Ordering::Relaxed);
+                cached.store(computed, Ordering::Relaxed);
                 computed
             }
             checksum => checksum,
         }
     }
 
-    /// The address, for the kernel's use while the page is held.
+    /// Fetches the first bytes into the cache before the kernel reads them. The processor fetches the
+    /// remainder once it detects sequential access.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch::prefetch_at::<{ prefetch::FIRST_BYTES }>(self.0.as_ptr());
+    }
+
+    /// Converts the only handle into the references of an entry.
+    #[inline]
+    pub(crate) fn into_prepaid(self) -> NonNull<u8> {
+        let count = &self.frame().count;
+        if self.is_unique() {
+            count.store(PREPAID, Ordering::Relaxed);
+        } else {
+            count.fetch_add(PREPAID - 1, Ordering::Relaxed);
+        }
+        self.into_raw()
+    }
+
+    /// Converts the references of an entry into one handle.
+    ///
+    /// # Safety
+    /// The references are the caller's.
+    #[inline]
+    pub(crate) unsafe fn from_prepaid(prepaid: Prepaid) -> Page {
+        let page = Page(prepaid.page);
+        page.frame().count.fetch_sub(prepaid.references - 1, Ordering::Release);
+        page
+    }
+
+    /// Returns the address, which is valid while the handle lives.
     pub(crate) fn as_ptr(&self) -> NonNull<u8> {
         self.0
     }
 
-    /// Gives up the handle without letting go of the page.
+    /// Converts the handle into an address and keeps its reference.
     pub(crate) fn into_raw(self) -> NonNull<u8> {
         let raw = self.0;
         mem::forget(self);
@@ -97,29 +127,29 @@ impl Page {
     }
 
     /// # Safety
-    /// `raw` came from [`Page::into_raw`], and is made a page again only once.
+    /// `raw` comes with one reference that the caller owns.
     pub(crate) unsafe fn from_raw(raw: NonNull<u8>) -> Page {
         Page(raw)
     }
 
-    /// Charges the page to a pool's bound.
-    pub(crate) fn lend(&self, meter: &'static Meter) {
-        self.frame().lender.store(ptr::from_ref(meter).cast_mut(), Ordering::Relaxed);
+    /// Charges the page to a pool.
+    pub(crate) fn charge(&self, account: &'static PoolAccount) {
+        self.frame().account.store(ptr::from_ref(account).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Ends the charge. Says whether it was on `meter`; another pool is told by its own meter.
-    pub(crate) fn settle(&self, meter: &'static Meter) -> bool {
+    /// Ends the charge. Returns `false`, and credits the other account, if it is not `account`.
+    pub(crate) fn uncharge(&self, account: &'static PoolAccount) -> bool {
         let frame = self.frame();
-        let lender = frame.lender.load(Ordering::Relaxed);
-        if lender.is_null() {
+        let charged = frame.account.load(Ordering::Relaxed);
+        if charged.is_null() {
             return false;
         }
-        frame.lender.store(ptr::null_mut(), Ordering::Relaxed);
-        let is_ours = ptr::eq(lender, meter);
-        if !is_ours {
-            tell(lender);
+        frame.account.store(ptr::null_mut(), Ordering::Relaxed);
+        let same = ptr::eq(charged, account);
+        if !same {
+            credit(charged);
         }
-        is_ours
+        same
     }
 
     fn frame(&self) -> &Frame {
@@ -127,24 +157,29 @@ impl Page {
     }
 }
 
-/// Fetches a page's counter and its first bytes. The page may be gone: nothing is looked at.
-#[inline]
-pub(crate) fn prefetch(page: NonNull<u8>) {
-    cache::prefetch_to_write(arena::frame_address(page).cast());
-    cache::prefetch_at::<{ cache::FIRST_BYTES }>(page.as_ptr());
+impl Counter for Page {
+    fn of<'a>(page: NonNull<u8>) -> &'a AtomicU32 {
+        &arena::frame(page).count
+    }
 }
 
-fn tell(lender: *mut Meter) {
-    // SAFETY: meters live for ever; a frame's lender is null or a meter.
-    unsafe { (*lender).returned.fetch_add(1, Ordering::Relaxed) };
+/// Fetches the counter and the first bytes of a page into the cache. The page can be free already.
+#[inline]
+pub(crate) fn prefetch_page(page: NonNull<u8>) {
+    prefetch::prefetch_write(arena::frame_address(page).cast());
+    prefetch::prefetch_at::<{ prefetch::FIRST_BYTES }>(page.as_ptr());
+}
+
+fn credit(account: *mut PoolAccount) {
+    // SAFETY: accounts are never freed; the account of a frame is null or valid.
+    unsafe { (*account).freed_elsewhere.fetch_add(1, Ordering::Relaxed) };
 }
 
 impl Clone for Page {
     fn clone(&self) -> Page {
-        let owners = self.frame().count.fetch_add(1, Ordering::Relaxed);
-        // As `Arc` does: a program that leaks two thousand million references is stopped before the count
-        // wraps.
-        if owners > u32::MAX / 2 {
+        let handles = self.frame().count.fetch_add(1, Ordering::Relaxed);
+        // As `Arc`: a program that leaks references ends before the counter wraps.
+        if handles > u32::MAX / 2 {
             std::process::abort();
         }
         Page(self.0)
@@ -158,18 +193,18 @@ impl Drop for Page {
             return;
         }
         fence(Ordering::Acquire);
-        let lender = frame.lender.swap(ptr::null_mut(), Ordering::Relaxed);
-        if !lender.is_null() {
-            tell(lender);
+        let account = frame.account.swap(ptr::null_mut(), Ordering::Relaxed);
+        if !account.is_null() {
+            credit(account);
         }
-        // SAFETY: this was the last owner.
-        unsafe { arena::give(self.0) };
+        // SAFETY: this was the last reference.
+        unsafe { arena::free(self.0) };
     }
 }
 
 impl fmt::Debug for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Page({:p}, {} owners)", self.0, self.frame().count.load(Ordering::Relaxed))
+        write!(f, "Page({:p}, {} references)", self.0, self.frame().count.load(Ordering::Relaxed))
     }
 }
 
@@ -178,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_page_cannot_be_written_until_it_is_alone_again() {
+    fn shared_page_is_not_writable() {
         let mut page = Page::zeroed();
         page.bytes_mut().unwrap()[7] = 9;
         let other = page.clone();
@@ -189,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_aligned_and_the_zero_page_is_never_writable() {
+    fn pages_are_aligned_and_zero_page_is_immutable() {
         assert_eq!(Page::zeroed().as_ptr().addr().get() % PAGE_SIZE, 0);
         let mut zero = Page::zero();
         assert!(zero.bytes_mut().is_none());
@@ -197,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_travel_between_threads() {
+    fn pages_move_between_threads() {
         let page = Page::zeroed();
         let readers: Vec<_> = (0..4)
             .map(|_| {

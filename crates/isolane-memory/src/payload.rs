@@ -1,6 +1,6 @@
-//! What is sent: a gather list of counted references. Cloning and slicing copy no payload byte.
+//! Gather list of reference-counted segments to send. Clones and slices copy no payload.
 //!
-//! Invariant: the bytes it refers to do not change while it lives, but for those of foreign memory.
+//! Invariant: the bytes do not change while the payload lives, except in shared memory.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -8,15 +8,14 @@ use std::sync::Arc;
 
 use crate::PAGE_SIZE;
 use crate::block::Block;
-use crate::foreign::Foreign;
-use crate::guard::PageGuard;
 use crate::page::{Page, PageList};
 use crate::pool::Pool;
+use crate::shared::Shared;
 
 mod segments;
 use segments::{IoSlices, Segment, Segments, Slices};
 
-/// Bytes to send, gathered from pages, blocks and constants.
+/// Bytes to send, gathered from pages, blocks, and constants.
 #[derive(Clone, Default)]
 pub struct Payload {
     segments: Segments,
@@ -24,30 +23,30 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// `len` zeroes, from constant memory that no counter guards.
+    /// Returns `len` zeroes from constant memory.
     pub fn zeroes(len: usize) -> Payload {
         let mut payload = Payload::default();
         payload.push_zeroes(len);
         payload
     }
 
-    /// Nothing yet, with room for `segments` pieces.
+    /// Returns an empty payload with capacity for `segments`.
     pub fn with_capacity(segments: usize) -> Payload {
         Payload { segments: Segments::with_capacity(segments), len: 0 }
     }
 
-    /// `len` bytes from `start` of a page that is looked at.
+    /// Returns `len` bytes of a page from `start`.
     ///
     /// # Panics
     /// If the range is outside of the page, or empty.
     #[inline]
-    pub fn from_guard(page: PageGuard, start: usize, len: usize) -> Payload {
+    pub fn from_page(page: Page, start: usize, len: usize) -> Payload {
         assert!(
             start < PAGE_SIZE && len > 0 && len <= PAGE_SIZE - start,
             "{len} bytes from {start} leave the page"
         );
-        let segment = Segment::Guard { page, start: start as u16, len: len as u16 };
-        Payload { segments: Segments::of(segment), len }
+        let segment = Segment::Page { page, start: start as u16, len: len as u16 };
+        Payload { segments: Segments::from_segment(segment), len }
     }
 
     pub(crate) fn from_pages(pages: PageList, len: usize) -> Payload {
@@ -60,41 +59,41 @@ impl Payload {
     }
 
     pub(crate) fn from_block(block: Arc<Block>, start: usize, len: usize) -> Payload {
-        assert!(start + len <= u32::MAX as usize, "a payload refers to blocks below 4 GiB only");
+        assert!(start + len <= u32::MAX as usize, "a payload refers only to blocks below 4 GiB");
         let segment = Segment::Block { block, start: start as u32, len: len as u32 };
-        let segments = if len > 0 { Segments::of(segment) } else { Segments::default() };
+        let segments = if len > 0 { Segments::from_segment(segment) } else { Segments::default() };
         Payload { segments, len }
     }
 
-    pub(crate) fn from_foreign(place: Arc<Foreign>, start: usize, len: usize) -> Payload {
+    pub(crate) fn from_shared(range: Arc<Shared>, start: usize, len: usize) -> Payload {
         assert!(
-            start + len <= place.len().min(u32::MAX as usize),
-            "a payload refers to places below 4 GiB only"
+            start + len <= range.len().min(u32::MAX as usize),
+            "a payload refers only to ranges below 4 GiB"
         );
-        let segment = Segment::Foreign { place, start: start as u32, len: len as u32 };
-        let segments = if len > 0 { Segments::of(segment) } else { Segments::default() };
+        let segment = Segment::Shared { range, start: start as u32, len: len as u32 };
+        let segments = if len > 0 { Segments::from_segment(segment) } else { Segments::default() };
         Payload { segments, len }
     }
 
-    /// Whether any of it is in memory that another process may change at any time.
-    pub fn is_foreign(&self) -> bool {
-        self.segments.iter().any(Segment::is_foreign)
+    /// Whether any of it is in shared memory, which another process can change at any time.
+    pub fn is_in_shared_memory(&self) -> bool {
+        self.segments.iter().any(Segment::is_in_shared_memory)
     }
 
-    /// The same bytes, in memory of our own, as they are now.
-    pub fn into_own(self) -> Payload {
-        match self.is_foreign() {
+    /// Copies bytes in shared memory to private memory.
+    pub fn into_private(self) -> Payload {
+        match self.is_in_shared_memory() {
             true => Payload::from(self.to_vec()),
             false => self,
         }
     }
 
-    /// Bytes in all.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is nothing to send.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -107,21 +106,6 @@ impl Payload {
     pub fn push_page(&mut self, page: Page, start: usize, len: usize) {
         assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
         self.push(Segment::Page { page, start: start as u16, len: len as u16 });
-    }
-
-    /// Appends `len` bytes from `start` of a page that is looked at.
-    ///
-    /// # Panics
-    /// If the range is outside of the page.
-    #[inline]
-    pub fn push_guard(&mut self, page: PageGuard, start: usize, len: usize) {
-        assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
-        self.push(Segment::Guard { page, start: start as u16, len: len as u16 });
-    }
-
-    /// Counts the pages that `pool` looks at for it, so that it may be kept for longer.
-    pub fn count_pages(&mut self, pool: &mut Pool) {
-        self.segments.iter_mut().for_each(|segment| segment.count_page(pool));
     }
 
     /// Appends constant bytes.
@@ -154,19 +138,19 @@ impl Payload {
         }
     }
 
-    /// References to a range.
+    /// Returns references to a range.
     ///
     /// # Panics
     /// If the range is outside of the payload.
     pub fn slice(&self, offset: usize, len: usize) -> Payload {
         let mut part = Payload::default();
-        for (segment, from, count) in self.pieces(offset, len) {
-            part.push(segment.part(from, count));
+        for (segment, from, count) in self.segment_ranges(offset, len) {
+            part.push(segment.slice(from, count));
         }
         part
     }
 
-    /// Takes the first `len` bytes away: what lies wholly in them is moved, not counted anew.
+    /// Splits off the first `len` bytes. Complete segments move without a change of their counters.
     ///
     /// # Panics
     /// If there are fewer bytes.
@@ -175,25 +159,25 @@ impl Payload {
         if len == self.len {
             return std::mem::take(self);
         }
-        let (mut whole, mut cut) = (0, len);
-        while self.segments[whole].len() <= cut {
-            cut -= self.segments[whole].len();
-            whole += 1;
+        let (mut count, mut cut) = (0, len);
+        while self.segments[count].len() <= cut {
+            cut -= self.segments[count].len();
+            count += 1;
         }
-        let mut front = Payload::with_capacity(whole + usize::from(cut > 0));
-        front.segments.extend(self.segments.drain(..whole));
+        let mut front = Payload::with_capacity(count + usize::from(cut > 0));
+        front.segments.extend(self.segments.drain(..count));
         front.len = len - cut;
         if cut > 0 {
             let segment = &mut self.segments[0];
-            front.push(segment.part(0, cut));
-            *segment = segment.part(cut, segment.len() - cut);
+            front.push(segment.slice(0, cut));
+            *segment = segment.slice(cut, segment.len() - cut);
         }
         self.len -= len;
         front
     }
 
-    /// The pieces of a range, in order, for the kernel to read from, each with its length: to ask a piece
-    /// itself would form a reference to its bytes.
+    /// Returns the slices of a range for the kernel to read, each with its length, because `IoSlice::len` forms a
+    /// reference to the bytes.
     ///
     /// # Panics
     /// If the range is outside of the payload.
@@ -203,27 +187,27 @@ impl Payload {
         IoSlices(Slices::new(&self.segments, offset, len))
     }
 
-    /// The pieces of a range, in order; neighbouring pages are one piece.
+    /// Returns the slices of a range; adjacent pages are one slice.
     ///
     /// # Panics
-    /// If the range is outside of the payload, or a piece of it foreign.
+    /// If the range is outside of the payload, or any of it is in shared memory.
     #[inline]
     pub fn slices(&self, offset: usize, len: usize) -> impl Iterator<Item = &[u8]> {
         self.check_range(offset, len);
         Slices::new(&self.segments, offset, len)
     }
 
-    /// All bytes, if they are one piece, and not foreign.
+    /// Returns all bytes if they are one segment and not in shared memory.
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
         match &self.segments[..] {
-            [segment] => segment.own_bytes(),
+            [segment] => segment.private_bytes(),
             _ => None,
         }
     }
 
-    /// What `compute` makes of all bytes, if they are one whole page: remembered with the page until its owner may
-    /// write to it. The whole program has to bring one function.
+    /// Returns a checksum of the bytes if they are one complete page. The page caches it until it can be written.
+    /// All callers pass the same function.
     #[inline]
     pub fn page_checksum(&self, compute: impl FnOnce(&[u8]) -> u32) -> Option<u32> {
         match &self.segments[..] {
@@ -232,24 +216,24 @@ impl Payload {
         }
     }
 
-    /// All bytes, copied.
+    /// Copies all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
         let mut add = |slice: &[u8]| bytes.extend_from_slice(slice);
-        self.segments.iter().for_each(|segment| segment.visit(0, segment.len(), &mut add));
+        self.segments.iter().for_each(|segment| segment.for_each_slice(0, segment.len(), &mut add));
         bytes
     }
 
-    /// Gives its pages and guards to `pool`.
+    /// Recycles the pages into `pool`.
     #[inline]
-    pub(crate) fn drain_to(mut self, pool: &mut Pool) {
+    pub(crate) fn recycle_into(mut self, pool: &mut Pool) {
         match self.segments.len() {
-            1 => self.segments.pop().into_iter().for_each(|segment| segment.give_to(pool)),
-            _ => self.segments.drain(..).for_each(|segment| segment.give_to(pool)),
+            1 => self.segments.pop().into_iter().for_each(|segment| segment.release_to(pool)),
+            _ => self.segments.drain(..).for_each(|segment| segment.release_to(pool)),
         }
     }
 
-    fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = (&Segment, usize, usize)> {
+    fn segment_ranges(&self, offset: usize, len: usize) -> impl Iterator<Item = (&Segment, usize, usize)> {
         self.check_range(offset, len);
         let (mut skip, mut left) = (offset, len);
         self.segments.iter().filter_map(move |segment| {
@@ -276,8 +260,7 @@ impl From<Vec<u8>> for Payload {
 
 impl From<Page> for Payload {
     fn from(page: Page) -> Payload {
-        let segment = Segment::Page { page, start: 0, len: PAGE_SIZE as u16 };
-        Payload { segments: Segments::of(segment), len: PAGE_SIZE }
+        Payload::from_page(page, 0, PAGE_SIZE)
     }
 }
 
@@ -308,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gather_list_reads_as_its_parts_in_order() {
+    fn gathers_its_parts_in_order() {
         let (payload, bytes) = sample();
         assert_eq!(payload.len(), bytes.len());
         assert_eq!(payload.to_vec(), bytes);
@@ -316,18 +299,18 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_stays_small() {
+    fn segments_are_small() {
         assert!(size_of::<Segment>() <= 24);
     }
 
     #[test]
-    fn a_checksum_is_computed_once_until_the_page_is_written() {
+    fn caches_a_checksum_until_the_page_is_written() {
         let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum();
         let mut page = Page::zeroed();
         page.bytes_mut().unwrap().fill(2);
         let payload = Payload::from(page.clone());
         assert_eq!(payload.page_checksum(sum), Some(8192));
-        assert_eq!(payload.clone().page_checksum(|_| unreachable!("it is known")), Some(8192));
+        assert_eq!(payload.clone().page_checksum(|_| unreachable!("the checksum is cached")), Some(8192));
         assert_eq!(payload.slice(0, 4095).page_checksum(sum), None);
         assert!(page.bytes_mut().is_none());
         drop(payload);
@@ -337,19 +320,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_slice_of_any_slice_is_the_same_bytes(a in 0usize..74_000, b in 0usize..74_000, c in 0usize..74_000) {
+        fn slices_of_slices_keep_the_bytes(a in 0usize..74_000, b in 0usize..74_000, c in 0usize..74_000) {
             let (payload, bytes) = sample();
             let start = a.min(bytes.len());
             let len = b.min(bytes.len() - start);
             let part = payload.slice(start, len);
             prop_assert_eq!(part.to_vec(), &bytes[start..start + len]);
             let from = c.min(len);
-            let rest: Vec<u8> = part.slices(from, len - from).flatten().copied().collect();
-            prop_assert_eq!(rest, &bytes[start + from..start + len]);
+            let tail: Vec<u8> = part.slices(from, len - from).flatten().copied().collect();
+            prop_assert_eq!(tail, &bytes[start + from..start + len]);
         }
 
         #[test]
-        fn a_payload_taken_away_in_parts_is_the_same_bytes(parts in prop::collection::vec(0usize..30_000, 0..20)) {
+        fn split_parts_keep_the_bytes(parts in prop::collection::vec(0usize..30_000, 0..20)) {
             let (mut payload, bytes) = sample();
             let mut taken = Vec::new();
             for part in parts {

@@ -1,41 +1,40 @@
-//! Memory from the system in pieces of 2 MiB, aligned to their size and on one huge page each where the
-//! system has any to give: without configuration, and without harm where it has none.
+//! Regions of 2 MiB from the system, aligned to their size, on a huge page each where the system has one.
 //!
-//! A random 4 KiB read then misses the translation cache seldom. Neighbouring pieces are one mapping to the
-//! kernel, whose number of mappings is bounded, so nothing of different kind is left between them.
+//! A random 4 KiB read then rarely misses the TLB. The kernel merges adjacent regions into one mapping, which
+//! matters because the number of mappings is limited.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::{NonNull, null_mut};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Bytes of a region, and its alignment.
+/// Size and alignment of a region in bytes.
 pub(crate) const REGION_SIZE: usize = 2 << 20;
 const LAYOUT: Layout = match Layout::from_size_align(REGION_SIZE, REGION_SIZE) {
     Ok(layout) => layout,
     Err(_) => panic!("the size of a region is a power of two"),
 };
 
-/// A region of zeroes. Like every allocation it ends the program if there is no memory.
-pub(crate) fn take() -> NonNull<u8> {
-    let Some(region) = take_aligned().or_else(take_and_trim) else { handle_alloc_error(LAYOUT) };
-    // Advice only: without huge pages it is memory nevertheless.
-    // SAFETY: the range is a mapping that nobody else knows yet.
+/// Allocates a region of zeroes. Aborts if there is no memory.
+pub(crate) fn alloc() -> NonNull<u8> {
+    let Some(region) = map_aligned().or_else(map_and_trim) else { handle_alloc_error(LAYOUT) };
+    // Without huge pages, the region has ordinary pages.
+    // SAFETY: the range is a new mapping without references.
     let _ = unsafe { madvise(region.as_ptr().cast(), REGION_SIZE, Advice::LinuxHugepage) };
     region
 }
 
-/// Gives a region back.
+/// Frees a region.
 ///
 /// # Safety
-/// It came from [`take`], and nobody refers to any of its bytes.
-pub(crate) unsafe fn give(region: NonNull<u8>) {
-    // SAFETY: the caller's promise.
+/// The region came from [`alloc`] and has no references.
+pub(crate) unsafe fn free(region: NonNull<u8>) {
+    // SAFETY: guaranteed by the caller.
     unsafe { unmap(region.as_ptr(), REGION_SIZE) };
 }
 
 /// Kernels place large mappings at huge page boundaries, most of the time.
-fn take_aligned() -> Option<NonNull<u8>> {
+fn map_aligned() -> Option<NonNull<u8>> {
     let region = map(REGION_SIZE)?;
     if region.addr().get().is_multiple_of(REGION_SIZE) {
         return Some(region);
@@ -45,12 +44,11 @@ fn take_aligned() -> Option<NonNull<u8>> {
     None
 }
 
-/// Maps twice as much and gives back what is around the aligned part.
-fn take_and_trim() -> Option<NonNull<u8>> {
+/// Maps twice the size and unmaps the memory around the aligned part.
+fn map_and_trim() -> Option<NonNull<u8>> {
     let start = map(2 * REGION_SIZE)?;
     let before = start.addr().get().next_multiple_of(REGION_SIZE) - start.addr().get();
-    // SAFETY: all three parts lie inside of what was just mapped, and only the middle one is used from now
-    // on.
+    // SAFETY: all three parts are inside of the new mapping, and only the middle one is used.
     unsafe {
         let region = start.add(before);
         unmap(start.as_ptr(), before);
@@ -61,17 +59,16 @@ fn take_and_trim() -> Option<NonNull<u8>> {
 
 fn map(len: usize) -> Option<NonNull<u8>> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+    // SAFETY: a new mapping at an address that the kernel chooses does not affect others.
     let mapped = unsafe { mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) };
     NonNull::new(mapped.ok()?.cast())
 }
 
 /// # Safety
-/// The range is mapped, and nobody refers to it.
+/// The range is mapped and has no references.
 unsafe fn unmap(start: *mut u8, len: usize) {
     if len > 0 {
-        // SAFETY: the caller's promise. It can only fail if a hole in a mapping were one mapping too many;
-        // then the memory stays with us, unused.
+        // SAFETY: guaranteed by the caller. Fails only at the limit of mappings; then the memory stays unused.
         let _ = unsafe { munmap(start.cast(), len) };
     }
 }
@@ -81,18 +78,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regions_are_aligned_zeroed_and_writable_whatever_way_they_come() {
-        for take in [take as fn() -> NonNull<u8>, || take_and_trim().expect("there is memory")] {
-            let regions: Vec<NonNull<u8>> = (0..4).map(|_| take()).collect();
+    fn regions_are_aligned_zeroed_and_writable() {
+        for allocate in [alloc as fn() -> NonNull<u8>, || map_and_trim().expect("out of memory")] {
+            let regions: Vec<NonNull<u8>> = (0..4).map(|_| allocate()).collect();
             for region in &regions {
                 assert!(region.addr().get().is_multiple_of(REGION_SIZE));
-                // SAFETY: the region is ours alone.
+                // SAFETY: the region has no other references.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(region.as_ptr(), REGION_SIZE) };
                 assert_eq!((bytes[0], bytes[REGION_SIZE - 1]), (0, 0));
                 bytes.fill(1);
             }
-            // SAFETY: each is given back once, and not used any more.
-            regions.into_iter().for_each(|region| unsafe { give(region) });
+            // SAFETY: each is freed once and not used again.
+            regions.into_iter().for_each(|region| unsafe { free(region) });
         }
     }
 }

@@ -1,22 +1,18 @@
-//! A large array of optional pages that any core reads and swaps: the body of a memory volume.
+//! Large array of optional pages that every core reads and replaces: the body of a memory volume.
 //!
-//! Each entry is one word, a page's address. Those of one line of the cache share a lock for who changes them,
-//! the lowest bit of the first of them, which is held for at most one copy of a page. Who reads takes no lock
-//! and counts nothing: it looks ([`PageGuard`]). It is not a map that grows. Invariants: who holds the lock is
-//! alone with changing its entries; what is swapped out goes to the limbo of the pool that did it, and so lives until
-//! nobody looks at it; a page is changed where it is only under the lock, while nobody looks at all.
+//! Each entry is one word. Readers take a reference without a lock; writers swap the entry, and hold its lock
+//! only to modify a part of a page.
+//!
+//! Invariant: a page is modified in place only under the lock of its entry, and without other references.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::cell::Cell;
-use std::hint::spin_loop;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::cache;
-use crate::guard::{self, LOOKERS, PageGuard};
+use crate::entry::{Entry, Locked};
 use crate::page::{self, Page};
 use crate::pool::Pool;
+use crate::prefetch;
 
 /// Optional pages by index, shared by all cores.
 pub struct PageTable {
@@ -24,19 +20,17 @@ pub struct PageTable {
     len: usize,
 }
 
-type Entry = AtomicPtr<u8>;
-
-// SAFETY: entries are atomic, and the pages behind them are `Send + Sync`.
+// SAFETY: entries are atomic, and their pages are `Send + Sync`.
 unsafe impl Send for PageTable {}
 // SAFETY: as above.
 unsafe impl Sync for PageTable {}
 
 impl PageTable {
-    /// A table of `len` entries without pages. Costs 8 bytes an entry, and those only once touched. `None` if
-    /// the system does not even give the addresses.
+    /// Creates a table of `len` entries without pages. An entry uses 8 bytes once it is written. `None` if the
+    /// address space is exhausted.
     pub fn new(len: usize) -> Option<PageTable> {
         let layout = layout(len)?;
-        // SAFETY: the layout is not empty; zeroed memory is a valid array of null `AtomicPtr`s.
+        // SAFETY: the layout is not empty; zeroed memory is a valid array of entries without pages.
         let entries = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<Entry>())?;
         Some(PageTable { entries, len })
     }
@@ -46,104 +40,88 @@ impl PageTable {
         self.len
     }
 
-    /// Whether it has no entry.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The page at `index`, to be looked at. Waits for who changes it.
+    /// Returns the page at `index`. Waits while it is being modified.
     #[inline]
-    pub fn look(&self, index: usize, pool: &mut Pool) -> Option<PageGuard> {
-        pool.look(|| self.find(index))
+    pub fn get(&self, index: usize) -> Option<Page> {
+        // SAFETY: the entry transfers one of its references.
+        self.entry(index).get::<Page>().map(|page| unsafe { Page::from_raw(page) })
     }
 
-    /// What is at `index`, while nobody has the lock.
-    #[inline]
-    fn find(&self, index: usize) -> Option<NonNull<u8>> {
-        let first = self.entry(index - index % GROUP_ENTRIES);
-        if first.load(Ordering::Acquire).addr() & LOCKED != 0 {
-            wait_until(|| (first.load(Ordering::Acquire).addr() & LOCKED == 0).then_some(()));
-        }
-        NonNull::new(unlocked(self.entry(index).load(Ordering::Acquire)))
-    }
-
-    /// Fetches the entry at `index` into the cache, if there is one.
+    /// Fetches the entry at `index` into the cache, if it exists.
     #[inline]
     pub fn prefetch_entry(&self, index: usize) {
         if index < self.len {
-            cache::prefetch_at::<1>(ptr::from_ref(self.entry(index)).cast());
+            prefetch::prefetch_at::<1>(ptr::from_ref(self.entry(index)).cast());
         }
     }
 
-    /// Fetches the entries from `first` on, `count` of them, as far as they exist.
+    /// Fetches `count` entries from `first` on, as far as they exist.
     #[inline]
     pub fn prefetch_entries(&self, first: usize, count: usize) {
-        groups(first, count).for_each(|range| self.prefetch_entry(range.start));
+        let line = first - first % LINE_ENTRIES;
+        (line..first + count).step_by(LINE_ENTRIES).for_each(|index| self.prefetch_entry(index));
     }
 
-    /// Fetches the page at `index`, as [`PageGuard::prefetch`] does, and its counter. Quick if the entry is in the cache.
+    /// Fetches the page at `index` as [`Page::prefetch`], and its counter. Fast if the entry is in the cache.
     #[inline]
     pub fn prefetch_page(&self, index: usize) {
         if index < self.len
-            && let Some(page) = NonNull::new(unlocked(self.entry(index).load(Ordering::Relaxed)))
+            && let Some(page) = self.entry(index).peek()
         {
-            page::prefetch(page);
+            page::prefetch_page(page);
         }
     }
 
-    /// Puts `page` at `index`, for good: it counts against no pool any more. What was there goes to `pool`
-    /// once nobody looks at it.
+    /// Stores `page` at `index`, where it is charged to no pool. Its predecessor goes to `pool`, or to the
+    /// last reader.
     #[inline]
     pub fn put(&self, index: usize, page: Page, pool: &mut Pool) {
-        pool.forget(&page);
-        let old = self.lock(index).replace(index, Some(page));
-        pool.retire(old);
+        pool.disown(&page);
+        if let Some(old) = self.swap(index, Some(page)) {
+            pool.recycle_page(old);
+        }
     }
 
-    /// Puts `pages` at the places from `first` on, in order, as [`PageTable::put`] does.
+    /// Stores `pages` from `first` on, in order, as [`PageTable::put`] does.
     ///
     /// # Panics
     /// If they leave the table.
-    pub fn put_all(&self, first: usize, mut pages: impl ExactSizeIterator<Item = Page>, pool: &mut Pool) {
+    pub fn put_all(&self, first: usize, pages: impl ExactSizeIterator<Item = Page>, pool: &mut Pool) {
         let count = pages.len();
-        let is_inside = first.checked_add(count).is_some_and(|end| end <= self.len);
-        assert!(is_inside, "{count} pages from {first} leave a table of {} pages", self.len);
+        let inside = first.checked_add(count).is_some_and(|end| end <= self.len);
+        assert!(inside, "{count} pages from {first} leave a table of {} pages", self.len);
         self.prefetch_entries(first, count);
-        for range in groups(first, count) {
-            let mut swapped = [const { None }; GROUP_ENTRIES];
-            // All before the lock: what breaks off then leaves nothing behind that only limbo may let go of.
-            swapped[..range.len()].fill_with(|| pages.next().inspect(|page| pool.forget(page)));
-            let group = self.lock(range.start);
-            for (index, page) in range.zip(&mut swapped) {
-                *page = group.replace(index, page.take());
-            }
-            drop(group);
-            pool.retire(swapped.into_iter().flatten());
-        }
+        pages.zip(first..).for_each(|(page, index)| self.put(index, page, pool));
     }
 
-    /// Takes out what is at `index`, to `pool`. Costs little where nothing is.
+    /// Removes the page at `index`. Cheap if there is no page.
     pub fn take(&self, index: usize, pool: &mut Pool) {
-        if self.is_vacant(index) {
-            return;
+        if !self.is_empty_at(index)
+            && let Some(old) = self.swap(index, None)
+        {
+            pool.recycle_page(old);
         }
-        let old = self.lock(index).replace(index, None);
-        pool.retire(old);
     }
 
-    /// Has `fill` change a part of the page at `index`, alone with it; a missing page is one of zeroes. Where
-    /// nobody can see the page it is changed where it is, else a copy of it takes its place.
-    pub fn change(&self, index: usize, part: Range<usize>, pool: &mut Pool, fill: impl FnOnce(&mut [u8])) {
-        // Before the lock: it may have to be made.
-        let mut fresh = pool.page();
+    /// Calls `fill` with exclusive access to a part of the page at `index`; a missing page is one of
+    /// zeroes. A page without readers is modified in place, another one is replaced by a copy.
+    pub fn modify(&self, index: usize, part: Range<usize>, pool: &mut Pool, fill: impl FnOnce(&mut [u8])) {
+        // Before the lock, because it may allocate.
+        let mut copy = pool.unbudgeted_page();
         let unused = {
-            let group = self.lock(index);
-            let mut current = Guard { page: group.owned(index), group: &group, index };
-            let in_place = current.page.as_mut().filter(|_| LOOKERS.are_away()).and_then(Page::bytes_mut);
-            match (in_place, fresh.bytes_mut()) {
+            let (prepaid, locked) = self.entry(index).lock_entry();
+            // SAFETY: the entry's references are the lock holder's.
+            let page = prepaid.map(|prepaid| unsafe { Page::from_prepaid(prepaid) });
+            let mut current = Current { page, locked: Some(locked) };
+            match (current.page.as_mut().and_then(Page::bytes_mut), copy.bytes_mut()) {
                 (Some(bytes), _) => {
                     fill(&mut bytes[part]);
-                    Err(fresh)
+                    Some(copy)
                 }
                 (None, Some(bytes)) => {
                     match &current.page {
@@ -151,28 +129,24 @@ impl PageTable {
                         None => bytes.fill(0),
                     }
                     fill(&mut bytes[part]);
-                    Ok(current.page.replace(fresh))
+                    current.page.replace(copy)
                 }
-                (None, None) => unreachable!("a pool's page is nobody else's"),
+                (None, None) => unreachable!("a new page is not shared"),
             }
         };
-        match unused {
-            Ok(old) => pool.retire(old),
-            Err(fresh) => pool.recycle_page(fresh),
-        }
+        unused.into_iter().for_each(|page| pool.recycle_page(page));
     }
 
-    /// Whether nothing is at `index`.
-    pub fn is_vacant(&self, index: usize) -> bool {
-        unlocked(self.entry(index).load(Ordering::Relaxed)).is_null()
+    /// Whether there is no page at `index`.
+    pub fn is_empty_at(&self, index: usize) -> bool {
+        self.entry(index).peek().is_none()
     }
 
-    /// Waits until nobody else is at the entries that share a lock with the one at `index`.
     #[inline]
-    fn lock(&self, index: usize) -> Group<'_> {
-        let first = index - index % GROUP_ENTRIES;
-        let seen = lock_raw(self.entry(first));
-        Group { table: self, first, first_raw: Cell::new(seen) }
+    fn swap(&self, index: usize, page: Option<Page>) -> Option<Page> {
+        let old = self.entry(index).swap(page.map(Page::into_prepaid));
+        // SAFETY: the entry's references are now the caller's.
+        old.map(|prepaid| unsafe { Page::from_prepaid(prepaid) })
     }
 
     fn entry(&self, index: usize) -> &Entry {
@@ -184,12 +158,11 @@ impl PageTable {
 
 impl Drop for PageTable {
     fn drop(&mut self) {
-        guard::orphan((0..self.len).filter_map(|index| match self.is_vacant(index) {
-            true => None,
-            false => self.lock(index).replace(index, None),
-        }));
+        (0..self.len)
+            .filter(|index| !self.is_empty_at(*index))
+            .for_each(|index| drop(self.swap(index, None)));
         if let Some(layout) = layout(self.len) {
-            // SAFETY: allocated in `new` with this layout; nobody refers to it any more.
+            // SAFETY: allocated in `new` with this layout; there are no references.
             unsafe { dealloc(self.entries.as_ptr().cast(), layout) };
         }
     }
@@ -201,135 +174,27 @@ impl std::fmt::Debug for PageTable {
     }
 }
 
-/// Entries that share a lock, held. The pointer of the first, whose lowest bit is the lock, is kept here
-/// until it ends.
-struct Group<'a> {
-    table: &'a PageTable,
-    first: usize,
-    first_raw: Cell<*mut u8>,
-}
-
-impl Group<'_> {
-    #[inline]
-    fn raw(&self, index: usize) -> *mut u8 {
-        match index == self.first {
-            true => self.first_raw.get(),
-            false => self.table.entry(index).load(Ordering::Relaxed),
-        }
-    }
-
-    #[inline]
-    fn set_raw(&self, index: usize, raw: *mut u8) {
-        match index == self.first {
-            true => self.first_raw.set(raw),
-            false => self.table.entry(index).store(raw, Ordering::Release),
-        }
-    }
-
-    /// The page at `index`, owned. The entry goes on to show it, lest somebody who does not wait for the lock
-    /// sees none, until [`Group::put`], which must follow.
-    #[inline]
-    fn owned(&self, index: usize) -> Option<Page> {
-        // SAFETY: the entry owned this page by `into_raw`; nobody takes it from there while the lock is held.
-        NonNull::new(self.raw(index)).map(|raw| unsafe { Page::from_raw(raw) })
-    }
-
-    #[inline]
-    fn replace(&self, index: usize, page: Option<Page>) -> Option<Page> {
-        let old = self.owned(index);
-        self.put(index, page);
-        old
-    }
-
-    /// From now on the entry owns this page.
-    #[inline]
-    fn put(&self, index: usize, page: Option<Page>) {
-        self.set_raw(index, page.map_or(ptr::null_mut(), |page| page.into_raw().as_ptr()));
-    }
-}
-
-impl Drop for Group<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.table.entry(self.first).store(self.first_raw.get(), Ordering::Release);
-    }
-}
-
-/// Puts whatever page it then holds back at its place, also when the change panicked.
-struct Guard<'a> {
+/// Page of a locked entry, stored again when dropped, also if the modification panics.
+struct Current<'a> {
     page: Option<Page>,
-    group: &'a Group<'a>,
-    index: usize,
+    locked: Option<Locked<'a>>,
 }
 
-impl Drop for Guard<'_> {
+impl Drop for Current<'_> {
     fn drop(&mut self) {
-        self.group.put(self.index, self.page.take());
-    }
-}
-
-/// The parts of a range of entries that share a lock each.
-fn groups(first: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
-    let (mut at, end) = (first, first + count);
-    std::iter::from_fn(move || {
-        let part = at..end.min((at / GROUP_ENTRIES + 1) * GROUP_ENTRIES);
-        at = part.end;
-        (!part.is_empty()).then_some(part)
-    })
-}
-
-/// Waits for the lock in the first entry of a group and returns what that holds.
-#[inline]
-fn lock_raw(entry: &Entry) -> *mut u8 {
-    match try_lock(entry) {
-        Some(seen) => seen,
-        None => wait_until(|| try_lock(entry)),
-    }
-}
-
-/// Tries until there is an outcome.
-#[cold]
-fn wait_until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
-    let mut attempts = 0u32;
-    loop {
-        attempts += 1;
-        if attempts.is_multiple_of(SPINS_BEFORE_YIELD) {
-            std::thread::yield_now()
-        } else {
-            spin_loop()
-        }
-        if let Some(outcome) = attempt() {
-            return outcome;
+        if let Some(locked) = self.locked.take() {
+            locked.store(self.page.take().map(Page::into_prepaid));
         }
     }
-}
-
-/// Sets the lock and returns what was there; `None` if somebody else has it.
-#[inline]
-fn try_lock(entry: &Entry) -> Option<*mut u8> {
-    let seen = entry.load(Ordering::Relaxed);
-    if seen.addr() & LOCKED != 0 {
-        return None;
-    }
-    let locked = seen.map_addr(|addr| addr | LOCKED);
-    entry.compare_exchange(seen, locked, Ordering::Acquire, Ordering::Relaxed).ok()
 }
 
 /// `None` for a table that is larger than the address space.
 fn layout(len: usize) -> Option<Layout> {
-    Layout::array::<Entry>(len.max(1)).ok()?.align_to(GROUP_ENTRIES * size_of::<Entry>()).ok()
+    Layout::array::<Entry>(len.max(1)).ok()?.align_to(LINE_ENTRIES * size_of::<Entry>()).ok()
 }
 
-/// An entry's pointer, whether or not it bears the lock.
-fn unlocked(raw: *mut u8) -> *mut u8 {
-    raw.map_addr(|addr| addr & !LOCKED)
-}
-
-/// A line of the cache.
-const GROUP_ENTRIES: usize = 8;
-
-const LOCKED: usize = 1;
-const SPINS_BEFORE_YIELD: u32 = 64;
+/// Entries in a cache line.
+const LINE_ENTRIES: usize = 8;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,4 @@
-//! What a controller answers to one command, before a queue adds SQHD, SQID and CID.
-//!
-//! What it is: status and the two result dwords. What it is not: a completion queue entry; that exists only
-//! where the queue is known.
+//! Completion of one command: status and result dwords, without SQHD, SQID, and CID.
 
 use isolane_wire::{CompletionEntry, Status};
 

@@ -1,23 +1,25 @@
-//! State machines of the NVMe/TCP host and target, without I/O.
+//! Sans-IO state machines of the NVMe/TCP host and target.
 //!
 //! * [`target::Queue`] and [`host::Queue`]: one connection each, from bytes to commands and back.
-//! * [`subsystem`]: what a target's controllers answer on the admin queue.
-//! * [`queue`]: what the two ends of a connection share.
+//! * [`subsystem`]: the control path of a target: associations, admin commands, and events.
+//! * [`queue`]: code that both ends of a connection share.
 //!
-//! No file descriptor, no clock, no thread: bytes come and go through plans that the driver hands to the
-//! kernel, and time is an argument. The grammar is `handle_*` for what comes in and `poll_*` for what comes
-//! out. Payload never passes through a machine; it is placed by the kernel, or copied once out of the
-//! overflow.
+//! No file descriptors, clocks, or threads: bytes arrive and leave through plans that the driver passes to the
+//! kernel, and time is an argument. `handle_*` takes input, `poll_*` yields output. `isolane-target` and
+//! `isolane-host` drive these machines on a reactor.
+//!
+//! Invariant: payload never passes through a machine. The kernel places it, or it is copied once out of the
+//! overflow buffer.
 #![forbid(unsafe_code)]
 
 pub mod completion;
+pub mod connection;
 pub mod host;
 #[cfg(test)]
-mod pair;
-pub mod queue;
-#[cfg(test)]
-mod stories;
+mod scenario_tests;
 pub mod subsystem;
 pub mod target;
+#[cfg(test)]
+mod test_pair;
 
 pub use completion::Completion;

@@ -1,14 +1,14 @@
-//! What a reactor costs: one request at a time over loopback (72 bytes there, 4,120 back), the client always
-//! a busy loop of plain calls on core 0, the server on core 1 either the same plain loop or a reactor. Rounds
-//! are interleaved; the best and the median round trip of each are printed, and how much more than the plain
-//! loop that is.
+//! Round-trip cost of a reactor: one request at a time over loopback (72 bytes there, 4,120 back).
+//! The client is a busy loop of plain calls on core 0; the server on core 1 is either the same
+//! plain loop or a reactor. Rounds are interleaved. Prints the best and the median round trip of
+//! each, and the difference to the plain loop.
 //!
-//! Then the cost of one turn without any traffic: a receive in vain by the plain call, and turn and receive
-//! of a spinning reactor.
+//! Then measures one turn without traffic: an empty receive by a plain call, and a turn with a
+//! receive of a spinning reactor.
 //!
 //! `cargo run --release -p isolane-reactor --example echo`
 
-use isolane_reactor::{Config, Event, IoChoice, Mode, Reactor, Received, core, socket};
+use isolane_reactor::{Event, IoChoice, Mode, Reactor, ReactorConfig, Received, cpu, socket};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ const REQUEST: usize = 72;
 const RESPONSE: usize = 4120;
 const TRIPS: u32 = 5_000;
 const ROUNDS: usize = 20;
-const VAIN_RECEIVES: u32 = 100_000;
+const EMPTY_RECEIVES: u32 = 100_000;
 
-type Server = fn(TcpStream, Option<Config>);
+type Server = fn(TcpStream, Option<ReactorConfig>);
 
 fn main() {
-    let with = |io, mode| Some(Config { io, mode, core: Some(1), ..Config::default() });
-    let cases: [(&str, Server, Option<Config>); 7] = [
+    let with = |io, mode| Some(ReactorConfig { io, mode, core: Some(1), ..ReactorConfig::default() });
+    let cases: [(&str, Server, Option<ReactorConfig>); 7] = [
         ("plain busy loop", serve_plainly, None),
         ("io_uring poll", serve, with(IoChoice::Uring, Mode::Poll)),
         ("io_uring adaptive", serve, with(IoChoice::Uring, Mode::Adaptive)),
@@ -44,42 +44,42 @@ fn main() {
         let more = best.as_nanos() as i64 - trips[0][0].as_nanos() as i64;
         println!("{name:20} best {best:>9.2?}  median {median:>9.2?}  best over plain {more:>6} ns");
     }
-    println!("plain receive in vain: {:?}", measure_vain_receive(None));
+    println!("plain empty receive: {:?}", measure_empty_receive(None));
     for (name, io) in [("io_uring", IoChoice::Uring), ("epoll", IoChoice::Epoll)] {
-        println!("{name} turn with it: {:?}", measure_vain_receive(with(io, Mode::Poll)));
+        println!("{name} turn with it: {:?}", measure_empty_receive(with(io, Mode::Poll)));
     }
 }
 
-/// The best of several runs of one receive in vain, or of one turn with it.
-fn measure_vain_receive(config: Option<Config>) -> Duration {
+/// Returns the best of several runs of one empty receive, or of one turn with it.
+fn measure_empty_receive(config: Option<ReactorConfig>) -> Duration {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let _peer = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
     let (socket, _) = listener.accept().expect("accepted");
     socket::set_nonblocking(&socket).expect("set");
     let (mut request, mut events) = ([0; REQUEST], Vec::new());
     let mut reactor = config.map(|config| Reactor::new(config).expect("a reactor"));
-    let lane =
+    let conn =
         reactor.as_mut().map(|reactor| reactor.add(socket.try_clone().expect("cloned")).expect("added"));
     let mut run = || {
         let start = Instant::now();
-        for _ in 0..VAIN_RECEIVES {
+        for _ in 0..EMPTY_RECEIVES {
             let mut plan = [IoSliceMut::new(&mut request)];
-            match (&mut reactor, lane) {
-                (Some(reactor), Some(lane)) => {
+            match (&mut reactor, conn) {
+                (Some(reactor), Some(conn)) => {
                     reactor.turn(None, &mut events).expect("a turn");
                     assert!(matches!(events[..], [Event::Readable(_)]));
                     events.clear();
-                    assert!(matches!(reactor.receive(lane, &mut plan), Ok(Received::Nothing)));
+                    assert!(matches!(reactor.receive(conn, &mut plan), Ok(Received::WouldBlock)));
                 }
                 _ => assert!(socket::receive(&socket, &mut plan).is_err()),
             }
         }
-        start.elapsed() / VAIN_RECEIVES
+        start.elapsed() / EMPTY_RECEIVES
     };
     (0..10).map(|_| run()).min().unwrap_or_default()
 }
 
-fn measure(server: Server, config: Option<Config>) -> Duration {
+fn measure(server: Server, config: Option<ReactorConfig>) -> Duration {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
     let (served, _) = listener.accept().expect("accepted");
@@ -88,7 +88,7 @@ fn measure(server: Server, config: Option<Config>) -> Duration {
         socket::set_nonblocking(socket).expect("set");
     }
     let server = std::thread::spawn(move || server(served, config));
-    core::pin(0).expect("pinned");
+    cpu::pin(0).expect("pinned");
     let mut start = Instant::now();
     let mut response = [0; RESPONSE];
     for trip in 0..TRIPS {
@@ -117,28 +117,28 @@ fn receive_plainly(socket: &TcpStream, bytes: &mut [u8]) -> bool {
     true
 }
 
-fn serve_plainly(socket: TcpStream, _: Option<Config>) {
-    core::pin(1).expect("pinned");
+fn serve_plainly(socket: TcpStream, _: Option<ReactorConfig>) {
+    cpu::pin(1).expect("pinned");
     let mut request = [0; REQUEST];
     while receive_plainly(&socket, &mut request) {
         socket::send(&socket, &[IoSlice::new(&[2; RESPONSE])]).expect("sent");
     }
 }
 
-fn serve(socket: TcpStream, config: Option<Config>) {
+fn serve(socket: TcpStream, config: Option<ReactorConfig>) {
     let mut reactor = Reactor::new(config.unwrap_or_default()).expect("a reactor");
-    let lane = reactor.add(socket).expect("added");
+    let conn = reactor.add(socket).expect("added");
     let (mut events, mut request) = (Vec::new(), [0; REQUEST]);
     loop {
         reactor.turn(None, &mut events).expect("a turn");
         for event in events.drain(..) {
             let Event::Readable(_) = event else { continue };
-            match reactor.receive(lane, &mut [IoSliceMut::new(&mut request)]) {
+            match reactor.receive(conn, &mut [IoSliceMut::new(&mut request)]) {
                 Ok(Received::Bytes(_)) => {
-                    reactor.send(lane, &[IoSlice::new(&[2; RESPONSE])]).expect("sent");
+                    reactor.send(conn, &[IoSlice::new(&[2; RESPONSE])]).expect("sent");
                 }
-                Ok(Received::Nothing) => {}
-                Ok(Received::End) | Err(_) => return,
+                Ok(Received::WouldBlock) => {}
+                Ok(Received::Eof) | Err(_) => return,
             }
         }
     }

@@ -1,28 +1,29 @@
-//! What an idle reactor costs: the processor time of its thread with 1,000 connections in adaptive mode,
-//! silent and then with 200 keep-alives a second among them.
+//! CPU cost of an idle reactor: the CPU time of its thread with 1,000 connections in adaptive mode,
+//! first silent, then with 200 keep-alives per second in total.
 //!
 //! `cargo run --release -p isolane-reactor --example idle`
 
-use isolane_reactor::{Config, Event, IoChoice, Mode, Reactor, core};
+use isolane_reactor::{Event, IoChoice, Mode, Reactor, ReactorConfig, cpu};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{IoSliceMut, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-const LANES: usize = 1000;
+const CONNS: usize = 1000;
 const TIME: Duration = Duration::from_secs(3);
 
 fn main() {
-    core::raise_descriptor_limit().expect("a limit");
+    cpu::raise_fd_limit().expect("a limit");
     for io in [IoChoice::Uring, IoChoice::Epoll] {
         let mut reactor =
-            Reactor::new(Config { io, mode: Mode::Adaptive, ..Config::default() }).expect("a reactor");
+            Reactor::new(ReactorConfig { io, mode: Mode::Adaptive, ..ReactorConfig::default() })
+                .expect("a reactor");
         let peers = connect(&mut reactor);
-        turn_for(&mut reactor, Duration::from_millis(200));
-        println!("{io:?} silent: {:.3} % of a core", turn_for(&mut reactor, TIME));
-        let talker = std::thread::spawn(move || talk(&peers));
-        println!("{io:?} with 200 keep-alives a second: {:.3} % of a core", turn_for(&mut reactor, TIME));
-        talker.join().expect("a talker");
+        run_for(&mut reactor, Duration::from_millis(200));
+        println!("{io:?} silent: {:.3} % of a core", run_for(&mut reactor, TIME));
+        let sender = std::thread::spawn(move || send_keep_alives(&peers));
+        println!("{io:?} with 200 keep-alives a second: {:.3} % of a core", run_for(&mut reactor, TIME));
+        sender.join().expect("a sender");
     }
 }
 
@@ -34,10 +35,10 @@ fn connect(reactor: &mut Reactor) -> Vec<TcpStream> {
         reactor.add(listener.accept().expect("accepted").0).expect("added");
         peer
     };
-    (0..LANES).map(one).collect()
+    (0..CONNS).map(one).collect()
 }
 
-fn talk(peers: &[TcpStream]) {
+fn send_keep_alives(peers: &[TcpStream]) {
     let start = Instant::now();
     for mut peer in peers.iter().cycle() {
         peer.write_all(&[0; 72]).expect("written");
@@ -48,8 +49,8 @@ fn talk(peers: &[TcpStream]) {
     }
 }
 
-/// Turns for so long and returns the processor time used, in percent.
-fn turn_for(reactor: &mut Reactor, time: Duration) -> f64 {
+/// Runs turns for `time` and returns the CPU time used, in percent.
+fn run_for(reactor: &mut Reactor, time: Duration) -> f64 {
     let (start, used) = (Instant::now(), thread_time());
     let (mut events, mut bytes) = (Vec::new(), [0; 4096]);
     while start.elapsed() < time {

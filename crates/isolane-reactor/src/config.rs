@@ -1,77 +1,77 @@
-//! How a reactor is set up, and why it could not be.
+//! Configuration and setup errors of a reactor.
 
 use std::io;
 use std::time::Duration;
 
-/// What a reactor is to be.
+/// Configuration of a reactor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Which interface of the kernel carries sleep, readiness and files.
+pub struct ReactorConfig {
+    /// Kernel interface for sleep, readiness, and files.
     pub io: IoChoice,
-    /// What to do when there is nothing to do.
+    /// Idle behavior.
     pub mode: Mode,
-    /// How long [`Mode::Adaptive`] goes on spinning after the last work.
+    /// Spin time of [`Mode::Adaptive`] after the last work.
     pub spin: Duration,
-    /// The core that the calling thread is pinned to, if any.
+    /// Core to pin the calling thread to, if any.
     pub core: Option<usize>,
 }
 
-impl Default for Config {
+impl Default for ReactorConfig {
     fn default() -> Self {
-        Config { io: IoChoice::Auto, mode: Mode::Adaptive, spin: Config::SPIN, core: None }
+        ReactorConfig { io: IoChoice::Auto, mode: Mode::Adaptive, spin: ReactorConfig::SPIN, core: None }
     }
 }
 
-impl Config {
-    /// The default of [`Config::spin`]: a little more than a round trip over loopback.
+impl ReactorConfig {
+    /// Default of [`ReactorConfig::spin`]: slightly more than a round trip over loopback.
     pub const SPIN: Duration = Duration::from_micros(50);
 }
 
-/// Which interface of the kernel carries sleep, readiness and files.
+/// Kernel interface for sleep, readiness, and files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoChoice {
-    /// io_uring where it is usable, else epoll; [`Reactor::io_description`](crate::Reactor::io_description)
-    /// tells.
+    /// io_uring if usable, else epoll; see
+    /// [`Reactor::backend_description`](crate::Reactor::backend_description).
     #[default]
     Auto,
     /// io_uring or an error.
     Uring,
-    /// epoll, and a few threads for files.
+    /// epoll, with threads for files.
     Epoll,
 }
 
-/// What a reactor does when there is nothing to do.
+/// Idle behavior of a reactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Spins for ever: the least latency, one core busy.
+    /// Spin forever: lowest latency, one core always busy.
     Poll,
-    /// Spins a little after work, then sleeps.
+    /// Spin briefly after work, then sleep.
     #[default]
     Adaptive,
-    /// Sleeps at once.
+    /// Sleep immediately.
     Sleep,
 }
 
-/// Why there is no reactor.
+/// Error of creating a reactor.
 #[derive(Debug, thiserror::Error)]
 pub enum ReactorError {
-    /// io_uring was asked for and cannot be used.
+    /// io_uring was requested and is not usable.
     #[error("io_uring is not usable: {0}; use epoll instead")]
     Uring(String),
-    /// The kernel refused an object that every reactor needs.
+    /// The kernel refused a required object.
     #[error("cannot set up {what}: {error}")]
     Setup {
-        /// The object.
+        /// Name of the object.
         what: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         error: io::Error,
     },
     /// The thread could not be pinned.
-    #[error("cannot pin a thread to core {core}: {error}; choose a core that this process may run on")]
+    #[error("cannot pin a thread to core {core}: {error}; choose a core that this process may use")]
     Pin {
-        /// The core asked for.
+        /// The requested core.
         core: usize,
-        /// The kernel's answer.
+        /// Error of the system call.
         error: io::Error,
     },
 }

@@ -1,9 +1,11 @@
-//! What a turn reports.
+//! Events that a turn or a backend reports.
 
-use crate::file::Finished;
+use crate::file::FileCompletion;
+use crate::key::Key;
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
-/// Names a socket of one reactor. A token of a removed socket is harmless: it names nothing.
+/// Identifies a socket of one reactor. The token of a removed socket is invalid and harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token {
     pub(crate) index: u32,
@@ -11,52 +13,79 @@ pub struct Token {
 }
 
 impl Token {
-    /// A small number, unique among the reactor's present sockets: fit to index the driver's own table.
+    /// Returns a small index, unique among the reactor's current sockets, for the driver's own
+    /// table.
     pub fn index(self) -> usize {
         self.index as usize
     }
 }
 
-/// Names a listener of one reactor.
+/// Identifies a listener of one reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerToken(pub(crate) u32);
 
 impl ListenerToken {
-    /// The listeners are numbered from 0 in the order of [`Reactor::listen`](crate::Reactor::listen).
+    /// Returns the index of the listener, in the order of
+    /// [`Reactor::listen`](crate::Reactor::listen) from 0.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Something for the driver to do.
+/// An event for the driver.
 #[derive(Debug)]
 pub enum Event {
-    /// A connection came in. It is not yet one of the reactor's sockets.
+    /// A new connection, not yet one of the reactor's sockets.
     Accepted {
-        /// Where it came in.
+        /// The listener that accepted it.
         listener: ListenerToken,
         /// The connection, close-on-exec; [`Reactor::add`](crate::Reactor::add) makes it non-blocking.
         socket: TcpStream,
-        /// The other end.
+        /// Address of the peer.
         peer: SocketAddr,
     },
-    /// Try to receive: bytes may have come. Reported again every turn until a receive finds the socket empty.
+    /// The socket may be readable. Reported again every turn until a receive finds the socket
+    /// empty.
     Readable(Token),
-    /// A socket whose last send took less than was offered takes bytes again. Reported once per such send.
+    /// The socket is writable again after a short send. Reported once per short send.
     Writable(Token),
-    /// A file operation is done.
-    File(Finished),
-    /// Somebody called [`Waker::wake`](crate::Waker::wake): look into the mailboxes.
+    /// A file operation completed.
+    File(FileCompletion),
+    /// [`Waker::wake`](crate::Waker::wake) was called: poll the mailboxes.
     Woken,
 }
 
-/// What a receive found.
+/// Result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many bytes were placed, in the order of the plan; at least one.
+    /// Bytes placed in the order of the plan; at least one.
     Bytes(usize),
-    /// Nothing there now.
-    Nothing,
-    /// The peer sends no more.
-    End,
+    /// The socket is empty.
+    WouldBlock,
+    /// The peer closed its sending direction.
+    Eof,
+}
+
+/// An event from the kernel.
+#[derive(Debug)]
+pub(crate) enum BackendEvent {
+    /// Socket readable or closed.
+    Readable { key: Key, hung_up: bool },
+    /// Socket writable or closed.
+    Writable { key: Key },
+    /// Connection to accept.
+    Acceptable { index: u32 },
+    /// Wakeup by a [`Waker`](crate::Waker).
+    Doorbell,
+    /// Completed file operation.
+    File(FileCompletion),
+}
+
+/// Wait for events.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PollWait {
+    /// Only poll; skipped in most turns if `urgent` is false and polling costs a system call.
+    No { urgent: bool },
+    /// Wait for an event or the timeout.
+    For(Option<Duration>),
 }

@@ -1,5 +1,4 @@
-//! File operations that a reactor carries out. Not a file system: offsets and lengths are the caller's
-//! business.
+//! File operations of a reactor. Offsets and lengths are not checked against the file.
 
 use isolane_memory::Buffer;
 use rustix::fs::fcntl_get_seals;
@@ -7,10 +6,10 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 
-/// What to do with a file.
+/// Kind of a file operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Fill the operation's part of its buffer.
+pub enum FileOpKind {
+    /// Read into the operation's part of its buffer.
     Read,
     /// Write the operation's part of its buffer.
     Write {
@@ -19,65 +18,65 @@ pub enum Kind {
     },
     /// `fdatasync`; no buffer.
     Sync,
-    /// The size of a regular file; no buffer. Its result is the size in bytes.
+    /// Get the size of a regular file in bytes, as the result; no buffer.
     Size,
-    /// `fallocate(PUNCH_HOLE | KEEP_SIZE)`: the range reads as zeroes and takes no space.
+    /// `fallocate(PUNCH_HOLE | KEEP_SIZE)`: the range reads as zeroes and uses no space.
     PunchHole,
     /// `fallocate(ZERO_RANGE | KEEP_SIZE)`: the range reads as zeroes and keeps its space.
     ZeroRange,
-    /// `BLKDISCARD`, of a block device: the range may read as anything.
+    /// `BLKDISCARD` of a block device: the range may read as anything.
     DeviceDiscard,
-    /// `BLKZEROOUT`, of a block device: the range reads as zeroes.
+    /// `BLKZEROOUT` of a block device: the range reads as zeroes.
     DeviceZero,
 }
 
 /// One operation on one file.
 #[derive(Debug)]
-pub struct Operation {
-    /// What to do.
-    pub kind: Kind,
-    /// Where in the file, in bytes.
+pub struct FileOp {
+    /// Kind of operation.
+    pub kind: FileOpKind,
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// How much, in bytes.
+    /// Length, in bytes.
     pub len: u64,
-    /// What is read into or written from; `None` for the kinds that move no data.
+    /// Source or destination of the data; `None` for kinds that move no data.
     pub buffer: Option<Buffer>,
-    /// Where in the buffer, in bytes.
+    /// Offset in the buffer, in bytes.
     pub buffer_offset: usize,
 }
 
-impl Operation {
-    /// Fills `buffer[buffer_offset..][..len]` from the file.
-    pub fn read(offset: u64, buffer: Buffer, buffer_offset: usize, len: usize) -> Operation {
-        Operation { kind: Kind::Read, offset, len: len as u64, buffer: Some(buffer), buffer_offset }
+impl FileOp {
+    /// Creates a read into `buffer[buffer_offset..][..len]`.
+    pub fn read(offset: u64, buffer: Buffer, buffer_offset: usize, len: usize) -> FileOp {
+        FileOp { kind: FileOpKind::Read, offset, len: len as u64, buffer: Some(buffer), buffer_offset }
     }
 
-    /// Writes `buffer[buffer_offset..][..len]` to the file.
-    pub fn write(offset: u64, buffer: Buffer, buffer_offset: usize, len: usize, durable: bool) -> Operation {
-        let kind = Kind::Write { durable };
-        Operation { kind, offset, len: len as u64, buffer: Some(buffer), buffer_offset }
+    /// Creates a write of `buffer[buffer_offset..][..len]`.
+    pub fn write(offset: u64, buffer: Buffer, buffer_offset: usize, len: usize, durable: bool) -> FileOp {
+        let kind = FileOpKind::Write { durable };
+        FileOp { kind, offset, len: len as u64, buffer: Some(buffer), buffer_offset }
     }
 
-    /// Makes durable what completed before.
-    pub fn sync() -> Operation {
-        Operation { kind: Kind::Sync, offset: 0, len: 0, buffer: None, buffer_offset: 0 }
+    /// Creates a sync of all completed writes.
+    pub fn sync() -> FileOp {
+        FileOp { kind: FileOpKind::Sync, offset: 0, len: 0, buffer: None, buffer_offset: 0 }
     }
 
-    /// Asks for the size of a regular file.
-    pub fn size() -> Operation {
-        Operation { kind: Kind::Size, offset: 0, len: 0, buffer: None, buffer_offset: 0 }
+    /// Creates a query for the size of a regular file.
+    pub fn size() -> FileOp {
+        FileOp { kind: FileOpKind::Size, offset: 0, len: 0, buffer: None, buffer_offset: 0 }
     }
 
-    /// Does something to a range that moves no data.
-    pub fn range(kind: Kind, offset: u64, len: u64) -> Operation {
-        Operation { kind, offset, len, buffer: None, buffer_offset: 0 }
+    /// Creates an operation on a range that moves no data.
+    pub fn range(kind: FileOpKind, offset: u64, len: u64) -> FileOp {
+        FileOp { kind, offset, len, buffer: None, buffer_offset: 0 }
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         match (self.kind, &self.buffer) {
-            (Kind::Read, Some(buffer)) => self.is_inside(buffer) && buffer.is_exclusive(),
-            (Kind::Write { .. }, Some(buffer)) => self.is_inside(buffer),
-            (Kind::Read | Kind::Write { .. }, None) => false,
+            (FileOpKind::Read, Some(buffer)) => self.is_inside(buffer) && buffer.is_exclusive(),
+            (FileOpKind::Write { .. }, Some(buffer)) => self.is_inside(buffer),
+            (FileOpKind::Read | FileOpKind::Write { .. }, None) => false,
             _ => true,
         }
     }
@@ -88,68 +87,68 @@ impl Operation {
     }
 }
 
-/// Locks the whole file for this open file description, until it is closed (`F_OFD_SETLK`). False if another
-/// holds a lock against it. `is_exclusive` needs a file open for writing, the shared lock one open for
-/// reading.
+/// Locks the whole file for this open file description until it is closed (`F_OFD_SETLK`). Returns
+/// `false` if another lock conflicts. An exclusive lock needs a file open for writing, a shared
+/// lock one open for reading.
 ///
 /// # Errors
-/// The kernel's.
-pub fn lock(file: &File, is_exclusive: bool) -> io::Result<bool> {
-    crate::kernel::lock(file, is_exclusive)
+/// The error of the system call.
+pub fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
+    crate::sys::lock(file, exclusive)
 }
 
-/// Whether the kernel waits for the file with each operation, and somebody else may let it wait for ever: as on
-/// a network or user-space file system. Never waits itself: the kernel answers both questions out of its memory.
-pub fn may_hang(file: &File) -> bool {
+/// Whether operations on this file can block indefinitely, as on a network or user-space file
+/// system. Never blocks: the kernel answers both queries from memory.
+pub fn can_hang(file: &File) -> bool {
     let mut byte = [0];
     let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT);
-    // Only files in memory have seals.
+    // Only in-memory files have seals.
     read == Err(Errno::OPNOTSUPP) && fcntl_get_seals(file).is_err()
 }
 
-/// An operation that may be given to the kernel: its range lies inside of its buffer, and nobody else reads
-/// what it overwrites.
+/// An operation that is safe to submit: its range lies inside its buffer, and a read's buffer is
+/// not shared.
 #[derive(Debug)]
-pub(crate) struct Checked(Operation);
+pub(crate) struct ValidatedOp(FileOp);
 
-impl Checked {
+impl ValidatedOp {
     /// # Errors
-    /// The operation comes back if it breaks the caller's side of the contract.
-    pub fn new(operation: Operation) -> Result<Checked, Operation> {
-        match operation.is_sound() {
-            true => Ok(Checked(operation)),
+    /// Returns the operation if it is invalid.
+    pub fn new(operation: FileOp) -> Result<ValidatedOp, FileOp> {
+        match operation.is_valid() {
+            true => Ok(ValidatedOp(operation)),
             false => Err(operation),
         }
     }
 
-    /// Whether there is nothing to do.
-    pub fn is_void(&self) -> bool {
-        self.0.len == 0 && !matches!(self.0.kind, Kind::Sync | Kind::Size)
+    /// Whether the operation does nothing.
+    pub fn is_noop(&self) -> bool {
+        self.0.len == 0 && !matches!(self.0.kind, FileOpKind::Sync | FileOpKind::Size)
     }
 
-    pub fn operation(&self) -> &Operation {
+    pub fn operation(&self) -> &FileOp {
         &self.0
     }
 
-    pub fn operation_mut(&mut self) -> &mut Operation {
+    pub fn operation_mut(&mut self) -> &mut FileOp {
         &mut self.0
     }
 
-    pub fn into_operation(self) -> Operation {
+    pub fn into_operation(self) -> FileOp {
         self.0
     }
 }
 
-/// An operation that the kernel is done with.
+/// A completed operation.
 #[derive(Debug)]
-pub struct Finished {
-    /// The caller's own number for it.
+pub struct FileCompletion {
+    /// The caller's token of the operation.
     pub token: u64,
-    /// Bytes moved, which may be fewer than asked for, or 0 for the kinds that move none; of
-    /// [`Kind::Size`] the size.
+    /// Bytes transferred, possibly short; 0 for kinds that move no data; the size for
+    /// [`FileOpKind::Size`].
     pub result: io::Result<usize>,
-    /// The operation, with its buffer.
-    pub operation: Operation,
+    /// The operation with its buffer.
+    pub operation: FileOp,
 }
 
 #[cfg(test)]
@@ -158,44 +157,44 @@ mod tests {
     use std::fs::OpenOptions;
 
     #[test]
-    fn a_file_is_locked_once_and_free_again_when_closed() {
+    fn closing_a_file_releases_its_lock() {
         let named = tempfile::NamedTempFile::new().expect("a file");
         let open = || OpenOptions::new().read(true).write(true).open(named.path()).expect("opened");
         let first = open();
-        assert!(lock(&first, true).expect("an answer"));
-        assert!(!lock(&open(), true).expect("an answer"));
-        assert!(!lock(&open(), false).expect("an answer"));
+        assert!(lock(&first, true).expect("locking"));
+        assert!(!lock(&open(), true).expect("locking"));
+        assert!(!lock(&open(), false).expect("locking"));
         drop(first);
         let (one, other) = (open(), open());
-        assert!(lock(&one, false).expect("an answer") && lock(&other, false).expect("an answer"));
-        assert!(!lock(&open(), true).expect("an answer"));
+        assert!(lock(&one, false).expect("locking") && lock(&other, false).expect("locking"));
+        assert!(!lock(&open(), true).expect("locking"));
     }
 
     #[test]
-    fn tells_files_that_never_keep_the_kernel_waiting_from_others() {
+    fn can_hang_detects_blocking_file_systems() {
         let in_memory = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         let in_memory = File::from(in_memory);
         in_memory.set_len(4096).expect("its length");
-        assert!(!may_hang(&in_memory));
-        // Like FUSE and NFS, procfs has no reads that do not wait.
-        assert!(may_hang(&File::open("/proc/self/comm").expect("opened")));
+        assert!(!can_hang(&in_memory));
+        // Like FUSE and NFS, procfs does not support `RWF_NOWAIT`.
+        assert!(can_hang(&File::open("/proc/self/comm").expect("opened")));
     }
 
     #[test]
-    fn an_operation_outside_of_its_buffer_never_reaches_the_kernel() {
+    fn rejects_operation_beyond_its_buffer() {
         let buffer = || Buffer::contiguous(4096);
-        assert!(Checked::new(Operation::read(0, buffer(), 0, 4096)).is_ok());
-        assert!(Checked::new(Operation::read(0, buffer(), 1, 4096)).is_err());
-        assert!(Checked::new(Operation::write(0, buffer(), usize::MAX, 2, false)).is_err());
-        assert!(Checked::new(Operation::range(Kind::Read, 0, 512)).is_err());
+        assert!(ValidatedOp::new(FileOp::read(0, buffer(), 0, 4096)).is_ok());
+        assert!(ValidatedOp::new(FileOp::read(0, buffer(), 1, 4096)).is_err());
+        assert!(ValidatedOp::new(FileOp::write(0, buffer(), usize::MAX, 2, false)).is_err());
+        assert!(ValidatedOp::new(FileOp::range(FileOpKind::Read, 0, 512)).is_err());
     }
 
     #[test]
-    fn nothing_is_read_into_memory_that_somebody_else_looks_at() {
+    fn rejects_read_into_shared_buffer() {
         let buffer = Buffer::contiguous(4096);
-        let looking = buffer.share(0, 512);
-        let refused = Checked::new(Operation::read(0, buffer, 0, 4096)).expect_err("shared");
-        drop(looking);
-        assert!(Checked::new(refused).is_ok());
+        let share = buffer.share(0, 512);
+        let refused = ValidatedOp::new(FileOp::read(0, buffer, 0, 4096)).expect_err("shared");
+        drop(share);
+        assert!(ValidatedOp::new(refused).is_ok());
     }
 }

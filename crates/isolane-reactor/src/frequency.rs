@@ -1,46 +1,48 @@
-//! The clock of one core, as far as the kernel lets a program choose it (cpufreq).
+//! Clock frequency control of one core (cpufreq).
 //!
-//! Where the governor `userspace` can be had the clock is set; elsewhere a ceiling is, under which the
-//! present governor goes on. Invariant: what was there before is there again when this is dropped.
+//! Sets the clock through the governor `userspace` if available, else a ceiling for the current
+//! governor.
+//!
+//! Invariant: dropping [`Frequency`] restores the previous settings.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A core whose clock follows the load that it is told.
+/// A core whose clock follows its reported load.
 #[derive(Debug)]
 pub struct Frequency {
     directory: PathBuf,
-    /// The file that the clock is written to.
+    /// File that sets the clock.
     setting: &'static str,
-    khz_min: u64,
-    khz_max: u64,
+    min_khz: u64,
+    max_khz: u64,
     current_khz: u64,
-    /// Files and what stood in them.
+    /// Files and their previous contents.
     before: Vec<(&'static str, String)>,
 }
 
-/// Why the clock cannot be chosen.
+/// Error of clock control.
 #[derive(Debug, thiserror::Error)]
 pub enum FrequencyError {
-    /// No driver, or a machine that keeps its clocks to itself.
-    #[error("this machine has no clocks to choose (there is no {0})")]
+    /// No cpufreq driver.
+    #[error("cpufreq not available: no {0}; leave the clock to the kernel")]
     Absent(String),
     /// No permission.
-    #[error("{path} cannot be written: {error}; run as root, or leave the clock to the kernel")]
+    #[error("cannot write {path}: {error}; run as root, or leave the clock to the kernel")]
     Refused {
         /// The file.
         path: String,
-        /// The kernel's answer.
+        /// Error of the write.
         error: io::Error,
     },
 }
 
 impl Frequency {
-    /// Takes over the clock of a core.
+    /// Takes control of the clock of a core.
     ///
     /// # Errors
-    /// When there is nothing to choose, or this process may not.
+    /// Fails without a cpufreq driver or permission.
     pub fn open(core: usize) -> Result<Frequency, FrequencyError> {
         Frequency::open_at(Path::new(&format!("/sys/devices/system/cpu/cpu{core}/cpufreq")))
     }
@@ -48,38 +50,38 @@ impl Frequency {
     fn open_at(directory: &Path) -> Result<Frequency, FrequencyError> {
         let number = |name| read(directory, name).and_then(|text| text.parse().ok());
         let absent = || FrequencyError::Absent(directory.display().to_string());
-        let khz_min = number("cpuinfo_min_freq").ok_or_else(absent)?;
-        let khz_max = number("cpuinfo_max_freq").ok_or_else(absent)?;
+        let min_khz = number("cpuinfo_min_freq").ok_or_else(absent)?;
+        let max_khz = number("cpuinfo_max_freq").ok_or_else(absent)?;
         let mut frequency = Frequency {
             directory: directory.to_owned(),
             setting: CEILING,
-            khz_min,
-            khz_max,
-            current_khz: khz_max,
+            min_khz,
+            max_khz,
+            current_khz: max_khz,
             before: Vec::new(),
         };
-        frequency.take_over()?;
+        frequency.take_control()?;
         Ok(frequency)
     }
 
-    fn take_over(&mut self) -> Result<(), FrequencyError> {
+    fn take_control(&mut self) -> Result<(), FrequencyError> {
         let governors = read(&self.directory, "scaling_available_governors").unwrap_or_default();
         if governors.split_whitespace().any(|name| name == USERSPACE) {
             self.replace(GOVERNOR, USERSPACE)?;
             self.setting = SPEED;
-            return self.write(SPEED, &self.khz_max.to_string());
+            return self.write(SPEED, &self.max_khz.to_string());
         }
-        let khz_max = self.khz_max.to_string();
-        self.replace(CEILING, &khz_max)
+        let max_khz = self.max_khz.to_string();
+        self.replace(CEILING, &max_khz)
     }
 
-    /// Chooses a clock at which the work of late, `busy` of the time at the present one, leaves some time
-    /// free.
+    /// Sets a clock at which recent work, `busy` as a share of time at the current clock, reaches
+    /// the target load.
     ///
     /// # Errors
-    /// The clock stays as it is.
-    pub fn follow(&mut self, busy: f64) -> Result<(), FrequencyError> {
-        let khz = wanted_khz(busy, self.current_khz, self.khz_min, self.khz_max);
+    /// The write failed; the clock is unchanged.
+    pub fn update(&mut self, busy: f64) -> Result<(), FrequencyError> {
+        let khz = target_khz(busy, self.current_khz, self.min_khz, self.max_khz);
         if khz != self.current_khz {
             self.write(self.setting, &khz.to_string())?;
             self.current_khz = khz;
@@ -105,7 +107,7 @@ impl Drop for Frequency {
     fn drop(&mut self) {
         for (name, value) in std::mem::take(&mut self.before) {
             if let Err(error) = self.write(name, &value) {
-                log::warn!("the clock is not as it was: {error}");
+                log::warn!("cannot restore the clock: {error}");
             }
         }
     }
@@ -115,20 +117,20 @@ fn read(directory: &Path, name: &str) -> Option<String> {
     fs::read_to_string(directory.join(name)).ok().map(|text| text.trim().to_owned())
 }
 
-/// Whole steps, so that a load that is nearly the same changes nothing; all there is for a core that has no
-/// time left.
-fn wanted_khz(busy: f64, current: u64, min: u64, max: u64) -> u64 {
-    if busy >= FULL {
+/// Rounds to steps, so that small load changes do not change the clock; returns the maximum for a
+/// saturated core.
+fn target_khz(busy: f64, current: u64, min: u64, max: u64) -> u64 {
+    if busy >= SATURATED {
         return max;
     }
-    let wanted = busy * current as f64 / AIM;
-    ((wanted / STEP_KHZ as f64).ceil() as u64 * STEP_KHZ).clamp(min, max)
+    let target = busy * current as f64 / TARGET_LOAD;
+    ((target / STEP_KHZ as f64).ceil() as u64 * STEP_KHZ).clamp(min, max)
 }
 
-/// With more than this a core gets the highest clock.
-const FULL: f64 = 0.9;
-/// The share of the time that is to be busy.
-const AIM: f64 = 0.7;
+/// Load above which a core gets the highest clock.
+const SATURATED: f64 = 0.9;
+/// Load that the clock is chosen for.
+const TARGET_LOAD: f64 = 0.7;
 const STEP_KHZ: u64 = 100_000;
 const GOVERNOR: &str = "scaling_governor";
 const USERSPACE: &str = "userspace";
@@ -139,7 +141,7 @@ const CEILING: &str = "scaling_max_freq";
 mod tests {
     use super::*;
 
-    /// A directory as cpufreq makes it, with these governors.
+    /// Returns a cpufreq directory with these governors.
     fn cpufreq(governors: &str) -> tempfile::TempDir {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, text) in [
@@ -155,54 +157,54 @@ mod tests {
         directory
     }
 
-    fn told(directory: &tempfile::TempDir, name: &str) -> String {
+    fn content(directory: &tempfile::TempDir, name: &str) -> String {
         read(directory.path(), name).expect("a file")
     }
 
     #[test]
-    fn the_clock_follows_the_load_and_is_left_as_it_was() {
+    fn sets_clock_by_load_and_restores_it() {
         let directory = cpufreq("userspace powersave");
         let mut frequency = Frequency::open_at(directory.path()).expect("ours");
         assert_eq!(
-            (told(&directory, GOVERNOR), told(&directory, SPEED)),
+            (content(&directory, GOVERNOR), content(&directory, SPEED)),
             ("userspace".into(), "3600000".into())
         );
-        frequency.follow(0.1).expect("set");
-        assert_eq!(told(&directory, SPEED), "800000");
-        frequency.follow(0.95).expect("set");
-        assert_eq!(told(&directory, SPEED), "3600000");
+        frequency.update(0.1).expect("set");
+        assert_eq!(content(&directory, SPEED), "800000");
+        frequency.update(0.95).expect("set");
+        assert_eq!(content(&directory, SPEED), "3600000");
         drop(frequency);
-        assert_eq!(told(&directory, GOVERNOR), "powersave");
+        assert_eq!(content(&directory, GOVERNOR), "powersave");
     }
 
     #[test]
-    fn without_that_governor_the_ceiling_follows() {
+    fn sets_ceiling_without_userspace_governor() {
         let directory = cpufreq("performance powersave");
         let mut frequency = Frequency::open_at(directory.path()).expect("ours");
-        frequency.follow(0.35).expect("set");
-        assert_eq!(told(&directory, CEILING), "1800000");
+        frequency.update(0.35).expect("set");
+        assert_eq!(content(&directory, CEILING), "1800000");
         drop(frequency);
         assert_eq!(
-            (told(&directory, CEILING), told(&directory, GOVERNOR)),
+            (content(&directory, CEILING), content(&directory, GOVERNOR)),
             ("3000000".into(), "powersave".into())
         );
     }
 
     #[test]
-    fn a_machine_without_clocks_to_choose_says_so() {
+    fn reports_missing_cpufreq() {
         let directory = tempfile::tempdir().expect("a directory");
         let error = Frequency::open_at(directory.path()).expect_err("nothing there").to_string();
-        assert!(error.contains("no clocks to choose"), "{error}");
+        assert!(error.contains("cpufreq not available"), "{error}");
     }
 
     #[test]
-    fn a_steady_load_finds_a_clock_and_keeps_it() {
+    fn steady_load_keeps_its_clock() {
         for demand_khz in (50_000..3_600_000u64).step_by(37_000) {
             let mut khz = 3_600_000;
             let busy = |khz: u64| (demand_khz as f64 / khz as f64).min(1.0);
-            (0..20).for_each(|_| khz = wanted_khz(busy(khz), khz, 800_000, 3_600_000));
-            assert_eq!(wanted_khz(busy(khz), khz, 800_000, 3_600_000), khz);
-            assert!(busy(khz) <= FULL || khz == 3_600_000, "{demand_khz} of {khz}");
+            (0..20).for_each(|_| khz = target_khz(busy(khz), khz, 800_000, 3_600_000));
+            assert_eq!(target_khz(busy(khz), khz, 800_000, 3_600_000), khz);
+            assert!(busy(khz) <= SATURATED || khz == 3_600_000, "{demand_khz} of {khz}");
         }
     }
 }

@@ -1,23 +1,22 @@
-//! The 64 bits that the kernel hands back with each occurrence: what it concerns, and which life of that
-//! slot.
+//! The 64-bit user data of backend requests: event kind, slot, and generation.
 
-/// What an occurrence concerns.
+/// Source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A socket: bytes to receive (and with epoll also room to send).
+    /// Socket readable (with epoll also writable).
     Read = 1,
-    /// A socket: room to send.
+    /// Socket writable.
     Write = 2,
     /// A listener.
     Listener = 3,
-    /// The doorbell of the wakers.
+    /// Eventfd of the wakers.
     Doorbell = 4,
     /// A file operation.
     File = 5,
 }
 
-/// Kind, slot and the slot's generation.
+/// Kind, slot, and generation of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub kind: Kind,
@@ -26,8 +25,8 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Generations count to here and begin again.
-    pub const GENERATION_MAX: u32 = 0x00ff_ffff;
+    /// Largest generation; the next one is 0.
+    pub const MAX_GENERATION: u32 = 0x00ff_ffff;
 
     pub fn new(kind: Kind, index: u32) -> Key {
         Key { kind, generation: 0, index }
@@ -35,21 +34,21 @@ impl Key {
 
     pub fn to_bits(self) -> u64 {
         (self.kind as u64) << 56
-            | u64::from(self.generation & Key::GENERATION_MAX) << 32
+            | u64::from(self.generation & Key::MAX_GENERATION) << 32
             | u64::from(self.index)
     }
 
-    /// As one number for the request that ends the request of this key.
-    pub fn to_ending_bits(self) -> u64 {
-        self.to_bits() | ENDING
+    /// Encodes the key of the request that cancels this key's request.
+    pub fn to_cancel_bits(self) -> u64 {
+        self.to_bits() | CANCEL
     }
 
-    /// The key whose request was to be ended; `None` for bits of anything else.
-    pub fn from_ending_bits(bits: u64) -> Option<Key> {
-        (bits & ENDING != 0).then(|| Key::from_bits(bits & !ENDING)).flatten()
+    /// Returns the key whose request was canceled; `None` for other bits.
+    pub fn from_cancel_bits(bits: u64) -> Option<Key> {
+        (bits & CANCEL != 0).then(|| Key::from_bits(bits & !CANCEL)).flatten()
     }
 
-    /// `None` for bits that no key has.
+    /// Decodes a key; `None` if the bits are not a valid key.
     pub fn from_bits(bits: u64) -> Option<Key> {
         let kind = match bits >> 56 {
             1 => Kind::Read,
@@ -59,27 +58,27 @@ impl Key {
             5 => Kind::File,
             _ => return None,
         };
-        Some(Key { kind, generation: (bits >> 32) as u32 & Key::GENERATION_MAX, index: bits as u32 })
+        Some(Key { kind, generation: (bits >> 32) as u32 & Key::MAX_GENERATION, index: bits as u32 })
     }
 }
 
-/// No kind has this bit.
-const ENDING: u64 = 1 << 63;
+/// Marks a cancellation; no kind has this bit.
+const CANCEL: u64 = 1 << 63;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_key_survives_the_kernel() {
+    fn round_trips_key() {
         for kind in [Kind::Read, Kind::Write, Kind::Listener, Kind::Doorbell, Kind::File] {
             let key = Key { kind, generation: 0x00ab_cdef, index: 0x1234_5678 };
             assert_eq!(
-                (Key::from_bits(key.to_bits()), Key::from_ending_bits(key.to_bits())),
+                (Key::from_bits(key.to_bits()), Key::from_cancel_bits(key.to_bits())),
                 (Some(key), None)
             );
-            let bits = key.to_ending_bits();
-            assert_eq!((Key::from_bits(bits), Key::from_ending_bits(bits)), (None, Some(key)));
+            let bits = key.to_cancel_bits();
+            assert_eq!((Key::from_bits(bits), Key::from_cancel_bits(bits)), (None, Some(key)));
         }
         let read = Key { kind: Kind::Read, generation: 0x00ab_cdef, index: 0x1234_5678 };
         assert_eq!(read.to_bits(), 0x01ab_cdef_1234_5678);

@@ -1,14 +1,15 @@
-//! One loop per core: sockets, files, timers and a mailbox.
+//! One event loop per core: sockets, files, timers, and a mailbox.
 //!
-//! A [`Reactor`] owns the sockets (lanes) of one core, tells its driver which of them have something
-//! to receive, carries file operations to the kernel and back, and sleeps when there is nothing to do.
-//! The driver reads and writes with plain non-blocking `readv` and `sendmsg`, so that bytes land in their
-//! destination: [`Reactor::receive`] and [`Reactor::send`].
+//! A [`Reactor`] owns the sockets of one core, reports to its driver which of them are readable or writable,
+//! submits file operations to the kernel, and sleeps when there is nothing to do. It uses io_uring, or epoll
+//! and a few threads where io_uring is unavailable. The driver reads and writes with plain non-blocking
+//! `readv` and `sendmsg`, so that bytes land in their destination: [`Reactor::receive`] and
+//! [`Reactor::send`].
 //!
 //! ```no_run
-//! use isolane_reactor::{Config, Event, Reactor, Received};
+//! use isolane_reactor::{Event, Reactor, ReactorConfig, Received};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut reactor = Reactor::new(Config::default())?;
+//! let mut reactor = Reactor::new(ReactorConfig::default())?;
 //! reactor.listen(std::net::TcpListener::bind("127.0.0.1:0")?)?;
 //! let mut events = Vec::new();
 //! loop {
@@ -21,8 +22,8 @@
 //!                 let mut plan = [std::io::IoSliceMut::new(&mut bytes)];
 //!                 match reactor.receive(token, &mut plan)? {
 //!                     Received::Bytes(count) => println!("{count} bytes"),
-//!                     Received::Nothing => {}
-//!                     Received::End => drop(reactor.remove(token)),
+//!                     Received::WouldBlock => {}
+//!                     Received::Eof => drop(reactor.remove(token)),
 //!                 }
 //!             }
 //!             Event::Writable(_) | Event::File(_) | Event::Woken => {}
@@ -32,39 +33,44 @@
 //! # }
 //! ```
 //!
-//! It is not a runtime: no tasks, no futures, no protocol. It keeps three promises: one turn does a bounded
-//! amount of work; a lane with unread bytes is reported again until a receive found it empty; memory that was
-//! given to the kernel stays untouched until the kernel is done with it, even when the reactor is dropped.
+//! The reactor is not a runtime: it has no tasks, futures, or protocols.
+//!
+//! Invariants:
+//! * One turn does a bounded amount of work.
+//! * A socket with unread bytes is reported again until a receive finds it empty.
+//! * Memory that was given to the kernel stays untouched until the kernel is done with it, even if the reactor
+//!   is dropped.
 
 #![deny(unsafe_code)]
 
+mod backend;
 mod config;
-pub mod core;
-pub mod dead;
+pub mod cpu;
 mod epoll;
+mod errqueue;
 mod event;
 pub mod file;
 pub mod frequency;
-mod kernel;
+mod iovec;
 mod key;
-mod lanes;
-mod ledger;
 mod listeners;
 pub mod mailbox;
-mod notices;
 mod options;
-mod poller;
 mod reactor;
-mod ring;
+pub mod retry;
 pub mod socket;
+mod socket_table;
 pub mod spin;
+mod sys;
 pub mod topology;
-mod vectors;
+mod uring;
 pub mod waker;
 mod workers;
+mod zerocopy_tracker;
 
-pub use config::{Config, IoChoice, Mode, ReactorError};
+pub use config::{IoChoice, Mode, ReactorConfig, ReactorError};
 pub use event::{Event, ListenerToken, Received, Token};
 pub use options::{OptionSyntaxError, SocketOptionError, SocketOptions};
-pub use reactor::{Detached, Reactor, Rest, Sent};
+pub use reactor::{Detached, Reactor, Sent, WaitDeadline};
 pub use waker::Waker;
+pub use workers::ExternalOp;

@@ -1,23 +1,23 @@
-//! Messages between threads and reactors: many senders, one receiver, no lock, and a [`Waker`] that is rung
-//! after each message. Not for payload: what is sent here is control (a new connection, a stop) or a
-//! submission.
+//! Mailboxes for messages between threads and reactors: many senders, one receiver, no lock, and a
+//! [`Waker`] that is notified after each message. For control messages and submissions, not for
+//! payload.
 
 use crate::Waker;
 use std::sync::mpsc;
 
-/// A mailbox that holds at most `messages_max` unread messages.
-pub fn bounded<T>(waker: Waker, messages_max: usize) -> (Sender<T>, Receiver<T>) {
-    let (sender, receiver) = mpsc::sync_channel(messages_max);
+/// Creates a mailbox of at most `max_messages` unread messages.
+pub fn bounded<T>(waker: Waker, max_messages: usize) -> (Sender<T>, Receiver<T>) {
+    let (sender, receiver) = mpsc::sync_channel(max_messages);
     (Sender { channel: Channel::Bounded(sender), waker }, Receiver { receiver })
 }
 
-/// A mailbox without a bound: only for messages whose number something else bounds.
+/// Creates a mailbox without a bound, for messages whose number is bounded elsewhere.
 pub fn unbounded<T>(waker: Waker) -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = mpsc::channel();
     (Sender { channel: Channel::Unbounded(sender), waker }, Receiver { receiver })
 }
 
-/// The sending end; clone it for every thread.
+/// Sending end; clone it for every thread.
 #[derive(Debug)]
 pub struct Sender<T> {
     channel: Channel<T>,
@@ -31,28 +31,28 @@ enum Channel<T> {
 }
 
 impl<T> Sender<T> {
-    /// Leaves a message and wakes the receiver's reactor.
+    /// Sends a message and wakes the receiver's reactor.
     ///
     /// # Errors
-    /// The message comes back when the mailbox is full or its receiver is gone.
-    pub fn send(&self, message: T) -> Result<(), Undelivered<T>> {
-        self.send_silently(message)?;
+    /// Returns the message if the mailbox is full or its receiver was dropped.
+    pub fn send(&self, message: T) -> Result<(), SendError<T>> {
+        self.send_no_wake(message)?;
         self.waker.wake();
         Ok(())
     }
 
-    /// Leaves a message without waking anybody: more follow. End the batch with [`Sender::wake`].
+    /// Sends a message without a wakeup, for batches. End the batch with [`Sender::wake`].
     ///
     /// # Errors
     /// As [`Sender::send`].
-    pub fn send_silently(&self, message: T) -> Result<(), Undelivered<T>> {
+    pub fn send_no_wake(&self, message: T) -> Result<(), SendError<T>> {
         match &self.channel {
-            Channel::Bounded(channel) => channel.try_send(message).map_err(|refusal| match refusal {
-                mpsc::TrySendError::Full(message) => Undelivered::Full(message),
-                mpsc::TrySendError::Disconnected(message) => Undelivered::Closed(message),
+            Channel::Bounded(channel) => channel.try_send(message).map_err(|error| match error {
+                mpsc::TrySendError::Full(message) => SendError::Full(message),
+                mpsc::TrySendError::Disconnected(message) => SendError::Closed(message),
             }),
             Channel::Unbounded(channel) => {
-                channel.send(message).map_err(|mpsc::SendError(message)| Undelivered::Closed(message))
+                channel.send(message).map_err(|mpsc::SendError(message)| SendError::Closed(message))
             }
         }
     }
@@ -73,26 +73,27 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-/// A message that could not be left.
+/// An undelivered message.
 #[derive(Debug, thiserror::Error)]
-pub enum Undelivered<T> {
-    /// The mailbox holds as many messages as it may.
+pub enum SendError<T> {
+    /// The mailbox is full.
     #[error("the mailbox is full")]
     Full(T),
-    /// Nobody will ever read it.
+    /// The receiver was dropped.
     #[error("the mailbox is closed")]
     Closed(T),
 }
 
-/// The receiving end, owned by the reactor's driver. Empty it on every [`Event::Woken`](crate::Event::Woken).
+/// Receiving end, owned by the reactor's driver. Drain it on every
+/// [`Event::Woken`](crate::Event::Woken).
 #[derive(Debug)]
 pub struct Receiver<T> {
     receiver: mpsc::Receiver<T>,
 }
 
 impl<T> Receiver<T> {
-    /// The oldest unread message. After reading a bounded number of them, wake the own reactor if there may
-    /// be more.
+    /// Returns the oldest unread message. A driver that reads a bounded number per turn must wake
+    /// its own reactor if more may remain.
     pub fn poll(&self) -> Option<T> {
         self.receiver.try_recv().ok()
     }

@@ -1,41 +1,41 @@
-//! Whether to go on spinning. Spinning pays only while work follows on work; so the time spent on it doubles
-//! each time a sleep turns out to have been short, and halves each time it was long. A core with nothing but
-//! keep-alives spins for microseconds only; a lane that bounces replies finds its reactor awake.
+//! Adaptive spinning before sleep. Spinning pays only while work follows work: the spin time
+//! doubles after each short sleep and halves after each long one. A core with only keep-alives
+//! spins for microseconds; a connection with steady traffic finds its reactor awake.
 
 use crate::Mode;
 use std::time::{Duration, Instant};
 
-/// How long a loop goes on spinning.
+/// Spin time of an event loop.
 #[derive(Debug)]
-pub struct Spin {
+pub struct AdaptiveSpin {
     mode: Mode,
     longest: Duration,
     current: Duration,
     last_work: Instant,
 }
 
-impl Spin {
-    /// Spins for `longest` at most, in [`Mode::Adaptive`].
-    pub fn new(mode: Mode, longest: Duration, now: Instant) -> Spin {
-        Spin { mode, longest, current: longest, last_work: now }
+impl AdaptiveSpin {
+    /// Creates a spin of at most `longest` in [`Mode::Adaptive`].
+    pub fn new(mode: Mode, longest: Duration, now: Instant) -> AdaptiveSpin {
+        AdaptiveSpin { mode, longest, current: longest, last_work: now }
     }
 
-    /// What it does when there is nothing to do.
+    /// Returns the idle behavior.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Does something else from now on.
+    /// Changes the idle behavior.
     pub fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
 
-    /// There was something to do.
+    /// Records work.
     pub fn on_work(&mut self, now: Instant) {
         self.last_work = now;
     }
 
-    /// Whether there may soon be something to do.
+    /// Whether the loop should keep spinning.
     pub fn is_spinning(&self, now: Instant) -> bool {
         match self.mode {
             Mode::Poll => true,
@@ -44,17 +44,18 @@ impl Spin {
         }
     }
 
-    /// Passes the time between two looks. Who spins for somebody that may wait for the same core lets it run; with
-    /// nobody there that takes a fraction of a microsecond. In [`Mode::Poll`] the core is its own.
-    pub fn give_way(&self) {
+    /// Pauses between two polls. Except in [`Mode::Poll`], where the core is dedicated, yields to a
+    /// thread that may wait for the same core; with no such thread that takes a fraction of a
+    /// microsecond.
+    pub fn yield_cpu(&self) {
         match self.mode {
             Mode::Poll => std::hint::spin_loop(),
             Mode::Adaptive | Mode::Sleep => std::thread::yield_now(),
         }
     }
 
-    /// How long after its last work something is worth being looked at every turn.
-    pub fn lingers(&self) -> Duration {
+    /// Returns how long after its last work an object is polled every turn.
+    pub fn linger_time(&self) -> Duration {
         match self.mode {
             Mode::Poll => self.longest,
             Mode::Adaptive => self.current,
@@ -62,9 +63,9 @@ impl Spin {
         }
     }
 
-    /// A sleep was ended by work.
+    /// Adapts the spin time after a sleep that ended with work.
     pub fn on_slept(&mut self, slept: Duration) {
-        let shortest = self.longest / SHRINK_MAX;
+        let shortest = self.longest / MAX_SHRINK;
         self.current = match slept < self.longest {
             true => (self.current * 2).min(self.longest),
             false => (self.current / 2).max(shortest),
@@ -72,8 +73,8 @@ impl Spin {
     }
 }
 
-/// The shortest spin is this part of the longest.
-const SHRINK_MAX: u32 = 32;
+/// Ratio of the longest to the shortest spin.
+const MAX_SHRINK: u32 = 32;
 
 #[cfg(test)]
 mod tests {
@@ -82,9 +83,9 @@ mod tests {
     const LONGEST: Duration = Duration::from_micros(64);
 
     #[test]
-    fn an_adaptive_reactor_spins_a_little_after_work() {
+    fn adaptive_mode_spins_after_work() {
         let start = Instant::now();
-        let mut spin = Spin::new(Mode::Adaptive, LONGEST, start);
+        let mut spin = AdaptiveSpin::new(Mode::Adaptive, LONGEST, start);
         assert!(spin.is_spinning(start + LONGEST / 2));
         assert!(!spin.is_spinning(start + LONGEST));
         spin.on_work(start + LONGEST);
@@ -92,9 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn rare_work_makes_the_spin_short_and_frequent_work_makes_it_long_again() {
+    fn spin_time_follows_work_frequency() {
         let start = Instant::now();
-        let mut spin = Spin::new(Mode::Adaptive, LONGEST, start);
+        let mut spin = AdaptiveSpin::new(Mode::Adaptive, LONGEST, start);
         for _ in 0..20 {
             spin.on_slept(Duration::from_millis(5));
         }
@@ -106,10 +107,10 @@ mod tests {
     }
 
     #[test]
-    fn the_other_modes_never_change_their_mind() {
+    fn poll_and_sleep_modes_do_not_adapt() {
         let start = Instant::now();
         let later = start + Duration::from_secs(3600);
-        assert!(Spin::new(Mode::Poll, LONGEST, start).is_spinning(later));
-        assert!(!Spin::new(Mode::Sleep, LONGEST, start).is_spinning(start));
+        assert!(AdaptiveSpin::new(Mode::Poll, LONGEST, start).is_spinning(later));
+        assert!(!AdaptiveSpin::new(Mode::Sleep, LONGEST, start).is_spinning(start));
     }
 }

@@ -1,9 +1,11 @@
-//! Wakes a reactor from other threads.
+//! Wakeups of a reactor from other threads.
 //!
-//! One atomic word says what the reactor does. A waker swaps in `NOTIFIED`; only when the reactor slept does
-//! it pay for a system call. The reactor goes to sleep by exchanging `RUNNING` for `ASLEEP`, which fails if a
-//! notification came first. So a notification is never lost: whatever was written before [`Waker::wake`] is
-//! visible to the turn that reports it.
+//! One atomic word holds the state of the reactor. A waker swaps in `NOTIFIED` and makes a system
+//! call only if the reactor was asleep. The reactor goes to sleep by exchanging `RUNNING` for
+//! `ASLEEP`, which fails after a notification.
+//!
+//! Invariant: no notification is lost, and everything written before [`Waker::wake`] is visible to
+//! the turn that reports it.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,8 +14,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Makes a reactor report [`Event::Woken`](crate::Event::Woken) soon. Costs one atomic exchange while the
-/// reactor runs, and one system call when it sleeps.
+/// Makes a reactor report [`Event::Woken`](crate::Event::Woken). Costs one atomic exchange while
+/// the reactor runs, and one system call while it sleeps.
 #[derive(Clone, Debug)]
 pub struct Waker {
     shared: Arc<Shared>,
@@ -22,100 +24,100 @@ pub struct Waker {
 #[repr(align(64))]
 struct Shared {
     state: AtomicU32,
-    doorbell: Doorbell,
+    doorbell: WakeMethod,
 }
 
-/// How the one who sleeps is reached.
-enum Doorbell {
+/// How to end the sleep.
+enum WakeMethod {
     Eventfd(OwnedFd),
     Call(Box<dyn Fn() + Send + Sync>),
 }
 
 impl Waker {
-    /// Wakes the reactor. Calls before its next turn count as one.
+    /// Wakes the reactor. Calls before its next turn are merged.
     pub fn wake(&self) {
         if self.shared.state.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP {
             match &self.shared.doorbell {
-                // The only failure of a non-blocking eventfd is a full counter, and then the doorbell rings
+                // A non-blocking eventfd fails only if its counter is full, and then it is readable
                 // already.
-                Doorbell::Eventfd(doorbell) => {
+                WakeMethod::Eventfd(doorbell) => {
                     let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
                 }
-                Doorbell::Call(call) => call(),
+                WakeMethod::Call(call) => call(),
             }
         }
     }
 }
 
-/// The end of who is woken: a reactor, or another loop that sleeps in an epoll of its own.
+/// Sleeping end: a reactor, or another event loop.
 #[derive(Debug)]
 pub struct Sleeper {
     shared: Arc<Shared>,
 }
 
 impl Sleeper {
-    /// Of a loop that runs.
+    /// Creates the sleeper of a running loop with an eventfd.
     ///
     /// # Errors
-    /// The kernel's, for want of descriptors.
+    /// The error of `eventfd`: out of descriptors.
     pub fn new() -> io::Result<Sleeper> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Sleeper::with(Doorbell::Eventfd(doorbell)))
+        Ok(Sleeper::with(WakeMethod::Eventfd(doorbell)))
     }
 
-    /// Of a loop that sleeps in something else than an epoll: `wake` ends that sleep, or, if it has been
-    /// announced and not begun, has it not begin.
-    pub fn calling(wake: impl Fn() + Send + Sync + 'static) -> Sleeper {
-        Sleeper::with(Doorbell::Call(Box::new(wake)))
+    /// Creates the sleeper of a loop that does not sleep in epoll: `wake` ends its sleep, or
+    /// prevents a sleep that was announced and not started.
+    pub fn with_callback(wake: impl Fn() + Send + Sync + 'static) -> Sleeper {
+        Sleeper::with(WakeMethod::Call(Box::new(wake)))
     }
 
-    fn with(doorbell: Doorbell) -> Sleeper {
+    fn with(doorbell: WakeMethod) -> Sleeper {
         Sleeper { shared: Arc::new(Shared { state: AtomicU32::new(RUNNING), doorbell }) }
     }
 
-    /// One who wakes it.
+    /// Returns a handle that wakes this loop.
     pub fn waker(&self) -> Waker {
         Waker { shared: self.shared.clone() }
     }
 
-    /// What becomes readable when a waker finds the reactor asleep.
+    /// Returns the eventfd that becomes readable when a waker finds the loop asleep.
     ///
     /// # Panics
-    /// If it sleeps in something else ([`Sleeper::calling`]).
+    /// If the sleeper was created by [`Sleeper::with_callback`].
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         match &self.shared.doorbell {
-            Doorbell::Eventfd(doorbell) => doorbell.as_fd(),
-            Doorbell::Call(_) => panic!("who is woken by a call has no descriptor"),
+            WakeMethod::Eventfd(doorbell) => doorbell.as_fd(),
+            WakeMethod::Call(_) => panic!("a sleeper with a callback has no descriptor"),
         }
     }
 
-    /// Announces sleep. If false somebody called meanwhile, and the reactor must not sleep.
+    /// Announces sleep. Returns `false` after a notification; the loop must not sleep then.
     pub fn try_sleep(&self) -> bool {
         let state = &self.shared.state;
         state.compare_exchange(RUNNING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes back the announcement after the sleep. A notification that came meanwhile stays to be taken.
-    pub fn awake(&self) {
+    /// Ends the announced sleep. A notification that arrived in the meantime stays pending.
+    pub fn finish_sleep(&self) {
         let _ = self.shared.state.compare_exchange(ASLEEP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Whether somebody has called since the last take.
+    /// Whether a notification is pending.
     pub fn is_notified(&self) -> bool {
         self.shared.state.load(Ordering::Relaxed) == NOTIFIED
     }
 
-    /// Takes the note that somebody called since the last take.
+    /// Takes a pending notification. Returns `false` without one.
     pub fn take_notification(&self) -> bool {
         let state = &self.shared.state;
         self.is_notified() && state.swap(RUNNING, Ordering::AcqRel) == NOTIFIED
     }
 }
 
-/// Silences a doorbell that rang.
-pub fn silence(doorbell: BorrowedFd<'_>) {
+/// Clears an eventfd.
+pub fn drain_eventfd(doorbell: BorrowedFd<'_>) {
     let mut count = [0u8; 8];
-    // Nothing to read means that it is silent.
+    // Nothing to read: already clear.
     let _ = rustix::io::read(doorbell, &mut count[..]);
 }
 

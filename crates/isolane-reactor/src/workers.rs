@@ -1,11 +1,11 @@
-//! A few threads for each file that carry out its operations: those that the ring cannot start without waiting,
-//! and all on machines without one.
+//! File threads: a few per file, for operations that io_uring cannot start without blocking, and
+//! for all operations on epoll.
 //!
-//! Threads start as they are needed. Dropping the workers waits until all operations in flight are done.
+//! Threads start on demand. Dropping the workers waits for all operations in flight.
 
-use crate::file::{Checked, Finished, Kind, Operation};
-use crate::kernel;
+use crate::file::{FileCompletion, FileOp, FileOpKind, ValidatedOp};
 use crate::mailbox::{self, Receiver, Sender};
+use crate::sys;
 use crate::waker::Waker;
 use isolane_memory::Buffer;
 use parking_lot::{Condvar, Mutex};
@@ -19,60 +19,67 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
 pub(crate) struct Workers {
-    crews: Vec<Crew>,
-    done: Receiver<Finished>,
-    done_sender: Sender<Finished>,
+    groups: Vec<FileThreads>,
+    done: Receiver<FileCompletion>,
+    done_sender: Sender<FileCompletion>,
     in_flight: usize,
 }
 
-/// The threads of one file. No other waits for them, so a file that hangs holds up no other.
-struct Crew {
-    /// Does not keep it open.
+/// Threads of one file. A file that hangs blocks only its own threads.
+struct FileThreads {
+    /// Weak, so that it does not keep the file open.
     file: Weak<File>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     jobs: VecDeque<Job>,
     idle_threads: usize,
-    is_closing: bool,
+    closing: bool,
 }
 
 struct Job {
     token: u64,
     file: Arc<File>,
-    operation: Checked,
+    operation: ValidatedOp,
 }
 
 impl Workers {
     pub fn new(waker: Waker) -> Workers {
-        // As many messages as operations in flight.
+        // Bounded by the operations in flight.
         let (done_sender, done) = mailbox::unbounded(waker);
-        Workers { crews: Vec::new(), done, done_sender, in_flight: 0 }
+        Workers { groups: Vec::new(), done, done_sender, in_flight: 0 }
     }
 
-    pub fn submit(&mut self, token: u64, file: &Arc<File>, operation: Checked) {
+    pub fn submit(&mut self, token: u64, file: &Arc<File>, operation: ValidatedOp) {
         self.in_flight += 1;
         let job = Job { token, file: file.clone(), operation };
-        let is_of = |crew: &Crew| std::ptr::eq(crew.file.as_ptr(), Arc::as_ptr(file));
-        let index = self.crews.iter().position(is_of).unwrap_or_else(|| {
-            // Their jobs would keep their files open.
-            self.crews.retain(|crew| crew.file.strong_count() > 0);
-            self.crews.push(Crew::new(file));
-            self.crews.len() - 1
+        let is_of = |group: &FileThreads| std::ptr::eq(group.file.as_ptr(), Arc::as_ptr(file));
+        let index = self.groups.iter().position(is_of).unwrap_or_else(|| {
+            // A queued job keeps its file open, so these groups are idle.
+            self.groups.retain(|group| group.file.strong_count() > 0);
+            self.groups.push(FileThreads::new(file));
+            self.groups.len() - 1
         });
-        self.crews[index].submit(job, &self.done_sender);
+        self.groups[index].submit(job, &self.done_sender);
     }
 
-    /// An operation that is done.
-    pub fn poll(&mut self) -> Option<Finished> {
+    /// Registers an operation that completes outside of the reactor.
+    pub fn register(&mut self, token: u64) -> ExternalOp {
+        self.in_flight += 1;
+        let result = Err(io::ErrorKind::BrokenPipe.into());
+        ExternalOp { token, result, done: self.done_sender.clone() }
+    }
+
+    /// Returns a completed operation.
+    pub fn poll(&mut self) -> Option<FileCompletion> {
         if self.in_flight == 0 {
             return None;
         }
@@ -82,16 +89,39 @@ impl Workers {
     }
 }
 
-impl Crew {
-    fn new(file: &Arc<File>) -> Crew {
+/// An operation that completes outside of the reactor, on any thread. Dropping it fails the operation.
+#[derive(Debug)]
+pub struct ExternalOp {
+    token: u64,
+    result: io::Result<usize>,
+    done: Sender<FileCompletion>,
+}
+
+impl ExternalOp {
+    /// Completes the operation and wakes its reactor.
+    pub fn complete(mut self) {
+        self.result = Ok(0);
+    }
+}
+
+impl Drop for ExternalOp {
+    fn drop(&mut self) {
+        let result = std::mem::replace(&mut self.result, Ok(0));
+        // Fails if the reactor was dropped.
+        let _ = self.done.send(FileCompletion { token: self.token, result, operation: FileOp::sync() });
+    }
+}
+
+impl FileThreads {
+    fn new(file: &Arc<File>) -> FileThreads {
         let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
-        Crew { file: Arc::downgrade(file), shared, threads: Vec::new() }
+        FileThreads { file: Arc::downgrade(file), shared, threads: Vec::new() }
     }
 
-    fn submit(&mut self, job: Job, done: &Sender<Finished>) {
+    fn submit(&mut self, job: Job, done: &Sender<FileCompletion>) {
         let mut queue = self.shared.queue.lock();
         queue.jobs.push_back(job);
-        let needs_thread = queue.jobs.len() > queue.idle_threads && self.threads.len() < THREADS_MAX;
+        let needs_thread = queue.jobs.len() > queue.idle_threads && self.threads.len() < MAX_THREADS;
         drop(queue);
         self.shared.changed.notify_one();
         if needs_thread {
@@ -99,45 +129,45 @@ impl Crew {
         }
     }
 
-    fn start_thread(&mut self, done: &Sender<Finished>) {
+    fn start_thread(&mut self, done: &Sender<FileCompletion>) {
         let (shared, sender) = (self.shared.clone(), done.clone());
         let name = format!("isolane-file-{}", self.threads.len());
         match thread::Builder::new().name(name).spawn(move || work(&shared, &sender)) {
             Ok(thread) => self.threads.push(thread),
             Err(error) if self.threads.is_empty() => {
                 log::warn!(
-                    "cannot start a thread for files: {error}; files are served by the reactor itself"
+                    "cannot spawn file thread: {error}; running file operations on the reactor thread"
                 );
-                self.work_here(done);
+                self.run_inline(done);
             }
-            // Those that run do the work.
+            // The running threads do the work.
             Err(_) => {}
         }
     }
 
-    /// Without any thread the operations must still end.
-    fn work_here(&mut self, done: &Sender<Finished>) {
+    /// Completes all jobs on the calling thread, because no thread could be started.
+    fn run_inline(&mut self, done: &Sender<FileCompletion>) {
         let jobs = std::mem::take(&mut self.shared.queue.lock().jobs);
         for job in jobs {
-            // The receiver is our own.
+            // The receiver is part of `Workers` and outlives this call.
             let _ = done.send(job.run());
         }
     }
 }
 
-impl Drop for Crew {
+impl Drop for FileThreads {
     fn drop(&mut self) {
-        self.shared.queue.lock().is_closing = true;
+        self.shared.queue.lock().closing = true;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has nothing in flight any more.
+            // A thread that panicked has no operation in flight.
             let _ = thread.join();
         }
     }
 }
 
-fn work(shared: &Shared, done: &Sender<Finished>) {
-    crate::core::unpin();
+fn work(shared: &Shared, done: &Sender<FileCompletion>) {
+    crate::cpu::unpin();
     while let Some(job) = next_job(shared) {
         if done.send(job.run()).is_err() {
             return;
@@ -145,14 +175,14 @@ fn work(shared: &Shared, done: &Sender<Finished>) {
     }
 }
 
-/// Waits for work. `None` when all is done and the workers are being dropped.
+/// Waits for a job. Returns `None` when the queue is empty and the workers are being dropped.
 fn next_job(shared: &Shared) -> Option<Job> {
     let mut queue = shared.queue.lock();
     loop {
         if let Some(job) = queue.jobs.pop_front() {
             return Some(job);
         }
-        if queue.is_closing {
+        if queue.closing {
             return None;
         }
         queue.idle_threads += 1;
@@ -162,28 +192,28 @@ fn next_job(shared: &Shared) -> Option<Job> {
 }
 
 impl Job {
-    fn run(mut self) -> Finished {
+    fn run(mut self) -> FileCompletion {
         let result = loop {
             match execute(&self.file, self.operation.operation_mut()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => break result,
             }
         };
-        Finished { token: self.token, result, operation: self.operation.into_operation() }
+        FileCompletion { token: self.token, result, operation: self.operation.into_operation() }
     }
 }
 
-fn execute(file: &File, operation: &mut Operation) -> io::Result<usize> {
-    let Operation { kind, offset, len, .. } = *operation;
+fn execute(file: &File, operation: &mut FileOp) -> io::Result<usize> {
+    let FileOp { kind, offset, len, .. } = *operation;
     match kind {
-        Kind::Read => read(file, operation),
-        Kind::Write { durable } => write(file, operation, durable),
-        Kind::Sync => fdatasync(file).map(|()| 0).map_err(Errno::into),
-        Kind::Size => size(file),
-        Kind::PunchHole => allocate(file, FallocateFlags::PUNCH_HOLE, offset, len),
-        Kind::ZeroRange => allocate(file, FallocateFlags::ZERO_RANGE, offset, len),
-        Kind::DeviceDiscard => kernel::discard(file, offset, len).map(|()| 0),
-        Kind::DeviceZero => kernel::zero(file, offset, len).map(|()| 0),
+        FileOpKind::Read => read(file, operation),
+        FileOpKind::Write { durable } => write(file, operation, durable),
+        FileOpKind::Sync => fdatasync(file).map(|()| 0).map_err(Errno::into),
+        FileOpKind::Size => size(file),
+        FileOpKind::PunchHole => allocate(file, FallocateFlags::PUNCH_HOLE, offset, len),
+        FileOpKind::ZeroRange => allocate(file, FallocateFlags::ZERO_RANGE, offset, len),
+        FileOpKind::DeviceDiscard => sys::discard(file, offset, len).map(|()| 0),
+        FileOpKind::DeviceZero => sys::zero(file, offset, len).map(|()| 0),
     }
 }
 
@@ -196,25 +226,25 @@ fn allocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> io::Re
     Ok(0)
 }
 
-fn read(file: &File, operation: &mut Operation) -> io::Result<usize> {
+fn read(file: &File, operation: &mut FileOp) -> io::Result<usize> {
     let (start, len, offset) = (operation.buffer_offset, operation.len as usize, operation.offset);
     let buffer = operation.buffer.as_mut().ok_or(io::ErrorKind::InvalidInput)?;
     let mut slices: SmallVec<[IoSliceMut<'_>; SLICES]> =
-        buffer.io_slices_mut(start, len).take(SLICES_MAX).map(|(slice, _)| slice).collect();
+        buffer.io_slices_mut(start, len).take(MAX_SLICES).map(|(slice, _)| slice).collect();
     Ok(preadv(file, &mut slices, offset)?)
 }
 
-fn write(file: &File, operation: &Operation, durable: bool) -> io::Result<usize> {
+fn write(file: &File, operation: &FileOp, durable: bool) -> io::Result<usize> {
     let (start, len) = (operation.buffer_offset, operation.len as usize);
     let buffer: &Buffer = operation.buffer.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
     let slices: SmallVec<[IoSlice<'_>; SLICES]> =
-        buffer.io_slices(start, len).take(SLICES_MAX).map(|(slice, _)| slice).collect();
+        buffer.io_slices(start, len).take(MAX_SLICES).map(|(slice, _)| slice).collect();
     let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
     Ok(pwritev2(file, &slices, operation.offset, flags)?)
 }
 
-/// Of one file.
-const THREADS_MAX: usize = 8;
+/// Threads per file.
+const MAX_THREADS: usize = 8;
 const SLICES: usize = 32;
-/// The kernel takes no more pieces at once (`IOV_MAX`); the rest is a short transfer.
-const SLICES_MAX: usize = 1024;
+/// Limit of segments per call (`IOV_MAX`); a longer operation completes short.
+const MAX_SLICES: usize = 1024;

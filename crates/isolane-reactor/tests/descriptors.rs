@@ -1,25 +1,25 @@
-//! The story of a process that runs out of descriptors. Alone in its program, because the limit is the whole
-//! process's.
+//! A process that runs out of descriptors. In its own test binary, because the limit is per
+//! process.
 
 mod common;
 
 use common::*;
-use isolane_reactor::{Config, Event, Mode, Reactor, core};
+use isolane_reactor::{Event, Mode, Reactor, ReactorConfig, cpu};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_starved_listener_rests_instead_of_spinning_and_accepts_when_there_is_room_again() {
-    for io in back_ends() {
+fn listener_backs_off_when_out_of_fds() {
+    for io in backends() {
         for mode in [Mode::Adaptive, Mode::Sleep] {
-            starve(&Config { io, mode, ..Config::default() });
+            run_out_of_fds(&ReactorConfig { io, mode, ..ReactorConfig::default() });
         }
     }
 }
 
-fn starve(config: &Config) {
+fn run_out_of_fds(config: &ReactorConfig) {
     let mut reactor = reactor(config);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let peer = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
@@ -36,12 +36,12 @@ fn starve(config: &Config) {
         _ => None,
     });
     assert_eq!(accepted, peer.local_addr().expect("an address"));
-    assert!(core::raise_descriptor_limit().expect("a limit") >= limit.current.unwrap_or(u64::MAX));
+    assert!(cpu::raise_fd_limit().expect("a limit") >= limit.current.unwrap_or(u64::MAX));
 }
 
 fn turns_without_event(reactor: &mut Reactor, time: Duration) -> usize {
     let (end, mut events, mut turns) = (Instant::now() + time, Vec::new(), 0);
-    // The first turns spin.
+    // Skip the first turns, which spin.
     let start_of_count = Instant::now() + Duration::from_millis(10);
     while Instant::now() < end {
         reactor.turn(Some(end), &mut events).expect("a turn");

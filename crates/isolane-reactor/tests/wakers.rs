@@ -1,18 +1,18 @@
-//! Stories of threads that wake a reactor, and of a reactor that sleeps.
+//! Wakeups from other threads, and sleep.
 
 mod common;
 
 use common::*;
-use isolane_reactor::mailbox::{self, Undelivered};
-use isolane_reactor::{Config, Event, Mode};
+use isolane_reactor::mailbox::{self, SendError};
+use isolane_reactor::{Event, Mode, ReactorConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A lost wake-up would leave the reactor asleep for ever: the deadline is far, and every message is waited
-/// for.
+/// A lost wakeup would leave the reactor asleep forever: the timeout is long, and the test waits
+/// for every message.
 #[test]
-fn no_message_of_many_threads_is_lost_however_often_the_reactor_falls_asleep() {
+fn delivers_messages_from_many_threads() {
     with_each(|config| {
         let mut reactor = reactor(&config);
         let (sender, receiver) = mailbox::bounded(reactor.waker(), 64);
@@ -39,17 +39,18 @@ fn no_message_of_many_threads_is_lost_however_often_the_reactor_falls_asleep() {
 fn post(sender: &mailbox::Sender<(u64, u64)>, message: (u64, u64)) {
     let mut message = message;
     while let Err(refused) = sender.send(message) {
-        let Undelivered::Full(back) = refused else { panic!("closed") };
+        let SendError::Full(back) = refused else { panic!("closed") };
         message = back;
         std::thread::yield_now();
     }
 }
 
-/// Each ping waits for its pong, so that the reactor is asleep, falling asleep or waking at every ping.
+/// Each ping waits for its pong, so that the reactor is asleep, falling asleep, or waking at every
+/// ping.
 #[test]
-fn a_reactor_answers_each_of_many_single_pings() {
+fn wakes_on_every_single_ping() {
     with_each(|config| {
-        // A reactor that never sleeps has little to show, and costs its neighbours much.
+        // Poll mode never sleeps, so a few pings suffice.
         let pings = if config.mode == Mode::Poll { PINGS / 20 } else { PINGS };
         let pongs = Arc::new(AtomicU64::new(0));
         let (waker_sender, waker) = std::sync::mpsc::channel();
@@ -68,7 +69,7 @@ fn a_reactor_answers_each_of_many_single_pings() {
                 std::thread::sleep(Duration::from_micros(ping % 100));
             }
             waker.wake();
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TEST_TIMEOUT;
             while pongs.load(Ordering::Acquire) <= ping {
                 assert!(Instant::now() < end, "ping {ping} was lost");
                 std::thread::yield_now();
@@ -79,9 +80,9 @@ fn a_reactor_answers_each_of_many_single_pings() {
 }
 
 #[test]
-fn an_idle_reactor_with_a_hundred_lanes_sleeps() {
-    for io in back_ends() {
-        let mut reactor = reactor(&Config { io, mode: Mode::Adaptive, ..Config::default() });
+fn idle_reactor_with_many_sockets_sleeps() {
+    for io in backends() {
+        let mut reactor = reactor(&ReactorConfig { io, mode: Mode::Adaptive, ..ReactorConfig::default() });
         let _peers: Vec<_> = (0..100)
             .map(|_| {
                 let (peer, socket) = pair();
@@ -90,10 +91,9 @@ fn an_idle_reactor_with_a_hundred_lanes_sleeps() {
             })
             .collect();
         turn_for(&mut reactor, Duration::from_millis(20));
-        let (sleeps, turns) =
-            (reactor.sleeps_count(), turns_within(&mut reactor, Duration::from_millis(100)));
+        let (sleeps, turns) = (reactor.sleep_count(), turns_within(&mut reactor, Duration::from_millis(100)));
         assert!(turns <= 3, "{turns} turns");
-        assert!(reactor.sleeps_count() - sleeps <= 3);
+        assert!(reactor.sleep_count() - sleeps <= 3);
     }
 }
 
@@ -107,13 +107,13 @@ fn turns_within(reactor: &mut isolane_reactor::Reactor, time: Duration) -> usize
 }
 
 #[test]
-fn a_mailbox_without_a_reader_gives_the_message_back() {
-    let reactor = reactor(&Config::default());
+fn mailbox_returns_undelivered_message() {
+    let reactor = reactor(&ReactorConfig::default());
     let (sender, receiver) = mailbox::bounded(reactor.waker(), 1);
     sender.send(1).expect("room");
-    assert!(matches!(sender.send(2), Err(Undelivered::Full(2))));
+    assert!(matches!(sender.send(2), Err(SendError::Full(2))));
     drop(receiver);
-    assert!(matches!(sender.send(3), Err(Undelivered::Closed(3))));
+    assert!(matches!(sender.send(3), Err(SendError::Closed(3))));
 }
 
 const MESSAGES: u64 = 5_000;

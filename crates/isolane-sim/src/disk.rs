@@ -1,73 +1,73 @@
-//! A simulated disk with a volatile cache.
+//! Simulated disk with a volatile cache.
 //!
-//! It carries out file operations a few sectors at a time, in any order, many at once. A sector is atomic;
-//! all larger units may be torn. Invariant: what a sync (or a durable write) covered when it succeeded
-//! survives a power cut; of all else, each sector independently keeps any of the versions it had since.
+//! Executes file operations a few sectors at a time, in any order, many concurrently. A sector is
+//! atomic; larger units may be torn.
+//!
+//! Invariant: data covered by a successful sync or durable write survives a power cut; every other
+//! sector keeps any one of the versions written since.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use fastrand::Rng;
-use isolane_reactor::file::{Kind, Operation};
+use isolane_reactor::file::{FileOp, FileOpKind};
 
-/// How often what goes wrong, in a thousand operations.
+/// Fault rates per thousand operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// A read or write moves only a part.
-    pub short: u32,
+    /// A read or write is short.
+    pub short_io: u32,
     /// A read fails (EIO).
     pub read: u32,
     /// A write fails (EIO).
     pub write: u32,
-    /// A write, zeroing or punching finds no space (ENOSPC).
-    pub space: u32,
-    /// A sync fails, or a durable write in the half that syncs (EIO). Like a kernel, the disk then forgets
-    /// which data was dirty: all that operations wrote before may be lost, except by durable writes that are
-    /// still in flight.
+    /// A write, zeroing, or punching fails with ENOSPC.
+    pub enospc: u32,
+    /// A sync fails, or a durable write in its sync (EIO). Like a kernel, the disk then forgets
+    /// which data was dirty: all earlier writes may be lost, except durable writes still in flight.
     pub sync: u32,
-    /// The same of durable writes, for lack of space (ENOSPC): the error number does not tell it from a write
-    /// that found no space.
-    pub sync_space: u32,
+    /// A durable write fails in its sync with ENOSPC, indistinguishable from a write without space.
+    pub sync_enospc: u32,
     /// Punching and zeroing are not supported.
-    pub is_plain: bool,
+    pub no_range_ops: bool,
 }
 
-/// An operation that is over.
+/// A completed operation.
 #[derive(Debug)]
-pub struct Finished {
-    /// The number it was submitted with.
+pub struct DiskCompletion {
+    /// Token of the operation.
     pub token: u64,
-    /// Its result.
+    /// Result of the operation.
     pub result: io::Result<usize>,
-    /// The operation itself.
-    pub operation: Operation,
+    /// The operation with its buffer.
+    pub operation: FileOp,
 }
 
-/// The disk.
+/// Simulated disk.
 #[derive(Debug)]
 pub struct Disk {
     rng: Rng,
     faults: Faults,
     sector: usize,
-    /// What a read sees.
+    /// Contents that a read returns.
     current: Vec<u8>,
-    /// What a power cut leaves for certain.
+    /// Contents that survive a power cut.
     durable: Vec<u8>,
-    /// Versions of sectors that may or may not survive, oldest first.
+    /// Versions of sectors that may survive, oldest first.
     dirty: BTreeMap<usize, Vec<Version>>,
     running: Vec<Running>,
-    /// Durable writes that failed for lack of space: whether there is space for the data alone. So the disk
-    /// says the same when the write is repeated.
+    /// Durable writes that failed with ENOSPC, and whether the data alone has space, so that a
+    /// repeated write fails consistently.
     has_space: BTreeMap<u64, bool>,
     time: u64,
 }
 
-/// What one operation wrote to a sector.
+/// Contents of a sector written by one operation.
 #[derive(Debug)]
 struct Version {
-    /// When.
+    /// Time of the write.
     made: u64,
-    /// Its durable write, if it was one.
+    /// Start time of its durable write, if any.
     durable_write: Option<u64>,
     bytes: Vec<u8>,
 }
@@ -75,31 +75,31 @@ struct Version {
 #[derive(Debug)]
 struct Running {
     token: u64,
-    operation: Operation,
-    begun: u64,
-    /// Sectors carried out.
+    operation: FileOp,
+    started: u64,
+    /// Sectors executed.
     done: usize,
-    /// Sectors to carry out before it ends.
+    /// Sectors to execute before it ends.
     goal: usize,
-    /// How it ends: short or not, with this error.
+    /// Injected error.
     failure: Option<Failure>,
 }
 
-/// How an operation fails.
+/// Failure of an operation.
 #[derive(Clone, Copy, Debug)]
 struct Failure {
     errno: i32,
-    /// In the half of a durable write that syncs: the data was written.
-    is_of_sync: bool,
+    /// Failed in the sync of a durable write: the data was written.
+    in_sync: bool,
 }
 
 impl Disk {
-    /// A disk of zeroes, whose sectors of `sector` bytes are atomic.
+    /// Creates a disk of zeroes with atomic sectors of `sector` bytes.
     pub fn new(seed: u64, bytes: usize, sector: usize, faults: Faults) -> Disk {
         Disk::with_contents(seed, vec![0; bytes], sector, faults)
     }
 
-    /// A disk that holds these bytes, for certain.
+    /// Creates a disk with these durable contents.
     pub fn with_contents(seed: u64, contents: Vec<u8>, sector: usize, faults: Faults) -> Disk {
         let (current, dirty, running) = (contents.clone(), BTreeMap::new(), Vec::new());
         let has_space = BTreeMap::new();
@@ -116,47 +116,47 @@ impl Disk {
         }
     }
 
-    /// Begins an operation.
-    pub fn submit(&mut self, token: u64, operation: Operation) {
+    /// Starts an operation.
+    pub fn submit(&mut self, token: u64, operation: FileOp) {
         let sectors = operation.len as usize / self.sector;
         let failure = match (operation.kind, self.has_space.remove(&token)) {
-            (Kind::Write { durable: false }, Some(true)) => None,
-            (Kind::Write { durable: false }, Some(false)) => {
-                Some(Failure { errno: ENOSPC, is_of_sync: false })
+            (FileOpKind::Write { durable: false }, Some(true)) => None,
+            (FileOpKind::Write { durable: false }, Some(false)) => {
+                Some(Failure { errno: ENOSPC, in_sync: false })
             }
-            (kind, _) => self.draw_failure(kind),
+            (kind, _) => self.roll_failure(kind),
         };
-        if let (Kind::Write { durable: true }, Some(Failure { errno: ENOSPC, is_of_sync })) =
+        if let (FileOpKind::Write { durable: true }, Some(Failure { errno: ENOSPC, in_sync })) =
             (operation.kind, failure)
         {
-            self.has_space.insert(token, is_of_sync);
+            self.has_space.insert(token, in_sync);
         }
-        let is_short = failure.is_none() && moves_data(operation.kind) && self.happens(self.faults.short);
+        let is_short = failure.is_none() && moves_data(operation.kind) && self.happens(self.faults.short_io);
         let goal = match failure {
-            Some(Failure { is_of_sync: false, .. }) => 0,
+            Some(Failure { in_sync: false, .. }) => 0,
             None if is_short => self.rng.usize(0..=sectors).max(1),
             _ => sectors,
         };
         self.time += 1;
-        self.running.push(Running { token, operation, begun: self.time, done: 0, goal, failure });
+        self.running.push(Running { token, operation, started: self.time, done: 0, goal, failure });
     }
 
-    /// Operations begun and not over.
+    /// Returns the number of operations in flight.
     pub fn in_flight(&self) -> usize {
         self.running.len()
     }
 
-    /// Does some sectors of any operation; returns the operation if that was its end.
-    pub fn step(&mut self) -> Option<Finished> {
+    /// Executes some sectors of a random operation; returns the operation if it completed.
+    pub fn step(&mut self) -> Option<DiskCompletion> {
         if self.running.is_empty() {
             return None;
         }
         self.time += 1;
         let index = self.rng.usize(..self.running.len());
         let mut running = self.running.swap_remove(index);
-        let rest = running.goal - running.done;
-        for _ in 0..self.rng.usize(0..=rest) {
-            self.carry_out_sector(&mut running);
+        let remaining = running.goal - running.done;
+        for _ in 0..self.rng.usize(0..=remaining) {
+            self.execute_sector(&mut running);
         }
         if running.done < running.goal {
             self.running.push(running);
@@ -165,9 +165,9 @@ impl Disk {
         Some(self.finish(running))
     }
 
-    /// Cuts the power: returns what the disk then holds.
+    /// Cuts the power and returns the surviving contents.
     pub fn cut_power(mut self) -> Vec<u8> {
-        // What is in flight may have got anywhere.
+        // Operations in flight may have progressed arbitrarily.
         while !self.running.is_empty() && self.rng.u8(..4) != 0 {
             self.step();
         }
@@ -180,36 +180,36 @@ impl Disk {
         self.durable
     }
 
-    fn carry_out_sector(&mut self, running: &mut Running) {
+    fn execute_sector(&mut self, running: &mut Running) {
         let index = running.done;
         running.done += 1;
         let sector = running.operation.offset as usize / self.sector + index;
-        let place = running.operation.buffer_offset + index * self.sector;
+        let buffer_offset = running.operation.buffer_offset + index * self.sector;
         let range = sector * self.sector..(sector + 1) * self.sector;
         let mut bytes = vec![0; self.sector];
         match (running.operation.kind, running.operation.buffer.as_mut()) {
-            (Kind::Read, Some(buffer)) => return buffer.place(place, &self.current[range]),
-            (Kind::Write { .. }, Some(buffer)) => buffer.copy_to(place, &mut bytes),
-            (Kind::PunchHole | Kind::ZeroRange | Kind::DeviceZero, _) => {}
+            (FileOpKind::Read, Some(buffer)) => return buffer.copy_in(buffer_offset, &self.current[range]),
+            (FileOpKind::Write { .. }, Some(buffer)) => buffer.copy_to(buffer_offset, &mut bytes),
+            (FileOpKind::PunchHole | FileOpKind::ZeroRange | FileOpKind::DeviceZero, _) => {}
             _ => return,
         }
         put(&mut self.current, sector, &bytes);
-        let is_durable = running.operation.kind == Kind::Write { durable: true };
-        let durable_write = is_durable.then_some(running.begun);
+        let durable = running.operation.kind == FileOpKind::Write { durable: true };
+        let durable_write = durable.then_some(running.started);
         self.dirty.entry(sector).or_default().push(Version { made: self.time, durable_write, bytes });
     }
 
-    fn finish(&mut self, running: Running) -> Finished {
-        let Running { token, operation, begun, done, failure, .. } = running;
+    fn finish(&mut self, running: Running) -> DiskCompletion {
+        let Running { token, operation, started, done, failure, .. } = running;
         match (operation.kind, failure) {
-            (Kind::Sync, None) => self.settle(|_, version| version.made < begun),
-            (Kind::Sync, Some(_)) => self.lose(|_, version| version.made < begun),
-            (Kind::Write { durable: true }, None) => {
+            (FileOpKind::Sync, None) => self.settle(|_, version| version.made < started),
+            (FileOpKind::Sync, Some(_)) => self.lose(|_, version| version.made < started),
+            (FileOpKind::Write { durable: true }, None) => {
                 let first = operation.offset as usize / self.sector;
                 self.settle(|sector, _| (first..first + done).contains(&sector));
             }
-            (Kind::Write { durable: true }, Some(Failure { is_of_sync: true, .. })) => {
-                let in_flight: Vec<u64> = self.running.iter().map(|running| running.begun).collect();
+            (FileOpKind::Write { durable: true }, Some(Failure { in_sync: true, .. })) => {
+                let in_flight: Vec<u64> = self.running.iter().map(|running| running.started).collect();
                 let is_in_flight = |version: &Version| {
                     version.durable_write.is_some_and(|durable_write| in_flight.contains(&durable_write))
                 };
@@ -219,10 +219,10 @@ impl Disk {
         }
         let moved = if moves_data(operation.kind) { done * self.sector } else { 0 };
         let result = failure.map_or(Ok(moved), |failure| Err(io::Error::from_raw_os_error(failure.errno)));
-        Finished { token, result, operation }
+        DiskCompletion { token, result, operation }
     }
 
-    /// The versions that are covered are durable, and with each all that it replaced.
+    /// Makes covered versions durable, and drops the versions they replaced.
     fn settle(&mut self, is_covered: impl Fn(usize, &Version) -> bool) {
         let durable = &mut self.durable;
         self.dirty.retain(|sector, versions| {
@@ -234,8 +234,8 @@ impl Disk {
         });
     }
 
-    /// The versions that are covered are forgotten to be dirty: any of them, or none, got to the disk, and no
-    /// later sync reports the loss.
+    /// Marks covered versions clean: any of them or none reached the disk, and no later sync
+    /// reports the loss.
     fn lose(&mut self, is_covered: impl Fn(usize, &Version) -> bool) {
         let (durable, rng) = (&mut self.durable, &mut self.rng);
         self.dirty.retain(|sector, versions| {
@@ -250,20 +250,24 @@ impl Disk {
         });
     }
 
-    fn draw_failure(&mut self, kind: Kind) -> Option<Failure> {
+    fn roll_failure(&mut self, kind: FileOpKind) -> Option<Failure> {
         let faults = self.faults;
         let draws: &[(u32, i32, bool)] = match kind {
-            Kind::Read => &[(faults.read, EIO, false)],
-            Kind::Write { durable: false } => &[(faults.write, EIO, false), (faults.space, ENOSPC, false)],
-            Kind::Write { durable: true } => {
-                &[(faults.sync, EIO, true), (faults.space, ENOSPC, false), (faults.sync_space, ENOSPC, true)]
+            FileOpKind::Read => &[(faults.read, EIO, false)],
+            FileOpKind::Write { durable: false } => {
+                &[(faults.write, EIO, false), (faults.enospc, ENOSPC, false)]
             }
-            Kind::Sync => &[(faults.sync, EIO, true)],
-            _ if faults.is_plain => return Some(Failure { errno: EOPNOTSUPP, is_of_sync: false }),
-            _ => &[(faults.write, EIO, false), (faults.space, ENOSPC, false)],
+            FileOpKind::Write { durable: true } => &[
+                (faults.sync, EIO, true),
+                (faults.enospc, ENOSPC, false),
+                (faults.sync_enospc, ENOSPC, true),
+            ],
+            FileOpKind::Sync => &[(faults.sync, EIO, true)],
+            _ if faults.no_range_ops => return Some(Failure { errno: EOPNOTSUPP, in_sync: false }),
+            _ => &[(faults.write, EIO, false), (faults.enospc, ENOSPC, false)],
         };
         let drawn = draws.iter().find(|(rate, ..)| self.happens(*rate));
-        drawn.map(|&(_, errno, is_of_sync)| Failure { errno, is_of_sync })
+        drawn.map(|&(_, errno, in_sync)| Failure { errno, in_sync })
     }
 
     fn happens(&mut self, per_mille: u32) -> bool {
@@ -271,8 +275,8 @@ impl Disk {
     }
 }
 
-fn moves_data(kind: Kind) -> bool {
-    matches!(kind, Kind::Read | Kind::Write { .. })
+fn moves_data(kind: FileOpKind) -> bool {
+    matches!(kind, FileOpKind::Read | FileOpKind::Write { .. })
 }
 
 fn put(image: &mut [u8], sector: usize, bytes: &[u8]) {
@@ -288,13 +292,13 @@ mod tests {
     use super::*;
     use isolane_memory::Buffer;
 
-    fn write(offset: u64, byte: u8, durable: bool) -> Operation {
+    fn write(offset: u64, byte: u8, durable: bool) -> FileOp {
         let mut buffer = Buffer::contiguous(1024);
-        buffer.place(0, &[byte; 1024]);
-        Operation::write(offset, buffer, 0, 1024, durable)
+        buffer.copy_in(0, &[byte; 1024]);
+        FileOp::write(offset, buffer, 0, 1024, durable)
     }
 
-    fn finish(disk: &mut Disk, operation: Operation) -> io::Result<usize> {
+    fn finish(disk: &mut Disk, operation: FileOp) -> io::Result<usize> {
         disk.submit(0, operation);
         loop {
             if let Some(finished) = disk.step() {
@@ -303,7 +307,7 @@ mod tests {
         }
     }
 
-    /// What the first sector holds after a power cut, over many seeds.
+    /// Returns the possible contents of the first sector after a power cut, over many seeds.
     fn survivors(mut play: impl FnMut(&mut Disk), faults: Faults) -> Vec<u8> {
         let one = |seed| {
             let mut disk = Disk::new(seed, 4096, 512, faults);
@@ -317,14 +321,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unsynced_write_may_be_lost_and_a_synced_one_may_not() {
+    fn power_cut_loses_only_unsynced_writes() {
         let unsynced = |disk: &mut Disk| drop(finish(disk, write(0, 1, false)));
         assert_eq!(survivors(unsynced, Faults::default()), [0, 1]);
         let durable = |disk: &mut Disk| drop(finish(disk, write(0, 1, true)));
         assert_eq!(survivors(durable, Faults::default()), [1]);
         let synced = |disk: &mut Disk| {
             finish(disk, write(0, 1, false)).unwrap();
-            finish(disk, Operation::sync()).unwrap();
+            finish(disk, FileOp::sync()).unwrap();
             finish(disk, write(0, 2, false)).unwrap();
             finish(disk, write(0, 3, false)).unwrap();
         };
@@ -332,19 +336,19 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_after_a_failed_sync_succeeds_and_saves_nothing() {
+    fn sync_after_failed_sync_saves_nothing() {
         let faults = Faults { sync: 1000, ..Faults::default() };
         let play = |disk: &mut Disk| {
             finish(disk, write(0, 1, false)).unwrap();
-            finish(disk, Operation::sync()).unwrap_err();
+            finish(disk, FileOp::sync()).unwrap_err();
             disk.faults.sync = 0;
-            finish(disk, Operation::sync()).unwrap();
+            finish(disk, FileOp::sync()).unwrap();
         };
         assert_eq!(survivors(play, faults), [0, 1]);
     }
 
     #[test]
-    fn a_write_is_torn_between_sectors() {
+    fn power_cut_tears_between_sectors() {
         let is_torn = |seed| {
             let mut disk = Disk::new(seed, 4096, 512, Faults::default());
             finish(&mut disk, write(0, 1, false)).unwrap();
@@ -355,9 +359,9 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_end() {
+    fn same_seed_gives_same_result() {
         let play = |seed| {
-            let mut disk = Disk::new(seed, 65_536, 512, Faults { short: 500, ..Faults::default() });
+            let mut disk = Disk::new(seed, 65_536, 512, Faults { short_io: 500, ..Faults::default() });
             (0..60).for_each(|index| disk.submit(index, write(index * 1024, index as u8, index % 3 == 0)));
             (0..50).for_each(|_| drop(disk.step()));
             disk.cut_power()

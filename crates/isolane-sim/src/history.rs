@@ -1,12 +1,12 @@
-//! What a block may hold, judged by what was asked and acknowledged, and by nothing else.
+//! Values that a block may have, given the writes submitted and acknowledged.
 //!
-//! Each write of a block has a value of its own, a time when it was asked, and perhaps one when it was
-//! acknowledged. A value is superseded by a write that was asked after it was acknowledged. So:
-//! * a read may see any write asked before the read ended, but none that an acknowledged write superseded
-//!   before the read was asked;
-//! * a power cut may leave any write asked, but none that a write known to be durable superseded.
+//! Each write of a block has a unique value, a time of submission, and possibly one of acknowledgment. A write
+//! supersedes every value that was acknowledged before the write was submitted. So:
+//! * a read may return any write submitted before the read ended, unless an acknowledged write superseded it
+//!   before the read was submitted;
+//! * a power cut may leave any write, unless a durable write superseded it.
 
-/// The writes of all blocks.
+/// Writes of all blocks.
 #[derive(Debug)]
 pub struct History {
     blocks: Vec<Vec<Write>>,
@@ -16,61 +16,61 @@ pub struct History {
 struct Write {
     id: u64,
     value: u64,
-    asked: u64,
+    submitted: u64,
     /// [`NEVER`] until known.
     acknowledged: u64,
-    is_durable: bool,
+    durable: bool,
 }
 
 impl History {
-    /// Blocks that hold these values, for certain.
+    /// Creates the history of blocks with these durable values.
     pub fn new(values: impl IntoIterator<Item = u64>) -> History {
-        let first = |value| vec![Write { id: 0, value, asked: 0, acknowledged: 0, is_durable: true }];
+        let first = |value| vec![Write { id: 0, value, submitted: 0, acknowledged: 0, durable: true }];
         History { blocks: values.into_iter().map(first).collect() }
     }
 
-    /// The write `id` of `value` to a block was asked for.
-    pub fn ask(&mut self, block: u64, id: u64, value: u64, time: u64) {
-        let write = Write { id, value, asked: time, acknowledged: NEVER, is_durable: false };
+    /// Records the submission of write `id` of `value` to a block.
+    pub fn submit(&mut self, block: u64, id: u64, value: u64, time: u64) {
+        let write = Write { id, value, submitted: time, acknowledged: NEVER, durable: false };
         self.blocks[block as usize].push(write);
     }
 
-    /// The write `id` succeeded.
-    pub fn acknowledge(&mut self, block: u64, id: u64, time: u64, is_durable: bool) {
+    /// Records the success of write `id`.
+    pub fn acknowledge(&mut self, block: u64, id: u64, time: u64, durable: bool) {
         for write in self.blocks[block as usize].iter_mut().filter(|write| write.id == id) {
-            (write.acknowledged, write.is_durable) = (time, is_durable);
+            (write.acknowledged, write.durable) = (time, durable);
         }
-        self.forget(block);
+        self.prune(block);
     }
 
-    /// A flush that was asked for at `asked` succeeded.
-    pub fn flush(&mut self, asked: u64) {
+    /// Records the success of a flush submitted at `submitted`.
+    pub fn flush(&mut self, submitted: u64) {
         let writes = self.blocks.iter_mut().flatten();
-        writes.filter(|write| write.acknowledged < asked).for_each(|write| write.is_durable = true);
+        writes.filter(|write| write.acknowledged < submitted).for_each(|write| write.durable = true);
     }
 
-    /// Whether a read asked for at `asked`, and over now, may see `value`.
-    pub fn may_read(&self, block: u64, value: u64, asked: u64) -> bool {
-        self.may_hold(block, value, |later| later.acknowledged < asked)
+    /// Whether a read submitted at `submitted` and ending now may return `value`.
+    pub fn allows_read(&self, block: u64, value: u64, submitted: u64) -> bool {
+        self.allows(block, value, |later| later.acknowledged < submitted)
     }
 
     /// Whether a power cut may leave `value`.
-    pub fn may_survive(&self, block: u64, value: u64) -> bool {
-        self.may_hold(block, value, |later| later.is_durable)
+    pub fn allows_survivor(&self, block: u64, value: u64) -> bool {
+        self.allows(block, value, |later| later.durable)
     }
 
-    fn may_hold(&self, block: u64, value: u64, is_certain: impl Fn(&Write) -> bool) -> bool {
+    fn allows(&self, block: u64, value: u64, is_certain: impl Fn(&Write) -> bool) -> bool {
         let writes = &self.blocks[block as usize];
         let is_superseded =
             |write: &Write| writes.iter().any(|later| is_certain(later) && later.supersedes(write));
         writes.iter().any(|write| write.value == value && !is_superseded(write))
     }
 
-    /// Drops what two durable writes in a row have superseded long ago, to keep histories short.
-    fn forget(&mut self, block: u64) {
+    /// Drops writes superseded by two durable ones, to bound the history.
+    fn prune(&mut self, block: u64) {
         let writes = &mut self.blocks[block as usize];
-        let durable: Vec<Write> = writes.iter().copied().filter(|write| write.is_durable).collect();
-        if writes.len() > LENGTH_MAX {
+        let durable: Vec<Write> = writes.iter().copied().filter(|write| write.durable).collect();
+        if writes.len() > MAX_WRITES {
             writes.retain(|write| durable.iter().filter(|later| later.supersedes(write)).count() < 2);
         }
     }
@@ -78,46 +78,54 @@ impl History {
 
 impl Write {
     fn supersedes(&self, earlier: &Write) -> bool {
-        earlier.acknowledged < self.asked
+        earlier.acknowledged < self.submitted
     }
 }
 
 const NEVER: u64 = u64::MAX;
-const LENGTH_MAX: usize = 64;
+const MAX_WRITES: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_acknowledged_write_hides_what_was_before_it() {
+    fn acknowledged_write_hides_earlier_values() {
         let mut history = History::new([0]);
-        history.ask(0, 1, 11, 1);
-        assert!(history.may_read(0, 0, 2) && history.may_read(0, 11, 2));
+        history.submit(0, 1, 11, 1);
+        assert!(history.allows_read(0, 0, 2) && history.allows_read(0, 11, 2));
         history.acknowledge(0, 1, 3, false);
-        assert!(!history.may_read(0, 0, 4) && history.may_read(0, 11, 4));
-        assert!(history.may_read(0, 0, 2), "a read that was asked before may still see the old value");
-        assert!(history.may_survive(0, 0) && history.may_survive(0, 11) && !history.may_survive(0, 12));
+        assert!(!history.allows_read(0, 0, 4) && history.allows_read(0, 11, 4));
+        assert!(history.allows_read(0, 0, 2), "an earlier read may return the old value");
+        assert!(
+            history.allows_survivor(0, 0)
+                && history.allows_survivor(0, 11)
+                && !history.allows_survivor(0, 12)
+        );
     }
 
     #[test]
-    fn a_flush_covers_what_was_acknowledged_before_it_was_asked() {
+    fn flush_covers_earlier_acknowledged_writes() {
         let mut history = History::new([0, 0]);
-        history.ask(0, 1, 11, 1);
+        history.submit(0, 1, 11, 1);
         history.acknowledge(0, 1, 2, false);
-        history.ask(1, 2, 12, 3);
+        history.submit(1, 2, 12, 3);
         history.acknowledge(1, 2, 5, false);
         history.flush(4);
-        assert!(!history.may_survive(0, 0) && history.may_survive(1, 0));
+        assert!(!history.allows_survivor(0, 0) && history.allows_survivor(1, 0));
     }
 
     #[test]
-    fn concurrent_writes_may_end_in_either_order() {
+    fn concurrent_writes_end_in_either_order() {
         let mut history = History::new([0]);
-        history.ask(0, 1, 11, 1);
-        history.ask(0, 2, 12, 2);
+        history.submit(0, 1, 11, 1);
+        history.submit(0, 2, 12, 2);
         history.acknowledge(0, 2, 3, true);
         history.acknowledge(0, 1, 4, true);
-        assert!(history.may_survive(0, 11) && history.may_survive(0, 12) && !history.may_survive(0, 0));
+        assert!(
+            history.allows_survivor(0, 11)
+                && history.allows_survivor(0, 12)
+                && !history.allows_survivor(0, 0)
+        );
     }
 }

@@ -1,17 +1,17 @@
-//! A seeded world for the state machines: whatever happens, happens again with the same seed.
+//! Seeded simulation of disks and clients for the state machines of volumes and connections.
 //!
-//! * [`Disk`]: a disk that reorders, tears, fails, and forgets unsynced writes when its power is cut.
-//! * [`History`]: which contents of a block are allowed, after everything that was acknowledged.
-//! * [`World`]: clients that send random requests to a file volume on such a disk.
+//! * [`Disk`]: a disk that reorders, tears, fails, and loses unsynced writes when its power is cut.
+//! * [`History`]: the contents that a block may have after everything that was acknowledged.
+//! * [`Simulation`]: clients that send random requests to a file volume on such a disk.
 //!
-//! It is not a model of speed: time is the number of steps.
+//! The same seed reproduces the same run. The simulation is no model of speed: time is the number of steps.
 
 #![forbid(unsafe_code)]
 
 mod disk;
 mod history;
-mod world;
+mod simulation;
 
-pub use disk::{Disk, Faults, Finished};
+pub use disk::{Disk, DiskCompletion, Faults};
 pub use history::History;
-pub use world::{Config, World};
+pub use simulation::{SimConfig, Simulation};

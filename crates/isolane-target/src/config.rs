@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_proto::subsystem::ConfigError;
-use isolane_proto::target::{Limits, Scheduling};
-use isolane_reactor::{Config as ReactorConfig, IoChoice, Mode, ReactorError, SocketOptionError};
+use isolane_proto::target::{ConnectionConfig, Scheduling};
+use isolane_reactor::{IoChoice, Mode, ReactorConfig, ReactorError, SocketOptionError};
 use isolane_volume::Volume;
 use isolane_wire::Nqn;
 
@@ -44,10 +44,10 @@ pub struct TargetConfig {
     /// The most entries of one queue.
     pub queue_depth: u16,
     /// The most connected queues at once, over all cores.
-    pub connections_max: usize,
+    pub max_connections: usize,
     /// The most connections before Connect at once, over all cores: one more takes the place of the oldest of
     /// the address that has the most.
-    pub newcomers_max: usize,
+    pub max_newcomers: usize,
     /// A host has so long from its connection to a successful Connect.
     pub handshake: Duration,
     /// A transfer may stand still for so long, twice that at the most; and for so long a host may leave bytes of ours
@@ -67,7 +67,7 @@ pub struct TargetConfig {
     /// send. `None` always copies.
     pub zero_copy_above: Option<usize>,
     /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024 are taken.
-    pub pool_pages_max: usize,
+    pub max_pool_pages: usize,
 }
 
 impl TargetConfig {
@@ -87,26 +87,26 @@ impl TargetConfig {
             io: IoChoice::Auto,
             io_queues: 64,
             queue_depth: 256,
-            connections_max: 4096,
-            newcomers_max: 12 * 1024,
-            handshake: Limits::default().handshake,
-            stall: Limits::default().stall,
+            max_connections: 4096,
+            max_newcomers: 12 * 1024,
+            handshake: ConnectionConfig::default().handshake,
+            stall: ConnectionConfig::default().stall,
             stuck_after: Duration::from_secs(10),
             scheduling: true,
             schedule: None,
             zero_copy_above: None,
-            pool_pages_max: 32 * 1024,
+            max_pool_pages: 32 * 1024,
         }
     }
 
     /// The bounds of each connection.
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
-            in_capsule_bytes_max: IN_CAPSULE_BYTES_MAX,
+    pub(crate) fn limits(&self) -> ConnectionConfig {
+        ConnectionConfig {
+            max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
             scheduling: if self.scheduling { Scheduling::ON } else { Scheduling::OFF },
             handshake: self.handshake,
             stall: self.stall,
-            ..Limits::default()
+            ..ConnectionConfig::default()
         }
     }
 }
@@ -189,6 +189,6 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 /// Most data of one command (MDTS).
-pub(crate) const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+pub(crate) const MAX_TRANSFER_BYTES: u32 = 1 << 20;
 /// Most in-capsule data of an I/O command (IOCCSZ 1028).
-pub(crate) const IN_CAPSULE_BYTES_MAX: u32 = 16 * 1024;
+pub(crate) const MAX_IN_CAPSULE_BYTES: u32 = 16 * 1024;

@@ -1,12 +1,12 @@
 //! How the process's open files are shared between connected queues and connections before Connect.
 
-use isolane_reactor::core::raise_descriptor_limit;
+use isolane_reactor::cpu::raise_fd_limit;
 
-use crate::shared::CLOSING_MAX;
+use crate::shared::MAX_CLOSING;
 
 /// Raises the limit of open files as far as it may be raised, and returns it.
 pub(crate) fn raise_limit() -> usize {
-    let limit = raise_descriptor_limit().unwrap_or_else(|error| {
+    let limit = raise_fd_limit().unwrap_or_else(|error| {
         log::warn!("cannot raise the limit of open files: {error}");
         DEFAULT_LIMIT
     });
@@ -17,10 +17,10 @@ pub(crate) fn raise_limit() -> usize {
 /// the files that are open now; at most as many as wished for.
 pub(crate) fn share(limit: usize, connections: usize, newcomers: usize) -> (usize, usize) {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let free = limit.saturating_sub(open + CLOSING_MAX + RESERVE);
+    let free = limit.saturating_sub(open + MAX_CLOSING + RESERVE);
     let shares = split(free, connections, newcomers);
     if shares.0 < connections {
-        let wanted = connections + newcomers + open + CLOSING_MAX + RESERVE;
+        let wanted = connections + newcomers + open + MAX_CLOSING + RESERVE;
         log::warn!(
             "the limit of {limit} open files allows {} connected queues and {} connections before Connect; \
              raise it with `ulimit -n {wanted}`",

@@ -62,7 +62,7 @@ impl Fence {
 
     /// Whether so many more changes may be entered.
     pub(crate) fn has_room(&self, changes: usize) -> bool {
-        self.unfinished().len() + changes <= CHANGES_MAX
+        self.unfinished().len() + changes <= MAX_CHANGES
     }
 
     /// Enters the changes of some connections that have been read.
@@ -81,7 +81,7 @@ fn overlap(one: BlockRange, other: BlockRange) -> bool {
 }
 
 /// Changes that one fence names.
-const CHANGES_MAX: usize = 1 << 14;
+const MAX_CHANGES: usize = 1 << 14;
 
 #[cfg(test)]
 mod tests {
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn names_a_bounded_number_of_changes() {
         let (fence, mark) = (Fence::default(), Arc::new(()));
-        let changes: Vec<_> = (0..CHANGES_MAX).map(|_| (0, FROM_10_TO_19, Arc::clone(&mark))).collect();
+        let changes: Vec<_> = (0..MAX_CHANGES).map(|_| (0, FROM_10_TO_19, Arc::clone(&mark))).collect();
         assert!(fence.has_room(changes.len()));
         fence.enter(&changes, 0);
         assert!(!fence.has_room(1));

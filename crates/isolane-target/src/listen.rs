@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use isolane_reactor::SocketOptions;
-use isolane_reactor::dead::{self, PATIENCE};
+use isolane_reactor::retry::{self, HELD_TIMEOUT};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::StartError;
@@ -78,7 +78,7 @@ impl Listen {
     /// every host how large the buffers are. An address in use is waited for: the kernel tears a killed
     /// program's ring down on its own time, and keeps the listeners that the ring accepted from until then.
     pub(crate) fn open(&self) -> Result<TcpListener, StartError> {
-        wait_for_the_dead(self.address, PATIENCE, || self.try_open())
+        wait_for_the_dead(self.address, HELD_TIMEOUT, || self.try_open())
     }
 
     fn try_open(&self) -> Result<TcpListener, StartError> {
@@ -108,7 +108,7 @@ fn wait_for_the_dead<T>(
     patience: Duration,
     attempt: impl FnMut() -> Result<T, StartError>,
 ) -> Result<T, StartError> {
-    dead::wait_for_the_dead(patience, attempt, is_in_use, || {
+    retry::retry_while_held(patience, attempt, is_in_use, || {
         log::warn!(
             "{address} is in use; trying for {patience:?} whether a program that was killed lets go of it"
         );
@@ -137,7 +137,7 @@ mod tests {
     fn a_mistake_in_the_address_and_one_in_an_option_are_told_apart() {
         let error = |text: &str| text.parse::<Listen>().expect_err(text);
         assert!(error("localhost").contains("no address with a port"));
-        assert!(error("127.0.0.1:4420,size=1").contains("no socket option"));
+        assert!(error("127.0.0.1:4420,size=1").contains("unknown socket option"));
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         let is_refused = |outcome: Result<_, StartError>| is_in_use(&outcome);
         assert!(is_refused(listen.try_open()), "it is held");
         let mut held = Some(held);
-        let outcome = wait_for_the_dead(listen.address, PATIENCE, || {
+        let outcome = wait_for_the_dead(listen.address, HELD_TIMEOUT, || {
             let outcome = listen.try_open();
             drop(held.take());
             outcome

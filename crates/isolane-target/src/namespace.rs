@@ -5,34 +5,31 @@
 
 use std::sync::Arc;
 
-use isolane_proto::subsystem::{Generation, Geometry, NamespaceConfig};
+use isolane_proto::subsystem::{Generation, NamespaceConfig, NamespaceGeometry};
 use isolane_volume::Volume;
 use isolane_wire::log::RestartLoss;
 
 /// One namespace.
 pub(crate) struct Namespace {
     pub nsid: u32,
-    pub geometry: Geometry,
+    pub geometry: NamespaceGeometry,
     pub volume: Arc<dyn Volume>,
-    /// Its data is at hand, not in a file.
-    pub is_prompt: bool,
 }
 
 impl Namespace {
     pub(crate) fn new(nsid: u32, volume: Arc<dyn Volume>) -> Namespace {
-        let geometry = volume.geometry();
-        let geometry = Geometry {
+        let geometry = volume.info();
+        let geometry = NamespaceGeometry {
             block_shift: geometry.block_size.trailing_zeros() as u8,
             blocks: geometry.blocks,
             read_only: geometry.read_only,
         };
-        let is_prompt = volume.file().is_none();
-        Namespace { nsid, geometry, volume, is_prompt }
+        Namespace { nsid, geometry, volume }
     }
 
     /// As the control path describes it to hosts.
     pub(crate) fn describe(&self) -> NamespaceConfig {
-        let (geometry, identity) = (self.volume.geometry(), self.volume.identity());
+        let (geometry, identity) = (self.volume.info(), self.volume.identity());
         NamespaceConfig {
             nsid: self.nsid,
             geometry: self.geometry,
@@ -78,12 +75,6 @@ impl Namespaces {
     pub(crate) fn find(&self, nsid: u32) -> Option<usize> {
         let position = *self.positions.get(nsid as usize)?;
         usize::from(position).checked_sub(1)
-    }
-
-    /// Whether the volume behind this id may answer at once.
-    #[inline]
-    pub(crate) fn have_answers(&self, nsid: u32) -> bool {
-        self.find(nsid).is_some_and(|position| self.list[position].is_prompt)
     }
 
     pub(crate) fn at(&self, position: usize) -> &Namespace {

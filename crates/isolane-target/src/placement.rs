@@ -77,7 +77,7 @@ fn nearest(core: usize, cores: &[usize], topology: &Topology) -> Vec<usize> {
     if !itself.is_empty() {
         return itself;
     }
-    topology.neighbours(core).map(among).find(|reactors| !reactors.is_empty()).unwrap_or_default()
+    topology.neighbors(core).map(among).find(|reactors| !reactors.is_empty()).unwrap_or_default()
 }
 
 /// A reactor is crowded when it has so many connections more than twice the least.

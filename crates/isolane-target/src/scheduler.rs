@@ -62,7 +62,7 @@ impl Scheduler {
         for (from, load) in loads.iter().enumerate().skip(1) {
             self.pack(from, load, &mut first_busy, &mut moves);
         }
-        moves.truncate(MOVES_MAX);
+        moves.truncate(MAX_MOVES);
         for it in &moves {
             self.lanes.insert(it.lane, History { idle_rounds: 0, rest_rounds: REST_ROUNDS });
         }
@@ -141,7 +141,7 @@ const IDLE_ROUNDS: u32 = 10;
 /// A lane that was moved stays for so long.
 const REST_ROUNDS: u32 = 10;
 /// In one round.
-const MOVES_MAX: usize = 64;
+const MAX_MOVES: usize = 64;
 
 #[cfg(test)]
 mod tests;

@@ -15,19 +15,19 @@ pub(crate) struct Seats {
     on_each: usize,
     /// Connected lanes, on whichever core.
     connected: AtomicUsize,
-    connected_max: usize,
+    max_connected: usize,
 }
 
 impl Seats {
-    pub(crate) fn new(cores: usize, on_each: usize, connected_max: usize) -> Seats {
+    pub(crate) fn new(cores: usize, on_each: usize, max_connected: usize) -> Seats {
         let taken = (0..cores).map(|_| AtomicUsize::new(0)).collect();
-        Seats { taken, on_each, connected: AtomicUsize::new(0), connected_max }
+        Seats { taken, on_each, connected: AtomicUsize::new(0), max_connected }
     }
 
     /// Takes a seat for a lane that connects; `lingering` closed connections count as if they had one. False
     /// if all are taken.
     pub(crate) fn admit(&self, core: usize, lingering: usize) -> bool {
-        let has_room = raise(&self.connected, self.connected_max.saturating_sub(lingering));
+        let has_room = raise(&self.connected, self.max_connected.saturating_sub(lingering));
         let is_admitted = has_room && self.take(core);
         if has_room && !is_admitted {
             self.connected.fetch_sub(1, Ordering::Relaxed);
@@ -57,8 +57,8 @@ impl Seats {
     }
 
     /// The most connected lanes.
-    pub(crate) fn connected_max(&self) -> usize {
-        self.connected_max
+    pub(crate) fn max_connected(&self) -> usize {
+        self.max_connected
     }
 }
 

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_proto::subsystem::{
-    AssociationId, CloseReason, Connected, ConnectionInfo, Event, Host, Port, Refusal,
+    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, Event, Host, Port,
 };
-use isolane_reactor::mailbox::{Sender, Undelivered};
+use isolane_reactor::mailbox::{SendError, Sender};
 use isolane_volume::BlockRange;
 use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
@@ -112,8 +112,8 @@ pub(crate) struct Shared {
 
 /// What is decided about all cores before they begin.
 pub(crate) struct Bounds {
-    pub connections_max: usize,
-    pub newcomers_max: usize,
+    pub max_connections: usize,
+    pub max_newcomers: usize,
     /// Lanes that one core may have.
     pub lanes_on_each: usize,
     /// Short commands pass long ones.
@@ -157,8 +157,8 @@ impl Shared {
         Shared {
             namespaces,
             counters,
-            seats: Seats::new(mailboxes.len(), bounds.lanes_on_each, bounds.connections_max),
-            newcomers: Newcomers::new(bounds.newcomers_max),
+            seats: Seats::new(mailboxes.len(), bounds.lanes_on_each, bounds.max_connections),
+            newcomers: Newcomers::new(bounds.max_newcomers),
             refusal_log: Mutex::default(),
             mailboxes,
             scheduling: bounds.scheduling,
@@ -183,8 +183,8 @@ impl Shared {
     }
 
     /// The most sockets of connections that are open at the same time, with those that are being closed.
-    pub(crate) fn descriptors_max(&self) -> u64 {
-        (self.seats.connected_max() + self.newcomers.max() + CLOSING_MAX) as u64
+    pub(crate) fn max_descriptors(&self) -> u64 {
+        (self.seats.max_connected() + self.newcomers.max() + MAX_CLOSING) as u64
     }
 
     /// Leaves a message with a core. A core that has stopped needs none.
@@ -216,7 +216,7 @@ impl Shared {
         (address, busy): (Address, &Arc<Busy>),
         fence: Arc<Fence>,
         now: Instant,
-    ) -> Result<(Connected, Option<Arc<Fence>>), Refusal> {
+    ) -> Result<(Connected, Option<Arc<Fence>>), ConnectRefusal> {
         let mut control = self.control.lock();
         let connected = control.port.connect(entry, data, from, now)?;
         let Connected { id, qid, host, .. } = connected;
@@ -334,7 +334,7 @@ impl Shared {
                 entry.core = to;
                 Ok(())
             }
-            Err(Undelivered::Full(Message::Arrive(back)) | Undelivered::Closed(Message::Arrive(back))) => {
+            Err(SendError::Full(Message::Arrive(back)) | SendError::Closed(Message::Arrive(back))) => {
                 Err(back)
             }
             Err(_) => unreachable!("another message came back than was sent"),
@@ -389,7 +389,7 @@ impl Control {
 }
 
 /// Newcomers that were displaced and that another core has not closed yet.
-pub(crate) const CLOSING_MAX: usize = 32;
+pub(crate) const MAX_CLOSING: usize = 32;
 
 fn reason_text(reason: CloseReason) -> &'static str {
     match reason {

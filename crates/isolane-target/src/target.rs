@@ -10,15 +10,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
-use isolane_proto::target::Limits;
+use isolane_proto::target::ConnectionConfig;
 use isolane_reactor::mailbox::{self, Receiver as Mailbox};
 use isolane_reactor::topology::Topology;
-use isolane_reactor::{Config as ReactorConfig, Reactor, ReactorError, SocketOptions, Waker};
+use isolane_reactor::{Reactor, ReactorConfig, ReactorError, SocketOptions, Waker};
 use parking_lot::Mutex;
 
-use crate::config::{IN_CAPSULE_BYTES_MAX, StartError, TRANSFER_BYTES_MAX, TargetConfig};
+use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, StartError, TargetConfig};
 use crate::connections::{self, ConnectionStatus};
-use crate::core::{Acceptor, CoreReport, Driver, Parts, lanes_max};
+use crate::core::{Acceptor, CoreReport, Driver, Parts, max_lanes};
 use crate::counters::{CoreCounters, Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::listen::Listen;
@@ -102,7 +102,7 @@ impl Target {
     /// waited for, 5 s at the most.
     pub fn start(config: TargetConfig) -> Result<Target, StartError> {
         config.check()?;
-        let descriptors_max = descriptors::raise_limit();
+        let max_descriptors = descriptors::raise_limit();
         let listeners = open_listeners(&config.listen)?;
         let local_addrs = listeners.iter().filter_map(|(listener, _)| listener.local_addr().ok()).collect();
         let namespaces =
@@ -112,7 +112,7 @@ impl Target {
         let namespaces = Namespaces::new(namespaces);
         let cores = spawn_cores(&config)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
-        let (shared, mailboxes) = introduce(&config, port, namespaces, &cores, descriptors_max);
+        let (shared, mailboxes) = introduce(&config, port, namespaces, &cores, max_descriptors);
         let cores_given = config.cores.clone();
         let mut target =
             Target { shared, threads: Vec::new(), local_addrs, io_description, cores: cores_given };
@@ -259,7 +259,7 @@ fn spawn_cores(config: &TargetConfig) -> Result<Vec<Spawned>, StartError> {
 
 fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Result<Spawned, StartError> {
     let reactor = ReactorConfig { io: config.io, mode: config.mode, spin: config.spin, core };
-    let bounds = (config.pool_pages_max, config.zero_copy_above, config.schedule, config.limits());
+    let bounds = (config.max_pool_pages, config.zero_copy_above, config.schedule, config.limits());
     let (ready, made) = mpsc::channel();
     let (setup, later) = mpsc::channel();
     let (reports, report) = mpsc::channel();
@@ -276,7 +276,12 @@ fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Resul
 fn run_core(
     index: usize,
     config: ReactorConfig,
-    (pool_pages_max, zero_copy_above, schedule, limits): (usize, Option<usize>, Option<Duration>, Limits),
+    (max_pool_pages, zero_copy_above, schedule, limits): (
+        usize,
+        Option<usize>,
+        Option<Duration>,
+        ConnectionConfig,
+    ),
     ready: &Sender<Result<(Waker, String), ReactorError>>,
     later: &Receiver<Setup>,
     reports: &Sender<CoreReport>,
@@ -289,11 +294,11 @@ fn run_core(
             return;
         }
     };
-    let _ = ready.send(Ok((reactor.waker(), reactor.io_description().to_owned())));
+    let _ = ready.send(Ok((reactor.waker(), reactor.backend_description().to_owned())));
     // No setup comes when another core could not be started.
     let Ok(Setup { shared, mailbox, acceptor, begun }) = later.recv() else { return };
     let parts =
-        Parts { index, cpu, shared, reactor, mailbox, pool_pages_max, zero_copy_above, schedule, limits };
+        Parts { index, cpu, shared, reactor, mailbox, max_pool_pages, zero_copy_above, schedule, limits };
     let mut driver = Driver::new(parts);
     let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
     let is_listening = listening.is_ok();
@@ -310,16 +315,16 @@ fn introduce(
     port: Port,
     namespaces: Namespaces,
     cores: &[Spawned],
-    descriptors_max: usize,
+    max_descriptors: usize,
 ) -> (Arc<Shared>, Vec<Mailbox<Message>>) {
     let counters = cores.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len()))).collect();
     let (senders, mailboxes) = cores.iter().map(|core| mailbox::unbounded(core.waker.clone())).unzip();
-    let (connections_max, newcomers_max) =
-        descriptors::share(descriptors_max, config.connections_max, config.newcomers_max);
+    let (max_connections, max_newcomers) =
+        descriptors::share(max_descriptors, config.max_connections, config.max_newcomers);
     let bounds = Bounds {
-        connections_max,
-        newcomers_max,
-        lanes_on_each: lanes_max(config.pool_pages_max),
+        max_connections,
+        max_newcomers,
+        lanes_on_each: max_lanes(config.max_pool_pages),
         scheduling: config.scheduling,
         stuck_after: config.stuck_after,
     };
@@ -337,14 +342,14 @@ fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
             serial: config.serial.clone(),
             namespaces: namespaces.iter().map(Namespace::describe).collect(),
             allowed_hosts: config.allowed_hosts.clone(),
-            io_queues_max: config.io_queues,
-            queue_entries_max: config.queue_depth,
-            in_capsule_bytes_max: IN_CAPSULE_BYTES_MAX,
-            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            max_io_queues: config.io_queues,
+            max_queue_entries: config.queue_depth,
+            max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
+            max_transfer_bytes: MAX_TRANSFER_BYTES,
             ..SubsystemConfig::default()
         },
         advertise: config.advertise.clone(),
-        associations_max: config.connections_max.clamp(1, 0xf000),
+        max_associations: config.max_connections.clamp(1, 0xf000),
         generation_start: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     }
 }

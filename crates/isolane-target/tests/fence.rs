@@ -12,7 +12,7 @@ use common::filter::{Filter, Verdict};
 use common::*;
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::Request;
-use isolane_wire::io::{DatasetManagementCommand, Range};
+use isolane_wire::io::{DatasetManagementCommand, DsmRange};
 use isolane_wire::pdu::IcReq;
 use isolane_wire::{Nqn, Sgl, Status, SubmissionEntry};
 
@@ -39,7 +39,7 @@ fn send_write(queue: &mut MockHost, lba: u64, byte: u8) -> u16 {
 }
 
 fn send_deallocate(queue: &mut MockHost, slba: u64, blocks: u32) -> u16 {
-    let data = Range { attributes: 0, blocks, slba }.encode();
+    let data = DsmRange { attributes: 0, blocks, slba }.encode();
     let command = DatasetManagementCommand { nsid: 1, nr: 0, deallocate: true, ..Default::default() };
     queue.send(in_capsule(command.entry(), &data), &data)
 }

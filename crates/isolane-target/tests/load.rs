@@ -33,7 +33,7 @@ fn many_connections_on_two_cores_read_what_they_wrote() {
 
 #[test]
 fn a_small_pool_serves_more_transfers_than_it_holds() {
-    let (target, address) = start(TargetConfig { pool_pages_max: 1024, ..config(&["mem:64M"]) });
+    let (target, address) = start(TargetConfig { max_pool_pages: 1024, ..config(&["mem:64M"]) });
     let admin = MockHost::admin(address);
     let len = 1 << 20;
     let mut queues: Vec<_> = (1..=16).map(|qid| admin.io_queue(qid, 31)).collect();
@@ -70,7 +70,7 @@ fn a_queue_whose_writes_wait_stalls_without_memory_and_goes_on() {
         _ => Verdict::Pass(request),
     });
     let (_target, address) =
-        start(TargetConfig { pool_pages_max: 1024, volumes: vec![(1, slow)], ..config(&[]) });
+        start(TargetConfig { max_pool_pages: 1024, volumes: vec![(1, slow)], ..config(&[]) });
     let admin = MockHost::admin(address);
     let mut greedy: Vec<_> = (1..=5).map(|qid| admin.io_queue(qid, 31)).collect();
     for queue in &mut greedy {
@@ -95,7 +95,7 @@ fn a_queue_whose_writes_wait_stalls_without_memory_and_goes_on() {
 
 #[test]
 fn a_host_that_asks_for_all_memory_and_does_nothing_delays_nobody() {
-    let (_target, address) = start(TargetConfig { pool_pages_max: 1024, ..config(&["mem:64M"]) });
+    let (_target, address) = start(TargetConfig { max_pool_pages: 1024, ..config(&["mem:64M"]) });
     let admin = MockHost::admin(address);
     let mut greedy = admin.io_queue(1, 127);
     for at in 0..100 {
@@ -119,7 +119,7 @@ fn a_host_that_asks_for_all_memory_and_does_nothing_delays_nobody() {
 
 #[test]
 fn many_hosts_that_let_memory_lie_lose_it_to_those_who_wait() {
-    let (target, address) = start(TargetConfig { pool_pages_max: 1024, ..config(&["mem:64M"]) });
+    let (target, address) = start(TargetConfig { max_pool_pages: 1024, ..config(&["mem:64M"]) });
     let admin = MockHost::admin(address);
     let mut idle: Vec<_> = (1..=8).map(|qid| admin.io_queue(qid, 31)).collect();
     for queue in &mut idle {
@@ -140,7 +140,7 @@ fn writes_that_hold_memory_are_not_held_up_by_those_who_wait_for_it() {
         _ => Verdict::Pass(request),
     });
     let (target, address) =
-        start(TargetConfig { pool_pages_max: 1024, volumes: vec![(1, slow)], ..config(&[]) });
+        start(TargetConfig { max_pool_pages: 1024, volumes: vec![(1, slow)], ..config(&[]) });
     let admin = MockHost::admin(address);
     let transport = |slba, blocks: u32| SubmissionEntry {
         sgl: Sgl::Transport { len: blocks * 512 },

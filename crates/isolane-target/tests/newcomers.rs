@@ -37,10 +37,10 @@ fn warnings(with: &str) -> usize {
 }
 
 /// A target with little room, on two reactors, whose newcomers have all the time they want.
-fn small(newcomers_max: usize, connections_max: usize) -> (Target, SocketAddr) {
+fn small(max_newcomers: usize, max_connections: usize) -> (Target, SocketAddr) {
     let _ = log::set_logger(&WARNINGS);
     let config = TargetConfig { cores: one_core_twice(), handshake: 10 * PATIENCE, ..config(&["mem:1M"]) };
-    start(TargetConfig { newcomers_max, connections_max, ..config })
+    start(TargetConfig { max_newcomers, max_connections, ..config })
 }
 
 /// A connection from an address of this machine.

@@ -11,7 +11,7 @@ use isolane_wire::{Sgl, SubmissionEntry};
 /// As many reactors as this machine has cores, two at most.
 fn target(placement: Placement) -> (Target, SocketAddr, Vec<usize>) {
     let mut config = config(&["mem:1M"]);
-    config.cores = isolane_reactor::core::usable().unwrap().into_iter().take(2).collect();
+    config.cores = isolane_reactor::cpu::allowed().unwrap().into_iter().take(2).collect();
     config.placement = placement;
     let cores = config.cores.clone();
     let (target, address) = start(config);

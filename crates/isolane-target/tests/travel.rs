@@ -144,7 +144,7 @@ fn answers(queue: &mut MockHost, cids: &[u16]) -> Vec<Vec<u8>> {
 #[test]
 fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
     let config = two_reactors(&["mem:1M"]);
-    let (target, address) = start(TargetConfig { pool_pages_max: 1024, connections_max: 4096, ..config });
+    let (target, address) = start(TargetConfig { max_pool_pages: 1024, max_connections: 4096, ..config });
     let (_admin, mut queue) = pair(address, 31);
     let peer = peer_of(&queue);
     let before = reactor_of(&target, peer).unwrap();

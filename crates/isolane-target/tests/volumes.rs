@@ -9,7 +9,7 @@ use common::filter::{Filter, Verdict};
 use common::*;
 use isolane_target::{IoChoice, StartError, Target, TargetConfig};
 use isolane_volume::{Request, VolumeError};
-use isolane_wire::io::{DatasetManagementCommand, Range, WriteCommand, WriteZeroesCommand};
+use isolane_wire::io::{DatasetManagementCommand, DsmRange, WriteCommand, WriteZeroesCommand};
 use isolane_wire::pdu::ControllerPdu;
 use isolane_wire::{Status, io};
 
@@ -61,8 +61,10 @@ fn zeroed_and_deallocated_blocks_read_as_zeroes() {
             let zero = WriteZeroesCommand { nsid: 1, slba, nlb: 9, deallocate, ..Default::default() };
             assert_eq!(queue.run(zero.entry()).status, Status::SUCCESS);
         }
-        let ranges =
-            [Range { attributes: 0, blocks: 16, slba: 64 }, Range { attributes: 0, blocks: 8, slba: 96 }];
+        let ranges = [
+            DsmRange { attributes: 0, blocks: 16, slba: 64 },
+            DsmRange { attributes: 0, blocks: 8, slba: 96 },
+        ];
         let data: Vec<u8> = ranges.iter().flat_map(|range| range.encode()).collect();
         let trim = DatasetManagementCommand { nsid: 1, nr: 1, deallocate: true, ..Default::default() };
         assert_eq!(queue.write(trim.entry(), &data).0.status, Status::SUCCESS);

@@ -46,7 +46,7 @@ fn hosts_that_take_nothing_and_go_cost_no_memory() {
     let directory = tempfile::tempdir().unwrap();
     let volume = format!("{},size=4M", directory.path().join("volume").display());
     let mut config = zero_copy(&[&volume], IoChoice::Auto);
-    config.pool_pages_max = POOL_PAGES;
+    config.max_pool_pages = POOL_PAGES;
     let (target, address) = start(config);
     for _ in 0..2 * POOL_PAGES * PAGE_SIZE / BYTES {
         let lent = target.counters().lent_bytes;
@@ -70,7 +70,7 @@ fn hosts_that_take_nothing_and_go_cost_no_memory() {
 #[test]
 fn closed_connections_whose_bytes_are_still_out_count_against_the_limit() {
     let (target, address) =
-        start(TargetConfig { connections_max: 2, ..zero_copy(&["mem:4M"], IoChoice::Auto) });
+        start(TargetConfig { max_connections: 2, ..zero_copy(&["mem:4M"], IoChoice::Auto) });
     let (admin, mut queue) = pair(address, 31);
     for _ in 0..16 {
         let entry = SubmissionEntry { sgl: Sgl::Transport { len: BYTES as u32 }, ..read_entry(0, BLOCKS) };

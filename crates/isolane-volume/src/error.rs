@@ -1,80 +1,80 @@
-//! Why a request failed, by culprit. The target turns this into an NVMe status, in one place.
+//! Errors of a request, by culprit. The target converts them to NVMe statuses in one place.
 //!
-//! | error | culprit | may the same request succeed later |
+//! | error | culprit | can the same request succeed later |
 //! |---|---|---|
 //! | `OutOfRange`, `ReadOnly` | host | no |
-//! | `WrongLength` | the caller inside this program | no |
+//! | `WrongLength` | caller in this program | no |
 //! | `NoSpace` | file system | once there is space |
-//! | `Shrunk` | whoever truncated the file | not before the volume is opened anew |
-//! | `ReadFailed`, `WriteFailed`, `ShortWrite`, `SizeUnknown` | storage | perhaps |
-//! | `SyncFailed` | storage | not before the volume is opened anew |
+//! | `Shrunk` | the program that truncated the file | after the volume is reopened |
+//! | `ReadFailed`, `WriteFailed`, `ShortWrite`, `SizeUnknown` | storage | possibly |
+//! | `SyncFailed` | storage | after the volume is reopened |
 
 use std::io;
 
-/// Why a volume could not do what was asked.
+/// Error of a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
-    /// The host named blocks that do not exist.
-    #[error("{blocks} blocks from {lba} are outside of a volume of {volume_blocks} blocks")]
+    /// The host addressed blocks that do not exist.
+    #[error("block range out of bounds: {blocks} blocks from {lba}, volume has {volume_blocks}")]
     OutOfRange {
-        /// First block named.
+        /// First block addressed.
         lba: u64,
-        /// How many.
+        /// Number of blocks.
         blocks: u64,
-        /// How many the volume has.
+        /// Size of the volume in blocks.
         volume_blocks: u64,
     },
     /// The volume is served read-only.
     #[error("the volume is read-only")]
     ReadOnly,
-    /// The data of a write is not as long as its blocks.
-    #[error("{given} bytes were given for {blocks} blocks")]
+    /// The data length does not match the number of blocks.
+    #[error("wrong data length: {given} bytes for {blocks} blocks")]
     WrongLength {
         /// Bytes given.
         given: usize,
-        /// Blocks named.
+        /// Blocks addressed.
         blocks: u64,
     },
-    /// The file system has no room for the data (ENOSPC, EDQUOT, EFBIG).
-    #[error("no space: {}; free some on the file system that holds the file", errno(*raw_os_error))]
+    /// The file system has no space for the data (ENOSPC, EDQUOT, EFBIG).
+    #[error("no space: {}; free space on the file system of the volume", errno(*raw_os_error))]
     NoSpace {
-        /// What the system said.
+        /// OS error.
         raw_os_error: i32,
     },
-    /// The file ends before the volume does: something truncated it while it was served.
-    #[error("the file has become smaller than the volume; restore its size and restart the target")]
+    /// The file is smaller than the volume: it was truncated while it was served.
+    #[error("file is smaller than the volume; restore its size and restart the target")]
     Shrunk,
-    /// The system does not say how long the file is, so it may have been truncated.
-    #[error("cannot check the file's size: {}; check its file system", errno(*raw_os_error))]
+    /// The size of the file is unknown, so it may have been truncated.
+    #[error("cannot check the file size: {}; check its file system", errno(*raw_os_error))]
     SizeUnknown {
-        /// What the system said.
+        /// OS error.
         raw_os_error: i32,
     },
-    /// The system could not read.
-    #[error("reading failed: {}", errno(*raw_os_error))]
+    /// A read failed.
+    #[error("read failed: {}", errno(*raw_os_error))]
     ReadFailed {
-        /// What the system said.
+        /// OS error.
         raw_os_error: i32,
     },
-    /// The system could not write, zero or deallocate.
-    #[error("writing failed: {}", errno(*raw_os_error))]
+    /// A write, zeroing, or deallocation failed.
+    #[error("write failed: {}", errno(*raw_os_error))]
     WriteFailed {
-        /// What the system said.
+        /// OS error.
         raw_os_error: i32,
     },
-    /// The system accepted only a part, and then nothing.
-    #[error("only {done} of {len} bytes were written")]
+    /// A write was short and could not continue.
+    #[error("short write: {done} of {len} bytes")]
     ShortWrite {
         /// Bytes written.
         done: u64,
         /// Bytes to write.
         len: u64,
     },
-    /// A sync failed, now or earlier: data that was written may be lost, and the kernel would not say so
-    /// twice. Nothing is written any more until the volume is opened anew.
-    #[error("a sync failed, so writes may be lost: {}; check the storage, then restart the target", errno(*raw_os_error))]
+    /// A sync failed, now or earlier: written data may be lost, and the kernel reports the error
+    /// only once. No more writes until the volume is reopened.
+    #[error("sync failed, writes may be lost: {}; check the storage, then restart the target", errno(*raw_os_error))]
     SyncFailed {
-        /// What the system said when it failed.
+        /// OS error of the sync.
         raw_os_error: i32,
     },
 }

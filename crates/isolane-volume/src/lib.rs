@@ -1,16 +1,16 @@
-//! Volumes: what a target serves. Memory, null, file and block device.
+//! Volumes that a target serves: memory, null, file, and block device.
 //!
-//! A [`Volume`] does no I/O and knows no protocol. [`Volume::start`] either finishes a [`Request`] at once,
-//! or hands out one file [`Operation`](isolane_reactor::file::Operation) for the reactor to carry out, whose
-//! result goes to [`Volume::resume`]; so the same code runs on a real file and on a simulated disk that loses
-//! power.
+//! A [`Volume`] does no I/O and knows no protocol. [`Volume::start`] either finishes a [`Request`] immediately
+//! or returns one file [`FileOp`](isolane_reactor::file::FileOp) for the reactor to carry out, whose
+//! result goes to [`Volume::resume`]. The same code therefore runs on a real file and on a simulated disk that
+//! loses power (`isolane-sim`).
 //!
 //! Invariants, for every volume:
-//! * A block is never torn: no read sees a part of a concurrent write's block, on whatever core either runs,
-//!   and a request that is never started changes nothing.
-//! * A completed write is seen by every later read.
+//! * No block is torn: no read sees part of a concurrent write's block, on any core, and a request that is
+//!   never started changes nothing.
+//! * Every later read sees a completed write.
 //! * A completed [`Request::Flush`], and a completed write with `fua`, survives a power cut if the storage
-//!   below keeps its promises; if it said that it did not, no flush succeeds any more.
+//!   keeps its promises. Once the storage reports that it did not, every later flush fails.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ mod error;
 pub mod file;
 mod generation;
 mod identity;
+mod info;
 mod memory;
 mod null;
 mod open;
@@ -28,11 +29,10 @@ mod volume;
 pub use error::VolumeError;
 pub use generation::{Generation, RestartLoss};
 pub use identity::Identity;
+pub use info::{BlockRange, VolumeInfo};
 pub use memory::MemoryVolume;
 pub use null::NullVolume;
 pub use open::{OpenError, open};
-pub use request::{BlockRange, Outcome, Request, Step};
+pub use request::{Completer, Outcome, Pending, Request, Step, Task};
 pub use spec::VolumeSpec;
-pub use volume::{Geometry, Soon, Volume};
-
-pub use file::Task;
+pub use volume::{Soon, Volume};

@@ -1,22 +1,22 @@
-//! A volume in memory: a table of counted pages in which a missing page reads as zeroes.
+//! Memory volume: a table of pages in which a missing page reads as zeroes.
 //!
-//! It survives nothing but its target's connections. Whole pages are published by swapping them in, parts of
-//! a page are copied under the page's lock; a read looks at the pages it started with, so it never sees half
-//! of a block.
+//! Whole pages are published by swapping them in; parts of a page are copied under the page's lock.
+//! A read keeps the pages that it started with, so it never returns a torn block. The data is lost
+//! when the process exits.
 
 use std::io;
 use std::ops::Range;
 
 use isolane_memory::{Buffer, PAGE_SIZE, PageTable, Payload, Pool, pages_for};
-use isolane_reactor::file::Operation;
+use isolane_reactor::file::FileOp;
 use smallvec::{SmallVec, smallvec};
 
-use crate::{BlockRange, Generation, Geometry, Identity, Request, RestartLoss, Soon, Step, Task, Volume};
+use crate::{BlockRange, Generation, Identity, Request, RestartLoss, Soon, Step, Task, Volume, VolumeInfo};
 
 /// A volume in memory.
 #[derive(Debug)]
 pub struct MemoryVolume {
-    geometry: Geometry,
+    info: VolumeInfo,
     identity: Identity,
     name: String,
     pages: PageTable,
@@ -24,54 +24,48 @@ pub struct MemoryVolume {
 }
 
 impl MemoryVolume {
-    /// A volume of zeroes. Memory is taken as it is written; `None` if the system refuses even the table of
-    /// pages.
-    pub fn new(name: String, geometry: Geometry, identity: Identity) -> Option<MemoryVolume> {
-        let pages = PageTable::new(geometry.bytes().div_ceil(PAGE_SIZE as u64) as usize)?;
-        let generation = Generation::of_program(RestartLoss::Content);
-        Some(MemoryVolume { geometry, identity, name, pages, generation })
+    /// Creates a volume of zeroes. Memory is allocated on write; `None` if the system refuses the
+    /// page table.
+    pub fn new(name: String, info: VolumeInfo, identity: Identity) -> Option<MemoryVolume> {
+        let pages = PageTable::new(info.bytes().div_ceil(PAGE_SIZE as u64) as usize)?;
+        let generation = Generation::of_process(RestartLoss::Content);
+        Some(MemoryVolume { info, identity, name, pages, generation })
     }
 
     fn run(&self, request: Request, pool: &mut Pool) -> Step {
         match request {
-            Request::Read { lba, blocks } => {
-                Step::Done(Ok(self.read(self.offset(lba), self.offset(blocks), pool)))
-            }
-            Request::Write { ref data, .. } if !pool.may_retire(pages_for(data.len()) + 1) => {
-                Step::Later(request)
-            }
+            Request::Read { lba, blocks } => Step::Done(Ok(self.read(self.offset(lba), self.offset(blocks)))),
             Request::Write { lba, data, .. } => {
                 self.write(self.offset(lba), data, pool);
                 Step::done()
             }
             Request::Flush => Step::done(),
-            Request::Rest(_) => unreachable!("a memory volume leaves no rest"),
+            Request::Continue(_) => unreachable!("a memory volume never splits requests into tasks"),
             Request::WriteZeroes { lba, blocks, fua, deallocate } => {
                 let mut ranges = smallvec![BlockRange { lba, blocks }];
-                match self.zero_some(&mut ranges, pool).or_else(|| ranges.pop()) {
+                match self.zero_step(&mut ranges, pool).or_else(|| ranges.pop()) {
                     None => Step::done(),
                     Some(BlockRange { lba, blocks }) => {
-                        Step::Later(Request::WriteZeroes { lba, blocks, fua, deallocate })
+                        Step::Retry(Request::WriteZeroes { lba, blocks, fua, deallocate })
                     }
                 }
             }
             Request::Deallocate { mut ranges, fua } => {
-                let rest = self.zero_some(&mut ranges, pool);
-                ranges.extend(rest);
+                let remaining = self.zero_step(&mut ranges, pool);
+                ranges.extend(remaining);
                 if ranges.is_empty() {
                     Step::done()
                 } else {
-                    Step::Later(Request::Deallocate { ranges, fua })
+                    Step::Retry(Request::Deallocate { ranges, fua })
                 }
             }
         }
     }
 
-    /// Zeroes as much as one turn has time for; returns what is left of the range it was at.
-    fn zero_some(&self, ranges: &mut SmallVec<[BlockRange; 1]>, pool: &mut Pool) -> Option<BlockRange> {
-        let mut budget = ZERO_MAX / u64::from(self.geometry.block_size);
+    /// Zeroes as much as one turn allows and returns the remainder of the current range.
+    fn zero_step(&self, ranges: &mut SmallVec<[BlockRange; 1]>, pool: &mut Pool) -> Option<BlockRange> {
+        let mut budget = MAX_ZERO_BYTES / u64::from(self.info.block_size);
         while budget > 0
-            && pool.may_retire(ZERO_PAGES)
             && let Some(BlockRange { lba, blocks }) = ranges.pop()
         {
             let now = blocks.min(budget);
@@ -84,39 +78,39 @@ impl MemoryVolume {
         None
     }
 
-    /// Bytes before a block. The whole volume has been found to fit.
+    /// Returns the offset of a block. The size of the volume fits into `usize`.
     fn offset(&self, lba: u64) -> usize {
-        lba as usize * self.geometry.block_size as usize
+        lba as usize * self.info.block_size as usize
     }
 
     #[inline]
-    fn read(&self, offset: usize, len: usize, pool: &mut Pool) -> Payload {
+    fn read(&self, offset: usize, len: usize) -> Payload {
         let start = offset % PAGE_SIZE;
         if len == 0 || len > PAGE_SIZE - start {
-            return self.read_pieces(offset, len, pool);
+            return self.read_pages(offset, len);
         }
-        match self.pages.look(offset / PAGE_SIZE, pool) {
+        match self.pages.get(offset / PAGE_SIZE) {
             Some(page) => {
                 page.prefetch();
-                Payload::from_guard(page, start, len)
+                Payload::from_page(page, start, len)
             }
             None => Payload::zeroes(len),
         }
     }
 
-    fn read_pieces(&self, offset: usize, len: usize, pool: &mut Pool) -> Payload {
+    fn read_pages(&self, offset: usize, len: usize) -> Payload {
         let count = pages_for(offset % PAGE_SIZE + len);
         self.pages.prefetch_entries(offset / PAGE_SIZE, count);
         let mut payload = Payload::with_capacity(count);
-        for piece in pieces(offset, len) {
-            match self.pages.look(piece.page, pool) {
+        for slice in page_slices(offset, len) {
+            match self.pages.get(slice.page) {
                 Some(page) => {
                     if len <= SHORT_BYTES {
                         page.prefetch();
                     }
-                    payload.push_guard(page, piece.start, piece.len);
+                    payload.push_page(page, slice.start, slice.len);
                 }
-                None => payload.push_zeroes(piece.len),
+                None => payload.push_zeroes(slice.len),
             }
         }
         payload
@@ -129,11 +123,11 @@ impl MemoryVolume {
         }
         match data.into_page() {
             Ok(page) => self.pages.put(offset / PAGE_SIZE, page, pool),
-            Err(data) => self.write_pieces(offset, data, pool),
+            Err(data) => self.write_pages(offset, data, pool),
         }
     }
 
-    fn write_pieces(&self, offset: usize, data: Buffer, pool: &mut Pool) {
+    fn write_pages(&self, offset: usize, data: Buffer, pool: &mut Pool) {
         if !data.len().is_multiple_of(PAGE_SIZE) {
             return self.copy(offset, data, pool);
         }
@@ -146,31 +140,31 @@ impl MemoryVolume {
         }
     }
 
-    /// For data that does not come as whole pages of the volume.
+    /// Copies data that is not made of whole pages of the volume.
     fn copy(&self, offset: usize, data: Buffer, pool: &mut Pool) {
         let mut from = 0;
-        for piece in pieces(offset, data.len()) {
-            self.pages.change(piece.page, piece.range(), pool, |target| data.copy_to(from, target));
-            from += piece.len;
+        for slice in page_slices(offset, data.len()) {
+            self.pages.modify(slice.page, slice.range(), pool, |target| data.copy_to(from, target));
+            from += slice.len;
         }
         pool.recycle_buffer(data);
     }
 
     /// Drops whole pages, and zeroes parts of pages that exist.
     fn zero(&self, offset: usize, len: usize, pool: &mut Pool) {
-        for piece in pieces(offset, len) {
-            if piece.len == PAGE_SIZE {
-                self.pages.take(piece.page, pool);
-            } else if !self.pages.is_vacant(piece.page) {
-                self.pages.change(piece.page, piece.range(), pool, |bytes| bytes.fill(0));
+        for slice in page_slices(offset, len) {
+            if slice.len == PAGE_SIZE {
+                self.pages.take(slice.page, pool);
+            } else if !self.pages.is_empty_at(slice.page) {
+                self.pages.modify(slice.page, slice.range(), pool, |bytes| bytes.fill(0));
             }
         }
     }
 }
 
 impl Volume for MemoryVolume {
-    fn geometry(&self) -> &Geometry {
-        &self.geometry
+    fn info(&self) -> &VolumeInfo {
+        &self.info
     }
 
     fn identity(&self) -> &Identity {
@@ -187,25 +181,21 @@ impl Volume for MemoryVolume {
 
     #[inline]
     fn foresee(&self, lba: u64, soon: Soon) {
-        let page = (lba as usize).wrapping_mul(self.geometry.block_size as usize) / PAGE_SIZE;
+        let page = (lba as usize).wrapping_mul(self.info.block_size as usize) / PAGE_SIZE;
         match soon {
             Soon::Next => self.pages.prefetch_page(page),
             Soon::AfterNext => self.pages.prefetch_entry(page),
         }
     }
 
-    fn read_now(&self, lba: u64, blocks: u64, pool: &mut Pool) -> Option<Payload> {
-        let (offset, len) = self.geometry.locate(lba, blocks).ok()?;
-        Some(self.read(offset as usize, len as usize, pool))
+    fn try_read(&self, lba: u64, blocks: u64, _: &mut Pool) -> Option<Payload> {
+        let (offset, len) = self.info.locate(lba, blocks).ok()?;
+        Some(self.read(offset as usize, len as usize))
     }
 
-    fn write_now(&self, lba: u64, blocks: u64, data: Buffer, pool: &mut Pool) -> Result<(), Buffer> {
-        match self.geometry.locate(lba, blocks) {
-            Ok((offset, len))
-                if len == data.len() as u64
-                    && !self.geometry.read_only
-                    && pool.may_retire(pages_for(data.len()) + 1) =>
-            {
+    fn try_write(&self, lba: u64, blocks: u64, data: Buffer, pool: &mut Pool) -> Result<(), Buffer> {
+        match self.info.locate(lba, blocks) {
+            Ok((offset, len)) if len == data.len() as u64 && !self.info.read_only => {
                 self.write(offset as usize, data, pool);
                 Ok(())
             }
@@ -214,7 +204,7 @@ impl Volume for MemoryVolume {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        let Err(error) = self.geometry.check(&request) else {
+        let Err(error) = request.check(&self.info) else {
             return self.run(request, pool);
         };
         if let Request::Write { data, .. } = request {
@@ -223,42 +213,40 @@ impl Volume for MemoryVolume {
         Step::failed(error)
     }
 
-    fn resume(&self, _: Task, _: io::Result<usize>, _: Operation, _: &mut Pool) -> Step {
-        unreachable!("a memory volume asks for no file operation")
+    fn resume(&self, _: Task, _: io::Result<usize>, _: FileOp, _: &mut Pool) -> Step {
+        unreachable!("a memory volume has no file operations")
     }
 }
 
-/// The part of a range that lies in one page.
-struct Piece {
+/// Part of a range within one page.
+struct PageSlice {
     page: usize,
     start: usize,
     len: usize,
 }
 
-impl Piece {
-    /// Where in the page it is.
+impl PageSlice {
+    /// Returns the byte range within the page.
     fn range(&self) -> Range<usize> {
         self.start..self.start + self.len
     }
 }
 
-fn pieces(offset: usize, len: usize) -> impl Iterator<Item = Piece> {
+fn page_slices(offset: usize, len: usize) -> impl Iterator<Item = PageSlice> {
     let end = offset + len;
     let mut at = offset;
     std::iter::from_fn(move || {
         let start = at % PAGE_SIZE;
-        let piece = Piece { page: at / PAGE_SIZE, start, len: (PAGE_SIZE - start).min(end - at) };
-        at += piece.len;
-        (piece.len > 0).then_some(piece)
+        let slice = PageSlice { page: at / PAGE_SIZE, start, len: (PAGE_SIZE - start).min(end - at) };
+        at += slice.len;
+        (slice.len > 0).then_some(slice)
     })
 }
 
-/// Bytes zeroed in one turn.
-const ZERO_MAX: u64 = 32 << 20;
-/// Pages that they lie in.
-const ZERO_PAGES: usize = pages_for(ZERO_MAX as usize) + 1;
-/// Pages of reads up to this length are prefetched; those of longer ones would push each other out of the
-/// cache.
+/// Bytes zeroed per turn.
+const MAX_ZERO_BYTES: u64 = 32 << 20;
+/// Reads up to this length prefetch their pages; the pages of longer ones would evict each other
+/// from the cache.
 const SHORT_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]

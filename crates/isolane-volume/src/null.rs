@@ -1,38 +1,38 @@
-//! Reads zeroes, drops writes: what is left is the cost of everything else.
+//! Null volume: reads zeroes and drops writes, to measure all other costs.
 
 use std::io;
 
 use isolane_memory::{Payload, Pool};
-use isolane_reactor::file::Operation;
+use isolane_reactor::file::FileOp;
 
-use crate::{Generation, Geometry, Identity, Request, RestartLoss, Step, Task, Volume};
+use crate::{Generation, Identity, Request, RestartLoss, Step, Task, Volume, VolumeInfo};
 
-/// A volume of zeroes that forgets what is written to it.
+/// A volume that reads zeroes and drops writes.
 #[derive(Debug)]
 pub struct NullVolume {
-    geometry: Geometry,
+    info: VolumeInfo,
     identity: Identity,
     name: String,
     generation: Generation,
 }
 
 impl NullVolume {
-    /// A volume of the given size.
-    pub fn new(name: String, geometry: Geometry, identity: Identity) -> NullVolume {
-        NullVolume { geometry, identity, name, generation: Generation::of_program(RestartLoss::Nothing) }
+    /// Creates a volume of the given size.
+    pub fn new(name: String, info: VolumeInfo, identity: Identity) -> NullVolume {
+        NullVolume { info, identity, name, generation: Generation::of_process(RestartLoss::Nothing) }
     }
 }
 
 impl Volume for NullVolume {
-    fn geometry(&self) -> &Geometry {
-        &self.geometry
+    fn info(&self) -> &VolumeInfo {
+        &self.info
     }
 
     fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// It keeps no write, so that a restart takes none away.
+    /// A restart loses nothing, because the volume keeps no write.
     fn generation(&self) -> Option<Generation> {
         Some(self.generation)
     }
@@ -42,7 +42,7 @@ impl Volume for NullVolume {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        let checked = self.geometry.check(&request);
+        let checked = request.check(&self.info);
         let blocks = match request {
             Request::Read { blocks, .. } => blocks,
             Request::Write { data, .. } => {
@@ -50,13 +50,13 @@ impl Volume for NullVolume {
                 0
             }
             Request::Flush | Request::WriteZeroes { .. } | Request::Deallocate { .. } => 0,
-            Request::Rest(_) => unreachable!("a null volume leaves no rest"),
+            Request::Continue(_) => unreachable!("a null volume never retries"),
         };
-        Step::Done(checked.map(|()| Payload::zeroes(blocks as usize * self.geometry.block_size as usize)))
+        Step::Done(checked.map(|()| Payload::zeroes(blocks as usize * self.info.block_size as usize)))
     }
 
-    fn resume(&self, _: Task, _: io::Result<usize>, _: Operation, _: &mut Pool) -> Step {
-        unreachable!("a null volume asks for no file operation")
+    fn resume(&self, _: Task, _: io::Result<usize>, _: FileOp, _: &mut Pool) -> Step {
+        unreachable!("a null volume has no file operations")
     }
 }
 
@@ -66,12 +66,12 @@ mod tests {
     use isolane_memory::{Buffer, Pool};
 
     #[test]
-    fn what_is_written_reads_as_zeroes() {
+    fn reads_zeroes_after_write() {
         let volume = open(&spec::parse("null:1T,block-size=4096").unwrap()).unwrap();
-        assert_eq!(volume.geometry().blocks, 1 << 28);
+        assert_eq!(volume.info().blocks, 1 << 28);
         let mut pool = Pool::new(4);
         let mut data = Buffer::contiguous(8192);
-        data.place(0, &[1; 8192]);
+        data.copy_in(0, &[1; 8192]);
         let write = Request::Write { lba: 5, blocks: 2, data, fua: true };
         assert!(matches!(volume.start(write, &mut pool), Step::Done(Ok(_))));
         let Step::Done(Ok(read)) = volume.start(Request::Read { lba: 5, blocks: 20 }, &mut pool) else {

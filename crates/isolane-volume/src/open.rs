@@ -1,20 +1,20 @@
-//! From a description to a volume.
+//! Opening a volume from its specification.
 
 use std::sync::Arc;
 
 use crate::file::FileVolume;
 use crate::spec::{Source, VolumeSpec};
-use crate::{Geometry, Identity, MemoryVolume, NullVolume, Volume};
+use crate::{Identity, MemoryVolume, NullVolume, Volume, VolumeInfo};
 
-/// Why a volume could not be opened: what failed, why, and what to do.
+/// A volume that could not be opened: name, reason, and remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {name}: {reason}; {remedy}")]
 pub struct OpenError {
-    /// The volume.
+    /// Name of the volume.
     pub name: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// What to do.
+    /// Remedy.
     pub remedy: String,
 }
 
@@ -24,15 +24,15 @@ impl OpenError {
     }
 }
 
-/// Opens the volume that `spec` describes.
+/// Opens the volume specified by `spec`.
 pub fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
     let name = spec.name();
     match &spec.source {
         Source::Memory { bytes } => {
-            let volume = MemoryVolume::new(name.clone(), geometry(spec, *bytes), identity(spec));
+            let volume = MemoryVolume::new(name.clone(), info(spec, *bytes), identity(spec));
             Ok(Arc::new(volume.ok_or_else(|| too_large(&name))?))
         }
-        Source::Null { bytes } => Ok(Arc::new(NullVolume::new(name, geometry(spec, *bytes), identity(spec)))),
+        Source::Null { bytes } => Ok(Arc::new(NullVolume::new(name, info(spec, *bytes), identity(spec)))),
         Source::Path { path, size } => Ok(Arc::new(FileVolume::open(spec, path, *size)?)),
     }
 }
@@ -42,12 +42,12 @@ fn identity(spec: &VolumeSpec) -> Identity {
 }
 
 fn too_large(name: &str) -> OpenError {
-    OpenError::new(name, "this machine cannot even hold the table of its pages", "ask for a smaller one")
+    OpenError::new(name, "not enough memory for its page table", "choose a smaller size")
 }
 
-/// Memory and nothingness have no cache that could be lost apart from them.
-fn geometry(spec: &VolumeSpec, bytes: u64) -> Geometry {
-    Geometry {
+/// Memory and null volumes have no volatile cache.
+fn info(spec: &VolumeSpec, bytes: u64) -> VolumeInfo {
+    VolumeInfo {
         block_size: spec.block_size,
         blocks: bytes / u64::from(spec.block_size),
         read_only: spec.read_only,
@@ -62,10 +62,10 @@ mod tests {
     use crate::{open, spec};
 
     #[test]
-    fn memory_that_no_machine_has_is_refused_with_a_remedy() {
+    fn rejects_memory_volume_beyond_machine() {
         let refused = open(&spec::parse("mem:16000000T").unwrap()).err().unwrap().to_string();
         assert!(
-            refused.contains("cannot open mem:16000000T") && refused.contains("ask for a smaller one"),
+            refused.contains("cannot open mem:16000000T") && refused.contains("choose a smaller size"),
             "{refused}"
         );
         assert!(open(&spec::parse("null:16000000T").unwrap()).is_ok());

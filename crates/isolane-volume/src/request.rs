@@ -1,19 +1,15 @@
-//! What is asked of a volume, and what it answers.
+//! Requests to a volume and the steps of their execution.
+
+mod pending;
+pub(crate) mod task;
 
 use isolane_memory::{Buffer, Payload};
-use isolane_reactor::file::Operation;
+use isolane_reactor::file::FileOp;
 use smallvec::SmallVec;
 
-use crate::{Task, VolumeError};
-
-/// Consecutive blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockRange {
-    /// The first block.
-    pub lba: u64,
-    /// How many.
-    pub blocks: u64,
-}
+pub use self::pending::{Completer, Pending};
+pub use self::task::Task;
+use crate::{BlockRange, VolumeError, VolumeInfo};
 
 /// A request to a volume.
 #[derive(Debug)]
@@ -22,80 +18,109 @@ pub enum Request {
     Read {
         /// The first block.
         lba: u64,
-        /// How many.
+        /// Number of blocks.
         blocks: u64,
     },
-    /// Write blocks. Once started, the data is complete: nothing of it arrives later.
+    /// Write blocks; the data is complete.
     Write {
         /// The first block.
         lba: u64,
-        /// How many; `data` has exactly this many blocks.
+        /// Number of blocks; equals the length of `data`.
         blocks: u64,
-        /// What to write.
+        /// Data to write.
         data: Buffer,
         /// Complete only when the data is durable.
         fua: bool,
     },
-    /// Make durable every write that completed before.
+    /// Make all completed writes durable.
     Flush,
     /// Make blocks read as zeroes.
     WriteZeroes {
         /// The first block.
         lba: u64,
-        /// How many.
+        /// Number of blocks.
         blocks: u64,
         /// Complete only when the zeroes are durable.
         fua: bool,
-        /// The space may be given up.
+        /// The space may be freed.
         deallocate: bool,
     },
-    /// Give up the space of blocks, whose contents are no longer needed.
+    /// Free the space of blocks whose contents are no longer needed.
     Deallocate {
-        /// Which.
+        /// Blocks to deallocate.
         ranges: SmallVec<[BlockRange; 1]>,
-        /// Complete only when that is durable.
+        /// Complete only when the deallocation is durable.
         fua: bool,
     },
-    /// What is left of a request that the volume has begun, and handed out as [`Step::Later`]. It keeps the
-    /// request's place among others; dropping it gives that up.
-    Rest(Task),
+    /// The remainder of a request in progress, returned in [`Step::Retry`]. It keeps the request's
+    /// position among others; dropping it abandons the request.
+    Continue(Task),
 }
 
 impl Request {
-    /// Whether it may change blocks.
+    /// Whether the request may change blocks.
     pub fn is_change(&self) -> bool {
         match self {
             Request::Read { .. } | Request::Flush => false,
-            Request::Rest(task) => task.is_change(),
+            Request::Continue(task) => task.is_change(),
             Request::Write { .. } | Request::WriteZeroes { .. } | Request::Deallocate { .. } => true,
+        }
+    }
+
+    /// Checks everything that does not depend on the state of the volume.
+    ///
+    /// # Errors
+    /// The first reason to reject the request.
+    pub fn check(&self, info: &VolumeInfo) -> Result<(), VolumeError> {
+        if info.read_only && self.is_change() {
+            return Err(VolumeError::ReadOnly);
+        }
+        match self {
+            Request::Flush | Request::Continue(_) => Ok(()),
+            Request::Read { lba, blocks } | Request::WriteZeroes { lba, blocks, .. } => {
+                info.locate(*lba, *blocks).map(drop)
+            }
+            Request::Write { lba, blocks, data, .. } => {
+                let (_, len) = info.locate(*lba, *blocks)?;
+                let given = data.len();
+                if given as u64 == len {
+                    Ok(())
+                } else {
+                    Err(VolumeError::WrongLength { given, blocks: *blocks })
+                }
+            }
+            Request::Deallocate { ranges, .. } => {
+                ranges.iter().try_for_each(|BlockRange { lba, blocks }| info.locate(*lba, *blocks).map(drop))
+            }
         }
     }
 }
 
-/// How a request ended: the data of a read, and an empty payload for all others.
+/// Result of a request: the data of a read, and an empty payload for all others.
 pub type Outcome = Result<Payload, VolumeError>;
 
-/// What to do next for a request.
+/// Next step of a request.
 #[derive(Debug)]
 pub enum Step {
-    /// It is over. Its buffer went back to the pool.
+    /// The request completed. Its buffer was returned to the pool.
     Done(Outcome),
-    /// Carry out this operation on [`Volume::file`](crate::Volume::file), then
-    /// [`resume`](crate::Volume::resume) the task with its result.
-    File(Operation, Task),
-    /// Not now: no memory, or a request for the same blocks (or another flush) is being carried out. Start
-    /// this request in a later turn. It is what is left of the original one, and its outcome is the outcome
-    /// of all.
-    Later(Request),
+    /// Execute this operation on [`Volume::file`](crate::Volume::file), then pass its result to
+    /// [`resume`](crate::Volume::resume).
+    File(FileOp, Task),
+    /// The volume completes the request later, from any thread: see [`Step::pending`].
+    Pending(Pending),
+    /// Out of memory, or blocked by a request for the same blocks or another flush. Start this
+    /// request in a later turn; it replaces the original one.
+    Retry(Request),
 }
 
 impl Step {
-    /// Success without data.
+    /// Returns success without data.
     pub(crate) fn done() -> Step {
         Step::Done(Ok(Payload::default()))
     }
 
-    /// Failure.
+    /// Returns a failure.
     pub(crate) fn failed(error: VolumeError) -> Step {
         Step::Done(Err(error))
     }

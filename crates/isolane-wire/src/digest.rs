@@ -3,13 +3,13 @@
 
 use crc_fast::CrcAlgorithm;
 
-/// The digest of one slice.
+/// Returns the digest of one slice.
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The digest of the concatenation of several slices.
+/// Returns the digest of the concatenation of several slices.
 pub fn crc32c_slices<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     let mut digest = Digest::new();
     slices.into_iter().for_each(|slice| digest.update(slice));
@@ -21,25 +21,25 @@ pub fn crc32c_slices<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> u32 {
 pub struct Digest(crc_fast::Digest);
 
 impl Digest {
-    /// The digest of nothing so far.
+    /// Starts a digest.
     #[inline]
     pub fn new() -> Self {
         Self(crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Takes the next bytes.
+    /// Adds bytes.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The digest of all bytes taken.
+    /// Returns the digest of all bytes added.
     #[inline]
     pub fn finish(&self) -> u32 {
         self.0.finalize() as u32
     }
 
-    /// Forgets all bytes taken.
+    /// Starts over.
     #[inline]
     pub fn reset(&mut self) {
         self.0.reset();
@@ -71,12 +71,12 @@ mod tests {
         let bytes: [u8; 1021] = core::array::from_fn(|index| (index * 7) as u8);
         for cut in [0, 1, 3, 256, 1020, 1021] {
             let (front, back) = bytes.split_at(cut);
-            assert_eq!(crc32c_slices([front, back]), crc32c(&bytes), "cut at {cut}");
+            assert_eq!(crc32c_slices([front, back]), crc32c(&bytes), "split at {cut}");
         }
     }
 
     #[test]
-    fn a_digest_starts_over_after_reset() {
+    fn reset_restarts_the_digest() {
         let mut digest = Digest::new();
         digest.update(b"something");
         digest.reset();

@@ -30,7 +30,7 @@ codes! {
 }
 
 bits! {
-    /// Answer to Get Features with SEL supported capabilities.
+    /// Response of Get Features with SEL supported capabilities.
     pub struct FeatureCapabilities(u32) {
         /// The value can be saved.
         saveable / with_saveable: bool = [0:0],
@@ -44,7 +44,7 @@ bits! {
 bits! {
     /// Arbitration.
     pub struct Arbitration(u32) {
-        /// AB: commands at a time, 2^n; 111b is no limit.
+        /// AB: arbitration burst of 2^n commands; 111b is no limit.
         ab / with_ab: u8 = [2:0],
         /// LPW: weight of low priority, 0's based.
         lpw / with_lpw: u8 = [15:8],
@@ -96,7 +96,7 @@ bits! {
 }
 
 bits! {
-    /// Number of queues, both 0's based: asked for in dword 11, granted in dword 0.
+    /// Number of queues, 0's based: requested in dword 11, granted in dword 0.
     pub struct NumberOfQueues(u32) {
         /// I/O submission queues.
         submission / with_submission: u16 = [15:0],
@@ -110,7 +110,7 @@ bits! {
     pub struct InterruptCoalescing(u32) {
         /// THR: completions to gather before an interrupt, 0's based.
         thr / with_thr: u8 = [7:0],
-        /// TIME: longest delay of an interrupt, in units of 100 µs; 0 is none.
+        /// TIME: maximum delay of an interrupt, in units of 100 µs; 0 disables it.
         time / with_time: u8 = [15:8],
     }
 }
@@ -134,7 +134,7 @@ bits! {
 }
 
 bits! {
-    /// Asynchronous event configuration: which events may be sent.
+    /// Asynchronous event configuration: events that may be sent.
     pub struct AsyncEventConfiguration(u32) {
         /// SMART / health critical warnings, one bit each.
         smart / with_smart: u8 = [7:0],
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_events_of_a_configuration_are_single_bits() {
+    fn event_configuration_uses_single_bits() {
         let none = AsyncEventConfiguration(0);
         assert_eq!(none.with_smart(0xa5).with_namespace_attribute(true).0, 0x1a5);
         assert_eq!(none.with_firmware_activation(true).with_telemetry(true).0, 0x600);

@@ -1,10 +1,10 @@
-//! What the negotiation of a connection adds to the PDUs of one direction (TCP 1.0 §3.1, §3.3).
+//! Framing rules of one direction, as negotiated (TCP 1.0 §3.1, §3.3).
 //!
 //! ```text
-//! | header (HLEN) | header digest | pad | data (at PDO) | data digest |   all of it: PLEN
+//! | header (HLEN) | header digest | pad | data (at PDO) | data digest |   in total: PLEN
 //! ```
 
-/// Which way a PDU travels.
+/// Direction of a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Sent by a host.
@@ -13,17 +13,7 @@ pub enum Direction {
     ControllerToHost,
 }
 
-impl Direction {
-    /// The other way.
-    pub const fn opposite(self) -> Self {
-        match self {
-            Self::HostToController => Self::ControllerToHost,
-            Self::ControllerToHost => Self::HostToController,
-        }
-    }
-}
-
-/// The negotiated rules of one direction. The default is that of a connection before ICResp: nothing added.
+/// Negotiated rules of one direction. The default applies before ICResp: no digests, no padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Framing {
     /// Every header is followed by its CRC32C.
@@ -36,42 +26,42 @@ pub struct Framing {
 }
 
 impl Framing {
-    /// Nothing is added.
+    /// No digests, no padding.
     pub const PLAIN: Framing = Framing { header_digest: false, data_digest: false, pda: 0 };
 
     /// Length of a digest in bytes.
     pub const DIGEST_LEN: usize = 4;
 
-    /// The highest value of CPDA and HPDA (TCP 1.0 §3.6.2.3).
-    pub const PDA_MAX: u8 = 31;
+    /// Maximum of CPDA and HPDA (TCP 1.0 §3.6.2.3).
+    pub const MAX_PDA: u8 = 31;
 
-    /// Bytes that a header digest takes: 4 or 0.
+    /// Returns the length of the header digest in bytes: 4 or 0.
     #[inline]
     pub const fn header_digest_len(&self) -> usize {
         if self.header_digest { Self::DIGEST_LEN } else { 0 }
     }
 
-    /// Bytes that a data digest takes behind data: 4 or 0.
+    /// Returns the length of the data digest in bytes: 4 or 0.
     #[inline]
     pub const fn data_digest_len(&self) -> usize {
         if self.data_digest { Self::DIGEST_LEN } else { 0 }
     }
 
-    /// The alignment of data from the start of its PDU in bytes: 4 to 128.
+    /// Returns the alignment of data from the start of its PDU, in bytes: 4 to 128.
     #[inline]
     pub const fn alignment_bytes(&self) -> usize {
         (self.pda as usize + 1) * 4
     }
 
-    /// Where data starts in a PDU with a header of `hlen` bytes (a multiple of 4): the PDO.
+    /// Returns the PDO of a PDU with a header of `hlen` bytes (a multiple of 4).
     #[inline]
     pub const fn data_offset(&self, hlen: usize) -> usize {
         let end = hlen + self.header_digest_len();
-        // Headers are whole dwords; most connections ask for no more.
+        // Headers are whole dwords; most connections use the minimum alignment.
         if self.pda == 0 { end } else { end.next_multiple_of(self.alignment_bytes()) }
     }
 
-    /// The PLEN of a PDU with a header of `hlen` bytes and `data_len` bytes of data.
+    /// Returns the PLEN of a PDU with a header of `hlen` bytes and `data_len` bytes of data.
     #[inline]
     pub const fn plen(&self, hlen: usize, data_len: u32) -> u64 {
         if data_len == 0 {
@@ -92,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn data_starts_at_the_next_aligned_byte_behind_the_header_digest() {
+    fn data_starts_aligned_after_header_digest() {
         let framing = Framing { header_digest: true, data_digest: true, pda: 3 };
         assert_eq!(
             (framing.alignment_bytes(), framing.data_offset(24), framing.data_offset(72)),
@@ -103,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_data_does_not_overflow_the_sum() {
+    fn plen_of_longest_data_does_not_overflow() {
         let framing = Framing { header_digest: true, data_digest: true, pda: 31 };
         assert_eq!(framing.plen(72, u32::MAX), 128 + u64::from(u32::MAX) + 4);
     }

@@ -1,6 +1,6 @@
-//! For tests: the bytes of a structure from a list of offsets and bytes.
+//! Test helper: the bytes of a structure from a list of offsets and bytes.
 
-/// `LEN` zeroes with `parts` laid over them; parts may not overlap.
+/// Returns `LEN` zeroes with `parts` written into them; parts must not overlap.
 pub(crate) fn bytes<const LEN: usize>(parts: &[(usize, &[u8])]) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     let mut is_set = [false; LEN];
@@ -12,7 +12,7 @@ pub(crate) fn bytes<const LEN: usize>(parts: &[(usize, &[u8])]) -> [u8; LEN] {
     bytes
 }
 
-/// The first place where two structures differ; a whole dump would be unreadable.
+/// Asserts equality; reports the first difference instead of a whole dump.
 pub(crate) fn assert_same(actual: &[u8], expected: &[u8]) {
     let difference = actual.iter().zip(expected).position(|(actual, expected)| actual != expected);
     assert_eq!(difference, None, "first difference at this byte");

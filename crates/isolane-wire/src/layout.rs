@@ -1,19 +1,19 @@
-//! Tables instead of code: `layout!` turns a list of offsets into a structure that encodes and decodes
-//! itself, `bits!` does the same for the bit fields of one word, `codes!` for a list of code points.
+//! Macros for wire structures: `layout!` derives encoding and decoding from a list of offsets,
+//! `bits!` from the bit fields of one word, `codes!` from a list of code points.
 //!
-//! Invariant, checked by the compiler: fields lie inside the structure, in rising order, without overlap.
-//! Bytes and bits that no field names are written as zero and ignored when read.
+//! Invariant, checked at compile time: fields are inside the structure, in ascending order, without
+//! overlap. Bytes and bits without a field are written as zero and ignored when read.
 
-/// A value of fixed length at a place in a structure; multi-byte integers are little endian.
+/// A value of fixed length in a structure; multi-byte integers are little endian.
 pub trait Field: Sized {
     /// Length in bytes.
     const LEN: usize;
 
     /// Reads the value from exactly [`Self::LEN`] bytes.
-    fn take(bytes: &[u8]) -> Self;
+    fn read(bytes: &[u8]) -> Self;
 
     /// Writes the value into exactly [`Self::LEN`] bytes.
-    fn put(&self, bytes: &mut [u8]);
+    fn write(&self, bytes: &mut [u8]);
 }
 
 macro_rules! integer_fields {
@@ -22,14 +22,14 @@ macro_rules! integer_fields {
             const LEN: usize = size_of::<$integer>();
 
             #[inline]
-            fn take(bytes: &[u8]) -> Self {
+            fn read(bytes: &[u8]) -> Self {
                 let mut le = [0; size_of::<$integer>()];
                 le.copy_from_slice(bytes);
                 <$integer>::from_le_bytes(le)
             }
 
             #[inline]
-            fn put(&self, bytes: &mut [u8]) {
+            fn write(&self, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&self.to_le_bytes());
             }
         }
@@ -42,19 +42,20 @@ impl<T: Field, const N: usize> Field for [T; N] {
     const LEN: usize = T::LEN * N;
 
     #[inline]
-    fn take(bytes: &[u8]) -> Self {
-        core::array::from_fn(|index| T::take(&bytes[index * T::LEN..(index + 1) * T::LEN]))
+    fn read(bytes: &[u8]) -> Self {
+        core::array::from_fn(|index| T::read(&bytes[index * T::LEN..(index + 1) * T::LEN]))
     }
 
     #[inline]
-    fn put(&self, bytes: &mut [u8]) {
-        for (value, place) in self.iter().zip(bytes.chunks_exact_mut(T::LEN)) {
-            value.put(place);
+    fn write(&self, bytes: &mut [u8]) {
+        for (value, dst) in self.iter().zip(bytes.chunks_exact_mut(T::LEN)) {
+            value.write(dst);
         }
     }
 }
 
-/// Refuses at compile time a table whose `(offset, length)` pairs overlap, fall back or leave the structure.
+/// Rejects at compile time a table whose `(offset, length)` pairs overlap, are out of order, or
+/// leave the structure.
 pub(crate) const fn assert_layout(fields: &[(usize, usize)], len: usize) {
     let mut end = 0;
     let mut index = 0;
@@ -70,14 +71,14 @@ macro_rules! layout {
     ($(#[$meta:meta])* pub struct $name:ident[$len:expr] { $($fields:tt)* }) => {
         layout! { @bare $(#[$meta])* pub struct $name[$len] { $($fields)* } }
 
-        /// Every byte zero.
+        /// All bytes zero.
         impl Default for $name {
             fn default() -> Self {
                 Self::decode(&[0; $len])
             }
         }
     };
-    // Without `Default`, for a structure that is not empty when all of its bytes are zero.
+    // Without `Default`, for structures whose empty value is not all zeroes.
     (
         @bare
         $(#[$meta:meta])*
@@ -100,21 +101,21 @@ macro_rules! layout {
             /// Length in bytes.
             pub const LEN: usize = $len;
 
-            /// The bytes of the structure; what no field names is zero.
+            /// Encodes the structure; bytes without a field are zero.
             #[inline]
             pub fn encode(&self) -> [u8; $len] {
                 let mut bytes = [0; $len];
-                $crate::layout::Field::put(self, &mut bytes);
+                $crate::layout::Field::write(self, &mut bytes);
                 bytes
             }
 
-            /// Reads the structure; bytes that no field names are ignored.
+            /// Decodes the structure; bytes without a field are ignored.
             #[inline]
             pub fn decode(bytes: &[u8; $len]) -> Self {
-                $crate::layout::Field::take(bytes)
+                $crate::layout::Field::read(bytes)
             }
 
-            /// Reads the structure from the front of `bytes`; `None` if they are too few.
+            /// Decodes the structure from the front of `bytes`; `None` if too short.
             #[inline]
             pub fn decode_prefix(bytes: &[u8]) -> Option<Self> {
                 bytes.first_chunk().map(Self::decode)
@@ -125,17 +126,17 @@ macro_rules! layout {
             const LEN: usize = $len;
 
             #[inline]
-            fn take(bytes: &[u8]) -> Self {
+            fn read(bytes: &[u8]) -> Self {
                 Self {
-                    $( $field: $crate::layout::Field::take(
+                    $( $field: $crate::layout::Field::read(
                         &bytes[$at..$at + <$ty as $crate::layout::Field>::LEN],
                     ), )*
                 }
             }
 
             #[inline]
-            fn put(&self, bytes: &mut [u8]) {
-                $( $crate::layout::Field::put(
+            fn write(&self, bytes: &mut [u8]) {
+                $( $crate::layout::Field::write(
                     &self.$field,
                     &mut bytes[$at..$at + <$ty as $crate::layout::Field>::LEN],
                 ); )*
@@ -146,9 +147,9 @@ macro_rules! layout {
 
 /// A value held in some bits of a word.
 pub trait BitValue: Copy {
-    /// From the bits, shifted down.
+    /// Converts from the bits, shifted down.
     fn from_bits(bits: u64) -> Self;
-    /// To bits, not yet shifted up.
+    /// Converts to bits, not yet shifted up.
     fn into_bits(self) -> u64;
 }
 
@@ -182,7 +183,7 @@ macro_rules! integer_bit_values {
 
 integer_bit_values!(u8, u16, u32, u64);
 
-/// The mask of the bits `high` to `low`, shifted down to bit 0.
+/// Returns the mask of the bits `high` to `low`, shifted down to bit 0.
 pub(crate) const fn mask(high: u32, low: u32) -> u64 {
     u64::MAX >> (63 - (high - low))
 }
@@ -195,17 +196,17 @@ macro_rules! bits {
             const LEN: usize = size_of::<$repr>();
 
             #[inline]
-            fn take(bytes: &[u8]) -> Self {
-                Self(<$repr as $crate::layout::Field>::take(bytes))
+            fn read(bytes: &[u8]) -> Self {
+                Self(<$repr as $crate::layout::Field>::read(bytes))
             }
 
             #[inline]
-            fn put(&self, bytes: &mut [u8]) {
-                $crate::layout::Field::put(&self.0, bytes);
+            fn write(&self, bytes: &mut [u8]) {
+                $crate::layout::Field::write(&self.0, bytes);
             }
         }
     };
-    // The word alone, for a type that lies on the wire in a way of its own.
+    // Variant without `Field`, for a type with a custom encoding.
     (
         @word
         $(#[$meta:meta])*
@@ -228,7 +229,7 @@ macro_rules! bits {
                     <$ty as $crate::layout::BitValue>::from_bits(bits)
                 }
 
-                #[doc = concat!("This value with `", stringify!($field), "` replaced; bits that do not fit are cut off.")]
+                #[doc = concat!("This value with `", stringify!($field), "` replaced; excess bits are dropped.")]
                 #[inline]
                 #[must_use]
                 pub fn $with(self, value: $ty) -> Self {
@@ -265,10 +266,10 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// Every known code, in the order of the table.
+            /// All known codes, in table order.
             pub const ALL: &'static [Self] = &[$( Self::$code ),*];
 
-            /// The code of this number, if it is a known one.
+            /// Returns the code with this number, if known.
             #[inline]
             pub const fn decode(code: $repr) -> Option<Self> {
                 match code {
@@ -277,13 +278,13 @@ macro_rules! codes {
                 }
             }
 
-            /// The number on the wire.
+            /// Returns the number on the wire.
             #[inline]
             pub const fn code(self) -> $repr {
                 self as $repr
             }
 
-            /// The name in words.
+            /// Returns the name as text.
             pub const fn name(self) -> &'static str {
                 match self {
                     $( Self::$code => $text, )*
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_lie_where_the_table_says_and_cut_off_what_does_not_fit() {
+    fn bits_match_the_table_and_truncate_values() {
         let word = Word(0).with_low(0xfa).with_flag(true).with_high(0xfabc);
         assert_eq!(word.0, 0xabc0_020a);
         assert_eq!((word.low(), word.flag(), word.high()), (0xa, true, 0xabc));

@@ -1,13 +1,14 @@
-//! Bytes and types of NVMe, NVMe over Fabrics and NVMe/TCP.
+//! NVMe, NVMe over Fabrics, and NVMe/TCP wire formats (`no_std`).
 //!
-//! What it is: every PDU, queue entry, command, register and data structure that the two sides of an NVMe/TCP
-//! connection exchange, each decoded once into a type and encoded from it; digests; the framing rules that a
-//! negotiated direction adds. What it is not: it has no state, no buffer, no socket and no policy.
+//! Every PDU, queue entry, command, register, and data structure that the two ends of a connection exchange.
+//! Each is decoded once into a type that cannot hold an invalid value, and encoded from that type. Digests and
+//! the framing rules of a negotiated direction are here as well. The crate has no state, buffers, sockets, or
+//! policy; `isolane-proto` builds on it.
 //!
-//! Invariant: no input makes it panic, and what a decoder accepts its encoder writes again.
+//! Layouts follow the NVM Express Base Specification 1.4 (with the later fields that hosts request), NVMe over
+//! Fabrics 1.1, and the NVMe/TCP Transport Specification 1.0. All multi-byte fields are little endian.
 //!
-//! Layouts follow the NVM Express Base Specification 1.4 (with the later fields that hosts ask for), NVMe
-//! over Fabrics 1.1 and the NVMe/TCP Transport Specification 1.0. All multi-byte fields are little endian.
+//! Invariant: no input panics, and an encoder reproduces whatever its decoder accepts.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ extern crate std;
 #[macro_use]
 mod layout;
 pub mod admin;
+mod ascii;
 pub mod digest;
 pub mod entry;
 pub mod fabrics;
@@ -31,13 +33,12 @@ mod nqn;
 pub mod opcode;
 pub mod pdu;
 pub mod registers;
-mod sizes;
+mod size_checks;
 pub mod status;
-mod text;
 
+pub use ascii::Ascii;
 pub use entry::{CompletionEntry, Sgl, SubmissionEntry};
 pub use framing::{Direction, Framing};
 pub use layout::Field;
 pub use nqn::{Nqn, NqnError, NqnField};
 pub use status::Status;
-pub use text::Ascii;

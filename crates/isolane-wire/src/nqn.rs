@@ -8,84 +8,84 @@ use crate::Field;
 
 /// A qualified name: 1 to 223 bytes of UTF-8 without control characters.
 ///
-/// Real peers use names that are not of the form `nqn.yyyy-mm.domain:…` (the kernel's target takes any), so
-/// that form is a question ([`Self::has_standard_format`]), not a condition.
+/// The form `nqn.yyyy-mm.domain:…` is not required, because real peers use other names (the
+/// kernel's target accepts any); see [`Self::has_standard_format`].
 #[derive(Clone, Copy)]
 pub struct Nqn {
-    bytes: [u8; Self::LEN_MAX],
+    bytes: [u8; Self::MAX_LEN],
     len: u8,
 }
 
-/// Why a name is none.
+/// Error of an invalid name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NqnError {
-    /// No byte at all.
+    /// Empty.
     Empty,
-    /// Longer than 223 bytes, or no NUL in its field.
+    /// Longer than 223 bytes, or without NUL in its field.
     TooLong,
     /// Not UTF-8, or with a control character.
     NotText,
 }
 
 impl Nqn {
-    /// The longest name in bytes (Base 1.4 §7.9).
-    pub const LEN_MAX: usize = 223;
+    /// Maximum length in bytes (Base 1.4 §7.9).
+    pub const MAX_LEN: usize = 223;
 
     /// Length in bytes of the field that holds a name, padded with NULs.
     pub const FIELD_LEN: usize = 256;
 
-    /// The discovery subsystem that every discovery controller answers to (Fabrics 1.1 §1.5.2).
+    /// Well-known name of the discovery subsystem (Fabrics 1.1 §1.5.2).
     pub const DISCOVERY: &'static str = "nqn.2014-08.org.nvmexpress.discovery";
 
-    /// What the name of a host that has a UUID begins with (Base 1.4 §7.9).
+    /// Prefix of the name of a host with a UUID (Base 1.4 §7.9).
     pub const UUID_PREFIX: &'static str = "nqn.2014-08.org.nvmexpress:uuid:";
 
-    /// The name in `text`.
+    /// Parses a name.
     pub fn new(text: &str) -> Result<Self, NqnError> {
         match text.len() {
             0 => return Err(NqnError::Empty),
-            1..=Self::LEN_MAX => {}
+            1..=Self::MAX_LEN => {}
             _ => return Err(NqnError::TooLong),
         }
         if text.chars().any(char::is_control) {
             return Err(NqnError::NotText);
         }
-        let mut bytes = [0; Self::LEN_MAX];
+        let mut bytes = [0; Self::MAX_LEN];
         bytes[..text.len()].copy_from_slice(text.as_bytes());
         Ok(Self { bytes, len: text.len() as u8 })
     }
 
-    /// The well-known name of discovery.
+    /// Returns the well-known discovery name.
     pub fn discovery() -> Self {
-        let mut bytes = [0; Self::LEN_MAX];
+        let mut bytes = [0; Self::MAX_LEN];
         bytes[..Self::DISCOVERY.len()].copy_from_slice(Self::DISCOVERY.as_bytes());
         Self { bytes, len: Self::DISCOVERY.len() as u8 }
     }
 
-    /// The name in a field of a command's data: it ends at the first NUL, and there has to be one.
+    /// Decodes a field of a command's data up to its first NUL, which is required.
     pub fn decode(field: &[u8; Self::FIELD_LEN]) -> Result<Self, NqnError> {
         let end = field.iter().position(|&byte| byte == 0).ok_or(NqnError::TooLong)?;
         Self::new(core::str::from_utf8(&field[..end]).map_err(|_| NqnError::NotText)?)
     }
 
-    /// The field that holds this name.
+    /// Encodes the name as a field.
     pub fn encode(&self) -> [u8; Self::FIELD_LEN] {
         let mut field = [0; Self::FIELD_LEN];
-        field[..Self::LEN_MAX].copy_from_slice(&self.bytes);
+        field[..Self::MAX_LEN].copy_from_slice(&self.bytes);
         field
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
     }
 
-    /// Is it the well-known name of discovery?
+    /// Whether this is the well-known discovery name.
     pub fn is_discovery(&self) -> bool {
         self.as_str() == Self::DISCOVERY
     }
 
-    /// Is it of the form `nqn.yyyy-mm.domain[:…]`?
+    /// Whether the name has the form `nqn.yyyy-mm.domain[:…]`.
     pub fn has_standard_format(&self) -> bool {
         let Some((date, rest)) = self.as_str().strip_prefix("nqn.").and_then(|name| name.split_once('.'))
         else {
@@ -163,16 +163,16 @@ impl fmt::Display for NqnError {
 
 impl core::error::Error for NqnError {}
 
-/// The 256-byte field of a name as it came, not yet judged: what structures hold, so that the reader of a
-/// command can say which field is wrong.
+/// The 256-byte field of a name as received, not validated, so that the decoder of a command can
+/// report the invalid field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NqnField(pub [u8; Nqn::FIELD_LEN]);
 
 impl NqnField {
-    /// No name.
+    /// Empty field.
     pub const EMPTY: Self = Self([0; Nqn::FIELD_LEN]);
 
-    /// The name in the field.
+    /// Validates the name in the field.
     pub fn parse(&self) -> Result<Nqn, NqnError> {
         Nqn::decode(&self.0)
     }
@@ -202,11 +202,11 @@ impl fmt::Debug for NqnField {
 impl Field for NqnField {
     const LEN: usize = Nqn::FIELD_LEN;
 
-    fn take(bytes: &[u8]) -> Self {
-        Self(Field::take(bytes))
+    fn read(bytes: &[u8]) -> Self {
+        Self(Field::read(bytes))
     }
 
-    fn put(&self, bytes: &mut [u8]) {
+    fn write(&self, bytes: &mut [u8]) {
         bytes.copy_from_slice(&self.0);
     }
 }
@@ -217,7 +217,7 @@ mod tests {
     use std::string::{String, ToString};
 
     #[test]
-    fn a_name_goes_through_its_field() {
+    fn round_trips_name_field() {
         let nqn = Nqn::new("nqn.2014-08.org.example:disk").unwrap();
         let field = nqn.encode();
         assert_eq!(&field[..4], b"nqn.");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_without_nul_or_with_garbage_is_refused() {
+    fn rejects_field_without_nul_or_with_garbage() {
         assert_eq!(Nqn::decode(&[b'n'; 256]), Err(NqnError::TooLong));
         assert_eq!(Nqn::decode(&[0; 256]), Err(NqnError::Empty));
         let mut field = [0; 256];
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_format_is_a_question() {
+    fn detects_standard_format() {
         for name in [Nqn::DISCOVERY, "nqn.2016-06.io.spdk:cnode1", "nqn.2014-08.org.nvmexpress:uuid:1-2"] {
             assert!(Nqn::new(name).unwrap().has_standard_format(), "{name}");
         }

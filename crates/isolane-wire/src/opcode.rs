@@ -62,7 +62,7 @@ codes! {
     }
 }
 
-/// Which way a command moves data: bits 1:0 of its opcode, or of FCTYPE for Fabrics commands.
+/// Direction of a command's data: bits 1:0 of its opcode, or of FCTYPE for Fabrics commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataDirection {
     /// 00b: no data.
@@ -71,12 +71,12 @@ pub enum DataDirection {
     HostToController,
     /// 10b: the controller sends.
     ControllerToHost,
-    /// 11b: both; nothing that Isolane speaks does this.
+    /// 11b: both; unused by Isolane.
     Bidirectional,
 }
 
 impl DataDirection {
-    /// The direction of a command with this opcode and, if it is a Fabrics command, this FCTYPE.
+    /// Returns the direction of a command with this opcode and, for Fabrics commands, this FCTYPE.
     #[inline]
     pub const fn of(opcode: u8, fctype: u8) -> Self {
         let code = if opcode == AdminOpcode::Fabrics.code() { fctype } else { opcode };
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_bits_tell_the_direction_of_data() {
+    fn low_bits_give_data_direction() {
         assert_eq!(DataDirection::of(IoOpcode::Flush.code(), 0), DataDirection::None);
         assert_eq!(DataDirection::of(IoOpcode::Write.code(), 2), DataDirection::HostToController);
         assert_eq!(DataDirection::of(AdminOpcode::Identify.code(), 1), DataDirection::ControllerToHost);

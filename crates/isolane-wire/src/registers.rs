@@ -1,7 +1,7 @@
 //! Controller properties: the registers of NVMe as Property Get and Set reach them (Base 1.4 §3.1; Fabrics
 //! 1.1 §3.4).
 
-/// Where a property is.
+/// Offset of a property.
 pub mod offset {
     /// CAP, 8 bytes.
     pub const CAP: u32 = 0x00;
@@ -20,13 +20,13 @@ pub mod offset {
 bits! {
     /// CAP: controller capabilities.
     pub struct Cap(u64) {
-        /// MQES: most entries of a queue, 0's based.
+        /// MQES: maximum entries of a queue, 0's based.
         mqes / with_mqes: u16 = [15:0],
-        /// CQR: queues have to be contiguous; always 1 over Fabrics.
+        /// CQR: queues must be contiguous; always 1 over Fabrics.
         cqr / with_cqr: bool = [16:16],
         /// AMS: arbitration mechanisms beyond round robin.
         ams / with_ams: u8 = [18:17],
-        /// TO: the longest wait for CSTS.RDY to follow CC.EN, in units of 500 ms.
+        /// TO: maximum time from CC.EN to CSTS.RDY, in units of 500 ms.
         to / with_to: u8 = [31:24],
         /// DSTRD: doorbell stride; 0 over Fabrics.
         dstrd / with_dstrd: u8 = [35:32],
@@ -34,9 +34,9 @@ bits! {
         nssrs / with_nssrs: bool = [36:36],
         /// CSS: command sets; bit 0 is the NVM command set.
         css / with_css: u8 = [44:37],
-        /// MPSMIN: least memory page, 2^(12 + MPSMIN) bytes.
+        /// MPSMIN: minimum memory page, 2^(12 + MPSMIN) bytes.
         mpsmin / with_mpsmin: u8 = [51:48],
-        /// MPSMAX: greatest memory page, 2^(12 + MPSMAX) bytes.
+        /// MPSMAX: maximum memory page, 2^(12 + MPSMAX) bytes.
         mpsmax / with_mpsmax: u8 = [55:52],
         /// CRMS: controller ready modes (Base 2.0).
         crms / with_crms: u8 = [60:59],
@@ -44,7 +44,7 @@ bits! {
 }
 
 bits! {
-    /// VS: the version of the specification that is implemented; also VER of Identify Controller.
+    /// VS: implemented version of the specification; also VER of Identify Controller.
     pub struct Vs(u32) {
         /// TER: tertiary version.
         ter / with_ter: u8 = [7:0],
@@ -56,9 +56,9 @@ bits! {
 }
 
 impl Vs {
-    /// NVMe 1.3, as TP-less hosts and targets claim it.
+    /// NVMe 1.3, claimed by hosts and targets without technical proposals.
     pub const V1_3: Self = Self(0x0001_0300);
-    /// NVMe 1.4: what Isolane claims.
+    /// NVMe 1.4, claimed by Isolane.
     pub const V1_4: Self = Self(0x0001_0400);
     /// NVMe 2.0.
     pub const V2_0: Self = Self(0x0002_0000);
@@ -105,7 +105,8 @@ impl Cc {
     /// IOCQES: 16 bytes.
     pub const IOCQES_16: u8 = 4;
 
-    /// Enabled with the NVM command set, 4 KiB pages and the usual entry sizes: what a host writes.
+    /// Enabled with the NVM command set, 4 KiB pages, and standard entry sizes, as written by
+    /// hosts.
     pub fn enabled() -> Self {
         Self(0).with_en(true).with_iosqes(Self::IOSQES_64).with_iocqes(Self::IOCQES_16)
     }

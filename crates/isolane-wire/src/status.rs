@@ -12,11 +12,11 @@ bits! {
         sc / with_sc: u8 = [7:0],
         /// SCT: status code type.
         sct / with_sct: u8 = [10:8],
-        /// CRD: which of the three retry delays of Identify Controller to keep; 0 is none.
+        /// CRD: retry delay of Identify Controller to apply; 0 is no delay.
         crd / with_crd: u8 = [12:11],
-        /// M: the error log has more about this command.
+        /// M: the error log has more information.
         more / with_more: bool = [13:13],
-        /// DNR: the same command would fail again, do not retry.
+        /// DNR: do not retry, the command would fail again.
         dnr / with_dnr: bool = [14:14],
     }
 }
@@ -31,46 +31,46 @@ impl Status {
     /// Path Related Status, SCT 3h.
     pub const SCT_PATH: u8 = 0x3;
 
-    /// The status of this type and code, with neither retry hints nor More.
+    /// Returns the status of this type and code, without retry hints and More.
     pub const fn new(sct: u8, sc: u8) -> Self {
         Self(u16::from_le_bytes([sc, sct & 0x7]))
     }
 
-    /// Type and code alone: what tells one status from another, whatever the retry hints say.
+    /// Type and code without retry hints, which identify a status.
     pub fn kind(self) -> Self {
         Self::new(self.sct(), self.sc())
     }
 
-    /// Did the command succeed?
+    /// Whether the command succeeded.
     #[inline]
     pub fn is_success(self) -> bool {
         self.sc() == 0 && self.sct() == 0
     }
 
-    /// Is it this status, whatever the retry hints say?
+    /// Whether this is `other`, ignoring retry hints.
     pub fn is(self, other: Self) -> bool {
         self.kind() == other.kind()
     }
 }
 
-/// In an entry the status stands above the phase tag, which is written as zero and ignored: there is none
-/// over Fabrics (Fabrics 1.1 §2.2).
+/// In an entry the status is above the phase tag, which is unused over Fabrics: written as zero and
+/// ignored (Fabrics 1.1 §2.2).
 impl Field for Status {
     const LEN: usize = 2;
 
     #[inline]
-    fn take(bytes: &[u8]) -> Self {
-        Self(StatusAndPhase::take(bytes).status())
+    fn read(bytes: &[u8]) -> Self {
+        Self(StatusAndPhase::read(bytes).status())
     }
 
     #[inline]
-    fn put(&self, bytes: &mut [u8]) {
-        StatusAndPhase(0).with_status(self.0).put(bytes);
+    fn write(&self, bytes: &mut [u8]) {
+        StatusAndPhase(0).with_status(self.0).write(bytes);
     }
 }
 
 bits! {
-    /// The last word of a completion entry.
+    /// Encodes the last word of a completion entry.
     pub struct StatusAndPhase(u16) {
         /// The status field.
         status / with_status: u16 = [15:1],
@@ -85,10 +85,10 @@ macro_rules! statuses {
                 pub const $name: Self = Self::new($sct, $sc);
             )*
 
-            /// Every status with a name.
+            /// All statuses with a name.
             pub const ALL: &'static [Self] = &[$( Self::$name ),*];
 
-            /// What the status means; `None` if this version of Isolane has no word for it.
+            /// Returns the name of the status; `None` if unknown.
             pub fn name(self) -> Option<&'static str> {
                 match (self.sct(), self.sc()) {
                     $( ($sct, $sc) => Some($text), )*
@@ -186,8 +186,8 @@ statuses! {
     ABORTED_BY_HOST = 0x3 / 0x71, "command aborted by host";
 }
 
-/// For example `LBA out of range (0/80h, do not retry)`. The Read and Write codes 1/80h to 1/82h share their
-/// numbers with those of Connect (see [`Status::io_name`]).
+/// Formats as `LBA out of range (0/80h, do not retry)`. The Read and Write codes 1/80h to 1/82h
+/// share their numbers with codes of Connect (see [`Status::io_name`]).
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name().unwrap_or("status without a name");
@@ -196,16 +196,17 @@ impl fmt::Display for Status {
     }
 }
 
-/// Codes that mean something else on an I/O queue than in the answer to Connect (Base 1.4 figure 128).
+/// Codes with another meaning on an I/O queue than in the response to Connect (Base 1.4 figure
+/// 128).
 impl Status {
-    /// Conflicting Attributes: Read, Write or Dataset Management with contradicting attributes.
+    /// Conflicting Attributes: Read, Write, or Dataset Management with contradicting attributes.
     pub const IO_CONFLICTING_ATTRIBUTES: Self = Self::new(0x1, 0x80);
-    /// Invalid Protection Information: PRINFO asks for what the namespace is not formatted for.
+    /// Invalid Protection Information: PRINFO does not match the namespace's format.
     pub const IO_INVALID_PROTECTION_INFORMATION: Self = Self::new(0x1, 0x81);
     /// Attempted Write to Read Only Range.
     pub const IO_WRITE_TO_READ_ONLY_RANGE: Self = Self::new(0x1, 0x82);
 
-    /// [`Self::name`] for the answer to an I/O command.
+    /// Returns [`Self::name`] for the completion of an I/O command.
     pub fn io_name(self) -> Option<&'static str> {
         match self.kind() {
             Self::IO_CONFLICTING_ATTRIBUTES => Some("conflicting attributes"),
@@ -222,7 +223,7 @@ mod tests {
     use std::{collections::HashSet, format};
 
     #[test]
-    fn the_fields_lie_in_the_word_without_the_phase_tag() {
+    fn encodes_fields_without_phase_tag() {
         let status = Status(0).with_sc(0x81).with_sct(2).with_crd(1).with_more(true).with_dnr(true);
         assert_eq!(status.0, 0b110_1010_1000_0001);
         assert!(status.is(Status::UNRECOVERED_READ_ERROR) && !status.is_success());
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_tells_its_name_and_its_numbers() {
+    fn formats_name_and_numbers() {
         let text = format!("{}", Status::LBA_OUT_OF_RANGE.with_dnr(true));
         assert_eq!(text, "LBA out of range (0/80h, do not retry)");
         assert_eq!(format!("{}", Status::new(7, 0xfe)), "status without a name (7/feh)");

@@ -1,5 +1,5 @@
-//! Properties: what is encoded decodes to the same; what decodes at all encodes to something that decodes to
-//! the same again; no bytes whatsoever make a decoder panic.
+//! Property tests: encoding round-trips; every decodable input encodes to a form that decodes to
+//! the same value; no input makes a decoder panic.
 
 use isolane_wire::pdu::{
     C2hData, CapsuleCmd, CapsuleResp, CommonHeader, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu,
@@ -9,7 +9,7 @@ use isolane_wire::{Direction, Framing, SubmissionEntry, admin, fabrics, feature,
 use proptest::prelude::*;
 
 fn framings() -> impl Strategy<Value = Framing> {
-    (any::<bool>(), any::<bool>(), 0..=Framing::PDA_MAX)
+    (any::<bool>(), any::<bool>(), 0..=Framing::MAX_PDA)
         .prop_map(|(header_digest, data_digest, pda)| Framing { header_digest, data_digest, pda })
 }
 
@@ -45,8 +45,9 @@ fn controller_pdus() -> impl Strategy<Value = ControllerPdu> {
 }
 
 fn term_reqs(from: Direction) -> impl Strategy<Value = TermReq> {
-    (any::<u32>(), proptest::collection::vec(any::<u8>(), 0..200))
-        .prop_map(move |(fei, offender)| TermReq::new(from, HeaderFault::header_digest(fei), &offender))
+    (any::<u32>(), proptest::collection::vec(any::<u8>(), 0..200)).prop_map(move |(fei, offending_header)| {
+        TermReq::new(from, HeaderFault::header_digest(fei), &offending_header)
+    })
 }
 
 fn entries() -> impl Strategy<Value = SubmissionEntry> {
@@ -75,7 +76,7 @@ fn encode_controller(pdu: &ControllerPdu, framing: &Framing) -> Vec<u8> {
     }
 }
 
-/// What a receiver can tell from the common header about an encoded PDU.
+/// Decodes the common header of an encoded PDU, as a receiver does.
 fn assert_consistent(bytes: &[u8], from: Direction, framing: &Framing) {
     let header = CommonHeader::decode(bytes.first_chunk().unwrap()).unwrap();
     header.check(from, framing).unwrap();
@@ -94,7 +95,7 @@ fn assert_consistent(bytes: &[u8], from: Direction, framing: &Framing) {
 
 proptest! {
     #[test]
-    fn a_host_s_pdu_decodes_to_itself(pdu in host_pdus(), framing in framings()) {
+    fn round_trips_host_pdus(pdu in host_pdus(), framing in framings()) {
         let bytes = encode_host(&pdu, &framing);
         assert_consistent(&bytes, Direction::HostToController, &framing);
         prop_assert_eq!(HostPdu::decode(&bytes, &framing), Ok(pdu));
@@ -102,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn a_controller_s_pdu_decodes_to_itself(pdu in controller_pdus(), framing in framings()) {
+    fn round_trips_controller_pdus(pdu in controller_pdus(), framing in framings()) {
         let bytes = encode_controller(&pdu, &framing);
         assert_consistent(&bytes, Direction::ControllerToHost, &framing);
         prop_assert_eq!(ControllerPdu::decode(&bytes, &framing), Ok(pdu));
@@ -110,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_pdu_is_refused_or_understood(
+    fn corrupt_pdu_is_rejected_or_decoded(
         pdu in host_pdus(),
         framing in framings(),
         changes in proptest::collection::vec((0..24_usize, any::<u8>()), 1..4),
@@ -124,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_no_pdu_or_one_that_encodes(
+    fn decodable_bytes_encode_again(
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         pdu_type in 0..12_u8,
         framing in framings(),
@@ -143,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn the_fault_of_a_header_is_inside_of_it(bytes in any::<[u8; 128]>(), framing in framings()) {
+    fn fault_offset_is_inside_the_header(bytes in any::<[u8; 128]>(), framing in framings()) {
         let faults = [HostPdu::decode(&bytes, &framing).err(), ControllerPdu::decode(&bytes, &framing).err()];
         for fault in faults.into_iter().flatten() {
             prop_assert!(fault.fei < 24);
@@ -166,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn structures_decode_any_bytes_and_go_through_their_encoding(seed in any::<[u8; 64]>()) {
+    fn structures_decode_any_bytes_and_round_trip(seed in any::<[u8; 64]>()) {
         macro_rules! check {
             ($($structure:ty),*) => { $(
                 let bytes = core::array::from_fn(|index| seed[index % 61] ^ (index >> 4) as u8);
@@ -179,7 +180,7 @@ proptest! {
         check!(identify::Controller, identify::Namespace, identify::NvmNamespace, identify::NvmController);
         check!(identify::IndependentNamespace, fabrics::ConnectData, feature::HostBehaviorSupport);
         check!(log::ErrorEntry, log::Smart, log::FirmwareSlots, log::CommandEffectsLog, log::GenerationLog);
-        check!(log::DiscoveryHeader, log::DiscoveryEntry, io::Range);
+        check!(log::DiscoveryHeader, log::DiscoveryEntry, io::DsmRange);
     }
 
     #[test]
@@ -195,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn a_name_survives_its_field(name in "[ -~]{1,223}") {
+    fn round_trips_name_field(name in "[ -~]{1,223}") {
         let nqn = isolane_wire::Nqn::new(&name).unwrap();
         prop_assert_eq!(isolane_wire::Nqn::decode(&nqn.encode()), Ok(nqn));
         prop_assert_eq!(nqn.as_str(), name);

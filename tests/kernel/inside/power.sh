@@ -51,7 +51,7 @@ mount_again() { [ "$kind" = disk ] || mount -t ext4 "$(null_device disk)" /mnt; 
 cut_under_load() { # CLAIM: serve, write, cut the power at a random moment, serve again, check
 	local writer status
 	serve "$(volume)" && reach || return 1
-	durable write "$disk" --ledger /tmp/ledger --blocks $((region_mib * 256)) --block-size 4096 --seconds 20 --claim "$1" > /tmp/durable.out 2>&1 &
+	durable write "$disk" --journal /tmp/journal --blocks $((region_mib * 256)) --block-size 4096 --seconds 20 --level "$1" > /tmp/durable.out 2>&1 &
 	writer=$!
 	sleep "$((RANDOM % 2)).$((RANDOM % 9 + 1))"; sleep 1
 	power_off
@@ -59,7 +59,7 @@ cut_under_load() { # CLAIM: serve, write, cut the power at a random moment, serv
 	wait $writer || { cat /tmp/durable.out; return 1; }
 	cat /tmp/durable.out
 	unmount; power_on && mount_again && serve "$(volume)" && reach || return 1
-	durable check "$disk" --ledger /tmp/ledger; status=$?
+	durable check "$disk" --journal /tmp/journal; status=$?
 	leave; serve_no_more
 	return $status
 }
@@ -68,7 +68,7 @@ control() { ! cut_under_load completed && grep -q 'broke a promise' "$check_log"
 new_disk() {
 	serve_no_more 2>/dev/null   # of a check that failed
 	[ ! -d "$nullb/disk" ] || { umount /mnt 2>/dev/null; power_off; rmdir "$nullb/disk"; }
-	rm -f /tmp/ledger
+	rm -f /tmp/journal
 	null_disk disk size=$((2 * region_mib)) cache_size=$region_mib blocksize=4096 && prepare
 }
 several_cuts() { local i; for i in $(seq "$cuts"); do echo "cut $i"; cut_under_load durable || return 1; done; }

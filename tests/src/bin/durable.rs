@@ -1,4 +1,4 @@
-//! `durable`: writes to a disk, remembers what the disk promised, and checks it after a crash.
+//! `durable`: writes to a disk, records durable writes in a journal, and checks the disk after a crash.
 
 #![forbid(unsafe_code)]
 
@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use isolane_tests::durable::{Broken, Claim, Ledger, Plan, check, open, write};
+use isolane_tests::durable::{BrokenPromise, DurabilityLevel, WriteJournal, WritePlan, check, open, write};
 
-/// Write to a disk, remember what it promised, check it after a crash
+/// Write to a disk, record durable writes, and check them after a crash
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -19,29 +19,29 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write until the time is over or the disk is gone; an existing ledger is continued
+    /// Write until the time is over or the disk fails; continues an existing journal
     Write {
         /// Block device, file or nvme+tcp:// URI
         disk: String,
-        /// Where the promises are written down
+        /// File for the journal
         #[arg(long)]
-        ledger: PathBuf,
-        /// Blocks to use, from the first
+        journal: PathBuf,
+        /// Number of blocks to use
         #[arg(long, default_value_t = 8192)]
         blocks: usize,
-        /// Bytes of a block
+        /// Block size in bytes
         #[arg(long, default_value_t = 512)]
         block_size: usize,
-        /// Writers side by side
+        /// Number of writers
         #[arg(long, default_value_t = 4)]
         writers: usize,
-        /// Seconds to go on
+        /// Duration in seconds
         #[arg(long, default_value_t = 5.0)]
         seconds: f64,
-        /// Which completions count as a promise
+        /// Completions that count as a promise
         #[arg(long, default_value = "durable")]
-        claim: Claim,
-        /// Seed of the random choices; printed by every run
+        level: DurabilityLevel,
+        /// Seed of random choices; every run prints it
         #[arg(long)]
         seed: Option<u64>,
     },
@@ -49,51 +49,51 @@ enum Command {
     Check {
         /// Block device, file or nvme+tcp:// URI
         disk: String,
-        /// What was promised; brought up to date when every promise was kept
+        /// File of the journal; updated if every promise was kept
         #[arg(long)]
-        ledger: PathBuf,
+        journal: PathBuf,
     },
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Write { disk, ledger, blocks, block_size, writers, seconds, claim, seed } => {
+        Command::Write { disk, journal, blocks, block_size, writers, seconds, level, seed } => {
             let seed = seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-            let plan = Plan { writers, time: Duration::from_secs_f64(seconds), claim, seed };
-            write_until_the_end(&disk, &ledger, Ledger::new(blocks, block_size), plan)
+            let plan = WritePlan { writers, time: Duration::from_secs_f64(seconds), level, seed };
+            run_writers(&disk, &journal, WriteJournal::new(blocks, block_size), plan)
         }
-        Command::Check { disk, ledger } => check_promises(&disk, &ledger),
+        Command::Check { disk, journal } => check_promises(&disk, &journal),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("durable: cannot go on: {error}");
+        eprintln!("durable: {error}");
         ExitCode::FAILURE
     })
 }
 
-fn write_until_the_end(disk: &str, path: &Path, new: Ledger, plan: Plan) -> io::Result<ExitCode> {
-    let mut ledger = if path.exists() { Ledger::load(path)? } else { new };
-    let (operations, ends) = write(disk, plan, &mut ledger);
-    ledger.save(path)?;
-    let promised = ledger.entries.iter().filter(|entry| entry.durable > 0).count();
-    println!("{operations} operations with seed {}, {promised} blocks promised durable", plan.seed);
-    ends.iter().for_each(|error| println!("a writer ended: {error}"));
+fn run_writers(disk: &str, path: &Path, new: WriteJournal, plan: WritePlan) -> io::Result<ExitCode> {
+    let mut journal = if path.exists() { WriteJournal::load(path)? } else { new };
+    let (operations, ends) = write(disk, plan, &mut journal);
+    journal.save(path)?;
+    let promised = journal.entries.iter().filter(|entry| entry.durable > 0).count();
+    println!("{operations} operations with seed {}, {promised} durable blocks", plan.seed);
+    ends.iter().for_each(|error| println!("writer stopped: {error}"));
     Ok(if operations > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn check_promises(disk: &str, path: &Path) -> io::Result<ExitCode> {
-    let mut ledger = Ledger::load(path)?;
-    let broken = check(&mut *open(disk)?, &mut ledger)?;
+    let mut journal = WriteJournal::load(path)?;
+    let broken = check(&mut *open(disk)?, &mut journal)?;
     if broken.is_empty() {
-        ledger.save(path)?;
-        println!("every promise of {} blocks was kept", ledger.entries.len());
+        journal.save(path)?;
+        println!("every promise of {} blocks was kept", journal.entries.len());
         return Ok(ExitCode::SUCCESS);
     }
     broken.iter().take(20).for_each(explain);
-    println!("{} of {} blocks broke a promise", broken.len(), ledger.entries.len());
+    println!("{} of {} blocks broke a promise", broken.len(), journal.entries.len());
     Ok(ExitCode::FAILURE)
 }
 
-fn explain(broken: &Broken) {
-    let Broken { index, durable, issued, found } = broken;
+fn explain(broken: &BrokenPromise) {
+    let BrokenPromise { index, durable, issued, found } = broken;
     println!("block {index}: expected write {durable} to {issued}, found {found:?}");
 }

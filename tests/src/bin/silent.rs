@@ -1,5 +1,5 @@
-//! `silent`: a crowd of connections that send nothing, or one byte a second, and are reopened as soon as they are
-//! closed; meanwhile it measures how long a new host takes to connect.
+//! `silent`: many connections that send nothing, or one byte per second, and are reopened when closed. Measures
+//! the time that a new host needs to connect.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-/// Keep many silent connections open to a target, and measure how long a new host takes to connect
+/// Keep many silent connections to a target open, and measure how long a new host takes to connect
 #[derive(Parser)]
 struct Arguments {
     /// nvme+tcp:// URI of the target, with its subsystem
@@ -28,7 +28,7 @@ struct Arguments {
     /// Seconds to continue
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Address that they come from
+    /// Local address of the connections
     #[arg(long, default_value = "127.0.0.2")]
     from: Ipv4Addr,
     /// Send one byte a second on each
@@ -36,11 +36,11 @@ struct Arguments {
     trickle: bool,
 }
 
-/// The crowd as the measuring thread sees it.
+/// State shared with the measuring thread.
 #[derive(Default)]
 struct Shared {
-    is_over: AtomicBool,
-    is_up: AtomicBool,
+    stop: AtomicBool,
+    ready: AtomicBool,
     opened: AtomicU64,
 }
 
@@ -60,14 +60,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let (address, shared): (SocketAddr, _) = (address.parse()?, Shared::default());
     thread::scope(|scope| {
         let crowd = scope.spawn(|| keep_open(arguments, address, &shared));
-        while !shared.is_up.load(Ordering::Acquire) && !crowd.is_finished() {
+        while !shared.ready.load(Ordering::Acquire) && !crowd.is_finished() {
             thread::sleep(Duration::from_millis(10));
         }
-        let (begun, opened) = (Instant::now(), shared.opened.load(Ordering::Relaxed));
+        let (start, opened) = (Instant::now(), shared.opened.load(Ordering::Relaxed));
         let times = measure(&uri, Duration::from_secs(arguments.seconds));
         let reopened = shared.opened.load(Ordering::Relaxed) - opened;
-        let rate = reopened as f64 / begun.elapsed().as_secs_f64();
-        shared.is_over.store(true, Ordering::Release);
+        let rate = reopened as f64 / start.elapsed().as_secs_f64();
+        shared.stop.store(true, Ordering::Release);
         crowd.join().map_err(|_| "the crowd panicked")??;
         let mut sorted: Vec<_> = times.iter().filter_map(|time| *time).collect();
         sorted.sort();
@@ -84,20 +84,20 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// Connects a new host ten times a second; none if it failed.
+/// Connects a new host ten times per second; `None` for a failure.
 fn measure(uri: &Uri, time: Duration) -> Vec<Option<Duration>> {
-    let until = Instant::now() + time;
+    let deadline = Instant::now() + time;
     let mut times = Vec::new();
-    while Instant::now() < until {
-        let begun = Instant::now();
+    while Instant::now() < deadline {
+        let start = Instant::now();
         let client = Client::connect(uri, Options::default());
-        times.push(client.is_ok().then(|| begun.elapsed()));
-        thread::sleep(Duration::from_millis(100).saturating_sub(begun.elapsed()));
+        times.push(client.is_ok().then(|| start.elapsed()));
+        thread::sleep(Duration::from_millis(100).saturating_sub(start.elapsed()));
     }
     times
 }
 
-/// Opens all connections, and reopens each that ends.
+/// Opens all connections, and reopens closed ones.
 fn keep_open(arguments: &Arguments, to: SocketAddr, shared: &Shared) -> io::Result<()> {
     raise_limit(arguments.connections)?;
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -105,12 +105,12 @@ fn keep_open(arguments: &Arguments, to: SocketAddr, shared: &Shared) -> io::Resu
     let mut to_open: Vec<usize> = (0..arguments.connections).collect();
     let mut events = Vec::with_capacity(1024);
     let mut trickled = Instant::now();
-    while !shared.is_over.load(Ordering::Acquire) {
+    while !shared.stop.load(Ordering::Acquire) {
         while let Some(index) = to_open.pop() {
             sockets[index] = Some(open(arguments.from, to, &poll, index)?);
             shared.opened.fetch_add(1, Ordering::Relaxed);
         }
-        shared.is_up.store(true, Ordering::Release);
+        shared.ready.store(true, Ordering::Release);
         events.clear();
         let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))?;
@@ -121,14 +121,14 @@ fn keep_open(arguments: &Arguments, to: SocketAddr, shared: &Shared) -> io::Resu
         }
         if arguments.trickle && trickled.elapsed() >= Duration::from_secs(1) {
             trickled = Instant::now();
-            // What comes too early, or is refused, is noticed by the next wait.
+            // The next wait reports errors.
             sockets.iter_mut().flatten().for_each(|socket| _ = socket.write(&[0]));
         }
     }
     Ok(())
 }
 
-/// Begins to connect; an event comes when the connection ends.
+/// Starts to connect; an event reports the end of the connection.
 fn open(from: Ipv4Addr, to: SocketAddr, poll: &OwnedFd, index: usize) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! What the writer and the checker need of a disk, for block devices, files and NVMe/TCP volumes.
+//! Disk interface for block devices, files, and NVMe/TCP volumes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -11,15 +11,15 @@ use rustix::fs::OFlags;
 use rustix::io::{ReadWriteFlags, pwritev2};
 
 /// The largest run of blocks of one operation.
-pub const RUN_BYTES_MAX: usize = 64 << 10;
+pub const MAX_RUN_BYTES: usize = 64 << 10;
 
-/// A disk that can tell a durable write from another.
+/// Disk with durable writes.
 pub trait Disk: Send {
     /// Reads whole blocks.
     fn read(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()>;
     /// Writes whole blocks; with `fua` they are durable when it returns.
     fn write(&mut self, offset: u64, data: &[u8], fua: bool) -> io::Result<()>;
-    /// Makes durable what completed before.
+    /// Makes all completed writes durable.
     fn flush(&mut self) -> io::Result<()>;
 }
 
@@ -58,8 +58,7 @@ impl Disk for Device {
     }
 }
 
-/// A volume behind Isolane's host, which ends with its connection: a write whose fate is unknown stays
-/// unknown.
+/// Volume through Isolane's host, without reconnection: a write with an unknown result is not repeated.
 struct Remote(BlockingVolume);
 
 impl Remote {
@@ -86,22 +85,22 @@ impl Disk for Remote {
 }
 
 /// Memory for one run of blocks, aligned for direct I/O.
-pub fn run(bytes: usize) -> Run {
+pub fn run(bytes: usize) -> AlignedBuf {
     let memory = vec![0; bytes + ALIGNMENT];
     let start = memory.as_ptr().align_offset(ALIGNMENT);
-    Run { memory, start, bytes }
+    AlignedBuf { memory, start, bytes }
 }
 
 const ALIGNMENT: usize = 4096;
 
-/// Aligned memory; the vector never grows, so its alignment stays.
-pub struct Run {
+/// Aligned memory; the vector never grows and keeps its alignment.
+pub struct AlignedBuf {
     memory: Vec<u8>,
     start: usize,
     bytes: usize,
 }
 
-impl Deref for Run {
+impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -109,7 +108,7 @@ impl Deref for Run {
     }
 }
 
-impl DerefMut for Run {
+impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.bytes]
     }

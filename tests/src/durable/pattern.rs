@@ -1,6 +1,6 @@
-//! What a block holds: who it is and which write it came from, repeated to its end.
+//! Contents of a block: its index and the number of its write, repeated.
 
-/// Bytes of one repetition; a block torn at any sector shows two different ones.
+/// Length of one repetition in bytes; a block torn at any sector has two different ones.
 const STAMP_BYTES: usize = 32;
 const MAGIC: u64 = u64::from_le_bytes(*b"isolane!");
 
@@ -8,33 +8,33 @@ const MAGIC: u64 = u64::from_le_bytes(*b"isolane!");
 pub fn fill(block: &mut [u8], index: u64, sequence: u64) {
     let words = [MAGIC, index, sequence, sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index];
     for stamp in block.chunks_exact_mut(STAMP_BYTES) {
-        for (place, word) in stamp.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
+        for (slot, word) in stamp.chunks_exact_mut(8).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
         }
     }
 }
 
-/// What was found in a block.
+/// Contents found in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Never written, or not by us: its first stamp has no mark.
-    Foreign,
-    /// One whole write.
-    Whole(u64),
+    /// Never written by this program: the first stamp has no magic number.
+    Unwritten,
+    /// One complete write.
+    Complete(u64),
     /// Parts of different writes, or of different blocks.
     Torn,
 }
 
-/// Reads block `index` back.
+/// Decodes block `index`.
 pub fn read(block: &[u8], index: u64) -> Found {
     let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
     if word(0) != MAGIC {
         let marked = block.chunks_exact(STAMP_BYTES).any(|stamp| stamp[..8] == MAGIC.to_le_bytes());
-        return if marked { Found::Torn } else { Found::Foreign };
+        return if marked { Found::Torn } else { Found::Unwritten };
     }
     let mut expected = vec![0; block.len()];
     fill(&mut expected, index, word(16));
-    if expected == block { Found::Whole(word(16)) } else { Found::Torn }
+    if expected == block { Found::Complete(word(16)) } else { Found::Torn }
 }
 
 #[cfg(test)]
@@ -42,16 +42,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_reads_back_as_the_write_that_filled_it() {
+    fn decodes_a_filled_block() {
         let mut block = [0; 512];
-        assert_eq!(read(&block, 7), Found::Foreign);
+        assert_eq!(read(&block, 7), Found::Unwritten);
         fill(&mut block, 7, 3);
-        assert_eq!(read(&block, 7), Found::Whole(3));
+        assert_eq!(read(&block, 7), Found::Complete(3));
         assert_eq!(read(&block, 8), Found::Torn);
     }
 
     #[test]
-    fn a_block_of_two_writes_is_torn() {
+    fn detects_a_block_of_two_writes() {
         let (mut block, mut newer) = ([0; 1024], [0; 1024]);
         fill(&mut block, 7, 3);
         fill(&mut newer, 7, 4);

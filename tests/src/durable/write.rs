@@ -1,31 +1,31 @@
-//! Writers that go on until the time is over or the disk is gone.
+//! Writers that run until the time is over or the disk fails.
 
 use std::io;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::disk::{RUN_BYTES_MAX, open, run};
-use super::ledger::{Claim, Ledger};
+use super::disk::{MAX_RUN_BYTES, open, run};
+use super::journal::{DurabilityLevel, WriteJournal};
 use super::pattern::fill;
 
-/// How to write.
+/// Parameters of the writers.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// Writers, each with its own connection or file and its own part of the blocks.
+pub struct WritePlan {
+    /// Number of writers, each with a separate connection or file and range of blocks.
     pub writers: usize,
-    /// How long to go on.
+    /// Duration.
     pub time: Duration,
-    /// What the ledger takes as a promise.
-    pub claim: Claim,
-    /// Seed of the random choices.
+    /// Completions that count as a promise.
+    pub level: DurabilityLevel,
+    /// Seed of random choices.
     pub seed: u64,
 }
 
 /// Writes random runs, some with FUA, some followed by a Flush, until `plan.time` has passed or the disk
-/// fails. Returns the operations that completed and why each writer ended, if not by the time.
-pub fn write(name: &str, plan: Plan, ledger: &mut Ledger) -> (u64, Vec<io::Error>) {
-    let shared = Mutex::new(std::mem::replace(ledger, Ledger::new(0, 512)));
+/// fails. Returns the number of completed operations and the errors that ended writers.
+pub fn write(name: &str, plan: WritePlan, journal: &mut WriteJournal) -> (u64, Vec<io::Error>) {
+    let shared = Mutex::new(std::mem::replace(journal, WriteJournal::new(0, 512)));
     let ended: Vec<(u64, Option<io::Error>)> = thread::scope(|scope| {
         let writers: Vec<_> = (0..plan.writers)
             .map(|number| {
@@ -38,14 +38,14 @@ pub fn write(name: &str, plan: Plan, ledger: &mut Ledger) -> (u64, Vec<io::Error
             .collect();
         writers.into_iter().map(|writer| writer.join().expect("a writer does not panic")).collect()
     });
-    *ledger = shared.into_inner().expect("no writer panicked");
+    *journal = shared.into_inner().expect("no writer panicked");
     let operations = ended.iter().map(|(operations, _)| operations).sum();
     (operations, ended.into_iter().filter_map(|(_, end)| end).collect())
 }
 
 struct Writer<'a> {
-    plan: Plan,
-    ledger: &'a Mutex<Ledger>,
+    plan: WritePlan,
+    journal: &'a Mutex<WriteJournal>,
     first: usize,
     blocks: usize,
     block_bytes: usize,
@@ -54,12 +54,12 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(plan: Plan, number: usize, ledger: &'a Mutex<Ledger>) -> Writer<'a> {
-        let known = ledger.lock().expect("no writer panicked");
+    fn new(plan: WritePlan, number: usize, journal: &'a Mutex<WriteJournal>) -> Writer<'a> {
+        let known = journal.lock().expect("no writer panicked");
         let blocks = known.entries.len() / plan.writers;
         Writer {
             plan,
-            ledger,
+            journal,
             first: number * blocks,
             blocks,
             block_bytes: known.block_bytes,
@@ -71,11 +71,13 @@ impl<'a> Writer<'a> {
     fn run(&mut self, name: &str) -> io::Result<()> {
         let mut disk = open(name)?;
         eprintln!("the writer of the blocks from {} begins", self.first);
-        let mut memory = run(RUN_BYTES_MAX);
-        let begun = Instant::now();
-        while begun.elapsed() < self.plan.time {
+        let mut memory = run(MAX_RUN_BYTES);
+        let completed = Instant::now();
+        while completed.elapsed() < self.plan.time {
             match self.random.u32(..100) {
-                _ if self.plan.claim == Claim::Completed => self.write_run(&mut *disk, &mut memory, false)?,
+                _ if self.plan.level == DurabilityLevel::Completed => {
+                    self.write_run(&mut *disk, &mut memory, false)?
+                }
                 0..8 => self.flush(&mut *disk)?,
                 8..50 => self.write_run(&mut *disk, &mut memory, true)?,
                 _ => self.write_run(&mut *disk, &mut memory, false)?,
@@ -86,9 +88,9 @@ impl<'a> Writer<'a> {
     }
 
     fn flush(&self, disk: &mut dyn super::Disk) -> io::Result<()> {
-        let completed = self.ledger().completed();
+        let completed = self.journal().completed();
         disk.flush()?;
-        self.ledger().on_flushed(&completed);
+        self.journal().on_flushed(&completed);
         Ok(())
     }
 
@@ -97,8 +99,8 @@ impl<'a> Writer<'a> {
         let data = &mut memory[..count * self.block_bytes];
         self.issue(first, data);
         disk.write((first * self.block_bytes) as u64, data, fua)?;
-        let is_promise = fua || self.plan.claim == Claim::Completed;
-        for entry in &mut self.ledger().entries[first..first + count] {
+        let is_promise = fua || self.plan.level == DurabilityLevel::Completed;
+        for entry in &mut self.journal().entries[first..first + count] {
             entry.completed = entry.issued;
             if is_promise {
                 entry.durable = entry.issued;
@@ -108,22 +110,22 @@ impl<'a> Writer<'a> {
     }
 
     fn choose_run(&mut self) -> (usize, usize) {
-        let longest = (RUN_BYTES_MAX / self.block_bytes).min(self.blocks);
+        let longest = (MAX_RUN_BYTES / self.block_bytes).min(self.blocks);
         let count = if self.random.u32(..4) == 0 { self.random.usize(1..=longest) } else { 1 };
         (self.first + self.random.usize(..=self.blocks - count), count)
     }
 
-    /// Numbers the run before its first byte can leave. Only this writer touches these blocks.
+    /// Assigns sequence numbers before the first byte is sent. Only this writer uses these blocks.
     fn issue(&self, first: usize, data: &mut [u8]) {
-        let mut ledger = self.ledger();
+        let mut journal = self.journal();
         for (index, block) in (first..).zip(data.chunks_exact_mut(self.block_bytes)) {
-            let entry = &mut ledger.entries[index];
+            let entry = &mut journal.entries[index];
             entry.issued += 1;
             fill(block, index as u64, entry.issued);
         }
     }
 
-    fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
-        self.ledger.lock().expect("no writer panicked")
+    fn journal(&self) -> std::sync::MutexGuard<'_, WriteJournal> {
+        self.journal.lock().expect("no writer panicked")
     }
 }

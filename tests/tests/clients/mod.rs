@@ -1,18 +1,17 @@
-//! A client of a test: what it writes, and how it waits.
+//! Client helpers of tests.
 
 use std::time::{Duration, Instant};
 
 use isolane_host::{Buffer, Client, Completion, Mode, Options, Request, Wait};
 
-/// What a test gives up after.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Lanes that are deep and do not spin.
+/// Options with deep lanes that do not spin.
 pub fn options() -> Options {
     Options { mode: Mode::Sleep, depth: 32, ..Options::default() }
 }
 
-/// Blocks of which each says where it belongs.
+/// Blocks that contain their address.
 pub fn pattern(lba: u64, bytes: usize, salt: u8) -> Buffer {
     let mut buffer = Buffer::contiguous(bytes);
     for (index, block) in buffer.as_mut_slice().unwrap().chunks_mut(512).enumerate() {
@@ -22,9 +21,9 @@ pub fn pattern(lba: u64, bytes: usize, salt: u8) -> Buffer {
     buffer
 }
 
-/// Turns until so many have completed.
+/// Waits for `count` completions.
 pub fn wait_for(client: &mut Client, count: usize) -> Vec<Completion> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let mut completions = Vec::new();
     while completions.len() < count {
         client.turn(&mut completions, Wait::Until(deadline));
@@ -33,38 +32,38 @@ pub fn wait_for(client: &mut Client, count: usize) -> Vec<Completion> {
     completions
 }
 
-/// Does one request.
+/// Runs one request.
 pub fn run(client: &mut Client, request: Request) -> Completion {
     client.submit(0, request, 0);
     wait_for(client, 1).remove(0)
 }
 
-/// Writes patterns of many sizes, as deep as the lanes take them, and reads them back.
+/// Writes patterns of many sizes and reads them back.
 pub fn write_and_verify(client: &mut Client, lanes: usize) {
     let sizes = [512, 4096, 8192, 16_384, 20_480, 65_536, 1 << 20, (2 << 20) + 512];
-    let mut places = Vec::new();
+    let mut ranges = Vec::new();
     let mut lba = 1;
     for bytes in sizes.into_iter().cycle().take(40) {
-        places.push((lba, bytes));
+        ranges.push((lba, bytes));
         lba += bytes as u64 / 512 + 3;
     }
-    for (tag, &(lba, bytes)) in places.iter().enumerate() {
+    for (tag, &(lba, bytes)) in ranges.iter().enumerate() {
         let request = Request::Write { lba, buffer: pattern(lba, bytes, 0x5a), fua: tag % 7 == 0 };
         client.submit(tag % lanes, request, tag as u64);
     }
-    for completion in wait_for(client, places.len()) {
+    for completion in wait_for(client, ranges.len()) {
         assert!(completion.result.is_ok(), "{completion:?}");
     }
-    for (tag, &(lba, bytes)) in places.iter().enumerate() {
+    for (tag, &(lba, bytes)) in ranges.iter().enumerate() {
         client.submit(
             (tag + 1) % lanes,
             Request::Read { lba, buffer: Buffer::contiguous(bytes) },
             tag as u64,
         );
     }
-    for completion in wait_for(client, places.len()) {
+    for completion in wait_for(client, ranges.len()) {
         assert!(completion.result.is_ok(), "{completion:?}");
-        let (lba, bytes) = places[completion.tag as usize];
+        let (lba, bytes) = ranges[completion.tag as usize];
         assert!(
             completion.buffer.unwrap().to_vec() == pattern(lba, bytes, 0x5a).to_vec(),
             "{bytes} bytes at {lba}"

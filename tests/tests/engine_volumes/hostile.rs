@@ -1,22 +1,22 @@
-//! Clients that break the rules, or die: they harm nobody else.
+//! Clients that violate the protocol or die affect only themselves.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_host::attached::wire::{Operation, Submission};
+use isolane_host::via_engine::wire::{Operation, Submission};
 use isolane_host::{BlockRange, Buffer, Client, Options, Request};
-use isolane_ring::mock::Vandal;
+use isolane_shm::testing::Corruptor;
 
-use crate::clients::{PATIENCE, options, pattern, run};
+use crate::clients::{TEST_TIMEOUT, options, pattern, run};
+use crate::harness::Harness;
 use crate::rogue::{ENTRIES, Rogue, read};
-use crate::world::World;
 
 #[test]
 fn commands_that_make_no_sense_fail_alone() {
-    let world = World::new();
-    let mut rogue = Rogue::new(&world, options());
+    let harness = Harness::new();
+    let mut rogue = Rogue::new(&harness, options());
     let good = read(1, 8 << 20, 4096);
     let bad = [
         Submission { offset: 16 << 20, ..good },
@@ -53,14 +53,14 @@ fn commands_that_make_no_sense_fail_alone() {
     assert!((0..20).all(|_| rogue.push(&endless)));
     rogue.ring();
     assert!((0..20).all(|_| rogue.outcome().result.is_err()));
-    world.serves_others();
+    harness.serves_others();
 }
 
 /// Where data has a digest the engine copies it, and does so in no more memory than the session has given.
 #[test]
-fn a_place_that_many_commands_share_takes_no_more_memory_than_there_is() {
-    let world = World::new();
-    let mut rogue = Rogue::new(&world, Options { data_digest: true, ..options() });
+fn overlapping_commands_share_a_memory_limit() {
+    let harness = Harness::new();
+    let mut rogue = Rogue::new(&harness, Options { data_digest: true, ..options() });
     let count = 64;
     for tag in 0..count {
         assert!(rogue.push(&read(tag, 8 << 20, 1 << 20)));
@@ -71,39 +71,39 @@ fn a_place_that_many_commands_share_takes_no_more_memory_than_there_is() {
     assert!(rogue.push(&read(count, 8 << 20, 1 << 20)));
     rogue.ring();
     assert!(rogue.outcome().result.is_ok());
-    world.serves_others();
+    harness.serves_others();
 }
 
 #[test]
-fn an_entry_that_is_none_and_an_index_that_cannot_be_end_their_session_alone() {
-    let world = World::new();
-    let mut rogue = Rogue::new(&world, options());
+fn malformed_entry_or_index_ends_only_its_session() {
+    let harness = Harness::new();
+    let mut rogue = Rogue::new(&harness, options());
     assert!(rogue.submissions.push(&[0xff; 8]).unwrap());
     rogue.ring();
     rogue.wait_for_the_end();
-    let rogue = Rogue::new(&world, options());
-    // The index of what was submitted, far ahead.
-    rogue.session.memory().copy_in(rogue.room.offset() + 256, &u64::MAX.to_le_bytes()).unwrap();
+    let rogue = Rogue::new(&harness, options());
+    // The submission index, far ahead.
+    rogue.session.memory().copy_in(rogue.allocation.offset() + 256, &u64::MAX.to_le_bytes()).unwrap();
     rogue.tell();
     rogue.wait_for_the_end();
-    world.serves_others();
+    harness.serves_others();
 }
 
 #[test]
 fn garbage_in_every_word_harms_nobody_else() {
-    let world = World::new();
-    let mut good = world.connect(options());
+    let harness = Harness::new();
+    let mut good = harness.connect(options());
     for seed in 0..8 {
-        let mut rogue = Rogue::new(&world, options());
-        let vandal = Vandal::of(rogue.session.memory());
-        let first = rogue.room.offset() as usize / 8;
+        let mut rogue = Rogue::new(&harness, options());
+        let corruptor = Corruptor::new(rogue.session.memory());
+        let first = rogue.allocation.offset() as usize / 8;
         let mut random = fastrand::Rng::with_seed(seed);
         for step in 0..200 {
             rogue.push(&read(step, random.u64(..16 << 20), 512 << random.u32(..5)));
-            let place = first + random.usize(..rogue.room.bytes() / 8);
+            let place = first + random.usize(..rogue.allocation.bytes() / 8);
             match random.bool() {
-                true => vandal.scribble(place, random.u64(..)),
-                false => vandal.nudge(place, random.u64(..4)),
+                true => corruptor.scribble(place, random.u64(..)),
+                false => corruptor.nudge(place, random.u64(..4)),
             }
             rogue.ring();
         }
@@ -113,14 +113,14 @@ fn garbage_in_every_word_harms_nobody_else() {
         let read = run(&mut good, Request::Read { lba, buffer: Buffer::contiguous(4096) });
         assert!(read.buffer.unwrap().to_vec() == pattern(lba, 4096, 7).to_vec());
     }
-    world.serves_others();
+    harness.serves_others();
 }
 
 #[test]
-fn who_floods_and_does_not_reap_waits_for_itself() {
-    let world = World::new();
-    let mut rogue = Rogue::new(&world, options());
-    let mut floods = [Rogue::new(&world, options()), Rogue::new(&world, options())];
+fn flooding_client_blocks_only_itself() {
+    let harness = Harness::new();
+    let mut rogue = Rogue::new(&harness, options());
+    let mut floods = [Rogue::new(&harness, options()), Rogue::new(&harness, options())];
     for tag in 0..u64::from(ENTRIES) {
         assert!(rogue.push(&read(tag, 8 << 20, 65_536)));
     }
@@ -142,7 +142,7 @@ fn who_floods_and_does_not_reap_waits_for_itself() {
                 }
             });
         }
-        let mut good = world.connect(options());
+        let mut good = harness.connect(options());
         for round in 0..200 {
             let lba = 40_000 + round * 8;
             let done = run(&mut good, Request::Write { lba, buffer: pattern(lba, 4096, 1), fua: false });
@@ -151,10 +151,10 @@ fn who_floods_and_does_not_reap_waits_for_itself() {
         is_over.store(true, Ordering::Relaxed);
     });
     assert!(flooded.load(Ordering::Relaxed) > 0);
-    // All that the first one has room for came; what it submits beyond that is not taken.
+    // The first client gets as many commands as its ring has space for; later ones are not taken.
     assert!((0..u64::from(ENTRIES)).all(|tag| rogue.push(&read(1000 + tag, 8 << 20, 512))));
     rogue.ring();
-    world.serves_others();
+    harness.serves_others();
     assert!(!rogue.push(&read(5000, 8 << 20, 512)), "nothing more was taken");
     let outcomes: Vec<u64> = (0..2 * ENTRIES).map(|_| rogue.outcome().tag).collect();
     assert!((0..u64::from(ENTRIES)).all(|tag| outcomes.contains(&tag) && outcomes.contains(&(1000 + tag))));
@@ -162,28 +162,28 @@ fn who_floods_and_does_not_reap_waits_for_itself() {
 
 /// The last of its commands takes the last room there is, and then it wants none.
 #[test]
-fn who_has_had_its_turn_and_wants_no_other_keeps_nobody_waiting() {
-    let world = World::new();
-    let mut one = Rogue::new(&world, options());
+fn client_without_submissions_yields_its_turn() {
+    let harness = Harness::new();
+    let mut one = Rogue::new(&harness, options());
     for count in 30..=33 {
         assert!((0..count).all(|tag| one.push(&read(tag, 8 << 20, 512))));
         one.ring();
         (0..count).for_each(|_| assert!(one.outcome().result.is_ok()));
-        world.serves_others();
+        harness.serves_others();
     }
 }
 
 #[test]
-fn what_a_dead_session_wanted_of_a_target_that_is_gone_is_given_up() {
-    let mut world = World::new();
-    let uri = world.uri();
-    let mut rogue = Rogue::new(&world, options());
+fn abandons_commands_of_dead_session_and_target() {
+    let mut harness = Harness::new();
+    let uri = harness.uri();
+    let mut rogue = Rogue::new(&harness, options());
     let memory = rogue.session.memory().memfd().try_clone_to_owned().unwrap();
     let memory = std::fs::File::from(memory).metadata().unwrap();
-    world.lose_target();
+    harness.lose_target();
     assert!(rogue.push(&read(1, 8 << 20, 4096)));
     rogue.ring();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     // It may not have noticed yet.
     let error = std::iter::from_fn(|| Some(Client::connect(&uri, options()).err()));
     let error = error.take_while(|_| Instant::now() < end).flatten().next().expect("there is no target");
@@ -201,10 +201,10 @@ fn what_a_dead_session_wanted_of_a_target_that_is_gone_is_given_up() {
 }
 
 #[test]
-fn sessions_that_die_with_commands_under_way_leave_nothing_behind() {
-    let world = World::new();
+fn sessions_that_die_with_commands_leak_nothing() {
+    let harness = Harness::new();
     for _ in 0..20 {
-        let mut rogue = Rogue::new(&world, options());
+        let mut rogue = Rogue::new(&harness, options());
         for tag in 0..u64::from(ENTRIES) {
             let operation = if tag % 2 == 0 { Operation::Write { fua: false } } else { Operation::Read };
             rogue.push(&Submission { operation, ..read(tag, (8 << 20) + tag * 8192, 8192) });
@@ -213,29 +213,29 @@ fn sessions_that_die_with_commands_under_way_leave_nothing_behind() {
         // Its memory is unmapped here at once.
         drop(rogue);
     }
-    world.serves_others();
-    let end = Instant::now() + PATIENCE;
-    while !world.target.connections().is_empty() {
+    harness.serves_others();
+    let end = Instant::now() + TEST_TIMEOUT;
+    while !harness.target.connections().is_empty() {
         assert!(Instant::now() < end, "the association outlives its sessions");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Whoever changes data after its digest was computed would have the target drop the lane of all.
+/// Data changed after its digest was computed would make the target drop the shared lane.
 #[test]
-fn data_that_its_owner_changes_while_it_is_sent_costs_the_others_nothing() {
-    let world = World::new();
+fn changing_data_in_flight_affects_no_other_client() {
+    let harness = Harness::new();
     let digests = || Options { data_digest: true, ..options() };
-    let mut rogue = Rogue::new(&world, digests());
-    let mut good = world.connect(digests());
+    let mut rogue = Rogue::new(&harness, digests());
+    let mut good = harness.connect(digests());
     let cntlid = good.info().controller.cntlid;
     let is_over = AtomicBool::new(false);
-    let vandal = Vandal::of(rogue.session.memory());
+    let corruptor = Corruptor::new(rogue.session.memory());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut at = 0;
             while !is_over.load(Ordering::Relaxed) {
-                vandal.nudge((8 << 20) / 8 + at % 8192, 1);
+                corruptor.nudge((8 << 20) / 8 + at % 8192, 1);
                 at += 1;
             }
         });
@@ -247,11 +247,11 @@ fn data_that_its_owner_changes_while_it_is_sent_costs_the_others_nothing() {
             let lba = 40_000 + round * 8;
             let done = run(&mut good, Request::Write { lba, buffer: pattern(lba, 4096, 1), fua: false });
             assert!(done.result.is_ok(), "{done:?}");
-            assert!(rogue.outcome().result.is_ok(), "what was sent was a copy");
+            assert!(rogue.outcome().result.is_ok(), "the sent data was a copy");
         }
         is_over.store(true, Ordering::Relaxed);
     });
     assert_eq!(good.info().controller.cntlid, cntlid);
-    let another = world.connect(digests());
+    let another = harness.connect(digests());
     assert_eq!(another.info().controller.cntlid, cntlid, "the association was never lost");
 }

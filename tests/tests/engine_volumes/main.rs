@@ -1,13 +1,12 @@
-//! Volumes through an isolated engine, against our target: what comes through is what comes through in
-//! process, whoever else uses the engine.
+//! Volumes through an isolated engine behave as in process, also with other clients of the engine.
 
 #[path = "../clients/mod.rs"]
 mod clients;
+mod harness;
 mod hostile;
 mod relay;
 mod restart;
 mod rogue;
-mod world;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,17 +16,17 @@ use isolane_host::{
     Volume, Wait,
 };
 
-use clients::{PATIENCE, options, pattern, run, wait_for, write_and_verify};
-use world::World;
+use clients::{TEST_TIMEOUT, options, pattern, run, wait_for, write_and_verify};
+use harness::Harness;
 
 const NQN: &str = "nqn.2024-01.org.example:engine-volumes";
 
 #[test]
-fn data_of_all_lengths_comes_through_with_and_without_digests() {
-    let world = World::new();
+fn transfers_all_lengths_with_and_without_digests() {
+    let harness = Harness::new();
     for data_digest in [false, true] {
         let options = Options { lanes: 2, header_digest: data_digest, data_digest, ..options() };
-        let mut client = world.connect(options);
+        let mut client = harness.connect(options);
         assert_eq!(client.info().negotiated.data_digest, data_digest);
         assert_eq!(client.namespace().len_bytes(), 64 << 20);
         write_and_verify(&mut client, 2);
@@ -36,9 +35,9 @@ fn data_of_all_lengths_comes_through_with_and_without_digests() {
 }
 
 #[test]
-fn zeroing_deallocating_and_flushing_do_what_they_do_in_process() {
-    let world = World::new();
-    let mut client = world.connect(options());
+fn zeroes_deallocates_and_flushes_as_in_process() {
+    let harness = Harness::new();
+    let mut client = harness.connect(options());
     assert!(
         run(&mut client, Request::Write { lba: 0, buffer: pattern(0, 8192, 1), fua: false }).result.is_ok()
     );
@@ -60,14 +59,14 @@ fn zeroing_deallocating_and_flushing_do_what_they_do_in_process() {
 }
 
 #[test]
-fn what_fails_fails_with_the_same_errors_as_in_process() {
-    let world = World::new();
-    let mut client = world.connect(options());
+fn fails_with_the_errors_of_in_process() {
+    let harness = Harness::new();
+    let mut client = harness.connect(options());
     let mut error = |request| run(&mut client, request).result.unwrap_err();
     let read = |lba, bytes| Request::Read { lba, buffer: Buffer::contiguous(bytes) };
     assert!(matches!(error(read(131_072, 512)), RequestError::OutOfRange { capacity: 131_072, .. }));
     assert!(matches!(error(read(0, 100)), RequestError::Unaligned { bytes: 100, block_bytes: 512 }));
-    assert!(matches!(error(Request::Deallocate { ranges: vec![] }), RequestError::Ranges));
+    assert!(matches!(error(Request::Deallocate { ranges: vec![] }), RequestError::InvalidRanges));
     client.submit(7, read(0, 512), 9);
     let completion = wait_for(&mut client, 1).remove(0);
     assert!(matches!(completion.result, Err(RequestError::Lane { lane: 7, lanes: 1 })));
@@ -75,35 +74,36 @@ fn what_fails_fails_with_the_same_errors_as_in_process() {
 }
 
 #[test]
-fn who_cannot_be_connected_is_told_why() {
-    let world = World::new();
-    let nobody = Uri { port: 1, ..world.uri() };
-    let error = Client::connect(&nobody, options()).err().unwrap();
-    assert!(matches!(&error, ConnectError::Engine(why) if why.contains("TCP connection")), "{error}");
-    let nowhere = Uri { via: Some(Via::EngineAt("/nonexistent/engine.sock".into())), ..world.uri() };
+fn reports_reason_of_failed_connect() {
+    let harness = Harness::new();
+    let unreachable = Uri { port: 1, ..harness.uri() };
+    let error = Client::connect(&unreachable, options()).err().unwrap();
+    assert!(matches!(&error, ConnectError::Engine(why) if why.contains("TCP connect failed")), "{error}");
+    let nowhere = Uri { via: Some(Via::EngineAt("/nonexistent/engine.sock".into())), ..harness.uri() };
     let error = Client::connect(&nowhere, options()).err().unwrap().to_string();
     assert!(error.contains("isolane engine"), "{error}");
-    let other = Uri { nqn: Some("nqn.2024-01.org.example:other".parse().unwrap()), ..world.uri() };
+    let other = Uri { nqn: Some("nqn.2024-01.org.example:other".parse().unwrap()), ..harness.uri() };
     assert!(Client::connect(&other, options()).is_err());
-    world.serves_others();
+    harness.serves_others();
 }
 
 /// The engine would have deeper lanes than one application asks for, because it shares them.
 #[test]
-fn lanes_are_as_deep_as_the_target_lets_them_be_and_who_asked_for_less_is_told_so() {
-    let world = World::of(|config| config.queue_depth = 32);
-    let mut client = world.connect(Options { depth: 8, ..options() });
+fn shares_deep_lanes_and_reports_requested_depth() {
+    let harness = Harness::of(|config| config.queue_depth = 32);
+    let mut client = harness.connect(Options { depth: 8, ..options() });
     assert_eq!(client.info().negotiated.depth, 8);
     assert!(run(&mut client, Request::Flush).result.is_ok());
-    let error = Client::connect(&world.uri(), Options { depth: 64, ..options() }).err().unwrap().to_string();
+    let error =
+        Client::connect(&harness.uri(), Options { depth: 64, ..options() }).err().unwrap().to_string();
     assert!(error.contains("64") && error.contains("31"), "{error}");
-    world.serves_others();
+    harness.serves_others();
 }
 
 #[test]
-fn futures_and_blocking_callers_use_the_engine_by_the_uri_alone() {
-    let world = World::new();
-    let text = format!("{}?via={}", world.place(), world.path().display());
+fn uri_selects_engine_for_futures_and_blocking() {
+    let harness = Harness::new();
+    let text = format!("{}?via={}", harness.place(), harness.path().display());
     let uri: Uri = text.parse().unwrap();
     let blocking = BlockingVolume::connect(&uri, options()).unwrap();
     let bytes = pattern(8, 65_536, 9).to_vec();
@@ -130,12 +130,12 @@ fn futures_and_blocking_callers_use_the_engine_by_the_uri_alone() {
 }
 
 #[test]
-fn who_opens_the_same_shares_the_lanes_and_who_wants_others_does_not() {
-    let world = World::new();
-    let connections = || world.target.connections().len();
-    let (mut one, mut two) = (world.connect(options()), world.connect(options()));
+fn equal_volumes_share_lanes() {
+    let harness = Harness::new();
+    let connections = || harness.target.connections().len();
+    let (mut one, mut two) = (harness.connect(options()), harness.connect(options()));
     assert_eq!(connections(), 2, "an admin queue and a lane for both");
-    let (other, cntlid) = (world.connect(Options { lanes: 3, ..options() }), one.info().controller.cntlid);
+    let (other, cntlid) = (harness.connect(Options { lanes: 3, ..options() }), one.info().controller.cntlid);
     assert_eq!((connections(), two.info().controller.cntlid), (6, cntlid));
     assert_ne!(other.info().controller.cntlid, cntlid);
     assert!(run(&mut one, Request::Write { lba: 0, buffer: pattern(0, 4096, 1), fua: false }).result.is_ok());
@@ -144,7 +144,7 @@ fn who_opens_the_same_shares_the_lanes_and_who_wants_others_does_not() {
     assert!(read.buffer.unwrap().to_vec() == pattern(0, 4096, 1).to_vec());
     two.close();
     other.close();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     while connections() > 0 {
         assert!(Instant::now() < end, "{} connections are still there", connections());
         std::thread::sleep(Duration::from_millis(5));
@@ -152,18 +152,18 @@ fn who_opens_the_same_shares_the_lanes_and_who_wants_others_does_not() {
 }
 
 #[test]
-fn a_uri_that_is_too_long_for_a_message_is_an_error() {
-    let world = World::new();
+fn rejects_uri_longer_than_a_message() {
+    let harness = Harness::new();
     let uri: Uri = format!("nvme+tcp://{}:4420/{NQN}", "a".repeat(2000)).parse().unwrap();
-    let uri = Uri { via: Some(Via::EngineAt(world.path())), ..uri };
+    let uri = Uri { via: Some(Via::EngineAt(harness.path())), ..uri };
     let error = Client::connect(&uri, options()).err().unwrap();
     assert!(matches!(&error, ConnectError::Unsupported(what) if what.contains("1024")), "{error}");
 }
 
 #[test]
-fn a_waker_ends_the_sleep_of_one_who_waits_for_an_engine() {
-    let world = World::new();
-    let mut client = world.connect(options());
+fn waker_ends_wait_for_engine() {
+    let harness = Harness::new();
+    let mut client = harness.connect(options());
     let waker = client.waker();
     let (turned, heard) = std::sync::mpsc::channel();
     let caller = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What goes between an engine and its target, seen and withheld.
+//! Relay between an engine and its target, which counts and delays commands.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,16 +9,13 @@ use std::time::{Duration, Instant};
 use isolane_host::{Buffer, Client, Options, Request, Uri, Via, Wait};
 
 use crate::NQN;
-use crate::clients::{PATIENCE, options, wait_for};
-use crate::world::World;
+use crate::clients::{TEST_TIMEOUT, options, wait_for};
+use crate::harness::Harness;
 
-/// Of a command without data.
+/// Length of a command without data, in bytes.
 const CAPSULE_BYTES: usize = 72;
 
-/// It never takes an outcome and always submits: it gets as many as its ring has room for, and no more; others
-/// get their turns.
-/// Between an engine and its target: forwards, counts what the host sends, and withholds what the target answers
-/// while it is told to.
+/// Forwards both directions, counts bytes of the host, and withholds data of the target while `answers` is locked.
 struct Relay {
     address: SocketAddr,
     sent: Arc<AtomicUsize>,
@@ -61,11 +58,11 @@ fn forward(mut from: &TcpStream, mut to: &TcpStream, before: impl Fn(usize)) {
 }
 
 #[test]
-fn those_who_have_one_request_at_a_time_do_not_wait_for_each_other() {
-    let world = World::new();
-    let relay = Relay::start(world.address());
+fn shallow_clients_do_not_wait_for_each_other() {
+    let harness = Harness::new();
+    let relay = Relay::start(harness.address());
     let uri: Uri = format!("nvme+tcp://{}/{NQN}", relay.address).parse().unwrap();
-    let uri = Uri { via: Some(Via::EngineAt(world.path())), ..uri };
+    let uri = Uri { via: Some(Via::EngineAt(harness.path())), ..uri };
     let connect =
         || Client::connect(&uri, Options { depth: 1, keep_alive: Duration::ZERO, ..options() }).unwrap();
     let mut clients = [connect(), connect()];
@@ -75,7 +72,7 @@ fn those_who_have_one_request_at_a_time_do_not_wait_for_each_other() {
         client.submit(0, Request::Read { lba: 0, buffer: Buffer::contiguous(4096) }, 0);
         assert_eq!(client.turn(&mut Vec::new(), Wait::None), 0);
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     while relay.sent.load(Ordering::SeqCst) < before + 2 * CAPSULE_BYTES {
         assert!(Instant::now() < end, "the second command waits for the first one's answer");
         std::thread::sleep(Duration::from_millis(1));

@@ -6,13 +6,13 @@ use isolane_host::{Buffer, Client, ConnectError, Difference, LossCause, Request,
 use isolane_volume::{open, spec};
 
 use crate::clients::{options, pattern, run};
-use crate::world::World;
+use crate::harness::Harness;
 
 #[test]
-fn rejects_another_volume_with_the_same_error_as_in_process() {
-    let mut world = World::new();
-    let mut clients = [Client::connect(&world.place(), options()).unwrap(), world.connect(options())];
-    world.restart_target(|config| {
+fn rejects_another_volume_as_in_process() {
+    let mut harness = Harness::new();
+    let mut clients = [Client::connect(&harness.place(), options()).unwrap(), harness.connect(options())];
+    harness.restart_target(|config| {
         let other = spec::parse("mem:64m,uuid=1b4e28ba-2fa1-4d2b-883f-0016d3cca427").unwrap();
         config.volumes = vec![(1, open(&other).unwrap())];
     });
@@ -36,7 +36,7 @@ fn write(client: &mut Client, lba: u64) {
     assert!(written.result.is_ok(), "{written:?}");
 }
 
-/// What the next flush reports.
+/// Result of the next flush.
 fn flush(client: &mut Client) -> Option<(u64, LossCause)> {
     match run(client, Request::Flush).result {
         Ok(()) => None,
@@ -46,35 +46,35 @@ fn flush(client: &mut Client) -> Option<(u64, LossCause)> {
 }
 
 #[test]
-fn fails_the_first_flush_of_each_application_that_wrote() {
-    let mut world = World::of(|config| config.volumes = vec![(1, memory())]);
-    let mut own = Client::connect(&world.place(), options()).unwrap();
+fn fails_first_flush_of_each_writer() {
+    let mut harness = Harness::of(|config| config.volumes = vec![(1, memory())]);
+    let mut own = Client::connect(&harness.place(), options()).unwrap();
     // They share an association.
-    let [mut one, mut two, mut idle] = [(); 3].map(|()| world.connect(options()));
+    let [mut one, mut two, mut idle] = [(); 3].map(|()| harness.connect(options()));
     [&mut own, &mut one, &mut two].into_iter().for_each(|client| write(client, 0));
     write(&mut two, 8);
     assert!([&mut own, &mut one, &mut two, &mut idle].map(flush) == [None; 4]);
-    world.restart_target(|config| config.volumes = vec![(1, memory())]);
+    harness.restart_target(|config| config.volumes = vec![(1, memory())]);
     let lost = |writes| Some((writes, LossCause::Content));
     assert_eq!([&mut own, &mut one, &mut two, &mut idle].map(flush), [lost(1), lost(1), lost(2), None]);
     assert_eq!([&mut own, &mut one, &mut two, &mut idle].map(flush), [None; 4]);
     [&mut own, &mut one].into_iter().for_each(|client| write(client, 0));
-    world.restart_target(|config| config.volumes = vec![(1, memory())]);
+    harness.restart_target(|config| config.volumes = vec![(1, memory())]);
     assert_eq!([&mut own, &mut one, &mut two, &mut idle].map(flush), [lost(1), lost(1), None, None]);
 }
 
 #[test]
 fn keeps_flushing_after_a_restart_that_lost_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("disk");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
     let file = || open(&spec::parse(&format!("{},size=64m", path.display())).unwrap()).unwrap();
-    let mut world = World::of(|config| config.volumes = vec![(1, file())]);
-    let mut clients = [Client::connect(&world.place(), options()).unwrap(), world.connect(options())];
+    let mut harness = Harness::of(|config| config.volumes = vec![(1, file())]);
+    let mut clients = [Client::connect(&harness.place(), options()).unwrap(), harness.connect(options())];
     for client in &mut clients {
         let buffer = pattern(0, 4096, 1);
         assert!(run(client, Request::Write { lba: 0, buffer, fua: false }).result.is_ok());
     }
-    world.restart_target(|config| config.volumes = vec![(1, file())]);
+    harness.restart_target(|config| config.volumes = vec![(1, file())]);
     assert_eq!(clients.each_mut().map(flush), [None; 2]);
     let generation = clients[0].namespace().generation.unwrap();
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();

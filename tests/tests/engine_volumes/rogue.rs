@@ -2,23 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{Object, Open, Reply, Request as Ask};
+use isolane_attach::control::{Object, OpenObject, Reply, Request as Ask};
 use isolane_attach::{AttachError, Session};
-use isolane_host::attached::wire::{Details, Operation, Outcome, Submission, VolumePlace};
-use isolane_host::{BlockRange, Class, Options};
-use isolane_ring::Flag;
-use isolane_ring::entries::{Receiver, Sender};
+use isolane_host::via_engine::wire::{OpenParams, Operation, Outcome, Submission, VolumeLayout};
+use isolane_host::{BlockRange, LaneClass, Options};
+use isolane_shm::WakeFlag;
+use isolane_shm::entries::{Receiver, Sender};
 
-use crate::clients::PATIENCE;
-use crate::world::World;
+use crate::clients::TEST_TIMEOUT;
+use crate::harness::Harness;
 
 /// A client that uses the rings as it likes.
 pub struct Rogue {
     pub session: Session,
-    pub room: isolane_attach::Room,
+    pub allocation: isolane_attach::Allocation,
     pub id: u32,
     pub core: u32,
-    pub told: u64,
+    pub need_wakeup: u64,
     pub submissions: Sender,
     pub outcomes: Receiver,
 }
@@ -26,30 +26,31 @@ pub struct Rogue {
 pub const ENTRIES: u32 = 128;
 
 impl Rogue {
-    pub fn new(world: &World, options: Options) -> Rogue {
-        let session = Session::open(&isolane_attach::Options {
-            path: world.path(),
+    pub fn new(harness: &Harness, options: Options) -> Rogue {
+        let session = Session::open(&isolane_attach::SessionOptions {
+            path: harness.path(),
             memory_bytes: 16 << 20,
-            starts: false,
+            spawn_engine: false,
             ..Default::default()
         });
         let session = session.unwrap();
-        let bytes = VolumePlace::bytes(ENTRIES, ENTRIES) + Flag::BYTES;
-        let room = session.take(bytes).unwrap();
-        room.clear(bytes).unwrap();
-        let (flag, offset) = (room.offset(), room.offset() + Flag::BYTES as u64);
-        let place = VolumePlace { offset, flag, submissions: ENTRIES, outcomes: ENTRIES };
+        let bytes = VolumeLayout::bytes(ENTRIES, ENTRIES) + WakeFlag::BYTES;
+        let allocation = session.alloc(bytes).unwrap();
+        allocation.clear(bytes).unwrap();
+        let (flag, offset) = (allocation.offset(), allocation.offset() + WakeFlag::BYTES as u64);
+        let place = VolumeLayout { offset, flag, submissions: ENTRIES, outcomes: ENTRIES };
         let (memory, id) = (session.memory().clone(), session.next_id());
-        let details = Details { place, options }.encode().unwrap();
-        let object = Object::Volume { uri: world.place().to_string(), details };
-        let asked = session.ask("it", &Ask::Open(Open { id, core: None, queue: None, object }), &[]);
-        let Reply::Opened { core, .. } = asked.unwrap() else { panic!("not opened") };
+        let details = OpenParams { layout: place, options }.encode().unwrap();
+        let object = Object::Volume { uri: harness.place().to_string(), details };
+        let result =
+            session.request("it", &Ask::OpenObject(OpenObject { id, core: None, queue: None, object }), &[]);
+        let Reply::Opened { core, .. } = result.unwrap() else { panic!("not opened") };
         Rogue {
             submissions: Sender::new(&memory, place.submissions().unwrap()).unwrap(),
             outcomes: Receiver::new(&memory, place.outcomes().unwrap()).unwrap(),
-            told: place.told().unwrap(),
+            need_wakeup: place.need_wakeup().unwrap(),
             session,
-            room,
+            allocation,
             id,
             core,
         }
@@ -65,14 +66,14 @@ impl Rogue {
     }
 
     pub fn tell(&self) {
-        if self.session.memory().flag(self.told).unwrap().take() {
+        if self.session.memory().flag(self.need_wakeup).unwrap().take() {
             // It may be dropped already.
-            let _ = self.session.port(self.core).tell(self.id);
+            let _ = self.session.doorbells(self.core).ring(self.id);
         }
     }
 
     pub fn outcome(&mut self) -> Outcome {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while self.outcomes.refresh().unwrap() == 0 {
             assert!(Instant::now() < end, "no outcome");
             self.ring();
@@ -84,8 +85,8 @@ impl Rogue {
     }
 
     pub fn wait_for_the_end(&self) {
-        let end = Instant::now() + PATIENCE;
-        while !matches!(self.session.check(), Err(AttachError::Over(_))) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        while !matches!(self.session.check(), Err(AttachError::SessionClosed(_))) {
             assert!(Instant::now() < end, "the engine still serves it");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -94,5 +95,5 @@ impl Rogue {
 
 pub fn read(tag: u64, offset: u64, len: u64) -> Submission {
     let range = BlockRange { lba: tag % 1000, blocks: len / 512 };
-    Submission { tag, operation: Operation::Read, class: Class::Default, lane: 0, range, offset, len }
+    Submission { tag, operation: Operation::Read, class: LaneClass::Default, lane: 0, range, offset, len }
 }

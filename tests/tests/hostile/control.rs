@@ -1,5 +1,5 @@
-//! Commands that are well formed and out of place: before Connect, before enabling, twice, too many, and the
-//! registers turned under load.
+//! Well-formed commands at the wrong time: before Connect, before enabling, repeated, too many, and register
+//! writes under load.
 
 use std::io::Write;
 
@@ -23,17 +23,17 @@ fn set_cc(cc: Cc) -> SubmissionEntry {
 }
 
 /// Waits for CSTS.
-fn wait_for(admin: &mut MockHost, is_so: impl Fn(Csts) -> bool) {
-    eventually("CSTS", || is_so(Csts(admin.property(CSTS) as u32)));
+fn wait_for(admin: &mut MockHost, matches: impl Fn(Csts) -> bool) {
+    eventually("CSTS", || matches(Csts(admin.property(CSTS) as u32)));
 }
 
-/// Sends reads and writes until the target says no more, and closes then; never looks at an answer.
+/// Sends reads and writes until the target closes, and ignores all responses.
 fn load(mut host: MockHost) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut reader = host.stream.try_clone().unwrap();
         let reader = std::thread::spawn(move || {
             let _ = std::io::copy(&mut reader, &mut std::io::sink());
-            // A target that has said its last words waits for that, for 5 s.
+            // The target waits up to 5 s for this after it has closed its side.
             let _ = reader.shutdown(std::net::Shutdown::Both);
         });
         for cid in (0..=u16::MAX).cycle() {
@@ -51,18 +51,18 @@ fn load(mut host: MockHost) -> std::thread::JoinHandle<()> {
 }
 
 #[test]
-fn data_for_a_command_before_connect_is_fatal_and_data_in_its_capsule_is_skipped() {
+fn rejects_commands_before_connect() {
     let (_target, address) = start(config(&["mem:1M"]));
     let mut host = MockHost::initialised(address, IcReq::default());
     let (answer, _) = host.write(write_entry(0, 16), &[1; 8192]);
     assert_eq!(answer.status.kind(), Status::COMMAND_SEQUENCE_ERROR);
     let entry = transport(write_entry(0, 16), 8192);
     assert_eq!(host.run(entry).status.kind(), Status::COMMAND_SEQUENCE_ERROR, "no R2T for it");
-    assert_eq!(host.connect(0, 0xffff, NQN, HOST, 31).status, Status::SUCCESS, "it goes on");
+    assert_eq!(host.connect(0, 0xffff, NQN, HOST, 31).status, Status::SUCCESS, "the connection stays open");
 }
 
 #[test]
-fn a_connect_that_is_wrong_is_refused_with_its_lowest_wrong_field() {
+fn rejects_connect_with_lowest_invalid_field() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
@@ -78,7 +78,11 @@ fn a_connect_that_is_wrong_is_refused_with_its_lowest_wrong_field() {
         ("SQSIZE 0", (0, 0xffff, NQN, HOST, 0), field(false, ConnectCommand::SQSIZE)),
         ("SQSIZE FFFFh", (0, 0xffff, NQN, HOST, 0xffff), field(false, ConnectCommand::SQSIZE)),
         ("another subsystem", (0, 0xffff, other, HOST, 31), field(true, ConnectData::SUBNQN)),
-        ("I/O queue of nobody", (1, cntlid + 1, NQN, HOST, 31), field(true, ConnectData::CNTLID)),
+        (
+            "I/O queue of an unknown controller",
+            (1, cntlid + 1, NQN, HOST, 31),
+            field(true, ConnectData::CNTLID),
+        ),
         ("I/O queue of FFFFh", (1, 0xffff, NQN, HOST, 31), field(true, ConnectData::CNTLID)),
         ("I/O queue of another host", (1, cntlid, NQN, other, 31), field(true, ConnectData::HOSTNQN)),
         ("QID beyond", (65, cntlid, NQN, HOST, 31), field(false, ConnectCommand::QID)),
@@ -96,7 +100,7 @@ fn a_connect_that_is_wrong_is_refused_with_its_lowest_wrong_field() {
 }
 
 #[test]
-fn connect_data_of_another_length_or_without_the_end_of_a_name_is_refused() {
+fn rejects_connect_data_of_wrong_length() {
     let (target, address) = start(config(&["mem:1M"]));
     let data = connect_data(0xffff, NQN, HOST);
     for len in [0_usize, 4, 1020, 1028, 8192] {
@@ -118,14 +122,14 @@ fn connect_data_of_another_length_or_without_the_end_of_a_name_is_refused() {
 }
 
 #[test]
-fn a_queue_is_connected_once_whoever_asks_again() {
+fn rejects_a_second_connect() {
     let (_target, address) = start(config(&["mem:1M"]));
     let (admin, mut queue) = pair(address, 31);
     assert!(!queue.connect(1, admin.cntlid, NQN, HOST, 31).status.is_success());
     assert!(!queue.connect(2, admin.cntlid, NQN, HOST, 31).status.is_success());
     let mut twin = MockHost::initialised(address, IcReq::default());
     assert!(!twin.connect(1, admin.cntlid, NQN, HOST, 31).status.is_success(), "a queue id twice");
-    // Four Connects at once on one connection: one of them wins.
+    // Four concurrent Connects on one connection: one succeeds.
     let mut host = MockHost::initialised(address, IcReq::default());
     let data = connect_data(0xffff, NQN, HOST);
     let entry = in_capsule(connect_entry(0, 31), &data);
@@ -141,7 +145,7 @@ fn a_queue_is_connected_once_whoever_asks_again() {
 }
 
 #[test]
-fn a_cid_that_is_in_use_is_refused_and_a_flood_beyond_the_queue_is_fatal() {
+fn rejects_cids_in_use_and_queue_overflow() {
     let (_target, address) = start(config(&["mem:1M"]));
     let (_admin, mut host) = pair(address, 3);
     let entry = SubmissionEntry { cid: 7, ..transport(write_entry(0, 16), 8192) };
@@ -151,7 +155,7 @@ fn a_cid_that_is_in_use_is_refused_and_a_flood_beyond_the_queue_is_fatal() {
     let ControllerPdu::CapsuleResp(response) = host.answer().pdu else { panic!("no response") };
     assert_eq!((response.entry.cid, response.entry.status.kind()), (7, Status::COMMAND_ID_CONFLICT));
     host.send_granted(&r2t, &[5; 8192]);
-    assert_eq!(host.completion(7).0.status, Status::SUCCESS, "the first is not harmed");
+    assert_eq!(host.completion(7).0.status, Status::SUCCESS, "the first command is unaffected");
     for cid in 0..5 {
         let entry = SubmissionEntry { cid, ..entry };
         host.send_bytes(&CapsuleCmd { entry, data_len: 0 }.encode(&host.outbound));
@@ -164,7 +168,7 @@ fn a_cid_that_is_in_use_is_refused_and_a_flood_beyond_the_queue_is_fatal() {
 }
 
 #[test]
-fn event_requests_beyond_the_limit_are_refused_and_aborts_find_the_held_ones() {
+fn bounds_and_aborts_event_requests() {
     let (_target, address) = start(config(&["mem:1M"]));
     let mut admin = MockHost::admin(address);
     let held: Vec<u16> = (0..4).map(|_| admin.send(async_event_request(), &[])).collect();
@@ -185,11 +189,11 @@ fn event_requests_beyond_the_limit_are_refused_and_aborts_find_the_held_ones() {
     answered.sort_unstable();
     assert_eq!(answered, [held[1], abort]);
     let again = admin.run(AbortCommand { sqid: 0, cid: held[1] }.entry());
-    assert!(AbortResponse(again.dw0).not_aborted(), "it is answered once");
+    assert!(AbortResponse(again.dw0).not_aborted(), "each command has one completion");
 }
 
 #[test]
-fn a_controller_that_is_toggled_under_load_comes_back_each_time() {
+fn survives_controller_resets_under_load() {
     let (target, address) = start(config(&["mem:1M"]));
     let mut admin = MockHost::admin(address);
     let (_other_admin, mut good) = pair(address, 31);
@@ -206,12 +210,12 @@ fn a_controller_that_is_toggled_under_load_comes_back_each_time() {
         assert_eq!(good.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
     }
     drop(admin);
-    eventually("only the other is left", || target.counters().connections_open == 2);
+    eventually("only the other association remains", || target.counters().connections_open == 2);
     assert_eq!(target.associations().len(), 1);
 }
 
 #[test]
-fn a_shutdown_under_load_ends_and_nothing_is_written_after_it() {
+fn shutdown_under_load_ends_all_writes() {
     let directory = tempfile::tempdir().unwrap();
     let volume = format!("{},size=4M", directory.path().join("image").display());
     let (_target, address) = start(config(&[&volume]));
@@ -227,12 +231,12 @@ fn a_shutdown_under_load_ends_and_nothing_is_written_after_it() {
     assert!(!queue.connect(10, admin.cntlid, NQN, HOST, 31).status.is_success());
     drop(admin);
     loads.into_iter().for_each(|load| load.join().unwrap());
-    let (_admin, mut fresh) = pair(address, 31);
-    assert_ne!(fresh.fetch(read_entry(0, 1), 512).1, vec![0xdd; 512]);
+    let (_admin, mut later) = pair(address, 31);
+    assert_ne!(later.fetch(read_entry(0, 1), 512).1, vec![0xdd; 512]);
 }
 
 #[test]
-fn hosts_that_vanish_in_the_middle_of_everything_leave_nothing_behind() {
+fn vanished_hosts_leak_nothing() {
     let (target, address) = start(config(&["mem:1M"]));
     let (_admin, mut good) = pair(address, 31);
     for round in 0..20 {
@@ -248,7 +252,7 @@ fn hosts_that_vanish_in_the_middle_of_everything_leave_nothing_behind() {
             _ => sockets.iter().for_each(|socket| drop(socket.shutdown(std::net::Shutdown::Both))),
         }
         loads.into_iter().for_each(|load| load.join().unwrap());
-        // It is served, and not idle for longer than its keep-alive timeout, however slow this machine is.
+        // Keeps the association alive on a slow machine.
         assert_eq!(good.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS, "round {round}");
     }
     eventually("all are gone", || target.counters().connections_open == 2);
@@ -257,7 +261,7 @@ fn hosts_that_vanish_in_the_middle_of_everything_leave_nothing_behind() {
 }
 
 #[test]
-fn a_target_that_is_stopped_under_load_does_not_wait_for_half_received_transfers() {
+fn shutdown_does_not_wait_for_partial_transfers() {
     let directory = tempfile::tempdir().unwrap();
     let volume = format!("{},size=4M", directory.path().join("image").display());
     let (target, address) = start(config(&["mem:1M", &volume]));
@@ -267,15 +271,15 @@ fn a_target_that_is_stopped_under_load_does_not_wait_for_half_received_transfers
     half.answer();
     let loads: Vec<_> = (1..4).map(|qid| load(admin.io_queue(qid, 127))).collect();
     std::thread::sleep(std::time::Duration::from_millis(50));
-    let (begun, within) = (std::time::Instant::now(), std::time::Duration::from_secs(120));
-    let report = target.shutdown(within);
-    assert!(begun.elapsed() < within / 2, "the half-received transfer was waited for");
+    let (start, timeout) = (std::time::Instant::now(), std::time::Duration::from_secs(120));
+    let report = target.shutdown(timeout);
+    assert!(start.elapsed() < timeout / 2, "shutdown waited for the partial transfer");
     assert_eq!(report.into_result(), Ok(()));
     loads.into_iter().for_each(|load| load.join().unwrap());
 }
 
 #[test]
-fn disconnect_ends_an_io_queue_and_no_admin_queue() {
+fn disconnect_ends_io_queues_only() {
     let (target, address) = start(config(&["mem:1M"]));
     let (mut admin, mut queue) = pair(address, 31);
     assert!(!admin.run(DisconnectCommand { recfmt: 0 }.entry()).status.is_success());

@@ -1,5 +1,5 @@
-//! PDUs that are wrong: each is answered with the status and offset that the specification wants, on every
-//! state of a connection, whole or byte by byte, and nobody else notices.
+//! Invalid PDUs: each is rejected with the specified status and offset, in every state of a connection, sent
+//! at once or byte by byte, and other connections are unaffected.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use FatalErrorStatus::{
     PduSequenceError as Sequence, UnsupportedParameter as Unsupported,
 };
 
-/// How a connection is before the wrong bytes come.
+/// State of a connection before the invalid bytes.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Accepted,
@@ -58,11 +58,11 @@ fn h2c_data() -> H2cData {
     H2cData { cccid: 900, ttag: 7, datao: 0, datal: 512, last: true }
 }
 
-/// What is wrong, its bytes, and the FES and FEI it deserves.
-type Wrong = (&'static str, Vec<u8>, FatalErrorStatus, u32);
+/// Name, bytes, and the expected FES and FEI.
+type BadPdu = (&'static str, Vec<u8>, FatalErrorStatus, u32);
 
-/// Wrong whatever was said before.
-fn always_wrong() -> Vec<Wrong> {
+/// Invalid in every state.
+fn always_invalid() -> Vec<BadPdu> {
     let ic_resp = IcResp { cpda: 0, digests: Digests(0), maxh2cdata: 4096 };
     let c2h_data = C2hData { cccid: 1, datao: 0, datal: 512, last: true, success: false };
     let r2t = R2t { cccid: 1, ttag: 1, r2to: 0, r2tl: 512 };
@@ -80,7 +80,7 @@ fn always_wrong() -> Vec<Wrong> {
         ("HLEN 255", patched(&capsule(), 2, &[255]), Invalid, 2),
         ("PDO inside of the header", patched(&capsule_with_data(512), 3, &[71]), Invalid, 3),
         ("PDO that is not aligned", patched(&capsule_with_data(512), 3, &[73]), Invalid, 3),
-        ("PDO behind the end", patched(&capsule_with_data(4), 3, &[252]), Invalid, 4),
+        ("PDO beyond the end", patched(&capsule_with_data(4), 3, &[252]), Invalid, 4),
         ("PLEN 0", patched(&capsule(), 4, &[0; 4]), Invalid, 4),
         ("PLEN shorter than the header", patched(&capsule(), 4, &[71, 0, 0, 0]), Invalid, 4),
         ("the lowest of several wrong fields", patched(&capsule(), 1, &[1, 0, 1, 0, 0, 0, 0]), Invalid, 1),
@@ -89,8 +89,8 @@ fn always_wrong() -> Vec<Wrong> {
     ]
 }
 
-/// Wrong where commands are understood.
-fn wrong_when_initialised() -> Vec<Wrong> {
+/// Invalid after initialization.
+fn invalid_after_init() -> Vec<BadPdu> {
     let data = |change: fn(&mut H2cData)| {
         let mut data = h2c_data();
         change(&mut data);
@@ -100,7 +100,7 @@ fn wrong_when_initialised() -> Vec<Wrong> {
         ("a second ICReq", IcReq::default().encode().to_vec(), Sequence, 0),
         ("a capsule of 4 GiB", patched(&capsule(), 3, &[72, 255, 255, 255, 255]), Invalid, 4),
         ("a capsule that is too long", capsule_with_data(16 * 1024 + 4), Invalid, 4),
-        ("data nobody asked for", data(|_| ()), Invalid, 10),
+        ("data without an R2T", data(|_| ()), Invalid, 10),
         ("data with tag FFFFh", data(|data| data.ttag = 0xffff), Invalid, 10),
         ("DATAL that is not PLEN", patched(&data(|_| ()), 16, &[0, 4, 0, 0]), Invalid, 4),
         ("DATAL 0", patched(&data(|_| ()), 16, &[0; 4]), Invalid, 16),
@@ -108,8 +108,8 @@ fn wrong_when_initialised() -> Vec<Wrong> {
     ]
 }
 
-/// Wrong as the first PDU.
-fn wrong_at_first() -> Vec<Wrong> {
+/// Invalid as the first PDU.
+fn invalid_as_first() -> Vec<BadPdu> {
     let request = IcReq::default().encode();
     vec![
         ("a capsule before ICReq", capsule(), Sequence, 0),
@@ -120,31 +120,31 @@ fn wrong_at_first() -> Vec<Wrong> {
     ]
 }
 
-fn expect(mut host: MockHost, what: &str, bytes: &[u8], is_split: bool, fes: FatalErrorStatus, fei: u32) {
+fn expect(mut host: MockHost, what: &str, bytes: &[u8], split: bool, fes: FatalErrorStatus, fei: u32) {
     use std::io::Write;
-    let step = if is_split { 1 } else { bytes.len() };
-    // What follows the wrong header may find the connection closed.
+    let step = if split { 1 } else { bytes.len() };
+    // The connection may be closed before all bytes are sent.
     let _ = bytes.chunks(step).try_for_each(|chunk| host.stream.write_all(chunk));
     let request = host.expect_termination();
     assert_eq!((request.status(), request.fei), (Some(fes), fei), "{what}");
 }
 
 #[test]
-fn every_wrong_header_is_told_with_its_lowest_wrong_field() {
+fn reports_lowest_invalid_header_field() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let mut good = admin.io_queue(2, 31);
     let mut fatal_errors = 0;
     for stage in Stage::ALL {
-        let of_stage = match stage {
-            Stage::Accepted => wrong_at_first(),
-            Stage::Initialised | Stage::Connected => wrong_when_initialised(),
+        let for_stage = match stage {
+            Stage::Accepted => invalid_as_first(),
+            Stage::Initialised | Stage::Connected => invalid_after_init(),
         };
-        for (what, bytes, fes, fei) in always_wrong().into_iter().chain(of_stage) {
-            for is_split in [false, true] {
+        for (what, bytes, fes, fei) in always_invalid().into_iter().chain(for_stage) {
+            for split in [false, true] {
                 let open = target.counters().connections_open;
                 let host = stage.reach(address, &admin, 1);
-                expect(host, &format!("{what}, {stage:?}"), &bytes, is_split, fes, fei);
+                expect(host, &format!("{what}, {stage:?}"), &bytes, split, fes, fei);
                 fatal_errors += 1;
                 eventually("the connection is gone", || target.counters().connections_open == open);
             }
@@ -155,15 +155,15 @@ fn every_wrong_header_is_told_with_its_lowest_wrong_field() {
 }
 
 #[test]
-fn every_misuse_of_an_r2t_is_told_and_changes_no_block() {
+fn rejects_data_that_violates_its_r2t() {
     type Misuse = fn(&mut H2cData);
     let attacks: [(&str, Misuse, FatalErrorStatus, u32); 9] = [
         ("another tag", |data| data.ttag ^= 1, Invalid, 10),
         ("a tag of the same slot", |data| data.ttag ^= 0x4000, Invalid, 10),
         ("another command", |data| data.cccid ^= 1, Invalid, 8),
-        ("an offset behind the range", |data| data.datao = 8192, Range, 0),
+        ("an offset beyond the range", |data| data.datao = 8192, Range, 0),
         ("an offset whose end wraps", |data| data.datao = 0xffff_f000, Range, 0),
-        ("more than was asked for", |data| data.datal = 16384, Range, 0),
+        ("more than the R2T", |data| data.datal = 16384, Range, 0),
         ("a gap", |data| (data.datao, data.datal) = (4096, 4096), Sequence, 0),
         ("no LAST at the end", |data| data.last = false, Sequence, 0),
         ("LAST before the end", |data| data.datal = 4096, Sequence, 0),
@@ -185,7 +185,7 @@ fn every_misuse_of_an_r2t_is_told_and_changes_no_block() {
 }
 
 #[test]
-fn data_that_comes_twice_or_after_the_command_ended_is_fatal() {
+fn rejects_data_after_completion() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let mut host = admin.io_queue(1, 31);
@@ -202,7 +202,7 @@ fn data_that_comes_twice_or_after_the_command_ended_is_fatal() {
 }
 
 #[test]
-fn more_data_than_maxh2cdata_is_a_limit_error() {
+fn rejects_h2c_data_beyond_maxh2cdata() {
     let (_target, address) = start(config(&["mem:4M"]));
     let (_admin, mut host) = pair(address, 31);
     host.send(SubmissionEntry { sgl: Sgl::Transport { len: 1 << 20 }, ..write_entry(0, 2048) }, &[]);
@@ -213,7 +213,7 @@ fn more_data_than_maxh2cdata_is_a_limit_error() {
 }
 
 #[test]
-fn termination_requests_of_any_length_end_the_connection_without_an_answer() {
+fn term_req_of_any_length_closes_silently() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let request = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[4; 72]).encode();
@@ -230,7 +230,7 @@ fn termination_requests_of_any_length_end_the_connection_without_an_answer() {
 }
 
 #[test]
-fn a_host_that_flips_every_bit_of_a_header_breaks_nothing_but_its_connection() {
+fn flipped_header_bits_affect_only_their_connection() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let mut good = admin.io_queue(2, 31);
@@ -253,7 +253,7 @@ fn a_host_that_flips_every_bit_of_a_header_breaks_nothing_but_its_connection() {
 }
 
 #[test]
-fn a_wrong_data_digest_in_any_part_of_a_transfer_fails_that_command_alone() {
+fn bad_data_digest_fails_only_its_command() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let mut host = admin.io_queue_with(1, 31, digests(true, true), HOST);
@@ -276,7 +276,7 @@ fn a_wrong_data_digest_in_any_part_of_a_transfer_fails_that_command_alone() {
 }
 
 #[test]
-fn a_wrong_header_digest_is_told_before_anything_in_the_header_is_believed() {
+fn checks_header_digest_before_the_header() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     for at in 8..76 {

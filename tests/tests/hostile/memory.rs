@@ -1,4 +1,4 @@
-//! Memory: hosts that take it and never give it back, and hosts that ask for more than there is.
+//! Hosts that hold memory of the target, or request more than it has.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -13,7 +13,7 @@ use isolane_wire::{Sgl, Status, SubmissionEntry};
 
 use crate::common::*;
 
-/// Commands that all go out before anything is read.
+/// Sends commands without reading a response.
 fn burst(host: &mut MockHost, count: u16, entry: SubmissionEntry) {
     let capsule = |cid| CapsuleCmd { entry: SubmissionEntry { cid, ..entry }, data_len: 0 };
     let bytes: Vec<u8> = (0..count).flat_map(|cid| capsule(cid).encode(&host.outbound).to_vec()).collect();
@@ -24,13 +24,13 @@ fn with_len(entry: SubmissionEntry, len: u32) -> SubmissionEntry {
     SubmissionEntry { sgl: Sgl::Transport { len }, ..entry }
 }
 
-/// One test at a time: what the process holds is measured.
+/// Runs one test at a time, because the memory of the process is measured.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the process holds in memory now.
+/// Resident memory of the process.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -38,24 +38,24 @@ fn resident_bytes() -> usize {
 
 const MIB: u32 = 1 << 20;
 
-/// So many pages from `first` on, each full of words that say which it is and in which round it was written.
+/// `count` pages from `first` on, filled with words that contain the page and the round.
 fn pages_of_round(round: u32, first: u32, count: u32) -> Vec<u8> {
     let word = |page| (u64::from(round) << 32 | u64::from(page)).to_le_bytes();
     (first..first + count).flat_map(|page| word(page).repeat(PAGE / 8)).collect()
 }
 
-/// The rounds of which these pages from `first` on are; all of a page is of one.
+/// Rounds in which the pages from `first` on were written. Checks that no page is torn.
 fn rounds_of(bytes: &[u8], first: u32) -> Vec<u32> {
     let round_of = |(page, bytes): (u32, &[u8])| {
         let round = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
-        assert!(bytes == pages_of_round(round, page, 1), "page {page} is not whole");
+        assert!(bytes == pages_of_round(round, page, 1), "page {page} is torn");
         round
     };
     (first..).zip(bytes.chunks(PAGE)).map(round_of).collect()
 }
 
-/// What is read by each of so many commands, whose data comes in any order.
-fn take_answers(host: &mut MockHost, count: usize) -> HashMap<u16, Vec<u8>> {
+/// Receives the data of `count` reads, in any order.
+fn receive_reads(host: &mut MockHost, count: usize) -> HashMap<u16, Vec<u8>> {
     let mut all = HashMap::<u16, Vec<u8>>::new();
     let mut ended = 0;
     while ended < count {
@@ -71,7 +71,7 @@ fn take_answers(host: &mut MockHost, count: usize) -> HashMap<u16, Vec<u8>> {
                 assert_eq!(response.entry.status, Status::SUCCESS);
                 ended += 1;
             }
-            other => panic!("expected an answer, got {other:?}"),
+            other => panic!("expected a response, got {other:?}"),
         }
     }
     all
@@ -80,7 +80,7 @@ fn take_answers(host: &mut MockHost, count: usize) -> HashMap<u16, Vec<u8>> {
 const PAGE: usize = 4096;
 
 #[test]
-fn a_host_that_takes_all_memory_for_writes_and_sends_nothing_does_not_starve_the_others() {
+fn stalled_writes_do_not_starve_other_hosts() {
     let _alone = alone();
     let (target, address) = start(config(&["mem:16M"]));
     let (_bad_admin, mut bad) = pair(address, 255);
@@ -89,11 +89,11 @@ fn a_host_that_takes_all_memory_for_writes_and_sends_nothing_does_not_starve_the
     let (_admin, mut good) = pair(address, 31);
     assert_eq!(good.push(write_entry(0, 2048), &pattern(1, MIB as usize)).status, Status::SUCCESS);
     assert_eq!(good.fetch(read_entry(0, 2048), MIB).0.status, Status::SUCCESS);
-    assert_eq!(target.counters().connections_open, 4, "nobody had to be closed for it");
+    assert_eq!(target.counters().connections_open, 4, "no connection was closed");
 }
 
 #[test]
-fn a_host_that_never_reads_its_answers_does_not_starve_the_others() {
+fn unread_responses_do_not_starve_other_hosts() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let volume = format!("{},size=16M", directory.path().join("image").display());
@@ -104,16 +104,16 @@ fn a_host_that_never_reads_its_answers_does_not_starve_the_others() {
     let (_admin, mut good) = pair(address, 31);
     assert_eq!(good.fetch(read_entry(0, 2048), MIB).0.status, Status::SUCCESS);
     assert_eq!(good.push(write_entry(0, 2048), &pattern(1, MIB as usize)).status, Status::SUCCESS);
-    assert_eq!(target.counters().connections_open, 4, "nobody had to be closed for it");
+    assert_eq!(target.counters().connections_open, 4, "no connection was closed");
 }
 
 #[test]
-fn log_pages_that_nobody_reads_take_bounded_memory() {
+fn unread_log_pages_use_bounded_memory() {
     let _alone = alone();
     let (_target, address) = start(config(&["mem:1M"]));
     let before = resident_bytes();
     let mut host = MockHost::admin(address);
-    // No more bytes than fit into small socket buffers: the target stops reading.
+    // Commands that fit into small socket buffers: the target stops reading.
     for _ in 0..4 {
         burst(&mut host, 50, with_len(GetLogPageCommand::new(LogPage::Error, 0, MIB).entry(), MIB));
     }
@@ -124,7 +124,7 @@ fn log_pages_that_nobody_reads_take_bounded_memory() {
 }
 
 #[test]
-fn blocks_that_were_read_and_overwritten_are_not_held_for_ever() {
+fn overwritten_blocks_of_unread_responses_are_freed() {
     let _alone = alone();
     let (_target, address) = start(config(&["mem:64M"]));
     let (_admin, mut writer) = pair(address, 31);
@@ -147,37 +147,37 @@ fn blocks_that_were_read_and_overwritten_are_not_held_for_ever() {
 }
 
 #[test]
-fn hosts_that_share_out_all_memory_among_them_do_not_keep_it() {
+fn hosts_cannot_keep_all_memory_together() {
     let _alone = alone();
     let (target, address) = start(config(&["mem:16M"]));
     let bad_admin = MockHost::admin(address);
     let mut bad: Vec<MockHost> = (1..24).map(|qid| bad_admin.io_queue(qid, 63)).collect();
-    // Those of 68 KiB fill what is left between those of 1 MiB.
+    // Writes of 68 KiB fill the gaps between writes of 1 MiB.
     for (at, host) in bad.iter_mut().enumerate() {
         let blocks = if at < 15 { 2048 } else { 136 };
         burst(host, 60, with_len(write_entry(0, blocks), blocks * 512));
     }
     let (_admin, mut good) = pair(address, 31);
-    eventually("the memory is shared out", || target.counters().deferred_commands > 15 * 50);
+    eventually("the memory is used", || target.counters().deferred_commands > 15 * 50);
     assert_eq!(good.fetch(read_entry(0, 8), 4096).0.status, Status::SUCCESS);
     assert_eq!(good.write(write_entry(0, 8), &[1; 4096]).0.status, Status::SUCCESS);
-    // Two that are asked for, at a time.
+    // Two writes with R2T at a time.
     for _ in 0..2 {
         good.send(with_len(write_entry(0, 128), 65_536), &[]);
     }
     let granted = [good.answer(), good.answer()];
-    assert_eq!(target.counters().connections_open, 26, "small commands wait for nobody's end");
+    assert_eq!(target.counters().connections_open, 26, "small commands do not wait for a disconnect");
     for answer in granted {
         let ControllerPdu::R2t(r2t) = answer.pdu else { panic!("no R2T") };
         good.send_granted(&r2t, &[1; 65_536]);
         assert_eq!(good.completion(r2t.cccid).0.status, Status::SUCCESS);
     }
     assert_eq!(good.push(write_entry(0, 2048), &pattern(1, MIB as usize)).status, Status::SUCCESS);
-    assert!(target.counters().connections_open < 26, "large ones get what those lose who let it lie");
+    assert!(target.counters().connections_open < 26, "large commands get the memory of stalled hosts");
 }
 
 #[test]
-fn what_broken_connections_held_is_free_again() {
+fn closed_connections_free_their_memory() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let volume = format!("{},size=16M", directory.path().join("image").display());
@@ -199,15 +199,15 @@ fn what_broken_connections_held_is_free_again() {
     let deferred = target.counters().deferred_commands;
     assert_eq!(good.push(write_entry(0, 2048), &pattern(1, MIB as usize)).status, Status::SUCCESS);
     assert_eq!(good.fetch(read_entry(0, 2048), MIB).0.status, Status::SUCCESS);
-    assert_eq!(target.counters().deferred_commands, deferred, "nothing had to wait for memory");
+    assert_eq!(target.counters().deferred_commands, deferred, "no command waited for memory");
 }
 
-/// Hosts on both cores read long and short pieces of 4 MiB, and take nothing while another host writes these
-/// anew, again and again: far more than what may wait until nobody looks at it any more.
-fn overwrite_what_nobody_takes(config: TargetConfig) {
+/// Hosts on both cores send long and short reads of 4 MiB and receive nothing while another host overwrites the
+/// range many times.
+fn overwrite_during_unread_reads(config: TargetConfig) {
     let _alone = alone();
     let placement = Placement::RoundRobin;
-    // On a loaded machine the writes take longer than a host may take nothing.
+    // On a loaded machine the writes take longer than the default stall limit.
     let stall = Duration::from_secs(600);
     let (_target, address) = start(TargetConfig { cores: one_core_twice(), placement, stall, ..config });
     let (_admin, mut writer) = pair(address, 31);
@@ -221,7 +221,7 @@ fn overwrite_what_nobody_takes(config: TargetConfig) {
     write(0);
     let bad_admin = MockHost::admin(address);
     let mut bad: Vec<MockHost> = (1..5).map(|qid| bad_admin.io_queue(qid, 127)).collect();
-    // Where each read begins and how long it is, in pages.
+    // First page and number of pages of each read.
     let reads: Vec<(u32, u32)> =
         (0..100).map(|at| (at * 37 % 992, [32, 1, 8, 24][at as usize % 4])).collect();
     for host in &mut bad {
@@ -237,7 +237,7 @@ fn overwrite_what_nobody_takes(config: TargetConfig) {
     let taken = resident_bytes().saturating_sub(before);
     assert!(taken < 96 << 20, "{} MiB", taken >> 20);
     for host in &mut bad {
-        let answers = take_answers(host, reads.len());
+        let answers = receive_reads(host, reads.len());
         for (cid, (first, count)) in (0..).zip(&reads) {
             let rounds = rounds_of(&answers[&cid], *first);
             assert_eq!(rounds.len(), *count as usize);
@@ -252,18 +252,18 @@ fn overwrite_what_nobody_takes(config: TargetConfig) {
 const ROUNDS: u32 = 32;
 
 #[test]
-fn answers_that_nobody_takes_stay_whole_and_keep_no_writer_from_their_blocks() {
-    overwrite_what_nobody_takes(TargetConfig { mode: Mode::Sleep, ..config(&["mem:4M"]) });
+fn unread_responses_stay_intact_during_writes() {
+    overwrite_during_unread_reads(TargetConfig { mode: Mode::Sleep, ..config(&["mem:4M"]) });
 }
 
 #[test]
-fn answers_on_epoll_that_nobody_takes_and_that_are_sent_in_order_keep_no_writer() {
+fn unread_responses_stay_intact_on_epoll() {
     let (mode, io) = (Mode::Adaptive, IoChoice::Epoll);
-    overwrite_what_nobody_takes(TargetConfig { mode, io, scheduling: false, ..config(&["mem:4M"]) });
+    overwrite_during_unread_reads(TargetConfig { mode, io, scheduling: false, ..config(&["mem:4M"]) });
 }
 
 #[test]
-fn answers_that_nobody_takes_and_that_are_lent_to_the_kernel_keep_no_writer() {
+fn unread_zerocopy_responses_stay_intact() {
     let (mode, zero_copy_above) = (Mode::Poll, Some(0));
-    overwrite_what_nobody_takes(TargetConfig { mode, zero_copy_above, ..config(&["mem:4M"]) });
+    overwrite_during_unread_reads(TargetConfig { mode, zero_copy_above, ..config(&["mem:4M"]) });
 }

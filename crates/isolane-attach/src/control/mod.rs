@@ -1,43 +1,42 @@
-//! What an application and its engine say to each other over the Unix socket between them.
+//! Control protocol between an application and its engine, over a Unix socket.
 //!
-//! One packet is one message of at most [`BYTES_MAX`] with at most [`DESCRIPTORS_MAX`] descriptors
-//! ([`Wire`]). An application asks with a [`Request`], and each has one [`Reply`] of the same serial number;
-//! up to [`ASKED_MAX`] may wait for theirs. [`Reply::Ended`] and [`Reply::Restarted`] come unasked, with the serial number 0. A close may be
-//! asked with that number, too, beside what else is asked, and nobody waits for the answer; likewise [`Request::Relieve`]. After a
-//! restart, what was asked and not answered, and closes whose end was not told, are asked again, for the engine
-//! that was asked is dead: so **every request may be repeated**, because its ids are the application's, and the
-//! repetition is answered like the first.
+//! A packet is one message of at most [`MAX_MESSAGE_BYTES`] with at most [`MAX_DESCRIPTORS`] descriptors
+//! ([`PacketSocket`]). Each [`Request`] of an application gets one [`Reply`] with the same serial number; up to
+//! [`MAX_REQUESTS_IN_FLIGHT`] can wait for theirs. Serial number 0 is for [`Reply::ObjectClosed`] and
+//! [`Reply::EngineRestarted`], which are unsolicited, and for closes and [`Request::Relieve`], whose replies nothing waits
+//! for; these do not count as in flight.
 //!
-//! It is not the data path: nothing is said here for a byte of payload. Invariant: whatever is decoded is
-//! within its bounds; all else is a [`Malformed`] that names the first wrong field.
+//! After a restart of the engine, the application repeats all requests without a reply, and all closes without
+//! [`Reply::ObjectClosed`]. So **every request can be repeated**: the application chooses the IDs, and a repeated request
+//! gets the same reply.
+//!
+//! The data path uses shared memory only. Invariant: a decoded message is within its bounds; anything else is a
+//! [`DecodeError`] that names the first invalid field.
 
-mod fields;
-mod object;
+mod codec;
+mod packet_socket;
 mod reply;
 mod request;
 #[cfg(test)]
 mod tests;
-mod wire;
 
-pub use fields::{Malformed, Sink, Source};
-pub use object::{End, Object, Open, StreamPlace};
-pub use reply::{Limits, Reply, Welcome};
-pub use request::{Asked, Hello, OpenPort, OpenQueue, Request};
-pub use wire::{Packet, Wire, WireError, remedy};
+pub use codec::{DecodeError, Decoder, Encoder};
+pub use packet_socket::{Packet, PacketError, PacketSocket, hint};
+pub use reply::{Reply, SessionLimits, Welcome};
+pub use request::{
+    CloseMode, Envelope, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Request,
+    StreamLayout,
+};
 
-/// What is spoken here. Both sides must speak the same.
+/// Version of this protocol; both sides must use the same.
 pub const VERSION: u32 = 5;
-/// Requests of a session that may wait for their answers at the same time.
-pub const ASKED_MAX: usize = 32;
-
-/// Bytes of the longest message.
-pub const BYTES_MAX: usize = 2048;
-
-/// Descriptors that may come with a message.
-pub const DESCRIPTORS_MAX: usize = 4;
-
-/// The most cores of one engine.
-pub const CORES_MAX: usize = 128;
-
-/// Bytes of the longest text: of a refusal, or the name of a volume.
-pub const TEXT_BYTES_MAX: usize = 1024;
+/// Maximum number of requests of a session without a reply.
+pub const MAX_REQUESTS_IN_FLIGHT: usize = 32;
+/// Maximum length of a message in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 2048;
+/// Maximum number of descriptors with a message.
+pub const MAX_DESCRIPTORS: usize = 4;
+/// Maximum number of cores of one engine.
+pub const MAX_CORES: usize = 128;
+/// Maximum length of a text in bytes: of a refusal, or the URI of a volume.
+pub const MAX_TEXT_BYTES: usize = 1024;

@@ -1,112 +1,111 @@
-//! What an engine answers.
+//! Replies of an engine.
 
-use super::fields::{Malformed, Sink, Source};
-use super::{CORES_MAX, TEXT_BYTES_MAX};
+use super::codec::{DecodeError, Decoder, Encoder};
+use super::{MAX_CORES, MAX_TEXT_BYTES};
 
-/// What an engine says.
+/// A reply, or an unsolicited event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// There is a session.
+    /// The session is open.
     Welcome(Welcome),
-    /// It is not done, and why. After a refused hello the engine closes the connection.
+    /// The request failed, with the reason. After a refused [`Hello`](super::Hello) the engine closes the connection.
     Refused(String),
-    /// It is done.
-    Done,
-    /// The object is there.
+    /// The request is complete.
+    Ack,
+    /// The object is open.
     Opened {
-        /// On which core, by index.
+        /// Index of its core.
         core: u32,
-        /// What its kind says about it, at most [`TEXT_BYTES_MAX`] bytes.
+        /// Result specific to the kind of object: at most [`MAX_TEXT_BYTES`].
         answer: Vec<u8>,
     },
-    /// An object that was closed has ended: its places are the application's again. Unasked.
-    Ended {
-        /// Its id.
+    /// A closed object has ended, and its memory is the application's again. Unsolicited.
+    ObjectClosed {
+        /// ID of the object.
         id: u32,
     },
-    /// The engine that was asked is gone, this is the next. All that was answered holds, what was not is to be
-    /// asked again.
-    Restarted {
-        /// Which engine this is: one more than the last.
+    /// The engine was replaced. Completed requests remain in effect; repeat the others. Unsolicited.
+    EngineRestarted {
+        /// Epoch of the new engine: one more than that of its predecessor.
         epoch: u64,
     },
 }
 
-/// What an application is told about its session.
+/// Parameters of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// What the engine speaks.
+    /// Protocol version of the engine.
     pub version: u32,
-    /// The engine's name for the session, as in its log.
+    /// ID of the session, as in the engine's log.
     pub session: u32,
-    /// Which engine this is since its supervisor began.
+    /// Number of engines that this supervisor has started.
     pub epoch: u64,
-    /// Numbers of the cores it runs on: at least one, at most [`CORES_MAX`].
+    /// CPUs of the engine's cores: at least one, at most [`MAX_CORES`].
     pub cores: Vec<u32>,
-    /// How much the session may have.
-    pub limits: Limits,
+    /// Limits of the session.
+    pub limits: SessionLimits,
 }
 
-/// How much one session may have.
+/// Limits of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of its memory.
+pub struct SessionLimits {
+    /// Size of its memory in bytes.
     pub memory_bytes: u64,
-    /// Streams.
+    /// Number of streams.
     pub streams: u32,
-    /// Volumes.
+    /// Number of volumes.
     pub volumes: u32,
-    /// Notification queues.
+    /// Number of notification queues.
     pub queues: u32,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { memory_bytes: 1 << 30, streams: 16384, volumes: 64, queues: 64 }
+impl Default for SessionLimits {
+    fn default() -> SessionLimits {
+        SessionLimits { memory_bytes: 1 << 30, streams: 16384, volumes: 64, queues: 64 }
     }
 }
 
 impl Reply {
-    /// As bytes of a packet.
+    /// Encodes a packet.
     pub fn encode(&self, serial: u32) -> Vec<u8> {
-        let mut sink = Sink::default();
-        sink.u16(self.kind());
-        sink.u32(serial);
+        let mut encoder = Encoder::default();
+        encoder.u16(self.kind());
+        encoder.u32(serial);
         match self {
-            Reply::Welcome(welcome) => welcome.encode(&mut sink),
-            Reply::Refused(why) => sink.text(why, TEXT_BYTES_MAX),
-            Reply::Done => {}
+            Reply::Welcome(welcome) => welcome.encode(&mut encoder),
+            Reply::Refused(reason) => encoder.text(reason, MAX_TEXT_BYTES),
+            Reply::Ack => {}
             Reply::Opened { core, answer } => {
-                sink.u32(*core);
-                sink.bytes(answer, TEXT_BYTES_MAX);
+                encoder.u32(*core);
+                encoder.bytes(answer, MAX_TEXT_BYTES);
             }
-            Reply::Ended { id } => sink.u32(*id),
-            Reply::Restarted { epoch } => sink.u64(*epoch),
+            Reply::ObjectClosed { id } => encoder.u32(*id),
+            Reply::EngineRestarted { epoch } => encoder.u64(*epoch),
         }
-        sink.into_bytes()
+        encoder.into_bytes()
     }
 
-    /// From the bytes of a packet: its serial number and what it says.
+    /// Decodes a packet into its serial number and reply.
     ///
     /// # Errors
-    /// [`Malformed`].
-    pub fn decode(bytes: &[u8]) -> Result<(u32, Reply), Malformed> {
-        let mut source = Source::new(bytes);
-        let kind = source.u16("the kind of message")?;
-        let serial = source.u32("the serial number")?;
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<(u32, Reply), DecodeError> {
+        let mut decoder = Decoder::new(bytes);
+        let kind = decoder.u16("message kind")?;
+        let serial = decoder.u32("serial number")?;
         let reply = match kind {
-            WELCOME => Reply::Welcome(Welcome::decode(&mut source)?),
-            REFUSED => Reply::Refused(source.text("the reason", TEXT_BYTES_MAX)?),
-            DONE => Reply::Done,
+            WELCOME => Reply::Welcome(Welcome::decode(&mut decoder)?),
+            REFUSED => Reply::Refused(decoder.text("reason", MAX_TEXT_BYTES)?),
+            ACK => Reply::Ack,
             OPENED => Reply::Opened {
-                core: source.u32("the object's core")?,
-                answer: source.bytes("the object's answer", TEXT_BYTES_MAX)?,
+                core: decoder.u32("core of the object")?,
+                answer: decoder.bytes("result of the object", MAX_TEXT_BYTES)?,
             },
-            ENDED => Reply::Ended { id: source.u32("the object's id")? },
-            RESTARTED => Reply::Restarted { epoch: source.u64("the epoch")? },
-            _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
+            OBJECT_CLOSED => Reply::ObjectClosed { id: decoder.u32("object ID")? },
+            ENGINE_RESTARTED => Reply::EngineRestarted { epoch: decoder.u64("epoch")? },
+            _ => return Err(DecodeError { what: "message kind", offset: 0 }),
         };
-        source.end()?;
+        decoder.end()?;
         Ok((serial, reply))
     }
 
@@ -114,50 +113,50 @@ impl Reply {
         match self {
             Reply::Welcome(_) => WELCOME,
             Reply::Refused(_) => REFUSED,
-            Reply::Done => DONE,
+            Reply::Ack => ACK,
             Reply::Opened { .. } => OPENED,
-            Reply::Ended { .. } => ENDED,
-            Reply::Restarted { .. } => RESTARTED,
+            Reply::ObjectClosed { .. } => OBJECT_CLOSED,
+            Reply::EngineRestarted { .. } => ENGINE_RESTARTED,
         }
     }
 }
 
 impl Welcome {
-    fn encode(&self, sink: &mut Sink) {
-        sink.u32(self.version);
-        sink.u32(self.session);
-        sink.u64(self.epoch);
-        sink.u64(self.limits.memory_bytes);
-        sink.u32(self.limits.streams);
-        sink.u32(self.limits.volumes);
-        sink.u32(self.limits.queues);
-        assert!(self.cores.len() <= CORES_MAX, "an engine of {} cores", self.cores.len());
-        sink.u16(self.cores.len() as u16);
-        self.cores.iter().for_each(|core| sink.u32(*core));
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.u32(self.version);
+        encoder.u32(self.session);
+        encoder.u64(self.epoch);
+        encoder.u64(self.limits.memory_bytes);
+        encoder.u32(self.limits.streams);
+        encoder.u32(self.limits.volumes);
+        encoder.u32(self.limits.queues);
+        assert!(self.cores.len() <= MAX_CORES, "an engine of {} cores", self.cores.len());
+        encoder.u16(self.cores.len() as u16);
+        self.cores.iter().for_each(|core| encoder.u32(*core));
     }
 
-    fn decode(source: &mut Source<'_>) -> Result<Welcome, Malformed> {
-        let (version, session) = (source.u32("the version")?, source.u32("the session")?);
-        let epoch = source.u64("the epoch")?;
-        let limits = Limits {
-            memory_bytes: source.u64("the limit of memory")?,
-            streams: source.u32("the limit of streams")?,
-            volumes: source.u32("the limit of volumes")?,
-            queues: source.u32("the limit of queues")?,
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Welcome, DecodeError> {
+        let (version, session) = (decoder.u32("version")?, decoder.u32("session")?);
+        let epoch = decoder.u64("epoch")?;
+        let limits = SessionLimits {
+            memory_bytes: decoder.u64("memory limit")?,
+            streams: decoder.u32("stream limit")?,
+            volumes: decoder.u32("volume limit")?,
+            queues: decoder.u32("queue limit")?,
         };
-        let malformed = source.malformed("how many cores there are");
-        let count = usize::from(source.u16("how many cores there are")?);
-        if count == 0 || count > CORES_MAX {
+        let malformed = decoder.malformed("number of cores");
+        let count = usize::from(decoder.u16("number of cores")?);
+        if count == 0 || count > MAX_CORES {
             return Err(malformed);
         }
-        let cores = (0..count).map(|_| source.u32("a core")).collect::<Result<_, _>>()?;
+        let cores = (0..count).map(|_| decoder.u32("core")).collect::<Result<_, _>>()?;
         Ok(Welcome { version, session, epoch, cores, limits })
     }
 }
 
 const WELCOME: u16 = 0x81;
 const REFUSED: u16 = 0x82;
-const DONE: u16 = 0x83;
+const ACK: u16 = 0x83;
 const OPENED: u16 = 0x84;
-const ENDED: u16 = 0x85;
-const RESTARTED: u16 = 0x86;
+const OBJECT_CLOSED: u16 = 0x85;
+const ENGINE_RESTARTED: u16 = 0x86;

@@ -1,175 +1,300 @@
-//! What an application asks its engine for.
+//! Requests of an application.
 
-use super::fields::{Malformed, Sink, Source};
-use super::object::{End, Open};
-use crate::layout::{PortPlace, QueuePlace};
+use super::codec::{DecodeError, Decoder, Encoder};
+use super::{MAX_MESSAGE_BYTES, MAX_TEXT_BYTES};
+use crate::layout::{DoorbellLayout, NotificationLayout};
 
-/// A request and its serial number, as it was decoded.
+/// A decoded request and its serial number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Repeated in the answer.
+pub struct Envelope {
+    /// Serial number, repeated in the reply.
     pub serial: u32,
-    /// What is asked for.
+    /// The request.
     pub request: Request,
 }
 
-/// What can be asked for.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The first of every connection. With it come the memfd of the session, and the end that writes of a pipe:
-    /// the engine, and whoever keeps the session for it, closes that once nothing of the session is left, so that
-    /// the application hears when nobody else works on its sockets any more.
+    /// First request of every connection, with two descriptors: the memfd of the session, and the write end of a pipe.
+    /// The engine and its supervisor close the latter once they hold nothing of the session. The application then knows
+    /// that its sockets are its own again.
     Hello(Hello),
-    /// A port on one of the engine's cores. The engine's end of its bell comes with it.
-    OpenPort(OpenPort),
-    /// A notification queue. The engine's end of its bell comes with it.
-    OpenQueue(OpenQueue),
-    /// A stream or a volume; what comes with it depends on which.
-    Open(Open),
-    /// No more of an object. A release is answered with `Done` when that is so, also if there was none. A close
-    /// is answered at once, and [`Reply::Ended`](super::Reply::Ended) follows when the object has ended, for what
-    /// was written is still sent: until then its places are the engine's. A queue is closed likewise, even if
-    /// objects still name it: they tell nobody any more, and its end comes before the answer.
-    End {
-        /// Its id.
+    /// Opens the doorbells of one core, with the engine's end of their bell.
+    OpenDoorbells(OpenDoorbells),
+    /// Opens a notification queue, with the engine's end of its bell.
+    OpenNotificationQueue(OpenNotificationQueue),
+    /// Opens a stream or a volume; the kind of object determines the descriptors.
+    OpenObject(OpenObject),
+    /// Releases or closes an object, or closes a queue.
+    ///
+    /// A release is acknowledged once the engine has stopped using the object, even if it did not exist. A close is
+    /// acknowledged immediately, and [`Reply::ObjectClosed`](super::Reply::ObjectClosed) follows once the engine has sent
+    /// all data; until then the engine uses the object's memory. A queue is closed even if objects still refer to it:
+    /// they send no more notifications, and `ObjectClosed` precedes the acknowledgment.
+    CloseObject {
+        /// ID of the object or queue.
         id: u32,
-        /// How it is to end.
-        how: End,
+        /// How to close it.
+        how: CloseMode,
     },
-    /// The session's memory is used up: closed streams whose peers have taken nothing for long are to be abandoned.
+    /// Abandons closed streams whose peers have acknowledged nothing for long, because the session's memory is used up.
     Relieve,
 }
 
-/// Who wants a session.
+/// See [`Request::Hello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What it speaks: [`VERSION`](super::VERSION).
+    /// Protocol version: [`VERSION`](super::VERSION).
     pub version: u32,
 }
 
-/// A port: the doorbells of one session on one core.
+/// See [`Request::OpenDoorbells`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenPort {
-    /// Which core, by index.
+pub struct OpenDoorbells {
+    /// Index of the core.
     pub core: u32,
-    /// Where it is.
-    pub place: PortPlace,
+    /// Location in the memory.
+    pub layout: DoorbellLayout,
 }
 
-/// A queue: what one thread of the application is told.
+/// See [`Request::OpenNotificationQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenQueue {
-    /// The application's name for it.
+pub struct OpenNotificationQueue {
+    /// ID of the queue, chosen by the application.
     pub queue: u32,
-    /// Where it is.
-    pub place: QueuePlace,
+    /// Location in the memory.
+    pub layout: NotificationLayout,
+}
+
+/// See [`Request::OpenObject`]. The reply is [`Reply::Opened`](super::Reply::Opened).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenObject {
+    /// ID of the object, chosen by the application and unique in the session.
+    pub id: u32,
+    /// Core to use, by index in [`Welcome::cores`](super::Welcome::cores); `None` lets the engine choose.
+    pub core: Option<u32>,
+    /// Queue for its notifications.
+    pub queue: Option<u32>,
+    /// Kind and parameters.
+    pub object: Object,
+}
+
+/// Kind and parameters of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A TCP connection. Its socket is sent with the request.
+    Stream(StreamLayout),
+    /// A volume, connected by the engine on demand.
+    Volume {
+        /// URI: at most [`MAX_TEXT_BYTES`].
+        uri: String,
+        /// Layout and parameters, in the encoding of the volume service: at most [`Object::MAX_DETAILS_BYTES`].
+        details: Vec<u8>,
+    },
+}
+
+/// Location of a stream in the session's memory. All offsets and capacities are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamLayout {
+    /// Offset of the control block ([`layout::stream`](crate::layout::stream)).
+    pub block: u64,
+    /// Offset of the receive ring, a multiple of the page size.
+    pub rx: u64,
+    /// Capacity of the receive ring.
+    pub rx_capacity: u64,
+    /// Offset of the transmit ring, a multiple of the page size.
+    pub tx: u64,
+    /// Capacity of the transmit ring.
+    pub tx_capacity: u64,
+}
+
+/// How to close an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseMode {
+    /// The application takes the object back as it is: a stream's socket continues without the engine.
+    Release,
+    /// The engine sends all written data, then closes the object.
+    Close,
 }
 
 impl Request {
-    /// As bytes of a packet.
+    /// Encodes a packet.
     pub fn encode(&self, serial: u32) -> Vec<u8> {
-        let mut sink = Sink::default();
-        sink.u16(self.kind());
-        sink.u32(serial);
+        let mut encoder = Encoder::default();
+        encoder.u16(self.kind());
+        encoder.u32(serial);
         match self {
             Request::Hello(hello) => {
-                sink.u32(MAGIC);
-                sink.u32(hello.version);
+                encoder.u32(MAGIC);
+                encoder.u32(hello.version);
             }
-            Request::OpenPort(port) => {
-                sink.u32(port.core);
-                sink.u64(port.place.offset);
-                sink.u32(port.place.entries);
+            Request::OpenDoorbells(OpenDoorbells { core, layout }) => {
+                encoder.u32(*core);
+                encoder.u64(layout.offset);
+                encoder.u32(layout.entries);
             }
-            Request::OpenQueue(OpenQueue { queue, place }) => {
-                sink.u32(*queue);
-                sink.u64(place.offset);
-                sink.u32(place.cores);
-                sink.u32(place.entries);
+            Request::OpenNotificationQueue(OpenNotificationQueue { queue, layout }) => {
+                encoder.u32(*queue);
+                encoder.u64(layout.offset);
+                encoder.u32(layout.cores);
+                encoder.u32(layout.entries);
             }
-            Request::Open(open) => open.encode(&mut sink),
-            Request::End { id, how } => {
-                sink.u32(*id);
-                how.encode(&mut sink);
+            Request::OpenObject(open) => open.encode(&mut encoder),
+            Request::CloseObject { id, how } => {
+                encoder.u32(*id);
+                encoder.u16(match how {
+                    CloseMode::Release => RELEASE,
+                    CloseMode::Close => CLOSE,
+                });
             }
             Request::Relieve => {}
         }
-        sink.into_bytes()
+        encoder.into_bytes()
     }
 
-    /// From the bytes of a packet.
+    /// Decodes a packet.
     ///
     /// # Errors
-    /// [`Malformed`].
-    pub fn decode(bytes: &[u8]) -> Result<Asked, Malformed> {
-        let mut source = Source::new(bytes);
-        let kind = source.u16("the kind of message")?;
-        let serial = source.u32("the serial number")?;
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Envelope, DecodeError> {
+        let mut decoder = Decoder::new(bytes);
+        let kind = decoder.u16("message kind")?;
+        let serial = decoder.u32("serial number")?;
         let request = match kind {
-            HELLO => Request::Hello(Hello::decode(&mut source)?),
-            OPEN_PORT => Request::OpenPort(OpenPort {
-                core: source.u32("the port's core")?,
-                place: PortPlace {
-                    offset: source.u64("the port's place")?,
-                    entries: source.u32("the port's entries")?,
+            HELLO => Request::Hello(Hello::decode(&mut decoder)?),
+            OPEN_DOORBELLS => Request::OpenDoorbells(OpenDoorbells {
+                core: decoder.u32("core of the doorbells")?,
+                layout: DoorbellLayout {
+                    offset: decoder.u64("offset of the doorbells")?,
+                    entries: decoder.u32("number of doorbells")?,
                 },
             }),
-            OPEN_QUEUE => Request::OpenQueue(OpenQueue {
-                queue: source.u32("the queue's id")?,
-                place: QueuePlace {
-                    offset: source.u64("the queue's place")?,
-                    cores: source.u32("the queue's cores")?,
-                    entries: source.u32("the queue's entries")?,
+            OPEN_QUEUE => Request::OpenNotificationQueue(OpenNotificationQueue {
+                queue: decoder.u32("queue ID")?,
+                layout: NotificationLayout {
+                    offset: decoder.u64("offset of the queue")?,
+                    cores: decoder.u32("cores of the queue")?,
+                    entries: decoder.u32("entries of the queue")?,
                 },
             }),
-            OPEN => Request::Open(Open::decode(&mut source)?),
-            END => {
-                Request::End { id: source.u32("the id of what is to end")?, how: End::decode(&mut source)? }
-            }
+            OPEN => Request::OpenObject(OpenObject::decode(&mut decoder)?),
+            CLOSE_OBJECT => Request::CloseObject {
+                id: decoder.u32("ID to close")?,
+                how: CloseMode::decode(&mut decoder)?,
+            },
             RELIEVE => Request::Relieve,
-            _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
+            _ => return Err(DecodeError { what: "message kind", offset: 0 }),
         };
-        source.end()?;
-        Ok(Asked { serial, request })
+        decoder.end()?;
+        Ok(Envelope { serial, request })
     }
 
-    /// Descriptors that must come with it, if that is certain before looking closer.
+    /// Returns the minimum number of descriptors sent with the request.
     pub fn descriptors(&self) -> usize {
         match self {
             Request::Hello(_) => 2,
-            Request::OpenPort(_) | Request::OpenQueue(_) => 1,
-            Request::Open(open) => matches!(open.object, super::Object::Stream(_)).into(),
-            Request::End { .. } | Request::Relieve => 0,
+            Request::OpenDoorbells(_) | Request::OpenNotificationQueue(_) => 1,
+            Request::OpenObject(open) => matches!(open.object, Object::Stream(_)).into(),
+            Request::CloseObject { .. } | Request::Relieve => 0,
         }
     }
 
     fn kind(&self) -> u16 {
         match self {
             Request::Hello(_) => HELLO,
-            Request::OpenPort(_) => OPEN_PORT,
-            Request::OpenQueue(_) => OPEN_QUEUE,
-            Request::Open(_) => OPEN,
-            Request::End { .. } => END,
+            Request::OpenDoorbells(_) => OPEN_DOORBELLS,
+            Request::OpenNotificationQueue(_) => OPEN_QUEUE,
+            Request::OpenObject(_) => OPEN,
+            Request::CloseObject { .. } => CLOSE_OBJECT,
             Request::Relieve => RELIEVE,
         }
     }
 }
 
 impl Hello {
-    fn decode(source: &mut Source<'_>) -> Result<Hello, Malformed> {
-        let malformed = source.malformed("the word that an application of Isolane begins with");
-        if source.u32("the first word")? != MAGIC {
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Hello, DecodeError> {
+        let malformed = decoder.malformed("magic number of an Isolane application");
+        if decoder.u32("magic number")? != MAGIC {
             return Err(malformed);
         }
-        Ok(Hello { version: source.u32("the version")? })
+        Ok(Hello { version: decoder.u32("version")? })
+    }
+}
+
+impl OpenObject {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.u32(self.id);
+        encoder.optional(self.core);
+        encoder.optional(self.queue);
+        match &self.object {
+            Object::Stream(StreamLayout { block, rx, rx_capacity, tx, tx_capacity }) => {
+                encoder.u16(STREAM);
+                [block, rx, rx_capacity, tx, tx_capacity].into_iter().for_each(|word| encoder.u64(*word));
+            }
+            Object::Volume { uri, details } => {
+                encoder.u16(VOLUME);
+                encoder.bytes(uri.as_bytes(), MAX_TEXT_BYTES);
+                encoder.bytes(details, Object::MAX_DETAILS_BYTES);
+            }
+        }
+    }
+
+    fn decode(decoder: &mut Decoder<'_>) -> Result<OpenObject, DecodeError> {
+        Ok(OpenObject {
+            id: decoder.u32("object ID")?,
+            core: decoder.optional("core of the object")?,
+            queue: decoder.optional("queue of the object")?,
+            object: Object::decode(decoder)?,
+        })
+    }
+}
+
+impl Object {
+    /// Maximum length of a volume's details in bytes.
+    pub const MAX_DETAILS_BYTES: usize = 512;
+
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Object, DecodeError> {
+        let malformed = decoder.malformed("object kind");
+        match decoder.u16("object kind")? {
+            STREAM => Ok(Object::Stream(StreamLayout {
+                block: decoder.u64("control block of the stream")?,
+                rx: decoder.u64("receive ring of the stream")?,
+                rx_capacity: decoder.u64("capacity of the stream's receive ring")?,
+                tx: decoder.u64("transmit ring of the stream")?,
+                tx_capacity: decoder.u64("capacity of the stream's transmit ring")?,
+            })),
+            VOLUME => Ok(Object::Volume {
+                uri: decoder.text("URI of the volume", MAX_TEXT_BYTES)?,
+                details: decoder.bytes("details of the volume", Object::MAX_DETAILS_BYTES)?,
+            }),
+            _ => Err(malformed),
+        }
+    }
+}
+
+impl CloseMode {
+    fn decode(decoder: &mut Decoder<'_>) -> Result<CloseMode, DecodeError> {
+        let malformed = decoder.malformed("close mode");
+        match decoder.u16("close mode")? {
+            RELEASE => Ok(CloseMode::Release),
+            CLOSE => Ok(CloseMode::Close),
+            _ => Err(malformed),
+        }
     }
 }
 
 const HELLO: u16 = 1;
-const OPEN_PORT: u16 = 2;
+const OPEN_DOORBELLS: u16 = 2;
 const OPEN_QUEUE: u16 = 3;
 const OPEN: u16 = 5;
-const END: u16 = 6;
+const CLOSE_OBJECT: u16 = 6;
 const RELIEVE: u16 = 7;
 /// "ISOL".
 const MAGIC: u32 = 0x4c4f_5349;
+const STREAM: u16 = 1;
+const VOLUME: u16 = 2;
+const RELEASE: u16 = 1;
+const CLOSE: u16 = 2;
+
+const _: () = assert!(MAX_TEXT_BYTES + Object::MAX_DETAILS_BYTES + 64 < MAX_MESSAGE_BYTES);

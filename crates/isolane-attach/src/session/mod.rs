@@ -1,28 +1,29 @@
-//! A session: the connection to an engine, and the memory that is shared with it.
+//! Session with an engine: its control connection and the shared memory.
 //!
-//! The application owns the memory and says what is where; the engine checks it. A session outlives the
-//! engine's process: if that is killed, its supervisor starts the next, which takes the session up. It ends
-//! when the last [`Session`] and all that was opened through it are dropped, or with the engine's supervisor.
+//! The application owns the memory and chooses its layout; the engine validates it. A session survives the engine's
+//! process: if that is killed, its supervisor starts another, which resumes the session. A session ends when its last
+//! [`Session`] and all objects opened through it are dropped, or with the engine's supervisor.
 //!
-//! Threads: any may use a session. One of its own sleeps on the connection, so that whoever waits hears of
-//! the engine's end.
+//! Any thread can use a session. A receiver thread reads the connection, so waiting threads are notified when the
+//! session closes.
 
-mod closing;
-mod line;
-mod port;
-mod queue;
-mod room;
-mod start;
+mod allocation;
+mod control_channel;
+mod doorbells;
+mod notification_queue;
+mod pending_closes;
+mod spawn;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use isolane_ring::{Arena, Memory, PAGE_SIZE, Peer, timespec};
+use isolane_shm::{Arena, PAGE_SIZE, PeerCred, SharedMemory, timespec};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -31,89 +32,78 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::geteuid;
 
 use crate::AttachError;
-use crate::control::{Hello, Limits, Reply, Request, VERSION, Welcome, Wire, WireError};
-use crate::stream::Lounge;
+use crate::control::{PacketError, PacketSocket, Reply, Request, SessionLimits, Welcome};
+use crate::socket_path::default_path;
 
-use line::Line;
-pub use port::Port;
-pub use queue::Queue;
-pub use room::Room;
+pub use allocation::Allocation;
+use control_channel::ControlChannel;
+pub use doorbells::Doorbells;
+pub use notification_queue::NotificationQueue;
 
-/// A session with an engine. Clones are the same session.
+/// Session with an engine. Clones refer to the same session.
 #[derive(Clone, Debug)]
 pub struct Session(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    line: Arc<Line>,
-    memory: Memory,
-    /// Hung up once neither the engine nor its supervisor has anything of the session.
+    channel: Arc<ControlChannel>,
+    memory: SharedMemory,
+    /// Pipe that hangs up once neither the engine nor its supervisor holds anything of the session.
     life: OwnedFd,
     arena: Mutex<Arena>,
     welcome: Welcome,
-    /// A page for streams that no engine has, which never leave anything there.
+    /// Offset of a page for plain streams, which never write to it.
     unused: u64,
     /// One for each core of the engine.
-    ports: Vec<Port>,
+    doorbells: Vec<Doorbells>,
     next_id: AtomicU32,
-    lounge: Mutex<Weak<Lounge>>,
+    driver: Mutex<Weak<dyn Any + Send + Sync>>,
 }
 
-/// How to attach.
+/// Options of [`Session::open`].
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// Where the engine listens.
+pub struct SessionOptions {
+    /// Path of the engine's socket.
     pub path: PathBuf,
-    /// Bytes of the session's memory, a multiple of the page. Pages are taken once touched.
+    /// Size of the session's memory in bytes, a multiple of the page size. Pages are allocated on first access.
     pub memory_bytes: usize,
-    /// Start an engine where none listens: the program `isolane` that the variable `ISOLANE` names, else the one
-    /// beside this program, else the one in the PATH. It ends once nobody has been attached for 30 s. The folder of
-    /// [`Options::path`] must be there, unless that is the [`default_path`].
-    pub starts: bool,
-    /// Users whose engine is attached to, besides this process's own and root: an engine sees all that goes through
-    /// it. Numbers, by default those that the variable `ISOLANE_TRUST_UIDS` names, separated by commas.
+    /// Start an engine if none listens: the program named by the variable `ISOLANE_BIN`, else `isolane` next to this
+    /// program, else the one in the PATH. It exits after 30 s without clients. The directory of
+    /// [`SessionOptions::path`] must exist, unless that is the [`default_path`].
+    pub spawn_engine: bool,
+    /// IDs of users whose engines are trusted, in addition to root and this process's user: an engine sees all data
+    /// that passes through it. Default: the comma-separated variable `ISOLANE_TRUSTED_UIDS`.
     pub trusted_uids: Vec<u32>,
 }
 
-/// Hears what becomes of a session, on the thread that notices it: it may wake others, but must not ask the
-/// session for anything, because no answer comes before it returns.
+/// Receives the events of a session, on the thread that detects them. It can wake other threads, but must not wait for
+/// a reply of the session: none arrives before it returns.
 pub trait Watcher: Send + Sync {
-    /// The engine was killed, and another has taken the session up. What was open is open.
-    fn on_restarted(&self, epoch: u64);
-    /// Nothing will come any more.
-    fn on_over(&self);
+    /// The engine was killed, and another one has resumed the session with all its objects.
+    fn on_restart(&self, epoch: u64);
+    /// The session is closed; no further event follows.
+    fn on_close(&self);
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions {
             path: default_path(),
-            memory_bytes: Options::MEMORY_BYTES,
-            starts: true,
-            trusted_uids: uids(&std::env::var("ISOLANE_TRUST_UIDS").unwrap_or_default()),
+            memory_bytes: SessionOptions::MEMORY_BYTES,
+            spawn_engine: true,
+            trusted_uids: parse_uids(&std::env::var("ISOLANE_TRUSTED_UIDS").unwrap_or_default()),
         }
     }
 }
 
-impl Options {
-    /// The default of [`Options::memory_bytes`].
+impl SessionOptions {
+    /// The default of [`SessionOptions::memory_bytes`].
     pub const MEMORY_BYTES: usize = 1 << 30;
 }
 
-/// What is no number is nobody.
-fn uids(list: &str) -> Vec<u32> {
+/// Skips entries that are not a number.
+fn parse_uids(list: &str) -> Vec<u32> {
     list.split(',').filter_map(|uid| uid.trim().parse().ok()).collect()
-}
-
-/// Where an engine listens if nobody says otherwise: in `$XDG_RUNTIME_DIR/isolane`, else in a folder of the
-/// user's own under `/tmp`.
-pub fn default_path() -> PathBuf {
-    let own = || PathBuf::from(format!("/tmp/isolane-{}", rustix::process::getuid().as_raw()));
-    let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("isolane"),
-        _ => own(),
-    };
-    folder.join("engine.sock")
 }
 
 impl Session {
@@ -122,204 +112,206 @@ impl Session {
     /// # Errors
     /// [`AttachError`].
     pub fn connect(path: &Path) -> Result<Session, AttachError> {
-        Session::open(&Options { path: path.to_owned(), ..Options::default() })
+        Session::open(&SessionOptions { path: path.to_owned(), ..SessionOptions::default() })
     }
 
     /// Attaches to an engine.
     ///
     /// # Errors
     /// [`AttachError`].
-    pub fn open(options: &Options) -> Result<Session, AttachError> {
-        let until = Instant::now() + PATIENCE;
+    pub fn open(options: &SessionOptions) -> Result<Session, AttachError> {
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
         loop {
-            match Session::open_once(options, until) {
-                // It has ended before all was there: the next one may be had.
-                Err(AttachError::Over(_)) if Instant::now() < until => std::thread::sleep(PAUSE),
-                outcome => return outcome,
+            match Session::open_once(options, deadline) {
+                // The engine exited during setup; another one may be available.
+                Err(AttachError::SessionClosed(_)) if Instant::now() < deadline => {
+                    std::thread::sleep(RETRY_DELAY);
+                }
+                result => return result,
             }
         }
     }
 
-    fn open_once(options: &Options, until: Instant) -> Result<Session, AttachError> {
-        let memory = Memory::create("isolane-session", options.memory_bytes)?;
-        let (life, theirs) = pipe_with(PipeFlags::CLOEXEC)
-            .map_err(|error| AttachError::system("cannot make a pipe", error))?;
-        let (wire, welcome) = reach(options, &memory, theirs.as_fd(), until)?;
-        drop(theirs);
-        let line = Line::start(wire, welcome.epoch)?;
+    fn open_once(options: &SessionOptions, deadline: Instant) -> Result<Session, AttachError> {
+        let memory = SharedMemory::create("isolane-session", options.memory_bytes)?;
+        let (life, engine_life) = pipe_with(PipeFlags::CLOEXEC)
+            .map_err(|error| AttachError::system("cannot create a pipe", error))?;
+        let (socket, welcome) = connect_with_retry(options, &memory, engine_life.as_fd(), deadline)?;
+        drop(engine_life);
+        let channel = ControlChannel::start(socket, welcome.epoch)?;
         let mut arena = Arena::new(memory.bytes());
         let cores = 0..welcome.cores.len() as u32;
-        let ports = cores.map(|core| Port::open(&line, &memory, &mut arena, core));
-        let ports = ports.collect::<Result<_, _>>().inspect_err(|_| line.hang_up())?;
+        let doorbells = cores.map(|core| Doorbells::open(&channel, &memory, &mut arena, core));
+        let doorbells = doorbells.collect::<Result<_, _>>().inspect_err(|_| channel.close())?;
         let bytes = PAGE_SIZE;
-        let unused = arena.take(bytes).ok_or(AttachError::NoRoom { bytes, of: memory.bytes() });
-        let unused = unused.inspect_err(|_| line.hang_up())?.offset as u64;
+        let unused = arena.alloc(bytes).ok_or(AttachError::OutOfMemory { bytes, of: memory.bytes() });
+        let unused = unused.inspect_err(|_| channel.close())?.offset as u64;
         let arena = Mutex::new(arena);
         Ok(Session(Arc::new(Inner {
-            line,
+            channel,
             memory,
             life,
             arena,
             welcome,
             unused,
-            ports,
+            doorbells,
             next_id: AtomicU32::new(1),
-            lounge: Mutex::default(),
+            driver: Mutex::new(Weak::<()>::new()),
         })))
     }
 
-    /// On a connection, without any port.
+    /// Creates a session on a channel, without doorbells.
     #[cfg(test)]
-    fn of(line: &Arc<Line>, memory_bytes: usize) -> Session {
-        let memory = Memory::create("session", memory_bytes).unwrap();
-        let (cores, limits) = (vec![0], Limits::default());
+    fn on_channel(channel: &Arc<ControlChannel>, memory_bytes: usize) -> Session {
+        use crate::control::VERSION;
+        let memory = SharedMemory::create("session", memory_bytes).unwrap();
+        let (cores, limits) = (vec![0], SessionLimits::default());
         Session(Arc::new(Inner {
-            line: Arc::clone(line),
+            channel: Arc::clone(channel),
             arena: Mutex::new(Arena::new(memory.bytes())),
             memory,
             life: pipe_with(PipeFlags::CLOEXEC).unwrap().0,
             welcome: Welcome { version: VERSION, session: 1, epoch: 1, cores, limits },
             unused: 0,
-            ports: Vec::new(),
+            doorbells: Vec::new(),
             next_id: AtomicU32::new(1),
-            lounge: Mutex::default(),
+            driver: Mutex::new(Weak::<()>::new()),
         }))
     }
 
-    /// Asks the engine for something and waits for the answer, which is anything but a refusal. If the engine
-    /// is killed meanwhile, the next one is asked.
+    /// Sends a request to the engine and waits for the reply. If the engine is killed in the meantime, the request is
+    /// repeated to its successor. `what` names the request in [`AttachError::Refused`].
     ///
     /// # Errors
-    /// [`AttachError::Refused`] (of `what`), [`AttachError::Over`].
-    pub fn ask(
+    /// [`AttachError::Refused`], [`AttachError::SessionClosed`].
+    pub fn request(
         &self,
         what: &'static str,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Reply, AttachError> {
-        self.0.line.ask(what, request, descriptors)
+        self.0.channel.request(what, request, descriptors)
     }
 
-    /// As [`Session::ask`], without waiting for the answer: [`Session::finish`] does.
-    pub(crate) fn begin(
+    /// Sends a request. Returns its serial number for [`Session::wait_reply`].
+    pub(crate) fn start_request(
         &self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<u32, AttachError> {
-        self.0.line.begin(request, descriptors)
+        self.0.channel.start_request(request, descriptors)
     }
 
-    /// The answer to what was begun under this serial number.
-    pub(crate) fn finish(&self, what: &'static str, serial: u32) -> Result<Reply, AttachError> {
-        self.0.line.finish(what, serial)
+    /// Waits for the reply to a started request.
+    pub(crate) fn wait_reply(&self, what: &'static str, serial: u32) -> Result<Reply, AttachError> {
+        self.0.channel.wait_reply(what, serial)
     }
 
-    /// The memory that is shared with the engine.
-    pub fn memory(&self) -> &Memory {
+    /// Returns the memory shared with the engine.
+    pub fn memory(&self) -> &SharedMemory {
         &self.0.memory
     }
 
-    /// Whole pages of the memory for `bytes`, which are what their last owner left there.
+    /// Allocates whole pages of the memory for `bytes`. They are not zeroed.
     ///
     /// # Errors
-    /// [`AttachError::NoRoom`].
-    pub fn take(&self, bytes: usize) -> Result<Room, AttachError> {
+    /// [`AttachError::OutOfMemory`].
+    pub fn alloc(&self, bytes: usize) -> Result<Allocation, AttachError> {
         self.check_process()?;
-        Room::take(self, bytes)
+        Allocation::new(self, bytes)
     }
 
-    /// Bytes of each ring of a stream that does not ask for more or less: few where the memory left is no more than what
-    /// as many streams as there may be need at least.
-    pub(crate) fn ring_bytes(&self) -> usize {
-        let least =
+    /// Returns the default size of a stream's rings in bytes. It shrinks with the free memory, so that the memory lasts
+    /// for as many streams as the session can have.
+    pub(crate) fn default_ring_bytes(&self) -> usize {
+        let minimum =
             usize::try_from(self.limits().streams).unwrap_or(usize::MAX).saturating_mul(3 * PAGE_SIZE);
-        let reserve = least.min(self.memory().bytes() / 2);
+        let reserve = minimum.min(self.memory().bytes() / 2);
         let spare = self.0.arena.lock().free_bytes().saturating_sub(reserve);
-        let share = (spare / SHARES).clamp(PAGE_SIZE, RING_BYTES_MAX);
+        let share = (spare / SHARES).clamp(PAGE_SIZE, MAX_RING_BYTES);
         1 << share.ilog2()
     }
 
-    /// A page of the memory that nobody uses: where the rings of a stream are that no engine has.
+    /// Returns the offset of an unused page, for the rings of plain streams.
     pub(crate) fn unused(&self) -> u64 {
         self.0.unused
     }
 
-    /// Closes an object or a queue, without waiting for anything: what was written is still sent. Its room goes back to
-    /// the memory when it has ended; the session lives until then.
+    /// Closes an object or a queue without waiting. Data that was written is still sent. The allocation is freed, and
+    /// the session stays open, until the engine has closed the object.
     ///
     /// # Errors
-    /// [`AttachError::Over`]; then it has ended.
-    pub fn close(&self, id: u32, room: Room) -> Result<(), AttachError> {
-        self.0.line.close(id, room)
+    /// [`AttachError::SessionClosed`]; the object is closed then as well.
+    pub fn close(&self, id: u32, allocation: Allocation) -> Result<(), AttachError> {
+        self.0.channel.close_object(id, allocation)
     }
 
-    /// Waits until an object that was closed has ended, but no longer than `until`.
-    pub(crate) fn wait_closed(&self, id: u32, until: Instant) {
-        self.0.line.wait_closed(id, until);
+    /// Waits until a closed object has ended, or until `deadline`.
+    pub(crate) fn wait_closed(&self, id: u32, deadline: Instant) {
+        self.0.channel.wait_closed(id, deadline);
     }
 
-    /// A name for an object or a queue that nothing else in the session has.
+    /// Returns a new ID for an object or a queue, unique in the session.
     pub fn next_id(&self) -> u32 {
         self.0.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A notification queue with rings of so many entries, a power of two: at least as many as objects that
-    /// will name it.
+    /// Opens a notification queue whose rings have `entries` entries: a power of two, and at least the number of
+    /// objects that use the queue.
     ///
     /// # Errors
     /// [`AttachError`].
-    pub fn open_queue(&self, entries: u32) -> Result<Queue, AttachError> {
-        Queue::open(self, entries)
+    pub fn open_queue(&self, entries: u32) -> Result<NotificationQueue, AttachError> {
+        NotificationQueue::open(self, entries)
     }
 
-    /// Where tasks of its streams wait, if there is a stream.
-    pub(crate) fn lounge(&self) -> MutexGuard<'_, Weak<Lounge>> {
-        self.0.lounge.lock()
+    /// Slot for the driver that wakes the tasks of the session's streams.
+    pub(crate) fn driver(&self) -> MutexGuard<'_, Weak<dyn Any + Send + Sync>> {
+        self.0.driver.lock()
     }
 
-    /// The doorbells of one of the engine's cores, by index.
+    /// Returns the doorbells of a core of the engine, by index.
     ///
     /// # Panics
-    /// If there is no such core.
+    /// If `core` is out of range.
     #[inline]
-    pub fn port(&self, core: u32) -> &Port {
-        &self.0.ports[core as usize]
+    pub fn doorbells(&self, core: u32) -> &Doorbells {
+        &self.0.doorbells[core as usize]
     }
 
-    /// Numbers of the cores that the engine runs on.
+    /// Returns the CPUs of the engine's cores.
     pub fn cores(&self) -> &[u32] {
         &self.0.welcome.cores
     }
 
-    /// How much the session may have.
-    pub fn limits(&self) -> Limits {
+    /// Returns the limits of the session.
+    pub fn limits(&self) -> SessionLimits {
         self.0.welcome.limits
     }
 
-    /// The engine's name for the session, as in its log.
+    /// Returns the session's ID, as in the engine's log.
     pub fn id(&self) -> u32 {
         self.0.welcome.session
     }
 
-    /// Which engine has the session now: one more with each restart.
+    /// Returns the engine's epoch: incremented with each restart.
     pub fn epoch(&self) -> u64 {
-        self.0.line.epoch()
+        self.0.channel.epoch()
     }
 
-    /// Has `watcher` hear what becomes of the session, as long as it lives. If it is over already, it hears
-    /// that at once. In a forked child it hears nothing.
+    /// Registers `watcher` for as long as it lives. If the session is closed already, the watcher is notified
+    /// immediately. It is never notified in a forked child.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
-        self.0.line.watch(watcher);
+        self.0.channel.watch(watcher);
     }
 
-    /// Whether nobody else works for the session, and nobody will: it is over, and all who had something of it have
-    /// ended, or have let go of all. Waits so long for that.
-    pub(crate) fn is_left(&self, time_max: Duration) -> bool {
-        let until = Instant::now() + time_max;
+    /// Waits up to `timeout` until no engine and no supervisor holds anything of the session, and none will: it is
+    /// closed, and they have exited or released everything. Returns `false` on timeout.
+    pub(crate) fn is_abandoned(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let timeout = timespec(left);
-            match poll(&mut [PollFd::new(&self.0.life, PollFlags::empty())], Some(&timeout)) {
+            let remaining = timespec(deadline.saturating_duration_since(Instant::now()));
+            match poll(&mut [PollFd::new(&self.0.life, PollFlags::empty())], Some(&remaining)) {
                 Ok(count) => return count > 0,
                 Err(Errno::INTR) => {}
                 Err(_) => return false,
@@ -327,75 +319,76 @@ impl Session {
         }
     }
 
-    /// Whether this is the process that has opened the session.
+    /// Checks that this process opened the session.
     ///
     /// # Errors
     /// [`AttachError::Forked`].
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), AttachError> {
-        self.0.line.check_process()
+        self.0.channel.check_process()
     }
 
-    /// Its connection, which is hung up when it is over.
-    pub(crate) fn line(&self) -> BorrowedFd<'_> {
-        self.0.line.as_fd()
+    /// Returns the control connection, which hangs up when the session closes.
+    pub(crate) fn connection(&self) -> BorrowedFd<'_> {
+        self.0.channel.as_fd()
     }
 
-    /// Whether there still is an engine.
+    /// Checks that the session is open.
     ///
     /// # Errors
-    /// [`AttachError::Over`].
+    /// [`AttachError::SessionClosed`].
     #[inline]
     pub fn check(&self) -> Result<(), AttachError> {
-        self.0.line.check()
+        self.0.channel.check()
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.line.hang_up();
+        self.channel.close();
     }
 }
 
-/// Dials until an engine answers: one may have to be started, or may be killed in the middle of the greeting.
-fn reach(
-    options: &Options,
-    memory: &Memory,
+/// Connects and completes the handshake. Retries, because an engine may have to be started first, or may be killed
+/// during the handshake.
+fn connect_with_retry(
+    options: &SessionOptions,
+    memory: &SharedMemory,
     life: BorrowedFd<'_>,
-    until: Instant,
-) -> Result<(Wire, Welcome), AttachError> {
+    deadline: Instant,
+) -> Result<(PacketSocket, Welcome), AttachError> {
     let path = &options.path;
-    let mut starts = 0;
+    let mut attempts = 0;
     loop {
-        let outcome = dial(options)
-            .map(Wire::new)
-            .and_then(|wire| line::greet(&wire, memory, life, path, GREETING).map(|welcome| (wire, welcome)));
-        let error = match outcome {
-            Err(AttachError::NoEngine { .. }) if options.starts => {
-                starts += 1;
-                let unstarted = start::start(path, starts);
-                let is_hopeless = unstarted.is_hopeless;
-                let error = AttachError::NotStarted { path: path.clone(), why: unstarted.why };
-                if is_hopeless {
+        let result = connect_once(options).map(PacketSocket::new).and_then(|socket| {
+            let welcome = control_channel::handshake(&socket, memory, life, path, HANDSHAKE_TIMEOUT)?;
+            Ok((socket, welcome))
+        });
+        let error = match result {
+            Err(AttachError::NoEngine { .. }) if options.spawn_engine => {
+                attempts += 1;
+                let failure = spawn::spawn_engine(path, attempts);
+                let error = AttachError::NotStarted { path: path.clone(), reason: failure.reason };
+                if failure.permanent {
                     return Err(error);
                 }
                 error
             }
-            // It was killed, or had just decided to end.
-            Err(error @ AttachError::Wire(WireError::Closed)) => error,
-            outcome => return outcome,
+            // The engine was killed, or had just decided to exit.
+            Err(error @ AttachError::Socket(PacketError::Closed)) => error,
+            result => return result,
         };
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             return Err(error);
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(RETRY_DELAY);
     }
 }
 
-fn dial(options: &Options) -> Result<OwnedFd, AttachError> {
+fn connect_once(options: &SessionOptions) -> Result<OwnedFd, AttachError> {
     let path = &options.path;
     let no_engine = |source: Errno| match source {
-        // One may run there all the same: to start another is of no use.
+        // An engine may run there nevertheless, so starting another would not help.
         Errno::ACCESS => {
             AttachError::Forbidden { path: path.to_owned(), uid: geteuid().as_raw(), source: source.into() }
         }
@@ -403,24 +396,19 @@ fn dial(options: &Options) -> Result<OwnedFd, AttachError> {
     };
     let address = SocketAddrUnix::new(path).map_err(no_engine)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let socket = socket.map_err(|error| AttachError::system("cannot make a socket", error))?;
+    let socket = socket.map_err(|error| AttachError::system("cannot create a socket", error))?;
     connect(&socket, &address).map_err(no_engine)?;
-    let Peer { uid, .. } = Peer::of(socket.as_fd())
-        .map_err(|error| AttachError::system("cannot ask whose engine it is", error))?;
-    // In a folder that everybody may write to, whoever comes first can listen.
+    let PeerCred { uid, .. } = PeerCred::from_socket(socket.as_fd())
+        .map_err(|error| AttachError::system("cannot read the engine's user", error))?;
+    // In a world-writable directory, any user can listen on the path first.
     let is_trusted = uid == geteuid().as_raw() || uid == 0 || options.trusted_uids.contains(&uid);
     is_trusted.then_some(socket).ok_or_else(|| AttachError::Untrusted { path: path.clone(), uid })
 }
 
-/// The largest ring that is chosen for a stream.
-const RING_BYTES_MAX: usize = 256 << 10;
-/// A ring takes at most this part of what can be spared.
+/// Largest default size of a ring, in bytes.
+const MAX_RING_BYTES: usize = 256 << 10;
+/// A ring takes at most this fraction of the spare memory.
 const SHARES: usize = 32;
-/// How long an engine may be out of reach.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(20);
-/// How long the greeting may take.
-const GREETING: Duration = Duration::from_secs(10);
-/// What is said first.
-const HELLO: Request = Request::Hello(Hello { version: VERSION });
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const RETRY_DELAY: Duration = Duration::from_millis(20);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! The two halves of a stream, each for one thread.
+//! The two halves of a stream, each usable by its own thread.
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -12,65 +12,63 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::ends::{Incoming, Moved, Outgoing};
+use super::ring_ends::{RxRing, Transferred, TxRing};
 use super::shared::Shared;
-use super::waiting::{
-    is_ready_natively, moment, pending, wait, wait_for_bytes, wait_for_room, wait_natively,
-};
+use super::wait::{deadline, is_ready_plain, to_poll, wait, wait_for_bytes, wait_for_space, wait_plain};
 
-/// The half that reads.
+/// Reading half.
 pub struct ReadHalf {
-    pub(super) incoming: Incoming,
+    pub(super) rx: RxRing,
     pub(super) shared: Arc<Shared>,
     pub(super) timeout: Option<Duration>,
     pub(super) spin: Duration,
-    /// A read that brings so many is a long one.
-    pub(super) past_bytes: usize,
-    /// Reads in a row that would have gone better the other way: past the ring, or through it.
-    pub(super) unlike: u8,
+    /// Minimum length of a long read, which favors the bypass.
+    pub(super) bypass_min: usize,
+    /// Consecutive reads that favored the other path.
+    pub(super) mismatches: u8,
 }
 
-/// The half that writes.
+/// Writing half.
 pub struct WriteHalf {
-    pub(super) outgoing: Outgoing,
+    pub(super) tx: TxRing,
     pub(super) shared: Arc<Shared>,
     pub(super) timeout: Option<Duration>,
     pub(super) spin: Duration,
-    pub(super) past_bytes: usize,
+    pub(super) bypass_min: usize,
 }
 
 impl ReadHalf {
-    /// As [`Stream::try_read`](super::Stream::try_read).
+    /// See [`Stream::try_read`](super::Stream::try_read).
     ///
     /// # Errors
     /// As that.
     #[inline]
     pub fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.shared.session.check_process()?;
-        if self.shared.is_plain {
-            return self.try_read_natively(bytes);
+        if self.shared.plain {
+            return self.try_read_plain(bytes);
         }
-        if self.incoming.wants_past() {
-            self.want_past(false)?;
+        if self.rx.bypass_requested() {
+            self.set_bypass(false)?;
         }
-        moved(self.incoming.try_read(bytes), &self.shared)
+        finish_transfer(self.rx.try_read(bytes), &self.shared)
     }
 
-    /// As [`Stream::poll_read`](super::Stream::poll_read).
+    /// See [`Stream::poll_read`](super::Stream::poll_read).
     ///
     /// # Errors
     /// As that.
     pub fn poll_read(&mut self, context: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
         match self.try_read(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            outcome => return Poll::Ready(outcome),
+            result => return Poll::Ready(result),
         }
-        self.shared.waiters.register(&self.shared.waiters.reader, context);
-        self.shared.waiters.block.notify.arm();
-        pending(self.try_read(bytes))
+        self.shared.wakers.register(&self.shared.wakers.reader, context);
+        self.shared.wakers.block.notify.arm();
+        to_poll(self.try_read(bytes))
     }
 
-    /// As [`Stream::read_async`](super::Stream::read_async).
+    /// See [`Stream::read_async`](super::Stream::read_async).
     ///
     /// # Errors
     /// As that.
@@ -78,93 +76,93 @@ impl ReadHalf {
         poll_fn(|context| self.poll_read(context, bytes)).await
     }
 
-    /// How long a read waits, for ever if `None`.
+    /// Sets the read timeout; `None` waits indefinitely.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
 
-    /// From now on, what is not in the ring yet reads as the end.
+    /// Makes later data read as the end of the stream, except what is in the ring.
     ///
     /// # Errors
     /// [`AttachError::Forked`](crate::AttachError::Forked).
     pub fn shut(&mut self) -> io::Result<()> {
         self.shared.session.check_process()?;
-        self.incoming.shut();
+        self.rx.shut();
         Ok(())
     }
 
-    /// As [`Stream::arm`](super::Stream::arm), for reads.
+    /// See [`Stream::arm`](super::Stream::arm), for reads.
     ///
     /// # Errors
     /// Of the session.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.shared.check()?;
-        if self.shared.is_plain {
-            return is_ready_natively(self.shared.as_fd(), PollFlags::IN);
+        if self.shared.plain {
+            return is_ready_plain(self.shared.as_fd(), PollFlags::IN);
         }
-        self.shared.waiters.block.notify.arm();
+        self.shared.wakers.block.notify.arm();
         self.shared.check()?;
-        // What comes goes through the ring, where the engine tells of it.
-        self.want_past(false)?;
-        self.incoming.is_ready()
+        // The engine notifies of data in the ring only.
+        self.set_bypass(false)?;
+        self.rx.is_ready()
     }
 
     #[cold]
-    fn try_read_natively(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+    fn try_read_plain(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match recv(&self.shared, bytes, RecvFlags::DONTWAIT) {
-            // Whoever has shut it down reads what had come before.
-            Err(Errno::AGAIN) if self.incoming.is_shut() => Ok(0),
+            // After a shutdown, data that arrived before is still readable.
+            Err(Errno::AGAIN) if self.rx.is_shut() => Ok(0),
             Ok((count, _)) => Ok(count),
             Err(Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn want_past(&mut self, wants: bool) -> io::Result<()> {
-        self.unlike = 0;
-        match self.incoming.want_past(wants) {
-            true => self.shared.ring(),
+    fn set_bypass(&mut self, bypass: bool) -> io::Result<()> {
+        self.mismatches = 0;
+        match self.rx.set_bypass(bypass) {
+            true => self.shared.ring_doorbell(),
             false => Ok(()),
         }
     }
 
-    /// Reads without waiting, past the ring where the engine has yielded.
-    fn try_read_past(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if !self.incoming.is_past()? || bytes.is_empty() {
-            return moved(self.incoming.try_read(bytes), &self.shared);
+    /// Reads without waiting, directly from the socket if the engine has acknowledged the bypass.
+    fn try_read_bypass(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if !self.rx.is_bypassing()? || bytes.is_empty() {
+            return finish_transfer(self.rx.try_read(bytes), &self.shared);
         }
-        match self.incoming.receive_past(self.shared.as_fd(), bytes) {
-            // The engine tells whether that was in order.
-            Ok(0) => self.want_past(false).and(Err(io::ErrorKind::WouldBlock.into())),
-            outcome => outcome,
+        match self.rx.receive_direct(self.shared.as_fd(), bytes) {
+            // The engine reports how the stream ended.
+            Ok(0) => self.set_bypass(false).and(Err(io::ErrorKind::WouldBlock.into())),
+            result => result,
         }
     }
 
-    /// Chooses the way of the next reads by what this one has brought.
+    /// Chooses the path of the next reads by the length of this one.
     #[inline]
-    fn learn(&mut self, count: usize) {
-        let is_long = count >= self.past_bytes;
-        if is_long == self.incoming.wants_past() {
-            self.unlike = 0;
-        } else if self.unlike < UNLIKE_MAX {
-            self.unlike += 1;
+    fn update_bypass(&mut self, count: usize) {
+        let is_long = count >= self.bypass_min;
+        if is_long == self.rx.bypass_requested() {
+            self.mismatches = 0;
+        } else if self.mismatches < MAX_MISMATCHES {
+            self.mismatches += 1;
         } else {
-            // If it cannot be rung the session is over, as the next read hears. These bytes are to be had.
-            let _ = self.want_past(is_long);
+            // Fails only if the session is closed, which the next read reports. These bytes are valid.
+            let _ = self.set_bypass(is_long);
         }
     }
 
     #[cold]
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
-        let ReadHalf { incoming, shared, spin, .. } = self;
-        if shared.is_plain {
-            return wait_natively(shared.as_fd(), PollFlags::IN, until);
+        let ReadHalf { rx, shared, spin, .. } = self;
+        if shared.plain {
+            return wait_plain(shared.as_fd(), PollFlags::IN, until);
         }
-        if incoming.is_past()? {
+        if rx.is_bypassing()? {
             return wait_for_bytes(&shared.session, shared.as_fd(), *spin, until);
         }
-        let is_ready = || Ok(incoming.is_ready()? || incoming.is_past()?);
-        wait(&shared.session, &shared.waiters.block.rx_flag, *spin, until, is_ready)
+        let is_ready = || Ok(rx.is_ready()? || rx.is_bypassing()?);
+        wait(&shared.session, &shared.wakers.block.rx_flag, *spin, until, is_ready)
     }
 }
 
@@ -174,56 +172,56 @@ impl Read for ReadHalf {
         self.shared.session.check_process()?;
         let mut until = None;
         loop {
-            let outcome = match self.incoming.wants_past() {
-                true => self.try_read_past(bytes),
-                false if self.shared.is_plain => self.try_read_natively(bytes),
-                false => moved(self.incoming.try_read(bytes), &self.shared),
+            let result = match self.rx.bypass_requested() {
+                true => self.try_read_bypass(bytes),
+                false if self.shared.plain => self.try_read_plain(bytes),
+                false => finish_transfer(self.rx.try_read(bytes), &self.shared),
             };
-            match outcome {
+            match result {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                outcome => {
-                    if !self.shared.is_plain {
-                        self.learn(*outcome.as_ref().unwrap_or(&0));
+                result => {
+                    if !self.shared.plain {
+                        self.update_bypass(*result.as_ref().unwrap_or(&0));
                     }
-                    return outcome;
+                    return result;
                 }
             }
-            until = until.or_else(|| moment(self.timeout));
+            until = until.or_else(|| deadline(self.timeout));
             self.wait(until)?;
         }
     }
 }
 
 impl WriteHalf {
-    /// As [`Stream::try_write`](super::Stream::try_write).
+    /// See [`Stream::try_write`](super::Stream::try_write).
     ///
     /// # Errors
     /// As that.
     #[inline]
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.shared.check()?;
-        if self.shared.is_plain {
+        if self.shared.plain {
             let sent = send(&self.shared, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             return Ok(sent?);
         }
-        moved(self.outgoing.try_write(bytes), &self.shared)
+        finish_transfer(self.tx.try_write(bytes), &self.shared)
     }
 
-    /// As [`Stream::poll_write`](super::Stream::poll_write).
+    /// See [`Stream::poll_write`](super::Stream::poll_write).
     ///
     /// # Errors
     /// As that.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.try_write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            outcome => return Poll::Ready(outcome),
+            result => return Poll::Ready(result),
         }
-        self.shared.waiters.register(&self.shared.waiters.writer, context);
-        self.shared.waiters.block.notify.arm();
-        pending(self.try_write(bytes))
+        self.shared.wakers.register(&self.shared.wakers.writer, context);
+        self.shared.wakers.block.notify.arm();
+        to_poll(self.try_write(bytes))
     }
 
-    /// As [`Stream::write_async`](super::Stream::write_async).
+    /// See [`Stream::write_async`](super::Stream::write_async).
     ///
     /// # Errors
     /// As that.
@@ -231,79 +229,79 @@ impl WriteHalf {
         poll_fn(|context| self.poll_write(context, bytes)).await
     }
 
-    /// As [`Stream::write_all_async`](super::Stream::write_all_async).
+    /// See [`Stream::write_all_async`](super::Stream::write_all_async).
     ///
     /// # Errors
     /// As that.
     pub async fn write_all_async(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let count = self.write_async(rest).await?;
-            rest = &rest[count..];
+        let mut remaining = bytes;
+        while !remaining.is_empty() {
+            let count = self.write_async(remaining).await?;
+            remaining = &remaining[count..];
         }
         Ok(())
     }
 
-    /// How long a write waits, for ever if `None`.
+    /// Sets the write timeout; `None` waits indefinitely.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
 
-    /// Nothing more is sent behind what was written.
+    /// Ends the stream after the data written so far.
     ///
     /// # Errors
     /// Of the session.
     pub fn shut(&mut self) -> io::Result<()> {
         self.shared.session.check_process()?;
-        if self.shared.is_plain {
-            self.outgoing.shut();
+        if self.shared.plain {
+            self.tx.shut();
             return self.shared.socket.shutdown(Shutdown::Write);
         }
-        match self.outgoing.shut() {
-            true => self.shared.ring(),
+        match self.tx.shut() {
+            true => self.shared.ring_doorbell(),
             false => Ok(()),
         }
     }
 
-    /// As [`Stream::arm`](super::Stream::arm), for writes.
+    /// See [`Stream::arm`](super::Stream::arm), for writes.
     ///
     /// # Errors
     /// Of the session.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.shared.check()?;
-        if self.shared.is_plain {
-            return is_ready_natively(self.shared.as_fd(), PollFlags::OUT);
+        if self.shared.plain {
+            return is_ready_plain(self.shared.as_fd(), PollFlags::OUT);
         }
-        self.shared.waiters.block.notify.arm();
+        self.shared.wakers.block.notify.arm();
         self.shared.check()?;
-        self.outgoing.is_ready()
+        self.tx.is_ready()
     }
 
     #[cold]
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
-        let WriteHalf { outgoing, shared, spin, .. } = self;
-        if shared.is_plain {
-            return wait_natively(shared.as_fd(), PollFlags::OUT, until);
+        let WriteHalf { tx, shared, spin, .. } = self;
+        if shared.plain {
+            return wait_plain(shared.as_fd(), PollFlags::OUT, until);
         }
-        wait(&shared.session, &shared.waiters.block.tx_flag, *spin, until, || outgoing.is_ready())
+        wait(&shared.session, &shared.wakers.block.tx_flag, *spin, until, || tx.is_ready())
     }
 
-    /// A long write goes past the ring, once that is empty.
+    /// Sends a long write directly once the ring is empty.
     #[cold]
-    fn write_past(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let until = moment(self.timeout);
+    fn write_bypass(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let until = deadline(self.timeout);
         loop {
             self.shared.check()?;
-            let WriteHalf { outgoing, shared, spin, .. } = self;
-            if !outgoing.is_idle()? {
-                wait(&shared.session, &shared.waiters.block.tx_flag, *spin, until, || outgoing.is_idle())?;
+            let WriteHalf { tx, shared, spin, .. } = self;
+            if !tx.is_idle()? {
+                wait(&shared.session, &shared.wakers.block.tx_flag, *spin, until, || tx.is_idle())?;
                 continue;
             }
-            match outgoing.send_past(shared.as_fd(), bytes) {
+            match tx.send_direct(shared.as_fd(), bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                outcome => return outcome,
+                result => return result,
             }
-            wait_for_room(Some(&shared.session), shared.as_fd(), until)?;
+            wait_for_space(Some(&shared.session), shared.as_fd(), until)?;
         }
     }
 }
@@ -311,16 +309,16 @@ impl WriteHalf {
 impl Write for WriteHalf {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() >= self.past_bytes && !self.shared.is_plain {
-            return self.write_past(bytes);
+        if bytes.len() >= self.bypass_min && !self.shared.plain {
+            return self.write_bypass(bytes);
         }
         let mut until = None;
         loop {
             match self.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                outcome => return outcome,
+                result => return result,
             }
-            until = until.or_else(|| moment(self.timeout));
+            until = until.or_else(|| deadline(self.timeout));
             self.wait(until)?;
         }
     }
@@ -331,21 +329,21 @@ impl Write for WriteHalf {
 }
 
 #[inline]
-fn moved(outcome: io::Result<Moved>, shared: &Shared) -> io::Result<usize> {
-    match outcome {
-        Ok(moved) => {
-            if moved.rings {
-                shared.ring()?;
+fn finish_transfer(result: io::Result<Transferred>, shared: &Shared) -> io::Result<usize> {
+    match result {
+        Ok(transferred) => {
+            if transferred.ring_doorbell {
+                shared.ring_doorbell()?;
             }
-            Ok(moved.bytes)
+            Ok(transferred.bytes)
         }
         Err(error) => {
-            // Nothing will come any more where the session is over.
+            // If the session is closed, report that instead.
             shared.check()?;
             Err(error)
         }
     }
 }
 
-/// So many reads in a row that go the wrong way are not enough to change it.
-const UNLIKE_MAX: u8 = 3;
+/// Consecutive mismatches that do not change the path yet.
+const MAX_MISMATCHES: u8 = 3;

@@ -1,9 +1,10 @@
-//! What the last close of a stream's socket does: a peer must not take a part of what was written for all of it.
+//! Reset on the last close of a stream's socket, if data is unsent: the peer must not mistake truncated data for
+//! complete data.
 //!
-//! While an engine has the stream it sends what is in the ring, whatever the application does. Where that may not happen
-//! any more, because the application closes the stream or the session is over, SO_LINGER is 0 until all is sent: the
-//! engine has it so for streams that are closed, too, and both know of each other by `tx_draining`. So whoever closes
-//! the socket last, be it the kernel for a process that was killed, resets the connection.
+//! While an engine has the stream, it sends the ring's contents, whatever the application does. When it might not,
+//! because the application closes the stream or the session is closed, SO_LINGER is set to 0 until all data is sent. The
+//! engine does the same for closed streams; `tx_draining` coordinates both. So the last close resets the connection, even
+//! if the kernel closes the socket of a killed process.
 
 use std::io;
 use std::net::TcpStream;
@@ -13,50 +14,49 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 
-use super::block::Block;
+use super::control_block::ControlBlock;
 
-/// That of one stream.
 pub(super) struct LastClose {
-    /// Those who only wake tasks keep no socket open.
+    /// Weak, because wakers must not keep the socket open.
     socket: Weak<TcpStream>,
     state: Mutex<State>,
 }
 
 enum State {
-    /// As the application has set it.
-    AsSet,
-    /// It resets; the application has set this.
+    /// SO_LINGER is as the application set it.
+    Unchanged,
+    /// The last close resets; the application had set this.
     Resets(Option<Duration>),
-    /// The socket was taken back: it is the application's alone.
-    Left,
+    /// The socket was taken back.
+    Released,
 }
 
 impl LastClose {
-    pub fn of(socket: &Arc<TcpStream>) -> LastClose {
-        LastClose { socket: Arc::downgrade(socket), state: Mutex::new(State::AsSet) }
+    pub fn new(socket: &Arc<TcpStream>) -> LastClose {
+        LastClose { socket: Arc::downgrade(socket), state: Mutex::new(State::Unchanged) }
     }
 
-    /// Has it reset if not all was sent, until an engine that is still there has sent it.
-    pub fn forbid_end(&self, block: &Block) {
+    /// Makes the last close reset if data is unsent, until a remaining engine has sent it.
+    pub fn reset_if_unsent(&self, block: &ControlBlock) {
         let mut state = self.state.lock();
-        if !matches!(*state, State::AsSet) || !block.has_unsent() {
+        if !matches!(*state, State::Unchanged) || !block.has_unsent() {
             return;
         }
-        // Under the lock: whoever drops the stream waits, and so this never closes the socket.
+        // Under the lock, which a drop of the stream needs as well, so this is never the last reference.
         let Some(socket) = self.socket.upgrade() else { return };
-        // It fails only where there is no connection.
+        // Fails only if the connection is closed.
         let set = sockopt::socket_linger(&*socket).unwrap_or(None);
         let resets = set == Some(Duration::ZERO);
         if resets && !block.is_draining() {
             return;
         }
-        // First, so that no engine takes it for the application's wish.
+        // First, so that no engine mistakes it for the application's setting.
         block.set_draining();
         let _ = sockopt::set_socket_linger(&*socket, Some(Duration::ZERO));
         *state = State::Resets(set.filter(|_| !resets));
     }
 
-    /// Leaves it as the application has set it, for good.
+    /// Restores the application's setting permanently.
     ///
     /// # Errors
     /// The kernel's.
@@ -65,7 +65,7 @@ impl LastClose {
         if let (State::Resets(set), Some(socket)) = (&*state, self.socket.upgrade()) {
             sockopt::set_socket_linger(&*socket, *set)?;
         }
-        *state = State::Left;
+        *state = State::Released;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Connections that come in.
+//! Listener for incoming connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -10,25 +10,25 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
-use super::doorman::Doorman;
+use super::accept_waker::AcceptWaker;
 use super::{Stream, StreamOptions};
 use crate::Session;
 
-/// A listener whose connections go through an engine. It listens itself, as `std`'s does: only what it accepts
-/// is adopted, or works on its socket itself if it cannot be ([`StreamOptions::adopt_if_possible`]). Blocking; without waiting, its descriptor watched by whatever watches others; async.
+/// Listener whose connections pass through an engine. It accepts them itself, like `std`'s, and then moves them to the
+/// engine if possible ([`StreamOptions::adopt_if_possible`]). It can block, be polled by its descriptor, or be awaited.
 #[derive(Debug)]
 pub struct Listener {
-    /// Set not to block; whoever waits polls.
+    /// Non-blocking; waits use `poll`.
     listener: TcpListener,
-    /// It was set to block before it was ours.
-    is_blocking: bool,
+    /// Its original mode.
+    blocking: bool,
     session: Session,
     options: StreamOptions,
-    doorman: Mutex<Option<Doorman>>,
+    accept_waker: Mutex<Option<AcceptWaker>>,
 }
 
 impl Listener {
-    /// As `TcpListener::bind`.
+    /// Like `TcpListener::bind`.
     ///
     /// # Errors
     /// As that.
@@ -36,7 +36,7 @@ impl Listener {
         Listener::bind_with(session, address, StreamOptions::default())
     }
 
-    /// As `TcpListener::bind`, for streams with these options.
+    /// Like `TcpListener::bind`, with options for the accepted streams.
     ///
     /// # Errors
     /// As that.
@@ -48,7 +48,7 @@ impl Listener {
         Listener::from_std(session, TcpListener::bind(address)?, options)
     }
 
-    /// Of a listener that listens already. It is set not to block, as long as it is here.
+    /// Wraps a listener, which is non-blocking until [`Listener::into_std`].
     ///
     /// # Errors
     /// The system's; [`AttachError::Forked`](crate::AttachError::Forked).
@@ -58,21 +58,21 @@ impl Listener {
         options: StreamOptions,
     ) -> io::Result<Listener> {
         session.check_process()?;
-        let is_blocking = !fcntl_getfl(&listener)?.contains(OFlags::NONBLOCK);
+        let blocking = !fcntl_getfl(&listener)?.contains(OFlags::NONBLOCK);
         listener.set_nonblocking(true)?;
         let session = session.clone();
-        Ok(Listener { listener, is_blocking, session, options, doorman: Mutex::default() })
+        Ok(Listener { listener, blocking, session, options, accept_waker: Mutex::default() })
     }
 
-    /// The next connection. Waits for one.
+    /// Waits for the next connection.
     ///
     /// # Errors
-    /// As `TcpListener::accept`, and [`AttachError::Over`](crate::AttachError::Over).
+    /// As `TcpListener::accept`, and [`AttachError::SessionClosed`](crate::AttachError::SessionClosed).
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             match self.try_accept() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                outcome => return outcome,
+                result => return result,
             }
             match poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], None) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -81,7 +81,7 @@ impl Listener {
         }
     }
 
-    /// The next connection, if there is one.
+    /// Returns the next connection without waiting.
     ///
     /// # Errors
     /// `WouldBlock` if there is none; as [`Listener::accept`].
@@ -91,22 +91,22 @@ impl Listener {
         Ok((self.options.adopt_if_possible(&self.session, socket)?, address))
     }
 
-    /// The next connection, for a task. Of several tasks all are woken, and one gets it.
+    /// Polls for the next connection. A connection wakes all waiting tasks; one of them gets it.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
         match self.try_accept() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            outcome => return Poll::Ready(outcome),
+            result => return Poll::Ready(result),
         }
-        let mut doorman = self.doorman.lock();
-        if doorman.is_none() {
-            *doorman = Some(Doorman::start(&self.listener)?);
+        let mut accept_waker = self.accept_waker.lock();
+        if accept_waker.is_none() {
+            *accept_waker = Some(AcceptWaker::start(&self.listener)?);
         }
-        // It looks after it knows of the task, so nobody who comes meanwhile is missed.
-        doorman.iter().for_each(|doorman| doorman.register(context.waker()));
+        // The thread polls after the registration, so no connection is missed.
+        accept_waker.iter().for_each(|accept_waker| accept_waker.register(context.waker()));
         Poll::Pending
     }
 
-    /// The next connection, in a task. A thread that starts with the first one that waits wakes it.
+    /// Waits for the next connection in a task of any executor. Uses a thread, started on the first wait.
     ///
     /// # Errors
     /// As [`Listener::accept`]; that no thread can be started.
@@ -114,7 +114,7 @@ impl Listener {
         std::future::poll_fn(|context| self.poll_accept(context)).await
     }
 
-    /// As `TcpListener::local_addr`.
+    /// Like `TcpListener::local_addr`.
     ///
     /// # Errors
     /// The system's.
@@ -122,25 +122,25 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// The listener itself, which does not block.
+    /// Returns the listener, which is non-blocking.
     pub fn as_std(&self) -> &TcpListener {
         &self.listener
     }
 
-    /// The listener itself, without the engine, and as blocking as it was.
+    /// Returns the listener in its original mode.
     ///
     /// # Errors
     /// The system's; [`AttachError::Forked`](crate::AttachError::Forked) in a forked child, because the parent shares
-    /// the socket and relies on it not to block. A child can use [`Listener::as_std`].
+    /// the socket and needs it non-blocking. A child can use [`Listener::as_std`].
     pub fn into_std(self) -> io::Result<TcpListener> {
         self.session.check_process()?;
-        self.listener.set_nonblocking(!self.is_blocking)?;
+        self.listener.set_nonblocking(!self.blocking)?;
         Ok(self.listener)
     }
 }
 
 impl AsFd for Listener {
-    /// What becomes readable when somebody connects.
+    /// Readable when a connection is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }

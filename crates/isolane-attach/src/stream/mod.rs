@@ -1,30 +1,30 @@
-//! Streams: TCP connections whose bytes go through an engine.
+//! Streams: TCP connections whose data passes through an engine.
 //!
-//! The application keeps the real socket, the engine works on a duplicate of it. What is received stays in the
-//! kernel until the application has read it, and what is written and not sent yet can be sent by the
-//! application itself: so a stream is taken back at any moment, and survives the engine's death.
+//! The application keeps the socket, and the engine works on a duplicate. Received data stays in the kernel until the
+//! application has read it, and the application can send unsent data itself. So a stream can be taken back at any time,
+//! and survives the engine's death.
 //!
-//! * [`Stream`]: a connection, as `std`'s `TcpStream` is one; [`Stream::adopt`] and [`Stream::into_std`] are the way
-//!   there and back. Blocking, with timeouts; without waiting; async. [`Listener`] makes them of those that connect.
-//! * [`Poller`]: one thread that waits for many streams.
-//! * [`Incoming`], [`Outgoing`], [`Block`]: the ends of the rings, and what both sides see beside them.
+//! * [`Stream`]: a connection, similar to `std`'s `TcpStream`: blocking with timeouts, non-blocking, or async.
+//!   [`Stream::adopt`] and [`Stream::into_std`] convert. [`Listener`] accepts streams.
+//! * [`Poller`]: waits of one thread for many streams.
+//! * [`RxRing`], [`TxRing`], [`ControlBlock`]: the application's ends of the rings, and the other shared state.
 //!
-//! While a stream is adopted, its socket is not to be read or written by others, or by the application itself
-//! past the stream. An urgent byte that comes meanwhile is read in its place among the others.
+//! While a stream is adopted, do not read or write its socket directly. Urgent data is received inline.
 
-mod block;
-mod doorman;
-mod ends;
+mod accept_waker;
+mod control_block;
+mod driver;
 mod halves;
+mod into_std;
 mod last_close;
 mod listener;
 mod options;
-mod parts;
 mod poller;
 mod recovery;
+mod ring_ends;
 mod shared;
-mod tasks;
-mod waiting;
+mod wait;
+mod wakers;
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -36,130 +36,129 @@ use std::time::Duration;
 
 use crate::{AttachError, Session};
 
-pub use block::{Block, End, is_past};
-pub use ends::{Incoming, Moved, Outgoing, ends};
+pub use control_block::{ControlBlock, StreamEnd, requests_bypass};
 pub use halves::{ReadHalf, WriteHalf};
+pub use into_std::{IntoStdError, Parts};
 pub use listener::Listener;
 pub use options::{AdoptError, StreamOptions};
-pub use parts::{Parts, Unfinished};
 pub use poller::Poller;
-pub use recovery::{Origin, discarded, sent};
-pub(crate) use tasks::Lounge;
+pub use recovery::{Origin, recover_discarded, recover_sent};
+pub use ring_ends::{RxRing, Transferred, TxRing, open_rings};
 
-/// A TCP connection whose bytes go through an engine. Dropping it closes it, without waiting for anybody: what was
-/// written is still sent. If the engine and its supervisor end before, the connection is reset, so that the peer sees
-/// no end of what was cut off: so it is if the program ends after them without taking it back. Only if its socket lingers (SO_LINGER with a time) the drop waits for that, and until the
-/// peer has acknowledged it, for so long at most.
+/// TCP connection whose data passes through an engine.
+///
+/// Dropping it closes it without waiting; written data is still sent. If the engine and its supervisor exit before that,
+/// the connection is reset, so that the peer does not mistake truncated data for complete data. The same happens if the
+/// program exits after them without taking the stream back. Only if its socket lingers (SO_LINGER with a time), the drop
+/// waits, for at most that time, until the peer has acknowledged all data.
 pub struct Stream {
     read: ReadHalf,
     write: WriteHalf,
 }
 
-/// What a thread waits for on a stream.
+/// Events to wait for on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Bytes, or their end.
+    /// Data, or its end.
     Read,
-    /// Room, or an error.
+    /// Send space, or an error.
     Write,
     /// Either.
     Both,
 }
 
 impl Stream {
-    /// Connects, as `TcpStream::connect` does, and has the connection adopted if that is possible
+    /// Connects like `TcpStream::connect`, and moves the connection to the engine if possible
     /// ([`StreamOptions::adopt_if_possible`]).
     ///
     /// # Errors
-    /// As `TcpStream::connect`, and [`AttachError::Over`].
+    /// As `TcpStream::connect`, and [`AttachError::SessionClosed`].
     pub fn connect(session: &Session, address: impl ToSocketAddrs) -> io::Result<Stream> {
         session.check()?;
         Ok(StreamOptions::default().adopt_if_possible(session, TcpStream::connect(address)?)?)
     }
 
-    /// Has the engine do the network processing of a connection from now on, with the default
-    /// [`StreamOptions`].
+    /// Moves a connection to the engine, with the default [`StreamOptions`].
     ///
     /// # Errors
     /// [`AttachError::Refused`] for a socket that cannot be adopted: it must be a connected TCP socket, without kernel
-    /// TLS or error queue. [`AttachError::NoRoom`], [`AttachError::Over`]. The socket comes back with each.
+    /// TLS or error queue. [`AttachError::OutOfMemory`], [`AttachError::SessionClosed`]. Each error returns the socket.
     pub fn adopt(session: &Session, socket: TcpStream) -> Result<Stream, AdoptError> {
         StreamOptions::default().adopt(session, socket)
     }
 
-    /// Takes the connection back: a socket that no engine knows of any more. What was written and not sent yet
-    /// is sent first, by this thread, for as long as the write timeout allows between two bits of progress.
+    /// Takes the connection back from the engine. First sends the unsent data in this thread; the write timeout limits
+    /// the time without progress.
     ///
-    /// That works without an engine, too: if the session is over, this waits, for 10 s at most, until the engine and
-    /// its supervisor have let go of everything, and finds out itself where the stream is.
+    /// This works without an engine as well: if the session is closed, it waits up to 10 s until the engine and its
+    /// supervisor have released everything, and recovers the stream's positions itself.
     ///
     /// # Errors
-    /// Of the session, or of sending (`WouldBlock` if the write timeout has passed). If the connection was taken back,
-    /// [`Unfinished::into_parts`] has it, and what is not sent: a caller that must not wait so long goes on there. If
-    /// nobody takes it from there it is reset, so that the peer sees no end of what was cut off.
-    pub fn into_std(self) -> Result<TcpStream, Unfinished> {
+    /// Of the session, or of sending (`WouldBlock` after the write timeout). If the engine released the connection,
+    /// [`IntoStdError::into_parts`] returns it with the unsent data, for callers that cannot wait so long. Otherwise it
+    /// is reset, so that the peer does not mistake truncated data for complete data.
+    pub fn into_std(self) -> Result<TcpStream, IntoStdError> {
         let timeout = self.write.timeout;
         match self.into_parts() {
             Ok(parts) => parts.finish(timeout),
-            Err(error) => Err(Unfinished::new(error, None)),
+            Err(error) => Err(IntoStdError::new(error, None)),
         }
     }
 
-    /// As [`Stream::into_std`], without sending or shutting down: whoever must not wait does that, [`Parts::finish`] for
-    /// others.
+    /// Like [`Stream::into_std`], but leaves sending and shutdown to the caller, who can use [`Parts::finish`].
     ///
     /// # Errors
     /// Of the session.
     pub fn into_parts(mut self) -> io::Result<Parts> {
-        let Stream { read: ReadHalf { incoming, shared, .. }, write: WriteHalf { outgoing, .. } } = &mut self;
+        let Stream { read: ReadHalf { rx, shared, .. }, write: WriteHalf { tx, .. } } = &mut self;
         let socket = shared.socket.try_clone()?;
         let unsent = match shared.release() {
-            Ok(()) => outgoing.unsent()?,
-            Err(AttachError::Over(_)) if shared.is_alone() => {
-                incoming.take_back(socket.as_fd(), &shared.origin)?;
-                outgoing.take_back(socket.as_fd(), &shared.origin)?
+            Ok(()) => tx.unsent()?,
+            Err(AttachError::SessionClosed(_)) if shared.engine_gone() => {
+                rx.reclaim(socket.as_fd(), &shared.origin)?;
+                tx.reclaim(socket.as_fd(), &shared.origin)?
             }
             Err(error) => return Err(error.into()),
         };
-        shared.waiters.last_close.restore()?;
-        Ok(Parts { socket, unsent, is_shut: outgoing.is_shut() })
+        shared.wakers.last_close.restore()?;
+        Ok(Parts { socket, unsent, shut_down: tx.is_shut() })
     }
 
-    /// Two halves, for two threads.
+    /// Splits the stream into halves for two threads.
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         (self.read, self.write)
     }
 
-    /// Both halves of a stream again.
+    /// Reunites the halves of a stream.
     ///
     /// # Panics
-    /// If they are halves of two.
-    pub fn unite(read: ReadHalf, write: WriteHalf) -> Stream {
-        assert!(Arc::ptr_eq(&read.shared, &write.shared), "these halves are of two streams");
+    /// If they belong to different streams.
+    pub fn reunite(read: ReadHalf, write: WriteHalf) -> Stream {
+        assert!(Arc::ptr_eq(&read.shared, &write.shared), "these halves belong to different streams");
         Stream { read, write }
     }
 
-    /// Its name in the session, by which a [`Poller`] calls it.
+    /// Returns its ID in the session, as reported by a [`Poller`].
     pub fn id(&self) -> u32 {
         self.read.shared.id
     }
 
-    /// Whether an engine works on it. Otherwise it works on the socket itself, and on no thread but the callers'.
+    /// Returns `true` if an engine has the stream. Otherwise it works on the socket directly, in the calling threads.
     pub fn is_adopted(&self) -> bool {
-        !self.read.shared.is_plain
+        !self.read.shared.plain
     }
 
-    /// The engine's core that works on it, by index in [`Session::cores`].
+    /// Returns the engine's core, by index in [`Session::cores`].
     pub fn core(&self) -> u32 {
         self.read.shared.core
     }
 
-    /// The socket, for its addresses and options. Not to be read, written or shut down.
+    /// Returns the socket, for its addresses and options. Do not read, write, or shut it down.
     pub fn socket(&self) -> &TcpStream {
         &self.read.shared.socket
     }
 
-    /// As `TcpStream::peer_addr`.
+    /// Like `TcpStream::peer_addr`.
     ///
     /// # Errors
     /// The system's.
@@ -167,7 +166,7 @@ impl Stream {
         self.socket().peer_addr()
     }
 
-    /// As `TcpStream::local_addr`.
+    /// Like `TcpStream::local_addr`.
     ///
     /// # Errors
     /// The system's.
@@ -175,26 +174,26 @@ impl Stream {
         self.socket().local_addr()
     }
 
-    /// How long a read waits, for ever if `None`.
+    /// Sets the read timeout; `None` waits indefinitely.
     pub fn set_read_timeout(&mut self, timeout: Option<Duration>) {
         self.read.timeout = timeout;
     }
 
-    /// How long a write waits, for ever if `None`.
+    /// Sets the write timeout; `None` waits indefinitely.
     pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
         self.write.timeout = timeout;
     }
 
-    /// Reads what there is, without waiting; 0 if the peer sends nothing more.
+    /// Reads available data without waiting. Returns 0 at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock`; what the connection has failed with; `ConnectionAborted` if the session is over.
+    /// `WouldBlock`; the error of the connection; `ConnectionAborted` if the session is closed.
     #[inline]
     pub fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.read.try_read(bytes)
     }
 
-    /// Writes what there is room for, without waiting.
+    /// Writes as much as fits without waiting.
     ///
     /// # Errors
     /// As [`Stream::try_read`]; `BrokenPipe` after a shutdown.
@@ -203,8 +202,7 @@ impl Stream {
         self.write.try_write(bytes)
     }
 
-    /// Shuts a direction down, or both: the peer is told once all that was written is sent; reads end behind
-    /// what is in the ring.
+    /// Shuts down one or both directions: the FIN follows all written data; reads end after the ring's contents.
     ///
     /// # Errors
     /// Of the session.
@@ -218,18 +216,18 @@ impl Stream {
         Ok(())
     }
 
-    /// Asks for a notice in its [`Poller`] once there is what is waited for, and says whether it is there
-    /// already; then there may be one all the same. One notice answers all that was asked for before, for whichever
-    /// interest and by whichever half: look at all of it, and ask again.
+    /// Requests a notification in its [`Poller`] when an event of `interest` occurs. Returns `true` if one has occurred
+    /// already; a notification may follow nevertheless. One notification covers all requests of both halves: check both,
+    /// then arm again.
     ///
     /// # Errors
     /// Of the session.
     pub fn arm(&mut self, interest: Interest) -> io::Result<bool> {
-        let reads = interest != Interest::Write && self.read.arm()?;
-        Ok(reads || (interest != Interest::Read && self.write.arm()?))
+        let is_readable = interest != Interest::Write && self.read.arm()?;
+        Ok(is_readable || (interest != Interest::Read && self.write.arm()?))
     }
 
-    /// Reads, for a task that is woken when it can. Not for streams of a [`Poller`], which wakes no task.
+    /// Polls for data. Not for streams of a [`Poller`], which wakes no tasks.
     ///
     /// # Errors
     /// As [`Stream::try_read`], without `WouldBlock`.
@@ -237,7 +235,7 @@ impl Stream {
         self.read.poll_read(context, bytes)
     }
 
-    /// Writes, for a task that is woken when it can.
+    /// Polls for send space and writes.
     ///
     /// # Errors
     /// As [`Stream::try_write`], without `WouldBlock`.
@@ -245,7 +243,7 @@ impl Stream {
         self.write.poll_write(context, bytes)
     }
 
-    /// Reads, in a task of any executor.
+    /// Reads in a task of any executor.
     ///
     /// # Errors
     /// As [`Stream::try_read`], without `WouldBlock`.
@@ -253,7 +251,7 @@ impl Stream {
         self.read.read_async(bytes).await
     }
 
-    /// Writes, in a task of any executor.
+    /// Writes in a task of any executor.
     ///
     /// # Errors
     /// As [`Stream::try_write`], without `WouldBlock`.
@@ -261,10 +259,10 @@ impl Stream {
         self.write.write_async(bytes).await
     }
 
-    /// Writes everything, in a task of any executor.
+    /// Writes all of `bytes` in a task of any executor.
     ///
     /// # Errors
-    /// As [`Stream::write_async`]; then a part was written.
+    /// As [`Stream::write_async`]; a part may have been written.
     pub async fn write_all_async(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write.write_all_async(bytes).await
     }

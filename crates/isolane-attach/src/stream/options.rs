@@ -1,4 +1,4 @@
-//! How a stream is to be.
+//! Options of streams, and their adoption by the engine.
 
 use std::io;
 use std::net::TcpStream;
@@ -7,38 +7,39 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use isolane_ring::PAGE_SIZE;
+use isolane_shm::PAGE_SIZE;
 use parking_lot::Mutex;
 
+use super::driver::DriverHandle;
 use super::halves::{ReadHalf, WriteHalf};
 use super::last_close::LastClose;
-use super::shared::{Shared, Waiters};
-use super::tasks::Tasks;
-use super::{Block, Incoming, Origin, Outgoing, Stream, ends};
+use super::shared::Shared;
+use super::wakers::StreamWakers;
+use super::{ControlBlock, Origin, RxRing, Stream, TxRing, open_rings};
 use crate::AttachError;
-use crate::control::{Object, Open, Reply, Request, StreamPlace};
-use crate::layout::stream as layout_block;
-use crate::session::{Room, Session, Watcher};
+use crate::control::{Object, OpenObject, Reply, Request, StreamLayout};
+use crate::layout::stream as block_layout;
+use crate::session::{Allocation, Session, Watcher};
 
-/// How a stream is to be.
+/// Options of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Bytes of the ring of what is received: rounded up to a power of two of whole pages, at most 64 MiB. 0 (the
-    /// default): 256 KiB, or less if the session's memory is to last for as many streams as it may have.
+    /// Capacity of the receive ring in bytes: rounded up to a power of two of whole pages, at most 64 MiB. 0 (the
+    /// default): 256 KiB, or less if the session's memory must last for as many streams as it can have.
     pub rx_bytes: usize,
-    /// Bytes of the ring of what is to be sent: likewise.
+    /// Capacity of the transmit ring in bytes, likewise.
     pub tx_bytes: usize,
-    /// Blocking writes of at least so many bytes go past the ring, on the application's own socket, when
-    /// nothing waits in the ring: one copy less, for processor time of the application's.
-    pub past_bytes: usize,
-    /// Blocking reads go past the ring, on the application's own socket, after a few of them that brought at least
-    /// so many bytes each; through it again after a few that brought less, or at once if the stream is read or
-    /// waited for in another way. `usize::MAX`: never.
-    pub past_bytes_read: usize,
-    /// How long a blocking call spins before it sleeps.
+    /// Minimum size in bytes of a blocking write that bypasses the ring: it is sent on the application's own socket if
+    /// the ring is empty. This saves a copy but uses the application's CPU time.
+    pub bypass_write_min: usize,
+    /// Minimum size in bytes of blocking reads that bypass the ring: after a few reads of at least this size, the
+    /// application receives from its own socket. It returns to the ring after a few shorter reads, or immediately if the
+    /// stream is read or waited for in another way. `usize::MAX`: never.
+    pub bypass_read_min: usize,
+    /// Time that a blocking call spins before it sleeps.
     pub spin: Duration,
-    /// On which of the engine's cores, by index in [`Session::cores`]; else where its packets arrive, if there is an
-    /// engine's core, or on each in turn.
+    /// Core of the engine, by index in [`Session::cores`]. `None`: the core that receives its packets, if it is the
+    /// engine's, else round robin.
     pub core: Option<u32>,
 }
 
@@ -47,8 +48,8 @@ impl Default for StreamOptions {
         StreamOptions {
             rx_bytes: 0,
             tx_bytes: 0,
-            past_bytes: 16 << 10,
-            past_bytes_read: 4 << 10,
+            bypass_write_min: 16 << 10,
+            bypass_read_min: 4 << 10,
             spin: Duration::from_micros(20),
             core: None,
         }
@@ -56,70 +57,69 @@ impl Default for StreamOptions {
 }
 
 impl StreamOptions {
-    /// Has the engine do the network processing of a connection from now on.
+    /// Moves a connection to the engine.
     ///
     /// # Errors
     /// As [`Stream::adopt`].
     pub fn adopt(self, session: &Session, socket: TcpStream) -> Result<Stream, AdoptError> {
-        match Tasks::of(session) {
-            Ok(tasks) => self.open(session, socket, tasks.queue(), Some(tasks)),
+        match DriverHandle::for_session(session) {
+            Ok(driver) => self.open(session, socket, driver.queue(), Some(driver)),
             Err(error) => Err(AdoptError { error, socket }),
         }
     }
 
-    /// Has the engine do the network processing of many connections: as [`StreamOptions::adopt`] of each, but without
-    /// waiting for one before the next is asked for. In the same order.
+    /// Moves many connections to the engine, pipelined. Returns the results in the order of `sockets`.
     pub fn adopt_all(
         self,
         session: &Session,
         sockets: impl IntoIterator<Item = TcpStream>,
     ) -> Vec<Result<Stream, AdoptError>> {
-        let ask = |socket: TcpStream| match Tasks::of(session) {
-            Ok(tasks) => (self.begin(session, &socket, tasks.queue()), Some(tasks), socket),
+        let start = |socket: TcpStream| match DriverHandle::for_session(session) {
+            Ok(driver) => (self.start_open(session, &socket, driver.queue()), Some(driver), socket),
             Err(error) => (Err(error), None, socket),
         };
-        let asked: Vec<_> = sockets.into_iter().map(ask).collect();
-        let finish = |(asked, tasks, socket): (Result<Asked, AttachError>, _, _)| match asked
-            .and_then(|asked| asked.finish(session))
+        let pending: Vec<_> = sockets.into_iter().map(start).collect();
+        let finish = |(pending, driver, socket): (Result<PendingOpen, AttachError>, _, _)| match pending
+            .and_then(|pending| pending.finish(session))
         {
-            Ok(opened) => Ok(self.stream(session, socket, tasks, opened)),
+            Ok(opened) => Ok(self.stream(session, socket, driver, opened)),
             Err(error) => Err(AdoptError { error, socket }),
         };
-        asked.into_iter().map(finish).collect()
+        pending.into_iter().map(finish).collect()
     }
 
-    /// As [`StreamOptions::adopt`]; where that is not possible, for example because the session has as many streams as
-    /// it may have, a stream that works on the socket itself ([`Stream::is_adopted`]).
+    /// Like [`StreamOptions::adopt`], but falls back to a plain stream, which works on the socket directly
+    /// ([`Stream::is_adopted`]), for example if the session has its maximum number of streams.
     ///
     /// # Errors
-    /// [`MemoryError`](isolane_ring::MemoryError), if the session's memory is none of ours; [`AttachError::Forked`].
+    /// [`AttachError::Forked`].
     pub fn adopt_if_possible(self, session: &Session, socket: TcpStream) -> Result<Stream, AttachError> {
         session.check_process()?;
-        let (socket, tasks) = match Tasks::of(session) {
-            Ok(tasks) => match self.ask(session, &socket, tasks.queue()) {
-                Ok(opened) => return Ok(self.stream(session, socket, Some(tasks), opened)),
+        let (socket, driver) = match DriverHandle::for_session(session) {
+            Ok(driver) => match self.request(session, &socket, driver.queue()) {
+                Ok(opened) => return Ok(self.stream(session, socket, Some(driver), opened)),
                 Err(error) => {
-                    log::debug!("a connection goes on without the engine: {error}");
-                    (socket, Some(tasks))
+                    log::debug!("connection not adopted, using its socket directly: {error}");
+                    (socket, Some(driver))
                 }
             },
             Err(error) => {
-                log::debug!("a connection goes on without the engine: {error}");
+                log::debug!("connection not adopted, using its socket directly: {error}");
                 (socket, None)
             }
         };
         let page = session.unused();
         let capacity = PAGE_SIZE as u64;
-        let place =
-            StreamPlace { block: page, rx: page, rx_capacity: capacity, tx: page, tx_capacity: capacity };
+        let layout =
+            StreamLayout { block: page, rx: page, rx_capacity: capacity, tx: page, tx_capacity: capacity };
         let opened = Opened {
             id: session.next_id(),
             core: 0,
-            origin: Origin { written: 0, is_inline: false },
-            room: None,
-            ends: ends(session.memory(), &place)?,
+            origin: Origin { written: 0, oob_inline: false },
+            allocation: None,
+            rings: open_rings(session.memory(), &layout)?,
         };
-        Ok(self.stream(session, socket, tasks, opened))
+        Ok(self.stream(session, socket, driver, opened))
     }
 
     pub(super) fn open(
@@ -127,135 +127,142 @@ impl StreamOptions {
         session: &Session,
         socket: TcpStream,
         queue: u32,
-        tasks: Option<Tasks>,
+        driver: Option<DriverHandle>,
     ) -> Result<Stream, AdoptError> {
-        match self.ask(session, &socket, queue) {
-            Ok(opened) => Ok(self.stream(session, socket, tasks, opened)),
+        match self.request(session, &socket, queue) {
+            Ok(opened) => Ok(self.stream(session, socket, driver, opened)),
             Err(error) => Err(AdoptError { error, socket }),
         }
     }
 
-    /// Has the engine open it.
-    fn ask(self, session: &Session, socket: &TcpStream, queue: u32) -> Result<Opened, AttachError> {
-        self.begin(session, socket, queue)?.finish(session)
+    fn request(self, session: &Session, socket: &TcpStream, queue: u32) -> Result<Opened, AttachError> {
+        self.start_open(session, socket, queue)?.finish(session)
     }
 
-    /// Asks the engine to open it.
-    fn begin(self, session: &Session, socket: &TcpStream, queue: u32) -> Result<Asked, AttachError> {
+    fn start_open(
+        self,
+        session: &Session,
+        socket: &TcpStream,
+        queue: u32,
+    ) -> Result<PendingOpen, AttachError> {
         session.check_process()?;
-        // An engine drops who names one that there is not.
+        // The engine disconnects a client that requests an invalid core.
         let cores = session.cores().len();
         if let Some(core) = self.core.filter(|core| *core as usize >= cores) {
-            let why = format!("it has {cores} cores, and none of index {core}: give a lower one");
-            return Err(AttachError::Refused { what: "a stream", why });
+            let reason = format!("core index {core} of {cores} cores; use a lower one");
+            return Err(AttachError::Refused { what: "a stream", reason });
         }
         let ring_bytes = |bytes: usize| match bytes {
-            0 => session.ring_bytes(),
+            0 => session.default_ring_bytes(),
             bytes => bytes.max(PAGE_SIZE).checked_next_power_of_two().unwrap_or(1 << (usize::BITS - 1)),
         };
         let (rx_capacity, tx_capacity) = (ring_bytes(self.rx_bytes), ring_bytes(self.tx_bytes));
-        // More than there can be is more than the memory has.
-        let bytes = rx_capacity.saturating_add(tx_capacity).saturating_add(layout_block::BYTES);
-        let room = session.take(bytes)?;
-        room.clear(layout_block::BYTES)?;
-        let rx = room.offset() + layout_block::BYTES as u64;
-        let place = StreamPlace {
-            block: room.offset(),
+        // A saturated size exceeds the memory.
+        let bytes = rx_capacity.saturating_add(tx_capacity).saturating_add(block_layout::BYTES);
+        let allocation = session.alloc(bytes)?;
+        allocation.clear(block_layout::BYTES)?;
+        let rx = allocation.offset() + block_layout::BYTES as u64;
+        let layout = StreamLayout {
+            block: allocation.offset(),
             rx,
             rx_capacity: rx_capacity as u64,
             tx: rx + rx_capacity as u64,
             tx_capacity: tx_capacity as u64,
         };
-        let ends = ends(session.memory(), &place)?;
+        let rings = open_rings(session.memory(), &layout)?;
         let id = session.next_id();
-        let open = Open { id, core: self.core, queue: Some(queue), object: Object::Stream(place) };
-        let serial = session.begin(&Request::Open(open), &[socket.as_fd()])?;
-        Ok(Asked { serial, id, room, ends })
+        let open = OpenObject { id, core: self.core, queue: Some(queue), object: Object::Stream(layout) };
+        let serial = session.start_request(&Request::OpenObject(open), &[socket.as_fd()])?;
+        Ok(PendingOpen { serial, id, allocation, rings })
     }
 
-    /// What was opened, to be used.
-    fn stream(self, session: &Session, socket: TcpStream, tasks: Option<Tasks>, opened: Opened) -> Stream {
-        let Opened { id, core, origin, room, ends: (incoming, outgoing, block) } = opened;
-        let is_plain = room.is_none();
+    fn stream(
+        self,
+        session: &Session,
+        socket: TcpStream,
+        driver: Option<DriverHandle>,
+        opened: Opened,
+    ) -> Stream {
+        let Opened { id, core, origin, allocation, rings: (rx, tx, block) } = opened;
+        let plain = allocation.is_none();
         let socket = Arc::new(socket);
-        let last_close = LastClose::of(&socket);
+        let last_close = LastClose::new(&socket);
         let shared = Arc::new(Shared {
             session: session.clone(),
-            is_plain,
+            plain,
             id,
             core,
             socket,
-            waiters: Arc::new(Waiters {
+            wakers: Arc::new(StreamWakers {
                 block,
                 last_close,
                 reader: Mutex::default(),
                 writer: Mutex::default(),
-                is_watched: AtomicBool::new(!is_plain),
+                watched: AtomicBool::new(!plain),
             }),
-            room: room.into(),
-            tasks,
+            allocation: allocation.into(),
+            driver,
             origin,
-            is_released: is_plain.into(),
+            released: plain.into(),
         });
-        if let Some(tasks) = &shared.tasks {
-            tasks.know(&shared);
+        if let Some(driver) = &shared.driver {
+            driver.register(id, &shared.wakers, plain.then(|| shared.as_fd()));
         }
-        let watcher: Arc<dyn Watcher> = Arc::clone(&shared.waiters) as _;
+        let watcher: Arc<dyn Watcher> = Arc::clone(&shared.wakers) as _;
         session.watch(Arc::downgrade(&watcher));
         let read = ReadHalf {
-            incoming,
+            rx,
             shared: Arc::clone(&shared),
             timeout: None,
             spin: self.spin,
-            past_bytes: self.past_bytes_read,
-            unlike: 0,
+            bypass_min: self.bypass_read_min,
+            mismatches: 0,
         };
-        let past_bytes = self.past_bytes;
-        let write = WriteHalf { outgoing, shared, timeout: None, spin: self.spin, past_bytes };
+        let bypass_min = self.bypass_write_min;
+        let write = WriteHalf { tx, shared, timeout: None, spin: self.spin, bypass_min };
         Stream { read, write }
     }
 }
 
-/// What the engine was asked to open.
-struct Asked {
+/// A stream whose reply is pending.
+struct PendingOpen {
     serial: u32,
     id: u32,
-    room: Room,
-    ends: (Incoming, Outgoing, Arc<Block>),
+    allocation: Allocation,
+    rings: (RxRing, TxRing, Arc<ControlBlock>),
 }
 
-impl Asked {
-    /// Waits until it is opened.
+impl PendingOpen {
     fn finish(self, session: &Session) -> Result<Opened, AttachError> {
-        let Asked { serial, id, room, ends } = self;
-        let reply = session.finish("a stream", serial)?;
+        let PendingOpen { serial, id, allocation, rings } = self;
+        let reply = session.wait_reply("a stream", serial)?;
         let opened = match &reply {
             Reply::Opened { core, answer } if (*core as usize) < session.cores().len() => {
                 Origin::decode(answer).map(|origin| (*core, origin))
             }
             _ => None,
         };
-        let answered = || AttachError::Over(format!("the engine has answered {reply:?}"));
-        let (core, origin) = opened.ok_or_else(answered)?;
-        Ok(Opened { id, core, origin, room: Some(room), ends })
+        let unexpected = || AttachError::SessionClosed(format!("unexpected reply of the engine: {reply:?}"));
+        let (core, origin) = opened.ok_or_else(unexpected)?;
+        Ok(Opened { id, core, origin, allocation: Some(allocation), rings })
     }
 }
 
-/// What the engine has opened.
+/// An open stream, adopted or plain.
 struct Opened {
     id: u32,
     core: u32,
     origin: Origin,
-    /// None where no engine has it.
-    room: Option<Room>,
-    ends: (Incoming, Outgoing, Arc<Block>),
+    /// `None` for a plain stream.
+    allocation: Option<Allocation>,
+    rings: (RxRing, TxRing, Arc<ControlBlock>),
 }
 
-/// Why a connection was not adopted. It is the caller's again, and what it was.
+/// Failure to adopt a connection, which is returned unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct AdoptError {
-    /// Why not.
+    /// Reason.
     pub error: AttachError,
     /// The connection.
     pub socket: TcpStream,

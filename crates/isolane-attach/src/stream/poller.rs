@@ -1,4 +1,4 @@
-//! One thread that waits for many streams.
+//! Waits of one thread for many streams.
 
 use std::io;
 use std::net::TcpStream;
@@ -7,19 +7,18 @@ use std::time::{Duration, Instant};
 
 use super::{AdoptError, Stream, StreamOptions};
 use crate::AttachError;
-use crate::layout::notice;
-use crate::session::{Queue, Session};
+use crate::layout::notification;
+use crate::session::{NotificationQueue, Session};
 
-/// A thread's notification queue: it hears of every stream that it has adopted, once each time that the stream
-/// was armed ([`Stream::arm`]) and something has changed since.
+/// A thread's notification queue. It reports each change of the streams that it adopted, once per [`Stream::arm`].
 #[derive(Debug)]
 pub struct Poller {
     session: Session,
-    queue: Queue,
+    queue: NotificationQueue,
 }
 
 impl Poller {
-    /// For up to so many streams; more than that are told late. Rounded up to a power of two.
+    /// Creates a poller for up to `streams` streams, rounded up to a power of two; beyond that, notifications are delayed.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -28,7 +27,7 @@ impl Poller {
         Ok(Poller { session: session.clone(), queue: session.open_queue(entries)? })
     }
 
-    /// Has a connection adopted, of which this poller hears.
+    /// Moves a connection to the engine; this poller reports its changes.
     ///
     /// # Errors
     /// As [`Stream::adopt`].
@@ -36,50 +35,51 @@ impl Poller {
         options.open(&self.session, socket, self.queue.id(), None)
     }
 
-    /// The id of the next stream about which something has changed, without waiting.
+    /// Returns the ID of the next stream that changed, without waiting.
     ///
     /// # Errors
-    /// [`AttachError::Impossible`].
-    pub fn take(&mut self) -> Result<Option<u32>, AttachError> {
-        while let Some(entry) = self.queue.take()? {
-            if let Some(id) = notice::object(&entry) {
+    /// [`AttachError::InvalidIndex`].
+    pub fn try_next(&mut self) -> Result<Option<u32>, AttachError> {
+        while let Some(entry) = self.queue.try_pop()? {
+            if let Some(id) = notification::object(&entry) {
                 return Ok(Some(id));
             }
         }
         Ok(None)
     }
 
-    /// As [`Poller::take`], but sleeps until there is one; `None` if time ran out.
+    /// Like [`Poller::try_next`], but waits. Returns `None` on timeout.
     ///
     /// # Errors
-    /// [`AttachError::Over`], [`AttachError::Impossible`].
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<u32>, AttachError> {
-        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    /// [`AttachError::SessionClosed`], [`AttachError::InvalidIndex`].
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<u32>, AttachError> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            if let Some(id) = self.take()? {
+            if let Some(id) = self.try_next()? {
                 return Ok(Some(id));
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if remaining == Some(Duration::ZERO) {
                 return Ok(None);
             }
-            self.queue.wait(left)?;
+            self.queue.wait(remaining)?;
         }
     }
 
-    /// Arms the poller's bell, for who sleeps on other things as well ([`Poller::as_fd`], which becomes readable when
-    /// the session is over, too); true if a notice is there already. [`Poller::disarm`] once awake.
+    /// Arms the poller for threads that also wait for other descriptors: [`Poller::as_fd`] becomes readable on the next
+    /// notification, or when the session closes. Returns `true` if a notification is available already. Call
+    /// [`Poller::disarm`] after waking up.
     ///
     /// # Errors
-    /// [`AttachError::Impossible`].
+    /// [`AttachError::InvalidIndex`].
     pub fn arm(&mut self) -> Result<bool, AttachError> {
         self.queue.arm()
     }
 
-    /// Asks for no more rings.
+    /// Disarms the poller.
     ///
     /// # Errors
-    /// [`AttachError::Over`].
+    /// [`AttachError::SessionClosed`].
     pub fn disarm(&mut self) -> io::Result<()> {
         Ok(self.queue.disarm()?)
     }
@@ -87,6 +87,6 @@ impl Poller {
 
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.queue.end()
+        self.queue.as_fd()
     }
 }

@@ -1,130 +1,85 @@
-//! What the two halves of a stream share, and what becomes of it when both are gone.
+//! State shared by the two halves of a stream, which closes it when both are dropped.
 
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use isolane_ring::adopted;
+use isolane_shm::adopted;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 
-use super::block::Block;
-use super::last_close::LastClose;
+use super::driver::DriverHandle;
 use super::recovery::Origin;
-use super::tasks::Tasks;
-use super::waiting::register;
+use super::wakers::StreamWakers;
 use crate::AttachError;
-use crate::control::{End, Request};
-use crate::session::{Room, Session, Watcher};
+use crate::control::{CloseMode, Request};
+use crate::session::{Allocation, Session};
 
-/// Whoever waits for a stream. Apart from it, so that those who wake keep no stream open.
-pub(super) struct Waiters {
-    pub block: Arc<Block>,
-    pub last_close: LastClose,
-    pub reader: Mutex<Option<Waker>>,
-    pub writer: Mutex<Option<Waker>>,
-    /// Somebody wakes the tasks of a stream that no engine has.
-    pub is_watched: AtomicBool,
-}
-
-/// A stream that the engine has.
 pub(super) struct Shared {
     pub session: Session,
-    /// No engine has it: all goes over the socket itself.
-    pub is_plain: bool,
+    /// No engine has the stream: it works on the socket directly.
+    pub plain: bool,
     pub id: u32,
     pub core: u32,
     pub socket: Arc<TcpStream>,
-    pub waiters: Arc<Waiters>,
-    /// Its pages, until they go back.
-    pub room: Mutex<Option<Room>>,
-    /// Who wakes its tasks, if that is not a poller's business.
-    pub tasks: Option<Tasks>,
+    pub wakers: Arc<StreamWakers>,
+    /// Memory of the control block and the rings, until closed.
+    pub allocation: Mutex<Option<Allocation>>,
+    /// Wakes the tasks, unless the stream belongs to a poller.
+    pub driver: Option<DriverHandle>,
     pub origin: Origin,
-    pub is_released: AtomicBool,
+    pub released: AtomicBool,
 }
 
 impl Shared {
-    /// Whether there still is an engine, or none is needed.
+    /// Checks that the session is open, which a plain stream does not need.
     #[inline]
     pub fn check(&self) -> io::Result<()> {
-        Ok(if self.is_plain { self.session.check_process() } else { self.session.check() }?)
+        Ok(if self.plain { self.session.check_process() } else { self.session.check() }?)
     }
 
-    /// Has the engine look.
     #[cold]
-    pub fn ring(&self) -> io::Result<()> {
-        Ok(self.session.port(self.core).tell(self.id)?)
+    pub fn ring_doorbell(&self) -> io::Result<()> {
+        Ok(self.session.doorbells(self.core).ring(self.id)?)
     }
 
-    /// Has the engine let go of the socket.
+    /// Makes the engine release the socket.
     pub fn release(&self) -> Result<(), AttachError> {
         self.session.check_process()?;
-        if self.is_plain {
+        if self.plain {
             return Ok(());
         }
-        self.session.ask("to take a stream back", &Request::End { id: self.id, how: End::Release }, &[])?;
-        self.is_released.store(true, Ordering::Release);
+        let release = Request::CloseObject { id: self.id, how: CloseMode::Release };
+        self.session.request("to take a stream back", &release, &[])?;
+        self.released.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Waits until all that was written has arrived, as a close of a socket that lingers does: here the engine's
-    /// is the one that is closed last.
+    /// Waits until the peer has acknowledged all data, as the close of a lingering socket does: the engine's duplicate
+    /// of the socket is closed last.
     #[cold]
-    fn linger(&self, time: Duration) {
-        let Some(until) = Instant::now().checked_add(time) else { return };
-        self.session.wait_closed(self.id, until);
-        // The kernel tells nobody when that is so.
-        while Instant::now() < until && self.awaits_peer().unwrap_or(false) {
-            std::thread::sleep(LOOK);
+    fn wait_until_acked(&self, time: Duration) {
+        let Some(deadline) = Instant::now().checked_add(time) else { return };
+        self.session.wait_closed(self.id, deadline);
+        // The kernel gives no notification of this.
+        while Instant::now() < deadline && self.close_lingers().unwrap_or(false) {
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Whether a close waits for the peer: not if it resets.
-    fn awaits_peer(&self) -> io::Result<bool> {
-        Ok(adopted::unread(self.as_fd())? == 0 && !adopted::is_acknowledged(self.as_fd())?)
+    /// Returns `true` if a close would wait for the peer; one that resets does not.
+    fn close_lingers(&self) -> io::Result<bool> {
+        Ok(adopted::unread_bytes(self.as_fd())? == 0 && !adopted::all_acked(self.as_fd())?)
     }
 
-    /// Whether nobody but this process works on the socket, and nobody will. Waits for a while.
-    pub fn is_alone(&self) -> bool {
-        let is_alone = self.session.is_left(ENGINE_END_MAX);
-        self.is_released.fetch_or(is_alone, Ordering::AcqRel);
-        is_alone
-    }
-}
-
-impl Waiters {
-    /// Has the task of `context` woken. Look once more behind that.
-    pub fn register(&self, waiting: &Mutex<Option<Waker>>, context: &Context<'_>) {
-        register(waiting, context);
-        if !self.is_watched.load(Ordering::Acquire) {
-            // Nobody would wake it: it looks again and again.
-            context.waker().wake_by_ref();
-        }
-    }
-
-    /// Something has changed: whoever waits looks.
-    pub fn wake_tasks(&self) {
-        for waiting in [&self.reader, &self.writer] {
-            // Not under the lock: an executor may poll right here.
-            let waker = waiting.lock().take();
-            waker.into_iter().for_each(Waker::wake);
-        }
-    }
-}
-
-impl Watcher for Waiters {
-    fn on_restarted(&self, _epoch: u64) {}
-
-    fn on_over(&self) {
-        self.last_close.forbid_end(&self.block);
-        self.block.rx_flag.rouse_anyway();
-        self.block.tx_flag.rouse_anyway();
-        self.wake_tasks();
+    /// Returns `true` if only this process uses the socket, now and later. Waits for engine and supervisor to exit.
+    pub fn engine_gone(&self) -> bool {
+        let engine_gone = self.session.is_abandoned(ENGINE_EXIT_TIMEOUT);
+        self.released.fetch_or(engine_gone, Ordering::AcqRel);
+        engine_gone
     }
 }
 
@@ -133,32 +88,31 @@ impl Drop for Shared {
         if self.session.check_process().is_err() {
             return;
         }
-        if let Some(tasks) = &self.tasks {
-            tasks.forget(self);
+        if let Some(driver) = &self.driver {
+            driver.deregister(self.id, self.plain.then(|| self.as_fd()));
         }
         let lingers = sockopt::socket_linger(&*self.socket).ok().flatten().filter(|time| !time.is_zero());
-        // An engine that hears of the close lets it end in order once all is sent; it may be dead by now.
-        self.waiters.last_close.forbid_end(&self.waiters.block);
-        // Otherwise the engine is done with the pages already.
-        if !self.is_released.load(Ordering::Acquire)
-            && let Some(room) = self.room.get_mut().take()
+        // An engine that receives the close restores a clean close once all data is sent, but it may be dead by now.
+        self.wakers.last_close.reset_if_unsent(&self.wakers.block);
+        // A released stream's memory is no longer used by the engine.
+        if !self.released.load(Ordering::Acquire)
+            && let Some(allocation) = self.allocation.get_mut().take()
         {
-            let outcome = self.session.close(self.id, room);
-            // If the session is over, so is the stream.
-            if let (Ok(()), Some(time)) = (outcome, lingers) {
-                self.linger(time);
+            let result = self.session.close(self.id, allocation);
+            // If the session is closed, so is the stream.
+            if let (Ok(()), Some(time)) = (result, lingers) {
+                self.wait_until_acked(time);
             }
         }
     }
 }
 
 impl AsFd for Shared {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// How often it is looked whether all was acknowledged.
-const LOOK: Duration = Duration::from_millis(1);
-/// How long an engine and its supervisor may take to end: one that ends in order has 8 s.
-const ENGINE_END_MAX: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Limit for engine and supervisor to exit; a clean shutdown takes at most 8 s.
+const ENGINE_EXIT_TIMEOUT: Duration = Duration::from_secs(10);

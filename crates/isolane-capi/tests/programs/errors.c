@@ -105,12 +105,12 @@ static void wrong_arguments_are_refused(isolane_session *session)
 	CHECK_FAILS(isolane_poller_new(session, UINT32_MAX), ENOMEM, "attach with more memory");
 	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, ISOLANE_DONT_START), ENOENT,
 	            "`isolane engine --socket /no/such/engine`");
-	CHECK(setenv("ISOLANE", "/no/such/program", 1) == 0);
+	CHECK(setenv("ISOLANE_BIN", "/no/such/program", 1) == 0);
 	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/no/such/program");
-	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, 0), ENOENT, "no folder /no/such");
-	CHECK(setenv("ISOLANE", "/bin/false", 1) == 0);
-	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/bin/false has said nothing");
-	CHECK(setenv("ISOLANE", "/bin/true", 1) == 0);
+	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, 0), ENOENT, "no directory /no/such");
+	CHECK(setenv("ISOLANE_BIN", "/bin/false", 1) == 0);
+	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/bin/false exited silently");
+	CHECK(setenv("ISOLANE_BIN", "/bin/true", 1) == 0);
 	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/bin/true was started");
 	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, 2), EINVAL, "ISOLANE_DONT_START");
 

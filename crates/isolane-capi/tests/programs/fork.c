@@ -114,7 +114,7 @@ static void be_a_child(const char *engine, const struct inherited *parent)
 	isolane_session *session = parent->session;
 	isolane_session *own;
 	isolane_stream *another;
-	CHECK_MINUS(isolane_session_check(session), ECONNABORTED, "which has forked this one; open a session in this");
+	CHECK_MINUS(isolane_session_check(session), ECONNABORTED, "which forked this one; open a session in this");
 	refuse_stream(parent->stream);
 	refuse_stream(parent->polled);
 	refuse_stream(parent->plain);

@@ -1,52 +1,48 @@
-//! The arguments of `isolane bench`.
+//! Arguments of `isolane bench`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_host::{Class, Hold, Via};
+use isolane_host::{Coalesce, LaneClass, Via};
 
-use super::beside::Beside;
-use super::hold::parse_hold;
+use super::background::BackgroundLoad;
+use super::coalesce::parse_coalesce;
 use super::threads::ThreadArgs;
 use crate::remote::{HostArgs, ModeArg};
 use crate::units::{parse_bytes, parse_time, parse_time_above_zero};
 
-/// Measure a volume, or check it with patterns
+/// Measure a volume, or verify it with patterns
 ///
-/// Keeps `--depth` operations in flight on each of `--lanes` connections for `--time`, all from one thread,
-/// and prints operations and MiB (1,048,576 bytes) a second and the distribution of latencies in
-/// microseconds.
+/// Keeps `--depth` operations in flight on each of `--lanes` connections for `--time`, all from one thread. Prints
+/// operations and MiB (1,048,576 bytes) per second, and the distribution of latencies in microseconds.
 ///
-/// Memory that nobody has written yet is slow at its first write, because the system makes and clears each
-/// page then, and fast at reads, because all of it is one page of zeroes. A fresh memory volume, or a sparse
-/// file, is therefore written once before it is measured: `--rw write --bs 1m --time 10s`, or longer for a
-/// large one; `--size` makes it small.
+/// WRITES DESTROY THE DATA OF THE VOLUME: --rw or --background with write, randwrite, or randrw, and --verify need a
+/// volume without valuable data.
 ///
-/// Ctrl-C ends the measurement and prints the results so far; with `--verify` nothing more is read back then, and the
-/// exit status is 130. A target that is away when the time is over is not
-/// waited for: the operations in flight count as errors, and the exit status is 1.
+/// The first write of memory is slow, because the system allocates and clears each page, and reads of unwritten memory
+/// are fast, because all of it is one page of zeros. Write a new memory volume or sparse file once before measuring
+/// it: `--rw write --bs 1m --time 10s`, longer for a large one. `--size` limits the used part.
 ///
-/// WRITES DESTROY WHAT IS ON THE VOLUME: write, randwrite, randrw, as --rw and as --beside, and --verify need
-/// a volume without data worth keeping.
+/// Ctrl-C ends the measurement and prints the results so far; with `--verify`, data is not read back then, and the exit
+/// status is 130. If the target is unreachable when the time has passed, the operations in flight count as errors, and
+/// the exit status is 1.
 ///
-/// With `--verify` every block that is written carries its address and a sequence number, and is checked
-/// whenever it is read; at the end everything that was written is read back. A workload that reads writes the
-/// whole volume, or --size of it, once before the measurement. A write that was never
-/// acknowledged (because the target went away) may read as old or new; anything else is an error and the exit
-/// status is 1.
+/// With `--verify`, every written block carries its address and a sequence number, which each read checks. Finally,
+/// all written data is read back. A workload with reads first writes the whole volume, or --size of it. A write without
+/// an acknowledgment (because the connection to the target was lost) may read as old or new; anything else is an error,
+/// and the exit status is 1.
 ///
-/// With `--threads` that many threads share one volume and keep `--depth` operations in flight each. Then
-/// `--cores` places its lanes on several cores:
-/// `--threads 2 --thread-cores 0,1 --cores 0,1 --lanes 2 --where`.
+/// With `--threads`, several threads share one volume and keep `--depth` operations in flight each. `--cores` then
+/// places its lanes on several cores: `--threads 2 --thread-cores 0,1 --cores 0,1 --lanes 2 --show-placement`.
 ///
-/// With `--beside` other operations are kept in flight on the same lanes, and both are measured apart:
-/// `--depth 16 --beside write:1m:32` shows what small reads suffer from bulk on their connection. With lanes
-/// by class they need not share one: `--depth 16 --beside write:1m:32 --spread` with `--lanes 4` against
+/// With `--background`, other operations run on the same lanes and are reported separately. For example,
+/// `--depth 16 --background write:1m:32` shows how bulk writes on a connection affect its small reads. Lanes by class
+/// separate them: compare `--depth 16 --background write:1m:32 --share-depth` with `--lanes 4` and with
 /// `--lanes 2 --read-lanes 2`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N][&cores=LIST][&via=engine]
+    /// Volume: nvme+tcp://HOST[:4420]/NQN[?nsid=N][&cores=LIST][&via=engine]
     #[arg(value_name = "URI")]
     pub uri: String,
     /// Kind of operations
@@ -55,78 +51,74 @@ pub struct Args {
     /// Share of reads in randrw, in percent (default: 70)
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub mix: Option<u8>,
-    /// Bytes of one operation, as 512, 4k or 1M
+    /// Size of one operation in bytes, as 512, 4k, or 1M
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_bytes)]
     pub bs: u64,
-    /// Operations in flight on each lane; at most the queue's entries - 1
+    /// Operations in flight on each lane, at most the queue's entries - 1
     #[arg(long, visible_alias = "iodepth", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     pub depth: u16,
-    /// Lanes of the default class; each is one connection
+    /// Lanes of the default class: I/O queue pairs, each on its own TCP connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub lanes: u16,
-    /// Lanes for reads alone; without any, reads share the default class. A target that grants fewer lanes
-    /// altogether takes them from the poll class and then from here; what it granted is shown
+    /// Lanes only for reads; with 0, reads share the default class. If the target grants fewer lanes in total, the poll
+    /// class loses lanes first, then this one; the output shows the granted lanes
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub read_lanes: u16,
-    /// Lanes for operations that ask for the poll class, as --class poll does
+    /// Lanes for operations of the poll class, see --class
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub poll_lanes: u16,
-    /// The class that the measured operations ask for; without it, reads go to the read class and writes to
-    /// the default class
+    /// Class of the measured operations (default: read for reads, default for writes)
     #[arg(long, value_enum)]
-    pub class: Option<ClassArg>,
-    /// Let --depth and the depth of --beside count on all lanes together, and each operation go to the next
-    /// lane of its class
+    pub class: Option<LaneClassArg>,
+    /// Share --depth and the depth of --background between all lanes; each operation uses the next lane of its class
     #[arg(long)]
-    pub spread: bool,
-    /// What the host does while it waits
+    pub share_depth: bool,
+    /// Idle behavior of the host
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
     pub mode: ModeArg,
-    /// How long to measure, as 500ms, 10s or 2m. With --verify a target that went away is waited for as long as
-    /// --reconnect allows
+    /// Duration of the measurement, as 500ms, 10s, or 2m. With --verify, wait for a lost target as long as --reconnect
+    /// allows
     #[arg(long, visible_alias = "runtime", value_name = "TIME", default_value = "10s", value_parser = parse_time_above_zero)]
     pub time: Duration,
-    /// Run this long before the measurement starts
+    /// Run this long before the measurement starts (default: 0s)
     #[arg(long, visible_alias = "ramp-time", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = parse_time)]
     pub warm_up: Duration,
-    /// Start at most N operations a second, on all lanes and threads together (default: no limit)
+    /// Start at most N operations per second, on all lanes and threads together (default: no limit)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
-    /// Use only this much of the volume, from its start (default: all of it)
+    /// Use only this many bytes from the start of the volume (default: all of it)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub size: Option<u64>,
     /// Write patterns and check them
     #[arg(long)]
     pub verify: bool,
-    /// Keep these in flight as well, on each lane, and measure them apart:
-    /// read|write|randread|randwrite:SIZE:DEPTH
+    /// Run this background load on every lane and report it separately: read, write, randread, or randwrite, size, and
+    /// operations in flight
     #[arg(long, value_name = "KIND:SIZE:DEPTH", conflicts_with = "verify")]
-    pub beside: Option<Beside>,
-    /// While others are in flight, hold operations back until one of three is reached: a number of
-    /// operations, bytes of write data (with k or M for powers of 1024), or a time (with us, ms or s; seconds
-    /// without). 16:64k:50us if nothing is said. Not through an engine
-    #[arg(long, value_name = "REQUESTS:SIZE:TIME", num_args = 0..=1, require_equals = true, default_missing_value = "16:64k:50us", value_parser = parse_hold)]
-    pub hold: Option<Hold>,
+    pub background: Option<BackgroundLoad>,
+    /// While others are in flight, delay operations until a limit is reached: number of operations, bytes of write
+    /// data (with k or M in powers of 1024), or time (in us, ms, or s). Without a value, 16:64k:50us. Not with an engine
+    #[arg(long, value_name = "REQUESTS:SIZE:TIME", num_args = 0..=1, require_equals = true, default_missing_value = "16:64k:50us", value_parser = parse_coalesce)]
+    pub coalesce: Option<Coalesce>,
     /// Make every write durable before it completes (FUA)
     #[arg(long)]
     pub fua: bool,
     /// Pin the thread, or all of --threads, to this core
     #[arg(long, value_name = "CORE")]
     pub core: Option<usize>,
-    /// Also show where it ran: the core of each thread, and each connection's class, queue, port, the core
-    /// that it was placed on, with --cores, the one that it was driven on at the end, and the one that its
-    /// packets arrive on; of an engine's connections, its socket and its core. The JSON always has it, as
-    /// placement
-    #[arg(long = "where")]
-    pub is_where_shown: bool,
+    /// Show the core of each thread, and for each connection its class, queue, port, assigned core (with --cores),
+    /// driving core at the end, and the core where its packets arrive; for an engine, its socket and core. The JSON
+    /// always has these under `placement`
+    #[arg(long)]
+    pub show_placement: bool,
     /// Seed of the random offsets; the same seed gives the same sequence
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Also write the figures as JSON into this file; with - only JSON goes to stdout
+    /// Write the results as JSON to this file; with -, print only JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Have an isolated engine connect to the volume: `engine`, or the path of its socket (default: as the
-    /// URI's via= says, else this process connects itself)
+    /// Connect through an isolated engine: `engine`, or the path of its socket (default: via= of the URI, else connect
+    /// from this process)
     #[arg(long, value_name = "engine|PATH", value_parser = parse_via)]
     pub via: Option<Via>,
     #[command(flatten)]
@@ -136,7 +128,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The share of reads in randrw, in percent.
+    /// Returns the share of reads in randrw, in percent.
     pub fn mix(&self) -> u8 {
         self.mix.unwrap_or(70)
     }
@@ -144,22 +136,22 @@ impl Args {
 
 /// A class of lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ClassArg {
-    /// Everything together
+pub enum LaneClassArg {
+    /// All operations
     Default,
-    /// Reads alone
+    /// Only reads
     Read,
-    /// What is urgent
+    /// Urgent operations
     Poll,
 }
 
-impl ClassArg {
-    /// The library's word for it.
-    pub fn class(self) -> Class {
+impl LaneClassArg {
+    /// Returns the class of the library.
+    pub fn class(self) -> LaneClass {
         match self {
-            ClassArg::Default => Class::Default,
-            ClassArg::Read => Class::Read,
-            ClassArg::Poll => Class::Poll,
+            LaneClassArg::Default => LaneClass::Default,
+            LaneClassArg::Read => LaneClass::Read,
+            LaneClassArg::Poll => LaneClass::Poll,
         }
     }
 }
@@ -167,9 +159,9 @@ impl ClassArg {
 /// Kind of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Rw {
-    /// Reads at rising addresses
+    /// Reads at ascending addresses
     Read,
-    /// Writes at rising addresses
+    /// Writes at ascending addresses
     Write,
     /// Reads at random addresses
     Randread,
@@ -179,7 +171,7 @@ pub enum Rw {
     Randrw,
 }
 
-/// As in a URI, or a path from here.
+/// Parses a value as in a URI, or a relative path.
 fn parse_via(text: &str) -> Result<Via, String> {
     match text.contains('/') && !text.starts_with('/') {
         true => std::path::absolute(text).map(Via::EngineAt).map_err(|error| error.to_string()),
@@ -192,11 +184,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_is_named_by_a_path_from_here_or_from_the_root() {
+    fn accepts_absolute_and_relative_engine_paths() {
         let here = std::env::current_dir().unwrap();
         assert_eq!(parse_via("./run/sock"), Ok(Via::EngineAt(here.join("run/sock"))));
         assert_eq!(parse_via("/run/sock"), Ok(Via::EngineAt("/run/sock".into())));
         assert_eq!(parse_via("engine"), Ok(Via::Engine));
-        assert!(parse_via("engin").is_err_and(|why| why.contains("absolute path")));
+        assert!(parse_via("engin").is_err_and(|error| error.contains("absolute path")));
     }
 }

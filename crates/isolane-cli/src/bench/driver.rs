@@ -1,74 +1,81 @@
-//! Keeps operations in flight and times them.
+//! Load generator of one thread: submits idle operations, takes one turn, and counts completions.
 //!
-//! One thread, one client: submit what is idle, take one turn, account for what completed. Each operation in
-//! flight owns a number (its tag) and, while idle, a buffer. The operations of a stream follow one plan: the
-//! measured stream is the first, that of `--beside` the second.
+//! Each operation in flight has an index (its tag) and, while idle, a buffer. The operations of a stream follow one
+//! access pattern: the first stream is measured, the second is the background load.
 
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_host::{Client, Completion, Request, Wait};
+use isolane_host::{BlockingVolume, Client, Completion, Request, RequestError, Submitter, Wait};
 use isolane_memory::Buffer;
 
-use super::lanes::Lanes;
+use super::access_pattern::{AccessPattern, Direction};
+use super::lane_selector::LaneSelector;
 use super::pace::Pace;
-use super::plan::{Direction, Plan};
-use super::tally::Tallies;
-use super::verifier::{Verdict, Verifier};
+use super::stats::Stats;
+use super::threads::elapsed_since;
+use super::verifier::{Verifier, VerifyReport};
 use crate::failure::Failure;
 use crate::units::show_bytes;
 
-/// How often the live line changes.
-const LIVE_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval of the progress line.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// Limit for operations in flight when the time has passed.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of checks for a signal or a lost target.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Attempts to find a slot without an operation, with `--verify`.
+const SLOT_ATTEMPTS: usize = 64;
 
-/// How long operations in flight may take when the time is over.
-pub const GRACE: Duration = Duration::from_secs(5);
+/// The destination of operations.
+pub enum Port<'a> {
+    /// A client with all its lanes.
+    Client(&'a mut Client),
+    /// The place of one thread at a shared volume.
+    Submitter { submitter: Submitter, volume: &'a BlockingVolume, closed: bool },
+}
 
-/// How many slots are tried for one that no operation is on, with `--verify`.
-const SLOT_TRIES: usize = 64;
-
-/// Runs a plan on a client.
+/// Runs access patterns on a port.
 pub struct Driver<'a> {
-    client: &'a mut Client,
+    port: Port<'a>,
     streams: Vec<Stream>,
     fua: bool,
     verifier: Option<Verifier>,
-    /// What times of operations are counted from.
     epoch: Instant,
     elapsed: Duration,
     operations: Vec<Operation>,
     completions: Vec<Completion>,
-    /// Set by a signal, after which no further operation starts.
+    /// Set by a signal; no operation starts after it.
     stopped: Arc<AtomicBool>,
 }
 
-/// Operations of one kind, and what came of them.
+/// Operations of one kind.
 struct Stream {
-    plan: Plan,
-    lanes: Lanes,
-    tally: Tallies,
+    pattern: AccessPattern,
+    lanes: Option<LaneSelector>,
+    stats: Stats,
     idle: Vec<usize>,
 }
 
-/// The figures of the measured phase.
+/// The result of the measured phase.
 pub struct Measured {
-    /// Those of the plan.
-    pub tally: Tallies,
-    /// Those of what went on beside it.
-    pub beside: Option<Tallies>,
-    /// How long it took.
+    /// Counters of the measured operations.
+    pub stats: Stats,
+    /// Counters of the background load.
+    pub background: Option<Stats>,
+    /// Duration.
     pub elapsed: Duration,
-    /// What reading back found.
-    pub verdict: Verdict,
-    /// Why not all of it was read back.
+    /// Result of verification.
+    pub verify: VerifyReport,
+    /// Failure of the final read.
     pub read_back: Result<(), Failure>,
-    /// What a signal kept from being read back.
+    /// Data that was not read because of a signal.
     pub unread: Option<&'static str>,
 }
 
-/// One of the operations that may be in flight.
+/// One operation, idle or in flight.
 struct Operation {
     stream: usize,
     lanes: [usize; 2],
@@ -79,137 +86,217 @@ struct Operation {
     buffer: Option<Buffer>,
 }
 
-/// Where the next operations of a phase come from.
+/// Source of the operations of a phase.
 enum Source<'s> {
-    /// The plan, until the time is over.
-    Plan(&'s mut Pace),
-    /// Exactly these slots.
+    /// The access pattern, for a time.
+    Pattern(&'s mut Pace),
+    /// Given slots.
     Slots { direction: Direction, slots: &'s mut dyn Iterator<Item = u64> },
 }
 
+impl Default for Measured {
+    fn default() -> Self {
+        let (stats, elapsed, verify) = (Stats::new(), Duration::ZERO, VerifyReport::default());
+        Measured { stats, background: None, elapsed, verify, read_back: Ok(()), unread: None }
+    }
+}
+
+impl Port<'_> {
+    #[inline]
+    fn submit(&mut self, stream: &mut Stream, operation: &Operation, request: Request, tag: u64) {
+        match self {
+            Port::Client(client) => {
+                if let Some(lanes) = &mut stream.lanes {
+                    lanes.submit(client, operation.lanes, operation.direction, request, tag);
+                }
+            }
+            Port::Submitter { submitter, .. } => {
+                // Never full: there are as many operations as its depth.
+                let _ = submitter.submit(request, tag);
+            }
+        }
+    }
+
+    #[inline]
+    fn turn(&mut self, completions: &mut Vec<Completion>, now: Instant, wait: Wait) {
+        match self {
+            Port::Client(client) => {
+                client.turn(completions, wait);
+            }
+            Port::Submitter { submitter, closed, .. } => {
+                // No waker: a signal is noticed at the next check.
+                let check = now + CHECK_INTERVAL;
+                let until = if let Wait::Until(until) = wait { until.min(check) } else { check };
+                if submitter.outstanding() > 0 {
+                    submitter.wait_until(completions, until);
+                } else {
+                    std::thread::sleep(until.saturating_duration_since(now));
+                }
+                let is_lost = |completion: &Completion| {
+                    matches!(completion.result, Err(RequestError::Lost(_) | RequestError::Closed))
+                };
+                *closed |= completions.iter().any(is_lost);
+            }
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        match self {
+            Port::Client(client) => client.is_connected(),
+            // The connections of an engine are unknown.
+            Port::Submitter { volume, .. } => !volume.connections().is_empty() || volume.engine().is_some(),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        match self {
+            Port::Client(client) => client.is_closed(),
+            Port::Submitter { closed, .. } => *closed,
+        }
+    }
+
+    fn end_reason(&self) -> Option<String> {
+        match self {
+            Port::Client(client) => client.end_reason().map(ToString::to_string),
+            Port::Submitter { .. } => None,
+        }
+    }
+}
+
 impl<'a> Driver<'a> {
-    /// Nothing is in flight yet.
+    /// Returns a driver with idle operations. Streams for a client have lanes.
     pub fn new(
-        client: &'a mut Client,
-        plan: (Plan, Lanes),
-        beside: Option<(Plan, Lanes)>,
+        port: Port<'a>,
+        streams: Vec<(AccessPattern, Option<LaneSelector>)>,
         verify: bool,
         fua: bool,
         stopped: &Arc<AtomicBool>,
-    ) -> Result<Self, Failure> {
-        let verifier = verify.then(|| Verifier::new(&plan.0, fastrand::u64(1..)));
-        let (mut streams, mut operations) = (Vec::new(), Vec::new());
-        for (stream, (plan, lanes)) in std::iter::once(plan).chain(beside).enumerate() {
-            let first = operations.len();
-            let count = lanes.operations(plan.kind, plan.depth);
-            operations.extend((0..count).map(|index| Operation::idle(stream, lanes.own(index), &plan)));
-            let idle = (first..first + count).rev().collect();
-            streams.push(Stream { plan, lanes, tally: Tallies::new()?, idle });
-        }
-        Ok(Driver {
-            client,
-            streams,
+    ) -> Self {
+        let mut driver = Driver {
+            port,
+            streams: Vec::new(),
             fua,
-            verifier,
+            verifier: verify.then(|| Verifier::new(&streams[0].0, fastrand::u64(1..))),
             epoch: Instant::now(),
             elapsed: Duration::ZERO,
-            completions: Vec::with_capacity(operations.len()),
-            operations,
+            operations: Vec::new(),
+            completions: Vec::new(),
             stopped: Arc::clone(stopped),
-        })
+        };
+        for (pattern, lanes) in streams {
+            driver.add_stream(pattern, lanes);
+        }
+        driver.completions.reserve(driver.operations.len());
+        driver
     }
 
-    /// With `--verify` and reads: writes the whole region once, so that every read can be judged.
+    fn add_stream(&mut self, pattern: AccessPattern, lanes: Option<LaneSelector>) {
+        let (stream, first) = (self.streams.len(), self.operations.len());
+        let depth = pattern.depth;
+        let count = lanes.as_ref().map_or(depth as usize, |lanes| lanes.operations(pattern.kind, depth));
+        self.operations.extend((0..count).map(|index| Operation {
+            stream,
+            lanes: lanes.as_ref().map_or([0; 2], |lanes| lanes.own(index)),
+            started_ns: 0,
+            direction: Direction::Read,
+            slot: 0,
+            sequence: 0,
+            buffer: Some(Buffer::contiguous(pattern.slot_bytes as usize)),
+        }));
+        let idle = (first..first + count).rev().collect();
+        self.streams.push(Stream { pattern, lanes, stats: Stats::new(), idle });
+    }
+
+    /// Fills buffers with random bytes. With `--verify` and reads, writes the region once, so that reads can be checked.
     pub fn prepare(&mut self) -> Result<(), Failure> {
-        if self.verifier.is_none() || !self.streams[0].plan.reads() {
-            self.fill_buffers();
+        let AccessPattern { slots, slot_bytes, kind, .. } = self.streams[0].pattern;
+        if self.verifier.is_none() || kind.reads_percent == 0 {
+            let buffers = self.operations.iter_mut().flat_map(|operation| &mut operation.buffer);
+            buffers.flat_map(Buffer::as_mut_slice).for_each(fastrand::fill);
             return Ok(());
         }
-        let Plan { slots, slot_bytes, .. } = self.streams[0].plan;
-        eprintln!(
-            "writing patterns to all {} before the measurement, because what is read is checked",
-            show_bytes((slots * slot_bytes) as f64)
-        );
-        let mut slots = 0..slots;
-        self.run(&mut Source::Slots { direction: Direction::Write, slots: &mut slots }, false)?;
-        self.reject_failures("writing the patterns")?;
-        self.streams[0].tally = Tallies::new()?;
+        let size = show_bytes((slots * slot_bytes) as f64);
+        eprintln!("writing patterns to all {size} before the measurement, to check reads");
+        self.run(&mut Source::Slots { direction: Direction::Write, slots: &mut (0..slots) }, false);
+        self.reject_failures("cannot write the patterns")?;
+        self.streams[0].stats = Stats::new();
         Ok(())
     }
 
-    /// Runs the plan at this pace, after its warm-up.
-    pub fn measure(&mut self, pace: &mut Pace, live: bool) -> Result<(), Failure> {
-        let started = Instant::now();
-        self.run(&mut Source::Plan(pace), live)?;
-        let now = Instant::now();
-        self.elapsed = now - if now > pace.from { pace.from } else { started };
-        Ok(())
+    /// Runs the patterns at this pace, after its warm-up.
+    pub fn measure(&mut self, pace: &mut Pace, show_progress: bool) {
+        let (from, started) = (pace.from, Instant::now());
+        self.run(&mut Source::Pattern(pace), show_progress);
+        self.elapsed = elapsed_since(from, started);
     }
 
-    /// With `--verify`: reads back everything that was written. Gives the figures of the measured phase.
-    /// Reads nothing after a signal.
+    /// Reads all written data with `--verify`, except after a signal, and returns the result of the measured phase.
     pub fn finish(mut self) -> Result<Measured, Failure> {
-        let tally = std::mem::replace(&mut self.streams[0].tally, Tallies::new()?);
+        let stats = std::mem::replace(&mut self.streams[0].stats, Stats::new());
         let (mut read_back, mut unread) = (Ok(()), None);
         if self.verifier.is_some() && self.is_stopped() {
             unread = Some("nothing was read back");
         } else if let Some(verifier) = &self.verifier {
-            let slots: Vec<u64> = verifier.ledger.judged_slots().map(u64::from).collect();
+            let slots: Vec<u64> = verifier.history.checked_slots().map(u64::from).collect();
             let mut slots = slots.into_iter();
-            self.run(&mut Source::Slots { direction: Direction::Read, slots: &mut slots }, false)?;
-            read_back = self.reject_failures("reading back the data written");
-            unread = (slots.len() > 0).then_some("not all that was written was read back");
+            self.run(&mut Source::Slots { direction: Direction::Read, slots: &mut slots }, false);
+            read_back = self.reject_failures("cannot read back the written data");
+            unread = (slots.len() > 0).then_some("not all written data was read back");
         }
-        let verdict = self.verifier.map(Verifier::into_verdict).unwrap_or_default();
-        let beside = self.streams.into_iter().nth(1).map(|stream| stream.tally);
-        Ok(Measured { tally, beside, elapsed: self.elapsed, verdict, read_back, unread })
+        let verify = self.verifier.map(Verifier::into_report).unwrap_or_default();
+        let background = self.streams.into_iter().nth(1).map(|stream| stream.stats);
+        Ok(Measured { stats, background, elapsed: self.elapsed, verify, read_back, unread })
     }
 
-    /// One phase: until the source runs dry or a signal stops it, and nothing is in flight.
-    fn run(&mut self, source: &mut Source<'_>, live: bool) -> Result<(), Failure> {
-        let mut line = live.then(LiveLine::new);
-        let mut is_warm = false;
+    /// Runs one phase, until the source has ended or a signal has arrived, and nothing is in flight.
+    fn run(&mut self, source: &mut Source<'_>, show_progress: bool) {
+        let mut progress = show_progress.then(Progress::new);
+        let mut warm = false;
         let mut now = Instant::now();
-        let mut now_ns = self.ns_of(now);
         let mut stopped_at = None;
         loop {
             if self.is_stopped() {
                 stopped_at.get_or_insert(now);
             }
-            self.submit_idle(source, now, now_ns);
+            self.submit_idle(source, now);
             let idle: usize = self.streams.iter().map(|stream| stream.idle.len()).sum();
-            if idle == self.operations.len() && (self.client.is_over() || source.is_over(now)) {
+            if idle == self.operations.len() && (self.port.is_closed() || source.is_finished(now)) {
                 break;
             }
-            if self.gives_up(source, stopped_at, now) {
+            if self.has_timed_out(source, stopped_at, now) {
                 self.fail_unfinished();
                 break;
             }
             let wait = match stopped_at {
-                Some(_) => Wait::Until(now + GRACE / 100),
+                Some(_) => Wait::Until(now + CHECK_INTERVAL),
                 None => source.wait(now, idle > 0),
             };
-            self.client.turn(&mut self.completions, wait);
-            // What follows on a completion starts when that was seen: one look at the clock for both.
+            self.port.turn(&mut self.completions, now, wait);
+            // One clock read: for these completions, and for the operations that start next.
             now = Instant::now();
-            now_ns = self.ns_of(now);
-            // Before what comes now is counted: it has ended after the warm-up.
-            self.end_warm_up(source, now, &mut is_warm)?;
-            self.account(now_ns);
-            if let Some(line) = &mut line {
-                line.show(now, &self.streams[0].tally);
+            // Operations that complete now have ended after the warm-up.
+            if let Source::Pattern(pace) = source
+                && !warm
+                && now >= pace.from
+            {
+                warm = true;
+                self.streams.iter_mut().for_each(|stream| stream.stats = Stats::new());
+            }
+            self.process_completions(now);
+            if let Some(progress) = &mut progress {
+                progress.show(now, &self.streams[0].stats);
             }
         }
-        if let Some(reason) = self.client.end_reason() {
-            self.streams.iter_mut().for_each(|stream| stream.tally.blame(reason));
+        if let Some(reason) = self.port.end_reason() {
+            self.streams.iter_mut().for_each(|stream| stream.stats.replace_error(&reason));
         }
-        if let Some(line) = line {
-            line.clear();
+        if progress.is_some() {
+            Progress::clear();
         }
-        Ok(())
     }
 
-    fn submit_idle(&mut self, source: &mut Source<'_>, now: Instant, now_ns: u64) {
+    fn submit_idle(&mut self, source: &mut Source<'_>, now: Instant) {
+        let now_ns = self.ns_since_epoch(now);
         for stream in 0..self.streams.len() {
             while let Some(&index) = self.streams[stream].idle.last() {
                 let Some((direction, slot)) = self.next(source, stream, now) else { break };
@@ -219,40 +306,41 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The next operation; with `--verify` on a slot that no other operation is on.
+    /// Returns the next operation; with `--verify`, on a slot without an operation.
     fn next(&mut self, source: &mut Source<'_>, stream: usize, now: Instant) -> Option<(Direction, u64)> {
-        if self.client.is_over() || self.is_stopped() {
+        if self.port.is_closed() || self.is_stopped() {
             return None;
         }
-        if let Source::Plan(pace) = source
-            && (pace.is_over(now) || stream == 0 && !pace.start(now))
+        if let Source::Pattern(pace) = source
+            && (pace.is_finished(now) || stream == 0 && !pace.start(now))
         {
             return None;
         }
-        let plan = &mut self.streams[stream].plan;
+        let pattern = &mut self.streams[stream].pattern;
         match source {
-            Source::Plan(_) => match &mut self.verifier {
-                None => Some(plan.next()),
+            Source::Pattern(_) => match &mut self.verifier {
+                None => Some(pattern.next()),
                 Some(verifier) => {
-                    (0..SLOT_TRIES).map(|_| plan.next()).find(|&(_, slot)| verifier.ledger.begin(slot as u32))
+                    let mut attempts = (0..SLOT_ATTEMPTS).map(|_| pattern.next());
+                    attempts.find(|&(_, slot)| verifier.history.begin(slot as u32))
                 }
             },
             Source::Slots { direction, slots } => {
                 let slot = slots.next()?;
                 if let Some(verifier) = &mut self.verifier {
-                    verifier.ledger.begin(slot as u32);
+                    verifier.history.begin(slot as u32);
                 }
                 Some((*direction, slot))
             }
         }
     }
 
-    fn submit(&mut self, index: usize, direction: Direction, slot: u64, now_ns: u64) {
+    fn submit(&mut self, index: usize, direction: Direction, slot: u64, started_ns: u64) {
         let operation = &mut self.operations[index];
-        let Stream { plan, lanes, .. } = &mut self.streams[operation.stream];
-        let (lba, slot_bytes) = (plan.lba(slot), plan.slot_bytes as usize);
+        let stream = &mut self.streams[operation.stream];
+        let (lba, slot_bytes) = (stream.pattern.lba(slot), stream.pattern.slot_bytes as usize);
         let mut buffer = operation.buffer.take().unwrap_or_else(|| Buffer::contiguous(slot_bytes));
-        (operation.direction, operation.slot, operation.started_ns) = (direction, slot, now_ns);
+        (operation.direction, operation.slot, operation.started_ns) = (direction, slot, started_ns);
         let request = match direction {
             Direction::Read => Request::Read { lba, buffer },
             Direction::Write => {
@@ -262,62 +350,49 @@ impl<'a> Driver<'a> {
                 Request::Write { lba, buffer, fua: self.fua }
             }
         };
-        lanes.submit(self.client, operation.lanes, direction, request, index as u64);
+        self.port.submit(stream, operation, request, index as u64);
     }
 
-    /// Nanoseconds since the driver was made.
-    fn ns_of(&self, time: Instant) -> u64 {
+    fn ns_since_epoch(&self, time: Instant) -> u64 {
         time.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
-    fn account(&mut self, now_ns: u64) {
-        let mut completions = std::mem::take(&mut self.completions);
-        for completion in &mut completions {
-            self.complete(completion, now_ns);
-        }
-        completions.clear();
-        self.completions = completions;
-    }
-
-    fn complete(&mut self, completion: &mut Completion, now_ns: u64) {
-        let index = completion.tag as usize;
-        let operation = &mut self.operations[index];
-        let Stream { plan, tally, idle, .. } = &mut self.streams[operation.stream];
-        let tally = tally.of(operation.direction);
-        match &completion.result {
-            Ok(()) => tally.completed(now_ns - operation.started_ns, plan.slot_bytes),
-            Err(error) => tally.failed(error),
-        }
-        if let Some(verifier) = &mut self.verifier {
-            judge(verifier, operation, completion);
-            verifier.ledger.end(operation.slot as u32);
-        }
-        operation.buffer = completion.buffer.take();
-        idle.push(index);
-    }
-
-    /// At the end of the warm-up: forgets its figures.
-    fn end_warm_up(&mut self, source: &Source<'_>, now: Instant, is_warm: &mut bool) -> Result<(), Failure> {
-        match source {
-            Source::Plan(pace) if !*is_warm && now >= pace.from => {
-                *is_warm = true;
-                self.streams
-                    .iter_mut()
-                    .try_for_each(|stream| Tallies::new().map(|tally| stream.tally = tally))
+    fn process_completions(&mut self, now: Instant) {
+        let now_ns = self.ns_since_epoch(now);
+        for Completion { tag, result, buffer } in self.completions.drain(..) {
+            let operation = &mut self.operations[tag as usize];
+            let Stream { pattern, stats, idle, .. } = &mut self.streams[operation.stream];
+            let stats = stats.direction(operation.direction);
+            match &result {
+                Ok(()) => stats.on_success(now_ns - operation.started_ns, pattern.slot_bytes),
+                Err(error) => stats.on_error(error),
             }
-            _ => Ok(()),
+            if let Some(verifier) = &mut self.verifier {
+                let slot = operation.slot as u32;
+                match (operation.direction, &result, &buffer) {
+                    (Direction::Write, Ok(()), _) => {
+                        verifier.history.on_acknowledged(slot, operation.sequence)
+                    }
+                    (Direction::Write, Err(_), _) => verifier.history.on_unknown(slot, operation.sequence),
+                    (Direction::Read, Ok(()), Some(buffer)) => verifier.check(operation.slot, buffer),
+                    (Direction::Read, _, _) => {}
+                }
+                verifier.history.end(slot);
+            }
+            operation.buffer = buffer;
+            idle.push(tag as usize);
         }
     }
 
-    /// Whether the phase is over and the target does not answer. Until a signal stops it, a verifying run waits for
-    /// one that comes back.
-    fn gives_up(&self, source: &Source<'_>, stopped_at: Option<Instant>, now: Instant) -> bool {
+    /// Returns `true` if the phase has ended but the target does not respond. Until a signal arrives, a verifying run
+    /// waits for the target to return.
+    fn has_timed_out(&self, source: &Source<'_>, stopped_at: Option<Instant>, now: Instant) -> bool {
         let until = match source {
-            Source::Plan(pace) if self.verifier.is_none() && now >= pace.until => Some(pace.until),
+            Source::Pattern(pace) if self.verifier.is_none() && now >= pace.until => Some(pace.until),
             _ => None,
         };
         let ended_at = stopped_at.into_iter().chain(until).min();
-        ended_at.is_some_and(|ended_at| !self.client.is_up() || now >= ended_at + GRACE)
+        ended_at.is_some_and(|ended_at| now >= ended_at + COMPLETION_TIMEOUT || !self.port.is_up())
     }
 
     fn is_stopped(&self) -> bool {
@@ -328,48 +403,36 @@ impl<'a> Driver<'a> {
     fn fail_unfinished(&mut self) {
         let mut in_flight = vec![true; self.operations.len()];
         self.streams.iter().flat_map(|stream| &stream.idle).for_each(|&index| in_flight[index] = false);
-        let why =
-            if self.client.is_up() { "the target did not complete it in time" } else { "the target is away" };
+        let reason = match self.port.is_up() {
+            true => "the target did not complete it in time",
+            false => "the target is disconnected",
+        };
         for (operation, _) in self.operations.iter().zip(in_flight).filter(|(_, in_flight)| *in_flight) {
-            self.streams[operation.stream].tally.of(operation.direction).failed(&why);
+            self.streams[operation.stream].stats.direction(operation.direction).on_error(&reason);
         }
     }
 
     fn reject_failures(&self, what: &str) -> Result<(), Failure> {
-        match self.streams[0].tally.first_error() {
-            Some(error) => Err(Failure::new(format!("{what} failed"), error)),
-            None => match self.client.end_reason() {
-                Some(reason) => Err(Failure::new(format!("{what} failed"), reason)),
-                None => Ok(()),
-            },
-        }
-    }
-
-    /// Random bytes, so that nothing on the way can be clever about zeroes.
-    fn fill_buffers(&mut self) {
-        for operation in &mut self.operations {
-            if let Some(bytes) = operation.buffer.as_mut().and_then(Buffer::as_mut_slice) {
-                fastrand::fill(bytes);
-            }
-        }
+        let error = self.streams[0].stats.first_error().map(str::to_owned);
+        error.or_else(|| self.port.end_reason()).map_or(Ok(()), |reason| Err(Failure::new(what, reason)))
     }
 }
 
 impl Source<'_> {
-    /// Whether it has nothing more when everything is idle.
-    fn is_over(&self, now: Instant) -> bool {
+    /// Returns `true` if the phase ends once everything is idle.
+    fn is_finished(&self, now: Instant) -> bool {
         match self {
-            Source::Plan(pace) => pace.is_over(now),
+            Source::Pattern(pace) => pace.is_finished(now),
             Source::Slots { .. } => true,
         }
     }
 
-    /// How long to wait for completions; `may_start`: operations are idle.
-    fn wait(&self, now: Instant, may_start: bool) -> Wait {
+    /// Returns the wait for completions, and for the next start if operations are idle.
+    fn wait(&self, now: Instant, has_idle: bool) -> Wait {
         match self {
-            Source::Plan(pace) if pace.is_over(now) => Wait::Until(now + GRACE / 100),
-            Source::Plan(pace) => {
-                let next = pace.next().filter(|_| may_start);
+            Source::Pattern(pace) if pace.is_finished(now) => Wait::Until(now + CHECK_INTERVAL),
+            Source::Pattern(pace) => {
+                let next = pace.next().filter(|_| has_idle);
                 Wait::Until(next.map_or(pace.until, |next| next.min(pace.until)))
             }
             Source::Slots { .. } => Wait::Forever,
@@ -377,64 +440,34 @@ impl Source<'_> {
     }
 }
 
-impl Operation {
-    /// An operation that is not in flight.
-    fn idle(stream: usize, lanes: [usize; 2], plan: &Plan) -> Operation {
-        Operation {
-            stream,
-            lanes,
-            started_ns: 0,
-            direction: Direction::Read,
-            slot: 0,
-            sequence: 0,
-            buffer: Some(Buffer::contiguous(plan.slot_bytes as usize)),
-        }
-    }
-}
-
-fn judge(verifier: &mut Verifier, operation: &Operation, completion: &Completion) {
-    let slot = operation.slot;
-    match (operation.direction, &completion.result, &completion.buffer) {
-        (Direction::Write, Ok(()), _) => verifier.ledger.acknowledged(slot as u32, operation.sequence),
-        (Direction::Write, Err(_), _) => verifier.ledger.unknown(slot as u32, operation.sequence),
-        (Direction::Read, Ok(()), Some(buffer)) => verifier.check(slot, buffer),
-        (Direction::Read, _, _) => {}
-    }
-}
-
-/// The line that shows the current rate while a phase runs.
-struct LiveLine {
+/// The line with the current rate.
+struct Progress {
     started: Instant,
     shown: Instant,
-    operations: u64,
-    bytes: u64,
+    counts: [u64; 3],
 }
 
-impl LiveLine {
+impl Progress {
     fn new() -> Self {
         let now = Instant::now();
-        LiveLine { started: now, shown: now, operations: 0, bytes: 0 }
+        Progress { started: now, shown: now, counts: [0; 3] }
     }
 
-    fn show(&mut self, now: Instant, tally: &Tallies) {
+    fn show(&mut self, now: Instant, stats: &Stats) {
         let since = now - self.shown;
-        if since < LIVE_INTERVAL {
+        if since < PROGRESS_INTERVAL {
             return;
         }
-        let operations = tally.operations().saturating_sub(self.operations) as f64 / since.as_secs_f64();
-        let bytes = tally.bytes().saturating_sub(self.bytes) as f64 / since.as_secs_f64();
+        let counts = stats.counts();
+        let rate = |at: usize| counts[at].saturating_sub(self.counts[at]) as f64 / since.as_secs_f64();
         let seconds = (now - self.started).as_secs_f64();
-        let mut stderr = std::io::stderr().lock();
-        let _ = write!(
-            stderr,
-            "\r{seconds:6.1} s  {operations:10.0} IOPS  {:>12}/s  {} errors ",
-            show_bytes(bytes),
-            tally.errors()
-        );
-        (self.shown, self.operations, self.bytes) = (now, tally.operations(), tally.bytes());
+        let (iops, bytes, errors) = (rate(0), show_bytes(rate(1)), counts[2]);
+        let _ =
+            write!(std::io::stderr(), "\r{seconds:6.1} s  {iops:10.0} IOPS  {bytes:>12}/s  {errors} errors ");
+        (self.shown, self.counts) = (now, counts);
     }
 
-    fn clear(self) {
+    fn clear() {
         let _ = write!(std::io::stderr(), "\r{:70}\r", "");
     }
 }

@@ -1,4 +1,4 @@
-//! When a measurement starts and ends, and how fast it may go.
+//! Start, end, and rate of a measurement.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,21 +10,22 @@ use crate::failure::Failure;
 /// Times of one measurement, and its share of the rate.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// When the warm-up ends.
+    /// End of the warm-up.
     pub from: Instant,
-    /// When no further operation starts.
+    /// End of the measurement; no operation starts later.
     pub until: Instant,
-    /// Between two operations, if the rate is limited.
+    /// Time between two operations, if the rate is limited.
     interval: Option<Duration>,
     next: Instant,
     stopped: Arc<AtomicBool>,
 }
 
 impl Pace {
-    /// A measurement that starts now, as one of `threads` that share the rate. It ends early once `stopped` is set.
+    /// Returns a measurement that starts now, for one of `threads` that share the rate. It ends early once `stopped`
+    /// is set.
     pub fn new(args: &Args, threads: u16, stopped: &Arc<AtomicBool>) -> Result<Pace, Failure> {
         let now = Instant::now();
-        let too_long = || Failure::new("--time is too long", "no clock goes so far");
+        let too_long = || Failure::new("--time", "too long for the clock");
         let from = now.checked_add(args.warm_up).ok_or_else(too_long)?;
         Ok(Pace {
             from,
@@ -35,14 +36,19 @@ impl Pace {
         })
     }
 
-    /// The pace of each of `threads`. They start one after the other, so that all together keep the rate.
-    pub fn of_threads(&self, threads: u32) -> impl Iterator<Item = Pace> {
+    /// Returns the pace of each of `threads`, staggered so that together they keep the rate.
+    pub fn for_threads(&self, threads: u32) -> impl Iterator<Item = Pace> {
         let between = self.interval.unwrap_or_default() / threads.max(1);
         (0..threads).map(move |index| Pace { next: self.next + between * index, ..self.clone() })
     }
 
-    /// Whether the time is over.
-    pub fn is_over(&self, now: Instant) -> bool {
+    /// Returns the flag that ends the measurement.
+    pub fn stopped(&self) -> &Arc<AtomicBool> {
+        &self.stopped
+    }
+
+    /// Returns `true` once the time has passed or a signal has arrived.
+    pub fn is_finished(&self, now: Instant) -> bool {
         now >= self.until || self.stopped.load(Ordering::Relaxed)
     }
 
@@ -52,26 +58,26 @@ impl Pace {
         if now < self.next {
             return false;
         }
-        // A target that was late does not get everything that it missed at once.
-        self.next = (self.next + interval).max(now.checked_sub(CATCH_UP_MAX).unwrap_or(now));
+        // A late target does not get all missed operations together.
+        self.next = (self.next + interval).max(now.checked_sub(MAX_CATCH_UP).unwrap_or(now));
         true
     }
 
-    /// When the next operation may start.
+    /// Returns the start time of the next operation, if the rate is limited.
     pub fn next(&self) -> Option<Instant> {
         self.interval.map(|_| self.next)
     }
 }
 
-/// How much of the rate is caught up after a delay.
-const CATCH_UP_MAX: Duration = Duration::from_millis(100);
+/// Share of the rate that is caught up after a delay.
+const MAX_CATCH_UP: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn starts_as_many_as_the_rate_allows_and_catches_up_little() {
+    fn limits_the_rate_and_catches_up_little() {
         let now = Instant::now();
         let second = Duration::from_secs(1);
         let stopped = Arc::new(AtomicBool::new(false));
@@ -81,9 +87,9 @@ mod tests {
         let mut started = |now| (0..10_000).take_while(|_| pace.start(now)).count();
         assert_eq!(started(now + second / 100), 10);
         assert_eq!(started(now + 10 * second), 102);
-        let next: Vec<_> = pace.of_threads(2).map(|pace| pace.next - now).collect();
+        let next: Vec<_> = pace.for_threads(2).map(|pace| pace.next - now).collect();
         assert_eq!(next[1] - next[0], second / 2000);
         pace.stopped.store(true, Ordering::Relaxed);
-        assert!(pace.is_over(now));
+        assert!(pace.is_finished(now));
     }
 }

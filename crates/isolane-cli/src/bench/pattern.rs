@@ -1,38 +1,36 @@
-//! What `--verify` writes, and how it is recognised again.
+//! Block patterns of `--verify`.
 //!
-//! Every logical block carries its own address, the sequence number of the write that made it and
-//! the run it belongs to; the rest of the block follows from these three. So a block that was lost,
-//! doubled, misplaced, torn or left over from an earlier run is told apart from a right one.
-//! Not a checksum of the volume: only blocks that this run wrote are judged.
+//! Every logical block carries its address, the sequence number of its write, and the run; the remainder of the block
+//! is derived from these. This detects lost, duplicated, misplaced, torn, and stale blocks. Only blocks that this run
+//! wrote are checked.
 
-/// Marks a block as ours: "ISOLANE\0" read as a little-endian number.
+/// "ISOLANE\0" as a little-endian number.
 const MAGIC: u64 = 0x0045_4e41_4c4f_5349;
 
-/// Bytes of one pattern word.
 const WORD: usize = 8;
 
-/// Words of a block that are not derived from the others: magic, LBA, sequence, run.
+/// Words that are not derived from others: magic, LBA, sequence, run.
 const HEADER_WORDS: usize = 4;
 
-/// Who wrote a block.
+/// Origin of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Logical block address, in blocks.
     pub lba: u64,
-    /// Number of the write within the run; 0 is never used.
+    /// Sequence number of the write within the run, from 1.
     pub sequence: u64,
-    /// The run, so that leftovers of an earlier one are recognised.
+    /// The run, to detect blocks of an earlier one.
     pub run: u64,
 }
 
-/// What is wrong with a block that was read back.
+/// A wrong block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// No pattern at all.
-    Foreign,
-    /// The block of another address or run.
-    Misplaced(Stamp),
-    /// Right header, wrong content from this byte on.
+    /// No pattern.
+    NoPattern,
+    /// A block of another address or run.
+    WrongBlock(Stamp),
+    /// Correct header, wrong content from this byte on.
     Torn(Stamp, usize),
 }
 
@@ -46,11 +44,11 @@ pub fn fill(block: &mut [u8], stamp: Stamp) {
     }
 }
 
-/// Reads the stamp of a block back, checking every byte.
+/// Returns the stamp of a block after a check of every byte.
 pub fn check(block: &[u8], lba: u64, run: u64) -> Result<Stamp, Damage> {
-    let stamp = read_stamp(block).ok_or(Damage::Foreign)?;
+    let stamp = read_stamp(block).ok_or(Damage::NoPattern)?;
     if stamp.lba != lba || stamp.run != run {
-        return Err(Damage::Misplaced(stamp));
+        return Err(Damage::WrongBlock(stamp));
     }
     let mut mixer = Mixer::new(stamp);
     for (index, word) in block.chunks_exact(WORD).enumerate().skip(HEADER_WORDS) {
@@ -70,7 +68,7 @@ fn read_stamp(block: &[u8]) -> Option<Stamp> {
     Some(Stamp { lba: words.next()?, sequence: words.next()?, run: words.next()? })
 }
 
-/// A cheap sequence of numbers that differs for every stamp.
+/// A cheap number sequence that differs for every stamp.
 struct Mixer(u64);
 
 impl Mixer {
@@ -98,22 +96,22 @@ mod tests {
     }
 
     #[test]
-    fn a_filled_block_gives_its_stamp_back() {
+    fn round_trips_the_stamp() {
         assert_eq!(check(&block(), 7, 99), Ok(STAMP));
     }
 
     #[test]
-    fn a_block_of_another_address_is_misplaced() {
-        assert_eq!(check(&block(), 8, 99), Err(Damage::Misplaced(STAMP)));
+    fn detects_blocks_of_another_address() {
+        assert_eq!(check(&block(), 8, 99), Err(Damage::WrongBlock(STAMP)));
     }
 
     #[test]
-    fn a_leftover_of_another_run_is_misplaced() {
-        assert_eq!(check(&block(), 7, 100), Err(Damage::Misplaced(STAMP)));
+    fn detects_blocks_of_another_run() {
+        assert_eq!(check(&block(), 7, 100), Err(Damage::WrongBlock(STAMP)));
     }
 
     #[test]
-    fn half_of_another_write_is_torn_where_it_begins() {
+    fn reports_where_a_torn_write_starts() {
         let mut torn = block();
         let mut other = vec![0; 512];
         fill(&mut other, Stamp { sequence: 4, ..STAMP });
@@ -122,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroes_are_foreign() {
-        assert_eq!(check(&[0; 512], 7, 99), Err(Damage::Foreign));
+    fn zeros_have_no_pattern() {
+        assert_eq!(check(&[0; 512], 7, 99), Err(Damage::NoPattern));
     }
 }

@@ -1,59 +1,55 @@
-//! What a run of `bench` is summed up to: rates and the distribution of latencies, as JSON and as text.
+//! Rates and the distribution of latencies, as JSON and as text.
 //!
-//! Latencies are shown in microseconds. The JSON's top level is a contract: `iops`, `mib_per_s` and
-//! `latency_us` stay as they are.
+//! Invariant: the keys `iops`, `mib_per_s`, and `latency_us` (in microseconds) at the top of the JSON are stable.
 
-use hdrhistogram::Histogram;
+use std::time::Duration;
+
 use serde::Serialize;
 
-use super::place::Placement;
+use super::placement::Placement;
+use super::stats::{DirectionStats, Stats};
+use super::verifier::VerifyReport;
 use super::workload::Workload;
 
-/// What a run is summed up to.
+/// The result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Completed operations a second.
-    pub iops: f64,
-    /// Payload, in units of 1,048,576 bytes a second.
-    pub mib_per_s: f64,
-    /// Latencies in microseconds.
-    pub latency_us: LatencyUs,
-    /// Operations that ended with an error.
-    pub errors: u64,
-    /// Blocks that were read and judged, with `--verify`.
+    /// Reads and writes together.
+    #[serde(flatten)]
+    pub total: Summary,
+    /// Blocks that were read and checked, with `--verify`.
     pub verified_blocks: u64,
-    /// Blocks that read back wrong, with `--verify`.
+    /// Blocks with wrong contents, with `--verify`.
     pub verify_errors: u64,
-    /// Completed operations.
+    /// Successful operations.
     pub operations: u64,
-    /// How long was measured, in seconds.
+    /// Duration of the measurement.
     pub seconds: f64,
-    /// How it was asked for.
+    /// Settings of the run.
     pub workload: Workload,
-    /// Reads alone, if there are writes as well.
+    /// Reads, if there are also writes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub read: Option<StreamReport>,
-    /// Writes alone, if there are reads as well.
+    pub read: Option<Summary>,
+    /// Writes, if there are also reads.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub write: Option<StreamReport>,
-    /// What went on beside it, with `--beside`.
+    pub write: Option<Summary>,
+    /// The background load.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub beside: Option<StreamReport>,
-    /// Where it ran.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub placement: Option<Placement>,
+    pub background: Option<Summary>,
+    /// Cores of threads and connections.
+    pub placement: Placement,
 }
 
-/// The result of some of the operations: reads, writes, or those of `--beside`.
+/// The result of some operations.
 #[derive(Debug, Clone, Serialize)]
-pub struct StreamReport {
-    /// Completed operations a second.
+pub struct Summary {
+    /// Successful operations per second.
     pub iops: f64,
-    /// Payload, in units of 1,048,576 bytes a second.
+    /// Payload, in units of 1,048,576 bytes per second.
     pub mib_per_s: f64,
     /// Latencies in microseconds.
     pub latency_us: LatencyUs,
-    /// Operations that ended with an error.
+    /// Failed operations.
     pub errors: u64,
 }
 
@@ -72,104 +68,121 @@ pub struct LatencyUs {
     pub p99_9: f64,
     /// 99.99th percentile.
     pub p99_99: f64,
-    /// Largest seen.
+    /// Maximum.
     pub max: f64,
 }
 
-impl LatencyUs {
-    /// That of latencies in nanoseconds.
-    pub fn of(histogram: &Histogram<u64>) -> Self {
-        let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
-        LatencyUs {
-            mean: histogram.mean() / 1000.0,
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p99_9: at(0.999),
-            p99_99: at(0.9999),
-            max: histogram.max() as f64 / 1000.0,
+impl Summary {
+    fn new(stats: &DirectionStats, seconds: f64) -> Summary {
+        let latencies = stats.latencies();
+        let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        Summary {
+            iops: stats.operations() as f64 / seconds,
+            mib_per_s: stats.bytes() as f64 / f64::from(1 << 20) / seconds,
+            latency_us: LatencyUs {
+                mean: latencies.mean() / 1000.0,
+                p50: at(0.5),
+                p90: at(0.9),
+                p99: at(0.99),
+                p99_9: at(0.999),
+                p99_99: at(0.9999),
+                max: latencies.max() as f64 / 1000.0,
+            },
+            errors: stats.errors(),
         }
     }
 
-    fn to_text(self) -> String {
-        let LatencyUs { mean, p50, p90, p99, p99_9, p99_99, max } = self;
+    fn to_text(&self) -> String {
+        let LatencyUs { mean, p50, p90, p99, p99_9, p99_99, max } = self.latency_us;
         format!(
-            "latency us    mean {mean:.1}   p50 {p50:.1}   p90 {p90:.1}   p99 {p99:.1}   p99.9 {p99_9:.1}   \
-             p99.99 {p99_99:.1}   max {max:.1}\n"
+            "IOPS       {:>12.0}\nMiB/s      {:>12.1}\nlatency us    mean {mean:.1}   p50 {p50:.1}   p90 {p90:.1}   \
+             p99 {p99:.1}   p99.9 {p99_9:.1}   p99.99 {p99_99:.1}   max {max:.1}\n",
+            self.iops, self.mib_per_s
         )
     }
 }
 
 impl Report {
-    /// The table that a person reads.
+    /// Summarizes counters, with reads and writes also separate if there are both.
+    pub fn new(
+        stats: &Stats,
+        background: Option<&Stats>,
+        elapsed: Duration,
+        verify: &VerifyReport,
+        workload: Workload,
+        placement: Placement,
+    ) -> Report {
+        let seconds = elapsed.as_secs_f64().max(f64::EPSILON);
+        let total = stats.total();
+        let mixed = stats.directions().iter().all(|stats| stats.operations() + stats.errors() > 0);
+        let [read, write] =
+            stats.directions().each_ref().map(|stats| mixed.then(|| Summary::new(stats, seconds)));
+        Report {
+            total: Summary::new(&total, seconds),
+            verified_blocks: verify.blocks_checked(),
+            verify_errors: verify.errors(),
+            operations: total.operations(),
+            seconds,
+            workload,
+            read,
+            write,
+            background: background.map(|stats| Summary::new(&stats.total(), seconds)),
+            placement,
+        }
+    }
+
+    /// Returns the text for people.
     pub fn to_text(&self) -> String {
-        let mut text = format!(
-            "{}, {:.1} s\n{}\nIOPS       {:>12.0}\nMiB/s      {:>12.1}\n{}",
-            self.workload.shape(),
-            self.seconds,
-            self.workload.choices(),
-            self.iops,
-            self.mib_per_s,
-            self.latency_us.to_text(),
-        );
-        for (name, part) in [("reads", &self.read), ("writes", &self.write), ("beside it", &self.beside)] {
-            text += &part.as_ref().map_or(String::new(), |part| part.to_text(name));
+        let (shape, choices) = (self.workload.shape(), self.workload.choices());
+        let mut text = format!("{shape}, {:.1} s\n{choices}\n{}", self.seconds, self.total.to_text());
+        for (name, part) in [("reads", &self.read), ("writes", &self.write), ("background", &self.background)]
+        {
+            if let Some(part) = part {
+                text += &format!("{name}\n{}{}", part.to_text(), errors(part.errors));
+            }
         }
         if self.verified_blocks > 0 {
-            text.push_str(&format!(
-                "verified   {:>12} blocks, {} wrong\n",
-                self.verified_blocks, self.verify_errors
-            ));
+            text +=
+                &format!("verified   {:>12} blocks, {} wrong\n", self.verified_blocks, self.verify_errors);
         }
-        if self.errors > 0 {
-            text.push_str(&format!("errors     {:>12}\n", self.errors));
-        }
-        text
+        text + &errors(self.total.errors)
     }
 }
 
-impl StreamReport {
-    fn to_text(&self, name: &str) -> String {
-        let StreamReport { iops, mib_per_s, latency_us, errors } = self;
-        let latency = latency_us.to_text();
-        let text = format!("{name}\nIOPS       {iops:>12.0}\nMiB/s      {mib_per_s:>12.1}\n{latency}");
-        if *errors > 0 { format!("{text}errors     {errors:>12}\n") } else { text }
-    }
+fn errors(count: u64) -> String {
+    if count > 0 { format!("errors     {count:>12}\n") } else { String::new() }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use super::super::plan::Direction;
-    use super::super::tally::Tallies;
-    use super::super::verifier::Verdict;
+    use super::super::access_pattern::Direction;
     use super::*;
 
     fn report() -> Report {
-        let mut tallies = Tallies::new().unwrap();
+        let mut stats = Stats::new();
         for us in 1..=100 {
-            tallies.of(Direction::Read).completed(us * 1000, 4096);
+            stats.direction(Direction::Read).on_success(us * 1000, 4096);
         }
-        let workload = crate::bench::workload::tests::workload();
-        tallies.report(Duration::from_secs(2), &Verdict::default(), workload).unwrap()
+        let (workload, placement) =
+            (crate::bench::workload::tests::workload(), Placement::new(Vec::new(), &[], None));
+        Report::new(&stats, None, Duration::from_secs(2), &VerifyReport::default(), workload, placement)
     }
 
     #[test]
-    fn rates_are_counts_over_time() {
-        assert_eq!(report().iops, 50.0);
-        assert_eq!(report().mib_per_s, 100.0 * 4096.0 / 1048576.0 / 2.0);
+    fn rates_are_counts_per_second() {
+        assert_eq!(report().total.iops, 50.0);
+        assert_eq!(report().total.mib_per_s, 100.0 * 4096.0 / 1048576.0 / 2.0);
     }
 
     #[test]
-    fn percentiles_are_within_a_thousandth() {
-        let latency = report().latency_us;
+    fn percentiles_have_three_digits() {
+        let latency = report().total.latency_us;
         assert!((latency.p50 / 50.0 - 1.0).abs() < 0.002, "{latency:?}");
         assert!((latency.max / 100.0 - 1.0).abs() < 0.002, "{latency:?}");
     }
 
     #[test]
-    fn the_json_has_the_promised_top_level() {
+    fn json_has_stable_keys() {
         let json = serde_json::to_value(report()).unwrap();
         assert!(json["iops"].is_number() && json["mib_per_s"].is_number());
         for name in ["mean", "p50", "p90", "p99", "p99_9", "p99_99", "max"] {

@@ -5,15 +5,15 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use super::source::Piece;
+use super::source::Chunk;
 
-/// Bytes of one granule.
+/// Size of one granule.
 pub const GRANULE_BYTES: u64 = 1 << 20;
 
 /// Zeroes to hash from.
 static ZEROES: [u8; 4096] = [0; 4096];
 
-/// What is remembered of a stream.
+/// Hashes of a stream.
 #[derive(Default)]
 pub struct Fingerprint {
     granules: Vec<u64>,
@@ -24,11 +24,11 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Adds the next piece of the stream.
-    pub fn add(&mut self, piece: &Piece) {
-        match piece {
-            Piece::Data(buffer) => self.add_bytes(buffer.as_slice().unwrap_or_default()),
-            Piece::Zeroes(length) => self.add_zeroes(*length),
+    /// Adds the next chunk of the stream.
+    pub fn add(&mut self, chunk: &Chunk) {
+        match chunk {
+            Chunk::Data(buffer) => self.add_bytes(buffer.as_slice().unwrap_or_default()),
+            Chunk::Zeroes(length) => self.add_zeroes(*length),
         }
     }
 
@@ -54,10 +54,10 @@ impl Fingerprint {
 
     fn add_bytes(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let room = (GRANULE_BYTES - self.running_bytes).min(bytes.len() as u64);
-            let (now, later) = bytes.split_at(room as usize);
+            let space = (GRANULE_BYTES - self.running_bytes).min(bytes.len() as u64);
+            let (now, later) = bytes.split_at(space as usize);
             self.running.write(now);
-            self.advance(room);
+            self.advance(space);
             bytes = later;
         }
     }
@@ -71,10 +71,10 @@ impl Fingerprint {
                 length -= GRANULE_BYTES;
                 continue;
             }
-            let room = (GRANULE_BYTES - self.running_bytes).min(length).min(ZEROES.len() as u64);
-            self.running.write(&ZEROES[..room as usize]);
-            self.advance(room);
-            length -= room;
+            let space = (GRANULE_BYTES - self.running_bytes).min(length).min(ZEROES.len() as u64);
+            self.running.write(&ZEROES[..space as usize]);
+            self.advance(space);
+            length -= space;
         }
     }
 
@@ -105,27 +105,27 @@ mod tests {
     use super::*;
     use isolane_memory::Buffer;
 
-    fn data(bytes: &[u8]) -> Piece {
+    fn data(bytes: &[u8]) -> Chunk {
         let mut buffer = Buffer::contiguous(bytes.len());
-        buffer.place(0, bytes);
-        Piece::Data(buffer)
+        buffer.copy_in(0, bytes);
+        Chunk::Data(buffer)
     }
 
-    fn of(pieces: &[Piece]) -> Fingerprint {
+    fn of(chunks: &[Chunk]) -> Fingerprint {
         let mut fingerprint = Fingerprint::default();
-        pieces.iter().for_each(|piece| fingerprint.add(piece));
+        chunks.iter().for_each(|chunk| fingerprint.add(chunk));
         fingerprint.close();
         fingerprint
     }
 
     #[test]
     fn how_the_stream_is_cut_does_not_matter() {
-        let whole = of(&[data(&[7; 3000]), Piece::Zeroes(3 << 20), data(&[1; 100])]);
+        let whole = of(&[data(&[7; 3000]), Chunk::Zeroes(3 << 20), data(&[1; 100])]);
         let cut = of(&[
             data(&[7; 1000]),
             data(&[7; 2000]),
             data(&[0; 500]),
-            Piece::Zeroes((3 << 20) - 500),
+            Chunk::Zeroes((3 << 20) - 500),
             data(&[1; 100]),
         ]);
         assert_eq!(whole.first_difference(&cut), None);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_is_found_in_its_granule() {
+    fn finds_changed_bytes() {
         let mut bytes = vec![5; 3 << 20];
         let before = of(&[data(&bytes)]);
         bytes[(2 << 20) + 17] = 6;
@@ -141,9 +141,9 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_tail_is_a_difference() {
+    fn missing_tail_is_a_difference() {
         assert_eq!(
-            of(&[Piece::Zeroes(2 << 20)]).first_difference(&of(&[Piece::Zeroes(1 << 20)])),
+            of(&[Chunk::Zeroes(2 << 20)]).first_difference(&of(&[Chunk::Zeroes(1 << 20)])),
             Some(1 << 20)
         );
     }

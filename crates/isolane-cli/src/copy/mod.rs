@@ -1,12 +1,12 @@
-//! `isolane copy`: between files, pipes and volumes.
+//! `isolane copy`: copies between files, pipes, and volumes.
 //!
-//! A [`source`] yields pieces in order, a [`sink`] takes them; each keeps as many operations in flight as its
-//! side likes. Sizes are checked before anything is written. [`fingerprint`] is how `--verify` compares.
+//! A [`source`] yields chunks in order to a [`sink`]; each has its own operations in flight. Sizes are checked before
+//! anything is written. [`fingerprint`] is the comparison of `--verify`.
 
+mod endpoint;
 mod fingerprint;
 mod partial;
 mod progress;
-mod side;
 mod sink;
 mod source;
 
@@ -19,48 +19,46 @@ use crate::output;
 use crate::remote::HostArgs;
 use crate::units::show_bytes;
 
+use endpoint::{Endpoint, EndpointInfo};
 use fingerprint::Fingerprint;
 use partial::Partial;
 use progress::Progress;
-use side::{Side, SideInfo};
 use sink::Sink;
 use source::Source;
 
 /// Copy between files and volumes
 ///
 /// SRC and DST are each a file, a block device, `-` or a path for a pipe, or a volume URI
-/// (nvme+tcp://HOST[:4420]/NQN[?nsid=N]). Holes of a file become Write Zeroes on a volume (they are never
-/// skipped: the volume may hold something else), and zeroes become holes again in a file. Everything is made
-/// durable before the command ends: a file is synced, a volume flushed. A volume whose URI has via=engine is
-/// connected to by an isolated engine.
+/// (nvme+tcp://HOST[:4420]/NQN[?nsid=N]). Holes of a file become Write Zeroes on a volume, whose old data they replace,
+/// and zeros become holes in a file. All data is durable before the command ends: a file is synced, a volume flushed.
+/// With via=engine in its URI, an isolated engine connects to a volume.
 ///
-/// Before anything is written it is checked that the source consists of whole blocks and fits; with `--pad`
-/// zeroes fill the last block. The size of a pipe is not known before its end. A destination that is larger
-/// keeps its data after the end. A block device must not be in use.
+/// Before the first write, the command checks that the source consists of whole blocks and fits; `--pad` fills the last
+/// block with zeros. The size of a pipe is unknown before its end. A larger destination keeps its data after the end. A
+/// block device must not be in use.
 ///
-/// A regular file is written under a temporary name in the same directory and renamed at the end, so that a
-/// copy that fails or is interrupted leaves an existing file as it was. A file that a running target or another
-/// program has locked is not replaced, nor is one that is a mount point itself. The new file has the mode of the
-/// replaced one, and its owner if this user may set it. Access control lists and extended attributes are not
-/// kept, and other hard links keep the old data.
+/// A regular file is written under a temporary name in the same directory and renamed at the end, so that a failed or
+/// interrupted copy leaves an existing file unchanged. Files that a running target or another program has locked, and
+/// mount points, are not replaced. The new file has the mode of the replaced one, and its owner if this user may set
+/// it. Access control lists and extended attributes are lost, and other hard links keep the old data.
 ///
-/// With `--verify` the destination is read again and compared with what was read from the source. At the end
-/// the number of bytes copied, and verified, is printed.
+/// With `--verify`, the destination is read again and compared with the source data. At the end, the command prints the
+/// number of copied and verified bytes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where to copy from
+    /// Source
     #[arg(value_name = "SRC")]
     source: String,
-    /// Where to copy to
+    /// Destination
     #[arg(value_name = "DST")]
     destination: String,
     /// Read the destination again and compare
     #[arg(long)]
     verify: bool,
-    /// Fill the last block of a volume with zeroes if the source ends within it
+    /// Fill the last block of a volume with zeros if the source ends within it
     #[arg(long)]
     pad: bool,
-    /// Print neither progress nor the result
+    /// Print no progress and no result
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -69,9 +67,9 @@ pub struct Args {
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let from = Side::parse(&args.source)?;
-    let to = Side::parse(&args.destination)?;
-    check_sides(&from, &to, args)?;
+    let from = Endpoint::parse(&args.source)?;
+    let to = Endpoint::parse(&args.destination)?;
+    check_endpoints(&from, &to, args)?;
     let options = args.host.options()?;
     let mut source = Source::open(&from, options.clone())?;
     let target = to.inspect(options.clone())?;
@@ -84,15 +82,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let partial = sink.finish(copied.length())?;
     let elapsed = started.elapsed();
     if args.verify {
-        let temporary = partial.as_ref().map(|partial| Side::File(partial.temporary.clone()));
+        let temporary = partial.as_ref().map(|partial| Endpoint::File(partial.temporary.clone()));
         verify(temporary.as_ref().unwrap_or(&to), &to, options, &copied, args.quiet)?;
     }
     partial.map_or(Ok(()), Partial::publish)?;
     if args.quiet { Ok(()) } else { report(&to, copied.length(), elapsed, args.verify) }
 }
 
-/// Prints what was done; to stderr if the data went to stdout.
-fn report(to: &Side, bytes: u64, elapsed: Duration, verified: bool) -> Result<(), Failure> {
+/// Prints the result, to stderr if the data is on stdout.
+fn report(to: &Endpoint, bytes: u64, elapsed: Duration, verified: bool) -> Result<(), Failure> {
     let rate = bytes as f64 / elapsed.as_secs_f64().max(f64::EPSILON);
     let text = format!(
         "copied {bytes} bytes ({}) to {to} in {:.2} s, {}/s{}\n",
@@ -102,7 +100,7 @@ fn report(to: &Side, bytes: u64, elapsed: Duration, verified: bool) -> Result<()
         if verified { "; verified all of them" } else { "" },
     );
     match to {
-        Side::Pipe => {
+        Endpoint::Pipe => {
             eprint!("{text}");
             Ok(())
         }
@@ -110,28 +108,32 @@ fn report(to: &Side, bytes: u64, elapsed: Duration, verified: bool) -> Result<()
     }
 }
 
-/// Refuses pairs that cannot work.
-fn check_sides(from: &Side, to: &Side, args: &Args) -> Result<(), Failure> {
+/// Rejects invalid pairs.
+fn check_endpoints(from: &Endpoint, to: &Endpoint, args: &Args) -> Result<(), Failure> {
     if from.is_same(to) {
         return Err(Failure::new(
             format!("cannot copy {from} to itself"),
             "source and destination are the same",
         )
-        .remedy("name another destination"));
+        .with_hint("name another destination"));
     }
-    if args.pad && !matches!(to, Side::Volume(_)) {
-        return Err(Failure::new("--pad cannot be used", format!("{to} has no blocks to fill"))
-            .remedy("leave --pad out"));
+    if args.pad && !matches!(to, Endpoint::Volume(_)) {
+        return Err(Failure::new("cannot use --pad", format!("{to} has no blocks")).with_hint("remove --pad"));
     }
     if args.verify && to.is_stream() {
-        return Err(Failure::new(format!("cannot verify {to}"), "what went there cannot be read again")
-            .remedy("leave --verify out"));
+        return Err(Failure::new(format!("cannot verify {to}"), "its data cannot be read again")
+            .with_hint("remove --verify"));
     }
     Ok(())
 }
 
-/// Refuses what would not fit, before anything is written.
-fn check_sizes(from: &Side, length: Option<u64>, to: &Side, target: &SideInfo) -> Result<(), Failure> {
+/// Rejects data that does not fit, before anything is written.
+fn check_sizes(
+    from: &Endpoint,
+    length: Option<u64>,
+    to: &Endpoint,
+    target: &EndpointInfo,
+) -> Result<(), Failure> {
     let Some(length) = length else { return Ok(()) };
     let what = || format!("cannot copy {from} to {to}");
     if let Some(block_bytes) = target.block_bytes
@@ -141,19 +143,19 @@ fn check_sizes(from: &Side, length: Option<u64>, to: &Side, target: &SideInfo) -
             what(),
             format!("{length} bytes are not whole blocks of {block_bytes} bytes"),
         )
-        .remedy("add --pad to fill the last one with zeroes"));
+        .with_hint("add --pad to fill the last one with zeroes"));
     }
     match target.capacity {
         Some(capacity) if length > capacity => Err(Failure::new(
             what(),
             format!("the source has {length} bytes, the destination holds {capacity}"),
         )
-        .remedy("choose a larger destination")),
+        .with_hint("choose a larger destination")),
         _ => Ok(()),
     }
 }
 
-/// Moves every piece. Gives the fingerprint of all that was read.
+/// Copies every chunk. Returns the fingerprint of the source data.
 fn transfer(source: &mut Source, sink: &mut Sink, pad_to: u64, quiet: bool) -> Result<Fingerprint, Failure> {
     let mut progress = Progress::new("copying", source.length(), quiet);
     let mut fingerprint = Fingerprint::default();
@@ -175,8 +177,8 @@ fn transfer(source: &mut Source, sink: &mut Sink, pad_to: u64, quiet: bool) -> R
 
 /// Reads the destination again, as far as it was written: at `place`, its temporary name if it has one.
 fn verify(
-    place: &Side,
-    to: &Side,
+    place: &Endpoint,
+    to: &Endpoint,
     options: Options,
     copied: &Fingerprint,
     quiet: bool,
@@ -194,10 +196,10 @@ fn verify(
     match copied.first_difference(&read_back) {
         None => Ok(()),
         Some(offset) => Err(Failure::new(
-            format!("verify: {to} differs from what was copied"),
+            format!("verify: {to} differs from the copied data"),
             format!("the first difference is in the {} bytes at offset {offset}", fingerprint::GRANULE_BYTES),
         )
-        .remedy("do not trust this copy")),
+        .with_hint("do not trust this copy")),
     }
 }
 
@@ -212,16 +214,16 @@ mod tests {
     #[test]
     fn pads_only_the_end_of_a_sparse_file() {
         for block_bytes in [512, 4096, 16384, 65536] {
-            let folder = tempfile::tempdir().unwrap();
-            let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+            let dir = tempfile::tempdir().unwrap();
+            let (from, to) = (dir.path().join("from"), dir.path().join("to"));
             let file = fs::File::create(&from).unwrap();
             for offset in [0, 8192, 36864, 200_000, 1_000_000] {
                 file.write_all_at(&[offset as u8 | 1; 4096], offset).unwrap();
             }
             file.set_len(1_500_001).unwrap();
-            let mut source = Source::open(&Side::File(from.clone()), Options::default()).unwrap();
+            let mut source = Source::open(&Endpoint::File(from.clone()), Options::default()).unwrap();
             source.align_to(block_bytes);
-            let to_side = Side::File(to.clone());
+            let to_side = Endpoint::File(to.clone());
             let info = to_side.inspect(Options::default()).unwrap();
             let mut sink = Sink::open(&to_side, info, source.length()).unwrap();
             let copied = transfer(&mut source, &mut sink, block_bytes, true).unwrap();

@@ -39,32 +39,32 @@ impl Partial {
         }
         if replaced.is_none() && path.is_symlink() {
             return Err(Failure::new(what(path), "it is a link to a file that does not exist")
-                .remedy("name that file, or remove the link"));
+                .with_hint("name that file, or remove the link"));
         }
         if replaced.is_none()
             && fs::canonicalize(directory(path)).is_ok_and(|found| found == Path::new("/dev"))
         {
             return Err(
-                Failure::new(what(path), "there is no such device").remedy("check its name with lsblk")
+                Failure::new(what(path), "there is no such device").with_hint("check its name with lsblk")
             );
         }
         // Of a link it is the file that is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if replaced.is_some() && is_mount_point(&path) {
             return Err(Failure::new(what(&path), "a file that is a mount point cannot be replaced")
-                .remedy("mount its directory instead, or name a file in another directory"));
+                .with_hint("mount its directory instead, or name a file in another directory"));
         }
         let name = path.file_name().ok_or_else(|| failure(ErrorKind::IsADirectory.into()))?;
         // A process that was killed may have left a file, and PIDs are used again.
         let name = format!(".{}.copying-{:016x}", name.display(), fastrand::u64(..));
         let temporary = path.with_file_name(name);
         let outcome = if replaced.is_some() { "is unchanged" } else { "is not created" };
-        signals::remove_at_end(temporary.clone(), format!("{} {outcome}", path.display()))?;
+        signals::remove_on_signal(temporary.clone(), format!("{} {outcome}", path.display()))?;
         // Until it is complete, no other user reads what replaces a file.
         let mode = if replaced.is_some() { 0o600 } else { 0o666 };
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
         let file = file.map_err(|why| {
-            Failure::of_system(format!("{}: cannot create {}", what(&path), temporary.display()), &why)
+            Failure::from_io(format!("{}: cannot create {}", what(&path), temporary.display()), &why)
         })?;
         let for_sink = file.try_clone().map_err(failure)?;
         Ok((Partial { temporary, path, file, replaced }, for_sink))
@@ -74,24 +74,24 @@ impl Partial {
     pub fn publish(self) -> Result<(), Failure> {
         if let Some(replaced) = &self.replaced {
             let kept = keep_owner_and_mode(&self.path, replaced, &self.file);
-            kept.map_err(|why| Failure::of_system(what(&self.path), &why))?;
+            kept.map_err(|why| Failure::from_io(what(&self.path), &why))?;
         }
         let rename = || format!("cannot rename {} to {}", self.temporary.display(), self.path.display());
         let renamed = fs::rename(&self.temporary, &self.path).and_then(|()| sync_directory(&self.path));
-        renamed.map_err(|why| Failure::of_system(rename(), &why))
+        renamed.map_err(|why| Failure::from_io(rename(), &why))
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // After a rename there is none.
+        // It is gone after a rename.
         let _ = fs::remove_file(&self.temporary);
     }
 }
 
-/// What is reported if a destination cannot be opened.
+/// Returns the failure to open a destination.
 pub fn open_failure(path: &Path, why: &io::Error) -> Failure {
-    Failure::of_system(format!("cannot open {} for writing", path.display()), why)
+    Failure::from_io(format!("cannot open {} for writing", path.display()), why)
 }
 
 fn what(path: &Path) -> String {
@@ -123,15 +123,14 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Keeps off files that a target serves or another program has locked. A file system without locks has no
-/// such file.
+/// Rejects files that a target serves or another program has locked. Ignores file systems without locks.
 fn lock(path: &Path, file: &File) -> Result<(), Failure> {
     match isolane_reactor::file::lock(file, true) {
         Ok(false) => Err(Failure::new(
             format!("cannot replace {}", path.display()),
             "a target serves it, or another program has locked it",
         )
-        .remedy("stop that first, or copy to the volume's URI")),
+        .with_hint("stop that first, or copy to the volume's URI")),
         _ => Ok(()),
     }
 }
@@ -147,17 +146,17 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_file_left_by_a_killed_copy_does_not_stop_the_next() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(format!(".to.copying-{}", std::process::id())), b"").unwrap();
-        let (partial, _) = Partial::create(&folder.path().join("to")).unwrap();
+    fn ignores_files_of_killed_copies() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(format!(".to.copying-{}", std::process::id())), b"").unwrap();
+        let (partial, _) = Partial::create(&dir.path().join("to")).unwrap();
         partial.publish().unwrap();
     }
 
     #[test]
-    fn what_replaces_a_private_file_is_private_from_the_start() {
-        let folder = tempfile::tempdir().unwrap();
-        let to = folder.path().join("to");
+    fn replacement_of_private_file_is_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("to");
         for mode in [0o600, 0o640, 0o666] {
             fs::write(&to, b"old").unwrap();
             fs::set_permissions(&to, PermissionsExt::from_mode(mode)).unwrap();
@@ -169,9 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_link_to_a_file_that_does_not_exist() {
-        let folder = tempfile::tempdir().unwrap();
-        let link = folder.path().join("link");
+    fn rejects_dangling_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
         std::os::unix::fs::symlink("missing", &link).unwrap();
         assert!(Partial::create(&link).is_err());
         assert!(link.is_symlink());

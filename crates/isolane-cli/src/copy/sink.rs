@@ -1,4 +1,4 @@
-//! Where a copy writes to: pieces in rising order, durable at the end.
+//! Destination of a copy: chunks in ascending order, durable at the end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use isolane_host::{BlockRange, Client, Completion, Request, Wait};
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
+use super::endpoint::{Endpoint, EndpointInfo, is_block_device, is_stream};
 use super::partial::{Partial, open_failure};
-use super::side::{Side, SideInfo, is_block_device, is_stream};
-use super::source::{Piece, WINDOW, is_zero};
+use super::source::{Chunk, WINDOW, is_zero};
 use crate::failure::{Context, Failure};
 use crate::signals;
 
@@ -34,14 +34,14 @@ pub enum Sink {
 
 impl Sink {
     /// Opens one side for writing; a regular file stays as it is until the new one is published.
-    pub fn open(side: &Side, info: SideInfo, length: Option<u64>) -> Result<Sink, Failure> {
+    pub fn open(side: &Endpoint, info: EndpointInfo, length: Option<u64>) -> Result<Sink, Failure> {
         match (side, info.client) {
-            (Side::File(path), _) if is_stream(path) => PipeSink::open(path).map(Sink::Pipe),
-            (Side::File(path), _) => FileSink::open(path, info.capacity, length).map(Sink::File),
-            (Side::Volume(_), Some(client)) => {
+            (Endpoint::File(path), _) if is_stream(path) => PipeSink::open(path).map(Sink::Pipe),
+            (Endpoint::File(path), _) => FileSink::open(path, info.capacity, length).map(Sink::File),
+            (Endpoint::Volume(_), Some(client)) => {
                 let sink = VolumeSink::new(client);
                 let (written, name) = (Arc::clone(&sink.written), side.to_string());
-                signals::tell_at_end(move || Some(written.describe(&name)))?;
+                signals::report_on_signal(move || Some(written.describe(&name)))?;
                 Ok(Sink::Volume(Box::new(sink)))
             }
             _ => Ok(Sink::Pipe(PipeSink { output: Box::new(io::stdout()), name: "standard output".into() })),
@@ -49,23 +49,23 @@ impl Sink {
     }
 
     /// Writes the next piece.
-    pub fn put(&mut self, piece: Piece) -> Result<(), Failure> {
+    pub fn put(&mut self, piece: Chunk) -> Result<(), Failure> {
         match self {
             Sink::Pipe(pipe) => pipe.put(&piece).map_err(|why| pipe.failure(&why)),
             Sink::File(file) => file
                 .put(&piece)
-                .map_err(|why| Failure::of_system(format!("cannot write {}", file.path.display()), &why)),
+                .map_err(|why| Failure::from_io(format!("cannot write {}", file.path.display()), &why)),
             Sink::Volume(volume) => volume.put(piece),
         }
     }
 
-    /// Makes all of it durable. Returns a regular file that is to be published.
+    /// Makes all data durable. Returns a regular file for publication.
     pub fn finish(self, length: u64) -> Result<Option<Partial>, Failure> {
         match self {
             Sink::Pipe(mut pipe) => pipe.output.flush().map_err(|why| pipe.failure(&why))?,
             Sink::File(file) => {
                 let what = format!("cannot make {} durable", file.path.display());
-                return file.finish(length).map_err(|why| Failure::of_system(what, &why));
+                return file.finish(length).map_err(|why| Failure::from_io(what, &why));
             }
             Sink::Volume(volume) => volume.finish()?,
         }
@@ -73,7 +73,7 @@ impl Sink {
     }
 }
 
-/// What takes bytes in order only.
+/// Destination with sequential access only.
 pub struct PipeSink {
     output: Box<dyn Write>,
     name: String,
@@ -86,15 +86,15 @@ impl PipeSink {
         Ok(PipeSink { output: Box::new(file), name: path.display().to_string() })
     }
 
-    fn put(&mut self, piece: &Piece) -> io::Result<()> {
+    fn put(&mut self, piece: &Chunk) -> io::Result<()> {
         match piece {
-            Piece::Data(buffer) => self.output.write_all(buffer.as_slice().unwrap_or_default()),
-            Piece::Zeroes(length) => for_zeroes(*length, |zeroes| self.output.write_all(zeroes)),
+            Chunk::Data(buffer) => self.output.write_all(buffer.as_slice().unwrap_or_default()),
+            Chunk::Zeroes(length) => for_zeroes(*length, |zeroes| self.output.write_all(zeroes)),
         }
     }
 
     fn failure(&self, why: &io::Error) -> Failure {
-        Failure::of_system(format!("cannot write to {}", self.name), why)
+        Failure::from_io(format!("cannot write to {}", self.name), why)
     }
 }
 
@@ -134,15 +134,15 @@ impl FileSink {
         Ok(FileSink { file, path: path.to_owned(), offset: 0, capacity, partial })
     }
 
-    fn put(&mut self, piece: &Piece) -> io::Result<()> {
+    fn put(&mut self, piece: &Chunk) -> io::Result<()> {
         let end = self.offset + piece.length();
         if self.capacity.is_some_and(|capacity| end > capacity) {
             return Err(io::Error::other("the device is too small for the source"));
         }
         match piece {
-            Piece::Data(buffer) => self.put_data(buffer.as_slice().unwrap_or_default())?,
-            Piece::Zeroes(length) if self.partial.is_none() => self.put_zeroes(*length)?,
-            Piece::Zeroes(_) => {}
+            Chunk::Data(buffer) => self.put_data(buffer.as_slice().unwrap_or_default())?,
+            Chunk::Zeroes(length) if self.partial.is_none() => self.put_zeroes(*length)?,
+            Chunk::Zeroes(_) => {}
         }
         self.offset = end;
         Ok(())
@@ -187,7 +187,7 @@ impl FileSink {
     }
 }
 
-/// What a volume has of the source, for who interrupts.
+/// Part of the source on the volume, for the report of an interruption.
 #[derive(Default)]
 struct Written {
     bytes: AtomicU64,
@@ -223,7 +223,7 @@ impl VolumeSink {
         VolumeSink { client, block_bytes, blocks, lba: 0, in_flight: 0, written, completions: Vec::new() }
     }
 
-    fn put(&mut self, piece: Piece) -> Result<(), Failure> {
+    fn put(&mut self, piece: Chunk) -> Result<(), Failure> {
         let length = piece.length();
         let blocks = length / self.block_bytes;
         self.check(length, blocks)?;
@@ -231,8 +231,8 @@ impl VolumeSink {
             self.turn()?;
         }
         let request = match piece {
-            Piece::Data(buffer) => Request::Write { lba: self.lba, buffer, fua: false },
-            Piece::Zeroes(_) => Request::WriteZeroes {
+            Chunk::Data(buffer) => Request::Write { lba: self.lba, buffer, fua: false },
+            Chunk::Zeroes(_) => Request::WriteZeroes {
                 range: BlockRange { lba: self.lba, blocks },
                 fua: false,
                 deallocate: true,
@@ -251,11 +251,11 @@ impl VolumeSink {
                 what,
                 format!("the source does not end with a whole block of {} bytes", self.block_bytes),
             )
-            .remedy("add --pad; all whole blocks before the last were written"));
+            .with_hint("add --pad; all whole blocks before the last were written"));
         }
         if self.lba + blocks > self.blocks {
             return Err(Failure::new(what, format!("the source is larger than its {} blocks", self.blocks))
-                .remedy("choose a larger volume; this one is full of the beginning of the source"));
+                .with_hint("choose a larger volume; this one is full of the beginning of the source"));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Where a copy reads from: pieces in rising order, holes as zeroes.
+//! Source of a copy: chunks in ascending order, holes as zeros.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,12 +11,12 @@ use isolane_memory::Buffer;
 use rustix::fs::{SeekFrom as HoleSeek, seek};
 use rustix::io::Errno;
 
-use super::side::{Side, is_stream};
+use super::endpoint::{Endpoint, is_stream};
 use crate::failure::{Context, Failure};
 use crate::remote;
 
-/// Bytes of one piece of data, at most.
-pub const PIECE_BYTES: u64 = 256 << 10;
+/// Maximum size of a chunk of data.
+pub const CHUNK_BYTES: u64 = 256 << 10;
 
 /// Pieces in flight towards a volume.
 pub const WINDOW: usize = 32;
@@ -25,40 +25,40 @@ pub const WINDOW: usize = 32;
 const HOLE_ALIGNMENT: u64 = 4096;
 
 /// The next part of a stream.
-pub enum Piece {
+pub enum Chunk {
     /// These bytes.
     Data(Buffer),
     /// So many zeroes.
     Zeroes(u64),
 }
 
-impl Piece {
-    /// Bytes of the stream.
+impl Chunk {
+    /// Returns the size in bytes.
     pub fn length(&self) -> u64 {
         match self {
-            Piece::Data(buffer) => buffer.len() as u64,
-            Piece::Zeroes(length) => *length,
+            Chunk::Data(buffer) => buffer.len() as u64,
+            Chunk::Zeroes(length) => *length,
         }
     }
 
     /// This piece with zeroes after it, so that it consists of whole blocks.
-    pub fn padded(self, block_bytes: u64) -> Piece {
+    pub fn padded(self, block_bytes: u64) -> Chunk {
         let length = self.length().next_multiple_of(block_bytes);
         match self {
-            Piece::Data(data) if data.len() as u64 != length => {
+            Chunk::Data(data) if data.len() as u64 != length => {
                 let mut buffer = Buffer::contiguous(length as usize);
-                buffer.place(0, data.as_slice().unwrap_or_default());
-                Piece::Data(buffer)
+                buffer.copy_in(0, data.as_slice().unwrap_or_default());
+                Chunk::Data(buffer)
             }
-            Piece::Data(data) => Piece::Data(data),
-            Piece::Zeroes(_) => Piece::Zeroes(length),
+            Chunk::Data(data) => Chunk::Data(data),
+            Chunk::Zeroes(_) => Chunk::Zeroes(length),
         }
     }
 
     /// A piece of data, or zeroes where there is nothing else in it.
-    fn of(buffer: Buffer) -> Piece {
+    fn of(buffer: Buffer) -> Chunk {
         let is_zero = buffer.as_slice().is_some_and(is_zero);
-        if is_zero { Piece::Zeroes(buffer.len() as u64) } else { Piece::Data(buffer) }
+        if is_zero { Chunk::Zeroes(buffer.len() as u64) } else { Chunk::Data(buffer) }
     }
 }
 
@@ -80,18 +80,18 @@ pub enum Source {
 
 impl Source {
     /// Opens one side for reading.
-    pub fn open(side: &Side, options: Options) -> Result<Source, Failure> {
+    pub fn open(side: &Endpoint, options: Options) -> Result<Source, Failure> {
         match side {
-            Side::Pipe => Ok(Source::Pipe(PipeSource::standard_input())),
-            Side::File(path) if is_stream(path) => PipeSource::open(path).map(Source::Pipe),
-            Side::File(path) => FileSource::open(path).map(Source::File),
-            Side::Volume(uri) => {
+            Endpoint::Pipe => Ok(Source::Pipe(PipeSource::standard_input())),
+            Endpoint::File(path) if is_stream(path) => PipeSource::open(path).map(Source::Pipe),
+            Endpoint::File(path) => FileSource::open(path).map(Source::File),
+            Endpoint::Volume(uri) => {
                 Ok(Source::Volume(Box::new(VolumeSource::new(remote::connect(uri, options)?))))
             }
         }
     }
 
-    /// Bytes of the whole stream, if that is known.
+    /// Returns the size of the complete stream, if known.
     pub fn length(&self) -> Option<u64> {
         match self {
             Source::Pipe(_) => None,
@@ -100,7 +100,7 @@ impl Source {
         }
     }
 
-    /// Makes every piece but the last consist of whole blocks of so many bytes, at most 64 KiB.
+    /// Makes every chunk except the last one consist of whole blocks of `block_bytes`, up to 64 KiB.
     pub fn align_to(&mut self, block_bytes: u64) {
         if let Source::File(file) = self {
             file.hole_alignment = file.hole_alignment.max(block_bytes);
@@ -117,7 +117,7 @@ impl Source {
     }
 
     /// The next piece; none at the end.
-    pub fn next(&mut self) -> Result<Option<Piece>, Failure> {
+    pub fn next(&mut self) -> Result<Option<Chunk>, Failure> {
         match self {
             Source::Pipe(pipe) => pipe.next().context(format!("cannot read {}", pipe.name)),
             Source::File(file) => file.next(),
@@ -140,22 +140,22 @@ impl PipeSource {
 
     fn open(path: &Path) -> Result<PipeSource, Failure> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|why| Failure::of_system(format!("cannot open {name}"), &why))?;
+        let file = File::open(path).map_err(|why| Failure::from_io(format!("cannot open {name}"), &why))?;
         Ok(PipeSource { input: Box::new(file), name, left: u64::MAX })
     }
 
-    fn next(&mut self) -> io::Result<Option<Piece>> {
+    fn next(&mut self) -> io::Result<Option<Chunk>> {
         let mut bytes = Vec::new();
-        let wanted = PIECE_BYTES.min(self.left);
+        let wanted = CHUNK_BYTES.min(self.left);
         self.input.as_mut().take(wanted).read_to_end(&mut bytes)?;
-        // The end of a terminal is none for the next read.
+        // A terminal may continue after its end of file.
         self.left = if bytes.len() as u64 == wanted { self.left - wanted } else { 0 };
         if bytes.is_empty() {
             return Ok(None);
         }
         let mut buffer = Buffer::contiguous(bytes.len());
-        buffer.place(0, &bytes);
-        Ok(Some(Piece::of(buffer)))
+        buffer.copy_in(0, &bytes);
+        Ok(Some(Chunk::of(buffer)))
     }
 }
 
@@ -173,16 +173,16 @@ pub struct FileSource {
 impl FileSource {
     fn open(path: &Path) -> Result<FileSource, Failure> {
         let what = || format!("cannot open {}", path.display());
-        let mut file = File::open(path).map_err(|why| Failure::of_system(what(), &why))?;
+        let mut file = File::open(path).map_err(|why| Failure::from_io(what(), &why))?;
         if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
-            return Err(Failure::new(what(), "it is a directory").remedy("name a file"));
+            return Err(Failure::new(what(), "it is a directory").with_hint("name a file"));
         }
         let length = file.seek(SeekFrom::End(0)).map_err(|why| Failure::new(what(), why))?;
         let name = path.display().to_string();
         Ok(FileSource { file, name, offset: 0, length, data_until: 0, hole_alignment: HOLE_ALIGNMENT })
     }
 
-    fn next(&mut self) -> Result<Option<Piece>, Failure> {
+    fn next(&mut self) -> Result<Option<Chunk>, Failure> {
         if self.offset >= self.length {
             return Ok(None);
         }
@@ -190,18 +190,18 @@ impl FileSource {
             let hole = self.find_data().context(format!("cannot look for holes in {}", self.name))?;
             if hole > 0 {
                 self.offset += hole;
-                return Ok(Some(Piece::Zeroes(hole)));
+                return Ok(Some(Chunk::Zeroes(hole)));
             }
         }
-        let length = PIECE_BYTES.min(self.data_until - self.offset);
+        let length = CHUNK_BYTES.min(self.data_until - self.offset);
         let mut buffer = Buffer::contiguous(length as usize);
         let bytes = buffer.as_mut_slice().unwrap_or_default();
         self.file.read_exact_at(bytes, self.offset).map_err(|why| self.read_failure(why))?;
         self.offset += length;
-        Ok(Some(Piece::of(buffer)))
+        Ok(Some(Chunk::of(buffer)))
     }
 
-    /// Bytes of hole at the current offset; finds the end of the data otherwise.
+    /// Returns the size of the hole at the current offset, or 0 after it has found the end of the data.
     fn find_data(&mut self) -> io::Result<u64> {
         let found = match seek(&self.file, HoleSeek::Data(self.offset)) {
             Ok(data) => data,
@@ -237,7 +237,7 @@ pub struct VolumeSource {
     client: Client,
     length: u64,
     block_bytes: u64,
-    asked: u64,
+    requested: u64,
     window: VecDeque<Option<Buffer>>,
     first_tag: u64,
     completions: Vec<Completion>,
@@ -248,11 +248,11 @@ impl VolumeSource {
         let block_bytes = u64::from(client.namespace().block_bytes);
         let length = client.namespace().blocks * block_bytes;
         let (window, completions) = (VecDeque::new(), Vec::new());
-        VolumeSource { client, length, block_bytes, asked: 0, window, first_tag: 0, completions }
+        VolumeSource { client, length, block_bytes, requested: 0, window, first_tag: 0, completions }
     }
 
-    fn next(&mut self) -> Result<Option<Piece>, Failure> {
-        while self.window.len() < WINDOW && self.asked < self.length {
+    fn next(&mut self) -> Result<Option<Chunk>, Failure> {
+        while self.window.len() < WINDOW && self.requested < self.length {
             self.ask();
         }
         while matches!(self.window.front(), Some(None)) {
@@ -260,17 +260,19 @@ impl VolumeSource {
             self.collect()?;
         }
         self.first_tag += 1;
-        Ok(self.window.pop_front().flatten().map(Piece::of))
+        Ok(self.window.pop_front().flatten().map(Chunk::of))
     }
 
     fn ask(&mut self) {
-        let length = PIECE_BYTES.min(self.length - self.asked);
-        let request =
-            Request::Read { lba: self.asked / self.block_bytes, buffer: Buffer::contiguous(length as usize) };
+        let length = CHUNK_BYTES.min(self.length - self.requested);
+        let request = Request::Read {
+            lba: self.requested / self.block_bytes,
+            buffer: Buffer::contiguous(length as usize),
+        };
         let tag = self.first_tag + self.window.len() as u64;
         self.client.submit(0, request, tag);
         self.window.push_back(None);
-        self.asked += length;
+        self.requested += length;
     }
 
     fn collect(&mut self) -> Result<(), Failure> {

@@ -20,17 +20,17 @@ use super::socket_parser;
 use crate::failure::{Context, Failure};
 use crate::output;
 
-/// What to do with an engine that runs.
+/// Action on a running engine.
 #[derive(Debug, clap::Subcommand)]
 pub enum Action {
-    /// Print whether an engine runs, its processes, and who is attached
+    /// Print the state of the engine, its processes, and its clients
     ///
     /// The exit status is 1 if no engine listens on the socket. Sessions are printed if the engine runs in the background,
     /// because they come from its log.
     Status(Target),
     /// Stop the engine, and wait until it has ended
     ///
-    /// Bytes that were written are handed back or sent, for at most 5 s.
+    /// The engine returns or sends written data, for up to 5 s.
     Stop(Target),
     /// Replace the engine by the program that its file contains now
     ///
@@ -84,18 +84,18 @@ impl Supervisor {
             return Err(absent(socket, &why));
         }
         check_owner(socket, &lock)?;
-        let lock = files::read_next_to_socket(&lock).map_err(Failure::whole)?;
+        let lock = files::read_next_to_socket(&lock).map_err(Failure::from_error)?;
         let pid = || match files::supervisor_of(&lock) {
             Ok(pid) => pid.ok_or_else(none),
-            Err(error) => Err(Failure::of_system("cannot find the supervisor", &error.into())
-                .remedy("run this in the container of the engine")),
+            Err(error) => Err(Failure::from_io("cannot find the supervisor", &error.into())
+                .with_hint("run this in the container of the engine")),
         };
         let first = pid()?;
         let process = pidfd_open(first, PidfdFlags::empty()).context("cannot watch the supervisor")?;
         match pid()? == first {
             true => Ok(Supervisor { pid: first.as_raw_nonzero().get(), process }),
             false => Err(Failure::new("cannot find the supervisor", "the engine is being restarted")
-                .remedy("try again")),
+                .with_hint("try again")),
         }
     }
 
@@ -119,7 +119,7 @@ impl Supervisor {
 
 fn none(socket: &Path, why: &str) -> Failure {
     Failure::new(format!("no engine listens on {}", socket.display()), why)
-        .remedy("start one with `isolane engine`, or name another socket with --socket")
+        .with_hint("start one with `isolane engine`, or name another socket with --socket")
 }
 
 /// Why no engine was found, if the system says `why` about its lock.
@@ -128,16 +128,16 @@ fn absent(socket: &Path, why: &io::Error) -> Failure {
     let directory = directory.unwrap_or(Path::new("."));
     if fs::metadata(socket).is_ok_and(|found| !found.file_type().is_socket()) {
         return Failure::new(format!("no engine listens on {}", socket.display()), "it is not a socket")
-            .remedy("name the socket of an engine with --socket");
+            .with_hint("name the socket of an engine with --socket");
     }
     match why.kind() {
         ErrorKind::NotFound if directory.exists() => none(socket, "its lock is free"),
         ErrorKind::NotFound => none(socket, &format!("its directory {} does not exist", directory.display())),
         ErrorKind::PermissionDenied => {
             Failure::new(format!("cannot look for an engine on {}", socket.display()), why)
-                .remedy("run as the user of the engine")
+                .with_hint("run as the user of the engine")
         }
-        _ => Failure::of_system(format!("cannot look for an engine on {}", socket.display()), why),
+        _ => Failure::from_io(format!("cannot look for an engine on {}", socket.display()), why),
     }
 }
 
@@ -151,7 +151,7 @@ fn check_owner(socket: &Path, file: &Path) -> Result<(), Failure> {
                 format!("cannot manage the engine on {}", socket.display()),
                 format!("{} belongs to user {uid}, not to user {own}", file.display()),
             )
-            .remedy(format!("run as user {uid}")))
+            .with_hint(format!("run as user {uid}")))
         }
         _ => Ok(()),
     }
@@ -190,7 +190,7 @@ fn stop(socket: &Path) -> Result<(), Failure> {
             format!("process {} has not ended", supervisor.pid),
             format!("{} s have passed", STOP_MAX.as_secs()),
         )
-        .remedy("see whether it is stopped, or stop it again to end it at once")),
+        .with_hint("see whether it is stopped, or stop it again to end it at once")),
     }
 }
 
@@ -206,9 +206,9 @@ fn upgrade(socket: &Path) -> Result<(), Failure> {
             return Some(Ok(now[0]));
         }
         has_next |= now.len() > old.len();
-        let why = before.and_then(|before| refusal(&tail(&log, before)?));
-        match (why, has_next && now == old) {
-            (Some(why), _) => Some(Err(why)),
+        let reason = before.and_then(|before| refusal(&tail(&log, before)?));
+        match (reason, has_next && now == old) {
+            (Some(reason), _) => Some(Err(reason)),
             (None, true) => Some(Err("the new program has ended".into())),
             (None, false) => None,
         }
@@ -217,7 +217,7 @@ fn upgrade(socket: &Path) -> Result<(), Failure> {
         Some(Ok(engine)) => output::write_stdout(format!("engine: process {engine}\n").as_bytes()),
         Some(Err(why)) => Err(Failure::new("the engine is not replaced", why)),
         None => Err(Failure::new("the engine is not replaced", "the new program has not started in time")
-            .remedy("see the log of the engine")),
+            .with_hint("see the log of the engine")),
     }
 }
 
@@ -231,8 +231,8 @@ fn logs(socket: &Path, follow: bool) -> Result<(), Failure> {
     let log = files::log_path(socket);
     check_owner(socket, &log)?;
     let mut file = files::read_next_to_socket(&log).map_err(|error| {
-        Failure::whole(error)
-            .remedy("only an engine in the background has a log; others write to their stderr")
+        Failure::from_error(error)
+            .with_hint("only an engine in the background has a log; others write to their stderr")
     })?;
     loop {
         let mut bytes = Vec::new();
@@ -249,7 +249,7 @@ fn log_bytes(log: &Path) -> Option<u64> {
     Some(files::read_next_to_socket(log).ok()?.metadata().ok()?.len())
 }
 
-/// Returns what was added to a log since it had `before` bytes.
+/// Returns the part of a log after its first `before` bytes.
 fn tail(log: &Path, before: u64) -> Option<String> {
     let mut file: File = files::read_next_to_socket(log).ok()?;
     file.seek(SeekFrom::Start(before)).ok()?;
@@ -271,7 +271,7 @@ fn wait_for<T>(time_max: Duration, mut find: impl FnMut() -> Option<T>) -> Optio
 }
 
 /// Text of the supervisor's log line about an upgrade that fails, before the reason.
-const REFUSAL: &str = "is not started anew, and goes on as it is";
+const REFUSAL: &str = "engine not replaced, it continues unchanged";
 const LOOK: Duration = Duration::from_millis(20);
 const STATUS_MAX: Duration = Duration::from_secs(5);
 /// The supervisor kills an engine after 8 s.
@@ -286,10 +286,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_may_not_be_entered_is_the_cause() {
-        let folder = tempfile::tempdir().unwrap();
-        let said = absent(&folder.path().join("sock"), &ErrorKind::PermissionDenied.into()).to_string();
-        assert!(said.starts_with("cannot look for an engine on"), "{said}");
-        assert!(said.ends_with("permission denied; run as the user of the engine"), "{said}");
+    fn reports_inaccessible_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = absent(&dir.path().join("sock"), &ErrorKind::PermissionDenied.into()).to_string();
+        assert!(error.starts_with("cannot look for an engine on"), "{error}");
+        assert!(error.ends_with("permission denied; run as the user of the engine"), "{error}");
     }
 }

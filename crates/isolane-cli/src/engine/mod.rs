@@ -1,9 +1,9 @@
-//! `isolane engine`: network processing on cores of its own, for applications that attach.
+//! `isolane engine`: network processing on dedicated cores, for applications that attach.
 //!
-//! The process that is started here supervises; the engine is a second one, the same program with
-//! `--supervised`, which finds its supervisor at its standard input.
+//! The started process is the supervisor. The engine is a second process of the same program with `--supervised`, which
+//! has its supervisor at standard input.
 
-mod background;
+mod daemon;
 mod manage;
 
 use std::ffi::OsString;
@@ -16,8 +16,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use isolane_engine::supervisor::{self, Options, Program, Wishes, supervised};
-use isolane_engine::{Config, Limits};
+use isolane_engine::supervisor::{self, Binary, SignalFds, SupervisorConfig, run_engine};
+use isolane_engine::{EngineConfig, SessionLimits};
 use isolane_host::Cores;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
@@ -27,85 +27,85 @@ use crate::output;
 use crate::remote::{ModeArg, is_like_address};
 use crate::units::{parse_bytes, parse_time, parse_time_with_unit};
 
-/// Do the network processing of other programs on cores of its own
+/// Process the network traffic of other programs on dedicated cores
 ///
 /// Applications attach through a Unix socket and share memory with the engine:
-/// they write and read there, and the engine does what the network needs. It
-/// is started by an application that finds none, unless that says otherwise;
-/// an engine of that kind ends once nobody has been attached for a while.
+/// they read and write that memory, and the engine sends and receives. An
+/// application starts an engine if none is running, unless it opts out; such an
+/// engine exits after a while without clients.
 ///
-/// Two processes run: a supervisor, which only keeps what must not be lost,
-/// and the engine. If the engine dies, the supervisor starts the next, and
-/// applications go on without noticing. If the supervisor dies, the engine
-/// ends with it, and applications get an error; they can take their
-/// connections back and go on without an engine.
+/// There are two processes: the engine, and a supervisor that persists its
+/// state. If the engine crashes, the supervisor starts another one, and
+/// applications continue. If the supervisor dies, the engine ends also, and
+/// applications get an error; they can reclaim their connections and continue
+/// without an engine.
 ///
-/// `listening on PATH` is printed once applications can attach.
+/// The program prints `listening on PATH` once applications can attach.
 ///
-/// SIGINT and SIGTERM end the engine in order: what was written is handed
-/// back or finished (for at most 5 s). A second signal ends it at once.
-/// SIGHUP starts the engine anew, from the program's file as it is then; if
-/// that does not run, the log says why and the engine goes on as it is.
-/// SIGUSR1 prints who is attached and what they have to stderr. Send them to
-/// the supervisor, whose number is in PATH.lock beside the socket: the engine
-/// itself acts on none of them. `isolane engine status`, `stop`, `upgrade` and
-/// `logs` do that, and wait for the outcome.
+/// SIGINT and SIGTERM shut the engine down cleanly: it returns or sends written
+/// data (for up to 5 s). A second signal ends it immediately. SIGHUP restarts
+/// the engine from the current file of the program; if that does not run, the
+/// log has the reason, and the engine continues. SIGUSR1 prints the attached
+/// applications and their objects to stderr. Send signals to the supervisor,
+/// whose PID is in PATH.lock next to the socket; the engine ignores them.
+/// `isolane engine status`, `stop`, `upgrade`, and `logs` send them and wait for
+/// the result.
 ///
-/// Applications of the same user and of root may attach, and those of users
-/// named with --allow-uid. With that every user may write to the socket, and
-/// the engine turns others away; it must be in a folder that those who are
-/// allowed may enter. An application itself attaches to an engine of its own
-/// user or of root only, unless ISOLANE_TRUST_UIDS in its environment names
-/// others by their numbers, as 1000,1001.
+/// Applications of the same user and of root can attach, and of users named
+/// with --allow-uid. With --allow-uid, every user may write to the socket, and
+/// the engine rejects others; its directory must be accessible to the allowed
+/// users. An application attaches only to an engine of the same user or of root,
+/// unless ISOLANE_TRUSTED_UIDS in its environment names other user IDs, as
+/// 1000,1001.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Args {
     #[command(subcommand)]
     action: Option<manage::Action>,
-    /// Run on these cores, one thread each, as 1 or 2,4-6 (default: the last that this process may use)
+    /// Run on these cores, one thread each, as 1 or 2,4-6 (default: the last core of this process)
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     cores: Option<Cores>,
-    /// Where applications attach (default: isolane/engine.sock in $XDG_RUNTIME_DIR, else
+    /// Socket for applications (default: isolane/engine.sock in $XDG_RUNTIME_DIR, else
     /// /tmp/isolane-UID/engine.sock)
     #[arg(long, value_name = "PATH", value_parser = socket_parser())]
     socket: Option<PathBuf>,
-    /// What a core does when there is nothing to do
+    /// Idle behavior of a core
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
     mode: ModeArg,
-    /// How long an adaptive core spins after work before it sleeps
+    /// Spin time of an adaptive core before it sleeps
     #[arg(long, value_name = "TIME", default_value = "50us", value_parser = parse_time_with_unit)]
     spin: Duration,
-    /// The most memory that one application may share, at least 4k
+    /// Maximum memory that one application may share, at least 4k
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = parse_memory)]
-    memory_max: u64,
-    /// The most streams of one application; 0: none
-    #[arg(long, value_name = "N", default_value_t = Limits::default().streams)]
-    streams_max: u32,
-    /// The most volumes of one application; 0: none
-    #[arg(long, value_name = "N", default_value_t = Limits::default().volumes)]
-    volumes_max: u32,
-    /// The most notification queues (threads that wait for many things) of one application; 0: none
-    #[arg(long, value_name = "N", default_value_t = Limits::default().queues)]
-    queues_max: u32,
-    /// The most applications
-    #[arg(long, value_name = "N", default_value_t = Config::CLIENTS_MAX as u32, value_parser = at_least_one)]
-    clients_max: u32,
-    /// Let applications of this user attach, too; may be repeated
+    max_memory: u64,
+    /// Maximum streams of one application
+    #[arg(long, value_name = "N", default_value_t = SessionLimits::default().streams)]
+    max_streams: u32,
+    /// Maximum volumes of one application
+    #[arg(long, value_name = "N", default_value_t = SessionLimits::default().volumes)]
+    max_volumes: u32,
+    /// Maximum notification queues of one application, one for each thread that waits for several objects
+    #[arg(long, value_name = "N", default_value_t = SessionLimits::default().queues)]
+    max_notification_queues: u32,
+    /// Maximum number of applications
+    #[arg(long, value_name = "N", default_value_t = EngineConfig::MAX_CLIENTS as u32, value_parser = at_least_one)]
+    max_clients: u32,
+    /// Let applications of this user attach also; repeatable
     #[arg(long, value_name = "UID", value_parser = parse_uid)]
     allow_uid: Vec<u32>,
-    /// End once nobody has been attached for so long (default: never)
+    /// Exit after this long without clients (default: never)
     #[arg(long, value_name = "TIME", value_parser = parse_time_above_zero)]
-    idle_max: Option<Duration>,
-    /// Return once applications can attach; the log goes to a file beside the socket, PATH.log
+    idle_timeout: Option<Duration>,
+    /// Run in the background, return once applications can attach, and write the log to PATH.log next to the socket
     #[arg(long)]
-    background: bool,
-    /// Take a needless lock at each look at a stream, to measure what it costs
+    daemon: bool,
+    /// Take a needless lock at each poll of a stream, to measure its cost
     #[arg(long, hide = true)]
     needless_lock: bool,
-    /// Leave the session of who has started it
+    /// Leave the session of the caller
     #[arg(long, hide = true)]
     detached: bool,
-    /// Be the engine of the supervisor at the standard input
+    /// Run as the engine of the supervisor at standard input
     #[arg(long, hide = true)]
     supervised: bool,
 }
@@ -118,30 +118,33 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let config = configure(args)?;
     let path = args.socket.clone().unwrap_or_else(isolane_engine::default_path);
     if args.supervised {
-        let link = std::io::stdin().as_fd().try_clone_to_owned().context("cannot have the link")?;
-        return supervised(config, link, strays()?).map_err(Failure::whole);
+        let link = std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .context("cannot duplicate the socket of the supervisor")?;
+        return run_engine(config, link, ignored_signals()?).map_err(Failure::from_error);
     }
-    if args.background {
-        return background::start(&path);
+    if args.daemon {
+        return daemon::start(&path);
     }
     if args.detached {
-        // It fails only for who leads a session already.
+        // Fails only for a session leader.
         let _ = rustix::process::setsid();
     }
-    let options = Options {
+    let options = SupervisorConfig {
         path: path.clone(),
         allowed_uids: args.allow_uid.clone(),
         program: program()?,
         on_ready: announce(path),
     };
-    supervisor::supervise(options, wishes()?).map_err(Failure::whole)
+    supervisor::supervise(options, signal_fds()?).map_err(Failure::from_error)
 }
 
-/// Reads the path of a socket. An address is none.
+/// Parses the path of a socket. Rejects addresses.
 fn socket_parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match path.to_str().is_some_and(is_like_address) {
         true => Err(format!(
-            "it looks like an address, and applications attach at a path: write isolane.sock, or ./{} for that name",
+            "looks like an address, but a socket has a path: write isolane.sock, or ./{} for a file of that name",
             path.display()
         )),
         false => Ok(path),
@@ -150,55 +153,55 @@ fn socket_parser() -> impl TypedValueParser<Value = PathBuf> {
 
 fn parse_memory(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
-    let is_enough = bytes >= MEMORY_MIN;
-    is_enough.then_some(bytes).ok_or_else(|| "it is shared in whole pages: write 4k or more".into())
+    let enough = bytes >= MIN_MEMORY;
+    enough.then_some(bytes).ok_or_else(|| "memory is shared in whole pages: write 4k or more".into())
 }
 
 fn at_least_one(text: &str) -> Result<u32, String> {
-    let number: u32 = text.parse().map_err(|_| format!("{text:?} is no number from 1 to {}", u32::MAX))?;
-    (number > 0).then_some(number).ok_or_else(|| "nobody could attach: write 1 or more".into())
+    let number: u32 = text.parse().map_err(|_| format!("{text:?} is not a number from 1 to {}", u32::MAX))?;
+    (number > 0).then_some(number).ok_or_else(|| "no application could attach: write 1 or more".into())
 }
 
 fn parse_time_above_zero(text: &str) -> Result<Duration, String> {
     let time = parse_time(text)?;
     (!time.is_zero())
         .then_some(time)
-        .ok_or_else(|| "nobody could attach before it ends: write 1s or more".into())
+        .ok_or_else(|| "no application could attach before the exit: write 1s or more".into())
 }
 
 fn parse_uid(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("a user is meant by number: write what `id -u {text}` prints"))
+    text.parse().map_err(|_| format!("not a user ID: write the output of `id -u {text}`"))
 }
 
-fn configure(args: &Args) -> Result<Config, Failure> {
+fn configure(args: &Args) -> Result<EngineConfig, Failure> {
     let cores = match &args.cores {
         None => cores::usable()?.into_iter().next_back().into_iter().collect(),
-        Some(asked) => cores::checked(asked.as_slice())?,
+        Some(requested) => cores::checked(requested.as_slice())?,
     };
-    let mut config = Config::new(cores);
+    let mut config = EngineConfig::new(cores);
     config.mode = args.mode.mode();
     config.spin = args.spin;
-    config.limits = Limits {
-        memory_bytes: args.memory_max,
-        streams: args.streams_max,
-        volumes: args.volumes_max,
-        queues: args.queues_max,
+    config.limits = SessionLimits {
+        memory_bytes: args.max_memory,
+        streams: args.max_streams,
+        volumes: args.max_volumes,
+        queues: args.max_notification_queues,
     };
-    config.clients_max = args.clients_max as usize;
+    config.max_clients = args.max_clients as usize;
     config.allowed_uids = args.allow_uid.clone();
-    config.idle_max = args.idle_max;
+    config.max_idle = args.idle_timeout;
     config.needless_lock = args.needless_lock;
     Ok(config)
 }
 
-/// The engine's program: this one, as its file is when it is started or as it runs here, called as this was.
-fn program() -> Result<Box<dyn FnMut(Program) -> Command>, Failure> {
+/// Returns commands that run this program again with the same arguments: its current file, or its running image.
+fn program() -> Result<Box<dyn FnMut(Binary) -> Command>, Failure> {
     let path = std::env::current_exe().context("cannot find this program's file")?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     Ok(Box::new(move |program| {
         let mut command = match program {
-            Program::Newest => Command::new(&path),
-            Program::Own => Command::new("/proc/self/exe"),
+            Binary::OnDisk => Command::new(&path),
+            Binary::Running => Command::new("/proc/self/exe"),
         };
         command.args(&arguments).arg("--supervised");
         command
@@ -207,36 +210,40 @@ fn program() -> Result<Box<dyn FnMut(Program) -> Command>, Failure> {
 
 fn announce(path: PathBuf) -> Box<dyn FnMut()> {
     Box::new(move || {
-        // Nobody may be there to read it.
+        // The reader may be gone.
         let _ = output::write_stdout(format!("listening on {}\n", path.display()).as_bytes());
     })
 }
 
-/// What signals wish.
-fn wishes() -> Result<Wishes, Failure> {
-    Ok(Wishes { stop: wish(&[SIGINT, SIGTERM])?, upgrade: wish(&[SIGHUP])?, show: wish(&[SIGUSR1])? })
+/// Returns descriptors that become readable with signals.
+fn signal_fds() -> Result<SignalFds, Failure> {
+    Ok(SignalFds {
+        stop: signal_fd(&[SIGINT, SIGTERM])?,
+        upgrade: signal_fd(&[SIGHUP])?,
+        status: signal_fd(&[SIGUSR1])?,
+    })
 }
 
-/// Is set by each of the signals that a supervisor acts on.
-fn strays() -> Result<Arc<AtomicBool>, Failure> {
-    let strays = Arc::new(AtomicBool::new(false));
+/// Returns a flag that is set by the signals of a supervisor, which an engine ignores.
+fn ignored_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let received = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM, SIGUSR1] {
-        signal_hook::flag::register(signal, Arc::clone(&strays)).context("cannot listen for signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&received)).context("cannot listen for signals")?;
     }
-    Ok(strays)
+    Ok(received)
 }
 
-/// Becomes readable with each of these signals.
-fn wish(signals: &[i32]) -> Result<OwnedFd, Failure> {
-    let cannot = "cannot listen for signals";
-    let (reads, writes) = UnixStream::pair().context(cannot)?;
-    reads.set_nonblocking(true).context(cannot)?;
+/// Returns a descriptor that becomes readable with each of these signals.
+fn signal_fd(signals: &[i32]) -> Result<OwnedFd, Failure> {
+    let failed = "cannot listen for signals";
+    let (reads, writes) = UnixStream::pair().context(failed)?;
+    reads.set_nonblocking(true).context(failed)?;
     for signal in signals {
-        let writes = writes.try_clone().context(cannot)?;
-        signal_hook::low_level::pipe::register(*signal, writes).context(cannot)?;
+        let writes = writes.try_clone().context(failed)?;
+        signal_hook::low_level::pipe::register(*signal, writes).context(failed)?;
     }
     Ok(reads.into())
 }
 
-/// A page.
-const MEMORY_MIN: u64 = 4 << 10;
+/// One page.
+const MIN_MEMORY: u64 = 4 << 10;

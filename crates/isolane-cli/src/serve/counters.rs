@@ -1,4 +1,4 @@
-//! The counters of a running target, for people and for programs.
+//! Counters of a running target, as text and JSON.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::units::show_bytes;
 
-/// Text, or JSON with the same numbers.
+/// Returns text, or JSON with the same numbers.
 pub fn show(counters: &Counters, connections: &[ConnectionStatus], as_json: bool) -> Result<String, Failure> {
     if !as_json {
         return Ok(to_text(counters) + &connections.iter().map(connection_text).collect::<String>());
@@ -50,8 +50,8 @@ fn connection_json(status: &ConnectionStatus) -> serde_json::Value {
 
 fn to_text(counters: &Counters) -> String {
     let mut text = format!(
-        "connections {} open (by core {:?}; {} before Connect), {} in all, {} refused; {} received, {} sent; {} admin commands; \
-         {} fatal errors, {} digest errors, {} commands waited\n",
+        "connections {} open (by core {:?}; {} before Connect), {} in total, {} refused; {} received, {} sent; {} admin commands; \
+         {} fatal errors, {} digest errors, {} commands delayed\n",
         counters.connections_open,
         counters.connections_per_core,
         counters.connections_before_connect,
@@ -117,7 +117,7 @@ fn to_json(counters: &Counters) -> serde_json::Value {
         "connections_per_core": counters.connections_per_core,
         "received_bytes": counters.received_bytes,
         "sent_bytes": counters.sent_bytes,
-        "lent_bytes": counters.lent_bytes,
+        "zerocopy_bytes": counters.lent_bytes,
         "admin_commands": counters.admin_commands,
         "fatal_errors": counters.fatal_errors,
         "digest_errors": counters.digest_errors,

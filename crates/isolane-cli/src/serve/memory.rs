@@ -1,7 +1,7 @@
-//! Whether memory volumes fit into the machine.
+//! Check of the size of memory volumes.
 //!
-//! Their memory is allocated as it is written, so that one that is too large starts, and the kernel kills the
-//! target later.
+//! Their memory is allocated when it is written, so a volume that is too large starts, and the kernel kills the target
+//! later.
 
 use std::fs;
 
@@ -13,19 +13,19 @@ use crate::units::show_bytes;
 /// Memory of the machine, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
-    /// With swap, within the limit of the control group.
+    /// Memory and swap, within the limit of the control group.
     total: u64,
     available: u64,
 }
 
-/// Refuses memory volumes that can never be full, and warns of those that are larger than what is available now.
+/// Rejects memory volumes that cannot be filled, and warns about volumes that exceed the available memory.
 pub fn check(specs: &[VolumeSpec]) -> Result<(), Failure> {
     let bytes = |spec: &VolumeSpec| match spec.source {
         Source::Memory { bytes } => bytes,
         _ => 0,
     };
-    let asked = specs.iter().map(bytes).fold(0, u64::saturating_add);
-    Machine::read().map_or(Ok(()), |machine| machine.check(asked))
+    let requested = specs.iter().map(bytes).fold(0, u64::saturating_add);
+    Machine::read().map_or(Ok(()), |machine| machine.check(requested))
 }
 
 impl Machine {
@@ -34,11 +34,11 @@ impl Machine {
         let group = read("/proc/self/cgroup");
         let group = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
         let limit = read(&format!("/sys/fs/cgroup{group}/memory.max"));
-        Machine::of(&read("/proc/meminfo"), &limit)
+        Machine::parse(&read("/proc/meminfo"), &limit)
     }
 
-    /// From the texts of `/proc/meminfo` and of the control group's `memory.max`, which may be missing.
-    fn of(meminfo: &str, limit: &str) -> Option<Machine> {
+    /// Parses the texts of `/proc/meminfo` and of the control group's `memory.max`, which may be missing.
+    fn parse(meminfo: &str, limit: &str) -> Option<Machine> {
         let field = |name: &str| {
             let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
             Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
@@ -48,24 +48,23 @@ impl Machine {
         Some(Machine { total, available: field("MemAvailable:")?.min(total) })
     }
 
-    fn check(self, asked: u64) -> Result<(), Failure> {
+    fn check(self, requested: u64) -> Result<(), Failure> {
         let Machine { total, available } = self;
         let show = |bytes: u64| show_bytes(bytes as f64);
-        if asked > total {
+        if requested > total {
             return Err(Failure::new(
-                format!("cannot serve {} of memory", show(asked)),
+                format!("cannot serve {} of memory", show(requested)),
                 format!(
-                    "this machine has {}, and the kernel would kill the target once that is full",
+                    "this machine has {}, and the kernel kills the target once that is full",
                     show(total)
                 ),
             )
-            .remedy("choose less, or serve a sparse file, as in disk.img,size=1T"));
+            .with_hint("choose less, or serve a sparse file, as in disk.img,size=1T"));
         }
-        if asked > available {
+        if requested > available {
             log::warn!(
-                "memory volumes of {} exceed the {} that are available: the kernel may kill the target before they \
-                 are full",
-                show(asked),
+                "memory volumes of {} exceed the available {}: the kernel may kill the target before they are full",
+                show(requested),
                 show(available)
             );
         }
@@ -78,9 +77,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_more_than_the_machine_or_its_control_group_has() {
+    fn rejects_volumes_larger_than_memory() {
         let meminfo = "MemTotal:       1048576 kB\nMemAvailable:    524288 kB\nSwapTotal:       1048576 kB\n";
-        let check = |limit, asked| Machine::of(meminfo, limit).unwrap().check(asked);
+        let check = |limit, requested| Machine::parse(meminfo, limit).unwrap().check(requested);
         assert!(check("max\n", 2 << 30).is_ok());
         let error = check("", (2 << 30) + 1).unwrap_err().to_string();
         assert!(error.contains("this machine has 2.0 GiB") && error.contains("choose less"), "{error}");

@@ -1,9 +1,9 @@
-//! `isolane serve`: files, block devices and memory as NVMe/TCP namespaces.
+//! `isolane serve`: files, block devices, and memory as NVMe/TCP namespaces.
 //!
-//! Opens the volumes, starts the target, says what to paste, and waits for signals. The target runs in its
-//! own threads; this one only sleeps.
+//! Opens the volumes, starts the target, prints the commands that connect to it, and waits for signals. The target has
+//! its own threads; this one sleeps.
 
-mod announce;
+mod banner;
 mod counters;
 mod memory;
 mod nqn;
@@ -19,169 +19,168 @@ use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
 
-use announce::Offer;
+use banner::Banner;
 
-use crate::called;
 use crate::cores::{self, parse_cores};
 use crate::failure::{Context, Failure};
+use crate::invocation;
 use crate::output;
 use crate::remote::{IoArg, ModeArg, is_like_address, parse_host_nqn};
-use crate::signals::{self, Wish, Wishes};
+use crate::signals::{self, Signal, Signals};
 use crate::units::{parse_bytes, show_bytes};
 
-/// How long a shutdown waits for commands in flight.
-const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
+/// Limit for commands in flight at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often the dynamic scheduler looks at the load.
-const SCHEDULE: Duration = Duration::from_secs(1);
+/// Interval of the dynamic scheduler.
+const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Serve files, block devices or memory as NVMe/TCP namespaces
+/// Serve files, block devices, or memory as NVMe/TCP namespaces
 ///
-/// Each VOLUME becomes the next namespace, from 1 on:
+/// Each VOLUME becomes the next namespace, starting with 1:
 ///
-///   mem:1G      memory, gone when the program ends
-///   null:1T     reads as zeroes, drops writes
+///   mem:1G      memory, lost when the program ends
+///   null:1T     reads return zeros, writes are discarded
 ///   PATH        a regular file or a block device
 ///
 /// Options follow after commas, as in disk.img,size=10G,block-size=4096:
 ///
-///   size=10G              a sparse file of this size if there is none
-///   block-size=512|4096   bytes of a logical block; 512 unless told
-///   ro                    read only
-///   nsid=N                the namespace id
-///   uuid=U                the identity, instead of the volume's own
-///   write-through         every write is durable: no volatile cache
-///   buffered              through the page cache, never O_DIRECT
+///   size=10G              create a sparse file of this size if it is missing
+///   block-size=512|4096   size of a logical block in bytes (default: 512)
+///   ro                    read-only
+///   nsid=N                namespace ID
+///   uuid=U                identity, instead of the volume's
+///   write-through         make every write durable: no volatile cache
+///   buffered              use the page cache, never O_DIRECT
 ///
-/// Sizes are in bytes, with k, M, G or T (or KiB, MiB, …) in powers of 1024,
-/// or with kB, MB, GB or TB in powers of 1000. A comma in a path is written
-/// twice. Memory is allocated as it is written; memory volumes that are
-/// larger than the machine's memory and swap are refused.
+/// Sizes are in bytes, with k, M, G, or T (or KiB, MiB, …) in powers of 1024,
+/// or with kB, MB, GB, or TB in powers of 1000. Write a comma in a path twice.
+/// Memory is allocated when it is written; memory volumes larger than the
+/// memory and swap of the machine are rejected.
 ///
-/// An address that is in use is waited for, 5 s at the most: the kernel may
-/// keep that of a target that was killed for a moment.
+/// If an address is in use, the program waits up to 5 s for it, because the
+/// kernel may keep a killed target's port for a few seconds.
 ///
-/// Without any VOLUME, mem:1G is served. For each listener `listening on
-/// ADDR:PORT` is printed once it accepts connections, then the volumes, and
+/// The default VOLUME is mem:1G. The program prints `listening on ADDR:PORT`
+/// for each listener once it accepts connections, then the volumes, and
 /// commands that connect to them.
 ///
-/// SIGINT and SIGTERM end the target in order: commands in flight are
-/// finished (for at most 5 s), everything is made durable. A volume that
-/// hangs is named in the log and given up within 12 s more, and the exit
-/// status is 1. A second signal ends the target at once. What hangs in the
-/// kernel itself can hold up either. SIGUSR1 prints counters, and where each
-/// connection is, on stderr, as text or, with --json, as JSON.
+/// SIGINT and SIGTERM shut the target down cleanly: it completes commands in
+/// flight (for up to 5 s) and makes all data durable. If a volume hangs for 12 s
+/// more, the log names it, and the exit status is 1. A second signal ends the
+/// target immediately. Only a call that hangs in the kernel can delay these.
+/// SIGUSR1 prints counters and the core of each connection to stderr, as text
+/// or, with --json, as JSON.
 ///
-/// Connections of a listener can have socket options, behind its address as in
+/// Listeners can have socket options after the address, as in
 /// --listen 10.0.0.1:4420,priority=5,congestion=bbr:
 ///
-///   priority=N            what the network card chooses a queue set by
+///   priority=N            selects a queue set of the network card
 ///   tos=N                 type of service: DSCP * 4
-///   congestion=NAME       the congestion control algorithm; without it
-///                         the system's, or Reno instead of BBR for a
-///                         host on this machine
-///   busy-poll=US          how long a receive asks the network card, in
+///   congestion=NAME       congestion control algorithm (default: the
+///                         system's, or Reno instead of BBR for a host on
+///                         this machine)
+///   busy-poll=US          busy polling of the network card by a receive, in
 ///                         microseconds
-///   prefer-busy-poll=on   its interrupts stay off while it is asked
-///   send-buffer=BYTES     instead of what the kernel tunes, or 512 KiB
-///                         for a host on this machine
-///   receive-buffer=BYTES  instead of what the kernel tunes; with few KiB
-///                         the kernel of the other side sends at a crawl
-///   unsent-max=BYTES      how much waits in the kernel, where nothing can
-///                         pass it, before it is sent
+///   prefer-busy-poll=on   disable interrupts during busy polling
+///   send-buffer=BYTES     (default: tuned by the kernel, or 512 KiB for a
+///                         host on this machine)
+///   receive-buffer=BYTES  (default: tuned by the kernel); with a few KiB the
+///                         kernel of the host sends very slowly
+///   max-unsent=BYTES      limit of data that waits in the kernel, where other
+///                         data cannot overtake it
 ///
-/// There is neither authentication nor encryption yet: whoever reaches the
-/// port reads and writes the volumes. Names of hosts, as --allow-host checks
-/// them, can be forged.
+/// There is neither authentication nor encryption yet. Anyone who can reach
+/// the port can read and write the volumes. --allow-host checks names of hosts,
+/// which can be forged.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// What to serve
+    /// Volumes to serve
     #[arg(value_name = "VOLUME")]
     volumes: Vec<String>,
-    /// Listen here, as 10.0.0.1:4420, [::1]:4420 or localhost:4420; a port alone is one of 127.0.0.1, and port 0
-    /// a free one; may be repeated
+    /// Listen here, as 10.0.0.1:4420, [::1]:4420, or localhost:4420; without an address, on 127.0.0.1; port 0 selects
+    /// a free port; repeatable
     #[arg(long, value_name = "[ADDR:]PORT[,OPTION...]", default_value = nqn::LISTEN)]
     listen: Vec<Listen>,
-    /// Is called --listen
+    /// Renamed to --listen
     #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--listen"))]
     port: Option<String>,
-    /// Name this address in the discovery log instead of the one a host connected to; may be repeated
+    /// Report this address in the discovery log instead of the address that the host connected to; repeatable
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     advertise: Vec<SocketAddr>,
-    /// Name of the subsystem, as nqn.2014-08.org.example:disk (default: made from this machine and the first
-    /// --listen, so that it stays the same; random with port 0)
+    /// Name of the subsystem, as nqn.2014-08.org.example:disk (default: derived from this machine and the first
+    /// --listen; random with port 0)
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
-    /// Admit only hosts of this name; may be repeated
+    /// Admit only hosts with this name; repeatable
     #[arg(long, value_name = "NQN")]
     allow_host: Vec<String>,
-    /// Run one reactor on each of these cores, as 0,1 or 0-3 (default: every core this process may use)
+    /// Run one reactor on each of these cores, as 0,1 or 0-3 (default: all cores of this process)
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     cores: Option<Cores>,
-    /// Which reactor a new connection goes to; SIGUSR1 shows where each is
+    /// Reactor of a new connection; SIGUSR1 shows the reactor of each
     #[arg(long, value_enum, default_value_t = PlacementArg::IncomingCpu)]
     placement: PlacementArg,
-    /// Whether connections stay where they were placed
+    /// Migration of connections between reactors
     #[arg(long, value_enum, default_value_t = SchedulerArg::Static)]
     scheduler: SchedulerArg,
-    /// What a reactor does when there is nothing to do
+    /// Idle behavior of a reactor
     #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
     mode: ModeArg,
-    /// Which interface of the kernel carries files, readiness and sleep
+    /// Kernel interface for files, readiness, and sleep
     #[arg(long, value_enum, default_value_t = IoArg::Auto)]
     io: IoArg,
-    /// The most I/O queues of one host
+    /// Maximum I/O queues of one host
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     io_queues: u16,
-    /// The most entries of one queue
+    /// Maximum entries of one queue
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(2..=4096))]
     queue_depth: u16,
-    /// Whether short commands pass long ones on their connection
-    #[arg(long, value_enum, default_value_t = SchedulingArg::On)]
-    scheduling: SchedulingArg,
-    /// Send at least so many bytes without a copy, where the network card can; 0 for every send. A copy is
-    /// cheaper for little, over loopback the kernel copies in any case, and to a host whose receive buffer is
-    /// a few KiB sends crawl, with a copy or without
+    /// Let short commands overtake long ones on their connection
+    #[arg(long, value_enum, default_value_t = FairQueueingArg::On)]
+    fair_queueing: FairQueueingArg,
+    /// Minimum size of a send without a copy, if the network card supports it; 0 for every send. A copy is cheaper for
+    /// small sends, and over loopback the kernel always copies
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
-    zero_copy_above: Threshold,
-    /// Print the counters that SIGUSR1 asks for as JSON
+    zerocopy_threshold: Threshold,
+    /// Print the counters of SIGUSR1 as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Whether short commands pass long ones.
+/// Order of commands on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SchedulingArg {
-    /// Long reads are sent in chunks, write data is asked for in bounded amounts
+enum FairQueueingArg {
+    /// Send long reads in chunks and request write data in bounded amounts
     On,
     /// First come, first served
     Off,
 }
 
-/// From how many bytes on, if at all.
+/// Minimum size, if enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Threshold(Option<usize>);
 
-/// Which reactor a new connection goes to. None gets more than twice as many as another, and four.
+/// Reactor of a new connection. No reactor gets more than four connections and twice as many as another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PlacementArg {
-    /// The one on the core that its packets arrive on, or next to it; in turn for hosts on this machine
+    /// The reactor on the core where its packets arrive, or next to it; in turn for hosts on this machine
     IncomingCpu,
-    /// One after the other
+    /// Each reactor in turn
     RoundRobin,
-    /// The one with the fewest connections
+    /// The reactor with the fewest connections
     LeastLoaded,
 }
 
-/// Whether connections stay where they were placed.
+/// Migration of connections between reactors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SchedulerArg {
-    /// They do
+    /// Keep each connection on its initial core
     Static,
-    /// Idle ones and light loads gather on the first core, so that the others sleep; busy ones leave a core
-    /// that has too much to do. Where cpufreq lets us, the clock of the first core follows its load; an
-    /// orderly end puts it back as it was
+    /// Collect idle connections and light loads on the first core, so that the others sleep, and move busy connections
+    /// away from an overloaded core. With access to cpufreq, adapt the clock of the first core to its load until a
+    /// clean shutdown
     Dynamic,
 }
 
@@ -197,41 +196,39 @@ impl PlacementArg {
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let mut wishes = Wishes::listen()?;
+    let mut signals = Signals::listen()?;
     let (config, volumes) = configure(&args)?;
     let nqn = config.nqn;
     let target = Target::start(config).context("cannot start the target")?;
-    log::info!("the kernel's interface is {}", target.io_description());
+    log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
     for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
-        log::warn!(
-            "{address} is reachable from other machines, and there is neither authentication nor encryption"
-        );
+        log::warn!("{address} is reachable from other machines, without authentication or encryption");
     }
-    let program = called::program();
-    let offer = Offer { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
-    output::write_stdout(offer.to_text().as_bytes())?;
-    while wishes.wait() == Wish::ShowCounters {
+    let program = invocation::program_name();
+    let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
+    output::write_stdout(banner.to_text().as_bytes())?;
+    while signals.wait() == Signal::ShowCounters {
         eprint!("{}", counters::show(&target.counters(), &target.connections(), args.json)?);
     }
-    signals::end_at_next_signal()?;
+    signals::exit_on_next_signal()?;
     stop(target)
 }
 
 fn stop(target: Target) -> Result<(), Failure> {
-    log::info!("finishing what is in flight; a second signal ends at once");
-    let report = target.shutdown(SHUTDOWN_TIME_MAX);
-    report.into_result().map_err(|why| {
-        Failure::new("the shutdown was not clean", why)
-            .remedy("the log names what may be lost; check it before you use it again")
+    log::info!("completing commands in flight; a second signal ends the target immediately");
+    let report = target.shutdown(SHUTDOWN_TIMEOUT);
+    report.into_result().map_err(|error| {
+        Failure::new("the shutdown was not clean", error)
+            .with_hint("the log names the data that may be lost; check it before you use it again")
     })
 }
 
-/// The configuration of the target, and the description of each volume.
+/// Returns the configuration of the target, and the description of each volume.
 fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure> {
     let nqn = match &args.nqn {
-        Some(nqn) => nqn::chosen(nqn)?,
-        None => nqn::of_this_machine(args.listen[0].address)?,
+        Some(nqn) => nqn::parse_nqn(nqn)?,
+        None => nqn::machine_nqn(args.listen[0].address)?,
     };
     let mut config = TargetConfig::new(nqn);
     config.serial = nqn::serial(&nqn);
@@ -249,12 +246,12 @@ fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure>
     config.io = args.io.choice();
     config.io_queues = args.io_queues;
     config.queue_depth = args.queue_depth;
-    config.schedule = (args.scheduler == SchedulerArg::Dynamic).then_some(SCHEDULE);
-    config.zero_copy_above = args.zero_copy_above.0;
-    config.scheduling = args.scheduling == SchedulingArg::On;
+    config.schedule = (args.scheduler == SchedulerArg::Dynamic).then_some(REBALANCE_INTERVAL);
+    config.zero_copy_above = args.zerocopy_threshold.0;
+    config.scheduling = args.fair_queueing == FairQueueingArg::On;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
-            .remedy("name an address that hosts can reach"));
+            .with_hint("name an address that hosts can reach"));
     }
     Ok((config, described))
 }
@@ -275,14 +272,14 @@ fn parse_volumes(texts: &[String]) -> Result<Vec<VolumeSpec>, Failure> {
     texts.iter().map(|text| parse_volume(text)).collect()
 }
 
-/// Parses one volume. An address is none, unless a file has that name.
+/// Parses one volume. Rejects addresses, unless a file has that name.
 fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
-    let spec: VolumeSpec = text.parse().map_err(Failure::whole)?;
+    let spec: VolumeSpec = text.parse().map_err(Failure::from_error)?;
     if let Source::Path { path, .. } = &spec.source
         && path.to_str().is_some_and(|name| is_like_address(name) || name.parse::<u16>().is_ok())
         && !path.exists()
     {
-        return Err(Failure::new(format!("cannot serve {text}"), "it looks like an address").remedy(
+        return Err(Failure::new(format!("cannot serve {text}"), "it looks like an address").with_hint(
             "give an address with --listen, as in --listen 127.0.0.1:4420, and name a volume, as mem:1G; write \
              ./NAME for a file",
         ));
@@ -292,13 +289,13 @@ fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
 
 fn open_volumes(specs: &[VolumeSpec]) -> Result<Vec<Numbered>, Failure> {
     let open = |(spec, nsid): (&VolumeSpec, u32)| {
-        let volume = isolane_volume::open(spec).map_err(Failure::whole)?;
+        let volume = isolane_volume::open(spec).map_err(Failure::from_error)?;
         Ok((nsid, volume))
     };
     specs.iter().zip(number(specs)?).map(open).collect()
 }
 
-/// Name, kind, size, and whether it can be written.
+/// Returns name, kind, size, and access of a volume.
 fn describe(spec: &VolumeSpec, volume: &dyn Volume) -> String {
     let kind = match &spec.source {
         Source::Memory { .. } => "memory",
@@ -306,19 +303,19 @@ fn describe(spec: &VolumeSpec, volume: &dyn Volume) -> String {
         Source::Path { path, .. } if path.is_file() => "file",
         Source::Path { .. } => "block device",
     };
-    let geometry = volume.geometry();
+    let geometry = volume.info();
     let read_only = if geometry.read_only { ", read-only" } else { "" };
     format!("{}, {kind}, {}{read_only}", volume.name(), show_bytes(geometry.bytes() as f64))
 }
 
-/// Namespace ids: the one that was asked for, else the next that is free.
+/// Returns the requested namespace ID of each volume, or the next free one.
 fn number(specs: &[VolumeSpec]) -> Result<Vec<u32>, Failure> {
-    let asked: Vec<u32> = specs.iter().filter_map(|spec| spec.nsid).collect();
-    if let Some(twice) = asked.iter().enumerate().find(|(at, nsid)| asked[..*at].contains(nsid)) {
-        return Err(Failure::new(format!("namespace id {} is given twice", twice.1), "ids are unique")
-            .remedy("give every volume its own nsid"));
+    let requested: Vec<u32> = specs.iter().filter_map(|spec| spec.nsid).collect();
+    if let Some(twice) = requested.iter().enumerate().find(|(at, nsid)| requested[..*at].contains(nsid)) {
+        return Err(Failure::new(format!("namespace ID {} is used twice", twice.1), "IDs are unique")
+            .with_hint("give every volume its own nsid"));
     }
-    let mut free = (1..).filter(|nsid| !asked.contains(nsid));
+    let mut free = (1..).filter(|nsid| !requested.contains(nsid));
     Ok(specs.iter().map(|spec| spec.nsid.or_else(|| free.next()).unwrap_or(u32::MAX)).collect())
 }
 
@@ -329,8 +326,8 @@ fn allowed_hosts(texts: &[String]) -> Result<Option<Vec<isolane_wire::Nqn>>, Fai
     texts.iter().map(|text| parse_host_nqn(text)).collect::<Result<_, _>>().map(Some)
 }
 
-fn cores(asked: Option<&Cores>) -> Result<Vec<usize>, Failure> {
-    asked.map_or_else(cores::usable, |asked| cores::checked(asked.as_slice()))
+fn cores(requested: Option<&Cores>) -> Result<Vec<usize>, Failure> {
+    requested.map_or_else(cores::usable, |cores| cores::checked(cores.as_slice()))
 }
 
 #[cfg(test)]
@@ -342,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn volumes_are_numbered_from_one_around_the_ids_that_were_asked_for() {
+    fn numbers_volumes_around_requested_ids() {
         let specs = specs(&["mem:1M", "mem:1M,nsid=2", "mem:1M", "mem:1M,nsid=9"]);
         assert_eq!(number(&specs).unwrap(), [1, 2, 3, 9]);
     }
 
     #[test]
-    fn an_id_given_twice_is_refused() {
+    fn rejects_duplicate_ids() {
         let failure = number(&specs(&["mem:1M,nsid=2", "mem:1M,nsid=2"])).unwrap_err();
-        assert!(failure.to_string().contains("namespace id 2"), "{failure}");
+        assert!(failure.to_string().contains("namespace ID 2"), "{failure}");
     }
 }

@@ -33,7 +33,7 @@ fn refuses_a_name_that_looks_like_an_address() {
 
 /// Copies from a pipe that stays open, and sends a signal once data has arrived.
 #[test]
-fn an_interrupted_copy_leaves_the_old_file_and_nothing_else() {
+fn interrupted_copy_keeps_the_old_file() {
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("to");
@@ -59,7 +59,7 @@ fn an_interrupted_copy_leaves_the_old_file_and_nothing_else() {
 }
 
 #[test]
-fn an_interrupted_copy_says_how_much_the_volume_has() {
+fn interrupted_copy_reports_written_data() {
     let server = Server::start(&["mem:8M"]);
     for signal in ["INT", "TERM", "HUP"] {
         let mut command = program();
@@ -78,7 +78,7 @@ fn an_interrupted_copy_says_how_much_the_volume_has() {
 
 /// As `nohup` starts it.
 #[test]
-fn an_ignored_sighup_stays_ignored() {
+fn ignored_sighup_stays_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("to");
     let mut command = Command::new("sh");
@@ -103,7 +103,7 @@ fn no_file_is_made_among_the_devices() {
 }
 
 #[test]
-fn a_failed_copy_leaves_nothing() {
+fn failed_copy_leaves_nothing() {
     let server = Server::start(&["mem:1M"]);
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("to");
@@ -115,7 +115,7 @@ fn a_failed_copy_leaves_nothing() {
 }
 
 #[test]
-fn a_copy_whose_source_fails_midway_leaves_nothing() {
+fn copy_with_failing_source_leaves_nothing() {
     let mut server = Server::start(&["null:1T"]);
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("to");
@@ -135,7 +135,7 @@ fn a_copy_whose_source_fails_midway_leaves_nothing() {
 }
 
 #[test]
-fn a_replaced_file_keeps_its_mode_and_a_link_its_target() {
+fn replaced_file_keeps_mode_and_link_target() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to, link) = (folder.path().join("from"), folder.path().join("to"), folder.path().join("link"));
     fs::write(&from, pattern(5000)).unwrap();
@@ -150,7 +150,7 @@ fn a_replaced_file_keeps_its_mode_and_a_link_its_target() {
 }
 
 #[test]
-fn reports_the_data_copied_and_verified_without_a_terminal() {
+fn reports_copied_data_without_terminal() {
     let server = Server::start(&["mem:1M"]);
     let folder = tempfile::tempdir().unwrap();
     let from = folder.path().join("from");
@@ -188,12 +188,12 @@ fn pads_the_last_block_of_files_and_pipes() {
     assert!(child.wait().unwrap().success());
     is_padded("a pipe");
     let to = folder.path().join("to");
-    assert!(fail(&["copy", text(&from), text(&to), "--pad"]).contains("leave --pad out"));
+    assert!(fail(&["copy", text(&from), text(&to), "--pad"]).contains("remove --pad"));
 }
 
 /// Needs a mount namespace of its own.
 #[test]
-fn refuses_a_file_that_is_a_mount_point_before_the_copy() {
+fn rejects_mount_points_before_the_copy() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     fs::write(&from, pattern(5000)).unwrap();

@@ -10,6 +10,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Once};
+
+use signal_hook::consts::SIGHUP;
 
 /// A running `isolane serve`, ended with the test.
 struct Server {
@@ -64,6 +67,11 @@ impl Drop for Server {
 }
 
 fn program() -> Command {
+    // Under nohup the program would inherit an ignored SIGHUP; exec resets a handled one.
+    static HANDLE_SIGHUP: Once = Once::new();
+    HANDLE_SIGHUP.call_once(|| {
+        signal_hook::flag::register(SIGHUP, Arc::default()).unwrap();
+    });
     Command::new(env!("CARGO_BIN_EXE_isolane"))
 }
 
@@ -99,7 +107,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn serve_prints_what_to_paste_and_ends_cleanly_on_sigterm() {
+fn serve_prints_commands_and_ends_cleanly() {
     let server = Server::start(&[]);
     let text = server.printed.join("\n");
     assert!(text.contains("sudo modprobe nvme-tcp") && text.contains("sudo nvme connect -t tcp"), "{text}");
@@ -149,7 +157,7 @@ fn several_namespaces_are_listed_when_none_was_named() {
 }
 
 #[test]
-fn a_file_goes_to_a_volume_and_comes_back_with_its_holes() {
+fn round_trips_a_file_with_holes() {
     let server = Server::start(&["mem:8M"]);
     let folder = tempfile::tempdir().unwrap();
     let (there, back) = (folder.path().join("there"), folder.path().join("back"));
@@ -165,7 +173,7 @@ fn a_file_goes_to_a_volume_and_comes_back_with_its_holes() {
 }
 
 #[test]
-fn a_pipe_is_copied_both_ways() {
+fn copies_pipes_in_both_directions() {
     let server = Server::start(&["mem:1M"]);
     let bytes = pattern(1 << 20);
     let mut child =
@@ -191,28 +199,28 @@ fn sizes_are_checked_before_anything_is_written() {
 }
 
 #[test]
-fn a_read_only_volume_refuses_writers_before_they_start() {
+fn rejects_writers_of_read_only_volumes() {
     let server = Server::start(&["mem:1M,ro"]);
-    assert!(fail(&["bench", &server.uri, "--rw", "randwrite"]).contains("read only"));
-    let error = fail(&["bench", &server.uri, "--beside", "write:4k:1"]);
-    assert!(error.contains("read only; read beside it"), "{error}");
-    assert!(fail(&["bench", &server.uri, "--verify"]).contains("leave --verify out"));
+    assert!(fail(&["bench", &server.uri, "--rw", "randwrite"]).contains("read-only"));
+    let error = fail(&["bench", &server.uri, "--background", "write:4k:1"]);
+    assert!(error.contains("read-only; use a background load of reads"), "{error}");
+    assert!(fail(&["bench", &server.uri, "--verify"]).contains("remove --verify"));
     assert!(fail(&["copy", "/dev/null", &server.uri]).contains("read only"));
 }
 
 #[test]
-fn bench_keeps_classes_apart_and_shares_a_volume_among_threads() {
+fn bench_supports_classes_and_threads() {
     let server = Server::start(&["mem:4M"]);
     let measure = |arguments: &[&str]| -> serde_json::Value {
         let common = ["bench", &server.uri, "--time", "200ms", "--json", "-"];
         serde_json::from_str(&succeed(&[&common, arguments].concat())).unwrap()
     };
     let classes = ["--lanes", "2", "--read-lanes", "1", "--poll-lanes", "1", "--depth", "4"];
-    let beside = ["--beside", "write:64k:2", "--spread"];
-    for more in [&[][..], &["--class", "poll"], &["--hold"]] {
-        let figures = measure(&[&classes[..], &beside, more].concat());
+    let background = ["--background", "write:64k:2", "--share-depth"];
+    for more in [&[][..], &["--class", "poll"], &["--coalesce"]] {
+        let figures = measure(&[&classes[..], &background, more].concat());
         assert!(figures["operations"].as_u64().unwrap() > 0, "{figures}");
-        assert!(figures["beside"]["iops"].as_f64().unwrap() > 0.0, "{figures}");
+        assert!(figures["background"]["iops"].as_f64().unwrap() > 0.0, "{figures}");
     }
     for inline in ["on", "off"] {
         for batching in ["on", "off"] {
@@ -225,52 +233,53 @@ fn bench_keeps_classes_apart_and_shares_a_volume_among_threads() {
 }
 
 #[test]
-fn bench_tells_what_was_chosen_and_which_lanes_were_granted() {
+fn bench_reports_settings_and_granted_lanes() {
     let server = Server::start(&["mem:4M", "--io-queues", "3"]);
     let measure = |arguments: &[&str]| -> serde_json::Value {
         let common = ["bench", &server.uri, "--time", "20ms", "--json", "-"];
         serde_json::from_str(&succeed(&[&common, arguments].concat())).unwrap()
     };
     for threads in [&[][..], &["--threads", "2", "--batching", "off"]] {
-        let chosen = ["--read-lanes", "7", "--class", "read", "--hold=8:4k:20us", "-g", "--mode", "sleep"];
+        let chosen =
+            ["--read-lanes", "7", "--class", "read", "--coalesce=8:4k:20us", "-g", "--mode", "sleep"];
         let workload = &measure(&[&chosen, threads].concat())["workload"];
-        let lanes = |name: &str| (&workload[name], &workload["lanes_asked"]["read"]);
+        let lanes = |name: &str| (&workload[name], &workload["lanes_requested"]["read"]);
         assert_eq!(lanes("read_lanes"), (&2.into(), &7.into()), "{workload}");
         assert_eq!((&workload["class"], &workload["mode"]), (&"read".into(), &"sleep".into()));
         assert_eq!((&workload["hdr_digest"], &workload["data_digest"]), (&true.into(), &false.into()));
-        assert_eq!(workload["hold"], "8:4k:20us");
+        assert_eq!(workload["coalesce"], "8:4k:20us");
         let of_threads = threads.first().map(|_| (true, false)).unzip();
         assert_eq!((workload["inline"].as_bool(), workload["batching"].as_bool()), of_threads);
     }
     let heading = succeed(&["bench", &server.uri, "--time", "20ms", "--read-lanes", "7"]);
-    assert!(heading.contains("1 lane + 2 read (of 7 asked for)"), "{heading}");
-    assert!(heading.contains("class by direction, digests none, hold off"), "{heading}");
+    assert!(heading.contains("1 lane + 2 read (of 7 requested)"), "{heading}");
+    assert!(heading.contains("class by direction, digests none, coalescing off"), "{heading}");
 }
 
 #[test]
-fn bench_refuses_what_it_would_have_to_ignore() {
+fn bench_rejects_useless_options() {
     let server = Server::start(&["mem:1M"]);
     let error = fail(&["bench", &server.uri, "--mix", "50", "--rw", "randread"]);
     assert!(error.contains("--mix") && error.contains("--rw randrw"), "{error}");
     let error = fail(&["bench", &server.uri, "--size", "2m"]);
-    assert!(error.contains("--size of 2097152 bytes") && error.contains("holds 1048576"), "{error}");
+    assert!(error.contains("--size of 2097152 bytes") && error.contains("has 1048576"), "{error}");
     succeed(&["bench", &server.uri, "--rw", "randrw", "--mix", "50", "--size", "1m", "--time", "20ms"]);
 }
 
 #[test]
-fn every_send_may_be_without_a_copy() {
-    let server = Server::start(&["mem:4M", "--zero-copy-above", "0"]);
+fn sends_everything_without_a_copy() {
+    let server = Server::start(&["mem:4M", "--zerocopy-threshold", "0"]);
     succeed(&["bench", &server.uri, "--rw", "randrw", "--bs", "64k", "--verify", "--time", "100ms"]);
 }
 
 #[test]
-fn bench_shows_where_its_threads_and_connections_were() {
+fn bench_shows_placement() {
     let server = Server::start(&["mem:4M"]);
     let run = |more: &[&str]| {
         let lanes = ["--lanes", "2", "--read-lanes", "1", "--time", "20ms"];
         succeed(&[&["bench", &server.volume(1)], &lanes[..], more].concat())
     };
-    let shown = run(&["--where"]);
+    let shown = run(&["--show-placement"]);
     for line in [
         "\nthread     on core ",
         "\nadmin      queue 0, port ",
@@ -279,7 +288,7 @@ fn bench_shows_where_its_threads_and_connections_were() {
     ] {
         assert!(shown.contains(line), "{shown}");
     }
-    assert!(!run(&[]).contains("queue 0"), "only if it is asked for");
+    assert!(!run(&[]).contains("queue 0"), "only with --show-placement");
     let figures: serde_json::Value = serde_json::from_str(&run(&["--threads", "3", "--json", "-"])).unwrap();
     let of = |what: &str| figures["placement"][what].as_array().map_or(0, Vec::len);
     assert_eq!((of("threads"), of("connections")), (3, 4), "{figures}");
@@ -288,9 +297,9 @@ fn bench_shows_where_its_threads_and_connections_were() {
 #[test]
 fn bench_places_lanes_on_cores() {
     let server = Server::start(&["mem:4M"]);
-    let core = isolane_reactor::core::usable().unwrap()[0];
+    let core = isolane_reactor::cpu::allowed().unwrap()[0];
     let list = core.to_string();
-    let common = ["--threads", "2", "--time", "20ms", "--read-lanes", "1", "--where"];
+    let common = ["--threads", "2", "--time", "20ms", "--read-lanes", "1", "--show-placement"];
     let shown = succeed(
         &[&["bench", &server.uri, "--cores", &list, "--thread-cores", &list][..], &common[..]].concat(),
     );
@@ -350,14 +359,14 @@ fn verifying_a_volume_that_drops_writes_fails() {
 }
 
 #[test]
-fn a_depth_that_the_queue_cannot_hold_is_refused_with_the_limit() {
+fn rejects_excessive_depth_with_the_limit() {
     let server = Server::start(&["mem:1M", "--queue-depth", "16"]);
     let error = fail(&["bench", &server.uri, "--depth", "16", "--time", "100ms"]);
-    assert!(error.contains("at most 15"), "{error}");
+    assert!(error.contains("hold 15 commands, depth 16 requested"), "{error}");
 }
 
 #[test]
-fn a_host_that_is_not_allowed_is_refused() {
+fn rejects_hosts_that_are_not_allowed() {
     let server = Server::start(&["mem:1M", "--allow-host", "nqn.2014-08.org.example:friend"]);
     let nqn = server.printed.iter().find_map(|line| line.split("nvme+tcp://").nth(1)).unwrap();
     let uri = format!("nvme+tcp://{nqn}");
@@ -367,7 +376,7 @@ fn a_host_that_is_not_allowed_is_refused() {
 }
 
 #[test]
-fn a_file_volume_keeps_its_content_and_identity_over_a_restart() {
+fn file_volume_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let volume = format!("{},size=4M", text(&folder.path().join("disk.img")));
     let input = folder.path().join("input");
@@ -396,14 +405,14 @@ fn two_targets_cannot_serve_one_file() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_include_a_hint() {
     for (arguments, remedy) in [
         (&["info", "http://127.0.0.1"][..], "nvme+tcp://HOST"),
         (&["info", "nvme+tcp://127.0.0.1:1"][..], "is a target listening there"),
-        (&["serve", "mem:lots"][..], "as in mem:1G"),
+        (&["serve", "mem:lots"][..], "such as mem:1G"),
         (&["serve", "/no/such/file"][..], "size="),
         (&["serve", "--cores", "1000"][..], "choose from"),
-        (&["serve", "--nqn", "nqn.x:a?b"][..], "give a name such as"),
+        (&["serve", "--nqn", "nqn.x:a?b"][..], "use a name such as"),
         (&["copy", "/no/such/file", "/tmp/x"][..], "check the path"),
         (&["copy", "/dev/null", "/tmp"][..], "name a file"),
     ] {
@@ -413,7 +422,7 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
-fn arguments_that_are_no_addresses_or_cores_say_how_they_are_written() {
+fn explains_invalid_addresses_and_cores() {
     for (arguments, form) in [
         (&["serve", "--listen", "localhost"][..], "[::1]:4420"),
         (&["serve", "--advertise", "10.0.0.1"][..], "127.0.0.1:4420"),
@@ -425,7 +434,7 @@ fn arguments_that_are_no_addresses_or_cores_say_how_they_are_written() {
 }
 
 #[test]
-fn a_file_is_not_copied_over_itself_under_another_name() {
+fn rejects_copy_of_a_file_to_itself() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (folder.path().join("one"), folder.path().join("two"));
     fs::write(&one, pattern(8192)).unwrap();
@@ -435,7 +444,7 @@ fn a_file_is_not_copied_over_itself_under_another_name() {
 }
 
 #[test]
-fn a_file_that_a_target_serves_is_not_replaced() {
+fn rejects_replacement_of_served_files() {
     let folder = tempfile::tempdir().unwrap();
     let (served, other) = (folder.path().join("disk.img"), folder.path().join("other"));
     fs::write(&served, pattern(1 << 20)).unwrap();
@@ -447,7 +456,7 @@ fn a_file_that_a_target_serves_is_not_replaced() {
 }
 
 #[test]
-fn a_longer_file_is_replaced_whole() {
+fn replaces_longer_files() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     fs::write(&from, pattern(5000)).unwrap();
@@ -457,23 +466,23 @@ fn a_longer_file_is_replaced_whole() {
 }
 
 #[test]
-fn a_character_device_is_read_and_written_as_a_pipe() {
+fn treats_character_devices_as_pipes() {
     let server = Server::start(&["mem:1M"]);
     assert!(fail(&["copy", "/dev/zero", &server.uri]).contains("larger than its 2048 blocks"));
     succeed(&["copy", &server.uri, "/dev/null"]);
-    assert!(fail(&["copy", &server.uri, "/dev/full"]).contains("make room"));
-    assert!(fail(&["copy", &server.uri, "/dev/null", "--verify"]).contains("leave --verify out"));
+    assert!(fail(&["copy", &server.uri, "/dev/full"]).contains("free space"));
+    assert!(fail(&["copy", &server.uri, "/dev/null", "--verify"]).contains("remove --verify"));
 }
 
 #[test]
-fn a_json_file_that_cannot_be_written_is_refused_before_the_measurement() {
+fn rejects_unwritable_json_before_measuring() {
     let server = Server::start(&["mem:1M"]);
     let error = fail(&["bench", &server.uri, "--time", "1h", "--json", "/no/such/folder/figures.json"]);
     assert!(error.contains("/no/such/folder/figures.json") && error.contains("check the path"), "{error}");
 }
 
 #[test]
-fn two_subsystems_on_one_machine_have_serial_numbers_of_their_own() {
+fn serial_numbers_differ_between_subsystems() {
     let serial = |nqn: &str| {
         let server = Server::start(&["mem:1M", "--nqn", nqn]);
         let info: serde_json::Value =
@@ -486,7 +495,7 @@ fn two_subsystems_on_one_machine_have_serial_numbers_of_their_own() {
 }
 
 #[test]
-fn serve_says_which_interface_of_the_kernel_it_picked() {
+fn serve_logs_the_kernel_interface() {
     let mut child = program()
         .args(["serve", "mem:1M", "--listen", "127.0.0.1:0", "--io", "epoll"])
         .stdout(Stdio::piped())
@@ -497,11 +506,11 @@ fn serve_says_which_interface_of_the_kernel_it_picked() {
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut listening).unwrap();
     kill(&child, "TERM");
     let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
-    assert!(log.contains("the kernel's interface is epoll"), "{log}");
+    assert!(log.contains("using epoll"), "{log}");
 }
 
 #[test]
-fn a_host_without_keep_alive_is_shown_so() {
+fn shows_hosts_without_keep_alive() {
     let server = Server::start(&["mem:1M"]);
     assert!(succeed(&["info", &server.uri, "-k", "0"]).contains("keep alive none"));
 }

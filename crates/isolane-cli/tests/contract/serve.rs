@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::{Server, fail, kill, program, run, succeed, text};
 
 #[test]
-fn prints_each_volume_and_a_bench_line_that_works_with_several() {
+fn prints_volumes_and_a_valid_bench_line() {
     let folder = tempfile::tempdir().unwrap();
     let disk = folder.path().join("disk.img");
     let disk = format!("{},size=4M,ro", text(&disk));
@@ -31,7 +31,7 @@ fn prints_each_volume_and_a_bench_line_that_works_with_several() {
 }
 
 #[test]
-fn names_an_address_that_hosts_can_reach_in_place_of_any() {
+fn replaces_wildcard_with_reachable_address() {
     let arguments = ["serve", "mem:1M", "--listen", "0.0.0.0:0", "--log-level", "off"];
     let mut child = program().args(arguments).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -51,7 +51,7 @@ fn names_an_address_that_hosts_can_reach_in_place_of_any() {
 }
 
 #[test]
-fn listens_at_a_name_and_at_a_port_alone() {
+fn listens_at_names_and_ports() {
     for listen in ["localhost:0", ":0", "0"] {
         let arguments = ["serve", "mem:1M", "--listen", listen, "--log-level", "off"];
         let mut child = program().args(arguments).stdout(Stdio::piped()).spawn().unwrap();
@@ -96,7 +96,7 @@ fn refuses_what_looks_like_a_mistake() {
 }
 
 #[test]
-fn gb_is_decimal_and_gib_and_g_are_binary() {
+fn distinguishes_decimal_and_binary_units() {
     let server = Server::start(&["null:10GB", "null:10GiB", "null:10G"]);
     let info: serde_json::Value = serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
     let bytes = |at: usize| info["namespaces"][at]["bytes"].as_u64().unwrap();

@@ -9,8 +9,13 @@ use super::*;
 /// Not a test by itself: the application of the next one, in a process of its own.
 #[test]
 fn application_of_the_next_test() {
-    let Ok(path) = std::env::var("ENGINE_OF_THE_TEST") else { return };
-    let options = Options { path: path.into(), memory_bytes: 4 << 20, starts: false, ..Options::default() };
+    let Ok(path) = std::env::var("ISOLANE_TEST_ENGINE") else { return };
+    let options = SessionOptions {
+        path: path.into(),
+        memory_bytes: 4 << 20,
+        spawn_engine: false,
+        ..SessionOptions::default()
+    };
     let _session = Session::open(&options).unwrap();
     println!("ready");
     std::thread::sleep(Duration::from_secs(600));
@@ -26,12 +31,12 @@ fn inherited(pid: u32) -> Option<Vec<OwnedFd>> {
 }
 
 #[test]
-fn engine_notices_end_of_process_whose_connection_another_has_inherited() {
-    let engine = Engine::start(&["--clients-max", "1"]);
+fn detects_end_of_process_with_inherited_connection() {
+    let engine = Engine::start(&["--max-clients", "1"]);
     for is_replaced in [false, true] {
         let mut application = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "fork::application_of_the_next_test", "--nocapture"])
-            .env("ENGINE_OF_THE_TEST", engine.path())
+            .env("ISOLANE_TEST_ENGINE", engine.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

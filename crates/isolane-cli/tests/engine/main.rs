@@ -18,8 +18,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use isolane_attach::stream::Stream;
-use isolane_attach::{AttachError, Options, Session, Watcher};
-use isolane_ring::mock;
+use isolane_attach::{AttachError, Session, SessionOptions, Watcher};
+use isolane_shm::testing;
 
 use program::{Engine, until};
 
@@ -33,11 +33,11 @@ impl Engine {
     }
 
     fn attach(&self) -> Result<Session, AttachError> {
-        Session::open(&Options {
+        Session::open(&SessionOptions {
             path: self.path(),
             memory_bytes: 4 << 20,
-            starts: false,
-            ..Options::default()
+            spawn_engine: false,
+            ..SessionOptions::default()
         })
     }
 
@@ -54,10 +54,10 @@ struct Heard {
 }
 
 impl Watcher for Heard {
-    fn on_restarted(&self, epoch: u64) {
+    fn on_restart(&self, epoch: u64) {
         self.restarts.store(epoch, Ordering::Release);
     }
-    fn on_over(&self) {
+    fn on_close(&self) {
         self.ends.fetch_add(1, Ordering::Release);
     }
 }
@@ -93,13 +93,13 @@ fn is_gone(pid: u32) -> Option<()> {
 /// A session is of use: queues can be opened and closed, and doorbells rung.
 fn is_served(session: &Session) {
     let queue = session.open_queue(16).unwrap();
-    session.port(0).tell(queue.id()).unwrap();
+    session.doorbells(0).ring(queue.id()).unwrap();
     drop(queue);
     session.check().unwrap();
 }
 
 #[test]
-fn sessions_outlive_kill_9_of_the_engine_again_and_again() {
+fn sessions_survive_repeated_engine_kills() {
     let engine = Engine::start(&[]);
     let sessions = [engine.attach().unwrap(), engine.attach().unwrap()];
     let heard = sessions.each_ref().map(watched);
@@ -115,11 +115,11 @@ fn sessions_outlive_kill_9_of_the_engine_again_and_again() {
     assert_eq!(heard.map(|heard| heard.ends.load(Ordering::Acquire)), [0, 0]);
     let newcomer = engine.attach().unwrap();
     assert!(sessions.iter().all(|session| session.id() != newcomer.id()), "an id was given twice");
-    assert!(engine.log().contains("the engine has died (signal: 9 (SIGKILL)) and is started again"));
+    assert!(engine.log().contains("engine died (signal: 9 (SIGKILL)), restarting"));
 }
 
 #[test]
-fn requests_under_way_when_the_engine_is_killed_are_answered_by_the_next() {
+fn restarted_engine_completes_pending_requests() {
     let engine = Engine::start(&[]);
     let asking = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -144,7 +144,7 @@ fn requests_under_way_when_the_engine_is_killed_are_answered_by_the_next() {
 }
 
 #[test]
-fn who_attaches_while_the_engine_is_killed_is_attached() {
+fn clients_attach_during_an_engine_kill() {
     let engine = Engine::start(&[]);
     for _ in 0..5 {
         let killer = std::thread::spawn({
@@ -158,8 +158,8 @@ fn who_attaches_while_the_engine_is_killed_is_attached() {
 }
 
 #[test]
-fn what_a_client_had_is_gone_with_it_also_if_the_engine_was_killed_before() {
-    let engine = Engine::start(&["--clients-max", "2", "--queues-max", "1"]);
+fn releases_client_objects_after_an_engine_kill() {
+    let engine = Engine::start(&["--max-clients", "2", "--max-notification-queues", "1"]);
     let (staying, leaving) = (engine.attach().unwrap(), engine.attach().unwrap());
     let _queue = staying.open_queue(16).unwrap();
     kill(engine.pid(), "KILL");
@@ -171,7 +171,7 @@ fn what_a_client_had_is_gone_with_it_also_if_the_engine_was_killed_before() {
 }
 
 #[test]
-fn an_upgrade_starts_the_program_that_is_there_then() {
+fn upgrade_starts_the_current_program() {
     let engine = Engine::start(&[]);
     let session = engine.attach().unwrap();
     let heard = watched(&session);
@@ -180,7 +180,7 @@ fn an_upgrade_starts_the_program_that_is_there_then() {
     until("the next engine has the session", || (heard.restarts.load(Ordering::Acquire) == 2).then_some(()));
     assert_ne!(engine.pid(), pid);
     is_served(&session);
-    assert!(!engine.log().contains("has died"), "{}", engine.log());
+    assert!(!engine.log().contains("died"), "{}", engine.log());
 }
 
 #[test]
@@ -194,14 +194,14 @@ fn sigterm_ends_both_processes_and_tells_the_clients() {
     assert!(engine.supervisor.wait().unwrap().success(), "{}", engine.log());
     until("the engine has ended, too", || is_gone(pid));
     until("the end is told", || (heard.ends.load(Ordering::Acquire) == 1).then_some(()));
-    assert!(matches!(sleeper.join().unwrap(), AttachError::Over(_)));
-    assert!(matches!(session.open_queue(4), Err(AttachError::Over(_))));
+    assert!(matches!(sleeper.join().unwrap(), AttachError::SessionClosed(_)));
+    assert!(matches!(session.open_queue(4), Err(AttachError::SessionClosed(_))));
     assert!(!engine.path().exists(), "the socket is left");
     assert!(matches!(engine.attach(), Err(AttachError::NoEngine { .. })));
 }
 
 #[test]
-fn the_engine_dies_with_its_supervisor_and_clients_get_an_error_instead_of_silence() {
+fn supervisor_death_ends_engine_with_an_error() {
     let mut engine = Engine::start(&[]);
     let session = engine.attach().unwrap();
     let (heard, pid) = (watched(&session), engine.pid());
@@ -209,7 +209,7 @@ fn the_engine_dies_with_its_supervisor_and_clients_get_an_error_instead_of_silen
     engine.supervisor.wait().unwrap();
     until("the engine has ended, too", || is_gone(pid));
     until("the end is told", || (heard.ends.load(Ordering::Acquire) == 1).then_some(()));
-    assert!(matches!(session.check(), Err(AttachError::Over(_))));
+    assert!(matches!(session.check(), Err(AttachError::SessionClosed(_))));
     // What it has left keeps nobody from starting another there.
     let mut again =
         program().args(["engine", "--socket"]).arg(engine.path()).stdout(Stdio::piped()).spawn().unwrap();
@@ -221,30 +221,30 @@ fn the_engine_dies_with_its_supervisor_and_clients_get_an_error_instead_of_silen
 }
 
 #[test]
-fn sigusr1_prints_who_is_attached_and_what_they_have_and_nothing_ends() {
+fn sigusr1_prints_clients_and_objects() {
     let engine = Engine::start(&[]);
     let (session, pid) = (engine.attach().unwrap(), engine.pid());
     let _queue = session.open_queue(16).unwrap();
-    let (socket, _peer) = mock::connection().unwrap();
+    let (socket, _peer) = testing::connection().unwrap();
     let _stream = Stream::adopt(&session, socket).unwrap();
     engine.signal("USR1");
     until("there is an overview", || engine.log().contains("MiB of memory").then_some(()));
     let (log, who) = (engine.log(), std::process::id());
     assert!(log.contains(&format!("engine 1, process {pid}: 1 sessions, of 256 at most\n")), "{log}");
-    assert!(log.contains(&format!("session {}, the client of process {who} of user", session.id())), "{log}");
+    assert!(log.contains(&format!("session {}, client with pid {who} of user", session.id())), "{log}");
     assert!(log.contains(": 1 streams, 0 volumes, ") && log.contains(" queues, 4 MiB of memory"), "{log}");
     is_served(&session);
     assert_eq!(engine.pid(), pid);
 }
 
 #[test]
-fn signals_that_come_to_the_engine_itself_end_nothing_and_the_log_says_whom_to_send_them_to() {
+fn engine_ignores_signals_and_names_supervisor() {
     let engine = Engine::start(&[]);
     let (session, pid) = (engine.attach().unwrap(), engine.pid());
     for signal in ["HUP", "INT", "TERM", "USR1"] {
         let before = engine.log().len();
         kill(pid, signal);
-        let told = format!("its supervisor is process {}", engine.supervisor.id());
+        let told = format!("the supervisor (pid {})", engine.supervisor.id());
         until("the log says so", || engine.log()[before..].contains(&told).then_some(()));
     }
     is_served(&session);
@@ -252,7 +252,7 @@ fn signals_that_come_to_the_engine_itself_end_nothing_and_the_log_says_whom_to_s
 }
 
 #[test]
-fn the_log_says_what_serves_who_comes_and_goes_and_that_it_ends() {
+fn logs_start_clients_and_end() {
     let mut engine = Engine::start(&[]);
     let lock = fs::read_to_string(engine.folder.path().join("sock.lock")).unwrap();
     assert_eq!(lock, format!("{}\n", engine.supervisor.id()));
@@ -265,13 +265,13 @@ fn the_log_says_what_serves_who_comes_and_goes_and_that_it_ends() {
     engine.signal("TERM");
     assert!(engine.supervisor.wait().unwrap().success());
     let log = engine.log();
-    assert!(log.contains("asked to end: the engine ends in order"), "{log}");
-    assert!(log.contains("the engine has ended (exit status: 0)"), "{log}");
+    assert!(log.contains("stop request, shutting the engine down"), "{log}");
+    assert!(log.contains("engine has ended (exit status: 0)"), "{log}");
 }
 
 /// As in containers that share a folder: the kernel has no number for the other's process.
 #[test]
-fn a_client_in_another_namespace_of_processes_is_served() {
+fn serves_clients_of_other_pid_namespaces() {
     let mut program = Command::new("unshare");
     program.args(["--user", "--map-current-user", "--pid", "--fork", "--kill-child"]);
     let may_unshare = Command::new("unshare").args(program.get_args()).arg("true").status();
@@ -283,16 +283,21 @@ fn a_client_in_another_namespace_of_processes_is_served() {
     is_served(&engine.attach().unwrap());
 }
 
+/// A user that does not run tests, unlike `nobody`.
+const OTHER_UID: u32 = 54_321;
+
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
 #[test]
-fn users_who_are_allowed_may_write_to_the_socket_and_the_log_says_if_they_cannot_come_to_it() {
-    let engine = Engine::start(&["--allow-uid", "65534"]);
+fn allowed_users_can_write_to_the_socket() {
+    let engine = Engine::start(&["--allow-uid", &OTHER_UID.to_string()]);
     assert_eq!(fs::metadata(engine.path()).unwrap().permissions().mode() & 0o777, 0o666);
-    let warning =
-        format!("user 65534 is allowed to attach, but may not enter {}", engine.folder.path().display());
+    let warning = format!(
+        "user {OTHER_UID} is allowed to attach, but may not enter {}",
+        engine.folder.path().display()
+    );
     assert!(engine.log().contains(&warning), "{}", engine.log());
     let closed = Engine::start(&[]);
     assert_eq!(fs::metadata(closed.path()).unwrap().permissions().mode() & 0o022, 0, "for nobody else");
@@ -301,25 +306,29 @@ fn users_who_are_allowed_may_write_to_the_socket_and_the_log_says_if_they_cannot
 
 /// Runs once more as processes of another user, which find the socket by the variable.
 #[test]
-fn a_user_who_may_not_come_to_the_socket_is_not_told_that_nobody_listens() {
+fn reports_inaccessible_socket_to_users() {
     if let Some(path) = std::env::var_os("ISOLANE_TEST_SOCKET") {
         let trusted_uids = vec![0];
-        let options =
-            Options { path: path.into(), memory_bytes: 4 << 20, trusted_uids, ..Options::default() };
+        let options = SessionOptions {
+            path: path.into(),
+            memory_bytes: 4 << 20,
+            trusted_uids,
+            ..SessionOptions::default()
+        };
         return Session::open(&options)
             .map_or_else(|error| println!("{error}"), |session| is_served(&session));
     }
-    if !mock::can_be_user(65534) {
-        return eprintln!("skipped: this process cannot become user 65534; run it as root");
+    if !testing::can_be_user(OTHER_UID) {
+        return eprintln!("skipped: this process cannot become user {OTHER_UID}; run it as root");
     }
-    let (closed, open) = (Engine::start(&[]), Engine::start(&["--allow-uid", "65534"]));
+    let (closed, open) = (Engine::start(&[]), Engine::start(&["--allow-uid", &OTHER_UID.to_string()]));
     let again = open.folder.path().join("again");
     copy_to_run(&std::env::current_exe().unwrap(), &again);
     set_mode(open.folder.path(), 0o755);
     let attach = |engine: &Engine| {
-        let name = "a_user_who_may_not_come_to_the_socket_is_not_told_that_nobody_listens";
+        let name = "reports_inaccessible_socket_to_users";
         let mut again = Command::new(&again);
-        again.args(["--exact", name, "--nocapture"]).env("ISOLANE_TEST_SOCKET", engine.path()).uid(65534);
+        again.args(["--exact", name, "--nocapture"]).env("ISOLANE_TEST_SOCKET", engine.path()).uid(OTHER_UID);
         let output = again.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -327,7 +336,10 @@ fn a_user_who_may_not_come_to_the_socket_is_not_told_that_nobody_listens() {
     for mode in [0o700, 0o755] {
         set_mode(closed.folder.path(), mode);
         let text = attach(&closed);
-        assert!(text.contains("Permission denied") && text.contains("--allow-uid 65534"), "{text}");
+        assert!(
+            text.contains("Permission denied") && text.contains(&format!("--allow-uid {OTHER_UID}")),
+            "{text}"
+        );
         assert!(!text.contains("no engine listens"), "{text}");
     }
     let text = attach(&open);
@@ -335,7 +347,7 @@ fn a_user_who_may_not_come_to_the_socket_is_not_told_that_nobody_listens() {
 }
 
 #[test]
-fn a_second_engine_on_the_same_socket_is_refused_and_the_first_goes_on() {
+fn rejects_second_engine_on_the_same_socket() {
     let engine = Engine::start(&[]);
     let output = program().args(["engine", "--socket"]).arg(engine.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -344,15 +356,15 @@ fn a_second_engine_on_the_same_socket_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn refuses_lock_and_log_behind_symbolic_links_and_keeps_their_targets() {
+fn rejects_symbolic_links_as_lock_and_log() {
     for (name, background) in [("sock.lock", false), ("sock.log", true)] {
         let folder = tempfile::tempdir().unwrap();
         let victim = folder.path().join("victim");
         fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, folder.path().join(name)).unwrap();
         let mut engine = program();
-        engine.args(["engine", "--idle-max", "1s", "--socket"]).arg(folder.path().join("sock"));
-        let output = engine.args(background.then_some("--background")).output().unwrap();
+        engine.args(["engine", "--idle-timeout", "1s", "--socket"]).arg(folder.path().join("sock"));
+        let output = engine.args(background.then_some("--daemon")).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{name} is used");
         assert!(text.contains(name) && text.contains("is a symbolic link; remove it"), "{text}");
@@ -361,13 +373,13 @@ fn refuses_lock_and_log_behind_symbolic_links_and_keeps_their_targets() {
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused_with_what_to_write_instead() {
+fn rejects_invalid_values_with_a_hint() {
     for (option, value, remedy) in [
-        ("--clients-max", "0", "write 1 or more"),
-        ("--memory-max", "1", "write 4k or more"),
-        ("--idle-max", "0s", "write 1s or more"),
+        ("--max-clients", "0", "write 1 or more"),
+        ("--max-memory", "1", "write 4k or more"),
+        ("--idle-timeout", "0s", "write 1s or more"),
         ("--spin", "3", "write for example 3us"),
-        ("--allow-uid", "root", "write what `id -u root` prints"),
+        ("--allow-uid", "root", "write the output of `id -u root`"),
     ] {
         let output =
             program().args(["engine", "--socket", "/nowhere/at/all", option, value]).output().unwrap();
@@ -378,18 +390,18 @@ fn values_that_make_no_sense_are_refused_with_what_to_write_instead() {
 
 #[test]
 fn cores_may_be_given_as_a_range() {
-    let first = isolane_reactor::core::usable().unwrap()[0];
+    let first = isolane_reactor::cpu::allowed().unwrap()[0];
     let engine = Engine::start(&["--cores", &format!("{first}-{first}")]);
     is_served(&engine.attach().unwrap());
 }
 
 #[test]
-fn an_engine_that_cannot_start_says_why_once_and_is_not_tried_again() {
+fn failed_start_is_reported_once() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("no").join("such").join("sock");
     let output = program().args(["engine", "--socket"]).arg(missing).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && text.contains("make its folder"), "{text}");
+    assert!(!output.status.success() && text.contains("create its directory"), "{text}");
     let output = program().args(["engine", "--cores", "100000"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("core 100000"), "{text}");
@@ -398,17 +410,22 @@ fn an_engine_that_cannot_start_says_why_once_and_is_not_tried_again() {
 /// Attaches where nothing listens, from several threads at once: only one may start an engine. Runs once more as
 /// a process that finds the program by the variable.
 #[test]
-fn an_engine_is_started_on_demand_once_for_all_who_ask_at_the_same_time() {
-    if std::env::var_os("ISOLANE") != Some(env!("CARGO_BIN_EXE_isolane").into()) {
-        let name = "an_engine_is_started_on_demand_once_for_all_who_ask_at_the_same_time";
+fn starts_one_engine_for_concurrent_clients() {
+    if std::env::var_os("ISOLANE_BIN") != Some(env!("CARGO_BIN_EXE_isolane").into()) {
+        let name = "starts_one_engine_for_concurrent_clients";
         let mut again = Command::new(std::env::current_exe().unwrap());
-        again.args(["--exact", name]).env("ISOLANE", env!("CARGO_BIN_EXE_isolane"));
+        again.args(["--exact", name]).env("ISOLANE_BIN", env!("CARGO_BIN_EXE_isolane"));
         assert!(again.status().unwrap().success());
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sock");
-    let options = Options { path: path.clone(), memory_bytes: 4 << 20, starts: true, ..Options::default() };
+    let options = SessionOptions {
+        path: path.clone(),
+        memory_bytes: 4 << 20,
+        spawn_engine: true,
+        ..SessionOptions::default()
+    };
     let sessions: Vec<Session> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| Session::open(&options))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
@@ -427,21 +444,26 @@ fn an_engine_is_started_on_demand_once_for_all_who_ask_at_the_same_time() {
 
 /// Runs once more as a process that blocks all signals and ignores some, as the C library's threads do.
 #[test]
-fn engine_started_by_program_that_blocks_all_signals_obeys_them() {
-    const NAME: &str = "engine_started_by_program_that_blocks_all_signals_obeys_them";
-    if std::env::var_os("ISOLANE") != Some(env!("CARGO_BIN_EXE_isolane").into()) {
+fn started_engine_unblocks_signals() {
+    const NAME: &str = "started_engine_unblocks_signals";
+    if std::env::var_os("ISOLANE_BIN") != Some(env!("CARGO_BIN_EXE_isolane").into()) {
         let blocks = ["--block-signal", "--ignore-signal=HUP,INT,TERM,USR1"];
         if !Command::new("env").args(blocks).arg("true").status().is_ok_and(|status| status.success()) {
             return eprintln!("not tried: `env` of this machine cannot block signals");
         }
         let mut again = Command::new("env");
         again.args(blocks).arg(std::env::current_exe().unwrap()).args(["--exact", NAME]);
-        assert!(again.env("ISOLANE", env!("CARGO_BIN_EXE_isolane")).status().unwrap().success());
+        assert!(again.env("ISOLANE_BIN", env!("CARGO_BIN_EXE_isolane")).status().unwrap().success());
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sock");
-    let options = Options { path: path.clone(), memory_bytes: 4 << 20, starts: true, ..Options::default() };
+    let options = SessionOptions {
+        path: path.clone(),
+        memory_bytes: 4 << 20,
+        spawn_engine: true,
+        ..SessionOptions::default()
+    };
     let session = Session::open(&options).unwrap();
     let (supervisor, heard) = (supervisor_of(&path), watched(&session));
     kill(supervisor, "HUP");
@@ -468,8 +490,8 @@ fn supervisor_of(path: &Path) -> u32 {
 }
 
 #[test]
-fn an_engine_that_nobody_wants_for_a_while_ends_and_leaves_no_socket() {
-    let mut engine = Engine::start(&["--idle-max", "300ms"]);
+fn idle_engine_exits_and_removes_its_socket() {
+    let mut engine = Engine::start(&["--idle-timeout", "300ms"]);
     let session = engine.attach().unwrap();
     std::thread::sleep(Duration::from_millis(700));
     is_served(&session);

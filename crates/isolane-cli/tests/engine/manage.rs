@@ -10,15 +10,20 @@ fn manage(action: &str, path: &Path) -> (bool, String, String) {
 }
 
 #[test]
-fn status_stop_and_logs_of_an_engine_in_the_background() {
+fn manages_an_engine_in_the_background() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sock");
     let (is_ok, _, error) = manage("status", &path);
     assert!(!is_ok && error.contains("no engine listens on"), "{error}");
     let mut start = program();
-    start.args(["--log-level", "info", "engine", "--mode", "sleep", "--background", "--socket"]).arg(&path);
+    start.args(["--log-level", "info", "engine", "--mode", "sleep", "--daemon", "--socket"]).arg(&path);
     assert!(start.stdout(Stdio::null()).status().unwrap().success());
-    let options = Options { path: path.clone(), memory_bytes: 4 << 20, starts: false, ..Options::default() };
+    let options = SessionOptions {
+        path: path.clone(),
+        memory_bytes: 4 << 20,
+        spawn_engine: false,
+        ..SessionOptions::default()
+    };
     let session = Session::open(&options).unwrap();
 
     let supervisor = fs::read_to_string(folder.path().join("sock.lock")).unwrap();
@@ -46,7 +51,7 @@ fn status_stop_and_logs_of_an_engine_in_the_background() {
 
 /// As between the moments when a supervisor locks the file and when it writes its PID.
 #[test]
-fn pid_of_an_engine_that_has_ended_is_not_reported_while_the_next_one_starts() {
+fn reports_no_stale_pid_during_a_start() {
     let folder = tempfile::tempdir().unwrap();
     let lock = folder.path().join("sock.lock");
     // A process that runs, and is no supervisor.
@@ -58,7 +63,7 @@ fn pid_of_an_engine_that_has_ended_is_not_reported_while_the_next_one_starts() {
 }
 
 #[test]
-fn engine_without_a_log_is_managed_and_logs_says_where_its_log_goes() {
+fn manages_an_engine_without_a_log() {
     let mut engine = Engine::start(&[]);
     let (is_ok, status, error) = manage("status", &engine.path());
     assert!(is_ok && status.contains(&format!("engine: process {}\n", engine.pid())), "{status}{error}");
@@ -69,7 +74,7 @@ fn engine_without_a_log_is_managed_and_logs_says_where_its_log_goes() {
 }
 
 #[test]
-fn the_true_cause_is_told_where_no_engine_can_be() {
+fn reports_the_cause_of_a_missing_engine() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "precious").unwrap();
@@ -80,13 +85,13 @@ fn the_true_cause_is_told_where_no_engine_can_be() {
         let (_, _, error) = manage(action, &missing);
         assert!(error.contains("/missing does not exist; start one with"), "{error}");
         let (_, _, error) = manage(action, Path::new("127.0.0.1:4420"));
-        assert!(error.contains("it looks like an address"), "{error}");
+        assert!(error.contains("looks like an address"), "{error}");
     }
     let lock = folder.path().join("foreign.lock");
     fs::write(&lock, "1\n").unwrap();
-    if std::os::unix::fs::chown(&lock, Some(65534), None).is_err() {
-        return eprintln!("not tried: only root can give files away");
+    if std::os::unix::fs::chown(&lock, Some(OTHER_UID), None).is_err() {
+        return eprintln!("not tried: only root can change the owner");
     }
     let (is_ok, _, error) = manage("stop", &foreign);
-    assert!(!is_ok && error.ends_with("; run as user 65534\n"), "{error}");
+    assert!(!is_ok && error.ends_with(&format!("; run as user {OTHER_UID}\n")), "{error}");
 }

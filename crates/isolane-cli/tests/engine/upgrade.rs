@@ -22,7 +22,8 @@ impl Replaceable {
             .spawn()
             .unwrap();
         BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        let options = Options { path, memory_bytes: 4 << 20, starts: false, ..Options::default() };
+        let options =
+            SessionOptions { path, memory_bytes: 4 << 20, spawn_engine: false, ..SessionOptions::default() };
         let session = Session::open(&options).unwrap();
         Replaceable { supervisor, folder, session }
     }
@@ -76,13 +77,13 @@ impl Drop for Replaceable {
 const OTHER_VERSION: &[u8] = b"#!/bin/sh\nprintf '\\005\\000\\143\\000\\000\\000' >&0\nexec sleep 600\n";
 
 #[test]
-fn an_upgrade_to_a_program_that_is_none_leaves_the_engine_that_runs() {
+fn failed_upgrade_keeps_the_engine() {
     let engine = Replaceable::start();
     engine.upgrades_in_vain(Some(b""), 0o644, "Permission denied");
     engine.upgrades_in_vain(Some(b"#!/nowhere\n"), 0o755, "No such file");
     engine.upgrades_in_vain(Some(b"#!/bin/sh\nexit 3\n"), 0o755, "exit status: 3");
     engine.upgrades_in_vain(Some(OTHER_VERSION), 0o755, "version 99");
-    engine.upgrades_in_vain(Some(b"#!/bin/sh\nexec </dev/null\nexec sleep 600\n"), 0o755, "hung up");
+    engine.upgrades_in_vain(Some(b"#!/bin/sh\nexec </dev/null\nexec sleep 600\n"), 0o755, "closed its link");
     engine.upgrades_in_vain(None, 0, "No such file");
     // Nor has it to be there when the engine dies.
     engine.kill_engine();
@@ -93,30 +94,26 @@ fn an_upgrade_to_a_program_that_is_none_leaves_the_engine_that_runs() {
     until("the next engine", || (engine.session.epoch() > epoch).then_some(()));
     is_served(&engine.session);
     let file = engine.folder.path().join("isolane");
-    let anew = format!("the engine is started anew, from {}", file.display());
+    let anew = format!("replacing the engine by {}", file.display());
     assert!(engine.log().contains(&anew), "{}", engine.log());
     let version = format!("isolane {} ({})", env!("CARGO_PKG_VERSION"), file.display());
     until("it says what it is", || {
-        engine.log().rsplit("started anew").next()?.contains(&version).then_some(())
+        engine.log().rsplit("replacing the engine").next()?.contains(&version).then_some(())
     });
 }
 
 #[test]
-fn an_engine_that_dies_while_its_file_is_none_is_followed_by_the_program_that_runs() {
+fn restarts_from_image_if_file_is_invalid() {
     for content in [b"#!/nowhere\n".as_slice(), b"#!/bin/sh\nexit 3\n", OTHER_VERSION] {
         let engine = Replaceable::start();
         engine.replace(content, 0o755);
         engine.kill_engine();
-        assert!(
-            engine.log().contains("goes on with the program that the supervisor runs"),
-            "{}",
-            engine.log()
-        );
+        assert!(engine.log().contains("continues with the supervisor's program"), "{}", engine.log());
     }
 }
 
 #[test]
-fn an_upgrade_to_a_program_that_dies_before_it_serves_goes_back() {
+fn upgrade_to_crashing_program_is_reverted() {
     let engine = Replaceable::start();
     // Enough to say what it is, and to take over, but not to begin.
     let program = env!("CARGO_BIN_EXE_isolane");
@@ -124,5 +121,5 @@ fn an_upgrade_to_a_program_that_dies_before_it_serves_goes_back() {
     kill(engine.supervisor.id(), "HUP");
     until("the next engine", || (engine.session.epoch() > 1).then_some(()));
     is_served(&engine.session);
-    assert!(engine.log().contains("goes on with the program that the supervisor runs"), "{}", engine.log());
+    assert!(engine.log().contains("continues with the supervisor's program"), "{}", engine.log());
 }

@@ -1,189 +1,185 @@
-//! A client: its connection, and what it has.
+//! State of a client: its connection, and its session.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{ASKED_MAX, End, Object, Open, Packet, Reply, Wire, WireError};
-use isolane_ring::Memory;
-
+use isolane_attach::control::{
+    CloseMode, MAX_REQUESTS_IN_FLIGHT, OpenObject, Packet, PacketError, PacketSocket, Reply,
+};
+use isolane_shm::SharedMemory;
 use rustix::net::{Shutdown, shutdown};
 
-use super::door::Peer;
-use crate::closer::Socket;
-use crate::store::Told;
+use super::listener::ClientCred;
+use crate::close_threads::Socket;
+use crate::store::LinkPosition;
 
-/// A client, as the control thread sees it.
+/// Client of the control thread.
 pub(super) struct Client {
     session: u32,
-    peer: Peer,
-    /// Its connection, until it leaves.
-    wire: Option<Wire>,
-    /// It may have sent something.
-    pub is_talking: bool,
-    /// It is among the talkers, once.
-    pub is_in_line: bool,
-    /// Requests that are not answered yet.
+    cred: ClientCred,
+    /// Connection; `None` after a disconnect.
+    wire: Option<PacketSocket>,
+    /// The connection may have a message.
+    pub readable: bool,
+    /// The client is in the queue of readable clients.
+    pub queued: bool,
+    /// Serial numbers of requests without reply.
     waiting: Vec<u32>,
-    /// What it has not taken yet: at most an answer to each of these, and a notice for each of its objects and queues.
-    /// With each, how much the supervisor's link is to take before.
+    /// Messages that were not sent yet, each with the link position that must be reached first. At most a reply
+    /// to each waiting request, and a notice for each object and queue.
     outbox: VecDeque<(u64, Vec<u8>)>,
     pub stage: Stage,
 }
 
-/// How far it has come.
+/// Stage of a connection.
 pub(super) enum Stage {
-    /// It has not said hello.
-    Stranger,
-    /// It has a session.
+    /// The hello message is missing.
+    Handshaking,
+    /// The client has a session.
     Attached(Attached),
 }
 
-/// What a session has.
+/// Session of a client.
 pub(super) struct Attached {
-    /// Until it leaves.
-    pub memory: Option<Memory>,
-    /// The same from then on, so that no core drops the last reference to it.
-    pub left: Option<Memory>,
-    /// Closed with the last that is done for it: then its application may go on without an engine.
+    /// `None` after a disconnect.
+    pub memory: Option<SharedMemory>,
+    /// The memory after a disconnect, so that no core drops the last reference.
+    pub orphaned_memory: Option<SharedMemory>,
+    /// Closed with the last state of the session; then its application may continue without an engine.
     _life: Socket,
-    /// Becomes readable when its process ends: another that was forked from it may have its connection.
+    /// Becomes readable when the process ends; a forked process may keep the connection open.
     process: Option<OwnedFd>,
-    /// Its record in the store.
+    /// Record in the store.
     pub key: u64,
-    /// Records of its ports, by core.
-    pub ports: BTreeMap<u32, u64>,
-    /// Records of its queues.
+    /// Records of doorbells, by core.
+    pub doorbells: BTreeMap<u32, u64>,
+    /// Records of notification queues.
     pub queues: BTreeMap<u32, u64>,
-    /// A queue that is being closed.
     pub closing: Option<ClosingQueue>,
-    pub objects: BTreeMap<u32, Held>,
-    /// Of the objects, those that are streams.
-    streams: usize,
-    /// When what only waits for others was last ended to make room.
+    pub objects: BTreeMap<u32, ObjectRecord>,
+    /// Numbers of objects, by kind.
+    counts: BTreeMap<usize, usize>,
+    /// Last time when stalled objects were abandoned.
     relieved: Option<Instant>,
 }
 
-/// A queue that is being closed.
+/// Notification queue that is being closed.
 pub(super) struct ClosingQueue {
     pub queue: u32,
-    /// The request that waits for it.
+    /// Serial number of the request.
     pub serial: u32,
-    /// How many cores may still write to it.
+    /// Number of cores that may still write to it.
     pub cores: usize,
 }
 
-/// An object of a session.
-pub(super) struct Held {
-    /// What was asked for.
-    pub open: Open,
-    /// Where it is.
+/// Object of a session.
+pub(super) struct ObjectRecord {
+    /// Index of the kind.
+    pub kind: usize,
+    /// Request that opened the object.
+    pub open: OpenObject,
+    /// Core, by index.
     pub core: u32,
-    /// Its record in the store, if there is something to be kept.
+    /// Record in the store, if the object has state to store.
     pub key: Option<u64>,
-    /// What its application was told, once it is there.
+    /// Answer for the application, once the object is open.
     pub answer: Option<Vec<u8>>,
-    /// Who waits for it to be there.
+    /// Serial number of the request that waits until the object is open.
     pub opening: Option<u32>,
-    /// How its application wants it to end, if it does, and who waits for that.
-    pub ending: Option<(End, u32)>,
+    /// Requested close, with the serial number of its request.
+    pub closing: Option<(CloseMode, u32)>,
 }
 
-/// Answers that have become possible.
-pub(super) type Answers = Vec<(u32, Reply)>;
+/// Replies that are due, with the serial numbers of their requests.
+pub(super) type Replies = Vec<(u32, Reply)>;
 
 impl Client {
-    pub fn new(session: u32, wire: Wire, peer: Peer) -> Client {
+    pub fn new(session: u32, wire: PacketSocket, cred: ClientCred) -> Client {
         Client {
             session,
-            peer,
+            cred,
             wire: Some(wire),
-            is_talking: false,
-            is_in_line: false,
+            readable: false,
+            queued: false,
             waiting: Vec::new(),
             outbox: VecDeque::new(),
-            stage: Stage::Stranger,
+            stage: Stage::Handshaking,
         }
     }
 
-    /// Whether it has not left.
-    pub fn is_here(&self) -> bool {
+    pub fn is_connected(&self) -> bool {
         self.wire.is_some()
     }
 
-    /// Whether it has left and nothing of it is there any more.
+    /// Whether the client has disconnected, and all its objects are closed.
     pub fn is_empty(&self) -> bool {
         let has_objects = matches!(&self.stage, Stage::Attached(attached) if !attached.objects.is_empty());
-        !self.is_here() && !has_objects
+        !self.is_connected() && !has_objects
     }
 
-    /// Whether it is here, but has not said hello.
-    pub fn is_stranger(&self) -> bool {
-        self.is_here() && matches!(self.stage, Stage::Stranger)
+    /// Whether the client is connected, without hello message.
+    pub fn is_handshaking(&self) -> bool {
+        self.is_connected() && matches!(self.stage, Stage::Handshaking)
     }
 
-    /// Whether it is not to be listened to: it is to be answered first, or takes no answers.
-    pub fn is_waiting(&self) -> bool {
+    /// Whether messages of the client must wait: for replies, or for space on its connection.
+    pub fn is_blocked(&self) -> bool {
         let closes = matches!(&self.stage, Stage::Attached(attached) if attached.closing.is_some());
-        closes || self.waiting.len() >= ASKED_MAX || !self.outbox.is_empty()
+        closes || self.waiting.len() >= MAX_REQUESTS_IN_FLIGHT || !self.outbox.is_empty()
     }
 
-    /// It waits for the answer to this request.
+    /// Records a request whose reply is deferred.
     pub fn wait(&mut self, serial: u32) {
         self.waiting.push(serial);
     }
 
-    pub fn receive(&self) -> Result<Option<Packet>, WireError> {
+    pub fn receive(&self) -> Result<Option<Packet>, PacketError> {
         self.wire.as_ref().map_or(Ok(None), |wire| wire.receive(false))
     }
 
-    /// Answers what it waits for.
-    pub fn answer(&mut self, serial: u32, reply: &Reply, told: Told) -> Result<(), WireError> {
+    /// Sends a message once the link has sent all messages queued so far. A reply ends the wait of its request.
+    pub fn send(&mut self, serial: u32, reply: &Reply, position: LinkPosition) -> Result<(), PacketError> {
         self.waiting.retain(|waiting| *waiting != serial);
-        self.say(serial, reply, told)
+        self.outbox.push_back((position.queued, reply.encode(serial)));
+        self.flush(position)
     }
 
-    /// Says something, as soon as it listens and the supervisor's link has taken all that was told.
-    pub fn say(&mut self, serial: u32, reply: &Reply, told: Told) -> Result<(), WireError> {
-        self.outbox.push_back((told.all, reply.encode(serial)));
-        self.flush(told)
+    /// Whether the next message waits for the link.
+    pub fn is_delayed(&self, position: LinkPosition) -> bool {
+        self.outbox.front().is_some_and(|(after, _)| *after > position.sent)
     }
 
-    /// Whether what it is to hear next waits for the supervisor's link.
-    pub fn is_held_back(&self, told: Told) -> bool {
-        self.outbox.front().is_some_and(|(after, _)| *after > told.taken)
-    }
-
-    /// Says what it was not ready to hear before.
-    pub fn flush(&mut self, told: Told) -> Result<(), WireError> {
+    /// Sends pending messages as far as link and connection permit.
+    pub fn flush(&mut self, position: LinkPosition) -> Result<(), PacketError> {
         let Some(wire) = &self.wire else { return Ok(()) };
         while let Some((after, bytes)) = self.outbox.front()
-            && *after <= told.taken
+            && *after <= position.sent
         {
             match wire.send(bytes, &[], false) {
                 Ok(()) => drop(self.outbox.pop_front()),
-                Err(WireError::Full) => return Ok(()),
+                Err(PacketError::WouldBlock) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Tells it why it is dropped, if it listens.
-    pub fn say_why(&mut self, why: &str) {
+    /// Sends the reason of a disconnect, if the connection has space.
+    pub fn send_reason(&mut self, reason: &str) {
         let serial = self.waiting.first().copied().unwrap_or(1);
-        // Its session is over with this: it is not held back.
-        let now = Told { all: 0, taken: 0 };
-        let _ = self.answer(serial, &Reply::Refused(why.to_owned()), now);
+        // Ends the session, so it need not wait for the link.
+        let now = LinkPosition { queued: 0, sent: 0 };
+        let _ = self.send(serial, &Reply::Refused(reason.to_owned()), now);
     }
 
-    /// Its connection, if it has not left before. It is over, also for others who have it.
-    pub fn leave(&mut self) -> Option<Wire> {
-        self.is_talking = false;
+    /// Returns the connection, shut down also for other processes, unless the client has disconnected before.
+    pub fn disconnect(&mut self) -> Option<PacketSocket> {
+        self.readable = false;
         self.outbox.clear();
         let wire = self.wire.take()?;
-        // It fails only if the client has ended it before.
+        // Fails only if the client has closed it.
         let _ = shutdown(&wire, Shutdown::Both);
         Some(wire)
     }
@@ -191,84 +187,82 @@ impl Client {
     pub fn attached(&mut self) -> Option<&mut Attached> {
         match &mut self.stage {
             Stage::Attached(attached) => Some(attached),
-            Stage::Stranger => None,
+            Stage::Handshaking => None,
         }
     }
 
-    /// Its connection, to be kept.
-    pub fn wire(&self) -> Option<&Wire> {
+    pub fn wire(&self) -> Option<&PacketSocket> {
         self.wire.as_ref()
     }
 
-    /// Who it is.
-    pub fn peer(&self) -> Peer {
-        self.peer
+    pub fn cred(&self) -> ClientCred {
+        self.cred
     }
 
-    /// A core says that an object is there.
-    pub fn on_opened(&mut self, id: u32, answer: Vec<u8>) -> Answers {
-        let Some(held) = self.attached().and_then(|attached| attached.objects.get_mut(&id)) else {
+    /// Called when a core has opened an object.
+    pub fn on_opened(&mut self, id: u32, answer: Vec<u8>) -> Replies {
+        let Some(object) = self.attached().and_then(|attached| attached.objects.get_mut(&id)) else {
             return Vec::new();
         };
-        held.answer = Some(answer);
-        held.opening.take().map(|serial| (serial, held.reply())).into_iter().collect()
+        object.answer = Some(answer);
+        object.opening.take().map(|serial| (serial, object.opened())).into_iter().collect()
     }
 
-    /// An object that its core says is no more, or never was.
-    pub fn take(&mut self, id: u32) -> Option<Held> {
+    /// Removes an object.
+    pub fn remove(&mut self, id: u32) -> Option<ObjectRecord> {
         let attached = self.attached()?;
-        let held = attached.objects.remove(&id)?;
-        attached.streams -= usize::from(is_stream(&held.open.object));
-        Some(held)
+        let object = attached.objects.remove(&id)?;
+        *attached.counts.entry(object.kind).or_default() -= 1;
+        Some(object)
     }
 }
 
 impl Attached {
-    pub fn new(memory: Memory, life: OwnedFd, process: Option<OwnedFd>, key: u64) -> Attached {
+    pub fn new(memory: SharedMemory, life: OwnedFd, process: Option<OwnedFd>, key: u64) -> Attached {
         Attached {
             memory: Some(memory),
-            left: None,
+            orphaned_memory: None,
             _life: Socket::new(life),
             process,
             key,
-            ports: BTreeMap::new(),
+            doorbells: BTreeMap::new(),
             queues: BTreeMap::new(),
             closing: None,
             objects: BTreeMap::new(),
-            streams: 0,
+            counts: BTreeMap::new(),
             relieved: None,
         }
     }
 
-    /// Has nothing of it any more but its objects. Returns the records of what it had.
-    pub fn leave(&mut self) -> Vec<u64> {
-        self.left = self.memory.take();
+    /// Drops everything but the objects. Returns the records of the dropped state.
+    pub fn disconnect(&mut self) -> Vec<u64> {
+        self.orphaned_memory = self.memory.take();
         self.process = None;
-        let (ports, queues) = (std::mem::take(&mut self.ports), std::mem::take(&mut self.queues));
-        ports.into_values().chain(queues.into_values()).collect()
+        let (doorbells, queues) = (std::mem::take(&mut self.doorbells), std::mem::take(&mut self.queues));
+        doorbells.into_values().chain(queues.into_values()).collect()
     }
 
-    /// A core does not write to a queue any more that is being closed. Returns who waits for that, if no core does.
-    pub fn on_closed(&mut self, queue: u32) -> Option<u32> {
+    /// Called when a core has closed its end of a queue. Returns the serial number of the request after the
+    /// last core.
+    pub fn on_queue_closed(&mut self, queue: u32) -> Option<u32> {
         let closing = self.closing.as_mut().filter(|closing| closing.queue == queue)?;
         closing.cores -= 1;
         self.closing.take_if(|closing| closing.cores == 0).map(|closing| closing.serial)
     }
 
-    /// How many objects it has of the same kind.
-    pub fn count(&self, like: &Object) -> usize {
-        if is_stream(like) { self.streams } else { self.objects.len() - self.streams }
+    /// Number of objects of a kind.
+    pub fn count(&self, kind: usize) -> usize {
+        self.counts.get(&kind).copied().unwrap_or_default()
     }
 
-    /// One more object.
-    pub fn hold(&mut self, held: Held) {
-        self.streams += usize::from(is_stream(&held.open.object));
-        self.objects.insert(held.open.id, held);
+    pub fn insert(&mut self, object: ObjectRecord) {
+        *self.counts.entry(object.kind).or_default() += 1;
+        self.objects.insert(object.open.id, object);
     }
 
-    /// Whether it is time to end again what only waits for others: that looks at all objects.
-    pub fn may_relieve(&mut self, now: Instant) -> bool {
-        let is_due = self.relieved.is_none_or(|at| now.saturating_duration_since(at) >= RELIEF_PAUSE);
+    /// Returns whether stalled objects may be abandoned again, which polls all objects.
+    pub fn start_relief(&mut self, now: Instant) -> bool {
+        let is_due = self.relieved.is_none_or(|at| now.saturating_duration_since(at) >= RELIEF_INTERVAL);
         if is_due {
             self.relieved = Some(now);
         }
@@ -276,48 +270,42 @@ impl Attached {
     }
 }
 
-impl Held {
-    /// What is said of an object that is there.
-    pub fn reply(&self) -> Reply {
+impl ObjectRecord {
+    /// Reply for an open object.
+    pub fn opened(&self) -> Reply {
         Reply::Opened { core: self.core, answer: self.answer.clone().unwrap_or_default() }
     }
-}
 
-impl Held {
-    /// What is to be said when it could not be had.
-    pub fn refused(&self, why: String) -> Answers {
-        let refused = self.opening.map(|serial| (serial, Reply::Refused(why)));
-        refused.into_iter().chain(self.ending_answer(Ok(()))).collect()
+    /// Replies for an object that cannot be opened.
+    pub fn refused(&self, reason: String) -> Replies {
+        let refused = self.opening.map(|serial| (serial, Reply::Refused(reason)));
+        refused.into_iter().chain(self.close_reply(Ok(()))).collect()
     }
 
-    /// What is to be said when it has ended.
-    pub fn ended(&self, outcome: Result<(), String>) -> Answers {
-        let over = || Reply::Refused("it has ended before it was there".into());
-        let opening = self.opening.map(|serial| (serial, over()));
-        opening.into_iter().chain(self.ending_answer(outcome)).collect()
+    /// Replies for a closed object.
+    pub fn closed(&self, result: Result<(), String>) -> Replies {
+        let refused = || Reply::Refused("closed before it was open".into());
+        let opening = self.opening.map(|serial| (serial, refused()));
+        opening.into_iter().chain(self.close_reply(result)).collect()
     }
 
-    fn ending_answer(&self, outcome: Result<(), String>) -> Option<(u32, Reply)> {
+    fn close_reply(&self, result: Result<(), String>) -> Option<(u32, Reply)> {
         let id = self.open.id;
-        self.ending.map(|(how, serial)| match (how, outcome) {
-            (End::Close, _) => (UNASKED, Reply::Ended { id }),
-            (End::Release, Ok(())) => (serial, Reply::Done),
-            (End::Release, Err(why)) => (serial, Reply::Refused(why)),
+        self.closing.map(|(mode, serial)| match (mode, result) {
+            (CloseMode::Close, _) => (UNSOLICITED, Reply::ObjectClosed { id }),
+            (CloseMode::Release, Ok(())) => (serial, Reply::Ack),
+            (CloseMode::Release, Err(reason)) => (serial, Reply::Refused(reason)),
         })
     }
 }
 
-fn is_stream(object: &Object) -> bool {
-    matches!(object, Object::Stream(_))
-}
-
-/// Between two times that room is made in a session.
-const RELIEF_PAUSE: Duration = Duration::from_secs(1);
-/// The serial number of what no request waits for.
-pub(super) const UNASKED: u32 = 0;
+/// Minimum time between two reliefs of a session.
+const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
+/// Serial number of messages that no request waits for.
+pub(super) const UNSOLICITED: u32 = 0;
 
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "session {}, {}", self.session, self.peer)
+        write!(f, "session {}, {}", self.session, self.cred)
     }
 }

@@ -1,19 +1,17 @@
-//! Who attaches, what they ask for, and what they may have.
+//! Control thread: clients, their requests, and their limits.
 //!
-//! One thread, which sleeps unless somebody asks for something. It takes a message of each client in turn, and
-//! none of a client that waits for as many answers as it may, so that a flood keeps only its sender waiting.
+//! It sleeps unless there is something to do. It handles one message of each client in turn, and none of a client
+//! with the maximum number of pending replies, so that a flood delays only its sender.
 //!
-//! Invariant: whatever a client sends concerns that client alone. What no client of ours would send drops its
-//! sender with one line in the log, which names it, or, after a few about the same user, a count; what exceeds a
-//! limit is refused.
+//! Invariant: a message affects only its sender. A protocol violation disconnects the sender with one log line,
+//! or a count after a few lines about the same user; a request beyond a limit is refused.
 
 mod client;
-mod complaints;
-mod door;
-mod overview;
-mod plan;
+mod listener;
+mod log_limiter;
 mod request;
 mod resume;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -23,239 +21,235 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{Reply, Wire, WireError, remedy};
+use isolane_attach::control::{PacketError, PacketSocket, Reply, hint};
 use isolane_reactor::mailbox::{Receiver, Sender};
-use isolane_ring::{Memory, Process};
+use isolane_shm::{PeerProcess, SharedMemory};
 
-use crate::Config;
-use crate::closer;
-use crate::core::{Mail, Notice, Said};
+use crate::EngineConfig;
+use crate::close_threads;
+use crate::core::{ControlMessage, CoreMessage, SessionEvent};
 use crate::epoll::{Epoll, Event};
-use crate::reserve::Reserve;
-use crate::store::{Store, ToSupervisor};
-use crate::volume::Volumes;
+use crate::fd_reserve::FdReserve;
+use crate::object::{NO_DESCRIPTORS, ObjectKind};
+use crate::store::{StoreClient, StoreError, ToSupervisor};
 use crate::watch::Part;
 
-use client::{Answers, Attached, Client, UNASKED};
-use complaints::Complaints;
-pub(crate) use door::Door;
-use door::Peer;
-pub use door::listen;
-use request::{Due, NO_DESCRIPTORS};
+use client::{Attached, Client, Replies, UNSOLICITED};
+use listener::ClientCred;
+pub(crate) use listener::ClientListener;
+pub use listener::listen;
+use log_limiter::LogLimiter;
+use request::PendingOpen;
 
-/// The control thread.
+/// State of the control thread.
 pub(crate) struct Control {
-    config: Config,
+    config: EngineConfig,
     epoch: u64,
     epoll: Epoll,
-    door: Door,
-    notices: Receiver<Notice>,
-    pub(super) volumes: Volumes,
-    cores: Vec<Sender<Mail>>,
+    listener: ClientListener,
+    messages: Receiver<ControlMessage>,
+    kinds: Vec<Box<dyn ObjectKind>>,
+    cores: Vec<Sender<CoreMessage>>,
     clients: BTreeMap<u32, Client>,
-    /// Those who may have sent something.
-    talkers: VecDeque<u32>,
-    /// Those for whom something is held back until the supervisor's link has taken what was told before.
-    held_back: BTreeSet<u32>,
-    /// Those who have not said hello, and until when they may.
-    strangers: VecDeque<(Instant, u32)>,
-    /// Somebody may have knocked.
-    is_knocked: bool,
-    /// When to look at the door again, if the system had no descriptor for who knocked, or many are being closed.
-    reopening: Option<Instant>,
-    /// How long descriptors that are being closed may delay the next client.
-    crowded_until: Option<Instant>,
+    /// Clients that may have sent a message.
+    readable: VecDeque<u32>,
+    /// Clients whose messages wait for the supervisor's link.
+    delayed: BTreeSet<u32>,
+    /// Clients without hello message, with their deadlines.
+    handshaking: VecDeque<(Instant, u32)>,
+    /// A connection may be pending.
+    accept_ready: bool,
+    /// Time of the next accept, after a failure or while closes are pending.
+    accept_retry_at: Option<Instant>,
+    /// End of the delay of accepts by pending closes.
+    congested_until: Option<Instant>,
     last_session: u32,
     last_core: u32,
-    store: Arc<Store>,
-    reserve: Reserve,
-    complaints: Complaints,
-    /// Memory of sessions that are over. It stays until cores and objects refer to it no more: unmapping a large one
-    /// takes long, and is not to hold up a core.
-    leftovers: Vec<Memory>,
-    /// What is granted once the supervisor keeps it, by the keys of its records.
-    deposits: BTreeMap<u64, Due>,
-    /// Since when nobody has been attached.
-    idle: Option<Instant>,
+    store: Arc<StoreClient>,
+    reserve: FdReserve,
+    log_limiter: LogLimiter,
+    /// Memory of ended sessions, until cores and objects have dropped it: unmapping is slow, and must not delay
+    /// a core.
+    orphaned_memory: Vec<SharedMemory>,
+    /// Objects to build once their records are stored, by the keys of the records.
+    pending_opens: BTreeMap<u64, PendingOpen>,
+    /// Time since when no client is attached.
+    idle_since: Option<Instant>,
     watch: Part,
 }
 
-/// What it works with.
-pub(crate) struct Outfit {
-    pub notices: Receiver<Notice>,
-    pub cores: Vec<Sender<Mail>>,
-    pub volumes: Volumes,
-    pub store: Arc<Store>,
+/// Dependencies of the control thread.
+pub(crate) struct ControlDeps {
+    pub messages: Receiver<ControlMessage>,
+    pub cores: Vec<Sender<CoreMessage>>,
+    pub kinds: Vec<Box<dyn ObjectKind>>,
+    pub store: Arc<StoreClient>,
     pub watch: Part,
 }
 
-/// What a message leads to, if not to what it asks for.
-enum Denied {
-    /// It cannot be had; the client goes on.
-    Refused(String),
-    /// Nor can it, because the system or the engine has no more: whoever runs the engine has to know.
-    Short(String),
-    /// No client of ours sends it.
-    Hostile(String),
-}
-
 impl Control {
-    pub fn new(config: Config, epoch: u64, epoll: Epoll, door: Door, outfit: Outfit) -> io::Result<Control> {
-        epoll.add(&door, DOOR)?;
-        let reserve = Reserve::of_engine(config.cores.len());
-        let Outfit { notices, cores, volumes, store, watch } = outfit;
+    pub fn new(
+        config: EngineConfig,
+        epoch: u64,
+        epoll: Epoll,
+        listener: ClientListener,
+        deps: ControlDeps,
+    ) -> io::Result<Control> {
+        epoll.add(&listener, LISTENER)?;
+        let reserve = FdReserve::for_engine(config.cores.len());
+        let ControlDeps { messages, cores, kinds, store, watch } = deps;
         Ok(Control {
             config,
             epoch,
             epoll,
-            door,
-            notices,
-            volumes,
+            listener,
+            messages,
+            kinds,
             cores,
             clients: BTreeMap::new(),
-            talkers: VecDeque::new(),
-            held_back: BTreeSet::new(),
-            strangers: VecDeque::new(),
-            is_knocked: false,
-            reopening: None,
-            crowded_until: None,
+            readable: VecDeque::new(),
+            delayed: BTreeSet::new(),
+            handshaking: VecDeque::new(),
+            accept_ready: false,
+            accept_retry_at: None,
+            congested_until: None,
             last_session: 0,
             last_core: 0,
             store,
             reserve,
-            complaints: Complaints::default(),
-            leftovers: Vec::new(),
-            deposits: BTreeMap::new(),
-            idle: None,
+            log_limiter: LogLimiter::default(),
+            orphaned_memory: Vec::new(),
+            pending_opens: BTreeMap::new(),
+            idle_since: None,
             watch,
         })
     }
 
-    /// Serves until it is told to end.
+    /// Runs until a message ends the thread.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Vec::new();
-        while self.read_notices() {
-            match self.talkers.is_empty() && !self.may_admit() {
-                true => self.epoll.sleep(self.next_moment(), &mut events)?,
-                false => self.epoll.look(&mut events)?,
+        while self.drain_messages() {
+            match self.readable.is_empty() && !self.can_accept() {
+                true => self.epoll.sleep(self.next_deadline(), &mut events)?,
+                false => self.epoll.poll(&mut events)?,
             }
             events.drain(..).for_each(|event| self.on_event(event));
             let now = Instant::now();
-            self.on_time(now);
-            for _ in 0..ADMITTED_MAX {
-                self.admit(now);
+            self.on_timer(now);
+            for _ in 0..MAX_ACCEPTS {
+                self.accept_one(now);
             }
-            for _ in 0..self.talkers.len() {
-                self.listen_to_next();
+            for _ in 0..self.readable.len() {
+                self.serve_next();
             }
         }
         Ok(())
     }
 
     fn on_event(&mut self, event: Event) {
-        if event.key == DOOR {
-            self.is_knocked = true;
+        if event.key == LISTENER {
+            self.accept_ready = true;
             return;
         }
         let session = event.key as u32;
         if event.key & PROCESS != 0 {
-            if self.clients.get(&session).is_some_and(Client::is_here) {
+            if self.clients.get(&session).is_some_and(Client::is_connected) {
                 log::info!("session {session}: its process has ended");
-                self.dismiss(session);
+                self.detach(session);
             }
             return;
         }
         let Some(client) = self.clients.get_mut(&session) else { return };
         if event.ready.readable {
-            client.is_talking = true;
-            self.line_up(session);
+            client.readable = true;
+            self.enqueue_readable(session);
         }
         if event.ready.writable {
             self.flush(session);
         }
-        // What it has sent before is of no use any more: nobody reads the answers.
+        // Pending requests are dropped, because the client cannot receive the replies.
         if event.ready.hung_up {
-            self.dismiss(session);
+            self.detach(session);
         }
     }
 
-    fn may_admit(&self) -> bool {
-        self.is_knocked && self.reopening.is_none()
+    fn can_accept(&self) -> bool {
+        self.accept_ready && self.accept_retry_at.is_none()
     }
 
-    /// Lets in the next who knocks.
-    fn admit(&mut self, now: Instant) {
-        if !self.may_admit() || self.waits_for_closes(now) {
+    /// Accepts the next client.
+    fn accept_one(&mut self, now: Instant) {
+        if !self.can_accept() || self.must_wait_for_closes(now) {
             return;
         }
-        match self.door.accept() {
-            Ok(Some((wire, peer))) if !peer.may_attach(&self.config) => {
-                self.turn_away(wire, peer, &peer.why_not());
-            }
-            Ok(Some((wire, peer))) => {
+        match self.listener.accept() {
+            Ok(Some((wire, cred))) => {
+                if let Err(reason) = cred.check(&self.config) {
+                    return self.reject(wire, cred, &reason);
+                }
                 self.last_session = self.next_session();
                 let session = self.last_session;
-                if let Err(why) = self.epoll.add(&wire, session.into()) {
-                    let why = format!("the engine cannot watch its connection: {why}");
-                    self.turn_away(wire, peer, &why);
-                    return;
+                if let Err(error) = self.epoll.add(&wire, session.into()) {
+                    let reason = format!("the engine cannot watch its connection: {error}");
+                    return self.reject(wire, cred, &reason);
                 }
-                self.clients.insert(session, Client::new(session, wire, peer));
-                self.strangers.push_back((now + self.config.greeting, session));
-                self.make_room_for_strangers();
+                self.clients.insert(session, Client::new(session, wire, cred));
+                self.handshaking.push_back((now + self.config.hello_timeout, session));
+                self.evict_handshaking();
             }
-            Ok(None) => self.is_knocked = false,
-            Err(error) if !remedy(&error).is_empty() && self.turn_next_away() => {}
-            Err(why) => {
-                let line = format!("cannot admit a client, and tries again: {why}{}", remedy(&why));
-                self.complain(Peer::UNKNOWN, &line);
-                self.reopening = Some(now + PATIENCE);
+            Ok(None) => self.accept_ready = false,
+            Err(error) if !hint(&error).is_empty() && self.reject_next() => {}
+            Err(error) => {
+                let line = format!("cannot accept a client, trying again: {error}{}", hint(&error));
+                self.warn_limited(ClientCred::UNKNOWN, &line);
+                self.accept_retry_at = Some(now + ACCEPT_RETRY_DELAY);
             }
         }
     }
 
-    /// Whether the next client waits until descriptors of others are closed: whoever connects faster than that takes all
-    /// descriptors of the engine. A client that has its own closed slowly delays others only for a moment.
-    fn waits_for_closes(&mut self, now: Instant) -> bool {
-        let waits = closer::is_crowded() && now < *self.crowded_until.get_or_insert(now + PATIENCE);
+    /// Whether new clients must wait for pending closes; otherwise clients that connect faster than that would
+    /// use all descriptors. A client whose descriptors close slowly delays others only briefly.
+    fn must_wait_for_closes(&mut self, now: Instant) -> bool {
+        let deadline = || now + ACCEPT_RETRY_DELAY;
+        let waits = close_threads::is_congested() && now < *self.congested_until.get_or_insert_with(deadline);
         match waits {
-            true => self.reopening = Some(now + CROWD_PAUSE),
-            false => self.crowded_until = None,
+            true => self.accept_retry_at = Some(now + CONGESTION_DELAY),
+            false => self.congested_until = None,
         }
         waits
     }
 
-    /// Tells one who knocks why it does not come in: else it would knock again and again.
-    fn turn_away(&mut self, wire: Wire, peer: Peer, why: &str) {
-        self.complain(peer, &format!("{peer} is turned away: {why}"));
-        // Who does not listen does not hear it.
-        let _ = wire.send(&Reply::Refused(why.to_owned()).encode(UNASKED), &[], false);
-        closer::close(wire.into());
+    /// Rejects a connection with the reason, so that its client does not try again.
+    fn reject(&mut self, wire: PacketSocket, cred: ClientCred, reason: &str) {
+        self.warn_limited(cred, &format!("{cred} rejected: {reason}"));
+        // Fails only if the client does not read.
+        let _ = wire.send(&Reply::Refused(reason.to_owned()).encode(UNSOLICITED), &[], false);
+        close_threads::close(wire.into());
     }
 
-    /// Tells the next who knocks that there is no descriptor for it; false if there is not even one for that.
-    fn turn_next_away(&mut self) -> bool {
+    /// Rejects the next connection when no descriptor is left. Returns `false` if even that fails.
+    fn reject_next(&mut self) -> bool {
         self.reserve.release();
-        let accepted = self.door.accept();
-        let is_done = accepted.is_ok();
-        // Without a descriptor the kernel does not say that nobody is there.
-        self.is_knocked = !matches!(accepted, Ok(None));
-        if let Ok(Some((wire, peer))) = accepted {
-            let why = format!("the engine has no descriptor left for another client{NO_DESCRIPTORS}");
-            self.turn_away(wire, peer, &why);
+        let accepted = self.listener.accept();
+        let is_ok = accepted.is_ok();
+        // Without descriptors, the kernel does not report an empty backlog.
+        self.accept_ready = !matches!(accepted, Ok(None));
+        if let Ok(Some((wire, cred))) = accepted {
+            let reason = format!("the engine has no descriptor left for another client{NO_DESCRIPTORS}");
+            self.reject(wire, cred, &reason);
         }
         self.reserve.refill();
-        is_done
+        is_ok
     }
 
-    /// Of those who have not said hello there are only so many: a client of ours says it at once.
-    fn make_room_for_strangers(&mut self) {
+    /// Disconnects the oldest client without hello message if there are too many.
+    fn evict_handshaking(&mut self) {
         let clients = &self.clients;
-        self.strangers.retain(|(_, session)| clients.get(session).is_some_and(Client::is_stranger));
-        if self.strangers.len() > STRANGERS_MAX
-            && let Some((_, session)) = self.strangers.pop_front()
+        self.handshaking.retain(|(_, session)| clients.get(session).is_some_and(Client::is_handshaking));
+        if self.handshaking.len() > MAX_HANDSHAKING
+            && let Some((_, session)) = self.handshaking.pop_front()
         {
-            self.expel(session, "it has not said hello, and others wait to be let in");
+            self.disconnect_violator(session, "it has not sent hello, and others wait");
         }
     }
 
@@ -268,279 +262,272 @@ impl Control {
         session
     }
 
-    fn next_moment(&self) -> Option<Instant> {
-        let greeting = self.strangers.front().map(|(until, _)| *until);
-        let deposit = self.deposits.values().next().map(|due| due.until);
-        let idle = self.idle.zip(self.config.idle_max).map(|(since, longest)| since + longest);
+    fn next_deadline(&self) -> Option<Instant> {
         let now = Instant::now();
-        let notes = self.volumes.next_look(now);
-        let leftovers = (!self.leftovers.is_empty()).then(|| now + LEFTOVERS_LOOK);
-        let held_back = (!self.held_back.is_empty()).then(|| now + HELD_BACK_PAUSE);
-        greeting
-            .into_iter()
-            .chain(deposit)
-            .chain(notes)
-            .chain(leftovers)
-            .chain(held_back)
-            .chain(self.reopening)
-            .chain(idle)
-            .chain(self.complaints.due())
-            .min()
+        let kinds = self.kinds.iter().filter_map(|kind| kind.deadline(now));
+        let others = [
+            self.handshaking.front().map(|(deadline, _)| *deadline),
+            self.pending_opens.values().next().map(|pending| pending.deadline),
+            (!self.orphaned_memory.is_empty()).then(|| now + UNMAP_INTERVAL),
+            (!self.delayed.is_empty()).then(|| now + LINK_INTERVAL),
+            self.accept_retry_at,
+            self.idle_since.zip(self.config.max_idle).map(|(since, max)| since + max),
+            self.log_limiter.due(),
+        ];
+        others.into_iter().flatten().chain(kinds).min()
     }
 
-    fn on_time(&mut self, now: Instant) {
-        if self.reopening.is_some_and(|at| at <= now) {
-            self.reopening = None;
-        }
-        self.complaints.poll_counts(now).iter().for_each(|line| log::warn!("{line}"));
-        self.volumes.expire(now);
-        self.leftovers.retain(Memory::is_shared);
-        self.expire_deposits(now);
-        self.release_held_back();
-        self.on_idle(now);
-        while let Some((until, session)) = self.strangers.front().copied()
-            && until <= now
+    fn on_timer(&mut self, now: Instant) {
+        self.accept_retry_at.take_if(|at| *at <= now);
+        self.log_limiter.poll_counts(now).iter().for_each(|line| log::warn!("{line}"));
+        self.kinds.iter().for_each(|kind| kind.on_timer(now));
+        self.orphaned_memory.retain(SharedMemory::is_shared);
+        self.expire_pending_opens(now);
+        self.send_delayed();
+        self.check_idle(now);
+        while let Some((deadline, session)) = self.handshaking.front().copied()
+            && deadline <= now
         {
-            self.strangers.pop_front();
-            if self.clients.get(&session).is_some_and(Client::is_stranger) {
-                self.expel(session, &format!("it has not said hello within {:?}", self.config.greeting));
+            self.handshaking.pop_front();
+            if self.clients.get(&session).is_some_and(Client::is_handshaking) {
+                let reason = format!("it has not sent hello within {:?}", self.config.hello_timeout);
+                self.disconnect_violator(session, &reason);
             }
         }
     }
 
-    /// Says that nobody is attached, if that has been so for long enough, and again after as long.
-    fn on_idle(&mut self, now: Instant) {
+    /// Notifies the supervisor each time that no client was attached for the idle time.
+    fn check_idle(&mut self, now: Instant) {
         if !self.clients.is_empty() {
-            self.idle = None;
-        } else if let Some(longest) = self.config.idle_max
-            && now.saturating_duration_since(*self.idle.get_or_insert(now)) >= longest
+            self.idle_since = None;
+        } else if let Some(max) = self.config.max_idle
+            && now.saturating_duration_since(*self.idle_since.get_or_insert(now)) >= max
         {
-            self.idle = Some(now);
-            self.store.tell(&ToSupervisor::Idle);
+            self.idle_since = Some(now);
+            self.store.notify(&ToSupervisor::Idle);
         }
     }
 
-    /// Has a client listened to, once.
-    fn line_up(&mut self, session: u32) {
+    /// Queues a client, so that its next message is handled.
+    fn enqueue_readable(&mut self, session: u32) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        if !std::mem::replace(&mut client.is_in_line, true) {
-            self.talkers.push_back(session);
+        if !std::mem::replace(&mut client.queued, true) {
+            self.readable.push_back(session);
         }
     }
 
-    /// Takes one message of the next client who may have sent one.
-    fn listen_to_next(&mut self) {
-        let Some(session) = self.talkers.pop_front() else { return };
+    /// Handles one message of the next readable client.
+    fn serve_next(&mut self) {
+        let Some(session) = self.readable.pop_front() else { return };
         let Some(client) = self.clients.get_mut(&session) else { return };
-        client.is_in_line = false;
-        if !client.is_talking || client.is_waiting() {
+        client.queued = false;
+        if !client.readable || client.is_blocked() {
             return;
         }
         match client.receive() {
             Ok(Some(packet)) => {
-                self.line_up(session);
-                // Each message may wait for a supervisor that does not read.
+                self.enqueue_readable(session);
+                // Counted as a turn, because each message may wait for a supervisor that does not read.
                 self.watch.turn();
                 self.watch.work_for(session);
                 self.on_packet(session, packet);
                 self.watch.work_for_none();
             }
-            Ok(None) => client.is_talking = false,
-            Err(WireError::Closed) => self.dismiss(session),
-            Err(WireError::NoDescriptors(packet)) => {
-                self.line_up(session);
-                self.on_packet_cut(session, packet);
+            Ok(None) => client.readable = false,
+            Err(PacketError::Closed) => self.detach(session),
+            Err(PacketError::NoDescriptors(packet)) => {
+                self.enqueue_readable(session);
+                self.on_truncated_packet(session, packet);
             }
             Err(error) => {
-                self.expel(session, &error.to_string());
-                error.into_descriptors().into_iter().for_each(closer::close);
+                self.disconnect_violator(session, &error.to_string());
+                error.into_descriptors().into_iter().for_each(close_threads::close);
             }
         }
     }
 
-    /// Answers what a client waits for. An engine that ends refuses nothing, for its reasons are none: who has a
-    /// session asks the next engine, or hears that the session is over; who has none may knock again.
-    fn answer(&mut self, session: u32, serial: u32, reply: &Reply) {
-        if matches!(reply, Reply::Refused(_)) && self.store.is_over() {
+    /// Sends the reply to a request. An engine that ends sends no refusals, because their reasons are void: a
+    /// client with a session repeats the request to the next engine, or finds its session ended; a client without
+    /// one may connect again.
+    fn reply(&mut self, session: u32, serial: u32, reply: &Reply) {
+        if matches!(reply, Reply::Refused(_)) && self.store.is_closed() {
             match self.clients.get_mut(&session) {
-                Some(client) if !client.is_stranger() => client.wait(serial),
-                _ => self.dismiss(session),
+                Some(client) if !client.is_handshaking() => client.wait(serial),
+                _ => self.detach(session),
             }
             return;
         }
-        let Some(client) = self.clients.get_mut(&session) else { return };
-        let outcome = client.answer(serial, reply, self.store.told());
-        self.on_said_to(session, outcome);
+        self.send(session, serial, reply);
     }
 
-    /// Says something that a client does not wait for.
-    fn say(&mut self, session: u32, serial: u32, reply: &Reply) {
+    fn send(&mut self, session: u32, serial: u32, reply: &Reply) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        let outcome = client.say(serial, reply, self.store.told());
-        self.on_said_to(session, outcome);
+        let result = client.send(serial, reply, self.store.position());
+        self.on_send_result(session, result);
     }
 
-    /// A client takes again what is said to it.
     fn flush(&mut self, session: u32) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        let outcome = client.flush(self.store.told());
-        self.on_said_to(session, outcome);
+        let result = client.flush(self.store.position());
+        self.on_send_result(session, result);
     }
 
-    /// Says what was held back, as far as the supervisor's link has taken what was told before.
-    fn release_held_back(&mut self) {
-        if !self.held_back.is_empty() {
+    /// Sends messages that waited for the supervisor's link.
+    fn send_delayed(&mut self) {
+        if !self.delayed.is_empty() {
             self.store.flush();
-            std::mem::take(&mut self.held_back).into_iter().for_each(|session| self.flush(session));
+            std::mem::take(&mut self.delayed).into_iter().for_each(|session| self.flush(session));
         }
     }
 
-    fn on_said_to(&mut self, session: u32, outcome: Result<(), WireError>) {
-        let told = self.store.told();
-        if self.clients.get(&session).is_some_and(|client| client.is_held_back(told)) {
-            self.held_back.insert(session);
+    fn on_send_result(&mut self, session: u32, result: Result<(), PacketError>) {
+        let position = self.store.position();
+        if self.clients.get(&session).is_some_and(|client| client.is_delayed(position)) {
+            self.delayed.insert(session);
         }
-        match outcome {
-            // It may have been asked meanwhile.
-            Ok(()) => self.line_up(session),
-            Err(WireError::Closed) => self.dismiss(session),
-            Err(error) => self.expel(session, &error.to_string()),
+        match result {
+            // The client may have been blocked until now.
+            Ok(()) => self.enqueue_readable(session),
+            Err(PacketError::Closed) => self.detach(session),
+            Err(error) => self.disconnect_violator(session, &error.to_string()),
         }
     }
 
-    /// False if the thread is to end.
-    fn read_notices(&mut self) -> bool {
+    /// Returns `false` if the thread must exit.
+    fn drain_messages(&mut self) -> bool {
         self.watch.turn();
         self.epoll.sleeper().take_notification();
-        while let Some(notice) = self.notices.poll() {
-            match notice {
-                Notice::Said { session, said } => self.on_said(session, said),
-                Notice::Deposited { key, is_kept } => self.on_deposited(key, is_kept),
-                // Asked for: whatever the level of the log is.
-                Notice::Show => eprint!("{}", self.overview()),
-                // It has woken the thread, which turns.
-                Notice::Beat => {}
-                Notice::Halt => return false,
+        while let Some(message) = self.messages.poll() {
+            match message {
+                ControlMessage::Session { session, event } => self.on_session_event(session, event),
+                ControlMessage::Stored { key, stored } => {
+                    self.on_stored(key, stored.then_some(()).ok_or(StoreError::NoDescriptors));
+                }
+                // Requested, thus independent of the log level.
+                ControlMessage::PrintStatus => eprint!("{}", self.status()),
+                ControlMessage::Beat => {}
+                ControlMessage::Exit => return false,
             }
         }
         true
     }
 
-    fn on_said(&mut self, session: u32, said: Said) {
+    fn on_session_event(&mut self, session: u32, event: SessionEvent) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        match said {
-            Said::Opened { id, outcome: Ok(answer) } => {
-                let answers = client.on_opened(id, answer);
-                self.pass_on(session, answers);
+        match event {
+            SessionEvent::Opened { id, result: Ok(answer) } => {
+                let replies = client.on_opened(id, answer);
+                self.deliver(session, replies);
             }
-            Said::Opened { id, outcome: Err(why) } => self.on_refused(session, id, why),
-            Said::Ended { id, outcome } => {
-                if let Some(held) = client.take(id) {
-                    held.key.into_iter().for_each(|key| self.store.withdraw(key));
-                    self.pass_on(session, held.ended(outcome));
+            SessionEvent::Opened { id, result: Err(reason) } => self.on_refused(session, id, reason),
+            SessionEvent::Closed { id, result } => {
+                if let Some(object) = client.remove(id) {
+                    object.key.into_iter().for_each(|key| self.store.remove(key));
+                    self.deliver(session, object.closed(result));
                 }
             }
-            Said::Closed { queue } => {
-                if let Some(serial) = client.attached().and_then(|attached| attached.on_closed(queue)) {
-                    self.say(session, UNASKED, &Reply::Ended { id: queue });
-                    self.answer(session, serial, &Reply::Done);
+            SessionEvent::QueueClosed { queue } => {
+                if let Some(serial) = client.attached().and_then(|attached| attached.on_queue_closed(queue)) {
+                    self.send(session, UNSOLICITED, &Reply::ObjectClosed { id: queue });
+                    self.reply(session, serial, &Reply::Ack);
                 }
             }
-            Said::Hostile { why } => self.expel(session, &why),
+            SessionEvent::Violation { reason } => self.disconnect_violator(session, &reason),
         }
-        self.forget_if_empty(session);
+        self.remove_if_empty(session);
     }
 
-    /// An object cannot be had. If nobody waits for that, an engine before this one had it.
-    fn on_refused(&mut self, session: u32, id: u32, why: String) {
-        let Some(held) = self.clients.get_mut(&session).and_then(|client| client.take(id)) else { return };
-        held.key.into_iter().for_each(|key| self.store.withdraw(key));
-        match held.refused(why.clone()) {
-            answers if answers.is_empty() => {
-                self.expel(session, &format!("its object {id} cannot be taken up: {why}"));
+    /// Called when an object cannot be opened. If no request waits for it, it is an object of a previous engine.
+    fn on_refused(&mut self, session: u32, id: u32, reason: String) {
+        let Some(object) = self.clients.get_mut(&session).and_then(|client| client.remove(id)) else {
+            return;
+        };
+        object.key.into_iter().for_each(|key| self.store.remove(key));
+        match object.refused(reason.clone()) {
+            replies if replies.is_empty() => {
+                self.disconnect_violator(session, &format!("its object {id} cannot be resumed: {reason}"));
             }
-            answers => self.pass_on(session, answers),
+            replies => self.deliver(session, replies),
         }
     }
 
-    fn pass_on(&mut self, session: u32, answers: Answers) {
-        for (serial, reply) in answers {
+    fn deliver(&mut self, session: u32, replies: Replies) {
+        for (serial, reply) in replies {
             match serial {
-                UNASKED => self.say(session, serial, &reply),
-                serial => self.answer(session, serial, &reply),
+                UNSOLICITED => self.send(session, serial, &reply),
+                serial => self.reply(session, serial, &reply),
             }
         }
     }
 
-    /// Drops a client that did what none of ours does.
-    fn expel(&mut self, session: u32, why: &str) {
-        let Some(client) = self.clients.get_mut(&session).filter(|client| client.is_here()) else { return };
-        let (peer, line) = (client.peer(), format!("{client} is dropped: {why}"));
-        client.say_why(why);
-        self.complain(peer, &line);
-        self.dismiss(session);
+    /// Disconnects a client that has violated the protocol.
+    fn disconnect_violator(&mut self, session: u32, reason: &str) {
+        let Some(client) = self.clients.get_mut(&session).filter(|client| client.is_connected()) else {
+            return;
+        };
+        let (cred, line) = (client.cred(), format!("{client} is dropped: {reason}"));
+        client.send_reason(reason);
+        self.warn_limited(cred, &line);
+        self.detach(session);
     }
 
-    /// Writes a line about a client, unless there were too many.
-    fn complain(&mut self, of: Peer, line: &str) {
-        if self.complaints.may_write(of.uid, Instant::now()) {
+    /// Logs a line about a client, up to a limit per user.
+    fn warn_limited(&mut self, cred: ClientCred, line: &str) {
+        if self.log_limiter.admit(cred.uid, Instant::now()) {
             log::warn!("{line}");
         }
     }
 
-    /// Lets go of a client: what it has open ends by itself.
-    fn dismiss(&mut self, session: u32) {
+    /// Disconnects a client; its objects close on their own.
+    fn detach(&mut self, session: u32) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        if let Some(wire) = client.leave() {
+        if let Some(wire) = client.disconnect() {
             self.epoll.remove(&wire);
-            closer::close(wire.into());
+            close_threads::close(wire.into());
             match client.stage {
                 client::Stage::Attached(_) => log::info!("{client} has left"),
-                client::Stage::Stranger => log::debug!("{client} has left"),
+                client::Stage::Handshaking => log::debug!("{client} has left"),
             }
-            let records = client.attached().map(Attached::leave).unwrap_or_default();
-            records.into_iter().for_each(|key| self.store.withdraw(key));
-            for core in &self.cores {
-                // A core that is gone has nothing of it.
-                let _ = core.send(Mail::EndSession { session });
-            }
+            let records = client.attached().map(Attached::disconnect).unwrap_or_default();
+            records.into_iter().for_each(|key| self.store.remove(key));
+            self.send_to_all(|| CoreMessage::EndSession { session });
         }
-        self.forget_if_empty(session);
+        self.remove_if_empty(session);
     }
 
-    fn forget_if_empty(&mut self, session: u32) {
+    fn remove_if_empty(&mut self, session: u32) {
         if self.clients.get(&session).is_some_and(Client::is_empty)
             && let Some(mut client) = self.clients.remove(&session)
             && let Some(attached) = client.attached()
         {
-            self.store.withdraw(attached.key);
-            self.leftovers.extend(attached.left.take());
+            self.store.remove(attached.key);
+            self.orphaned_memory.extend(attached.orphaned_memory.take());
         }
     }
 }
 
-/// Watches for the end of a client's process: its connection may stay open in a process that it has forked.
-fn watch_process(epoll: &Epoll, session: u32, wire: &Wire) -> io::Result<Process> {
-    let process = Process::of(wire.as_fd())?;
-    if let Process::Alive(process) = &process {
+/// Watches for the end of a client's process; a forked process may keep the connection open.
+fn watch_process(epoll: &Epoll, session: u32, wire: &PacketSocket) -> io::Result<PeerProcess> {
+    let process = PeerProcess::from_socket(wire.as_fd())?;
+    if let PeerProcess::Alive(process) = &process {
         epoll.add(process, PROCESS | u64::from(session))?;
     }
     Ok(process)
 }
 
-/// What the kernel is to call the door; clients are called by their sessions.
-const DOOR: u64 = 1 << 32;
-/// What the kernel is to call their processes, with the session.
+/// Epoll key of the listener; connections have the number of their session.
+const LISTENER: u64 = 1 << 32;
+/// Epoll key of a process, with the number of its session.
 const PROCESS: u64 = 1 << 33;
-/// Clients that are let in between two looks at what the others say.
-const ADMITTED_MAX: usize = 16;
-/// Clients that have not said hello.
-const STRANGERS_MAX: usize = 64;
-/// How often to look whether memory of a session that is over can be unmapped.
-const LEFTOVERS_LOOK: Duration = Duration::from_millis(10);
-/// How long to wait for a supervisor that does not read.
-const HELD_BACK_PAUSE: Duration = Duration::from_millis(2);
-/// How long to wait where many descriptors are being closed.
-const CROWD_PAUSE: Duration = Duration::from_millis(1);
-/// How long to wait where the system has no descriptors.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Maximum number of accepts between two rounds of messages.
+const MAX_ACCEPTS: usize = 16;
+/// Maximum number of clients without hello message.
+const MAX_HANDSHAKING: usize = 64;
+/// Interval of checks whether memory of an ended session can be unmapped.
+const UNMAP_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval of sends to a supervisor that does not read.
+const LINK_INTERVAL: Duration = Duration::from_millis(2);
+/// Delay of accepts while many closes are pending.
+const CONGESTION_DELAY: Duration = Duration::from_millis(1);
+/// Delay of accepts when the system has no descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);

@@ -1,88 +1,86 @@
-//! What clients ask for.
+//! Requests of clients.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use isolane_attach::control::{
-    End, Hello, Object, Open, OpenPort, OpenQueue, Packet, Reply, Request, VERSION, Welcome, remedy,
+    CloseMode, Hello, OpenDoorbells, OpenNotificationQueue, OpenObject, Packet, Reply, Request, VERSION,
+    Welcome, hint,
 };
-use isolane_ring::entries::{Receiver, Sender};
-use isolane_ring::{Bell, Memory, MemoryError, Process, refuse_gifts};
+use isolane_shm::entries::{Receiver, Sender};
+use isolane_shm::{Bell, MemoryError, PeerProcess, SharedMemory, forbid_fd_passing};
 
-use super::client::{Attached, Client, ClosingQueue, Held, Stage, UNASKED};
-use super::door::Peer;
-use super::{Control, Denied, plan, watch_process};
-use crate::closer::{self, Socket};
-use crate::core::Mail;
-use crate::service::{Ending, Left, Plan};
-use crate::store::{Record, Unkept};
+use super::client::{Attached, ClosingQueue, ObjectRecord, Stage, UNSOLICITED};
+use super::listener::ClientCred;
+use super::{Control, watch_process};
+use crate::close_threads::{self, Socket};
+use crate::core::CoreMessage;
+use crate::object::{CloseReason, NO_DESCRIPTORS, ObjectBuilder, RecoveryState, Rejection};
+use crate::store::{Record, StoreError};
 
-/// What becomes of a request.
-enum Progress {
-    /// It is answered at once.
-    Answer(Reply),
-    /// The answer comes from a core.
-    Later,
+/// Result of a granted request.
+enum Handled {
+    Reply(Reply),
+    /// The reply follows later.
+    Deferred,
 }
 
-/// An object that is made once the supervisor keeps its record.
-pub(super) struct Due {
+/// Object that is built once the supervisor has stored its record.
+pub(super) struct PendingOpen {
     session: u32,
     id: u32,
-    plan: Plan,
-    /// When it has taken too long.
-    pub until: Instant,
+    builder: ObjectBuilder,
+    pub deadline: Instant,
 }
 
 impl Control {
-    /// A client has sent something.
+    /// Called when a client has sent a packet.
     pub(super) fn on_packet(&mut self, session: u32, packet: Packet) {
-        // Whatever becomes of what came with it, this thread does not close the last of it.
-        let spares = packet.descriptors.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
-        match spares {
-            Ok(spares) => {
-                self.obey(session, packet);
-                spares.into_iter().for_each(closer::close);
-            }
-            Err(_) => self.on_packet_cut(session, packet),
-        }
-    }
-
-    /// A client has sent something with more than there are descriptors for.
-    pub(super) fn on_packet_cut(&mut self, session: u32, packet: Packet) {
-        packet.descriptors.into_iter().for_each(closer::close);
-        let why = || Denied::Short(format!("the engine has no descriptor left for it{NO_DESCRIPTORS}"));
-        let asked = Request::decode(&packet.bytes).map_err(hostile);
-        let serial = asked.as_ref().map_or(0, |asked| asked.serial);
-        self.conclude(session, serial, asked.and_then(|_| Err(why())));
-    }
-
-    fn obey(&mut self, session: u32, packet: Packet) {
-        let (serial, outcome) = match Request::decode(&packet.bytes) {
+        // Duplicates, so that this thread never closes the last descriptor of a file.
+        let duplicates = packet.descriptors.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
+        let Ok(duplicates) = duplicates else { return self.on_truncated_packet(session, packet) };
+        let (serial, result) = match Request::decode(&packet.bytes) {
             Ok(asked) => {
                 (asked.serial, self.on_request(session, asked.serial, asked.request, packet.descriptors))
             }
-            Err(malformed) => (0, Err(hostile(malformed))),
+            Err(malformed) => (0, Err(Rejection::violation(malformed))),
         };
-        self.conclude(session, serial, outcome);
+        self.finish_request(session, serial, result);
+        duplicates.into_iter().for_each(close_threads::close);
     }
 
-    fn conclude(&mut self, session: u32, serial: u32, outcome: Result<Progress, Denied>) {
-        match outcome {
-            Ok(Progress::Answer(reply)) => self.answer(session, serial, &reply),
-            Ok(Progress::Later) => {
+    /// Called when the engine has too few descriptors to receive a packet completely.
+    pub(super) fn on_truncated_packet(&mut self, session: u32, packet: Packet) {
+        packet.descriptors.into_iter().for_each(close_threads::close);
+        let (serial, rejection) = match Request::decode(&packet.bytes) {
+            Ok(asked) => {
+                let reason = format!("the engine has no descriptor left for it{NO_DESCRIPTORS}");
+                (asked.serial, Rejection::Exhausted(reason))
+            }
+            Err(malformed) => (0, Rejection::violation(malformed)),
+        };
+        self.finish_request(session, serial, Err(rejection));
+    }
+
+    fn finish_request(&mut self, session: u32, serial: u32, result: Result<Handled, Rejection>) {
+        match result {
+            Ok(Handled::Reply(reply)) => self.reply(session, serial, &reply),
+            Ok(Handled::Deferred) => {
                 self.clients.get_mut(&session).into_iter().for_each(|client| client.wait(serial))
             }
-            Err(Denied::Refused(why)) => self.answer(session, serial, &Reply::Refused(why)),
-            Err(Denied::Short(why)) => {
-                if let Some(client) = self.clients.get(&session) {
-                    let line = format!("{client} is refused what it asks for: {why}");
-                    self.complain(client.peer(), &line);
-                }
-                self.answer(session, serial, &Reply::Refused(why));
+            Err(Rejection::Refused(reason)) => self.reply(session, serial, &Reply::Refused(reason)),
+            Err(Rejection::Exhausted(reason)) => {
+                self.warn_refused(session, &reason);
+                self.reply(session, serial, &Reply::Refused(reason));
             }
-            Err(Denied::Hostile(why)) => self.expel(session, &why),
+            Err(Rejection::Violation(reason)) => self.disconnect_violator(session, &reason),
+        }
+    }
+
+    fn warn_refused(&mut self, session: u32, reason: &str) {
+        if let Some(client) = self.clients.get(&session) {
+            let line = format!("{client}: request refused: {reason}");
+            self.warn_limited(client.cred(), &line);
         }
     }
 
@@ -92,86 +90,87 @@ impl Control {
         serial: u32,
         request: Request,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Progress, Denied> {
+    ) -> Result<Handled, Rejection> {
         if let Request::Hello(Hello { version }) = request
             && version != VERSION
         {
-            let why = format!("it speaks version {version}, the engine {VERSION}; use the same");
-            return Err(Denied::Hostile(why));
+            let reason = format!("it speaks version {version}, the engine {VERSION}; use the same");
+            return Err(Rejection::Violation(reason));
         }
         if descriptors.len() != request.descriptors() {
-            let (came, due) = (descriptors.len(), request.descriptors());
-            return Err(Denied::Hostile(format!("{came} descriptors came with a message that has {due}")));
+            let (received, expected) = (descriptors.len(), request.descriptors());
+            let reason = format!("{received} descriptors came with a message that has {expected}");
+            return Err(Rejection::Violation(reason));
+        }
+        if let Request::OpenObject(open) = request {
+            return self.open(session, serial, open, descriptors);
         }
         let mut descriptors = descriptors.into_iter();
         match (request, descriptors.next()) {
-            (Request::Hello(_), Some(memfd)) => self.greet(session, memfd, descriptors.next()),
-            (Request::OpenPort(port), Some(end)) => self.open_port(session, port, end),
-            (Request::OpenQueue(queue), Some(end)) => self.open_queue(session, queue, end),
-            (Request::Open(open), descriptor) => self.open(session, serial, open, descriptor),
-            (Request::End { id, how }, _) => self.end(session, serial, id, how),
-            (Request::Relieve, _) => self.make_room(session),
-            (_, None) => Err(Denied::Hostile("a descriptor is missing".into())),
+            (Request::Hello(_), Some(memfd)) => self.attach(session, memfd, descriptors.next()),
+            (Request::OpenDoorbells(port), Some(end)) => self.open_doorbells(session, port, end),
+            (Request::OpenNotificationQueue(queue), Some(end)) => self.open_queue(session, queue, end),
+            (Request::CloseObject { id, how }, _) => self.close(session, serial, id, how),
+            (Request::Relieve, _) => {
+                self.attached(session)?;
+                self.relieve(session);
+                Ok(Handled::Reply(Reply::Ack))
+            }
+            _ => Err(Rejection::violation("a descriptor is missing")),
         }
     }
 
-    fn greet(&mut self, session: u32, memfd: OwnedFd, life: Option<OwnedFd>) -> Result<Progress, Denied> {
-        let Some(client) = self.clients.get_mut(&session) else { return Err(Denied::gone()) };
-        if client.attached().is_some() {
-            // Asked again after a restart.
-            return Ok(Progress::Answer(self.welcome(session)));
+    fn attach(&mut self, session: u32, memfd: OwnedFd, life: Option<OwnedFd>) -> Result<Handled, Rejection> {
+        if self.attached(session).is_ok() {
+            // Repeated after a restart.
+            return Ok(Handled::Reply(self.welcome(session)));
         }
-        self.may_attach()?;
-        let Some(client) = self.clients.get_mut(&session) else { return Err(Denied::gone()) };
+        self.check_capacity()?;
+        let Some(client) = self.clients.get_mut(&session) else { return Err(session_ended()) };
         let limits = self.config.limits;
-        let bytes_max = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
-        let memory = Memory::open(memfd, bytes_max).map_err(|error| match error {
-            MemoryError::Size { bytes, .. } if bytes > limits.memory_bytes => Denied::Refused(format!(
-                "it has {bytes} bytes of memory, and may have at most {bytes_max} bytes; attach with less, or start the \
-                 engine with a higher limit (`--memory-max`)"
+        let max_bytes = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
+        let memory = SharedMemory::open(memfd, max_bytes).map_err(|error| match error {
+            MemoryError::Size { bytes, .. } if bytes > limits.memory_bytes => Rejection::Refused(format!(
+                "it has {bytes} bytes of memory, and may have at most {max_bytes} bytes; attach with less, or start \
+                 the engine with a higher limit (`--max-memory`)"
             )),
-            error => hostile(error),
+            error => Rejection::violation(error),
         })?;
-        let Some(wire) = client.wire() else { return Err(Denied::gone()) };
-        let Peer { pid, uid } = client.peer();
-        let life = life.ok_or(Denied::Hostile("a descriptor is missing".into()))?;
-        let cannot =
-            |error| Denied::Short(format!("the engine cannot watch its process: {error}{}", remedy(&error)));
-        let process = match watch_process(&self.epoll, session, wire).map_err(cannot)? {
-            Process::Alive(process) => Some(process),
-            Process::Ended => return Err(Denied::Refused("its process has ended".into())),
-            Process::Unknown => None,
+        let Some(wire) = client.wire() else { return Err(session_ended()) };
+        let ClientCred { pid, uid } = client.cred();
+        let life = life.ok_or_else(|| Rejection::violation("a descriptor is missing"))?;
+        let process = match watch_process(&self.epoll, session, wire) {
+            Ok(PeerProcess::Alive(process)) => Some(process),
+            Ok(PeerProcess::Ended) => return Err(Rejection::Refused("its process has ended".into())),
+            Ok(PeerProcess::Unknown) => None,
+            Err(error) => {
+                let reason = format!("the engine cannot watch its process: {error}{}", hint(&error));
+                return Err(Rejection::Exhausted(reason));
+            }
         };
         let descriptors = [wire.as_fd(), memory.memfd(), life.as_fd()];
-        let key = self.store.deposit(&Record::Session { session, pid, uid }, &descriptors)?;
+        let key = self.store.put(&Record::Session { session, pid, uid }, &descriptors)?;
         client.stage = Stage::Attached(Attached::new(memory, life, process, key));
         log::info!("{client} has attached");
-        Ok(Progress::Answer(self.welcome(session)))
+        Ok(Handled::Reply(self.welcome(session)))
     }
 
-    /// Whether there is room for one more client. Those that have left keep nobody out, but what they have left is
-    /// not to add up without bound.
-    fn may_attach(&mut self) -> Result<(), Denied> {
-        let clients_max = self.config.clients_max;
-        let attached =
-            self.clients.values().filter(|client| client.is_here() && !client.is_stranger()).count();
-        if attached >= clients_max {
-            let why = format!("{attached} clients are attached, which is the limit (`--clients-max`)");
-            return Err(Denied::Short(why));
+    /// Checks the number of clients. Disconnected ones count only towards twice the limit.
+    fn check_capacity(&mut self) -> Result<(), Rejection> {
+        let max_clients = self.config.max_clients;
+        let (connected, left): (Vec<_>, Vec<_>) =
+            self.clients.iter().partition(|(_, client)| client.is_connected());
+        let attached = connected.iter().filter(|(_, client)| !client.is_handshaking()).count();
+        if attached >= max_clients {
+            let reason = format!("{attached} clients are attached, which is the limit (`--max-clients`)");
+            return Err(Rejection::Exhausted(reason));
         }
-        let left = self.clients.values().filter(|client| !client.is_here()).count();
-        if attached + left >= clients_max.saturating_mul(2) {
-            let now = Instant::now();
-            let may_relieve = |client: &mut Client| {
-                !client.is_here() && client.attached().is_some_and(|attached| attached.may_relieve(now))
-            };
-            let sessions = self.clients.iter_mut();
-            let sessions: Vec<u32> =
-                sessions.filter_map(|(session, client)| may_relieve(client).then_some(*session)).collect();
-            sessions.into_iter().for_each(|session| self.relieve(session));
-            let why =
-                format!("{left} clients have left streams or volumes that are not done; try again later");
-            return Err(Denied::Short(why));
+        if attached + left.len() >= max_clients.saturating_mul(2) {
+            let left: Vec<u32> = left.into_iter().map(|(session, _)| *session).collect();
+            left.iter().for_each(|session| self.relieve(*session));
+            let count = left.len();
+            let reason = format!("{count} clients have left objects that are closing; try again later");
+            return Err(Rejection::Exhausted(reason));
         }
         Ok(())
     }
@@ -182,241 +181,244 @@ impl Control {
         Reply::Welcome(Welcome { version: VERSION, session, epoch, cores, limits })
     }
 
-    fn open_port(&mut self, session: u32, port: OpenPort, end: OwnedFd) -> Result<Progress, Denied> {
-        refuse_gifts(end.as_fd()).map_err(hostile)?;
-        let key = self.deposit(session, 0, Request::OpenPort(port), Vec::new(), &[end.as_fd()])?;
-        self.have_port(session, port, end).inspect_err(|_| self.store.withdraw(key))?;
-        if let Some(before) = self.memory(session)?.1.ports.insert(port.core, key) {
-            self.store.withdraw(before);
-        }
-        Ok(Progress::Answer(Reply::Done))
+    fn open_doorbells(
+        &mut self,
+        session: u32,
+        port: OpenDoorbells,
+        end: OwnedFd,
+    ) -> Result<Handled, Rejection> {
+        let key = self.put_bell(session, Request::OpenDoorbells(port), &end)?;
+        self.install_doorbells(session, port, end).inspect_err(|_| self.store.remove(key))?;
+        let previous = self.attached(session)?.doorbells.insert(port.core, key);
+        previous.into_iter().for_each(|key| self.store.remove(key));
+        Ok(Handled::Reply(Reply::Ack))
     }
 
-    /// Gives a core a port, which an engine before this one may have had.
-    pub(super) fn have_port(&mut self, session: u32, port: OpenPort, end: OwnedFd) -> Result<(), Denied> {
-        let (memory, _) = self.memory(session)?;
-        let core = self.core(port.core)?;
-        let ring = port.place.ring().ok_or(Denied::nowhere("a port"))?;
-        let receiver = Receiver::resume(&memory, ring).map_err(hostile)?;
-        let flag = memory.flag(port.place.flag()).map_err(hostile)?;
-        let bell = Bell::with(flag, Socket::new(end)).map_err(hostile)?;
-        self.mail(core, Mail::Port { session, receiver, bell });
+    /// Stores a request with the engine's end of a bell. Returns the key of the record.
+    fn put_bell(&self, session: u32, request: Request, end: &OwnedFd) -> Result<u64, Rejection> {
+        forbid_fd_passing(end.as_fd()).map_err(Rejection::violation)?;
+        let record = Record::Granted { session, core: 0, request, note: Vec::new() };
+        Ok(self.store.put(&record, &[end.as_fd()])?)
+    }
+
+    /// Passes doorbells to their core.
+    pub(super) fn install_doorbells(
+        &mut self,
+        session: u32,
+        port: OpenDoorbells,
+        end: OwnedFd,
+    ) -> Result<(), Rejection> {
+        let memory = self.memory(session)?;
+        let core = self.check_core(port.core)?;
+        let ring = port.layout.ring().ok_or_else(|| invalid_layout("doorbells"))?;
+        let receiver = Receiver::resume(&memory, ring).map_err(Rejection::violation)?;
+        let flag = memory.flag(port.layout.flag()).map_err(Rejection::violation)?;
+        let bell = Bell::from_end(flag, Socket::new(end)).map_err(Rejection::violation)?;
+        self.send_to_core(core, CoreMessage::Doorbells { session, receiver, bell });
         Ok(())
     }
 
-    fn open_queue(&mut self, session: u32, wanted: OpenQueue, end: OwnedFd) -> Result<Progress, Denied> {
-        let queues_max = self.config.limits.queues;
-        let (_, attached) = self.memory(session)?;
-        if attached.queues.len() >= queues_max as usize && !attached.queues.contains_key(&wanted.queue) {
-            return Err(Denied::limit("notification queues", queues_max));
+    fn open_queue(
+        &mut self,
+        session: u32,
+        open: OpenNotificationQueue,
+        end: OwnedFd,
+    ) -> Result<Handled, Rejection> {
+        let max_queues = self.config.limits.queues;
+        let queues = &self.attached(session)?.queues;
+        if queues.len() >= max_queues as usize && !queues.contains_key(&open.queue) {
+            return Err(limit("notification queues", max_queues));
         }
-        refuse_gifts(end.as_fd()).map_err(hostile)?;
-        let key = self.deposit(session, 0, Request::OpenQueue(wanted), Vec::new(), &[end.as_fd()])?;
-        self.have_queue(session, wanted, end).inspect_err(|_| self.store.withdraw(key))?;
-        if let Some(before) = self.memory(session)?.1.queues.insert(wanted.queue, key) {
-            self.store.withdraw(before);
-        }
-        Ok(Progress::Answer(Reply::Done))
+        let key = self.put_bell(session, Request::OpenNotificationQueue(open), &end)?;
+        self.install_queue(session, open, end).inspect_err(|_| self.store.remove(key))?;
+        let previous = self.attached(session)?.queues.insert(open.queue, key);
+        previous.into_iter().for_each(|key| self.store.remove(key));
+        Ok(Handled::Reply(Reply::Ack))
     }
 
-    /// Gives the cores a queue, which an engine before this one may have had.
-    pub(super) fn have_queue(&mut self, session: u32, wanted: OpenQueue, end: OwnedFd) -> Result<(), Denied> {
-        let OpenQueue { queue, place } = wanted;
+    /// Passes a notification queue to all cores.
+    pub(super) fn install_queue(
+        &mut self,
+        session: u32,
+        open: OpenNotificationQueue,
+        end: OwnedFd,
+    ) -> Result<(), Rejection> {
+        let OpenNotificationQueue { queue, layout: place } = open;
         let cores = self.cores.len() as u32;
-        let (memory, _) = self.memory(session)?;
+        let memory = self.memory(session)?;
         if place.cores != cores {
-            return Err(Denied::Hostile(format!("a queue for {} cores of {cores}", place.cores)));
+            return Err(Rejection::Violation(format!("a queue for {} cores of {cores}", place.cores)));
         }
-        let mut mails = Vec::new();
+        let mut messages = Vec::new();
         for core in 0..cores {
-            let ring = place.ring(core).ok_or(Denied::nowhere("a queue"))?;
-            let sender = Sender::resume(&memory, ring).map_err(hostile)?;
-            let flag = memory.flag(place.flag()).map_err(hostile)?;
-            let end = end.try_clone().map_err(short)?;
-            let bell = Bell::with(flag, Socket::new(end)).map_err(hostile)?;
-            mails.push(Mail::Queue { session, queue, sender, bell });
+            let ring = place.ring(core).ok_or_else(|| invalid_layout("a queue"))?;
+            let sender = Sender::resume(&memory, ring).map_err(Rejection::violation)?;
+            let flag = memory.flag(place.flag()).map_err(Rejection::violation)?;
+            let end = end.try_clone().map_err(|error| Rejection::system(&error))?;
+            let bell = Bell::from_end(flag, Socket::new(end)).map_err(Rejection::violation)?;
+            messages.push(CoreMessage::Queue { session, queue, sender, bell });
         }
-        mails.into_iter().zip(0..).for_each(|(mail, core)| self.mail(core, mail));
+        messages.into_iter().zip(0..).for_each(|(message, core)| self.send_to_core(core, message));
         Ok(())
     }
 
-    /// Closes a queue, whatever objects still name it; its end is told once no core writes to it any more. Until
-    /// then its client is not listened to: so it does not have many that are being closed.
-    fn close_queue(&mut self, session: u32, serial: u32, queue: u32) -> Result<Progress, Denied> {
+    /// Closes a queue, even if objects use it. The reply follows once no core writes to it any longer. Until then
+    /// the client's messages wait, so that it closes one queue at a time.
+    fn close_queue(&mut self, session: u32, serial: u32, queue: u32) -> Result<Handled, Rejection> {
         let cores = self.cores.len();
-        let (_, attached) = self.memory(session)?;
+        let attached = self.attached(session)?;
         let Some(key) = attached.queues.remove(&queue) else {
-            self.say(session, UNASKED, &Reply::Ended { id: queue });
-            return Ok(Progress::Answer(Reply::Done));
+            self.send(session, UNSOLICITED, &Reply::ObjectClosed { id: queue });
+            return Ok(Handled::Reply(Reply::Ack));
         };
         attached.closing = Some(ClosingQueue { queue, serial, cores });
-        // An engine that comes after this one has nothing to write there.
-        self.store.withdraw(key);
-        (0..cores as u32).for_each(|core| self.mail(core, Mail::CloseQueue { session, queue }));
-        Ok(Progress::Later)
+        // The next engine must not write to the queue.
+        self.store.remove(key);
+        self.send_to_all(|| CoreMessage::CloseQueue { session, queue });
+        Ok(Handled::Deferred)
     }
 
     fn open(
         &mut self,
         session: u32,
         serial: u32,
-        open: Open,
-        descriptor: Option<OwnedFd>,
-    ) -> Result<Progress, Denied> {
-        let limits = self.config.limits;
-        open.core.map_or(Ok(0), |core| self.core(core))?;
-        let (_, attached) = self.memory(session)?;
-        if let Some(held) = attached.objects.get_mut(&open.id) {
-            // Asked again after a restart, and either there already or about to be.
-            if held.open != open || held.ending.is_some() {
-                return Err(Denied::Hostile(format!("object {} is opened twice", open.id)));
+        open: OpenObject,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Handled, Rejection> {
+        open.core.map_or(Ok(0), |core| self.check_core(core))?;
+        let kind = self.kind(&open)?;
+        let attached = self.attached(session)?;
+        if let Some(object) = attached.objects.get_mut(&open.id) {
+            // Repeated after a restart.
+            if object.open != open || object.closing.is_some() {
+                return Err(Rejection::Violation(format!("object {} is opened twice", open.id)));
             }
-            if held.answer.is_some() {
-                return Ok(Progress::Answer(held.reply()));
+            if object.answer.is_some() {
+                return Ok(Handled::Reply(object.opened()));
             }
-            held.opening = Some(serial);
-            return Ok(Progress::Later);
+            object.opening = Some(serial);
+            return Ok(Handled::Deferred);
         }
         if open.queue.is_some_and(|queue| !attached.queues.contains_key(&queue)) {
-            return Err(Denied::Hostile("an object names a queue that is not there".into()));
+            return Err(Rejection::violation("an object names a queue that does not exist"));
         }
-        let (what, count_max) = match &open.object {
-            Object::Stream(_) => ("streams", limits.streams),
-            Object::Volume { .. } => ("volumes", limits.volumes),
-        };
-        if attached.count(&open.object) >= count_max as usize {
-            if attached.may_relieve(Instant::now()) {
-                self.relieve(session);
-            }
-            return Err(Denied::limit(what, count_max));
+        let (name, max) = (self.kinds[kind].name(), self.kinds[kind].max_objects(&self.config.limits));
+        if self.attached(session)?.count(kind) >= max as usize {
+            self.relieve(session);
+            return Err(limit(name, max));
         }
-        let mut plan = plan::plan(&open, descriptor, &self.volumes, &self.config)?;
-        let core = open.core.or(plan.core).unwrap_or_else(|| self.next_core());
-        let mut held = Held { open, core, key: None, answer: None, opening: Some(serial), ending: None };
-        match std::mem::take(&mut plan.left) {
-            left if left.is_nothing() => self.have(session, held, plan)?,
-            Left { note, descriptors } => {
-                let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-                let request = Request::Open(held.open.clone());
-                let record = Record::Granted { session, core, request, note };
-                let key = self.store.deposit_later(&record, &descriptors)?;
-                let id = held.open.id;
-                held.key = Some(key);
-                self.memory(session)?.1.hold(held);
-                let until = Instant::now() + self.store.patience();
-                self.deposits.insert(key, Due { session, id, plan, until });
-            }
+        let mut builder = self.kinds[kind].open(&open.object, descriptors)?;
+        let core = open.core.or(builder.core).unwrap_or_else(|| self.next_core());
+        let (id, recovery) = (open.id, std::mem::take(&mut builder.recovery));
+        let opening = Some(serial);
+        let mut object = ObjectRecord { kind, open, core, key: None, answer: None, opening, closing: None };
+        if recovery.is_empty() {
+            self.attached(session)?.insert(object);
+            self.build(session, id, builder);
+            return Ok(Handled::Deferred);
         }
-        Ok(Progress::Later)
+        let RecoveryState { note, descriptors } = recovery;
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let record =
+            Record::Granted { session, core, request: Request::OpenObject(object.open.clone()), note };
+        let key = self.store.put_deferred(&record, &descriptors)?;
+        object.key = Some(key);
+        self.attached(session)?.insert(object);
+        let deadline = Instant::now() + self.store.timeout();
+        self.pending_opens.insert(key, PendingOpen { session, id, builder, deadline });
+        Ok(Handled::Deferred)
     }
 
-    /// The supervisor keeps what a client has asked for, or does not: now it may be had, or is refused.
-    pub(super) fn on_deposited(&mut self, key: u64, is_kept: bool) {
-        self.conclude_deposit(key, if is_kept { Ok(()) } else { Err(Unkept::NoDescriptors) });
-    }
-
-    /// Refuses what the supervisor has not answered in time. The oldest first: the keys of records grow.
-    pub(super) fn expire_deposits(&mut self, now: Instant) {
-        while let Some((key, due)) = self.deposits.first_key_value()
-            && due.until <= now
+    /// Refuses objects whose records were not stored in time. Keys increase, so the first is the oldest.
+    pub(super) fn expire_pending_opens(&mut self, now: Instant) {
+        while let Some((key, pending)) = self.pending_opens.first_key_value()
+            && pending.deadline <= now
         {
             let key = *key;
-            let why = self.store.give_up(key);
-            self.conclude_deposit(key, Err(why));
+            let error = self.store.abandon(key);
+            self.on_stored(key, Err(error));
         }
     }
 
-    fn conclude_deposit(&mut self, key: u64, outcome: Result<(), Unkept>) {
-        let Some(Due { session, id, plan, .. }) = self.deposits.remove(&key) else { return };
+    /// Called when the supervisor has stored the record of an object, or could not.
+    pub(super) fn on_stored(&mut self, key: u64, result: Result<(), StoreError>) {
+        let Some(PendingOpen { session, id, builder, .. }) = self.pending_opens.remove(&key) else { return };
         let Some(client) = self.clients.get_mut(&session) else { return };
-        let (is_here, peer, name) = (client.is_here(), client.peer(), client.to_string());
+        let is_connected = client.is_connected();
         let Some(attached) = client.attached() else { return };
-        // It may have been asked to end meanwhile, and then has.
-        let Some(held) = attached.objects.get(&id).filter(|held| held.key == Some(key)) else { return };
-        let (core, is_ending) = (held.core, held.ending.is_some());
-        if !is_here {
-            // Its core has never had it.
-            drop(client.take(id));
-            self.store.withdraw(key);
-            self.forget_if_empty(session);
-        } else if let Err(why) = outcome {
-            let why = why.to_string();
-            self.complain(peer, &format!("{name} is refused what it asks for: {why}"));
-            self.on_refused(session, id, why);
-        } else if !is_ending {
-            self.mail_open(session, core, id, plan);
+        // The object may have been closed in the meantime.
+        let Some(object) = attached.objects.get(&id).filter(|object| object.key == Some(key)) else { return };
+        let is_closing = object.closing.is_some();
+        if !is_connected {
+            // No core has the object.
+            drop(client.remove(id));
+            self.store.remove(key);
+            self.remove_if_empty(session);
+        } else if let Err(error) = result {
+            let reason = error.to_string();
+            self.warn_refused(session, &reason);
+            self.on_refused(session, id, reason);
+        } else if !is_closing {
+            self.build(session, id, builder);
         }
-        // Else its core has been asked to end what it has never had, and says that it is no more.
+        // Otherwise the core reports the unknown object as closed.
     }
 
-    /// Has a core make an object.
-    pub(super) fn have(&mut self, session: u32, held: Held, plan: Plan) -> Result<(), Denied> {
-        let (core, id) = (held.core, held.open.id);
-        self.memory(session)?.1.hold(held);
-        self.mail_open(session, core, id, plan);
-        Ok(())
+    /// Builds an object on its core.
+    pub(super) fn build(&mut self, session: u32, id: u32, builder: ObjectBuilder) {
+        let Ok(memory) = self.memory(session) else { return };
+        let Ok(attached) = self.attached(session) else { return };
+        let Some((core, queue)) = attached.objects.get(&id).map(|it| (it.core, it.open.queue)) else {
+            return;
+        };
+        self.send_to_core(core, CoreMessage::Open { session, id, queue, memory, build: builder.build });
     }
 
-    fn mail_open(&mut self, session: u32, core: u32, id: u32, plan: Plan) {
-        let Ok((memory, attached)) = self.memory(session) else { return };
-        let queue = attached.objects.get(&id).and_then(|held| held.open.queue);
-        self.mail(core, Mail::Open { session, id, queue, memory, build: plan.build });
-    }
-
-    /// A session has no memory left.
-    fn make_room(&mut self, session: u32) -> Result<Progress, Denied> {
-        let (_, attached) = self.memory(session)?;
-        if attached.may_relieve(Instant::now()) {
-            self.relieve(session);
+    /// Abandons stalled closed objects of a session, unless that was done a moment ago.
+    fn relieve(&mut self, session: u32) {
+        let attached = self.clients.get_mut(&session).and_then(|client| client.attached());
+        if attached.is_some_and(|attached| attached.start_relief(Instant::now())) {
+            self.send_to_all(|| CoreMessage::Relieve { session });
         }
-        Ok(Progress::Answer(Reply::Done))
     }
 
-    /// Ends what a session has closed and what has not moved for long.
-    fn relieve(&self, session: u32) {
-        (0..self.cores.len() as u32).for_each(|core| self.mail(core, Mail::Relieve { session }));
-    }
-
-    /// Has the supervisor keep what is granted.
-    fn deposit(
-        &self,
-        session: u32,
-        core: u32,
-        request: Request,
-        note: Vec<u8>,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<u64, Denied> {
-        Ok(self.store.deposit(&Record::Granted { session, core, request, note }, descriptors)?)
-    }
-
-    fn end(&mut self, session: u32, serial: u32, id: u32, how: End) -> Result<Progress, Denied> {
-        let (_, attached) = self.memory(session)?;
-        let Some(held) = attached.objects.get_mut(&id) else {
-            return match how {
-                End::Close => self.close_queue(session, serial, id),
-                End::Release => Ok(Progress::Answer(Reply::Done)),
+    fn close(&mut self, session: u32, serial: u32, id: u32, mode: CloseMode) -> Result<Handled, Rejection> {
+        let Some(object) = self.attached(session)?.objects.get_mut(&id) else {
+            return match mode {
+                CloseMode::Close => self.close_queue(session, serial, id),
+                CloseMode::Release => Ok(Handled::Reply(Reply::Ack)),
             };
         };
-        held.ending = Some((how, serial));
-        let core = held.core;
-        self.mail(core, Mail::End { session, id, ending: Ending::Asked(how) });
-        match how {
-            End::Release => Ok(Progress::Later),
-            End::Close => Ok(Progress::Answer(Reply::Done)),
+        object.closing = Some((mode, serial));
+        let core = object.core;
+        let reason = CloseReason::Requested(mode);
+        self.send_to_core(core, CoreMessage::Close { session, id, reason });
+        match mode {
+            CloseMode::Release => Ok(Handled::Deferred),
+            CloseMode::Close => Ok(Handled::Reply(Reply::Ack)),
         }
     }
 
-    /// The memory of a session, and what else it has.
-    pub(super) fn memory(&mut self, session: u32) -> Result<(Memory, &mut Attached), Denied> {
+    /// Returns the session of a connected client.
+    pub(super) fn attached(&mut self, session: u32) -> Result<&mut Attached, Rejection> {
         let attached = self.clients.get_mut(&session).and_then(|client| client.attached());
-        let attached = attached.ok_or(Denied::Hostile("it has not said hello".into()))?;
-        let memory = attached.memory.clone().ok_or(Denied::gone())?;
-        Ok((memory, attached))
+        let attached = attached.ok_or_else(|| Rejection::violation("it has not sent hello"))?;
+        if attached.memory.is_none() { Err(session_ended()) } else { Ok(attached) }
     }
 
-    pub(super) fn core(&self, core: u32) -> Result<u32, Denied> {
-        let is_there = (core as usize) < self.cores.len();
-        is_there.then_some(core).ok_or_else(|| Denied::Hostile(format!("the engine has no core {core}")))
+    fn memory(&mut self, session: u32) -> Result<SharedMemory, Rejection> {
+        self.attached(session)?.memory.clone().ok_or_else(session_ended)
+    }
+
+    /// Returns the index of the kind of an object.
+    pub(super) fn kind(&self, open: &OpenObject) -> Result<usize, Rejection> {
+        let kind = self.kinds.iter().position(|kind| kind.matches(&open.object));
+        kind.ok_or_else(|| Rejection::violation("an object of an unknown kind"))
+    }
+
+    pub(super) fn check_core(&self, core: u32) -> Result<u32, Rejection> {
+        let exists = (core as usize) < self.cores.len();
+        exists.then_some(core).ok_or_else(|| Rejection::Violation(format!("the engine has no core {core}")))
     }
 
     fn next_core(&mut self) -> u32 {
@@ -424,41 +426,30 @@ impl Control {
         self.last_core
     }
 
-    fn mail(&self, core: u32, mail: Mail) {
-        // A core that is gone ends the engine; until then nobody is answered.
-        let _ = self.cores[core as usize].send(mail);
+    fn send_to_core(&self, core: u32, message: CoreMessage) {
+        // The end of a core ends the engine, so nothing waits for the answer.
+        let _ = self.cores[core as usize].send(message);
+    }
+
+    pub(super) fn send_to_all(&self, message: impl Fn() -> CoreMessage) {
+        (0..self.cores.len() as u32).for_each(|core| self.send_to_core(core, message()));
     }
 }
 
-impl Denied {
-    fn gone() -> Denied {
-        Denied::Refused("the session is over".into())
-    }
-
-    fn nowhere(what: &str) -> Denied {
-        Denied::Hostile(format!("the place of {what} can be nowhere"))
-    }
-
-    fn limit(what: &str, count_max: u32) -> Denied {
-        Denied::Refused(format!("the session has {count_max} {what}, which is the limit; close some"))
-    }
+fn session_ended() -> Rejection {
+    Rejection::Refused("the session has ended".into())
 }
 
-impl From<Unkept> for Denied {
-    fn from(error: Unkept) -> Denied {
-        Denied::Short(error.to_string())
+fn invalid_layout(name: &str) -> Rejection {
+    Rejection::Violation(format!("the layout of {name} is invalid"))
+}
+
+fn limit(name: &str, max: u32) -> Rejection {
+    Rejection::Refused(format!("the session has {max} {name}, which is the limit; close some"))
+}
+
+impl From<StoreError> for Rejection {
+    fn from(error: StoreError) -> Rejection {
+        Rejection::Exhausted(error.to_string())
     }
 }
-
-/// The system refuses.
-pub(super) fn short(error: io::Error) -> Denied {
-    Denied::Short(format!("the engine: {error}{}", remedy(&error)))
-}
-
-pub(super) fn hostile(error: impl ToString) -> Denied {
-    Denied::Hostile(error.to_string())
-}
-
-/// What an engine without descriptors says to do.
-pub(super) const NO_DESCRIPTORS: &str =
-    "; close others, or start the engine with a higher limit of descriptors (`ulimit -n`)";

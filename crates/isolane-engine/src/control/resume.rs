@@ -1,92 +1,86 @@
-//! Sessions that an engine before this one had, taken up from what its supervisor has kept.
+//! Restores sessions of a previous engine from the records of the supervisor.
 //!
-//! What was granted is granted again, without asking whether there is room for it. Then each client is told, and
-//! asks again for what was not answered.
+//! Grants are restored without checking limits. Then each client is notified, and repeats its requests without
+//! reply.
 
 use std::os::fd::OwnedFd;
 
-use isolane_attach::control::{Open, Reply, Request, Wire};
-use isolane_ring::{Memory, Process};
+use isolane_attach::control::{OpenObject, PacketSocket, Reply, Request};
+use isolane_shm::{PeerProcess, SharedMemory};
 
-use super::client::{Attached, Client, Held, Stage, UNASKED};
-use super::door::Peer;
-use super::request::{NO_DESCRIPTORS, hostile};
-use super::{Control, Denied, plan, watch_process};
-use crate::store::{Deposit, Record};
+use super::client::{Attached, Client, ObjectRecord, Stage, UNSOLICITED};
+use super::listener::ClientCred;
+use super::{Control, watch_process};
+use crate::object::{NO_DESCRIPTORS, Rejection};
+use crate::store::{Record, StoredRecord};
 
 impl Control {
-    /// Takes up all that was kept. Before anybody is listened to.
-    pub fn resume(&mut self, kept: Vec<Deposit>) {
+    /// Restores all records, before the first message of a client.
+    pub fn resume(&mut self, records: Vec<StoredRecord>) {
         self.reserve.release();
         let mut orphaned = Vec::new();
-        for Deposit { key, record, descriptors } in kept {
+        for StoredRecord { key, record, descriptors } in records {
             self.watch.turn();
-            record.session().into_iter().for_each(|session| self.watch.work_for(session));
-            let outcome = match record {
-                Record::Session { session, pid, uid } => {
-                    let peer = Peer { pid, uid };
-                    let outcome = self.resume_session(key, session, peer, descriptors);
-                    outcome.map(|is_alive| orphaned.extend((!is_alive).then_some(session)))
+            let Some(session) = record.session() else { continue };
+            self.watch.work_for(session);
+            let result = match record {
+                Record::Session { pid, uid, .. } => {
+                    let result = self.resume_session(key, session, ClientCred { pid, uid }, descriptors);
+                    result.map(|is_alive| orphaned.extend((!is_alive).then_some(session)))
                 }
-                Record::Granted { session, core, request, note } => {
-                    let outcome = self.grant_again(key, session, core, request, &note, descriptors);
-                    outcome.map_err(|why| (session, why))
+                Record::Granted { core, request, note, .. } => {
+                    self.regrant(key, session, core, request, &note, descriptors)
                 }
                 Record::Note(_) => Ok(()),
             };
-            if let Err((session, Denied::Refused(why) | Denied::Short(why) | Denied::Hostile(why))) = outcome
+            if let Err(
+                Rejection::Refused(reason) | Rejection::Exhausted(reason) | Rejection::Violation(reason),
+            ) = result
             {
-                self.store.withdraw(key);
-                self.expel(
-                    session,
-                    &format!("the engine before had something of it that this cannot have: {why}"),
-                );
+                self.store.remove(key);
+                self.disconnect_violator(session, &format!("a record of it cannot be resumed: {reason}"));
             }
         }
         self.watch.work_for_none();
         self.reserve.refill();
         let sessions: Vec<u32> = self.clients.keys().copied().collect();
         for session in sessions {
-            self.say(session, UNASKED, &Reply::Restarted { epoch: self.epoch });
+            self.send(session, UNSOLICITED, &Reply::EngineRestarted { epoch: self.epoch });
         }
-        // Not before their streams are there, which still send what was written.
-        orphaned.into_iter().for_each(|session| self.dismiss(session));
+        // After their streams were restored, which still send the data in their rings.
+        orphaned.into_iter().for_each(|session| self.detach(session));
     }
 
-    /// Returns whether its process may still be alive.
+    /// Returns whether the process of the client may be alive.
     fn resume_session(
         &mut self,
         key: u64,
         session: u32,
-        peer: Peer,
+        cred: ClientCred,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<bool, (u32, Denied)> {
-        let denied = |why| (session, why);
-        let [wire, memfd, life] = exactly(descriptors).map_err(denied)?;
-        // It was opened with the limit of that time.
-        let memory = Memory::open(memfd, usize::MAX).map_err(|error| denied(hostile(error)))?;
-        let wire = Wire::new(wire);
+    ) -> Result<bool, Rejection> {
+        let [wire, memfd, life] = into_exact_fds(descriptors)?;
+        // Its size was checked against the limit of its time.
+        let memory = SharedMemory::open(memfd, usize::MAX).map_err(Rejection::violation)?;
+        let wire = PacketSocket::new(wire);
         let (process, is_alive) = match watch_process(&self.epoll, session, &wire) {
-            Ok(Process::Alive(process)) => (Some(process), true),
-            Ok(Process::Unknown) => (None, true),
-            Ok(Process::Ended) => (None, false),
+            Ok(PeerProcess::Alive(process)) => (Some(process), true),
+            Ok(PeerProcess::Unknown) => (None, true),
+            Ok(PeerProcess::Ended) => (None, false),
             Err(error) => {
-                log::warn!(
-                    "session {session}: the engine cannot watch its process, only its connection: {error}"
-                );
+                log::warn!("session {session}: cannot watch its process, only its connection: {error}");
                 (None, true)
             }
         };
-        let mut client = Client::new(session, wire, peer);
+        self.epoll.add(&wire, session.into()).map_err(Rejection::violation)?;
+        let mut client = Client::new(session, wire, cred);
         client.stage = Stage::Attached(Attached::new(memory, life, process, key));
-        let watched = client.wire().map_or(Ok(()), |wire| self.epoll.add(wire, session.into()));
-        watched.map_err(|error| denied(hostile(error)))?;
         self.last_session = self.last_session.max(session);
         self.clients.insert(session, client);
         Ok(is_alive)
     }
 
-    fn grant_again(
+    fn regrant(
         &mut self,
         key: u64,
         session: u32,
@@ -94,46 +88,50 @@ impl Control {
         request: Request,
         note: &[u8],
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), Rejection> {
         match request {
-            Request::OpenPort(port) => {
-                let [end] = exactly(descriptors)?;
-                self.have_port(session, port, end)?;
-                self.memory(session)?.1.ports.insert(port.core, key);
+            Request::OpenDoorbells(port) => {
+                let [end] = into_exact_fds(descriptors)?;
+                self.install_doorbells(session, port, end)?;
+                self.attached(session)?.doorbells.insert(port.core, key);
             }
-            Request::OpenQueue(queue) => {
-                let [end] = exactly(descriptors)?;
-                self.have_queue(session, queue, end)?;
-                self.memory(session)?.1.queues.insert(queue.queue, key);
+            Request::OpenNotificationQueue(queue) => {
+                let [end] = into_exact_fds(descriptors)?;
+                self.install_queue(session, queue, end)?;
+                self.attached(session)?.queues.insert(queue.queue, key);
             }
-            Request::Open(open) => self.open_again(key, session, core, open, note, descriptors)?,
-            _ => return Err(Denied::Hostile("a record of what is not kept".into())),
+            Request::OpenObject(open) => self.reopen(key, session, core, open, note, descriptors)?,
+            _ => return Err(Rejection::violation("a record of a request that is not stored")),
         }
         Ok(())
     }
 
-    fn open_again(
+    fn reopen(
         &mut self,
         key: u64,
         session: u32,
         core: u32,
-        open: Open,
+        open: OpenObject,
         note: &[u8],
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(), Denied> {
-        let core = self.core(core)?;
-        let plan = plan::resume(&open, note, descriptors, &self.config)?;
-        self.have(
-            session,
-            Held { open, core, key: Some(key), answer: None, opening: None, ending: None },
-            plan,
-        )
+    ) -> Result<(), Rejection> {
+        let core = self.check_core(core)?;
+        let kind = self.kind(&open)?;
+        let builder = self.kinds[kind].resume(&open.object, note, descriptors)?;
+        let id = open.id;
+        let key = Some(key);
+        let object = ObjectRecord { kind, open, core, key, answer: None, opening: None, closing: None };
+        self.attached(session)?.insert(object);
+        self.build(session, id, builder);
+        Ok(())
     }
 }
 
-fn exactly<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Denied> {
-    let came = descriptors.len();
-    // Each record was deposited with all that belongs to it.
-    let missing = |_| format!("it has no descriptor left for {} of {COUNT}{NO_DESCRIPTORS}", COUNT - came);
-    descriptors.try_into().map_err(missing).map_err(Denied::Short)
+/// Every record was stored with all its descriptors, but may arrive without some of them.
+fn into_exact_fds<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Rejection> {
+    let received = descriptors.len();
+    descriptors.try_into().map_err(|_| {
+        let missing = COUNT - received;
+        Rejection::Exhausted(format!("it has no descriptor left for {missing} of {COUNT}{NO_DESCRIPTORS}"))
+    })
 }

@@ -1,16 +1,16 @@
-//! The loop of a core.
+//! Event loop of a core.
 //!
-//! A turn: mail from the control thread; what the kernel says, now and then, and always when nothing is hot;
-//! doorbells; a look at each hot object. Then what was pushed into notification queues is published. When
-//! nothing is hot, and nothing has been for a while, the core arms the flags of all doorbells, looks once
-//! more, and sleeps.
+//! A turn handles messages of the control thread; kernel events, every few turns, or each turn if no object is
+//! active; doorbells; and one poll of each active object. Then it publishes the entries pushed into notification
+//! queues. After some time without active objects, the core arms the flags of all doorbells, polls them again,
+//! and sleeps.
 //!
-//! Threads: all of it belongs to one. Invariant: a turn is bounded, for each hot object is looked at once and so
-//! many doorbells of each session are answered, and a client can do no more than to keep its own objects hot.
+//! Invariant: a turn is bounded: each active object is polled once, and up to 64 doorbells per session are
+//! handled, so that a client can only keep its own objects active.
 
-mod mail;
+mod doorbells;
+mod messages;
 mod objects;
-mod ports;
 #[cfg(test)]
 mod tests;
 
@@ -21,31 +21,32 @@ use std::time::Instant;
 
 use isolane_reactor::Mode;
 use isolane_reactor::mailbox::{Receiver, Sender};
-use isolane_reactor::spin::Spin;
+use isolane_reactor::spin::AdaptiveSpin;
 
 use crate::epoll::{Epoll, Event};
-use crate::service::{Build, Built, Dirty, Ending, Hostile, Looked, Notifier, Place, Turn};
+use crate::object::{
+    BuildFn, BuiltObject, CloseReason, Dirty, Notifier, ObjectContext, PollStatus, ProtocolViolation, Turn,
+};
 use crate::watch::Part;
 
-pub(crate) use mail::{Mail, Notice, Said};
-use objects::Objects;
-use ports::Ports;
+use doorbells::DoorbellTable;
+pub(crate) use messages::{ControlMessage, CoreMessage, SessionEvent};
+use objects::ObjectTable;
 
-/// One core of the engine.
+/// Core of the engine. All its state belongs to one thread.
 pub(crate) struct Core {
     index: u32,
     epoll: Epoll,
-    mail: Receiver<Mail>,
-    control: Sender<Notice>,
-    objects: Objects,
-    ports: Ports,
+    messages: Receiver<CoreMessage>,
+    control: Sender<ControlMessage>,
+    objects: ObjectTable,
+    doorbells: DoorbellTable,
     queues: HashMap<(u32, u32), Rc<Notifier>>,
     dirty: Rc<Dirty>,
-    spin: Spin,
-    /// Turns since the kernel was last asked.
-    unasked: u32,
+    spin: AdaptiveSpin,
+    turns_since_epoll: u32,
     events: Vec<Event>,
-    is_stopping: bool,
+    shutting_down: bool,
     watch: Part,
 }
 
@@ -53,209 +54,212 @@ impl Core {
     pub fn new(
         index: u32,
         epoll: Epoll,
-        mail: Receiver<Mail>,
-        control: Sender<Notice>,
-        spin: Spin,
+        messages: Receiver<CoreMessage>,
+        control: Sender<ControlMessage>,
+        spin: AdaptiveSpin,
         watch: Part,
     ) -> Core {
         Core {
             index,
             epoll,
-            mail,
+            messages,
             control,
-            objects: Objects::default(),
-            ports: Ports::default(),
+            objects: ObjectTable::default(),
+            doorbells: DoorbellTable::default(),
             queues: HashMap::new(),
             dirty: Rc::default(),
             spin,
-            unasked: 0,
+            turns_since_epoll: 0,
             events: Vec::new(),
-            is_stopping: false,
+            shutting_down: false,
             watch,
         }
     }
 
-    /// Turns until it is told to end.
+    /// Runs until a message ends the thread.
     pub fn run(mut self) -> io::Result<()> {
         while self.turn()? {}
         Ok(())
     }
 
-    /// One turn; false if it was the last.
+    /// Runs one turn. Returns `false` if it was the last.
     fn turn(&mut self) -> io::Result<bool> {
         let now = Instant::now();
         self.watch.turn();
-        if !self.read_mail(now) || (self.is_stopping && self.objects.is_empty()) {
+        if !self.handle_messages(now) || (self.shutting_down && self.objects.is_empty()) {
             return Ok(false);
         }
-        self.unasked += 1;
-        if !self.objects.has_hot() || self.unasked >= UNASKED_MAX {
-            self.epoll.look(&mut self.events)?;
-            self.hear(now);
+        self.turns_since_epoll += 1;
+        if !self.objects.has_active() || self.turns_since_epoll >= TURNS_PER_EPOLL {
+            self.epoll.poll(&mut self.events)?;
+            self.handle_events(now);
         }
-        self.objects.ring_alarms(now);
-        self.answer_doorbells(now);
-        match self.look(now) {
-            Looked::Nothing if !self.objects.has_hot() && !self.spin.is_spinning(now) => self.rest(now)?,
-            Looked::Nothing => self.spin.give_way(),
-            Looked::Awaiting => {
+        self.objects.fire_timers(now);
+        self.poll_doorbells(now);
+        match self.poll_objects(now) {
+            PollStatus::Idle if !self.objects.has_active() && !self.spin.is_spinning(now) => {
+                self.sleep(now)?
+            }
+            PollStatus::Idle => self.spin.yield_cpu(),
+            PollStatus::Pending => {
                 self.spin.on_work(now);
-                self.spin.give_way();
+                self.spin.yield_cpu();
             }
             _ => self.spin.on_work(now),
         }
         Ok(true)
     }
 
-    /// False if the thread is to end at once.
-    fn read_mail(&mut self, now: Instant) -> bool {
+    /// Returns `false` if the thread must exit.
+    fn handle_messages(&mut self, now: Instant) -> bool {
         if !self.epoll.sleeper().take_notification() {
             return true;
         }
-        while let Some(mail) = self.mail.poll() {
-            match mail {
-                // It has woken the thread, which turns.
-                Mail::Beat => {}
-                Mail::Port { session, receiver, bell } => {
-                    if let Err(why) = self.ports.open(&self.epoll, session, receiver, bell) {
-                        self.say(session, Said::Hostile { why });
+        while let Some(message) = self.messages.poll() {
+            match message {
+                CoreMessage::Beat => {}
+                CoreMessage::Doorbells { session, receiver, bell } => {
+                    if let Err(reason) = self.doorbells.open(&self.epoll, session, receiver, bell) {
+                        self.send(session, SessionEvent::Violation { reason });
                     }
                 }
-                Mail::Queue { session, queue, sender, bell } => {
+                CoreMessage::Queue { session, queue, sender, bell } => {
                     let notifier = Notifier::new(sender, bell, Rc::clone(&self.dirty));
                     self.queues.insert((session, queue), notifier);
                 }
-                Mail::CloseQueue { session, queue } => {
+                CoreMessage::CloseQueue { session, queue } => {
                     self.queues.remove(&(session, queue)).iter().for_each(|notifier| notifier.close());
-                    self.say(session, Said::Closed { queue });
+                    self.send(session, SessionEvent::QueueClosed { queue });
                 }
-                Mail::Open { session, id, queue, memory, build } => {
+                CoreMessage::Open { session, id, queue, memory, build } => {
                     let queue = queue.and_then(|queue| self.queues.get(&(session, queue)).cloned());
-                    self.open(Place { core: self.index, session, id, memory, queue }, build, now);
+                    self.open(ObjectContext { core: self.index, session, id, memory, queue }, build, now);
                 }
-                Mail::End { session, id, ending } => match self.objects.find(session, id) {
-                    Some(index) => self.end(index, ending, now),
-                    None => self.say(session, Said::Ended { id, outcome: Ok(()) }),
+                CoreMessage::Close { session, id, reason } => match self.objects.find(session, id) {
+                    Some(index) => self.close(index, reason, now),
+                    None => self.send(session, SessionEvent::Closed { id, result: Ok(()) }),
                 },
-                Mail::Relieve { session } => self.objects.relieve(session, now),
-                Mail::EndSession { session } => self.end_session(session, now),
-                Mail::Stop => {
-                    self.is_stopping = true;
+                CoreMessage::Relieve { session } => self.objects.relieve(session, now),
+                CoreMessage::EndSession { session } => self.end_session(session, now),
+                CoreMessage::Shutdown => {
+                    self.shutting_down = true;
                     let all = self.objects.all();
-                    all.into_iter().for_each(|index| self.end(index, Ending::Stopped, now));
+                    all.into_iter().for_each(|index| self.close(index, CloseReason::Shutdown, now));
                 }
-                Mail::Halt => return false,
+                CoreMessage::Exit => return false,
             }
         }
         true
     }
 
-    fn open(&mut self, place: Place, build: Build, now: Instant) {
-        let (session, id) = (place.session, place.id);
-        let refuse = |why| Said::Opened { id, outcome: Err(why) };
+    fn open(&mut self, context: ObjectContext, build: BuildFn, now: Instant) {
+        let (session, id) = (context.session, context.id);
+        let refuse = |reason| SessionEvent::Opened { id, result: Err(reason) };
         self.watch.work_for(session);
-        let built = build(place);
+        let built = build(context);
         self.watch.work_for_none();
-        let Built { service, answer } = match built {
+        let BuiltObject { object, answer } = match built {
             Ok(built) => built,
-            Err(why) => return self.say(session, refuse(why)),
+            Err(reason) => return self.send(session, refuse(reason)),
         };
-        let index = self.objects.insert((session, id), service, now);
+        let index = self.objects.insert((session, id), object, now);
         let key = self.objects.key(index);
-        let slot = self.objects.at(index).expect("it was just put there");
-        slot.is_opening = answer.is_none();
-        if let Some(Err(why)) = slot.service.source().map(|source| self.epoll.add(source, key)) {
-            let why = format!("the engine cannot watch its socket: {why}");
-            if !slot.service.on_unwatched(&why) {
+        let slot = self.objects.at(index).expect("inserted above");
+        slot.opening = answer.is_none();
+        if let Some(Err(error)) = slot.object.source().map(|source| self.epoll.add(source, key)) {
+            let reason = format!("the engine cannot watch its socket: {error}");
+            if !slot.object.on_watch_failed(&reason) {
                 self.objects.remove(index);
-                return self.say(session, refuse(why));
+                return self.send(session, refuse(reason));
             }
         }
         if let Some(answer) = answer {
-            self.say(session, Said::Opened { id, outcome: Ok(answer) });
+            self.send(session, SessionEvent::Opened { id, result: Ok(answer) });
         }
     }
 
-    fn end(&mut self, index: u32, ending: Ending, now: Instant) {
+    fn close(&mut self, index: u32, reason: CloseReason, now: Instant) {
         if let Some(slot) = self.objects.at(index) {
-            slot.service.on_end(ending);
-            self.objects.heat(index, now);
+            slot.object.on_close(reason);
+            self.objects.activate(index, now);
         }
     }
 
     fn end_session(&mut self, session: u32, now: Instant) {
-        self.ports.close(&self.epoll, session);
+        self.doorbells.close(&self.epoll, session);
         self.queues.retain(|(of, _), _| *of != session);
-        let objects = self.objects.forget_session(session);
-        objects.into_iter().for_each(|index| self.end(index, Ending::Orphaned, now));
+        let objects = self.objects.remove_session(session);
+        objects.into_iter().for_each(|index| self.close(index, CloseReason::ClientGone, now));
     }
 
-    /// Acts on what the kernel said.
-    fn hear(&mut self, now: Instant) {
-        self.unasked = 0;
+    fn handle_events(&mut self, now: Instant) {
+        self.turns_since_epoll = 0;
         let mut events = std::mem::take(&mut self.events);
         for Event { key, ready } in events.drain(..) {
-            if let Some(session) = ports::session(key) {
-                if let Err(Hostile(why)) = self.ports.on_ready(&self.epoll, session) {
-                    self.say(session, Said::Hostile { why });
+            if let Some(session) = doorbells::session(key) {
+                if let Err(ProtocolViolation(reason)) = self.doorbells.on_ready(&self.epoll, session) {
+                    self.send(session, SessionEvent::Violation { reason });
                 }
             } else if let Some((index, slot)) = self.objects.by_key(key) {
-                slot.service.on_ready(ready);
-                self.objects.heat(index, now);
+                slot.object.on_ready(ready);
+                self.objects.activate(index, now);
             }
         }
         self.events = events;
     }
 
-    /// Heats the objects whose doorbells were rung; says whether there was one.
-    fn answer_doorbells(&mut self, now: Instant) -> bool {
-        let Core { ports, objects, control, .. } = self;
-        ports.look(
+    /// Activates the objects whose doorbells were rung. Returns whether there was a doorbell.
+    fn poll_doorbells(&mut self, now: Instant) -> bool {
+        let Core { doorbells, objects, control, .. } = self;
+        doorbells.poll(
             |session, id| {
                 if let Some(index) = objects.find(session, id) {
-                    objects.heat(index, now);
+                    objects.activate(index, now);
                 }
             },
-            |session, why| drop(control.send(Notice::Said { session, said: Said::Hostile { why } })),
+            |session, reason| {
+                let event = SessionEvent::Violation { reason };
+                drop(control.send(ControlMessage::Session { session, event }));
+            },
         )
     }
 
-    /// Looks at each hot object; says whether there was something to do for one of them, or may soon be.
-    fn look(&mut self, now: Instant) -> Looked {
+    /// Polls each active object once. Returns `Busy` if one had work, else `Pending` if one expects work soon.
+    fn poll_objects(&mut self, now: Instant) -> PollStatus {
         let turn = Turn { now };
-        let lingers = self.spin.lingers();
-        let (mut at, mut all) = (0, Looked::Nothing);
-        while let Some((index, slot)) = self.objects.hot(at) {
+        let lingers = self.spin.linger_time();
+        let (mut at, mut all) = (0, PollStatus::Idle);
+        while let Some((index, slot)) = self.objects.active(at) {
             self.watch.work_for(slot.session);
-            let looked = match slot.service.look(&turn) {
-                Ok(Looked::Nothing) if now.saturating_duration_since(slot.worked) >= lingers => {
-                    slot.service.rest(&turn)
+            let result = match slot.object.poll(&turn) {
+                Ok(PollStatus::Idle) if now.saturating_duration_since(slot.worked) >= lingers => {
+                    slot.object.prepare_idle(&turn)
                 }
-                Ok(Looked::Nothing) => {
+                Ok(PollStatus::Idle) => {
                     at += 1;
                     continue;
                 }
-                looked => looked,
+                result => result,
             };
-            match looked {
-                Ok(Looked::Nothing) => self.objects.cool(at),
-                Ok(Looked::Worked) => {
+            match result {
+                Ok(PollStatus::Idle) => self.objects.deactivate(at),
+                Ok(PollStatus::Busy) => {
                     slot.worked = now;
-                    all = Looked::Worked;
+                    all = PollStatus::Busy;
                     at += 1;
                 }
-                Ok(Looked::Awaiting) => {
+                Ok(PollStatus::Pending) => {
                     slot.worked = now;
-                    if all == Looked::Nothing {
-                        all = Looked::Awaiting;
+                    if all == PollStatus::Idle {
+                        all = PollStatus::Pending;
                     }
                     at += 1;
                 }
-                outcome => {
+                result => {
                     slot.worked = now;
-                    all = Looked::Worked;
-                    // Another is in the place of one that has ended. One that goes on has had its look.
-                    at += usize::from(self.on_change(index, outcome));
+                    all = PollStatus::Busy;
+                    // A removed object is replaced by another active one, which is polled next.
+                    at += usize::from(self.on_change(index, result));
                 }
             }
         }
@@ -264,77 +268,68 @@ impl Core {
         all
     }
 
-    fn hear_reads(&mut self, index: u32, reads: bool) {
-        let key = self.objects.key(index);
-        if let Some(source) = self.objects.at(index).and_then(|slot| slot.service.source()) {
-            self.epoll.hear(source, key, reads);
-        }
-    }
-
-    /// Shows what was pushed into notification queues, and wakes who waits for it.
+    /// Publishes the entries in notification queues, and wakes their threads.
     fn publish(&self) {
         self.dirty.borrow_mut().drain(..).for_each(|notifier| notifier.publish());
     }
 
-    /// What is rare: an object hears of something else, is there at last, has ended, or its client is hostile.
-    /// Returns whether it goes on.
+    /// Handles the rare results of a poll. Returns whether the object stays.
     #[cold]
-    fn on_change(&mut self, index: u32, outcome: Result<Looked, Hostile>) -> bool {
-        if let Ok(Looked::Hears { reads }) = outcome {
-            self.hear_reads(index, reads);
+    fn on_change(&mut self, index: u32, result: Result<PollStatus, ProtocolViolation>) -> bool {
+        let key = self.objects.key(index);
+        let slot = self.objects.at(index).expect("polled above");
+        let (session, id) = (slot.session, slot.id);
+        if let Ok(PollStatus::SetReadInterest { reads }) = result {
+            slot.object.source().into_iter().for_each(|it| self.epoll.set_read_interest(it, key, reads));
             return true;
         }
-        let slot = self.objects.at(index).expect("it was just looked at");
-        let (session, id) = (slot.session, slot.id);
-        let is_opening = std::mem::take(&mut slot.is_opening);
-        if let Ok(Looked::Opened(answer)) = outcome {
-            self.say(session, Said::Opened { id, outcome: Ok(answer) });
+        let was_opening = std::mem::take(&mut slot.opening);
+        if let Ok(PollStatus::Opened(answer)) = result {
+            self.send(session, SessionEvent::Opened { id, result: Ok(answer) });
             return true;
         }
         if let Some(slot) = self.objects.remove(index)
-            && let Some(source) = slot.service.source()
+            && let Some(source) = slot.object.source()
         {
             self.epoll.remove(source);
         }
-        let outcome = match outcome {
-            Ok(Looked::Ended(outcome)) => outcome,
-            Err(Hostile(why)) => {
-                self.say(session, Said::Hostile { why: why.clone() });
-                Err(why)
+        let result = match result {
+            Ok(PollStatus::Closed(result)) => result,
+            Err(ProtocolViolation(reason)) => {
+                self.send(session, SessionEvent::Violation { reason: reason.clone() });
+                Err(reason)
             }
             Ok(_) => Ok(()),
         };
-        self.say(
-            session,
-            match (is_opening, outcome) {
-                (true, Err(why)) => Said::Opened { id, outcome: Err(why) },
-                (_, outcome) => Said::Ended { id, outcome },
-            },
-        );
+        let event = match (was_opening, result) {
+            (true, Err(reason)) => SessionEvent::Opened { id, result: Err(reason) },
+            (_, result) => SessionEvent::Closed { id, result },
+        };
+        self.send(session, event);
         false
     }
 
-    /// Sleeps, unless there is something to do after all.
-    fn rest(&mut self, now: Instant) -> io::Result<()> {
+    /// Sleeps, unless a doorbell was rung in the meantime.
+    fn sleep(&mut self, now: Instant) -> io::Result<()> {
         if self.spin.mode() == Mode::Poll {
             return Ok(());
         }
-        self.ports.arm();
-        if !self.answer_doorbells(now) {
-            self.epoll.sleep(self.objects.next_alarm(), &mut self.events)?;
+        self.doorbells.arm();
+        if !self.poll_doorbells(now) {
+            self.epoll.sleep(self.objects.next_timer(), &mut self.events)?;
         }
-        self.ports.disarm();
+        self.doorbells.disarm();
         let woken = Instant::now();
         self.spin.on_slept(woken.saturating_duration_since(now));
-        self.hear(woken);
+        self.handle_events(woken);
         Ok(())
     }
 
-    /// The control thread reads its mailbox as long as there are cores.
-    fn say(&self, session: u32, said: Said) {
-        let _ = self.control.send(Notice::Said { session, said });
+    /// Sends an event to the control thread, which outlives the cores.
+    fn send(&self, session: u32, event: SessionEvent) {
+        let _ = self.control.send(ControlMessage::Session { session, event });
     }
 }
 
-/// Beside hot objects the kernel is asked every so many turns.
-const UNASKED_MAX: u32 = 8;
+/// Turns between two checks for kernel events while objects are active.
+const TURNS_PER_EPOLL: u32 = 8;

@@ -1,97 +1,95 @@
-//! The objects of a core: which there are, and which are hot.
+//! Objects of a core, and the list of active ones.
 //!
-//! Invariant: an object is in the list of hot ones at most once, and knows where, so that none is searched for;
-//! and a key from the kernel that is older than the object in its slot finds nothing.
+//! Invariant: an active object is listed once and knows its position, so that nothing is searched; the epoll key
+//! of a removed object matches no later object in its slot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
-use crate::service::{Service, Turn};
+use crate::object::{PolledObject, Turn};
 
-/// An object and what its core knows about it.
+/// Object, with its state on the core.
 pub(super) struct Slot {
     pub session: u32,
     pub id: u32,
-    pub service: Box<dyn Service>,
-    /// When there was last something to do.
+    pub object: Box<dyn PolledObject>,
+    /// Time of the last work.
     pub worked: Instant,
-    /// Its application waits to be told that it is there.
-    pub is_opening: bool,
-    /// Where it is in the list of hot ones, if it is.
-    hot_at: Option<usize>,
+    /// The application waits until the object is open.
+    pub opening: bool,
+    /// Position in the list of active objects.
+    active_at: Option<usize>,
     generation: u32,
-    alarm: Option<Instant>,
+    timer: Option<Instant>,
 }
 
-/// The objects of a session, by their names.
+/// Objects of a session, by ID.
 #[derive(Default)]
-struct Named {
+struct SessionObjects {
     indices: HashMap<u32, u32>,
-    /// The names mean nothing any more.
-    is_over: bool,
+    /// The session has ended, and its IDs are void.
+    ended: bool,
 }
 
-/// All of them.
+/// Objects of a core.
 #[derive(Default)]
-pub(super) struct Objects {
+pub(super) struct ObjectTable {
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     generation: u32,
-    sessions: HashMap<u32, Named>,
-    hot: Vec<u32>,
-    alarms: BTreeMap<(Instant, u32), ()>,
+    sessions: HashMap<u32, SessionObjects>,
+    active: Vec<u32>,
+    timers: BTreeMap<(Instant, u32), ()>,
 }
 
-impl Objects {
-    /// Takes an object in, hot. Returns its place.
-    pub fn insert(&mut self, name: (u32, u32), service: Box<dyn Service>, now: Instant) -> u32 {
+impl ObjectTable {
+    /// Adds an active object with the name (session, ID). Returns its index.
+    pub fn insert(&mut self, (session, id): (u32, u32), object: Box<dyn PolledObject>, now: Instant) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
         });
         self.generation = self.generation.wrapping_add(1) & GENERATION_MASK;
-        let (session, id) = name;
         self.slots[index as usize] = Some(Slot {
             session,
             id,
-            service,
+            object,
             worked: now,
-            is_opening: false,
-            hot_at: None,
+            opening: false,
+            active_at: None,
             generation: self.generation,
-            alarm: None,
+            timer: None,
         });
         self.sessions.entry(session).or_default().indices.insert(id, index);
-        self.heat(index, now);
+        self.activate(index, now);
         index
     }
 
-    /// Lets an object go. If it was hot, the last hot one takes its place among them.
+    /// Removes an object. If it was active, the last active object takes its position.
     pub fn remove(&mut self, index: u32) -> Option<Slot> {
         let slot = self.slots.get_mut(index as usize)?.take()?;
         self.free.push(index);
-        if let Some(named) = self.sessions.get_mut(&slot.session)
-            && named.indices.get(&slot.id) == Some(&index)
+        if let Some(objects) = self.sessions.get_mut(&slot.session)
+            && objects.indices.get(&slot.id) == Some(&index)
         {
-            named.indices.remove(&slot.id);
-            if named.indices.is_empty() {
+            objects.indices.remove(&slot.id);
+            if objects.indices.is_empty() {
                 self.sessions.remove(&slot.session);
             }
         }
-        if let Some(alarm) = slot.alarm {
-            self.alarms.remove(&(alarm, index));
+        if let Some(timer) = slot.timer {
+            self.timers.remove(&(timer, index));
         }
-        if let Some(at) = slot.hot_at {
-            self.unlist(at);
+        if let Some(at) = slot.active_at {
+            self.swap_remove_active(at);
         }
         Some(slot)
     }
 
-    /// Takes the `at`th of the hot ones out of their list; the last one takes its place.
-    fn unlist(&mut self, at: usize) -> u32 {
-        let index = self.hot.swap_remove(at);
-        if let Some(moved) = self.hot.get(at).and_then(|moved| self.slots[*moved as usize].as_mut()) {
-            moved.hot_at = Some(at);
+    fn swap_remove_active(&mut self, at: usize) -> u32 {
+        let index = self.active.swap_remove(at);
+        if let Some(moved) = self.active.get(at).and_then(|moved| self.slots[*moved as usize].as_mut()) {
+            moved.active_at = Some(at);
         }
         index
     }
@@ -101,29 +99,29 @@ impl Objects {
     }
 
     pub fn find(&self, session: u32, id: u32) -> Option<u32> {
-        let named = self.sessions.get(&session).filter(|named| !named.is_over)?;
-        named.indices.get(&id).copied()
+        let objects = self.sessions.get(&session).filter(|objects| !objects.ended)?;
+        objects.indices.get(&id).copied()
     }
 
-    /// The objects of a session. Its names mean nothing any more.
-    pub fn forget_session(&mut self, session: u32) -> Vec<u32> {
-        let Some(named) = self.sessions.get_mut(&session) else { return Vec::new() };
-        named.is_over = true;
-        named.indices.values().copied().collect()
+    /// Marks a session as ended. Returns its objects.
+    pub fn remove_session(&mut self, session: u32) -> Vec<u32> {
+        let Some(objects) = self.sessions.get_mut(&session) else { return Vec::new() };
+        objects.ended = true;
+        objects.indices.values().copied().collect()
     }
 
-    /// Ends what only waits for somebody else, and has done so for long.
+    /// Abandons stalled closed objects of a session.
     pub fn relieve(&mut self, session: u32, now: Instant) {
-        let named = self.sessions.get(&session);
-        let indices: Vec<u32> = named.iter().flat_map(|named| named.indices.values().copied()).collect();
+        let objects = self.sessions.get(&session);
+        let indices: Vec<u32> = objects.iter().flat_map(|it| it.indices.values().copied()).collect();
         for index in indices {
-            if self.at(index).is_some_and(|slot| slot.service.relieve(&Turn { now })) {
-                self.heat(index, now);
+            if self.at(index).is_some_and(|slot| slot.object.relieve(&Turn { now })) {
+                self.activate(index, now);
             }
         }
     }
 
-    /// All objects.
+    /// Returns all objects.
     pub fn all(&self) -> Vec<u32> {
         let slots = self.slots.iter().zip(0..);
         slots.filter(|(slot, _)| slot.is_some()).map(|(_, index)| index).collect()
@@ -133,61 +131,61 @@ impl Objects {
         self.slots.len() == self.free.len()
     }
 
-    /// Has it looked at every turn.
-    pub fn heat(&mut self, index: u32, now: Instant) {
+    /// Makes an object active.
+    pub fn activate(&mut self, index: u32, now: Instant) {
         let Some(slot) = self.slots.get_mut(index as usize).and_then(Option::as_mut) else { return };
         slot.worked = now;
-        if slot.hot_at.is_none() {
-            slot.hot_at = Some(self.hot.len());
-            self.hot.push(index);
+        if slot.active_at.is_none() {
+            slot.active_at = Some(self.active.len());
+            self.active.push(index);
         }
-        if let Some(alarm) = slot.alarm.take() {
-            self.alarms.remove(&(alarm, index));
+        if let Some(timer) = slot.timer.take() {
+            self.timers.remove(&(timer, index));
         }
     }
 
-    /// Has it looked at no more: the `at`th of the hot ones.
-    pub fn cool(&mut self, at: usize) {
-        let index = self.unlist(at);
+    /// Makes the active object at a position idle.
+    pub fn deactivate(&mut self, at: usize) {
+        let index = self.swap_remove_active(at);
         let Some(slot) = self.slots[index as usize].as_mut() else { return };
-        slot.hot_at = None;
-        slot.alarm = slot.service.deadline();
-        if let Some(alarm) = slot.alarm {
-            self.alarms.insert((alarm, index), ());
+        slot.active_at = None;
+        slot.timer = slot.object.deadline();
+        if let Some(timer) = slot.timer {
+            self.timers.insert((timer, index), ());
         }
     }
 
-    /// The `at`th of the hot ones.
-    pub fn hot(&mut self, at: usize) -> Option<(u32, &mut Slot)> {
-        let index = *self.hot.get(at)?;
+    /// Returns the active object at a position.
+    pub fn active(&mut self, at: usize) -> Option<(u32, &mut Slot)> {
+        let index = *self.active.get(at)?;
         Some((index, self.slots[index as usize].as_mut()?))
     }
 
-    pub fn has_hot(&self) -> bool {
-        !self.hot.is_empty()
+    pub fn has_active(&self) -> bool {
+        !self.active.is_empty()
     }
 
-    /// Heats those whose time has come.
-    pub fn ring_alarms(&mut self, now: Instant) {
-        while let Some((&(alarm, index), ())) = self.alarms.first_key_value()
-            && alarm <= now
+    /// Activates objects whose deadline has passed.
+    pub fn fire_timers(&mut self, now: Instant) {
+        while let Some((&(timer, index), ())) = self.timers.first_key_value()
+            && timer <= now
         {
-            self.heat(index, now);
+            self.activate(index, now);
         }
     }
 
-    /// When the next one's time comes.
-    pub fn next_alarm(&self) -> Option<Instant> {
-        self.alarms.first_key_value().map(|((alarm, _), ())| *alarm)
+    /// Returns the earliest deadline of an idle object.
+    pub fn next_timer(&self) -> Option<Instant> {
+        self.timers.first_key_value().map(|((timer, _), ())| *timer)
     }
 
-    /// What the kernel is to call it.
+    /// Epoll key of an object.
     pub fn key(&self, index: u32) -> u64 {
         let generation = self.slots[index as usize].as_ref().map_or(0, |slot| slot.generation);
         u64::from(generation) << 32 | u64::from(index)
     }
 
-    /// Which one the kernel means, if it is still there.
+    /// Returns the object with an epoll key, if it still exists.
     pub fn by_key(&mut self, key: u64) -> Option<(u32, &mut Slot)> {
         let index = key as u32;
         let slot = self.at(index)?;
@@ -195,7 +193,7 @@ impl Objects {
     }
 }
 
-/// The upper bits of a key are its kind's.
+/// Generations leave the upper bits of a key to other kinds of sources.
 const GENERATION_MASK: u32 = (1 << 24) - 1;
 
 #[cfg(test)]
@@ -203,21 +201,21 @@ mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use isolane_ring::Flag;
+    use isolane_shm::WakeFlag;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::service::{Ending, Hostile, Looked, Ready, Turn};
+    use crate::object::{CloseReason, PollStatus, ProtocolViolation, Ready, Turn};
 
-    struct Idle(Flag, Option<Instant>);
+    struct Idle(WakeFlag, Option<Instant>);
 
-    impl Service for Idle {
-        fn look(&mut self, _: &Turn) -> Result<Looked, Hostile> {
-            Ok(Looked::Nothing)
+    impl PolledObject for Idle {
+        fn poll(&mut self, _: &Turn) -> Result<PollStatus, ProtocolViolation> {
+            Ok(PollStatus::Idle)
         }
         fn on_ready(&mut self, _: Ready) {}
-        fn on_end(&mut self, _: Ending) {}
-        fn told(&self) -> &Flag {
+        fn on_close(&mut self, _: CloseReason) {}
+        fn need_wakeup(&self) -> &WakeFlag {
             &self.0
         }
         fn deadline(&self) -> Option<Instant> {
@@ -225,84 +223,84 @@ mod tests {
         }
     }
 
-    fn idle(deadline: Option<Instant>) -> Box<dyn Service> {
-        Box::new(Idle(Flag::new(), deadline))
+    fn idle(deadline: Option<Instant>) -> Box<dyn PolledObject> {
+        Box::new(Idle(WakeFlag::new(), deadline))
     }
 
     #[test]
-    fn a_key_of_an_object_that_is_gone_finds_nothing() {
-        let (mut objects, now) = (Objects::default(), Instant::now());
+    fn key_of_removed_object_finds_nothing() {
+        let (mut objects, now) = (ObjectTable::default(), Instant::now());
         let index = objects.insert((1, 7), idle(None), now);
         let key = objects.key(index);
         assert!(objects.by_key(key).is_some());
         objects.remove(index).unwrap();
-        assert_eq!(objects.insert((1, 8), idle(None), now), index, "the slot is used again");
+        assert_eq!(objects.insert((1, 8), idle(None), now), index, "the slot is reused");
         assert!(objects.by_key(key).is_none());
         assert_eq!((objects.find(1, 7), objects.find(1, 8)), (None, Some(index)));
     }
 
     #[test]
-    fn a_cold_object_becomes_hot_when_its_time_comes() {
-        let (mut objects, now) = (Objects::default(), Instant::now());
+    fn activates_idle_object_at_its_deadline() {
+        let (mut objects, now) = (ObjectTable::default(), Instant::now());
         let later = now + Duration::from_secs(1);
         objects.insert((1, 1), idle(Some(later)), now);
         objects.insert((1, 2), idle(None), now);
-        objects.cool(0);
-        objects.cool(0);
-        assert_eq!((objects.has_hot(), objects.next_alarm()), (false, Some(later)));
-        objects.ring_alarms(now);
-        assert!(!objects.has_hot());
-        objects.ring_alarms(later);
-        assert_eq!((objects.hot(0).unwrap().1.id, objects.next_alarm()), (1, None));
+        objects.deactivate(0);
+        objects.deactivate(0);
+        assert_eq!((objects.has_active(), objects.next_timer()), (false, Some(later)));
+        objects.fire_timers(now);
+        assert!(!objects.has_active());
+        objects.fire_timers(later);
+        assert_eq!((objects.active(0).unwrap().1.id, objects.next_timer()), (1, None));
     }
 
     proptest! {
         #[test]
-        fn the_hot_are_those_that_were_heated_and_neither_cooled_nor_removed(
+        fn active_list_matches_model(
             steps in prop::collection::vec((0usize..3, 0usize..8), 0..200),
         ) {
-            let (mut objects, now) = (Objects::default(), Instant::now());
+            let (mut objects, now) = (ObjectTable::default(), Instant::now());
             let all: Vec<u32> = (0..8).map(|id| objects.insert((1, id), idle(None), now)).collect();
-            let mut hot: BTreeSet<u32> = all.iter().copied().collect();
-            let mut gone = BTreeSet::new();
+            let mut active: BTreeSet<u32> = all.iter().copied().collect();
+            let mut removed = BTreeSet::new();
             for (what, which) in steps {
                 match what {
-                    0 if !gone.contains(&all[which]) => {
-                        objects.heat(all[which], now);
-                        hot.insert(all[which]);
+                    0 if !removed.contains(&all[which]) => {
+                        objects.activate(all[which], now);
+                        active.insert(all[which]);
                     }
                     1 => {
-                        if let Some(index) = objects.hot(which).map(|(index, _)| index) {
-                            objects.cool(which);
-                            hot.remove(&index);
+                        if let Some(index) = objects.active(which).map(|(index, _)| index) {
+                            objects.deactivate(which);
+                            active.remove(&index);
                         }
                     }
                     2 => {
-                        prop_assert_eq!(objects.remove(all[which]).is_some(), gone.insert(all[which]));
-                        hot.remove(&all[which]);
+                        prop_assert_eq!(objects.remove(all[which]).is_some(), removed.insert(all[which]));
+                        active.remove(&all[which]);
                     }
                     _ => {}
                 }
                 let mut listed = Vec::new();
-                while let Some((index, _)) = objects.hot(listed.len()) {
+                while let Some((index, _)) = objects.active(listed.len()) {
                     listed.push(index);
                 }
                 listed.sort_unstable();
-                prop_assert_eq!(listed, hot.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(listed, active.iter().copied().collect::<Vec<_>>());
             }
         }
     }
 
     #[test]
-    fn hot_is_hot_once_and_forgotten_with_its_session() {
-        let (mut objects, now) = (Objects::default(), Instant::now());
+    fn activates_once_and_ends_with_session() {
+        let (mut objects, now) = (ObjectTable::default(), Instant::now());
         let index = objects.insert((1, 1), idle(None), now);
         objects.insert((2, 1), idle(None), now);
-        objects.heat(index, now);
-        assert_eq!(objects.forget_session(1), [index]);
+        objects.activate(index, now);
+        assert_eq!(objects.remove_session(1), [index]);
         assert_eq!((objects.find(1, 1), objects.find(2, 1).is_some()), (None, true));
         objects.remove(index);
-        assert_eq!(objects.hot(0).unwrap().1.session, 2);
-        assert!(objects.hot(1).is_none());
+        assert_eq!(objects.active(0).unwrap().1.session, 2);
+        assert!(objects.active(1).is_none());
     }
 }

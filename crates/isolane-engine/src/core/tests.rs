@@ -1,4 +1,4 @@
-//! A core with objects that the test plays, turn by turn.
+//! Core with scripted objects, turn by turn.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,72 +6,74 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use isolane_attach::layout::{PortPlace, QueuePlace, doorbell, notice};
+use isolane_attach::layout::{DoorbellLayout, NotificationLayout, doorbell, notification};
 use isolane_reactor::mailbox;
-use isolane_ring::{Bell, Flag, Memory, PAGE_SIZE, Shared, entries};
+use isolane_shm::{Bell, PAGE_SIZE, SharedMemory, ShmRef, WakeFlag, entries};
 
 use super::*;
-use crate::closer::Socket;
-use crate::service::{Ready, Service};
+use crate::close_threads::Socket;
+use crate::object::{PolledObject, Ready};
 use crate::watch::{Record, Watch};
 
-/// What the object was told, for the test to see.
+/// Calls of an object.
 #[derive(Default)]
 struct Seen {
-    looks: AtomicU32,
+    polls: AtomicU32,
     work: AtomicU32,
-    endings: AtomicU32,
+    closes: AtomicU32,
     unwatched: AtomicU32,
     relieved: AtomicU32,
 }
 
-/// An object that has something to do as often as the test says, and then tells its application.
+/// Object with scripted work, which notifies its application.
 struct Played {
     seen: Arc<Seen>,
-    told: Shared<Flag>,
+    need_wakeup: ShmRef<WakeFlag>,
     queue: Option<Rc<Notifier>>,
     id: u32,
-    is_ending: bool,
-    manners: Manners,
-    /// A file, which no epoll takes.
+    closing: bool,
+    behavior: Behavior,
+    /// Regular file, which epoll refuses.
     source: Option<std::fs::File>,
 }
 
-/// How an object's client plays.
+/// Scripted behavior.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Manners {
-    Good,
-    /// Its first look finds a lie.
-    Lies,
-    /// Its first look finds a defect of ours.
+enum Behavior {
+    Normal,
+    /// The first poll finds a violation.
+    Violates,
+    /// The first poll panics.
     Panics,
-    /// At each look it wants to be told of something else, for longer than any turn may take.
+    /// Each poll flips the read interest, more often than a turn may poll.
     Flips,
-    /// It gives what cannot be watched, or gave it to an engine before this one.
+    /// The source cannot be watched.
     Unwatchable {
         stays: bool,
     },
 }
 
-impl Service for Played {
-    fn look(&mut self, _: &Turn) -> Result<Looked, Hostile> {
-        let looks = self.seen.looks.fetch_add(1, Ordering::Relaxed);
-        match self.manners {
-            Manners::Panics => panic!("a defect"),
-            Manners::Lies => return Err(Hostile("it lies".into())),
-            Manners::Flips if looks < 1000 => return Ok(Looked::Hears { reads: looks.is_multiple_of(2) }),
-            Manners::Flips | Manners::Good | Manners::Unwatchable { .. } => {}
+impl PolledObject for Played {
+    fn poll(&mut self, _: &Turn) -> Result<PollStatus, ProtocolViolation> {
+        let polls = self.seen.polls.fetch_add(1, Ordering::Relaxed);
+        match self.behavior {
+            Behavior::Panics => panic!("a defect"),
+            Behavior::Violates => return Err(ProtocolViolation("invalid".into())),
+            Behavior::Flips if polls < 1000 => {
+                return Ok(PollStatus::SetReadInterest { reads: polls.is_multiple_of(2) });
+            }
+            Behavior::Flips | Behavior::Normal | Behavior::Unwatchable { .. } => {}
         }
-        if self.is_ending {
-            return Ok(Looked::Ended(Ok(())));
+        if self.closing {
+            return Ok(PollStatus::Closed(Ok(())));
         }
         let has_work =
             self.seen.work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |work| work.checked_sub(1));
         if has_work.is_err() {
-            return Ok(Looked::Nothing);
+            return Ok(PollStatus::Idle);
         }
-        self.queue.as_ref().map_or(Ok(true), |queue| queue.push(&notice::entry(self.id)))?;
-        Ok(Looked::Worked)
+        self.queue.as_ref().map_or(Ok(true), |queue| queue.push(&notification::entry(self.id)))?;
+        Ok(PollStatus::Busy)
     }
 
     fn on_ready(&mut self, _: Ready) {}
@@ -80,9 +82,9 @@ impl Service for Played {
         self.source.as_ref().map(AsFd::as_fd)
     }
 
-    fn on_unwatched(&mut self, _: &str) -> bool {
+    fn on_watch_failed(&mut self, _: &str) -> bool {
         self.seen.unwatched.fetch_add(1, Ordering::Relaxed);
-        self.manners == Manners::Unwatchable { stays: true }
+        self.behavior == Behavior::Unwatchable { stays: true }
     }
 
     fn relieve(&mut self, _: &Turn) -> bool {
@@ -90,25 +92,25 @@ impl Service for Played {
         true
     }
 
-    fn on_end(&mut self, _: Ending) {
-        self.seen.endings.fetch_add(1, Ordering::Relaxed);
-        self.is_ending = true;
+    fn on_close(&mut self, _: CloseReason) {
+        self.seen.closes.fetch_add(1, Ordering::Relaxed);
+        self.closing = true;
     }
 
-    fn told(&self) -> &Flag {
-        &self.told
+    fn need_wakeup(&self) -> &WakeFlag {
+        &self.need_wakeup
     }
 }
 
-/// A core, and all that talk to it.
+/// Core with its peers.
 struct Fixture {
     core: Core,
     record: Record,
-    mail: Sender<Mail>,
-    notices: Receiver<Notice>,
-    memory: Memory,
+    messages: Sender<CoreMessage>,
+    events: Receiver<ControlMessage>,
+    memory: SharedMemory,
     doorbells: entries::Sender,
-    bell: Bell<Shared<Flag>>,
+    bell: Bell<ShmRef<WakeFlag>>,
     seen: Arc<Seen>,
 }
 
@@ -117,240 +119,247 @@ impl Fixture {
         Fixture::with(PORT)
     }
 
-    fn with(port: PortPlace) -> Fixture {
+    fn with(port: DoorbellLayout) -> Fixture {
         let (epoll, ours) = (Epoll::new().unwrap(), Epoll::new().unwrap());
-        let (mail, inbox) = mailbox::unbounded(epoll.sleeper().waker());
-        let (control, notices) = mailbox::unbounded(ours.sleeper().waker());
-        // Never sleeps, and lets objects become cold at once.
-        let spin = Spin::new(Mode::Poll, Duration::ZERO, Instant::now());
-        let memory = Memory::create("core", 32 * PAGE_SIZE).unwrap();
+        let (messages, inbox) = mailbox::unbounded(epoll.sleeper().waker());
+        let (control, events) = mailbox::unbounded(ours.sleeper().waker());
+        // Never sleeps; objects become idle immediately.
+        let spin = AdaptiveSpin::new(Mode::Poll, Duration::ZERO, Instant::now());
+        let memory = SharedMemory::create("core", 32 * PAGE_SIZE).unwrap();
         let ring = port.ring().unwrap();
-        let (bell, theirs) = Bell::new(memory.flag(port.flag()).unwrap()).unwrap();
+        let (bell, peer_end) = Bell::new(memory.flag(port.flag()).unwrap()).unwrap();
         let record = Record::new().unwrap();
         let watch = Watch::new(record.clone(), 1);
         let fixture = Fixture {
             record,
             core: Core::new(0, epoll, inbox, control, spin, watch.part(1).unwrap()),
-            mail,
-            notices,
+            messages,
+            events,
             doorbells: entries::Sender::new(&memory, ring).unwrap(),
             bell,
             memory: memory.clone(),
             seen: Arc::default(),
         };
         let receiver = entries::Receiver::new(&memory, ring).unwrap();
-        let bell = Bell::with(memory.flag(port.flag()).unwrap(), Socket::new(theirs)).unwrap();
-        fixture.send(Mail::Port { session: 1, receiver, bell });
+        let bell = Bell::from_end(memory.flag(port.flag()).unwrap(), Socket::new(peer_end)).unwrap();
+        fixture.send(CoreMessage::Doorbells { session: 1, receiver, bell });
         fixture
     }
 
-    /// The queue that its objects name: the application's ends.
-    fn queue(&self) -> (Bell<Shared<Flag>>, entries::Receiver) {
-        let place = QueuePlace { offset: 30 * PAGE_SIZE as u64, cores: 1, entries: 4 };
+    /// Opens the queue of the objects. Returns the application's ends.
+    fn queue(&self) -> (Bell<ShmRef<WakeFlag>>, entries::Receiver) {
+        let place = NotificationLayout { offset: 30 * PAGE_SIZE as u64, cores: 1, entries: 4 };
         let (ring, flag) = (place.ring(0).unwrap(), || self.memory.flag(place.flag()).unwrap());
-        let (ours, theirs) = Bell::new(flag()).unwrap();
-        let bell = Bell::with(flag(), Socket::new(theirs)).unwrap();
+        let (ours, peer_end) = Bell::new(flag()).unwrap();
+        let bell = Bell::from_end(flag(), Socket::new(peer_end)).unwrap();
         let sender = entries::Sender::new(&self.memory, ring).unwrap();
-        self.send(Mail::Queue { session: 1, queue: 3, sender, bell });
+        self.send(CoreMessage::Queue { session: 1, queue: 3, sender, bell });
         (ours, entries::Receiver::new(&self.memory, ring).unwrap())
     }
 
-    fn send(&self, mail: Mail) {
-        assert!(self.mail.send(mail).is_ok());
+    fn send(&self, messages: CoreMessage) {
+        assert!(self.messages.send(messages).is_ok());
     }
 
-    fn open(&mut self, id: u32, manners: Manners) {
-        self.send_open(id, manners);
+    fn open(&mut self, id: u32, behavior: Behavior) {
+        self.send_open(id, behavior);
         self.turn();
     }
 
-    fn send_open(&self, id: u32, manners: Manners) {
+    fn send_open(&self, id: u32, behavior: Behavior) {
         let seen = Arc::clone(&self.seen);
-        let build: Build = Box::new(move |place: Place| {
-            let told = place.memory.flag(TOLD).map_err(|error| error.to_string())?;
-            let source = matches!(manners, Manners::Unwatchable { .. });
+        let build: BuildFn = Box::new(move |context: ObjectContext| {
+            let need_wakeup = context.memory.flag(NEED_WAKEUP).map_err(|error| error.to_string())?;
+            let source = matches!(behavior, Behavior::Unwatchable { .. });
             let source = source.then(|| std::fs::File::open("/proc/self/exe").unwrap());
-            let service = Played { seen, told, queue: place.queue, id, is_ending: false, manners, source };
-            Ok(Built { service: Box::new(service), answer: Some(vec![id as u8]) })
+            let object =
+                Played { seen, need_wakeup, queue: context.queue, id, closing: false, behavior, source };
+            Ok(BuiltObject { object: Box::new(object), answer: Some(vec![id as u8]) })
         });
         let memory = self.memory.clone();
-        self.send(Mail::Open { session: 1, id, queue: Some(3), memory, build });
+        self.send(CoreMessage::Open { session: 1, id, queue: Some(3), memory, build });
     }
 
-    /// Turns until nothing is hot.
+    /// Runs turns until no object is active.
     fn turn(&mut self) {
         loop {
             assert!(self.core.turn().unwrap());
-            if !self.core.objects.has_hot() {
+            if !self.core.objects.has_active() {
                 return;
             }
         }
     }
 
-    fn said(&self) -> Option<(u32, Said)> {
-        match self.notices.poll()? {
-            Notice::Said { session, said } => Some((session, said)),
+    fn next_event(&self) -> Option<(u32, SessionEvent)> {
+        match self.events.poll()? {
+            ControlMessage::Session { session, event } => Some((session, event)),
             _ => None,
         }
     }
 
-    fn looks(&self) -> u32 {
-        self.seen.looks.swap(0, Ordering::Relaxed)
+    fn polls(&self) -> u32 {
+        self.seen.polls.swap(0, Ordering::Relaxed)
     }
 }
 
 #[test]
-fn a_cold_object_is_looked_at_only_when_its_doorbell_rings() {
+fn polls_idle_object_only_after_doorbell() {
     let mut fixture = Fixture::new();
-    fixture.open(7, Manners::Good);
+    fixture.open(7, Behavior::Normal);
     assert!(
-        matches!(fixture.said(), Some((1, Said::Opened { id: 7, outcome: Ok(answer) })) if answer == [7])
+        matches!(fixture.next_event(), Some((1, SessionEvent::Opened { id: 7, result: Ok(answer) })) if answer == [7])
     );
-    assert!(fixture.looks() >= 2, "it is looked at once more when its flag is armed");
+    assert!(fixture.polls() >= 2, "polled again after its flag was armed");
     fixture.turn();
-    assert_eq!(fixture.looks(), 0);
+    assert_eq!(fixture.polls(), 0);
 
     fixture.seen.work.store(3, Ordering::Relaxed);
-    let told = fixture.memory.flag(TOLD).unwrap();
-    assert!(told.take(), "a cold object asks for a doorbell");
+    let need_wakeup = fixture.memory.flag(NEED_WAKEUP).unwrap();
+    assert!(need_wakeup.take(), "an idle object requests a doorbell");
     assert!(fixture.doorbells.push(&doorbell::entry(7)).unwrap());
     fixture.doorbells.publish();
     fixture.bell.ring();
     fixture.turn();
-    assert!(fixture.looks() >= 4);
+    assert!(fixture.polls() >= 4);
     assert_eq!(fixture.seen.work.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn doorbells_of_objects_that_are_not_there_are_nothing() {
+fn ignores_doorbells_of_unknown_objects() {
     let mut fixture = Fixture::new();
-    fixture.open(7, Manners::Good);
+    fixture.open(7, Behavior::Normal);
     for entry in [doorbell::entry(8), [u64::MAX; 8]] {
         assert!(fixture.doorbells.push(&entry).unwrap());
     }
     fixture.doorbells.publish();
-    fixture.looks();
+    fixture.polls();
     fixture.turn();
-    assert_eq!(fixture.looks(), 0);
+    assert_eq!(fixture.polls(), 0);
 }
 
-/// And the core does not sleep on those that a turn has left.
+/// The core does not sleep while doorbells are pending.
 #[test]
-fn a_flood_of_doorbells_is_answered_over_many_turns_and_to_the_last() {
-    let mut fixture = Fixture::with(PortPlace { offset: 0, entries: 1024 });
-    fixture.open(7, Manners::Good);
-    fixture.looks();
+fn handles_doorbell_flood_over_many_turns() {
+    let mut fixture = Fixture::with(DoorbellLayout { offset: 0, entries: 1024 });
+    fixture.open(7, Behavior::Normal);
+    fixture.polls();
     for id in (0..1024).map(|number| if number < 1023 { 8 } else { 7 }) {
         assert!(fixture.doorbells.push(&doorbell::entry(id)).unwrap());
     }
     fixture.doorbells.publish();
-    let Fixture { mut core, mail, seen, .. } = fixture;
-    core.spin = Spin::new(Mode::Sleep, Duration::ZERO, Instant::now());
+    let Fixture { mut core, messages, seen, .. } = fixture;
+    core.spin = AdaptiveSpin::new(Mode::Sleep, Duration::ZERO, Instant::now());
     let start = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while seen.looks.load(Ordering::Relaxed) == 0 && start.elapsed() < Duration::from_secs(30) {
+            while seen.polls.load(Ordering::Relaxed) == 0 && start.elapsed() < Duration::from_secs(30) {
                 std::thread::yield_now();
             }
-            assert!(mail.send(Mail::Halt).is_ok());
+            assert!(messages.send(CoreMessage::Exit).is_ok());
         });
         let turns = std::iter::from_fn(|| core.turn().unwrap().then_some(())).count();
-        assert!(turns >= 8, "all were answered in {turns} turns");
+        assert!(turns >= 8, "all handled in {turns} turns");
     });
-    assert!(seen.looks.load(Ordering::Relaxed) > 0, "it sleeps before the last is answered");
+    assert!(seen.polls.load(Ordering::Relaxed) > 0, "the core sleeps before the last doorbell");
 }
 
 #[test]
-fn a_queue_is_told_and_its_thread_woken() {
+fn publishes_entries_and_wakes_thread() {
     let fixture = Fixture::new();
     let (ours, receiver) = fixture.queue();
     fixture.seen.work.store(1, Ordering::Relaxed);
     let (receiver, fixture) = (RefCell::new(receiver), RefCell::new(fixture));
-    let has_come = ours.wait::<io::Error>(Some(Duration::from_secs(60)), || {
-        fixture.borrow_mut().open(7, Manners::Good);
+    let has_rung = ours.wait::<io::Error>(Some(Duration::from_secs(60)), || {
+        fixture.borrow_mut().open(7, Behavior::Normal);
         Ok(false)
     });
-    assert!(has_come.unwrap(), "the flag was armed, and nobody rang");
+    assert!(has_rung.unwrap(), "the flag was armed, but not rung");
     assert_eq!(receiver.borrow_mut().refresh(), Ok(1));
-    assert_eq!(receiver.borrow_mut().pop(), Some(notice::entry(7)));
+    assert_eq!(receiver.borrow_mut().pop(), Some(notification::entry(7)));
 }
 
 #[test]
-fn a_queue_that_is_closed_is_written_to_no_more_whatever_still_names_it() {
+fn closed_queue_gets_no_entries() {
     let mut fixture = Fixture::new();
     let (_ours, mut receiver) = fixture.queue();
-    fixture.open(7, Manners::Good);
-    fixture.said();
-    fixture.send(Mail::CloseQueue { session: 1, queue: 3 });
+    fixture.open(7, Behavior::Normal);
+    fixture.next_event();
+    fixture.send(CoreMessage::CloseQueue { session: 1, queue: 3 });
     fixture.seen.work.store(1, Ordering::Relaxed);
     assert!(fixture.doorbells.push(&doorbell::entry(7)).unwrap());
     fixture.doorbells.publish();
     fixture.bell.ring();
     fixture.turn();
-    assert!(matches!(fixture.said(), Some((1, Said::Closed { queue: 3 }))));
-    assert_eq!(fixture.seen.work.load(Ordering::Relaxed), 0, "it works on");
+    assert!(matches!(fixture.next_event(), Some((1, SessionEvent::QueueClosed { queue: 3 }))));
+    assert_eq!(fixture.seen.work.load(Ordering::Relaxed), 0, "the object must keep working");
     assert_eq!(receiver.refresh(), Ok(0));
 }
 
 #[test]
-fn an_end_is_told_once_it_is_reached_and_that_of_nothing_at_once() {
+fn reports_close_of_known_and_unknown_objects() {
     let mut fixture = Fixture::new();
-    fixture.open(7, Manners::Good);
-    fixture.said();
+    fixture.open(7, Behavior::Normal);
+    fixture.next_event();
     for id in [7, 8] {
-        let ending = Ending::Asked(isolane_attach::control::End::Release);
-        fixture.send(Mail::End { session: 1, id, ending });
+        let reason = CloseReason::Requested(isolane_attach::control::CloseMode::Release);
+        fixture.send(CoreMessage::Close { session: 1, id, reason });
         fixture.turn();
-        assert!(matches!(fixture.said(), Some((1, Said::Ended { id: told, outcome: Ok(()) })) if told == id));
+        assert!(
+            matches!(fixture.next_event(), Some((1, SessionEvent::Closed { id: closed, result: Ok(()) })) if closed == id)
+        );
     }
-    assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 1);
+    assert_eq!(fixture.seen.closes.load(Ordering::Relaxed), 1);
 }
 
 #[test]
-fn relief_reaches_objects_of_its_session_and_has_them_looked_at() {
+fn relief_polls_objects_of_its_session() {
     let mut fixture = Fixture::new();
-    fixture.open(7, Manners::Good);
-    fixture.looks();
+    fixture.open(7, Behavior::Normal);
+    fixture.polls();
     for (session, relieved) in [(2, 0), (1, 1)] {
-        fixture.send(Mail::Relieve { session });
+        fixture.send(CoreMessage::Relieve { session });
         fixture.turn();
         assert_eq!(fixture.seen.relieved.load(Ordering::Relaxed), relieved);
-        assert_eq!(fixture.looks() > 0, relieved > 0);
+        assert_eq!(fixture.polls() > 0, relieved > 0);
     }
 }
 
 #[test]
-fn a_session_that_is_over_takes_its_objects_along_and_no_others() {
+fn session_end_closes_only_its_objects() {
     let mut fixture = Fixture::new();
-    fixture.open(7, Manners::Good);
-    fixture.open(8, Manners::Good);
-    fixture.send(Mail::EndSession { session: 2 });
+    fixture.open(7, Behavior::Normal);
+    fixture.open(8, Behavior::Normal);
+    fixture.send(CoreMessage::EndSession { session: 2 });
     fixture.turn();
-    assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 0);
-    fixture.send(Mail::EndSession { session: 1 });
+    assert_eq!(fixture.seen.closes.load(Ordering::Relaxed), 0);
+    fixture.send(CoreMessage::EndSession { session: 1 });
     fixture.turn();
-    assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 2);
+    assert_eq!(fixture.seen.closes.load(Ordering::Relaxed), 2);
     assert!(fixture.core.objects.is_empty());
 }
 
 #[test]
-fn a_hostile_object_is_told_of_and_dropped() {
+fn reports_violation_and_drops_object() {
     let mut fixture = Fixture::new();
-    fixture.open(7, Manners::Lies);
-    assert!(matches!(fixture.said(), Some((1, Said::Opened { .. }))));
-    assert!(matches!(fixture.said(), Some((1, Said::Hostile { why })) if why == "it lies"));
+    fixture.open(7, Behavior::Violates);
+    assert!(matches!(fixture.next_event(), Some((1, SessionEvent::Opened { .. }))));
+    assert!(
+        matches!(fixture.next_event(), Some((1, SessionEvent::Violation { reason })) if reason == "invalid")
+    );
     assert!(fixture.core.objects.is_empty());
 }
 
 #[test]
-fn an_object_that_cannot_be_watched_is_told_so_and_stays_only_if_it_wants() {
+fn unwatchable_object_stays_only_on_request() {
     for stays in [false, true] {
         let mut fixture = Fixture::new();
-        fixture.open(7, Manners::Unwatchable { stays });
+        fixture.open(7, Behavior::Unwatchable { stays });
         assert_eq!(fixture.seen.unwatched.load(Ordering::Relaxed), 1);
-        match fixture.said() {
-            Some((1, Said::Opened { id: 7, outcome: Err(why) })) => assert!(!stays && why.contains("watch")),
-            Some((1, Said::Opened { id: 7, outcome: Ok(_) })) => assert!(stays),
+        match fixture.next_event() {
+            Some((1, SessionEvent::Opened { id: 7, result: Err(reason) })) => {
+                assert!(!stays && reason.contains("watch"))
+            }
+            Some((1, SessionEvent::Opened { id: 7, result: Ok(_) })) => assert!(stays),
             other => panic!("{other:?}"),
         }
         assert_eq!(fixture.core.objects.is_empty(), !stays);
@@ -358,45 +367,45 @@ fn an_object_that_cannot_be_watched_is_told_so_and_stays_only_if_it_wants() {
 }
 
 #[test]
-fn an_object_that_always_wants_to_hear_of_something_else_is_looked_at_once_a_turn() {
+fn polls_flipping_object_once_per_turn() {
     let mut fixture = Fixture::new();
-    fixture.send_open(7, Manners::Flips);
+    fixture.send_open(7, Behavior::Flips);
     for _ in 0..3 {
         assert!(fixture.core.turn().unwrap());
-        assert_eq!(fixture.looks(), 1);
+        assert_eq!(fixture.polls(), 1);
     }
-    fixture.send(Mail::Halt);
-    assert!(!fixture.core.turn().unwrap(), "mail is read between two looks");
+    fixture.send(CoreMessage::Exit);
+    assert!(!fixture.core.turn().unwrap(), "messages are read between two polls");
 }
 
 #[test]
-fn a_stop_ends_all_objects_and_then_the_core() {
+fn shutdown_closes_objects_then_ends_core() {
     let mut fixture = Fixture::new();
-    fixture.open(7, Manners::Good);
-    fixture.send(Mail::Stop);
+    fixture.open(7, Behavior::Normal);
+    fixture.send(CoreMessage::Shutdown);
     while fixture.core.turn().unwrap() {}
-    assert_eq!(fixture.seen.endings.load(Ordering::Relaxed), 1);
+    assert_eq!(fixture.seen.closes.load(Ordering::Relaxed), 1);
 }
 
-const PORT: PortPlace = PortPlace { offset: 0, entries: 8 };
-const TOLD: u64 = 31 * PAGE_SIZE as u64;
+const PORT: DoorbellLayout = DoorbellLayout { offset: 0, entries: 8 };
+const NEED_WAKEUP: u64 = 31 * PAGE_SIZE as u64;
 
 #[test]
-fn panic_of_core_names_the_session_at_work_and_a_turn_takes_the_beat() {
+fn panicking_core_records_its_session() {
     let mut fixture = Fixture::new();
     let watch = Watch::new(fixture.record.clone(), 1);
     fixture.core.watch = watch.part(1).unwrap();
     let control = watch.part(0).unwrap();
-    fixture.open(7, Manners::Good);
-    for _ in 0..3 * crate::watch::MISSED_MAX {
+    fixture.open(7, Behavior::Normal);
+    for _ in 0..3 * crate::watch::MAX_MISSED_BEATS {
         control.turn();
         fixture.core.turn().unwrap();
-        assert_eq!(watch.beat(), Ok(()), "a core that turns is taken for stuck");
+        assert_eq!(watch.beat(), Ok(()), "a turning core counts as stuck");
     }
     assert_eq!(fixture.record.suspect(), None, "no session is at work between turns");
-    fixture.send_open(8, Manners::Panics);
+    fixture.send_open(8, Behavior::Panics);
     let Fixture { core, record, .. } = fixture;
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || core.run()));
-    assert!(outcome.is_err(), "the core has not panicked");
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || core.run()));
+    assert!(result.is_err(), "the core has not panicked");
     assert_eq!(record.suspect(), Some(1));
 }

@@ -1,55 +1,55 @@
-//! What an engine and its supervisor say to each other: packets as of [`control`](isolane_attach::control).
+//! Messages between an engine and its supervisor, one packet each.
 
-use isolane_attach::control::{Malformed, Sink, Source};
+use isolane_attach::control::{DecodeError, Decoder, Encoder};
 
 use super::Record;
 
-/// What the engine says.
+/// Message of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToSupervisor {
-    /// Keep this, and what comes with it. Answered by [`ToEngine::Deposited`].
-    Deposit { key: u64, record: Vec<u8> },
-    /// Keep that no more.
-    Withdraw { key: u64 },
-    /// First of all: what it speaks ([`LINK_VERSION`]). This message is the same in every version.
-    Here { version: u32 },
-    /// It serves.
+    /// Stores a record with the descriptors of the packet. Answered by [`ToEngine::Stored`] or [`ToEngine::StoreFailed`].
+    Put { key: u64, record: Vec<u8> },
+    /// Removes a record.
+    Remove { key: u64 },
+    /// First message: the protocol version ([`LINK_VERSION`]). Its format is the same in every version.
+    Hello { version: u32 },
+    /// The engine serves clients.
     Ready,
-    /// Nobody has been attached for as long as an engine may wait for somebody.
+    /// No client has been attached for the idle time.
     Idle,
 }
 
-/// What the supervisor says.
+/// Message of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ToEngine {
-    /// This was kept, with what comes with it.
-    Kept { key: u64, record: Vec<u8> },
-    /// That was all: serve. The listener comes with it, and the memory for the [record](crate::watch::Record) of
-    /// sessions that threads work for.
-    Go { version: u32, epoch: u64 },
-    /// The record is kept.
-    Deposited { key: u64 },
-    /// It is not, because there is no descriptor left for what came with it.
-    Unkept { key: u64 },
-    /// End in order.
-    Stop,
-    /// End as you are: another goes on.
-    Halt,
-    /// Print who is attached, and what they have.
-    Show,
+    /// Restores a record with the descriptors of the packet.
+    Restore { key: u64, record: Vec<u8> },
+    /// Ends the restored records: the engine must serve. The packet contains the listener and the memory of the
+    /// [`watch::Record`](crate::watch::Record).
+    Start { version: u32, epoch: u64 },
+    /// The record is stored.
+    Stored { key: u64 },
+    /// The record is not stored, because the supervisor has no descriptors left.
+    StoreFailed { key: u64 },
+    /// Closes all objects, then ends the engine.
+    Shutdown,
+    /// Ends the engine as it is; another one continues.
+    Exit,
+    /// Prints clients and their objects.
+    PrintStatus,
 }
 
-/// What is spoken here. A supervisor and the engines that it starts speak the same, or there is no engine.
+/// Protocol version. A supervisor starts only engines of the same version.
 pub(crate) const LINK_VERSION: u32 = 6;
 
 impl ToSupervisor {
     pub fn encode(&self) -> Vec<u8> {
-        let mut sink = Sink::default();
+        let mut sink = Encoder::default();
         match self {
-            ToSupervisor::Deposit { key, record } => keyed(&mut sink, DEPOSIT, *key, Some(record)),
-            ToSupervisor::Withdraw { key } => keyed(&mut sink, WITHDRAW, *key, None),
-            ToSupervisor::Here { version } => {
-                sink.u16(HERE);
+            ToSupervisor::Put { key, record } => keyed(&mut sink, PUT, *key, Some(record)),
+            ToSupervisor::Remove { key } => keyed(&mut sink, REMOVE, *key, None),
+            ToSupervisor::Hello { version } => {
+                sink.u16(HELLO);
                 sink.u32(*version);
             }
             ToSupervisor::Ready => sink.u16(READY),
@@ -58,18 +58,18 @@ impl ToSupervisor {
         sink.into_bytes()
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<ToSupervisor, Malformed> {
-        let mut source = Source::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<ToSupervisor, DecodeError> {
+        let mut source = Decoder::new(bytes);
         let message = match source.u16("the kind of message")? {
-            DEPOSIT => {
+            PUT => {
                 let key = source.u64("the key")?;
-                ToSupervisor::Deposit { key, record: source.bytes("the record", Record::BYTES_MAX)? }
+                ToSupervisor::Put { key, record: source.bytes("the record", Record::MAX_BYTES)? }
             }
-            WITHDRAW => ToSupervisor::Withdraw { key: source.u64("the key")? },
-            HERE => ToSupervisor::Here { version: source.u32("the version")? },
+            REMOVE => ToSupervisor::Remove { key: source.u64("the key")? },
+            HELLO => ToSupervisor::Hello { version: source.u32("the version")? },
             READY => ToSupervisor::Ready,
             IDLE => ToSupervisor::Idle,
-            _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
+            _ => return Err(DecodeError { what: "the kind of message", offset: 0 }),
         };
         source.end()?;
         Ok(message)
@@ -78,60 +78,60 @@ impl ToSupervisor {
 
 impl ToEngine {
     pub fn encode(&self) -> Vec<u8> {
-        let mut sink = Sink::default();
+        let mut sink = Encoder::default();
         match self {
-            ToEngine::Kept { key, record } => keyed(&mut sink, KEPT, *key, Some(record)),
-            ToEngine::Go { version, epoch } => {
-                sink.u16(GO);
+            ToEngine::Restore { key, record } => keyed(&mut sink, RESTORE, *key, Some(record)),
+            ToEngine::Start { version, epoch } => {
+                sink.u16(START);
                 sink.u32(*version);
                 sink.u64(*epoch);
             }
-            ToEngine::Deposited { key } => keyed(&mut sink, DEPOSITED, *key, None),
-            ToEngine::Unkept { key } => keyed(&mut sink, UNKEPT, *key, None),
-            ToEngine::Stop => sink.u16(STOP),
-            ToEngine::Halt => sink.u16(HALT),
-            ToEngine::Show => sink.u16(SHOW),
+            ToEngine::Stored { key } => keyed(&mut sink, STORED, *key, None),
+            ToEngine::StoreFailed { key } => keyed(&mut sink, STORE_FAILED, *key, None),
+            ToEngine::Shutdown => sink.u16(SHUTDOWN),
+            ToEngine::Exit => sink.u16(EXIT),
+            ToEngine::PrintStatus => sink.u16(PRINT_STATUS),
         }
         sink.into_bytes()
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<ToEngine, Malformed> {
-        let mut source = Source::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<ToEngine, DecodeError> {
+        let mut source = Decoder::new(bytes);
         let message = match source.u16("the kind of message")? {
-            KEPT => {
+            RESTORE => {
                 let key = source.u64("the key")?;
-                ToEngine::Kept { key, record: source.bytes("the record", Record::BYTES_MAX)? }
+                ToEngine::Restore { key, record: source.bytes("the record", Record::MAX_BYTES)? }
             }
-            GO => ToEngine::Go { version: source.u32("the version")?, epoch: source.u64("the epoch")? },
-            DEPOSITED => ToEngine::Deposited { key: source.u64("the key")? },
-            UNKEPT => ToEngine::Unkept { key: source.u64("the key")? },
-            STOP => ToEngine::Stop,
-            HALT => ToEngine::Halt,
-            SHOW => ToEngine::Show,
-            _ => return Err(Malformed { what: "the kind of message", offset: 0 }),
+            START => ToEngine::Start { version: source.u32("the version")?, epoch: source.u64("the epoch")? },
+            STORED => ToEngine::Stored { key: source.u64("the key")? },
+            STORE_FAILED => ToEngine::StoreFailed { key: source.u64("the key")? },
+            SHUTDOWN => ToEngine::Shutdown,
+            EXIT => ToEngine::Exit,
+            PRINT_STATUS => ToEngine::PrintStatus,
+            _ => return Err(DecodeError { what: "the kind of message", offset: 0 }),
         };
         source.end()?;
         Ok(message)
     }
 }
 
-fn keyed(sink: &mut Sink, kind: u16, key: u64, record: Option<&[u8]>) {
+fn keyed(sink: &mut Encoder, kind: u16, key: u64, record: Option<&[u8]>) {
     sink.u16(kind);
     sink.u64(key);
     if let Some(record) = record {
-        sink.bytes(record, Record::BYTES_MAX);
+        sink.bytes(record, Record::MAX_BYTES);
     }
 }
 
-const DEPOSIT: u16 = 1;
-const WITHDRAW: u16 = 2;
+const PUT: u16 = 1;
+const REMOVE: u16 = 2;
 const READY: u16 = 3;
 const IDLE: u16 = 4;
-const HERE: u16 = 5;
-const KEPT: u16 = 0x81;
-const GO: u16 = 0x82;
-const DEPOSITED: u16 = 0x83;
-const STOP: u16 = 0x84;
-const HALT: u16 = 0x85;
-const UNKEPT: u16 = 0x86;
-const SHOW: u16 = 0x87;
+const HELLO: u16 = 5;
+const RESTORE: u16 = 0x81;
+const START: u16 = 0x82;
+const STORED: u16 = 0x83;
+const SHUTDOWN: u16 = 0x84;
+const EXIT: u16 = 0x85;
+const STORE_FAILED: u16 = 0x86;
+const PRINT_STATUS: u16 = 0x87;

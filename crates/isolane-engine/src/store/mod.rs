@@ -1,13 +1,13 @@
-//! What outlives the engine: its supervisor keeps records and descriptors, and hands them to the next engine.
+//! Store for what outlives the engine: the supervisor keeps records with descriptors, and passes them to the
+//! next engine.
 //!
-//! A record says what was granted ([`Record`]); it never changes. Invariant: nobody is told that something is
-//! granted before the supervisor has said that it has the record; so what was granted is still there after the
-//! engine was killed.
+//! A [`Record`] describes something granted to a client, and never changes. Invariant: a client gets a grant only
+//! after the supervisor has acknowledged its record, so that the grant survives the death of the engine.
 //!
-//! A deposit that fails concerns its own request only. Messages without descriptors never wait: those that the link does
-//! not take are sent later, in order, at the latest with the next heartbeat. Invariant: what a client hears after
-//! something was withdrawn is held back until the link has taken that ([`Told`]); else the next engine could go on with
-//! what its client has already let go of.
+//! A record that cannot be stored fails only its own request. Messages without descriptors never block: those
+//! that the link does not accept are sent later, in order, at the latest with the next heartbeat. Invariant:
+//! replies to a client after the removal of a record are delayed until the link has accepted the removal
+//! ([`LinkPosition`]); otherwise the next engine could resume an object that the client has already released.
 
 mod message;
 mod record;
@@ -15,294 +15,280 @@ mod record;
 mod tests;
 
 use std::collections::{HashSet, VecDeque};
-use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{Wire, WireError};
+use isolane_attach::control::{PacketError, PacketSocket};
 use parking_lot::{Condvar, Mutex};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use crate::volume::Keeper;
+use crate::volume::JournalStore;
 
 pub(crate) use message::{LINK_VERSION, ToEngine, ToSupervisor};
 pub(crate) use record::Record;
 
-/// Counts of the messages without descriptors that the supervisor was told.
+/// Numbers of messages without descriptors.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
-    /// All of them.
-    pub all: u64,
-    /// Those that the link has taken: the supervisor reads them even if the engine is killed.
-    pub taken: u64,
+pub(crate) struct LinkPosition {
+    /// Messages that were queued.
+    pub queued: u64,
+    /// Messages that the link has accepted: the supervisor receives them even if the engine is killed.
+    pub sent: u64,
 }
 
-/// The engine's side of its supervisor's store.
-#[derive(Debug)]
-pub(crate) struct Store {
-    wire: Option<Wire>,
-    next: AtomicU64,
+/// Engine's side of the store.
+pub(crate) struct StoreClient {
+    link: Option<PacketSocket>,
+    next_key: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
-    /// How long a deposit may take.
-    patience: Duration,
-    /// Hears of deposits for which nobody waits.
-    listener: OnceLock<Listener>,
+    /// Maximum time of a put.
+    timeout: Duration,
+    callback: OnceLock<StoredCallback>,
 }
 
-/// Hears the key of a deposit, and whether it is kept.
-pub(crate) struct Listener(pub Box<dyn Fn(u64, bool) + Send + Sync>);
+/// Called with the key of a record and whether it was stored.
+type StoredCallback = Box<dyn Fn(u64, bool) + Send + Sync>;
 
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Listener")
-    }
-}
-
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
-    /// Keys of records that a thread waits for, and whether the supervisor keeps them, once it has answered.
-    awaited: Vec<(u64, Option<bool>)>,
-    /// Keys of records of which the listener is to hear.
-    later: HashSet<u64>,
-    /// Messages that the link has not taken yet.
+    /// Keys of blocking puts, with their results.
+    blocking: Vec<(u64, Option<bool>)>,
+    /// Keys of puts whose results go to the callback.
+    deferred: HashSet<u64>,
+    /// Messages that the link has not accepted yet.
     unsent: VecDeque<ToSupervisor>,
-    /// Messages that were ever put there.
-    told: u64,
-    /// A deposit was not answered in time, and no answer has come since.
-    is_silent: bool,
-    is_over: bool,
+    /// Number of messages that were ever queued.
+    queued: u64,
+    /// A put timed out, and no reply has arrived since.
+    timed_out: bool,
+    closed: bool,
 }
 
-impl Keeper for Store {
-    fn keep(&self, note: &[u8]) -> io::Result<u64> {
-        self.deposit(&Record::Note(note.to_vec()), &[]).map_err(io::Error::other)
+impl JournalStore for StoreClient {
+    fn append(&self, note: &[u8]) -> io::Result<u64> {
+        self.put(&Record::Note(note.to_vec()), &[]).map_err(io::Error::other)
     }
 
-    fn forget(&self, key: u64) {
-        self.withdraw(key);
+    fn remove(&self, key: u64) {
+        self.remove(key);
     }
 }
 
-/// A record in the store, with what came with it.
+/// Record of the store, with its descriptors.
 #[derive(Debug)]
-pub(crate) struct Deposit {
+pub(crate) struct StoredRecord {
     pub key: u64,
     pub record: Record,
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Why the supervisor has not kept something.
+/// Failure to store a record.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unkept {
-    /// It has gone.
-    #[error("the engine's supervisor does not keep it: {0}")]
-    Gone(WireError),
-    /// The link does not take this message; it may take the next.
-    #[error("cannot hand it to the engine's supervisor: {0}; try again")]
-    Unsent(WireError),
-    /// It may be stopped, or have no processor.
+pub(crate) enum StoreError {
+    /// The supervisor has ended.
+    #[error("the engine's supervisor has gone: {0}")]
+    SupervisorGone(PacketError),
+    /// The link does not accept this message; it may accept the next one.
+    #[error("cannot send a record to the engine's supervisor: {0}; try again")]
+    NotSent(PacketError),
+    /// The supervisor is stopped or starved of CPU time.
     #[error(
-        "the engine's supervisor has not answered within {0:?}; see whether its process is stopped, and try again"
+        "the engine's supervisor has not answered within {0:?}; check whether its process is stopped, and try again"
     )]
-    Silent(Duration),
-    /// It goes on without it.
+    Timeout(Duration),
+    /// The supervisor has no descriptor left for the record, and continues without it.
     #[error(
-        "the engine's supervisor has no descriptor left to keep it with; close others, or start the engine with \
-         a higher limit of descriptors (`ulimit -n`)"
+        "the engine's supervisor has no descriptor left; close others, or start the engine with a higher limit of \
+         descriptors (`ulimit -n`)"
     )]
     NoDescriptors,
 }
 
-impl Store {
-    /// Of an engine that has no supervisor: nothing is kept.
-    pub fn none() -> Store {
-        Store {
-            wire: None,
-            next: AtomicU64::new(0),
+impl StoreClient {
+    /// Store of an engine without supervisor, which stores nothing.
+    pub fn none() -> StoreClient {
+        StoreClient {
+            link: None,
+            next_key: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
-            patience: PATIENCE,
-            listener: OnceLock::new(),
+            timeout: PUT_TIMEOUT,
+            callback: OnceLock::new(),
         }
     }
 
-    /// The supervisor's, in which all keys are below `next`.
-    pub fn of(wire: Wire, next: u64) -> Store {
-        // Where it cannot be set, a supervisor that reads nothing keeps the control thread waiting, which is noticed.
-        let _ = set_socket_timeout(&wire, Timeout::Send, Some(PATIENCE));
-        Store { wire: Some(wire), next: AtomicU64::new(next), ..Store::none() }
+    /// Store of a supervisor. Existing keys are below `next_key`.
+    pub fn new(link: PacketSocket, next_key: u64) -> StoreClient {
+        // Without a timeout, a supervisor that does not read blocks the control thread, which misses its beats.
+        let _ = set_socket_timeout(&link, Timeout::Send, Some(PUT_TIMEOUT));
+        StoreClient { link: Some(link), next_key: AtomicU64::new(next_key), ..StoreClient::none() }
     }
 
-    /// Has a record kept, and waits until it is. Returns its key.
+    /// Stores a record, and waits for the acknowledgment. Returns its key.
     ///
     /// # Errors
-    /// [`Unkept`].
-    pub fn deposit(&self, record: &Record, descriptors: &[BorrowedFd<'_>]) -> Result<u64, Unkept> {
-        let key = self.next.fetch_add(1, Ordering::Relaxed);
-        let Some(wire) = &self.wire else { return Ok(key) };
-        self.state.lock().awaited.push((key, None));
-        let outcome = self.send(wire, key, record, descriptors).and_then(|()| self.wait_for(key));
-        self.state.lock().awaited.retain(|(awaited, _)| *awaited != key);
-        outcome
+    /// [`StoreError`].
+    pub fn put(&self, record: &Record, descriptors: &[BorrowedFd<'_>]) -> Result<u64, StoreError> {
+        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+        let Some(link) = &self.link else { return Ok(key) };
+        self.state.lock().blocking.push((key, None));
+        let result = self.send(link, key, record, descriptors).and_then(|()| self.wait_for(key));
+        self.state.lock().blocking.retain(|(other, _)| *other != key);
+        result
     }
 
-    /// Waits until the supervisor has answered a deposit.
-    fn wait_for(&self, key: u64) -> Result<u64, Unkept> {
+    fn wait_for(&self, key: u64) -> Result<u64, StoreError> {
         let mut state = self.state.lock();
-        // A supervisor that did not answer the last one keeps nobody waiting for long.
-        let patience = self.patience_of(&state);
-        let until = Instant::now() + patience;
+        let timeout = self.timeout_for(&state);
+        let deadline = Instant::now() + timeout;
         loop {
-            match state.awaited.iter().find(|(awaited, _)| *awaited == key) {
+            match state.blocking.iter().find(|(other, _)| *other == key) {
                 Some((_, Some(true))) => return Ok(key),
-                Some((_, Some(false))) => return Err(Unkept::NoDescriptors),
-                _ if state.is_over => return Err(Unkept::Gone(WireError::Closed)),
+                Some((_, Some(false))) => return Err(StoreError::NoDescriptors),
+                _ if state.closed => return Err(StoreError::SupervisorGone(PacketError::Closed)),
                 _ => {}
             }
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                state.is_silent = true;
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
                 drop(state);
-                // It may still keep it, and is to forget it then.
-                self.withdraw(key);
-                return Err(Unkept::Silent(patience));
+                return Err(self.abandon(key));
             }
         }
     }
 
-    fn patience_of(&self, state: &State) -> Duration {
-        if state.is_silent { PROBE.min(self.patience) } else { self.patience }
+    /// A supervisor that did not answer the last put gets little time for the next.
+    fn timeout_for(&self, state: &State) -> Duration {
+        if state.timed_out { PROBE_TIMEOUT.min(self.timeout) } else { self.timeout }
     }
 
-    /// How long a deposit may take now.
-    pub fn patience(&self) -> Duration {
-        self.patience_of(&self.state.lock())
+    /// Returns the current maximum time of a put.
+    pub fn timeout(&self) -> Duration {
+        self.timeout_for(&self.state.lock())
     }
 
-    /// A deposit of which the listener was to hear takes too long: the supervisor may still keep it, and is to forget it
-    /// then.
-    pub fn give_up(&self, key: u64) -> Unkept {
+    /// Ends a put that has timed out, and removes its record, because the supervisor may still store it.
+    pub fn abandon(&self, key: u64) -> StoreError {
         let mut state = self.state.lock();
-        let patience = self.patience_of(&state);
-        state.is_silent = true;
-        state.later.remove(&key);
+        let timeout = self.timeout_for(&state);
+        state.timed_out = true;
+        state.deferred.remove(&key);
         drop(state);
-        self.withdraw(key);
-        Unkept::Silent(patience)
+        self.remove(key);
+        StoreError::Timeout(timeout)
     }
 
-    /// Has a record kept, without waiting for that: the listener hears of it. Returns its key.
+    /// Stores a record without waiting; the callback receives the result. Returns its key.
     ///
     /// # Errors
-    /// [`Unkept::Gone`], [`Unkept::Unsent`].
-    pub fn deposit_later(&self, record: &Record, descriptors: &[BorrowedFd<'_>]) -> Result<u64, Unkept> {
-        let key = self.next.fetch_add(1, Ordering::Relaxed);
-        match &self.wire {
-            Some(wire) => {
-                self.state.lock().later.insert(key);
-                self.send(wire, key, record, descriptors).inspect_err(|_| {
-                    self.state.lock().later.remove(&key);
+    /// [`StoreError::SupervisorGone`], [`StoreError::NotSent`].
+    pub fn put_deferred(&self, record: &Record, descriptors: &[BorrowedFd<'_>]) -> Result<u64, StoreError> {
+        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+        match &self.link {
+            Some(link) => {
+                self.state.lock().deferred.insert(key);
+                self.send(link, key, record, descriptors).inspect_err(|_| {
+                    self.state.lock().deferred.remove(&key);
                 })?;
             }
-            None => self.tell_listener(key, true),
+            None => self.call_back(key, true),
         }
         Ok(key)
     }
 
     fn send(
         &self,
-        wire: &Wire,
+        link: &PacketSocket,
         key: u64,
         record: &Record,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(), Unkept> {
-        let message = ToSupervisor::Deposit { key, record: record.encode() };
-        wire.send(&message.encode(), descriptors, true).map_err(|error| match error {
-            WireError::Closed => {
-                self.on_over();
-                Unkept::Gone(error)
+    ) -> Result<(), StoreError> {
+        let message = ToSupervisor::Put { key, record: record.encode() };
+        link.send(&message.encode(), descriptors, true).map_err(|error| match error {
+            PacketError::Closed => {
+                self.close();
+                StoreError::SupervisorGone(error)
             }
-            error => Unkept::Unsent(error),
+            error => StoreError::NotSent(error),
         })
     }
 
-    /// Who hears of the deposits for which nobody waits; said once, before the first.
-    pub fn listen(&self, listener: Listener) {
-        let is_first = self.listener.set(listener).is_ok();
-        assert!(is_first, "a store has one listener");
+    /// Sets the callback of deferred puts, once, before the first.
+    pub fn set_callback(&self, callback: StoredCallback) {
+        let is_first = self.callback.set(callback).is_ok();
+        assert!(is_first, "a store has one callback");
     }
 
-    fn tell_listener(&self, key: u64, is_kept: bool) {
-        self.listener.get().into_iter().for_each(|listener| listener.0(key, is_kept));
+    fn call_back(&self, key: u64, stored: bool) {
+        self.callback.get().into_iter().for_each(|callback| callback(key, stored));
     }
 
-    /// Has a record forgotten.
-    pub fn withdraw(&self, key: u64) {
-        self.tell(&ToSupervisor::Withdraw { key });
+    /// Removes a record.
+    pub fn remove(&self, key: u64) {
+        self.notify(&ToSupervisor::Remove { key });
     }
 
-    /// Tells the supervisor something, without waiting. If it has gone, so does the engine.
-    pub fn tell(&self, message: &ToSupervisor) {
-        if self.wire.is_some() {
+    /// Sends a message without waiting. If the supervisor has ended, the engine ends soon.
+    pub fn notify(&self, message: &ToSupervisor) {
+        if self.link.is_some() {
             let mut state = self.state.lock();
-            state.told += 1;
+            state.queued += 1;
             state.unsent.push_back(message.clone());
             drop(state);
             self.flush();
         }
     }
 
-    /// How much the supervisor was told.
-    pub fn told(&self) -> Told {
+    /// Returns the numbers of queued and sent messages.
+    pub fn position(&self) -> LinkPosition {
         let state = self.state.lock();
-        Told { all: state.told, taken: state.told - state.unsent.len() as u64 }
+        LinkPosition { queued: state.queued, sent: state.queued - state.unsent.len() as u64 }
     }
 
-    /// Sends the messages that the link did not take before.
+    /// Sends pending messages as far as the link accepts them.
     pub fn flush(&self) {
-        let Some(wire) = &self.wire else { return };
+        let Some(link) = &self.link else { return };
         let mut state = self.state.lock();
         while let Some(message) = state.unsent.front() {
-            match wire.send(&message.encode(), &[], false) {
+            match link.send(&message.encode(), &[], false) {
                 Ok(()) => drop(state.unsent.pop_front()),
-                Err(WireError::Closed) => return state.unsent.clear(),
+                Err(PacketError::Closed) => return state.unsent.clear(),
                 Err(_) => return,
             }
         }
     }
 
-    /// The supervisor has the record, or cannot have it.
-    pub fn on_deposited(&self, key: u64, is_kept: bool) {
+    /// Called when the supervisor has stored a record, or could not.
+    pub fn on_stored(&self, key: u64, stored: bool) {
         let mut state = self.state.lock();
-        state.is_silent = false;
-        if state.later.remove(&key) {
+        state.timed_out = false;
+        if state.deferred.remove(&key) {
             drop(state);
-            return self.tell_listener(key, is_kept);
+            return self.call_back(key, stored);
         }
-        // Nobody awaits a late answer.
-        if let Some((_, answer)) = state.awaited.iter_mut().find(|(awaited, _)| *awaited == key) {
-            *answer = Some(is_kept);
+        // A put that has timed out is no longer listed.
+        if let Some((_, result)) = state.blocking.iter_mut().find(|(other, _)| *other == key) {
+            *result = Some(stored);
         }
         drop(state);
         self.changed.notify_all();
     }
 
-    /// Whether nothing is kept any more: the engine ends, or makes room for the next.
-    pub fn is_over(&self) -> bool {
-        self.state.lock().is_over
+    /// Whether nothing can be stored any longer, because the engine shuts down or is being replaced.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
     }
 
-    /// The supervisor has gone, or wants the engine to end.
-    pub fn on_over(&self) {
-        self.state.lock().is_over = true;
+    /// Called when the supervisor has ended, or requests the end of the engine.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
         self.changed.notify_all();
     }
 }
 
-/// How long a deposit may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long one may take if the last was not answered in time.
-const PROBE: Duration = Duration::from_millis(50);
+/// Maximum time of a put.
+const PUT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time of a put after one that has timed out.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(50);

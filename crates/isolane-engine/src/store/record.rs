@@ -1,29 +1,29 @@
-//! What was granted to whom.
+//! Records of sessions, grants, and notes.
 
-use isolane_attach::control::{BYTES_MAX, Malformed, Request, Sink, Source};
+use isolane_attach::control::{DecodeError, Decoder, Encoder, MAX_MESSAGE_BYTES, Request};
 
-use crate::service;
+use crate::object::RecoveryState;
 
-/// Something that the next engine must know.
+/// State for the next engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// A session. With it come its connection, its memory, and the end of a pipe that says that
-    /// there still is something of it.
+    /// Session. Descriptors: its connection, its memory, and the end of a pipe that the client uses to detect
+    /// that no process holds anything of the session any longer.
     Session { session: u32, pid: i32, uid: u32 },
-    /// A request of a session that was carried out, on a core if it belongs to one, and what its kind of objects
-    /// has noted. With it comes what is needed to carry it out again.
+    /// Granted request of a session, its core, and the note of the object's kind. Descriptors: those needed to
+    /// grant the request again.
     Granted { session: u32, core: u32, request: Request, note: Vec<u8> },
-    /// What belongs to no session.
+    /// Note that belongs to no session.
     Note(Vec<u8>),
 }
 
 impl Record {
-    /// Bytes of the longest record: that of a volume with the longest name.
-    pub const BYTES_MAX: usize = BYTES_MAX - 16;
-    /// Bytes of the longest note that belongs to no session.
-    pub const NOTE_BYTES_MAX: usize = 1024;
+    /// Maximum length of a record, in bytes: a volume with the longest URI.
+    pub const MAX_BYTES: usize = MAX_MESSAGE_BYTES - 16;
+    /// Maximum length of a note that belongs to no session, in bytes.
+    pub const MAX_NOTE_BYTES: usize = 1024;
 
-    /// Returns the session that it belongs to, if any.
+    /// Returns the session of the record, if any.
     pub fn session(&self) -> Option<u32> {
         match self {
             Record::Session { session, .. } | Record::Granted { session, .. } => Some(*session),
@@ -32,7 +32,7 @@ impl Record {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let mut sink = Sink::default();
+        let mut sink = Encoder::default();
         match self {
             Record::Session { session, pid, uid } => {
                 sink.u16(SESSION);
@@ -44,19 +44,19 @@ impl Record {
                 sink.u16(GRANTED);
                 sink.u32(*session);
                 sink.u32(*core);
-                sink.bytes(note, service::Left::NOTE_BYTES_MAX);
-                sink.bytes(&request.encode(0), REQUEST_BYTES_MAX);
+                sink.bytes(note, RecoveryState::MAX_NOTE_BYTES);
+                sink.bytes(&request.encode(0), MAX_REQUEST_BYTES);
             }
             Record::Note(note) => {
                 sink.u16(NOTE);
-                sink.bytes(note, Record::NOTE_BYTES_MAX);
+                sink.bytes(note, Record::MAX_NOTE_BYTES);
             }
         }
         sink.into_bytes()
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
-        let mut source = Source::new(bytes);
+    pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
+        let mut source = Decoder::new(bytes);
         let record = match source.u16("the kind of record")? {
             SESSION => Record::Session {
                 session: source.u32("the session")?,
@@ -65,12 +65,12 @@ impl Record {
             },
             GRANTED => {
                 let (session, core) = (source.u32("the session")?, source.u32("the core")?);
-                let note = source.bytes("the note", service::Left::NOTE_BYTES_MAX)?;
-                let request = Request::decode(&source.bytes("the request", REQUEST_BYTES_MAX)?)?.request;
+                let note = source.bytes("the note", RecoveryState::MAX_NOTE_BYTES)?;
+                let request = Request::decode(&source.bytes("the request", MAX_REQUEST_BYTES)?)?.request;
                 Record::Granted { session, core, request, note }
             }
-            NOTE => Record::Note(source.bytes("the note", Record::NOTE_BYTES_MAX)?),
-            _ => return Err(Malformed { what: "the kind of record", offset: 0 }),
+            NOTE => Record::Note(source.bytes("the note", Record::MAX_NOTE_BYTES)?),
+            _ => return Err(DecodeError { what: "the kind of record", offset: 0 }),
         };
         source.end()?;
         Ok(record)
@@ -80,7 +80,7 @@ impl Record {
 const SESSION: u16 = 1;
 const GRANTED: u16 = 2;
 const NOTE: u16 = 3;
-/// That of a volume with the longest name and details.
-const REQUEST_BYTES_MAX: usize = 1700;
+/// Length of the request for a volume with the longest URI and details.
+const MAX_REQUEST_BYTES: usize = 1700;
 
-const _: () = assert!(REQUEST_BYTES_MAX + service::Left::NOTE_BYTES_MAX + 64 < Record::BYTES_MAX);
+const _: () = assert!(MAX_REQUEST_BYTES + RecoveryState::MAX_NOTE_BYTES + 64 < Record::MAX_BYTES);

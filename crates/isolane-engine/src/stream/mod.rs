@@ -1,26 +1,23 @@
-//! One stream: bytes between a TCP socket that the application has, too, and two rings in its memory.
+//! Stream: moves bytes between a TCP socket that the application also holds and two rings in its memory.
 //!
-//! **Receiving**: what the kernel has is peeked into the ring, and discarded in the kernel only once the
-//! application has read it. So the kernel's queue begins at every moment with the first byte that the
-//! application has not read, or a little before: flow control, hand-back and recovery are the kernel's.
-//! **Sending**: what is in the ring is sent and then said to be consumed; the kernel counts what it was given.
+//! **Receive**: data is peeked from the kernel into the ring, and discarded in the kernel only once the
+//! application has read it. The kernel's queue always starts at the first unread byte or a little before, so
+//! flow control, release of the socket, and recovery need no state here. **Transmit**: data in the ring is sent,
+//! then marked as consumed; the kernel counts sent bytes.
 //!
-//! What this process knows beyond the socket, the shared words and [`Kept`] can be lost at any point:
-//! [`Machine::take_up`] finds both positions again. It is not the loop: when to look, what woke it, and who
-//! else is told, is the caller's (`core`).
+//! State in addition to the socket, the shared memory, and the [`StreamRecord`] may be lost at any point:
+//! [`StreamMachine::resume`] recovers both positions. `docs/ISOLATION.md`, "Recovery of streams", lists the
+//! state after each event, with its test.
 //!
-//! What is where after each thing that can happen, who goes on, and which test shows it, is the table of
-//! `docs/ARCHITECTURE.md`, "Streams of the engine".
-//!
-//! Invariant: not one byte is lost, doubled or reordered, whenever this process ends; a client that writes
-//! anything into the words harms its own stream alone.
+//! Invariant: no byte is lost, duplicated, or reordered, whenever this process ends; a client that writes
+//! invalid shared memory affects only its own stream.
 
-mod fuse;
-mod kept;
-mod lost;
-mod notices;
+mod dead_stream;
+mod failpoint;
+mod notifications;
+mod object;
 mod receive;
-mod service;
+mod record;
 mod transmit;
 
 #[cfg(test)]
@@ -30,216 +27,222 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use isolane_attach::stream::{Block, End};
-use isolane_ring::{Flag, Impossible, Memory, MemoryError, adopted};
+use isolane_attach::stream::{ControlBlock, StreamEnd};
+use isolane_shm::{InvalidIndex, MemoryError, SharedMemory, WakeFlag, adopted};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use crate::closer::Socket;
-use crate::service::Ready;
-use fuse::Fuse;
-pub use kept::{Kept, Refusal};
-use receive::Receive;
-pub(crate) use service::{adopt, resume};
-use transmit::Transmit;
+use crate::close_threads::Socket;
+use crate::object::Ready;
+use failpoint::Failpoint;
+pub(crate) use object::StreamKind;
+use receive::RxPath;
+pub use record::{SocketRefusal, StreamRecord};
+use transmit::TxPath;
 
-/// A stream that the engine works on.
+/// State machine of a stream, without thread, clock, or control plane.
 #[derive(Debug)]
-pub struct Machine {
+pub struct StreamMachine {
     socket: Socket,
-    block: Block,
-    kept: Kept,
-    rx: Receive,
-    tx: Transmit,
+    block: ControlBlock,
+    record: StreamRecord,
+    rx: RxPath,
+    tx: TxPath,
     closing: Option<Closing>,
-    fuse: Fuse,
+    failpoint: Failpoint,
 }
 
-/// The application is done with it, but not all is sent. No time ends that: the session's quota bounds the memory,
-/// because a peer that only acknowledges window probes never lets it go ([`Machine::relieve`]).
+/// Close that waits until everything is sent. It has no time limit; the session's quota bounds the memory,
+/// because a peer that only acknowledges window probes never releases it ([`StreamMachine::relieve`]).
 #[derive(Clone, Copy, Debug)]
 struct Closing {
-    /// Bytes given to the kernel, and of them those that the peer has not acknowledged.
+    /// Bytes given to the kernel, and those among them that the peer has not acknowledged.
     moved: (u64, u64),
-    /// Since when that has not changed.
+    /// Time of the last change of `moved`.
     since: Instant,
-    /// Its session needs the memory, and its peer takes nothing.
-    is_abandoned: bool,
+    /// The session needs the memory, and the peer accepts nothing.
+    abandoned: bool,
 }
 
-/// What a look has brought.
+/// Result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Something was done, so that there may be more to do.
-    pub is_busy: bool,
-    /// The application has asked to be told of it: an entry in its queue is due.
+    /// Work was done; there may be more.
+    pub busy: bool,
+    /// The application has requested a notification, which is due.
     pub notifies: bool,
-    /// It was closed, and all is done: [`Machine::hand_back`] is next, for others may have the socket, too. Then
-    /// it is dropped, which resets the connection if bytes are unread.
-    pub is_over: bool,
+    /// The close is complete. The caller must call [`StreamMachine::release`], because other processes may hold
+    /// the socket, and drop the stream, which resets the connection if bytes are unread.
+    pub closed: bool,
 }
 
-/// Why a stream cannot go on.
+/// Failure of a stream.
 #[derive(Debug, thiserror::Error)]
-pub enum Stop {
-    /// The application wrote an index that cannot be.
+pub enum StreamError {
+    /// The application published an out-of-range index.
     #[error(transparent)]
-    Impossible(#[from] Impossible),
+    InvalidIndex(#[from] InvalidIndex),
     /// The application broke another rule.
     #[error("the application {0}")]
-    Foul(&'static str),
-    /// The rings cannot be where they were said to be.
+    Violation(&'static str),
+    /// The layout of the rings is invalid.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A call failed that does not on any socket that was adopted.
-    #[error("{what}: {source}")]
+    /// A call failed that succeeds on every adopted socket.
+    #[error("{call}: {source}")]
     System {
-        /// What was tried.
-        what: &'static str,
-        /// What the system said.
+        /// Description of the call.
+        call: &'static str,
+        /// Error of the system.
         source: io::Error,
     },
-    /// A test has ended this engine's life.
+    /// A failpoint of a test was hit.
     #[cfg(test)]
-    #[error("killed")]
-    Killed,
+    #[error("failpoint hit")]
+    Failpoint,
 }
 
-impl Machine {
-    /// Works from now on, on a stream that was never worked on or that an engine before this one has left
-    /// anywhere, which must be dead: the socket, the shared words and what was kept say where.
+impl StreamMachine {
+    /// Starts work on a new stream, or on a stream that an engine has left in any state. That engine must have
+    /// ended.
     ///
     /// # Errors
-    /// [`Stop`]. The socket is what it was.
-    pub fn take_up(socket: OwnedFd, memory: &Memory, kept: Kept) -> Result<Machine, Stop> {
-        Machine::take_up_with(socket, memory, kept, Fuse::default())
+    /// [`StreamError`]. The socket is unchanged.
+    pub fn resume(
+        socket: OwnedFd,
+        memory: &SharedMemory,
+        record: StreamRecord,
+    ) -> Result<StreamMachine, StreamError> {
+        StreamMachine::resume_with(socket, memory, record, Failpoint::default())
     }
 
-    fn take_up_with(socket: OwnedFd, memory: &Memory, kept: Kept, fuse: Fuse) -> Result<Machine, Stop> {
+    fn resume_with(
+        socket: OwnedFd,
+        memory: &SharedMemory,
+        record: StreamRecord,
+        failpoint: Failpoint,
+    ) -> Result<StreamMachine, StreamError> {
         let socket = Socket::new(socket);
-        let block = Block::open(memory, &kept.place)?;
-        // What may fail goes first: whoever is refused has its socket as it was.
-        let tx = Transmit::take_up(socket.as_fd(), memory, &kept, &block)?;
-        let rx = Receive::take_up(socket.as_fd(), memory, &kept, &block, &fuse)?;
-        // And this does not fail where the peek offset could be set.
-        sockopt::set_socket_oobinline(&socket, true).map_err(system("cannot have urgent bytes inline"))?;
-        // The engine before may have died between publishing and waking.
-        block.told.disarm();
-        block.rx_flag.rouse_anyway();
-        block.tx_flag.rouse_anyway();
-        Ok(Machine { socket, block, kept, rx, tx, closing: None, fuse })
+        let block = ControlBlock::open(memory, &record.place)?;
+        // Steps that can fail come first, so that a refused socket is unchanged.
+        let tx = TxPath::resume(socket.as_fd(), memory, &record, &block)?;
+        let rx = RxPath::resume(socket.as_fd(), memory, &record, &block, &failpoint)?;
+        // Does not fail on a socket that accepted a peek offset.
+        sockopt::set_socket_oobinline(&socket, true).map_err(system("cannot set SO_OOBINLINE"))?;
+        // The previous engine may have ended between publishing and waking.
+        block.need_wakeup.disarm();
+        block.rx_flag.force_wake();
+        block.tx_flag.force_wake();
+        Ok(StreamMachine { socket, block, record, rx, tx, closing: None, failpoint })
     }
 
-    /// The socket, to be watched on edges for what [`Machine::on_ready`] is told.
+    /// Socket to watch, edge-triggered, for [`StreamMachine::on_ready`].
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// The flag that the application takes before it rings.
-    pub fn told(&self) -> &Flag {
-        &self.block.told
+    /// Flag that the application takes before it rings.
+    pub fn need_wakeup(&self) -> &WakeFlag {
+        &self.block.need_wakeup
     }
 
-    /// Whether [`Machine::on_ready`] is to be told of bytes. Not while the application receives them itself.
+    /// Whether [`StreamMachine::on_ready`] needs read events: not while the application receives directly.
     #[inline]
-    pub fn hears_reads(&self) -> bool {
-        !self.rx.is_past() || self.is_closing()
+    pub fn wants_reads(&self) -> bool {
+        !self.rx.is_bypassed() || self.is_closing()
     }
 
-    /// A poller has said something about the socket, since the last time that it did.
+    /// Called when the kernel reports the socket ready.
     #[inline]
     pub fn on_ready(&mut self, ready: Ready) {
         let hangs = ready.hung_up || ready.finished;
-        self.rx.is_readable |= ready.readable || hangs;
-        self.rx.stops_short |= hangs || ready.urgent;
-        self.tx.is_writable |= ready.writable || hangs;
+        self.rx.readable |= ready.readable || hangs;
+        self.rx.peek_may_stop |= hangs || ready.urgent;
+        self.tx.writable |= ready.writable || hangs;
     }
 
-    /// Does what there is to do, of each kind so much that others wait no longer than they must.
+    /// Does pending work, up to a quantum in each direction.
     ///
     /// # Errors
-    /// [`Stop`]: the stream is to be dropped.
+    /// [`StreamError`]; the stream must be dropped.
     #[inline]
-    pub fn look(&mut self) -> Result<Progress, Stop> {
-        let Machine { socket, block, rx, tx, fuse, .. } = self;
+    pub fn poll(&mut self) -> Result<Progress, StreamError> {
+        let StreamMachine { socket, block, rx, tx, failpoint, .. } = self;
         let socket = socket.as_fd();
-        let sent = tx.look(socket, block, fuse)?;
+        let sent = tx.poll(socket, block, failpoint)?;
         if let Some(error) = tx.take_error() {
             rx.on_error(error);
         }
         if self.closing.is_some() {
-            return self.look_closing(sent.is_busy);
+            return self.poll_closing(sent.busy);
         }
-        let received = rx.look(socket, block, fuse, &self.kept)?;
+        let received = rx.poll(socket, block, failpoint, &self.record)?;
         let publishes = sent.publishes || received.publishes;
         let notifies = publishes && self.block.notify.take();
-        Ok(Progress { is_busy: sent.is_busy || received.is_busy, notifies, is_over: false })
+        Ok(Progress { busy: sent.busy || received.busy, notifies, closed: false })
     }
 
-    /// Nothing was to be done for a while: asks the application to ring, unless there is something after all.
-    /// Returns whether it will.
+    /// Called after some idle time: requests doorbells of the application, unless there is work. Returns whether
+    /// the stream is idle.
     ///
     /// # Errors
-    /// [`Stop`].
-    pub fn rest(&mut self) -> Result<bool, Stop> {
-        self.rx.settle(self.socket.as_fd(), &self.block, &self.fuse)?;
-        self.block.told.arm();
-        let receives = match self.closing {
+    /// [`StreamError`].
+    pub fn prepare_idle(&mut self) -> Result<bool, StreamError> {
+        self.rx.discard_consumed(self.socket.as_fd(), &self.block, &self.failpoint)?;
+        self.block.need_wakeup.arm();
+        let has_rx_work = match self.closing {
             None => self.rx.has_work(&self.block)?,
-            // It may have to be reset.
-            Some(_) => self.rx.is_readable,
+            // The connection may have to be reset.
+            Some(_) => self.rx.readable,
         };
-        let has_work = receives || self.tx.has_work(&self.block)?;
+        let has_work = has_rx_work || self.tx.has_work(&self.block)?;
         if has_work {
-            self.block.told.disarm();
+            self.block.need_wakeup.disarm();
         }
         Ok(!has_work)
     }
 
-    /// It is looked at each turn again.
-    pub fn wake(&self) {
-        self.block.told.disarm();
-    }
-
-    /// The application has closed it, or has died.
+    /// Called when the application has closed the stream or has ended.
     pub fn close(&mut self, now: Instant) {
         if self.closing.is_none() {
-            self.closing = Some(Closing { moved: self.moved(), since: now, is_abandoned: false });
-            self.rx.is_readable = true;
+            self.closing = Some(Closing { moved: self.moved(), since: now, abandoned: false });
+            self.rx.readable = true;
         }
     }
 
-    /// Whether it was closed.
+    /// Whether the stream was closed.
     pub fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
-    /// It cannot go on: the application is told so, in both directions. It may still read what is in the ring, and
-    /// have the socket back then ([`Machine::hand_back`]).
-    pub fn give_up(&self) {
+    /// Fails both directions for the application. It can still read the data in the ring, and then get the
+    /// socket back ([`StreamMachine::release`]).
+    pub fn fail(&self) {
         abort(&self.block);
     }
 
-    /// Closed though it cannot go on: leaves the socket, and resets unless all was sent.
+    /// Closes a failed stream: releases the socket, with a reset unless everything was sent.
     ///
     /// # Errors
-    /// [`Stop`].
-    pub fn cut_off(&mut self) -> Result<(), Stop> {
+    /// [`StreamError`].
+    pub fn close_failed(&mut self) -> Result<(), StreamError> {
         if !matches!(self.tx.is_done(&self.block), Ok(true)) {
-            self.reset_at_close();
+            reset_at_close(self.socket.as_fd());
         }
-        self.hand_back()
+        self.release()
     }
 
-    /// Nor does it have the socket back: nobody knows which byte is next.
+    /// Fails a stream whose socket the application must not get back, because the position of the next byte is
+    /// unknown.
     pub fn abandon(&self) {
-        self.give_up();
-        self.reset_at_close();
-        // Others may have it. Whoever has broken the socket may have broken it so that this fails.
+        self.fail();
+        reset_at_close(self.socket.as_fd());
+        // For other holders of the socket. The cause of the failure may prevent this too.
         let _ = self.restore();
     }
 
-    /// Its session needs memory: abandons a closed stream that has not moved for [`STALLED`], and tells whether it does.
+    /// Called when the session needs memory. Abandons a closed stream without progress for [`STALL_TIMEOUT`],
+    /// and returns whether it did.
     pub fn relieve(&mut self, now: Instant) -> bool {
         if self.closing.is_none() {
             return false;
@@ -249,117 +252,113 @@ impl Machine {
         if closing.moved != moved {
             *closing = Closing { moved, since: now, ..*closing };
         }
-        closing.is_abandoned |= now.saturating_duration_since(closing.since) >= STALLED;
-        closing.is_abandoned
+        closing.abandoned |= now.saturating_duration_since(closing.since) >= STALL_TIMEOUT;
+        closing.abandoned
     }
 
     fn moved(&self) -> (u64, u64) {
-        // What is no connection any more does not move.
+        // Fails only without a connection, which makes no progress.
         (self.tx.sent(), adopted::unacknowledged(self.socket.as_fd()).unwrap_or(0))
     }
 
-    fn look_closing(&mut self, is_busy: bool) -> Result<Progress, Stop> {
-        let is_abandoned = self.closing.is_some_and(|closing| closing.is_abandoned);
+    fn poll_closing(&mut self, busy: bool) -> Result<Progress, StreamError> {
+        let is_abandoned = self.closing.is_some_and(|closing| closing.abandoned);
         let is_sent = self.tx.is_done(&self.block)?;
-        let is_over = is_abandoned || is_sent || self.tx.is_over() || self.resets()?;
+        let closed = is_abandoned || is_sent || self.tx.is_finished() || self.should_reset()?;
         match is_sent {
-            // The kernel has all of it: a close is now what it would be without an engine.
-            true => self.let_end()?,
-            false => self.forbid_end()?,
+            // The kernel has all data: a close acts as without an engine.
+            true => self.allow_fin()?,
+            false => self.forbid_fin()?,
         }
-        Ok(Progress { is_busy, notifies: false, is_over })
+        Ok(Progress { busy, notifies: false, closed })
     }
 
-    /// From now on until [`Machine::let_end`] the last close of the socket, whoever does that, resets: a peer must not
-    /// take a part for all.
-    fn forbid_end(&self) -> Result<(), Stop> {
+    /// Makes the last close of the socket, by any process, reset the connection until
+    /// [`StreamMachine::allow_fin`]: a FIN would make partial data look complete to the peer.
+    fn forbid_fin(&self) -> Result<(), StreamError> {
         if !self.block.is_draining() {
-            // First, so that the next engine does not take it for the application's wish.
+            // First, so that the next engine does not take SO_LINGER for the application's setting.
             self.block.set_draining();
-            self.fuse.burn()?;
-            self.reset_at_close();
-            self.fuse.burn()?;
+            self.failpoint.hit()?;
+            reset_at_close(self.socket.as_fd());
+            self.failpoint.hit()?;
         }
         Ok(())
     }
 
-    fn let_end(&self) -> Result<(), Stop> {
+    fn allow_fin(&self) -> Result<(), StreamError> {
         match self.block.is_draining() {
             true => sockopt::set_socket_linger(&self.socket, None).map_err(system("cannot set SO_LINGER"))?,
-            // An application that wants to wait for its peer has waited itself.
-            false => self.socket.linger_no_more(),
+            // An application with SO_LINGER has waited for its peer itself.
+            false => self.socket.disable_linger(),
         }
-        self.fuse.burn()
-    }
-
-    fn reset_at_close(&self) {
-        reset_at_close(self.socket.as_fd());
+        self.failpoint.hit()
     }
 
     /// Whether a close resets the connection, as it would without an engine.
-    fn resets(&mut self) -> Result<bool, Stop> {
-        if !std::mem::take(&mut self.rx.is_readable) {
+    fn should_reset(&mut self) -> Result<bool, StreamError> {
+        if !std::mem::take(&mut self.rx.readable) {
             return Ok(false);
         }
         let socket = self.socket.as_fd();
-        self.rx.settle(socket, &self.block, &self.fuse)?;
-        let linger = sockopt::socket_linger(socket).map_err(system("cannot ask for SO_LINGER"))?;
-        let unread = adopted::unread(socket).map_err(system("cannot ask for what is unread"))?;
-        let is_wanted = linger == Some(Duration::ZERO) && !self.block.is_draining();
-        Ok(is_wanted || unread > 0)
+        self.rx.discard_consumed(socket, &self.block, &self.failpoint)?;
+        let linger = sockopt::socket_linger(socket).map_err(system("cannot get SO_LINGER"))?;
+        let unread = adopted::unread_bytes(socket).map_err(system("cannot get the count of unread bytes"))?;
+        let is_requested = linger == Some(Duration::ZERO) && !self.block.is_draining();
+        Ok(is_requested || unread > 0)
     }
 
-    /// Leaves the socket as if no engine had ever worked on it. The application may go on with it once the
-    /// supervisor keeps nothing of it any more.
+    /// Restores the socket to its state before adoption. The application may use it once the supervisor has
+    /// removed the stream's record.
     ///
     /// # Errors
-    /// [`Stop`].
-    pub fn hand_back(&mut self) -> Result<(), Stop> {
-        self.rx.settle(self.socket.as_fd(), &self.block, &self.fuse)?;
+    /// [`StreamError`].
+    pub fn release(&mut self) -> Result<(), StreamError> {
+        self.rx.discard_consumed(self.socket.as_fd(), &self.block, &self.failpoint)?;
         self.restore()
     }
 
-    fn restore(&self) -> Result<(), Stop> {
+    fn restore(&self) -> Result<(), StreamError> {
         let socket = self.socket.as_fd();
-        self.fuse.burn()?;
-        adopted::set_peek_offset(socket, -1).map_err(system("cannot peek from the beginning again"))?;
-        self.fuse.burn()?;
-        sockopt::set_socket_oobinline(socket, self.kept.is_inline)
-            .map_err(system("cannot have urgent bytes as before"))?;
-        self.fuse.burn()
+        self.failpoint.hit()?;
+        adopted::set_peek_offset(socket, -1).map_err(system("cannot reset the peek offset"))?;
+        self.failpoint.hit()?;
+        sockopt::set_socket_oobinline(socket, self.record.oob_inline)
+            .map_err(system("cannot restore SO_OOBINLINE"))?;
+        self.failpoint.hit()
     }
 }
 
-/// Tells the application that a stream has ended, in both directions, without being closed.
-fn abort(block: &Block) {
-    let aborted = End::Failed(Errno::CONNABORTED.raw_os_error());
+/// Fails both directions of a stream that the application has not closed.
+fn abort(block: &ControlBlock) {
+    let aborted = StreamEnd::Failed(Errno::CONNABORTED.raw_os_error());
     block.end_rx(aborted);
     block.end_tx(aborted);
-    block.rx_flag.rouse_anyway();
-    block.tx_flag.rouse_anyway();
+    block.rx_flag.force_wake();
+    block.tx_flag.force_wake();
 }
 
-/// Has the last close of a socket reset the connection: a peer must not take a part for all.
+/// Makes the last close of a socket reset the connection, so that partial data does not look complete.
 fn reset_at_close(socket: BorrowedFd<'_>) {
-    // It fails only where there is no connection.
+    // Fails only without a connection.
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
-fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Stop {
-    move |source| Stop::System { what, source: source.into() }
+fn system<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> StreamError {
+    move |source| StreamError::System { call, source: source.into() }
 }
 
-/// What a direction has done.
+/// Progress of one direction.
 #[derive(Clone, Copy, Debug, Default)]
-struct Done {
-    is_busy: bool,
-    /// The application sees something new.
+struct PathProgress {
+    busy: bool,
+    /// The application sees new data, space, or an end.
     publishes: bool,
 }
 
-/// How long a closed stream does not move until it is abandoned if its session needs its memory.
-/// A peer's window may open once in two minutes if it reads 1 KB/s.
-const STALLED: Duration = Duration::from_secs(300);
+/// Time without progress after which a closed stream can be abandoned. A peer that reads 1 KB/s may open its
+/// window only once in two minutes.
+const STALL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Bytes that one look moves each way.
+/// Maximum number of bytes per poll and direction.
 const QUANTUM: usize = 256 << 10;

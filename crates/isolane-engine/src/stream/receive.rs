@@ -1,237 +1,258 @@
-//! From the kernel to the application: peek, and discard what was read.
+//! Receive path: peeks data from the socket into the application's ring, and discards it once it was read.
 
 use std::os::fd::BorrowedFd;
 
-use isolane_attach::stream::{Block, End, discarded, is_past};
-use isolane_ring::adopted::{self, Peeked, State};
-use isolane_ring::{Memory, bytes};
+use isolane_attach::stream::{ControlBlock, StreamEnd, recover_discarded, requests_bypass};
+use isolane_shm::adopted::{self, PeekResult, TcpState};
+use isolane_shm::{SharedMemory, bytes};
 use rustix::io::Errno;
 
-use super::fuse::Fuse;
-use super::kept::Kept;
-use super::{Done, QUANTUM, Stop, system};
+use super::failpoint::Failpoint;
+use super::record::StreamRecord;
+use super::{PathProgress, QUANTUM, StreamError, system};
 
-/// What is received.
+/// Receive state.
 ///
-/// Three positions, each counted from the beginning of the stream: `discarded <= consumed <= produced`.
-/// `produced` and `consumed` are the ring's; `discarded` is where the kernel's queue begins. The kernel's peek
-/// offset is `produced - discarded` whenever nothing is under way; it moves with each peek and each discard,
-/// so that it tells a next engine which of the two was under way, and how far.
+/// Three positions count bytes from the start of the stream: `discarded <= consumed <= produced`. `produced` and
+/// `consumed` are the ring's; `discarded` is the start of the kernel's queue. Between operations, the
+/// peek offset of the kernel is `produced - discarded`; each peek and each discard moves it, so that the next
+/// engine can tell which of the two was in progress, and how far it came.
 ///
-/// While the application receives itself, past the ring, the three are one, the peek offset is 0, and nothing
-/// here touches the socket. What it receives so is in none of the positions; it counts that by itself.
+/// While the application bypasses the ring, the three positions are equal, the peek offset is 0, and nothing
+/// here touches the socket. Bytes received that way are in none of the positions; the application counts them.
 #[derive(Debug)]
-pub(super) struct Receive {
+pub(super) struct RxPath {
     ring: bytes::Writer,
     discarded: u64,
-    /// Bytes read from which on they are discarded while the stream is looked at.
+    /// Number of read bytes that are discarded together while the stream is active.
     step: u64,
-    /// Something may be in the kernel.
-    pub is_readable: bool,
-    /// An end, an error or an urgent mark, at which a peek stops, is there or about to be: less than was asked
-    /// for does not mean that it was all.
-    pub stops_short: bool,
-    is_over: bool,
-    /// What a send has failed with, which the kernel tells only once.
+    /// The kernel may hold data.
+    pub readable: bool,
+    /// An end, an error, or an urgent mark is pending or expected, at which a peek stops: a short peek does not
+    /// mean that the queue is empty.
+    pub peek_may_stop: bool,
+    finished: bool,
+    /// Error of a send, which the kernel reports only once.
     error: Option<i32>,
-    idle_looks: u32,
-    /// What the application wanted that is obeyed: odd while it receives itself.
-    yielded: u64,
+    idle_polls: u32,
+    /// Last bypass request of the application that was applied: odd while it receives directly.
+    bypass_ack: u64,
 }
 
-impl Receive {
-    /// See [`Machine::take_up`](super::Machine::take_up).
-    pub fn take_up(
+impl RxPath {
+    /// See [`StreamMachine::resume`](super::StreamMachine::resume).
+    pub fn resume(
         socket: BorrowedFd<'_>,
-        memory: &Memory,
-        kept: &Kept,
-        block: &Block,
-        fuse: &Fuse,
-    ) -> Result<Receive, Stop> {
-        let ring = bytes::Writer::resume(memory, kept.place.rx_ring())?;
+        memory: &SharedMemory,
+        record: &StreamRecord,
+        block: &ControlBlock,
+        failpoint: &Failpoint,
+    ) -> Result<RxPath, StreamError> {
+        let ring = bytes::Writer::resume(memory, record.place.rx_ring())?;
         let (produced, consumed) = (ring.position(), ring.position() - ring.unread());
-        let discarded = discarded(socket, produced, block.rx_discarded()).map_err(system(PEEK))?;
+        let discarded = recover_discarded(socket, produced, block.rx_discarded()).map_err(system(PEEK))?;
         let discarded = discarded.ok_or(TAMPERED)?;
         let ahead = produced.checked_sub(discarded).and_then(|ahead| i32::try_from(ahead).ok());
         let ahead = ahead.filter(|_| discarded <= consumed).ok_or(TAMPERED)?;
         block.set_rx_discarded(discarded);
-        fuse.burn()?;
+        failpoint.hit()?;
         block.set_rx_discarding(discarded);
-        fuse.burn()?;
+        failpoint.hit()?;
         adopted::set_peek_offset(socket, ahead).map_err(system(PEEK))?;
-        fuse.burn()?;
+        failpoint.hit()?;
         let error = match block.tx_end() {
-            Some(End::Failed(error)) if error != Errno::PIPE.raw_os_error() => Some(error),
+            Some(StreamEnd::Failed(error)) if error != Errno::PIPE.raw_os_error() => Some(error),
             _ => None,
         };
-        Ok(Receive {
+        Ok(RxPath {
             discarded,
-            step: (kept.place.rx_capacity / 4).min(STEP_MAX),
-            is_readable: true,
-            stops_short: true,
-            is_over: block.rx_end().is_some(),
+            step: (record.place.rx_capacity / 4).min(MAX_STEP),
+            readable: true,
+            peek_may_stop: true,
+            finished: block.rx_end().is_some(),
             error,
-            idle_looks: 0,
-            yielded: block.rx_yielded(),
+            idle_polls: 0,
+            bypass_ack: block.rx_bypass_ack(),
             ring,
         })
     }
 
     #[inline]
-    pub fn look(
+    pub fn poll(
         &mut self,
         socket: BorrowedFd<'_>,
-        block: &Block,
-        fuse: &Fuse,
-        kept: &Kept,
-    ) -> Result<Done, Stop> {
-        let past = block.rx_past();
-        if past != self.yielded && self.obey(past, socket, block, fuse)? {
-            return Ok(Done { is_busy: true, publishes: false });
+        block: &ControlBlock,
+        failpoint: &Failpoint,
+        record: &StreamRecord,
+    ) -> Result<PathProgress, StreamError> {
+        let bypass = block.rx_bypass();
+        if bypass != self.bypass_ack && self.apply_bypass(bypass, socket, block, failpoint)? {
+            return Ok(PathProgress { busy: true, publishes: false });
         }
-        let done = match self.is_readable && !self.is_over && !is_past(past) {
-            true => self.peek(socket, block, fuse, kept)?,
-            false => Done::default(),
+        let progress = match self.readable && !self.finished && !requests_bypass(bypass) {
+            true => self.peek(socket, block, failpoint, record)?,
+            false => PathProgress::default(),
         };
         self.ring.refresh()?;
         let due = self.consumed() - self.discarded;
-        // Nothing is left in the kernel but what was read: where its window is small, the peer waits for that.
-        self.idle_looks = if done.is_busy { 0 } else { self.idle_looks.saturating_add(1) };
-        if due >= self.step || (due > 0 && self.ring.unread() == 0 && self.idle_looks >= IDLE_LOOKS) {
-            self.discard(socket, block, fuse)?;
-            self.idle_looks = 0;
+        // When idle, discards everything that was read: with a small window, the peer waits for that.
+        self.idle_polls = if progress.busy { 0 } else { self.idle_polls.saturating_add(1) };
+        if due >= self.step || (due > 0 && self.ring.unread() == 0 && self.idle_polls >= IDLE_POLLS) {
+            self.discard(socket, block, failpoint)?;
+            self.idle_polls = 0;
         }
-        Ok(done)
+        Ok(progress)
     }
 
-    /// Whether the application receives itself.
-    pub fn is_past(&self) -> bool {
-        is_past(self.yielded)
+    /// Whether the application receives directly.
+    pub fn is_bypassed(&self) -> bool {
+        requests_bypass(self.bypass_ack)
     }
 
-    /// Leaves what comes to the application, once it has read all that was peeked; or goes on. Returns whether
-    /// it is so now.
+    /// Starts or ends the bypass; it starts only once the application has read all peeked data. Returns whether
+    /// the request was applied.
     #[cold]
-    fn obey(&mut self, past: u64, socket: BorrowedFd<'_>, block: &Block, fuse: &Fuse) -> Result<bool, Stop> {
+    fn apply_bypass(
+        &mut self,
+        bypass: u64,
+        socket: BorrowedFd<'_>,
+        block: &ControlBlock,
+        failpoint: &Failpoint,
+    ) -> Result<bool, StreamError> {
         self.ring.refresh()?;
-        if is_past(past) {
+        if requests_bypass(bypass) {
             if self.ring.unread() > 0 {
                 return Ok(false);
             }
-            self.discard(socket, block, fuse)?;
+            self.discard(socket, block, failpoint)?;
         }
-        // What was said meanwhile was for the application.
-        (self.is_readable, self.stops_short) = (true, true);
-        self.yielded = past;
-        block.set_rx_yielded(past);
-        fuse.burn()?;
-        block.rx_flag.rouse();
+        // Events during the bypass were not reported here.
+        (self.readable, self.peek_may_stop) = (true, true);
+        self.bypass_ack = bypass;
+        block.set_rx_bypass_ack(bypass);
+        failpoint.hit()?;
+        block.rx_flag.wake();
         Ok(true)
     }
 
     fn peek(
         &mut self,
         socket: BorrowedFd<'_>,
-        block: &Block,
-        fuse: &Fuse,
-        kept: &Kept,
-    ) -> Result<Done, Stop> {
+        block: &ControlBlock,
+        failpoint: &Failpoint,
+        record: &StreamRecord,
+    ) -> Result<PathProgress, StreamError> {
         let peeked = self.ring.peek_from(socket, QUANTUM)?;
-        fuse.burn()?;
+        failpoint.hit()?;
         match peeked {
-            Ok(Peeked::Bytes(count)) => {
-                // Less than there was room for is all there was: an edge tells of what comes later.
-                self.is_readable = self.ring.room() == 0 || count == QUANTUM || self.stops_short;
+            Ok(PeekResult::Bytes(count)) => {
+                // A short peek has emptied the queue; an edge reports later data.
+                self.readable = self.ring.free_space() == 0 || count == QUANTUM || self.peek_may_stop;
                 self.ring.publish();
-                fuse.burn()?;
-                block.rx_flag.rouse();
-                Ok(Done { is_busy: true, publishes: true })
+                failpoint.hit()?;
+                block.rx_flag.wake();
+                Ok(PathProgress { busy: true, publishes: true })
             }
-            Ok(Peeked::Full) => Ok(Done::default()),
-            Ok(Peeked::Nothing) => {
-                (self.is_readable, self.stops_short) = (false, false);
-                Ok(Done::default())
+            Ok(PeekResult::Full) => Ok(PathProgress::default()),
+            Ok(PeekResult::WouldBlock) => {
+                (self.readable, self.peek_may_stop) = (false, false);
+                Ok(PathProgress::default())
             }
-            Ok(Peeked::End) => {
-                let end = self.end(socket, block, kept)?;
+            Ok(PeekResult::End) => {
+                let end = self.stream_end(socket, block, record)?;
                 Ok(self.finish(block, end))
             }
-            Err(Errno::NOMEM | Errno::NOBUFS) => Ok(Done::default()),
-            Err(error) => Ok(self.finish(block, End::Failed(error.raw_os_error()))),
+            Err(Errno::NOMEM | Errno::NOBUFS) => Ok(PathProgress::default()),
+            Err(error) => Ok(self.finish(block, StreamEnd::Failed(error.raw_os_error()))),
         }
     }
 
-    fn finish(&mut self, block: &Block, end: End) -> Done {
-        self.is_over = true;
+    fn finish(&mut self, block: &ControlBlock, end: StreamEnd) -> PathProgress {
+        self.finished = true;
         block.end_rx(end);
-        if let End::Failed(_) = end
+        if let StreamEnd::Failed(_) = end
             && block.tx_end().is_none()
         {
-            block.end_tx(End::Failed(Errno::PIPE.raw_os_error()));
-            block.tx_flag.rouse();
+            block.end_tx(StreamEnd::Failed(Errno::PIPE.raw_os_error()));
+            block.tx_flag.wake();
         }
-        block.rx_flag.rouse();
-        Done { is_busy: true, publishes: true }
+        block.rx_flag.wake();
+        PathProgress { busy: true, publishes: true }
     }
 
-    /// The kernel tells an error once, and then that there is nothing more; the one who was told may have been
-    /// an engine that is dead. But it has counted the FIN, if there was one.
-    fn end(&self, socket: BorrowedFd<'_>, block: &Block, kept: &Kept) -> Result<End, Stop> {
-        let what = "cannot ask how a stream has ended";
-        let now = adopted::counters(socket).map_err(system(what))?;
-        let unread = adopted::unread(socket).map_err(system(what))?;
-        let data = self.discarded.wrapping_add(block.rx_native()).wrapping_add(unread);
-        let has_finished = now.received.wrapping_sub(kept.received) == data.wrapping_add(1);
+    /// Returns how the stream has ended. The kernel reports an error once, possibly to an engine that has ended,
+    /// and an end of file from then on; but it counts a FIN as a received byte.
+    fn stream_end(
+        &self,
+        socket: BorrowedFd<'_>,
+        block: &ControlBlock,
+        record: &StreamRecord,
+    ) -> Result<StreamEnd, StreamError> {
+        let call = "cannot get the final state of a stream";
+        let now = adopted::counters(socket).map_err(system(call))?;
+        let unread = adopted::unread_bytes(socket).map_err(system(call))?;
+        let data = self.discarded.wrapping_add(block.rx_bypassed()).wrapping_add(unread);
+        let has_fin = now.received.wrapping_sub(record.received) == data.wrapping_add(1);
         Ok(match now.state {
-            State::Closed if !has_finished => {
-                End::Failed(self.error.unwrap_or(Errno::CONNRESET.raw_os_error()))
+            TcpState::Closed if !has_fin => {
+                StreamEnd::Failed(self.error.unwrap_or(Errno::CONNRESET.raw_os_error()))
             }
-            _ => End::Finished,
+            _ => StreamEnd::Finished,
         })
     }
 
-    /// A send has failed.
+    /// Called when a send has failed.
     pub fn on_error(&mut self, error: i32) {
         if error != Errno::PIPE.raw_os_error() {
             self.error = Some(error);
         }
-        (self.is_readable, self.stops_short) = (true, true);
+        (self.readable, self.peek_may_stop) = (true, true);
     }
 
-    /// Discards all that was read, and says from where on the application is to tell when it has read more.
-    pub fn settle(&mut self, socket: BorrowedFd<'_>, block: &Block, fuse: &Fuse) -> Result<(), Stop> {
+    /// Discards all data that was read, and sets the position from which on the application reports reads.
+    pub fn discard_consumed(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        block: &ControlBlock,
+        failpoint: &Failpoint,
+    ) -> Result<(), StreamError> {
         self.ring.refresh()?;
-        self.discard(socket, block, fuse)?;
-        // At the latest when it has read all: the kernel's window may be closed.
-        block.set_rx_want(self.ring.position().min(self.discarded.saturating_add(self.step)));
+        self.discard(socket, block, failpoint)?;
+        // At the latest at the end of the data, because the kernel's window may be closed.
+        block.set_rx_wake_at(self.ring.position().min(self.discarded.saturating_add(self.step)));
         Ok(())
     }
 
-    /// Whether there is something to do that the application or a poller would not tell of any more.
-    pub fn has_work(&mut self, block: &Block) -> Result<bool, Stop> {
-        let room = self.ring.refresh()?;
+    /// Whether there is work that neither the application nor the kernel will announce.
+    pub fn has_work(&mut self, block: &ControlBlock) -> Result<bool, StreamError> {
+        let space = self.ring.refresh()?;
         let consumed = self.consumed();
-        let has_read = consumed > self.discarded && consumed >= block.rx_want();
-        let past = block.rx_past();
-        let is_to_obey = past != self.yielded && (!is_past(past) || self.ring.unread() == 0);
-        let may_peek = room > 0 && self.is_readable && !self.is_over && !is_past(past);
-        Ok(has_read || is_to_obey || may_peek)
+        let has_read = consumed > self.discarded && consumed >= block.rx_wake_at();
+        let bypass = block.rx_bypass();
+        let has_request = bypass != self.bypass_ack && (!requests_bypass(bypass) || self.ring.unread() == 0);
+        let can_peek = space > 0 && self.readable && !self.finished && !requests_bypass(bypass);
+        Ok(has_read || has_request || can_peek)
     }
 
-    fn discard(&mut self, socket: BorrowedFd<'_>, block: &Block, fuse: &Fuse) -> Result<(), Stop> {
+    fn discard(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        block: &ControlBlock,
+        failpoint: &Failpoint,
+    ) -> Result<(), StreamError> {
         let consumed = self.consumed();
         if consumed == self.discarded {
             return Ok(());
         }
         block.set_rx_discarding(consumed);
-        // More than once only where there is an urgent mark.
+        // Takes several calls only at an urgent mark.
         while self.discarded < consumed {
-            fuse.burn()?;
-            let outcome = adopted::discard(socket, (consumed - self.discarded) as usize);
-            fuse.burn()?;
-            match outcome {
+            failpoint.hit()?;
+            let result = adopted::discard(socket, (consumed - self.discarded) as usize);
+            failpoint.hit()?;
+            match result {
                 Ok(count) if count > 0 => self.discarded += count as u64,
-                _ => return Err(READ_PAST),
+                _ => return Err(READ_DIRECTLY),
             }
             block.set_rx_discarded(self.discarded);
         }
@@ -243,10 +264,10 @@ impl Receive {
     }
 }
 
-const TAMPERED: Stop = Stop::Foul("wrote positions of a stream that cannot be");
-const READ_PAST: Stop = Stop::Foul("has read bytes of an adopted socket itself");
-const PEEK: &str = "cannot peek where an engine before has stopped";
-/// The kernel needs its memory back, too.
-const STEP_MAX: u64 = 64 << 10;
-/// Looks that found nothing until a stream counts as idle.
-const IDLE_LOOKS: u32 = 8;
+const TAMPERED: StreamError = StreamError::Violation("wrote invalid receive positions");
+const READ_DIRECTLY: StreamError = StreamError::Violation("has read bytes of an adopted socket itself");
+const PEEK: &str = "cannot restore the peek offset";
+/// Maximum of [`RxPath::step`], because read data still occupies the kernel's receive buffer.
+const MAX_STEP: u64 = 64 << 10;
+/// Polls without data after which a stream counts as idle.
+const IDLE_POLLS: u32 = 8;

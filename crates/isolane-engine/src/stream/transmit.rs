@@ -1,140 +1,150 @@
-//! From the application to the kernel.
+//! Transmit path: from the application's ring to the socket.
 
 use std::os::fd::BorrowedFd;
 
-use isolane_attach::stream::{Block, End, sent};
-use isolane_ring::adopted::{self, Sent, State};
-use isolane_ring::{Memory, bytes};
+use isolane_attach::stream::{ControlBlock, StreamEnd, recover_sent};
+use isolane_shm::adopted::{self, SendResult, TcpState};
+use isolane_shm::{SharedMemory, bytes};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
-use super::fuse::Fuse;
-use super::kept::Kept;
-use super::{Done, QUANTUM, Stop, system};
+use super::failpoint::Failpoint;
+use super::record::StreamRecord;
+use super::{PathProgress, QUANTUM, StreamError, system};
 
-/// What is sent. `consumed` of its ring is what the kernel was given.
+/// Transmit state. The consumer position of the ring counts the bytes given to the kernel.
 #[derive(Debug)]
-pub(super) struct Transmit {
+pub(super) struct TxPath {
     ring: bytes::Reader,
     capacity: u64,
-    /// The kernel's buffer may have room.
-    pub is_writable: bool,
-    /// Nothing more can be sent, or was to be.
-    is_over: bool,
-    /// What a send has failed with, until somebody asks.
+    /// The socket may have send buffer space.
+    pub writable: bool,
+    /// Nothing more can or may be sent.
+    finished: bool,
+    /// Error of a send, until [`TxPath::take_error`] returns it.
     error: Option<i32>,
 }
 
-impl Transmit {
-    /// See [`Machine::take_up`](super::Machine::take_up). The application may go on meanwhile: it writes into the ring, or, where that
-    /// is empty as far as it can see, sends itself.
-    pub fn take_up(
+impl TxPath {
+    /// See [`StreamMachine::resume`](super::StreamMachine::resume). The application may run at the same time: it
+    /// writes into the ring, or sends directly while the ring looks empty to it.
+    pub fn resume(
         socket: BorrowedFd<'_>,
-        memory: &Memory,
-        kept: &Kept,
-        block: &Block,
-    ) -> Result<Transmit, Stop> {
-        let mut ring = bytes::Reader::resume(memory, kept.place.tx_ring())?;
-        // What the application has sent itself it counts before it puts more into the ring, and it sends nothing
-        // itself while anything is there. So if there is, both counts go together. If there is not, it may be
-        // sending, and the kernel has counted more.
+        memory: &SharedMemory,
+        record: &StreamRecord,
+        block: &ControlBlock,
+    ) -> Result<TxPath, StreamError> {
+        let mut ring = bytes::Reader::resume(memory, record.place.tx_ring())?;
+        // The application counts direct sends before it writes into the ring, and sends nothing directly while
+        // the ring holds data. So with data in the ring, the counts of application and kernel agree. With an
+        // empty ring, a direct send may be in progress, and the kernel may have counted more.
         ring.refresh()?;
-        let native = block.tx_native();
-        let now = adopted::counters(socket).map_err(system("cannot ask what was sent"))?;
-        let is_shut = now.state == State::Shut && block.tx_shut().is_some();
-        let sent = sent(&now, kept.written, native, block.tx_shut());
-        // More than there is in the ring: what the application sends itself, and has not counted yet. Then the
-        // ring is empty. Less than was published: it counts what it has not sent.
+        let native = block.tx_bypassed();
+        let now = adopted::counters(socket).map_err(system("cannot get the count of sent bytes"))?;
+        let is_shut = now.state == TcpState::Closing && block.tx_end_pos().is_some();
+        let sent = recover_sent(&now, record.written, native, block.tx_end_pos());
+        // A surplus beyond the data in the ring is a direct send that is not counted yet. A deficit means that
+        // the application counts bytes that it did not send.
         let more = sent.wrapping_sub(ring.position()).min(ring.available());
-        if sent < ring.position() && now.state != State::Closed {
+        if sent < ring.position() && now.state != TcpState::Closed {
             return Err(TAMPERED);
         }
-        if now.state != State::Closed || sent >= ring.position() {
+        if now.state != TcpState::Closed || sent >= ring.position() {
             ring.consume(more as usize);
         }
         ring.publish();
-        let is_over = is_shut || block.tx_end().is_some();
-        Ok(Transmit { ring, capacity: kept.place.tx_capacity, is_writable: true, is_over, error: None })
+        let finished = is_shut || block.tx_end().is_some();
+        Ok(TxPath { ring, capacity: record.place.tx_capacity, writable: true, finished, error: None })
     }
 
     #[inline]
-    pub fn look(&mut self, socket: BorrowedFd<'_>, block: &Block, fuse: &Fuse) -> Result<Done, Stop> {
-        if self.is_over || !self.is_writable {
-            return Ok(Done::default());
+    pub fn poll(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        block: &ControlBlock,
+        failpoint: &Failpoint,
+    ) -> Result<PathProgress, StreamError> {
+        if self.finished || !self.writable {
+            return Ok(PathProgress::default());
         }
         let sent = self.ring.send_to(socket, QUANTUM)?;
-        fuse.burn()?;
+        failpoint.hit()?;
         match sent {
-            Ok(Sent::Bytes(_)) => {
+            Ok(SendResult::Bytes(_)) => {
                 self.ring.publish();
-                fuse.burn()?;
-                // Not for a few bytes of room each time.
-                let has_room = self.ring.available() <= self.capacity - self.capacity / 4;
-                if has_room {
-                    block.tx_flag.rouse();
+                failpoint.hit()?;
+                // Wakes the application only once a quarter of the ring is free.
+                let has_space = self.ring.available() <= self.capacity - self.capacity / 4;
+                if has_space {
+                    block.tx_flag.wake();
                 }
-                Ok(Done { is_busy: true, publishes: has_room })
+                Ok(PathProgress { busy: true, publishes: has_space })
             }
-            Ok(Sent::Empty) => self.shut(socket, block, fuse),
-            Ok(Sent::Blocked) => {
-                self.is_writable = false;
-                Ok(Done::default())
+            Ok(SendResult::Empty) => self.shut_down(socket, block, failpoint),
+            Ok(SendResult::WouldBlock) => {
+                self.writable = false;
+                Ok(PathProgress::default())
             }
-            Err(Errno::NOMEM | Errno::NOBUFS) => Ok(Done::default()),
+            Err(Errno::NOMEM | Errno::NOBUFS) => Ok(PathProgress::default()),
             Err(error) => {
-                self.is_over = true;
+                self.finished = true;
                 self.error = Some(error.raw_os_error());
-                block.end_tx(End::Failed(error.raw_os_error()));
-                block.tx_flag.rouse();
-                Ok(Done { is_busy: true, publishes: true })
+                block.end_tx(StreamEnd::Failed(error.raw_os_error()));
+                block.tx_flag.wake();
+                Ok(PathProgress { busy: true, publishes: true })
             }
         }
     }
 
-    /// All is sent. Shuts down if the application wants that.
+    /// Shuts the socket down after the last byte, if the application has requested that.
     #[inline]
-    fn shut(&mut self, socket: BorrowedFd<'_>, block: &Block, fuse: &Fuse) -> Result<Done, Stop> {
-        let Some(position) = block.tx_shut() else { return Ok(Done::default()) };
-        // It was stored behind what was published last.
+    fn shut_down(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        block: &ControlBlock,
+        failpoint: &Failpoint,
+    ) -> Result<PathProgress, StreamError> {
+        let Some(position) = block.tx_end_pos() else { return Ok(PathProgress::default()) };
+        // The application stores the position after it has published the last byte.
         if self.ring.refresh()? > 0 {
-            return Ok(Done::default());
+            return Ok(PathProgress::default());
         }
         if position != self.ring.position() {
             return Err(TAMPERED);
         }
-        // It fails only where there is no connection any more.
+        // Fails only without a connection.
         let _ = shutdown(socket, Shutdown::Write);
-        fuse.burn()?;
-        self.is_over = true;
-        Ok(Done { is_busy: true, publishes: false })
+        failpoint.hit()?;
+        self.finished = true;
+        Ok(PathProgress { busy: true, publishes: false })
     }
 
-    /// What a send has failed with, if that was not asked before.
+    /// Returns the error of a failed send, once.
     #[inline]
     pub fn take_error(&mut self) -> Option<i32> {
         self.error.take()
     }
 
-    /// Whether there is something to do that the application or a poller would not tell of any more.
-    pub fn has_work(&mut self, block: &Block) -> Result<bool, Stop> {
-        let is_wanted = self.ring.refresh()? > 0 || block.tx_shut().is_some();
-        Ok(is_wanted && self.is_writable && !self.is_over)
+    /// Whether there is work that neither the application nor the kernel will announce.
+    pub fn has_work(&mut self, block: &ControlBlock) -> Result<bool, StreamError> {
+        let is_requested = self.ring.refresh()? > 0 || block.tx_end_pos().is_some();
+        Ok(is_requested && self.writable && !self.finished)
     }
 
-    /// Whether nothing is left to be sent.
-    pub fn is_done(&mut self, block: &Block) -> Result<bool, Stop> {
-        Ok(self.ring.refresh()? == 0 && (self.is_over || block.tx_shut().is_none()))
+    /// Whether everything is sent and shut down.
+    pub fn is_done(&mut self, block: &ControlBlock) -> Result<bool, StreamError> {
+        Ok(self.ring.refresh()? == 0 && (self.finished || block.tx_end_pos().is_none()))
     }
 
-    /// Whether nothing more can be sent, whatever is left.
-    pub fn is_over(&self) -> bool {
-        self.is_over
+    /// Whether nothing more can be sent, even if the ring holds data.
+    pub fn is_finished(&self) -> bool {
+        self.finished
     }
 
-    /// Bytes given to the kernel.
+    /// Number of bytes given to the kernel.
     pub fn sent(&self) -> u64 {
         self.ring.position()
     }
 }
 
-const TAMPERED: Stop = Stop::Foul("wrote counts of what it sends that cannot be");
+const TAMPERED: StreamError = StreamError::Violation("wrote invalid transmit counts");

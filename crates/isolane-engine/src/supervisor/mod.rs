@@ -1,22 +1,23 @@
-//! The process that starts the engine's, keeps what must outlive it, and starts the next.
+//! Supervisor: starts the engine's process, keeps the records that must outlive it, and replaces it.
 //!
-//! It owns the socket on which clients knock, and a shelf of records with descriptors, which the engine fills
-//! and the next one is handed ([`store`](crate::store)). It reads records only to find those of a session that has
-//! ended two engines, knows no client and does no work of theirs: so there is little for it to die of. Its own death is the end of the engine
-//! ([`supervised`]), and of all sessions.
+//! It owns the clients' socket and the [`RecordStore`], which the engine fills and the next one receives
+//! ([`store`](crate::store)). It reads records only to find the records of a session that has ended two engines,
+//! and does no work for clients, so little can crash it. Its own death ends the engine ([`run_engine`]) and all
+//! sessions.
 //!
-//! An engine that dies again and again is started again with growing pauses. One whose program does not live long
-//! enough to serve, or speaks another [version](crate::store), is followed by the program that the supervisor
-//! runs; an upgrade to such a program leaves the engine that runs. Invariant: the next engine is
-//! begins only when no thread of the last one is left, and it is handed all that the last one has deposited.
+//! Repeated deaths of the engine delay its restart increasingly. A program that dies before it serves, or has
+//! another version, is replaced by the program that the supervisor runs; an upgrade to such a program keeps the
+//! running engine.
+//!
+//! Invariant: an engine starts to serve only after all threads of the previous one have ended, with all records
+//! that it has stored.
 
-mod blame;
-mod child;
-mod seat;
-mod shelf;
-mod supervised;
+mod engine_main;
+mod engine_process;
+mod quarantine;
+mod record_store;
+mod socket_lock;
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,348 +27,342 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::EngineError;
-use crate::reserve::Reserve;
+use crate::fd_reserve::FdReserve;
 use crate::store::{ToEngine, ToSupervisor};
 
-use blame::Blame;
-use child::{Child, End, Stage};
-use seat::Seat;
-use shelf::Shelf;
-pub use supervised::supervised;
+pub use engine_main::run_engine;
+use engine_process::{EngineProcess, ExitReport, Stage};
+use quarantine::Quarantine;
+use record_store::RecordStore;
+use socket_lock::SocketLock;
 
-/// What to supervise.
-pub struct Options {
-    /// Where clients attach.
+/// Configuration of a supervisor.
+pub struct SupervisorConfig {
+    /// Path of the clients' socket.
     pub path: PathBuf,
-    /// Who may attach beside this process's user and root, as in [`Config`](crate::Config): the socket is opened to
-    /// all users then, and the engine looks who they are.
+    /// Users who may attach in addition to root and this process's user, as in
+    /// [`EngineConfig`](crate::EngineConfig). If not empty, the socket is writable by all users, and the engine
+    /// checks their credentials.
     pub allowed_uids: Vec<u32>,
-    /// The engine's program: it is to call [`supervised`] with its standard input. Asked for each start.
-    pub program: Box<dyn FnMut(Program) -> Command>,
+    /// Returns the command of the engine, which must call [`run_engine`] with its standard input. Called for each
+    /// start.
+    pub program: Box<dyn FnMut(Binary) -> Command>,
     /// Called once, when the first engine serves.
     pub on_ready: Box<dyn FnMut()>,
 }
 
-/// Which program an engine is to be.
+/// Program of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    /// What is in the program's file when the engine is started.
-    Newest,
-    /// What the supervisor runs itself: it works, and speaks as the supervisor does.
-    Own,
+pub enum Binary {
+    /// Current content of the program's file.
+    OnDisk,
+    /// Program of the supervisor itself, which works and has its version.
+    Running,
 }
 
-/// What somebody wants of a supervisor: each becomes readable, and is read, when it is wanted.
+/// Descriptors for requests to a supervisor. Each becomes readable with a request, and is read then.
 #[derive(Debug)]
-pub struct Wishes {
-    /// To end in order; a second time, at once.
+pub struct SignalFds {
+    /// Shuts the engine down cleanly; the second request kills it.
     pub stop: OwnedFd,
-    /// To start the engine anew, maybe from a newer program.
+    /// Replaces the engine, possibly by a newer program.
     pub upgrade: OwnedFd,
-    /// To have printed who is attached, and what they have.
-    pub show: OwnedFd,
+    /// Prints clients and their objects.
+    pub status: OwnedFd,
 }
 
-/// The supervisor.
+/// State of a supervisor.
 struct Supervisor {
-    options: Options,
-    wishes: Wishes,
-    seat: Seat,
-    shelf: Shelf,
-    blame: Blame,
-    /// For the start of the next engine.
-    reserve: Reserve,
+    config: SupervisorConfig,
+    signals: SignalFds,
+    socket: SocketLock,
+    records: RecordStore,
+    quarantine: Quarantine,
+    /// Descriptors for the start of the next engine.
+    reserve: FdReserve,
     epoch: u64,
-    /// What is started next.
-    program: Program,
-    /// A process that is to be the next engine, while the one before still serves.
-    next: Option<Child>,
+    /// Program of the next engine.
+    binary: Binary,
+    /// Next engine of an upgrade, while the current one still serves.
+    successor: Option<EngineProcess>,
     was_ready: bool,
-    pause: Duration,
+    restart_delay: Duration,
 }
 
-/// What is to become of the engine that runs.
+/// Directive for the running engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Aim {
-    /// It serves until it dies.
+enum Directive {
     Serve,
-    /// It makes room for the next, and is killed if it takes too long.
+    /// Exit for the successor; killed after the deadline.
     Replace(Instant),
-    /// It ends in order, and is killed if it takes too long.
+    /// Shut down cleanly; killed after the deadline.
     Stop(Instant),
 }
 
-/// Supervises an engine until somebody wants it to end.
+/// Supervises engines until a request stops it.
 ///
 /// # Errors
-/// [`EngineError`], if there is no engine at all. One that has served is started again whatever it dies of.
-pub fn supervise(options: Options, wishes: Wishes) -> Result<(), EngineError> {
-    // Each stream costs a descriptor here and two there.
-    isolane_reactor::core::raise_descriptor_limit()
-        .map_err(|error| EngineError::system("cannot have more descriptors", error))?;
-    let seat = Seat::take(&options.path, &options.allowed_uids)?;
-    let (shelf, blame) = (Shelf::default(), Blame::new()?);
+/// [`EngineError`], if the first engine does not start. Later engines are restarted after any failure.
+pub fn supervise(config: SupervisorConfig, signals: SignalFds) -> Result<(), EngineError> {
+    // Each stream needs one descriptor here and two in the engine.
+    isolane_reactor::cpu::raise_fd_limit()
+        .map_err(|error| EngineError::system("cannot raise the descriptor limit", error))?;
+    let socket = SocketLock::acquire(&config.path, &config.allowed_uids)?;
     let mut supervisor = Supervisor {
-        options,
-        wishes,
-        seat,
-        shelf,
-        blame,
-        reserve: Reserve::take(RESERVE),
+        config,
+        signals,
+        socket,
+        records: RecordStore::default(),
+        quarantine: Quarantine::new()?,
+        reserve: FdReserve::new(RESERVED_FDS),
         epoch: 0,
-        program: Program::Newest,
-        next: None,
+        binary: Binary::OnDisk,
+        successor: None,
         was_ready: false,
-        pause: Duration::ZERO,
+        restart_delay: Duration::ZERO,
     };
-    while supervisor.run_engine()? {}
+    while supervisor.run_one()? {}
     Ok(())
 }
 
 impl Supervisor {
-    /// Starts an engine and attends it to its end; true if there is to be another.
-    fn run_engine(&mut self) -> Result<bool, EngineError> {
+    /// Runs one engine to its end. Returns `false` if no other must follow.
+    fn run_one(&mut self) -> Result<bool, EngineError> {
         self.epoch += 1;
         let started = Instant::now();
-        let mut child = match self.next.take().map_or_else(|| self.start(self.program), Ok) {
-            Ok(child) => child,
-            // A program may run that has no file any more.
-            Err(error) if self.was_ready || self.program == Program::Newest => {
-                return self.on_unstartable(&error);
+        let mut engine = match self.successor.take().map_or_else(|| self.start(self.binary), Ok) {
+            Ok(engine) => engine,
+            // The program on disk may be missing.
+            Err(error) if self.was_ready || self.binary == Binary::OnDisk => {
+                return self.on_spawn_failure(&error);
             }
             Err(error) => return Err(error),
         };
-        if child.stage() == Stage::Here {
-            self.hand_over(&mut child);
+        if engine.stage() == Stage::Connected {
+            self.hand_off(&mut engine);
         }
-        let mut aim = Aim::Serve;
-        let end = loop {
-            if let Some(end) = self.attend(&mut child, &mut aim)? {
-                break end;
+        let mut directive = Directive::Serve;
+        let exit = loop {
+            if let Some(exit) = self.wait_and_handle(&mut engine, &mut directive)? {
+                break exit;
             }
         };
-        if matches!(aim, Aim::Stop(_)) {
-            log::info!("the engine has ended ({})", end.how);
+        if matches!(directive, Directive::Stop(_)) {
+            log::info!("engine has ended ({})", exit.status);
             return Ok(false);
         }
         if !self.was_ready {
-            return Err(EngineError::Start { why: end.how });
+            return Err(EngineError::Start { reason: exit.status });
         }
-        if matches!(aim, Aim::Replace(_)) {
+        if matches!(directive, Directive::Replace(_)) {
             return Ok(true);
         }
-        if !end.is_killed {
-            self.blame.on_death(&mut self.shelf);
+        if !exit.killed {
+            self.quarantine.on_death(&mut self.records);
         }
-        if child.stage() != Stage::Ready && child.program() == Program::Newest && !end.is_killed {
-            self.go_back(&format!("{} has ended before it served ({})", child.file(), end.how));
+        if engine.stage() != Stage::Ready && engine.binary() == Binary::OnDisk && !exit.killed {
+            self.fall_back(&format!("{} has ended before it served ({})", engine.file(), exit.status));
             return Ok(true);
         }
-        log::error!("the engine has died ({}) and is started again", end.how);
-        self.rest(started.elapsed())
+        log::error!("engine died ({}), restarting", exit.status);
+        self.back_off(started.elapsed())
     }
 
-    fn start(&mut self, program: Program) -> Result<Child, EngineError> {
+    fn start(&mut self, binary: Binary) -> Result<EngineProcess, EngineError> {
         self.reserve.release();
-        let started = Child::start(program, &mut (self.options.program)(program));
+        let started = EngineProcess::start(binary, &mut (self.config.program)(binary));
         self.reserve.refill();
         started
     }
 
-    /// There is an engine to be, but no process of it.
-    fn on_unstartable(&mut self, error: &EngineError) -> Result<bool, EngineError> {
-        if self.program == Program::Newest {
-            self.go_back(&error.to_string());
+    fn on_spawn_failure(&mut self, error: &EngineError) -> Result<bool, EngineError> {
+        if self.binary == Binary::OnDisk {
+            self.fall_back(&error.to_string());
             return Ok(true);
         }
-        log::error!("{error}; it is tried again");
-        self.rest(Duration::ZERO)
+        log::error!("{error}; trying again");
+        self.back_off(Duration::ZERO)
     }
 
-    /// The program's file is no engine that lives: what works is the one that this process runs.
-    fn go_back(&mut self, why: &str) {
-        self.program = Program::Own;
+    /// Uses the program of the supervisor from now on, because the one on disk does not work.
+    fn fall_back(&mut self, reason: &str) {
+        self.binary = Binary::Running;
         log::error!(
-            "{why}; the engine goes on with the program that the supervisor runs. Put one there that works, and send \
-             SIGHUP"
+            "{reason}; the engine continues with the supervisor's program. Install one that works, and send SIGHUP"
         );
     }
 
-    fn hand_over(&self, child: &mut Child) {
-        self.blame.clear();
-        child.hand_over(self.shelf.keys(), self.epoch);
+    fn hand_off(&self, engine: &mut EngineProcess) {
+        self.quarantine.clear();
+        engine.hand_off(self.records.keys(), self.epoch);
     }
 
-    /// Waits for the next that happens, and acts on it. Returns how the engine has ended, if it has.
-    fn attend(&mut self, child: &mut Child, aim: &mut Aim) -> Result<Option<End>, EngineError> {
-        child.flush(&self.shelf, &self.seat, &self.blame);
-        let until = match *aim {
-            Aim::Serve => None,
-            Aim::Replace(until) | Aim::Stop(until) => Some(until),
+    /// Waits for the next events, and handles them. Returns the end of the engine, if it has exited.
+    fn wait_and_handle(
+        &mut self,
+        engine: &mut EngineProcess,
+        directive: &mut Directive,
+    ) -> Result<Option<ExitReport>, EngineError> {
+        engine.flush(&self.records, &self.socket, &self.quarantine);
+        let deadline = match *directive {
+            Directive::Serve => None,
+            Directive::Replace(deadline) | Directive::Stop(deadline) => Some(deadline),
         };
-        let [dies, link, stop, upgrade, show, next] = self.wait(child, until)?;
+        let [exited, link, stop, upgrade, status, successor] = self.wait(engine, deadline)?;
         let now = Instant::now();
-        if until.is_some_and(|until| now >= until) {
-            child.kill();
+        if deadline.is_some_and(|deadline| now >= deadline) {
+            engine.kill();
         }
-        child.on_time(now);
+        engine.on_timer(now);
         if link {
-            while let Some((message, descriptors)) = child.receive() {
-                self.on_message(child, aim, message, descriptors);
+            while let Some((message, descriptors)) = engine.receive() {
+                self.on_message(engine, directive, message, descriptors);
             }
         }
-        if stop && drained(&self.wishes.stop) {
-            match aim {
-                Aim::Stop(_) => {
-                    log::info!("asked once more: the engine is killed");
-                    child.kill();
+        if stop && drain_signal_fd(&self.signals.stop) {
+            match directive {
+                Directive::Stop(_) => {
+                    log::info!("second stop request, killing the engine");
+                    engine.kill();
                 }
                 _ => {
-                    log::info!("asked to end: the engine ends in order");
-                    self.stop(child, aim);
+                    log::info!("stop request, shutting the engine down");
+                    self.stop(engine, directive);
                 }
             }
         }
-        if show && drained(&self.wishes.show) {
-            match child.stage() {
-                Stage::Silent(_) | Stage::Here => {
-                    log::info!("the engine has only just been started: ask it again")
-                }
-                Stage::Entrusted | Stage::Ready => child.say(ToEngine::Show),
+        if status && drain_signal_fd(&self.signals.status) {
+            match engine.is_running() {
+                false => log::info!("the engine is starting; repeat the status request"),
+                true => engine.send(ToEngine::PrintStatus),
             }
         }
-        if upgrade && drained(&self.wishes.upgrade) && *aim == Aim::Serve && self.next.is_none() {
-            self.prepare_next();
+        if upgrade
+            && drain_signal_fd(&self.signals.upgrade)
+            && *directive == Directive::Serve
+            && self.successor.is_none()
+        {
+            match self.start(Binary::OnDisk) {
+                Ok(successor) => self.successor = Some(successor),
+                Err(error) => log_no_upgrade(&error.to_string()),
+            }
         }
-        if self.attend_next(next, now)? && *aim == Aim::Serve {
-            log::info!("the engine is started anew, from {}", self.next.as_ref().map_or("", Child::file));
-            self.program = Program::Newest;
-            *aim = Aim::Replace(now + HALT_MAX);
-            child.say(ToEngine::Halt);
+        if self.poll_successor(successor, now)? && *directive == Directive::Serve {
+            log::info!("replacing the engine by {}", self.successor.as_ref().map_or("", EngineProcess::file));
+            self.binary = Binary::OnDisk;
+            *directive = Directive::Replace(now + EXIT_TIMEOUT);
+            engine.send(ToEngine::Exit);
         }
-        // What it has said last was heard above.
-        if dies { child.wait().map(Some) } else { Ok(None) }
+        // Its last messages were received above.
+        if exited { engine.wait().map(Some) } else { Ok(None) }
     }
 
-    /// Starts a process of what the program's file is now. The engine makes room for it once it has said that it
-    /// can take its place.
-    fn prepare_next(&mut self) {
-        match self.start(Program::Newest) {
-            Ok(next) => self.next = Some(next),
-            Err(error) => decline(&error.to_string()),
+    /// Handles events of the successor. Returns whether it can replace the engine.
+    fn poll_successor(&mut self, is_ready: bool, now: Instant) -> Result<bool, EngineError> {
+        let Some(successor) = &mut self.successor else { return Ok(false) };
+        successor.on_timer(now);
+        if !is_ready || successor.stage() == Stage::Connected {
+            return Ok(successor.stage() == Stage::Connected);
         }
-    }
-
-    /// Hears the process that is to be the next engine; true if it can take the place of the one that runs.
-    fn attend_next(&mut self, is_ready: bool, now: Instant) -> Result<bool, EngineError> {
-        let Some(next) = &mut self.next else { return Ok(false) };
-        next.on_time(now);
-        if !is_ready || next.stage() == Stage::Here {
-            return Ok(next.stage() == Stage::Here);
-        }
-        if next.has_hung_up() {
-            let end = next.wait()?;
-            decline(&format!("{} cannot take its place ({})", next.file(), end.how));
-            self.next = None;
+        if successor.is_link_closed() {
+            let exit = successor.wait()?;
+            log_no_upgrade(&format!("{} cannot replace it ({})", successor.file(), exit.status));
+            self.successor = None;
             return Ok(false);
         }
-        match next.receive() {
-            Some((ToSupervisor::Here { version }, _)) => next.on_here(version),
-            Some(_) => next.on_silence(),
+        match successor.receive() {
+            Some((ToSupervisor::Hello { version }, _)) => successor.on_hello(version),
+            Some(_) => successor.on_startup_timeout(),
             None => {}
         }
-        Ok(next.stage() == Stage::Here)
+        Ok(successor.stage() == Stage::Connected)
     }
 
     fn on_message(
         &mut self,
-        child: &mut Child,
-        aim: &mut Aim,
+        engine: &mut EngineProcess,
+        directive: &mut Directive,
         message: ToSupervisor,
         descriptors: Vec<OwnedFd>,
     ) {
         match message {
-            ToSupervisor::Here { version } => {
-                child.on_here(version);
-                if child.stage() == Stage::Here {
-                    self.hand_over(child);
+            ToSupervisor::Hello { version } => {
+                engine.on_hello(version);
+                if engine.stage() == Stage::Connected {
+                    self.hand_off(engine);
                 }
             }
-            ToSupervisor::Deposit { key, record } => {
-                self.shelf.put(key, record, descriptors);
-                child.say(ToEngine::Deposited { key });
+            ToSupervisor::Put { key, record } => {
+                self.records.put(key, record, descriptors);
+                engine.send(ToEngine::Stored { key });
             }
-            ToSupervisor::Withdraw { key } => self.shelf.remove(key),
+            ToSupervisor::Remove { key } => self.records.remove(key),
             ToSupervisor::Ready => {
-                child.on_ready();
+                engine.on_ready();
                 if !std::mem::replace(&mut self.was_ready, true) {
-                    (self.options.on_ready)();
+                    (self.config.on_ready)();
                 }
             }
             ToSupervisor::Idle => {
-                log::info!("nobody has been attached for a while: the engine ends");
-                self.stop(child, aim);
+                log::info!("no client for the idle time, shutting the engine down");
+                self.stop(engine, directive);
             }
         }
     }
 
-    fn stop(&mut self, child: &mut Child, aim: &mut Aim) {
-        // Nobody is to find an engine that ends.
-        self.seat.leave();
-        self.next = None;
-        *aim = Aim::Stop(Instant::now() + STOP_MAX);
-        match child.stage() {
-            Stage::Silent(_) | Stage::Here => child.kill(),
-            Stage::Entrusted | Stage::Ready => child.say(ToEngine::Stop),
+    fn stop(&mut self, engine: &mut EngineProcess, directive: &mut Directive) {
+        // Clients must not connect to an engine that shuts down.
+        self.socket.release();
+        self.successor = None;
+        *directive = Directive::Stop(Instant::now() + SHUTDOWN_TIMEOUT);
+        match engine.is_running() {
+            false => engine.kill(),
+            true => engine.send(ToEngine::Shutdown),
         }
     }
 
-    /// Which have become ready: the engine's end, what it says (or room to say more to it), the three wishes, and
-    /// what the next engine says.
-    fn wait(&self, child: &Child, until: Option<Instant>) -> Result<[bool; 6], EngineError> {
-        let link = PollFlags::IN | if child.has_more_to_say() { PollFlags::OUT } else { PollFlags::empty() };
+    /// Waits until a descriptor is ready: end and link of the engine, the three requests, and the successor.
+    fn wait(&self, engine: &EngineProcess, deadline: Option<Instant>) -> Result<[bool; 6], EngineError> {
+        let link = PollFlags::IN | if engine.wants_write() { PollFlags::OUT } else { PollFlags::empty() };
+        // In place of a descriptor that need not be watched.
+        let unwatched = || PollFd::new(&self.signals.stop, PollFlags::empty());
+        let is_closed = engine.is_link_closed();
         let mut watched = [
-            PollFd::from_borrowed_fd(child.process(), PollFlags::IN),
-            PollFd::from_borrowed_fd(child.link(), link),
-            PollFd::new(&self.wishes.stop, PollFlags::IN),
-            PollFd::new(&self.wishes.upgrade, PollFlags::IN),
-            PollFd::new(&self.wishes.show, PollFlags::IN),
-            // Nobody's link: nothing is to be heard.
-            PollFd::new(&self.wishes.upgrade, PollFlags::empty()),
+            PollFd::from_borrowed_fd(engine.process(), PollFlags::IN),
+            if is_closed { unwatched() } else { PollFd::from_borrowed_fd(engine.link(), link) },
+            PollFd::new(&self.signals.stop, PollFlags::IN),
+            PollFd::new(&self.signals.upgrade, PollFlags::IN),
+            PollFd::new(&self.signals.status, PollFlags::IN),
+            unwatched(),
         ];
-        if let Some(next) = self.next.as_ref().filter(|next| next.stage() != Stage::Here) {
-            let source = if next.has_hung_up() { next.process() } else { next.link() };
+        if let Some(successor) = self.successor.as_ref().filter(|it| it.stage() != Stage::Connected) {
+            let source = if successor.is_link_closed() { successor.process() } else { successor.link() };
             watched[5] = PollFd::from_borrowed_fd(source, PollFlags::IN);
         }
-        // An engine that has hung up is about to end; nothing more is heard of it.
-        let is_deaf = child.has_hung_up();
-        if is_deaf {
-            watched[1] = PollFd::new(&self.wishes.stop, PollFlags::empty());
-        }
-        let deadlines = [Some(child), self.next.as_ref()].into_iter().flatten().filter_map(Child::deadline);
-        let left = until.into_iter().chain(deadlines);
-        let left = left.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = left.chain(child.is_crowded().then_some(CROWDED)).min().map(timespec);
+        let engines = [Some(engine), self.successor.as_ref()].into_iter().flatten();
+        let deadlines = deadline.into_iter().chain(engines.filter_map(EngineProcess::deadline));
+        let remaining = deadlines.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let retry = engine.is_out_of_fds().then_some(FD_RETRY_DELAY);
+        let timeout = remaining.chain(retry).min().map(timespec);
         match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(EngineError::system("cannot wait for the engine", error)),
         }
         let ready = std::array::from_fn(|at: usize| !watched[at].revents().is_empty());
-        let [dies, link, stop, upgrade, show, next] = ready;
-        Ok([dies, (link || dies) && !is_deaf, stop, upgrade, show, next])
+        let [exited, link, stop, upgrade, status, successor] = ready;
+        Ok([exited, (link || exited) && !is_closed, stop, upgrade, status, successor])
     }
 
-    /// Pauses before the next start, longer each time if the last engine has not lived long. False if somebody
-    /// wants no other.
-    fn rest(&mut self, lived: Duration) -> Result<bool, EngineError> {
-        if lived >= LIFE_MIN {
-            self.pause = Duration::ZERO;
+    /// Delays the next start, increasingly after short lives. Returns `false` after a stop request.
+    fn back_off(&mut self, uptime: Duration) -> Result<bool, EngineError> {
+        if uptime >= MIN_UPTIME {
+            self.restart_delay = Duration::ZERO;
             return Ok(true);
         }
-        let pause = self.pause;
-        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        let mut watched = [PollFd::new(&self.wishes.stop, PollFlags::IN)];
-        match poll(&mut watched, Some(&timespec(pause))) {
+        let delay = self.restart_delay;
+        self.restart_delay = (delay * 2).clamp(MIN_RESTART_DELAY, MAX_RESTART_DELAY);
+        let mut watched = [PollFd::new(&self.signals.stop, PollFlags::IN)];
+        match poll(&mut watched, Some(&timespec(delay))) {
             Ok(count) => Ok(count == 0),
             Err(Errno::INTR) => Ok(true),
             Err(error) => Err(EngineError::system("cannot wait to start the engine again", error)),
@@ -375,41 +370,32 @@ impl Supervisor {
     }
 }
 
-/// There is no next engine yet.
-fn decline(why: &str) {
+fn log_no_upgrade(reason: &str) {
     log::error!(
-        "the engine is not started anew, and goes on as it is: {why}; put a program there that works, and send SIGHUP \
-         once more"
+        "engine not replaced, it continues unchanged: {reason}; install a program that works, and repeat SIGHUP"
     );
 }
 
-/// Reads what made a wish readable; false if there was nothing.
-fn drained(wish: &OwnedFd) -> bool {
+/// Reads a request. Returns `false` without one.
+fn drain_signal_fd(signal: &OwnedFd) -> bool {
     let mut bytes = [0u8; 64];
-    matches!(rustix::io::read(wish.as_fd(), &mut bytes[..]), Ok(count) if count > 0)
+    matches!(rustix::io::read(signal.as_fd(), &mut bytes[..]), Ok(count) if count > 0)
 }
 
 fn timespec(timeout: Duration) -> Timespec {
-    // Rounded up, so that who wakes too early does not spin.
-    let timeout = Duration::from_millis(timeout.as_nanos().div_ceil(1_000_000) as u64);
-    Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i32::MAX.into(), tv_nsec: 0 })
+    // Rounded up, because waking early would spin.
+    isolane_shm::timespec(Duration::from_millis(timeout.as_nanos().div_ceil(1_000_000) as u64))
 }
 
-impl From<io::Error> for EngineError {
-    fn from(source: io::Error) -> EngineError {
-        EngineError::system("cannot start the engine's process", source)
-    }
-}
-
-/// An engine that has lived so long did not die of how it was started.
-const LIFE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How soon it is tried again to tell an engine what the kernel did not take.
-const CROWDED: Duration = Duration::from_millis(2);
-/// Descriptors that the start of an engine takes, and some more.
-const RESERVE: usize = 16;
-/// How long an engine may take to end in order; it has less itself.
-const STOP_MAX: Duration = Duration::from_secs(8);
-/// How long it may take to make room.
-const HALT_MAX: Duration = Duration::from_secs(2);
+/// Minimum uptime of an engine that may be restarted without delay.
+const MIN_UPTIME: Duration = Duration::from_secs(1);
+const MIN_RESTART_DELAY: Duration = Duration::from_millis(50);
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(5);
+/// Delay before descriptors are sent again that the kernel did not accept.
+const FD_RETRY_DELAY: Duration = Duration::from_millis(2);
+/// Descriptors for the start of an engine, and a few more.
+const RESERVED_FDS: usize = 16;
+/// Time for a clean shutdown; the engine itself allows less.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
+/// Time for the exit before a replacement.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,72 +1,76 @@
-//! What an engine and its supervisor owe the clients.
+//! Guarantees of engine and supervisor for clients.
 
 use super::*;
 
-/// More messages than the link of a supervisor takes.
+/// More messages than the link buffers.
 const TOO_MANY: u64 = 5_000;
 
-/// If the engine is killed now, the next one goes on with the stream: its client must not have heard that it is its own
-/// again.
+/// If the engine were killed now, the next one would resume the stream: its client must not get the reply yet.
 #[test]
-fn release_is_answered_only_after_link_has_taken_its_withdrawal() {
-    let (fixture, store, supervisor) = supervised();
-    let keep = || match heard(&supervisor) {
-        ToSupervisor::Deposit { key, .. } => store.on_deposited(key, true),
+fn release_reply_waits_for_record_removal() {
+    let (fixture, store, supervisor) = run_engine();
+    let store_next = || match recv_message(&supervisor) {
+        ToSupervisor::Put { key, .. } => store.on_stored(key, true),
         other => panic!("{other:?}"),
     };
-    let (wire, memory) = (fixture.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
+    let (wire, memory) = (fixture.dial(), SharedMemory::create("client", 64 * PAGE_SIZE).unwrap());
     wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
-    keep();
-    told(&wire);
+    store_next();
+    recv_reply(&wire);
     let page = PAGE_SIZE as u64;
-    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
-    let (socket, _peer) = isolane_ring::mock::connection().unwrap();
-    let open = Open { id: 1, core: None, queue: None, object: Object::Stream(place) };
-    wire.send(&Request::Open(open).encode(2), &[socket.as_fd()], true).unwrap();
-    keep();
-    assert!(matches!(told(&wire), Some(Reply::Opened { .. })));
+    let place = StreamLayout { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
+    let (socket, _peer) = isolane_shm::testing::connection().unwrap();
+    let open = OpenObject { id: 1, core: None, queue: None, object: Object::Stream(place) };
+    wire.send(&Request::OpenObject(open).encode(2), &[socket.as_fd()], true).unwrap();
+    store_next();
+    assert!(matches!(recv_reply(&wire), Some(Reply::Opened { .. })));
 
-    (0..TOO_MANY).for_each(|key| store.withdraw(TOO_MANY + key));
-    assert!(store.told().taken < TOO_MANY, "the link takes all of them: nothing is tested");
-    wire.send(&Request::End { id: 1, how: End::Release }.encode(3), &[], true).unwrap();
-    while store.told().all == TOO_MANY {
+    (0..TOO_MANY).for_each(|key| store.remove(TOO_MANY + key));
+    assert!(store.position().sent < TOO_MANY, "the link accepts all messages, so nothing is tested");
+    wire.send(&Request::CloseObject { id: 1, how: CloseMode::Release }.encode(3), &[], true).unwrap();
+    while store.position().queued == TOO_MANY {
         std::thread::yield_now();
     }
-    let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let mut watched = [rustix::event::PollFd::new(&wire, rustix::event::PollFlags::IN)];
-    assert_eq!(rustix::event::poll(&mut watched, Some(&moment)), Ok(0), "the supervisor could still keep it");
-    (0..=TOO_MANY).for_each(|_| drop(heard(&supervisor)));
-    assert_eq!(told(&wire), Some(Reply::Done));
+    assert_eq!(
+        rustix::event::poll(&mut watched, Some(&timeout)),
+        Ok(0),
+        "the supervisor may still have the record"
+    );
+    (0..=TOO_MANY).for_each(|_| drop(recv_message(&supervisor)));
+    assert_eq!(recv_reply(&wire), Some(Reply::Ack));
 }
 
-/// An end may overtake the answer of the supervisor; then no core is to make the object any more.
+/// A close may overtake the reply of the supervisor; then no core must build the object.
 #[test]
-fn stream_that_is_closed_before_it_is_kept_is_never_made() {
-    let (ours, theirs) =
+fn stream_closed_before_its_record_is_never_built() {
+    let (ours, peer_end) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let store = Arc::new(Store::of(Wire::new(ours), 0));
+    let store = Arc::new(StoreClient::new(PacketSocket::new(ours), 0));
     let fixture = Fixture::with(Arc::clone(&store), |config| config.limits.streams = 1);
-    let supervisor = Wire::new(theirs);
-    let deposited = || loop {
-        if let ToSupervisor::Deposit { key, .. } = heard(&supervisor) {
+    let supervisor = PacketSocket::new(peer_end);
+    let next_put = || loop {
+        if let ToSupervisor::Put { key, .. } = recv_message(&supervisor) {
             break key;
         }
     };
-    let (wire, memory) = (fixture.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
+    let (wire, memory) = (fixture.dial(), SharedMemory::create("client", 64 * PAGE_SIZE).unwrap());
     wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
-    store.on_deposited(deposited(), true);
-    told(&wire);
+    store.on_stored(next_put(), true);
+    recv_reply(&wire);
     let page = PAGE_SIZE as u64;
-    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
+    let place = StreamLayout { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
     for id in 1..200 {
-        let (socket, mut peer) = isolane_ring::mock::connection().unwrap();
-        let open = Open { id, core: None, queue: None, object: Object::Stream(place) };
-        wire.send(&Request::Open(open).encode(2 * id), &[socket.as_fd()], true).unwrap();
-        let key = deposited();
-        wire.send(&Request::End { id, how: End::Release }.encode(2 * id + 1), &[], true).unwrap();
-        store.on_deposited(key, true);
-        let answers = [told(&wire), told(&wire)];
-        assert!(answers.contains(&Some(Reply::Done)), "{answers:?}");
+        let (socket, mut peer) = isolane_shm::testing::connection().unwrap();
+        let open = OpenObject { id, core: None, queue: None, object: Object::Stream(place) };
+        wire.send(&Request::OpenObject(open).encode(2 * id), &[socket.as_fd()], true).unwrap();
+        let key = next_put();
+        wire.send(&Request::CloseObject { id, how: CloseMode::Release }.encode(2 * id + 1), &[], true)
+            .unwrap();
+        store.on_stored(key, true);
+        let answers = [recv_reply(&wire), recv_reply(&wire)];
+        assert!(answers.contains(&Some(Reply::Ack)), "{answers:?}");
         drop(socket);
         peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let read = std::io::Read::read(&mut peer, &mut [0]);
@@ -74,69 +78,72 @@ fn stream_that_is_closed_before_it_is_kept_is_never_made() {
     }
 }
 
-/// As of an application that has exited: its connection is over, and the kernel does not say who it was.
+/// Its connection is closed, and its process unknown.
 #[test]
-fn stream_of_application_that_has_ended_is_sent_by_the_next_engine() {
-    let memory = Memory::create("client", 16 * PAGE_SIZE).unwrap();
+fn next_engine_sends_stream_of_ended_application() {
+    let memory = SharedMemory::create("client", 16 * PAGE_SIZE).unwrap();
     let page = PAGE_SIZE as u64;
-    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
+    let place = StreamLayout { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
     let wire = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let session = Deposit {
+    let session = StoredRecord {
         key: 1,
         record: Record::Session { session: 1, pid: 1, uid: 0 },
         descriptors: vec![wire, memory.memfd().try_clone_to_owned().unwrap(), some_fd()],
     };
-    let (socket, mut peer) = isolane_ring::mock::connection().unwrap();
-    let note = stream::Kept::of(socket.as_fd(), place).unwrap().encode().to_vec();
-    let request = Request::Open(Open { id: 1, core: None, queue: None, object: Object::Stream(place) });
-    let stream = Deposit {
+    let (socket, mut peer) = isolane_shm::testing::connection().unwrap();
+    let note = stream::StreamRecord::capture(socket.as_fd(), place).unwrap().encode().to_vec();
+    let request =
+        Request::OpenObject(OpenObject { id: 1, core: None, queue: None, object: Object::Stream(place) });
+    let stream = StoredRecord {
         key: 2,
         record: Record::Granted { session: 1, core: 0, request, note },
         descriptors: vec![socket.into()],
     };
-    ends(&memory, &place).unwrap().1.try_write(&[7; 1000]).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
-    let listener = listen(&folder.path().join("sock")).unwrap();
+    open_rings(&memory, &place).unwrap().1.try_write(&[7; 1000]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config = EngineConfig::new(vec![isolane_reactor::cpu::allowed().unwrap()[0]]);
+    let listener = listen(&dir.path().join("sock")).unwrap();
     let record = crate::watch::Record::new().unwrap();
-    let _engine = Engine::resume(config, listener, 2, Store::none(), vec![session, stream], record).unwrap();
+    let _engine =
+        Engine::resume(config, listener, 2, Arc::new(StoreClient::none()), vec![session, stream], record)
+            .unwrap();
     peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut peer, &mut bytes).unwrap();
     assert_eq!(bytes, [7; 1000]);
 }
 
-/// The supervisor takes its time, and several are asked for meanwhile; then their client leaves.
+/// The supervisor is slow, the client opens several streams, then disconnects.
 #[test]
 fn opens_wait_for_their_deposits_side_by_side() {
-    let (fixture, store, supervisor) = supervised();
-    let deposited = || deposit(&supervisor);
-    let (wire, memory) = (fixture.dial(), Memory::create("client", 64 * PAGE_SIZE).unwrap());
+    let (fixture, store, supervisor) = run_engine();
+    let next_put = || receive_put(&supervisor);
+    let (wire, memory) = (fixture.dial(), SharedMemory::create("client", 64 * PAGE_SIZE).unwrap());
     wire.send(&hello(), &[memory.memfd(), some_fd().as_fd()], true).unwrap();
-    let session = deposited();
-    store.on_deposited(session, true);
-    told(&wire);
+    let session = next_put();
+    store.on_stored(session, true);
+    recv_reply(&wire);
     let page = PAGE_SIZE as u64;
-    let place = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
+    let place = StreamLayout { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
     let mut peers = Vec::new();
-    for id in 1..=ASKED_MAX as u32 {
-        let (socket, peer) = isolane_ring::mock::connection().unwrap();
-        let open = Open { id, core: None, queue: None, object: Object::Stream(place) };
-        wire.send(&Request::Open(open).encode(id), &[socket.as_fd()], true).unwrap();
+    for id in 1..=MAX_REQUESTS_IN_FLIGHT as u32 {
+        let (socket, peer) = isolane_shm::testing::connection().unwrap();
+        let open = OpenObject { id, core: None, queue: None, object: Object::Stream(place) };
+        wire.send(&Request::OpenObject(open).encode(id), &[socket.as_fd()], true).unwrap();
         peers.push(peer);
     }
-    let streams: Vec<u64> = (0..ASKED_MAX).map(|_| deposited()).collect();
-    store.on_deposited(streams[0], false);
-    assert!(matches!(told(&wire), Some(Reply::Refused(why)) if why.contains("ulimit -n")));
-    store.on_deposited(streams[1], true);
-    assert!(matches!(told(&wire), Some(Reply::Opened { .. })));
+    let streams: Vec<u64> = (0..MAX_REQUESTS_IN_FLIGHT).map(|_| next_put()).collect();
+    store.on_stored(streams[0], false);
+    assert!(matches!(recv_reply(&wire), Some(Reply::Refused(reason)) if reason.contains("ulimit -n")));
+    store.on_stored(streams[1], true);
+    assert!(matches!(recv_reply(&wire), Some(Reply::Opened { .. })));
     drop(wire);
-    streams[2..].iter().for_each(|key| store.on_deposited(*key, true));
-    // Nothing is left of the client.
-    let mut kept: Vec<u64> = streams.iter().copied().chain([session]).collect();
-    while !kept.is_empty() {
-        let ToSupervisor::Withdraw { key } = heard(&supervisor) else { panic!("{kept:?}") };
-        kept.retain(|kept| *kept != key);
+    streams[2..].iter().for_each(|key| store.on_stored(*key, true));
+    // All records of the client are removed.
+    let mut stored: Vec<u64> = streams.iter().copied().chain([session]).collect();
+    while !stored.is_empty() {
+        let ToSupervisor::Remove { key } = recv_message(&supervisor) else { panic!("{stored:?}") };
+        stored.retain(|stored| *stored != key);
     }
     assert!(peers.iter_mut().all(|peer| std::io::Read::read(peer, &mut [0]).unwrap() == 0));
 }

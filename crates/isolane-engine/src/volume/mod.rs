@@ -1,99 +1,122 @@
-//! Volumes: the engine connects to targets, and applications put commands into rings.
+//! Volumes: the engine connects to targets, and applications submit commands through rings.
 //!
 //! ```text
-//! Queue::look ─ take ─ Submission::decode ─ Payloads::lend ─ Lanes::submit ─ Client
-//!             ─ Lanes::turn ─ Client::turn ─ Member ─ deliver ─ Outcome::encode ─ notice
+//! VolumeQueue::poll ─ submit_pending ─ Submission::decode ─ PayloadBuffers::acquire ─ SharedClient::submit ─ Client
+//!                   ─ SharedClient::turn ─ Client::turn ─ Member ─ deliver ─ Outcome::encode
 //! ```
 //!
-//! Sessions that open the same URI with the same options on the same core share one client, thus one
-//! association and its lanes ([`Lanes`]). Each has a [`Queue`] of its own. An entry is copied once and
-//! checked; payload lies in the session's memory and is sent from there, or received into it, as foreign
-//! memory, but through private memory where a digest is computed. Invariants: a session has at most as many
-//! commands under way as its ring of outcomes has room for, so that none ever waits for it to take one; all
-//! sessions together have at most as many as the lanes take, and take turns where that is not enough; the
-//! memory of a session stays mapped until its last command has ended.
+//! Sessions that open the same URI with the same options on the same core share a [`SharedClient`], thus one
+//! association and its lanes. Each session has its own [`VolumeQueue`]. An entry is copied once and checked.
+//! Payload is sent from and received into the session's memory directly, or through private memory if digests
+//! are computed.
+//!
+//! Invariants: a session has at most as many commands in flight as its completion ring has space for, so that
+//! completions never wait; all sessions together have at most as many as the lanes accept, and take turns beyond
+//! that; the memory of a session stays mapped until its last command has completed.
 
-mod lanes;
-mod ledger;
-mod payloads;
-mod queue;
+mod journal;
+mod payload_buffers;
+mod shared_client;
+mod volume_queue;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_host::attached::wire::Details;
+use isolane_attach::control::{Object, SessionLimits};
+use isolane_host::via_engine::wire::OpenParams;
 use isolane_host::{IoChoice, Options, Uri};
 use isolane_reactor::Mode;
 
-use self::lanes::{Lanes, Wanted};
-pub use self::ledger::Keeper;
-use self::ledger::Ledger;
-use self::queue::Queue;
-use crate::service::{Built, Left, Plan};
+use self::journal::AssociationRegistry;
+pub use self::journal::JournalStore;
+use self::shared_client::{ClientParams, SharedClient};
+use self::volume_queue::VolumeQueue;
+use crate::object::{BuiltObject, ObjectBuilder, ObjectKind, RecoveryState, Rejection};
 
-/// What all volumes of an engine share.
-pub(crate) struct Volumes {
+/// Volumes, as a kind of objects.
+pub(crate) struct VolumeKind {
     mode: Mode,
     spin: Duration,
-    ledger: Arc<Ledger>,
+    registry: Arc<AssociationRegistry>,
 }
 
-impl Volumes {
-    /// `keeper` keeps notes of associations beyond the end of this process; `left` are those that a process
-    /// before this one has left there.
+impl VolumeKind {
+    /// `journal` stores notes of associations beyond the end of this process; `notes` are from previous
+    /// processes.
     pub fn new(
         mode: Mode,
         spin: Duration,
-        keeper: Option<Arc<dyn Keeper>>,
-        left: impl IntoIterator<Item = (u64, Vec<u8>)>,
-    ) -> Volumes {
-        Volumes { mode, spin, ledger: Arc::new(Ledger::new(keeper, left)) }
+        journal: Option<Arc<dyn JournalStore>>,
+        notes: impl IntoIterator<Item = (u64, Vec<u8>)>,
+    ) -> VolumeKind {
+        VolumeKind { mode, spin, registry: Arc::new(AssociationRegistry::new(journal, notes)) }
     }
 
-    /// What it takes to have a volume.
-    ///
-    /// # Errors
-    /// Why the request is none.
-    pub fn plan(&self, uri: &str, details: &[u8]) -> Result<Plan, String> {
+    fn builder(&self, uri: &str, details: &[u8]) -> Result<ObjectBuilder, String> {
         let uri: Uri = uri.parse().map_err(|error: isolane_host::UriError| error.to_string())?;
         if uri.via.is_some() || !uri.cores.is_empty() {
-            return Err("a volume is opened here by its place alone, without via and cores".into());
+            return Err("the URI of a volume in an engine must not have via or cores".into());
         }
-        let (details, key) = Details::decode(details).map_err(|error| error.to_string())?;
-        let wanted = Wanted {
+        let (details, key) = OpenParams::decode(details).map_err(|error| error.to_string())?;
+        let params = ClientParams {
             key: (uri.to_string(), key.to_vec()),
             uri,
             options: self.options(details.options),
-            ledger: Arc::clone(&self.ledger),
+            registry: Arc::clone(&self.registry),
         };
-        let place = details.place;
-        let build = Box::new(move |at| {
-            let queue = Queue::new(at, place, |waker| Lanes::of(wanted, waker))?;
-            Ok(Built { service: Box::new(queue), answer: None })
+        let place = details.layout;
+        let build = Box::new(move |context| {
+            let queue = VolumeQueue::new(context, place, |waker| SharedClient::open(params, waker))?;
+            Ok(BuiltObject { object: Box::new(queue), answer: None })
         });
-        Ok(Plan { core: None, build, left: Left::default() })
+        Ok(ObjectBuilder { core: None, build, recovery: RecoveryState::default() })
     }
 
-    /// Forgets what was left behind and can do nothing any more.
-    pub fn expire(&self, now: Instant) {
-        self.ledger.expire(now);
-    }
-
-    /// When to look for that again at the latest.
-    pub fn next_look(&self, now: Instant) -> Option<Instant> {
-        self.ledger.next_look(now)
-    }
-
-    /// What the application may choose is its choice, all else is ours.
-    fn options(&self, chosen: Options) -> Options {
+    /// Returns the options of the application with overrides of the engine.
+    fn options(&self, requested: Options) -> Options {
         Options {
             mode: self.mode,
-            // The core spins, too, once its lanes do not any more.
+            // The core also spins, after its clients.
             spin: self.spin / 2,
             io: IoChoice::Epoll,
-            // Bounded by what the lanes take.
-            requests_max: usize::MAX,
-            ..chosen
+            // Bounded by the capacity of the lanes.
+            max_requests: usize::MAX,
+            ..requested
         }
+    }
+}
+
+impl ObjectKind for VolumeKind {
+    fn name(&self) -> &'static str {
+        "volumes"
+    }
+
+    fn matches(&self, object: &Object) -> bool {
+        matches!(object, Object::Volume { .. })
+    }
+
+    fn max_objects(&self, limits: &SessionLimits) -> u32 {
+        limits.volumes
+    }
+
+    fn open(&self, object: &Object, _: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
+        let Object::Volume { uri, details } = object else {
+            return Err(Rejection::violation("not a volume"));
+        };
+        self.builder(uri, details).map_err(Rejection::Refused)
+    }
+
+    fn describe(&self, object: &Object) -> Option<String> {
+        // Escaped, because the client chooses the text.
+        if let Object::Volume { uri, .. } = object { Some(format!("{uri:?}")) } else { None }
+    }
+
+    fn on_timer(&self, now: Instant) {
+        self.registry.expire(now);
+    }
+
+    fn deadline(&self, now: Instant) -> Option<Instant> {
+        self.registry.next_check(now)
     }
 }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use isolane_attach::stream::{Stream, StreamOptions};
-use isolane_attach::{Options, Session};
-use isolane_engine::{Config, Engine, listen};
-use isolane_ring::mock;
+use isolane_attach::{Session, SessionOptions};
+use isolane_engine::{Engine, EngineConfig, listen};
+use isolane_shm::testing;
 
 pub struct Fixture {
     pub engine: Engine,
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Fixture {
@@ -19,18 +19,18 @@ impl Fixture {
         Fixture::of(|_| {})
     }
 
-    pub fn of(change: impl FnOnce(&mut Config)) -> Fixture {
-        let folder = tempfile::tempdir().unwrap();
-        let mut config = Config::new(vec![isolane_reactor::core::usable().unwrap()[0]]);
+    pub fn of(change: impl FnOnce(&mut EngineConfig)) -> Fixture {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = EngineConfig::new(vec![isolane_reactor::cpu::allowed().unwrap()[0]]);
         // Tests share their processors with the engine.
         config.spin = Duration::from_micros(20);
         change(&mut config);
-        let engine = Engine::start(config, listen(&folder.path().join("sock")).unwrap()).unwrap();
-        Fixture { engine, folder }
+        let engine = Engine::start(config, listen(&dir.path().join("sock")).unwrap()).unwrap();
+        Fixture { engine, dir }
     }
 
     pub fn path(&self) -> PathBuf {
-        self.folder.path().join("sock")
+        self.dir.path().join("sock")
     }
 
     pub fn attach(&self) -> Session {
@@ -38,22 +38,27 @@ impl Fixture {
     }
 
     pub fn attach_with(&self, memory_bytes: usize) -> Session {
-        Session::open(&Options { path: self.path(), memory_bytes, starts: false, ..Options::default() })
-            .unwrap()
+        Session::open(&SessionOptions {
+            path: self.path(),
+            memory_bytes,
+            spawn_engine: false,
+            ..SessionOptions::default()
+        })
+        .unwrap()
     }
 
-    /// A stream of a session of its own, and its peer.
+    /// Returns a stream of a new session, and its peer.
     pub fn stream(&self) -> (Stream, TcpStream) {
         self.stream_with(StreamOptions::default())
     }
 
     pub fn stream_with(&self, options: StreamOptions) -> (Stream, TcpStream) {
-        let (socket, peer) = mock::connection().unwrap();
+        let (socket, peer) = testing::connection().unwrap();
         (options.adopt(&self.attach(), socket).unwrap(), peer)
     }
 }
 
-/// Bytes of which each says where it belongs.
+/// Pattern in which the value of each byte depends on its position.
 #[derive(Clone)]
 pub struct Pattern {
     seed: u64,

@@ -1,8 +1,8 @@
 //! Streams through a running engine: the application's side, as an application sees it.
 
+mod bypass;
 mod fixture;
 mod many;
-mod past;
 mod peers;
 mod tasks;
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fixture::{Fixture, Pattern};
 use isolane_attach::AttachError;
 use isolane_attach::stream::{AdoptError, Interest, Listener, Poller, Stream, StreamOptions};
-use isolane_ring::{adopted, mock};
+use isolane_shm::{adopted, testing};
 use rustix::net::sockopt;
 
 #[test]
@@ -42,13 +42,13 @@ fn bytes_go_both_ways_and_ends_are_told() {
     assert_eq!(stream.write(&[0]).unwrap_err().kind(), ErrorKind::BrokenPipe);
     peer.write_all(b"last").unwrap();
     drop(peer);
-    let mut rest = Vec::new();
-    stream.read_to_end(&mut rest).unwrap();
-    assert_eq!(rest, b"last");
+    let mut tail = Vec::new();
+    stream.read_to_end(&mut tail).unwrap();
+    assert_eq!(tail, b"last");
 }
 
 #[test]
-fn a_listener_and_a_connection_both_through_the_engine_talk() {
+fn listener_and_connection_exchange_data() {
     let fixture = Fixture::new();
     let session = fixture.attach();
     let listener = Listener::bind(&session, "127.0.0.1:0").unwrap();
@@ -64,7 +64,7 @@ fn a_listener_and_a_connection_both_through_the_engine_talk() {
 }
 
 #[test]
-fn reads_and_writes_give_up_when_their_time_has_run_out() {
+fn reads_and_writes_time_out() {
     let fixture = Fixture::new();
     let (mut stream, peer) = fixture.stream();
     stream.set_read_timeout(Some(Duration::from_millis(20)));
@@ -83,10 +83,10 @@ fn reads_and_writes_give_up_when_their_time_has_run_out() {
 }
 
 #[test]
-fn a_socket_that_cannot_be_adopted_is_refused_with_the_reason_and_stays_as_it_was() {
+fn unadoptable_socket_is_refused_unchanged() {
     let fixture = Fixture::new();
     let session = fixture.attach();
-    let (socket, mut peer) = mock::connection().unwrap();
+    let (socket, mut peer) = testing::connection().unwrap();
     let twice = socket.try_clone().unwrap();
     let stream = Stream::adopt(&session, socket).unwrap();
     let error = Stream::adopt(&session, twice).unwrap_err();
@@ -100,7 +100,7 @@ fn a_socket_that_cannot_be_adopted_is_refused_with_the_reason_and_stays_as_it_wa
 }
 
 #[test]
-fn a_connection_that_is_not_adopted_comes_back_whyever_that_is() {
+fn refused_connection_is_returned() {
     let fixture = Fixture::new();
     let session = fixture.attach_with(1 << 20);
     let goes_on = |socket: &mut TcpStream, peer: &mut TcpStream| {
@@ -109,17 +109,17 @@ fn a_connection_that_is_not_adopted_comes_back_whyever_that_is() {
         socket.read_exact(&mut seen).unwrap();
         assert_eq!(&seen, b"ping");
     };
-    let (socket, mut peer) = mock::connection().unwrap();
+    let (socket, mut peer) = testing::connection().unwrap();
     let options = StreamOptions { rx_bytes: 4 << 20, ..StreamOptions::default() };
     let AdoptError { error, mut socket } = options.adopt(&session, socket).unwrap_err();
-    assert!(matches!(error, AttachError::NoRoom { .. }), "{error}");
+    assert!(matches!(error, AttachError::OutOfMemory { .. }), "{error}");
     goes_on(&mut socket, &mut peer);
     drop(fixture);
     while session.check().is_ok() {
         std::thread::yield_now();
     }
     let error = Stream::adopt(&session, socket).unwrap_err();
-    assert!(matches!(error.error, AttachError::Over(_)), "{error}");
+    assert!(matches!(error.error, AttachError::SessionClosed(_)), "{error}");
     socket = error.socket;
     goes_on(&mut socket, &mut peer);
     assert_eq!(
@@ -129,10 +129,10 @@ fn a_connection_that_is_not_adopted_comes_back_whyever_that_is() {
 }
 
 #[test]
-fn what_was_taken_back_in_parts_lacks_nothing_when_these_are_done() {
+fn parts_finish_without_data_loss() {
     const BYTES: usize = 200_000;
     let fixture = Fixture::new();
-    let (socket, mut peer) = mock::narrow_connection().unwrap();
+    let (socket, mut peer) = testing::narrow_connection().unwrap();
     let mut stream = Stream::adopt(&fixture.attach(), socket).unwrap();
     let mut bytes = vec![0; BYTES];
     Pattern::new(9).fill(&mut bytes);
@@ -143,7 +143,7 @@ fn what_was_taken_back_in_parts_lacks_nothing_when_these_are_done() {
     }
     stream.shutdown(Shutdown::Write).unwrap();
     let parts = stream.into_parts().unwrap();
-    assert!(parts.is_shut && bytes.ends_with(&parts.unsent) && !parts.unsent.is_empty());
+    assert!(parts.shut_down && bytes.ends_with(&parts.unsent) && !parts.unsent.is_empty());
     let finishing = std::thread::spawn(move || parts.finish(Some(Duration::from_secs(60))).unwrap());
     let mut seen = Vec::new();
     peer.read_to_end(&mut seen).unwrap();
@@ -152,13 +152,13 @@ fn what_was_taken_back_in_parts_lacks_nothing_when_these_are_done() {
 }
 
 #[test]
-fn a_stream_that_is_not_taken_back_in_time_goes_on_from_its_parts() {
+fn reunited_parts_continue_the_stream() {
     let fixture = Fixture::new();
     let (mut stream, mut pattern, mut peer) = full(&fixture);
     stream.set_write_timeout(Some(Duration::from_millis(10)));
     let unfinished = stream.into_std().unwrap_err();
     assert_eq!(unfinished.error().kind(), ErrorKind::WouldBlock);
-    let parts = unfinished.into_parts().expect("the engine has given it back");
+    let parts = unfinished.into_parts().expect("the engine has released it");
     let unfinished = parts.finish(Some(Duration::from_millis(1))).unwrap_err();
     let parts = unfinished.into_parts().unwrap();
     let unsent = parts.unsent.clone();
@@ -171,7 +171,7 @@ fn a_stream_that_is_not_taken_back_in_time_goes_on_from_its_parts() {
 }
 
 #[test]
-fn what_was_written_and_is_given_up_is_no_orderly_end_for_the_peer() {
+fn abandoned_data_resets_the_peer() {
     let fixture = Fixture::new();
     let (mut stream, _, mut peer) = full(&fixture);
     stream.set_write_timeout(Some(Duration::from_millis(10)));
@@ -181,19 +181,19 @@ fn what_was_written_and_is_given_up_is_no_orderly_end_for_the_peer() {
 }
 
 #[test]
-fn a_socket_that_was_taken_back_lingers_as_before() {
+fn returned_socket_keeps_linger() {
     let fixture = Fixture::new();
-    let (socket, _peer) = mock::connection().unwrap();
-    let patience = Some(Duration::from_secs(7));
-    sockopt::set_socket_linger(&socket, patience).unwrap();
+    let (socket, _peer) = testing::connection().unwrap();
+    let linger = Some(Duration::from_secs(7));
+    sockopt::set_socket_linger(&socket, linger).unwrap();
     let stream = Stream::adopt(&fixture.attach(), socket).unwrap();
     let socket = stream.into_std().unwrap();
     drop(fixture);
-    assert_eq!(sockopt::socket_linger(&socket).unwrap(), patience);
+    assert_eq!(sockopt::socket_linger(&socket).unwrap(), linger);
 }
 
 #[test]
-fn a_reset_is_an_error_of_reads_and_writes() {
+fn reset_fails_reads_and_writes() {
     let fixture = Fixture::new();
     let (mut stream, mut peer) = fixture.stream();
     stream.write_all(b"never read").unwrap();
@@ -209,7 +209,7 @@ fn a_reset_is_an_error_of_reads_and_writes() {
 }
 
 #[test]
-fn what_was_written_before_a_drop_arrives() {
+fn data_written_before_drop_arrives() {
     let fixture = Fixture::new();
     for size in [10, 200_000] {
         let (mut stream, mut peer) = fixture.stream();
@@ -228,9 +228,9 @@ fn what_was_written_before_a_drop_arrives() {
 const RING_BYTES: usize = 256 << 10;
 
 /// A stream that was given as many bytes as its ring holds, the pattern of these, and its peer, which reads
-/// nothing. The kernel takes a few KiB at most, so most of the bytes stay in the ring, however long anyone waits.
+/// nothing. The kernel takes a few KiB at most, so most of the bytes stay in the ring.
 fn full(fixture: &Fixture) -> (Stream, Pattern, TcpStream) {
-    let (socket, peer) = mock::narrow_connection().unwrap();
+    let (socket, peer) = testing::narrow_connection().unwrap();
     let options = StreamOptions { tx_bytes: RING_BYTES, ..StreamOptions::default() };
     let mut stream = options.adopt(&fixture.attach(), socket).unwrap();
     let mut bytes = vec![0; RING_BYTES];
@@ -241,14 +241,14 @@ fn full(fixture: &Fixture) -> (Stream, Pattern, TcpStream) {
 }
 
 #[test]
-fn a_drop_waits_until_all_is_sent_if_the_socket_lingers() {
+fn drop_waits_for_lingering_socket() {
     let fixture = Fixture::new();
     let (stream, mut pattern, mut peer) = full(&fixture);
     let socket = stream.socket().try_clone().unwrap();
     sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
     let dropping = std::thread::spawn(move || {
         drop(stream);
-        assert!(adopted::is_acknowledged(socket.as_fd()).unwrap(), "it did not wait for its peer");
+        assert!(adopted::all_acked(socket.as_fd()).unwrap(), "it did not wait for its peer");
     });
     std::thread::sleep(Duration::from_millis(100));
     assert!(!dropping.is_finished(), "its peer has read nothing");
@@ -263,7 +263,7 @@ fn a_drop_waits_until_all_is_sent_if_the_socket_lingers() {
 }
 
 #[test]
-fn a_drop_waits_no_longer_than_the_socket_lingers_and_loses_nothing() {
+fn drop_waits_at_most_the_linger_time() {
     let fixture = Fixture::new();
     let (stream, mut pattern, mut peer) = full(&fixture);
     sockopt::set_socket_linger(stream.socket(), Some(Duration::from_secs(1))).unwrap();
@@ -276,7 +276,7 @@ fn a_drop_waits_no_longer_than_the_socket_lingers_and_loses_nothing() {
 }
 
 #[test]
-fn a_drop_that_resets_waits_for_nothing() {
+fn resetting_drop_does_not_wait() {
     let fixture = Fixture::new();
     let (stream, _, mut peer) = full(&fixture);
     sockopt::set_socket_linger(stream.socket(), Some(Duration::from_secs(3600))).unwrap();
@@ -285,7 +285,7 @@ fn a_drop_that_resets_waits_for_nothing() {
 }
 
 #[test]
-fn a_drop_with_bytes_unread_resets() {
+fn drop_with_unread_bytes_resets() {
     let fixture = Fixture::new();
     let (mut stream, mut peer) = fixture.stream();
     peer.write_all(b"two").unwrap();
@@ -295,23 +295,23 @@ fn a_drop_with_bytes_unread_resets() {
 }
 
 #[test]
-fn a_closed_streams_memory_is_used_again_even_while_others_are_still_sent() {
+fn memory_of_closed_stream_is_reused() {
     let fixture = Fixture::new();
     let session = fixture.attach_with(4 << 20);
     let (mut stuck, peer) = {
-        let (socket, peer) = mock::narrow_connection().unwrap();
+        let (socket, peer) = testing::narrow_connection().unwrap();
         (Stream::adopt(&session, socket).unwrap(), peer)
     };
     while stuck.try_write(&[7; 10_000]).is_ok() || stuck.try_write(&[7]).is_ok() {}
     drop(stuck);
     for _ in 0..50 {
-        // What the one before had comes back a moment after it was closed.
+        // The memory of the previous stream is freed shortly after its close.
         let start = Instant::now();
         loop {
-            let (socket, _peer) = mock::connection().unwrap();
+            let (socket, _peer) = testing::connection().unwrap();
             match Stream::adopt(&session, socket) {
                 Ok(_) => break,
-                Err(AdoptError { error: AttachError::NoRoom { .. }, .. }) => {
+                Err(AdoptError { error: AttachError::OutOfMemory { .. }, .. }) => {
                     assert!(start.elapsed() < Duration::from_secs(30))
                 }
                 Err(error) => panic!("{error}"),
@@ -322,7 +322,7 @@ fn a_closed_streams_memory_is_used_again_even_while_others_are_still_sent() {
 }
 
 #[test]
-fn the_end_of_the_engine_is_an_error_and_not_silence() {
+fn engine_end_is_an_error() {
     let fixture = Fixture::new();
     let (mut stream, mut peer) = fixture.stream();
     let reader = std::thread::spawn(move || {
@@ -342,9 +342,9 @@ fn the_end_of_the_engine_is_an_error_and_not_silence() {
     assert_eq!(came, [7]);
 }
 
-/// An engine that ends in order hands back what it has; the application hears of the end all the same.
+/// A clean shutdown releases all sockets; the application notices the end as well.
 #[test]
-fn an_engine_that_stops_leaves_sockets_as_they_were() {
+fn engine_shutdown_restores_sockets() {
     let fixture = Fixture::new();
     let (stream, mut peer) = fixture.stream();
     let mut socket = stream.socket().try_clone().unwrap();
@@ -360,7 +360,7 @@ fn an_engine_that_stops_leaves_sockets_as_they_were() {
 const ENDS: [fn(Fixture); 2] = [drop, |fixture| assert!(fixture.engine.stop(Duration::from_secs(60)))];
 
 #[test]
-fn close_after_the_engines_end_resets_if_bytes_are_not_sent() {
+fn close_after_engine_end_resets_with_unsent_data() {
     for end in ENDS {
         let fixture = Fixture::new();
         let (stream, _, mut peer) = full(&fixture);
@@ -372,7 +372,7 @@ fn close_after_the_engines_end_resets_if_bytes_are_not_sent() {
 }
 
 #[test]
-fn close_after_the_engines_end_is_orderly_if_all_is_sent() {
+fn clean_close_after_engine_end() {
     for end in ENDS {
         let fixture = Fixture::new();
         let (mut stream, mut peer) = fixture.stream();
@@ -385,15 +385,15 @@ fn close_after_the_engines_end_is_orderly_if_all_is_sent() {
     }
 }
 
-/// The kernel closes the sockets of a program that exits or is killed: the option that it looks at is set without any
+/// The kernel closes the sockets of a program that exits or is killed: the option that decides the outcome is set without any
 /// call of the program.
 #[test]
-fn exit_after_the_engines_end_would_reset_until_the_stream_is_taken_back() {
+fn exit_after_engine_end_resets_unreturned_stream() {
     for end in ENDS {
         let fixture = Fixture::new();
         let (stream, mut pattern, mut peer) = full(&fixture);
-        let kept = Some(Duration::from_secs(7));
-        sockopt::set_socket_linger(stream.socket(), kept).unwrap();
+        let linger = Some(Duration::from_secs(7));
+        sockopt::set_socket_linger(stream.socket(), linger).unwrap();
         end(fixture);
         let start = Instant::now();
         while sockopt::socket_linger(stream.socket()).unwrap() != Some(Duration::ZERO) {
@@ -405,7 +405,7 @@ fn exit_after_the_engines_end_would_reset_until_the_stream_is_taken_back() {
             peer.read_to_end(&mut seen).map(|_| seen)
         });
         let socket = stream.into_std().unwrap();
-        assert_eq!(sockopt::socket_linger(&socket).unwrap(), kept);
+        assert_eq!(sockopt::socket_linger(&socket).unwrap(), linger);
         drop(socket);
         let seen = reading.join().unwrap().unwrap();
         pattern.check(&seen);
@@ -414,30 +414,30 @@ fn exit_after_the_engines_end_would_reset_until_the_stream_is_taken_back() {
 }
 
 #[test]
-fn one_thread_waits_for_many_streams_and_hears_of_each_once() {
+fn poller_reports_each_stream_once() {
     let fixture = Fixture::new();
     let session = fixture.attach_with(16 << 20);
     let mut poller = Poller::new(&session, 64).unwrap();
     let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..StreamOptions::default() };
     let mut streams: Vec<(Stream, TcpStream)> = (0..50)
         .map(|_| {
-            let (socket, peer) = mock::connection().unwrap();
+            let (socket, peer) = testing::connection().unwrap();
             (poller.adopt(socket, options).unwrap(), peer)
         })
         .collect();
-    // What a fresh stream is told at first means nothing.
-    while poller.wait(Some(Duration::from_millis(100))).unwrap().is_some() {}
+    // The first notification of a new stream is spurious.
+    while poller.next(Some(Duration::from_millis(100))).unwrap().is_some() {}
     for (stream, _) in &mut streams {
         assert!(!stream.arm(Interest::Read).unwrap());
     }
-    assert_eq!(poller.wait(Some(Duration::ZERO)).unwrap(), None);
+    assert_eq!(poller.next(Some(Duration::ZERO)).unwrap(), None);
     for (_, peer) in streams.iter_mut().step_by(3) {
         peer.write_all(b"x").unwrap();
     }
-    let mut told: Vec<u32> = (0..17).map(|_| poller.wait(None).unwrap().unwrap()).collect();
-    told.sort_unstable();
+    let mut notified: Vec<u32> = (0..17).map(|_| poller.next(None).unwrap().unwrap()).collect();
+    notified.sort_unstable();
     let meant: Vec<u32> = streams.iter().step_by(3).map(|(stream, _)| stream.id()).collect();
-    assert_eq!(told, meant);
+    assert_eq!(notified, meant);
     for (stream, _) in streams.iter_mut().step_by(3) {
         assert!(stream.arm(Interest::Read).unwrap());
         assert_eq!(stream.try_read(&mut [0; 9]).unwrap(), 1);
@@ -452,7 +452,7 @@ fn one_thread_waits_for_many_streams_and_hears_of_each_once() {
     let mut bytes = vec![0; 1 << 20];
     loop {
         while peer.read(&mut bytes).is_ok_and(|count| count > 0) {}
-        if poller.wait(Some(Duration::from_millis(1))).unwrap() == Some(id) {
+        if poller.next(Some(Duration::from_millis(1))).unwrap() == Some(id) {
             break;
         }
     }

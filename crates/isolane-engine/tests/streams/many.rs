@@ -6,14 +6,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use isolane_attach::stream::{Listener, Stream, StreamOptions};
-use isolane_ring::mock;
+use isolane_shm::testing;
 use rustix::net::sockopt;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::fixture::{Fixture, Pattern};
 use super::tasks;
 
-/// A peer that writes and checks until its other end is done; it knows nothing of engines.
+/// A peer that writes and checks until the other end is done.
 fn peer(
     socket: TcpStream,
     up: u64,
@@ -45,12 +45,12 @@ fn peer(
 }
 
 #[test]
-fn a_connection_changes_hands_under_traffic_and_its_peer_is_none_the_wiser() {
-    // More, for who has more time.
-    let rounds = std::env::var("ISOLANE_HANDOVERS").map_or(1000, |rounds| rounds.parse().unwrap());
+fn handovers_under_traffic_are_invisible_to_peer() {
+    // The variable sets more rounds.
+    let rounds = std::env::var("ISOLANE_TEST_HANDOVERS").map_or(1000, |rounds| rounds.parse().unwrap());
     let fixture = Fixture::new();
     let session = fixture.attach();
-    let (mut socket, far) = mock::connection().unwrap();
+    let (mut socket, far) = testing::connection().unwrap();
     let (reader, writer) = peer(far, 1, 2);
     let (mut up, mut down) = (Pattern::new(1), Pattern::new(2));
     let mut bytes = vec![0; 50_000];
@@ -83,17 +83,17 @@ fn a_connection_changes_hands_under_traffic_and_its_peer_is_none_the_wiser() {
     assert!(writer.join().unwrap() >= down.position);
 }
 
-/// Each is the only one of its session, and has bytes to send that nobody takes when it is dropped: so it does not
-/// end, and the queue of its tasks is closed before.
+/// Each is the only stream of its session, and has unsent data when it is dropped: it stays open, and the queue of
+/// its tasks is closed first.
 #[test]
-fn streams_that_come_and_go_one_by_one_use_nothing_up() {
+fn short_streams_leak_nothing() {
     let fixture = Fixture::of(|config| config.limits.queues = 2);
     let session = fixture.attach_with(4 << 20);
     let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..Default::default() };
     // Their queues alone would take twice the memory.
     let peers: Vec<TcpStream> = (0..120)
         .map(|round| {
-            let (socket, peer) = mock::connection().unwrap();
+            let (socket, peer) = testing::connection().unwrap();
             sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
             sockopt::set_socket_recv_buffer_size(&peer, 4096).unwrap();
             let mut stream =
@@ -107,14 +107,14 @@ fn streams_that_come_and_go_one_by_one_use_nothing_up() {
 }
 
 #[test]
-fn thousands_of_streams_of_one_session_work_at_once() {
+fn session_serves_thousands_of_streams() {
     let fixture = Fixture::new();
     let session = fixture.attach_with(64 << 20);
     let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..Default::default() };
     let (count, _turn) = streams_max(2000);
     let mut streams: Vec<(Stream, TcpStream)> = (0..count)
         .map(|_| {
-            let (socket, peer) = mock::connection().unwrap();
+            let (socket, peer) = testing::connection().unwrap();
             (options.adopt(&session, socket).unwrap(), peer)
         })
         .collect();
@@ -141,14 +141,14 @@ fn thousands_of_streams_of_one_session_work_at_once() {
 /// Descriptors for 10,000 streams and for other tests.
 const WANTED: u64 = 51_000;
 const OTHERS: u64 = 500;
-/// Streams without which the test of many says nothing.
+/// Minimum number of streams of a useful test.
 const STREAMS_MIN: usize = 100;
 
 /// At most `wanted` streams, or as many as this process may have descriptors for, at five each. For one test at a time.
 fn streams_max(wanted: usize) -> (usize, MutexGuard<'static, ()>) {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut limit = isolane_reactor::core::raise_descriptor_limit().unwrap();
+    let mut limit = isolane_reactor::cpu::raise_fd_limit().unwrap();
     // Root may have more.
     let more = Rlimit { current: Some(WANTED), maximum: Some(WANTED) };
     if limit < WANTED && setrlimit(Resource::Nofile, more).is_ok() {
@@ -194,10 +194,11 @@ fn session_has_ten_thousand_streams_by_default() {
     }
     // Few streams take as much memory as many: each sends more, through its rings.
     let bytes = (USED_MIN / 2 / count).max(100);
-    let options = StreamOptions { past_bytes: usize::MAX, past_bytes_read: usize::MAX, ..Default::default() };
+    let options =
+        StreamOptions { bypass_write_min: usize::MAX, bypass_read_min: usize::MAX, ..Default::default() };
     let mut streams: Vec<(Stream, TcpStream)> = (0..count)
         .map(|index| {
-            let (socket, peer) = mock::connection().unwrap();
+            let (socket, peer) = testing::connection().unwrap();
             let stream = options.adopt(&session, socket);
             (stream.unwrap_or_else(|error| panic!("stream {index}: {error}")), peer)
         })
@@ -222,7 +223,7 @@ const LEFT_MAX: u64 = 20 << 20;
 
 /// A session does not stay without its engine: neither at the limit of streams nor out of memory.
 #[test]
-fn new_streams_are_adopted_once_there_is_room_again() {
+fn new_streams_are_adopted_after_the_limit() {
     let limited = Fixture::of(|config| config.limits.streams = 2);
     let small = Fixture::new();
     let ring = StreamOptions { rx_bytes: 1 << 20, tx_bytes: 1 << 20, ..Default::default() };
@@ -289,7 +290,7 @@ fn streams_past_the_limit_work_on_their_sockets() {
 fn tasks_wait_for_streams_past_the_limit() {
     let fixture = Fixture::of(|config| config.limits.streams = 0);
     let session = fixture.attach();
-    let (near, mut peer) = mock::connection().unwrap();
+    let (near, mut peer) = testing::connection().unwrap();
     let mut stream = StreamOptions::default().adopt_if_possible(&session, near).unwrap();
     assert!(!stream.is_adopted());
     let mut fixture = Some(fixture);
@@ -317,11 +318,11 @@ fn tasks_wait_for_streams_past_the_limit() {
 }
 
 #[test]
-fn many_streams_are_adopted_side_by_side_and_refused_one_by_one() {
+fn concurrent_adoptions_are_refused_individually() {
     let (count, _turn) = streams_max(300);
     let fixture = Fixture::of(|config| config.limits.streams = count as u32);
     let session = fixture.attach();
-    let (sockets, peers): (Vec<_>, Vec<_>) = (0..count + 3).map(|_| mock::connection().unwrap()).unzip();
+    let (sockets, peers): (Vec<_>, Vec<_>) = (0..count + 3).map(|_| testing::connection().unwrap()).unzip();
     let adopted = StreamOptions::default().adopt_all(&session, sockets);
     for (index, (stream, mut peer)) in adopted.into_iter().zip(peers).enumerate() {
         match stream {

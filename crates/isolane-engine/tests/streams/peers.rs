@@ -4,18 +4,18 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
 use isolane_attach::stream::{Stream, StreamOptions};
-use isolane_ring::mock::{self, Vandal};
+use isolane_shm::testing::{self, Corruptor};
 use rustix::net::sockopt;
 
 use super::fixture::{Fixture, Pattern};
 
 #[test]
-fn a_peer_that_does_not_read_stops_its_own_stream_alone() {
+fn stalled_peer_blocks_only_its_stream() {
     let fixture = Fixture::new();
     let session = fixture.attach();
     let mut streams: Vec<_> = (0..2)
         .map(|_| {
-            let (socket, peer) = mock::connection().unwrap();
+            let (socket, peer) = testing::connection().unwrap();
             (Stream::adopt(&session, socket).unwrap(), peer)
         })
         .collect();
@@ -53,12 +53,12 @@ fn a_peer_that_does_not_read_stops_its_own_stream_alone() {
     assert_eq!(seen.position, pattern.position);
 }
 
-/// Reads 1 KB/s for as many seconds as `ISOLANE_SLOW_READER` says, after the stream was dropped, and then at full speed.
+/// Reads 1 KB/s for as many seconds as `ISOLANE_TEST_SLOW_READER` says, after the stream was dropped, and then at full speed.
 #[test]
 fn slow_reader_receives_everything_after_close() {
-    let seconds = std::env::var("ISOLANE_SLOW_READER").map_or(1, |seconds| seconds.parse().unwrap());
+    let seconds = std::env::var("ISOLANE_TEST_SLOW_READER").map_or(1, |seconds| seconds.parse().unwrap());
     let fixture = Fixture::new();
-    let (socket, mut peer) = mock::connection().unwrap();
+    let (socket, mut peer) = testing::connection().unwrap();
     sockopt::set_socket_send_buffer_size(&socket, 1 << 16).unwrap();
     sockopt::set_socket_recv_buffer_size(&peer, 1 << 16).unwrap();
     let mut stream = Stream::adopt(&fixture.attach(), socket).unwrap();
@@ -93,9 +93,9 @@ fn slow_reader_receives_everything_after_close() {
     assert_eq!(seen.position, pattern.position);
 }
 
-/// The kernel's own flow control: what is not read fills the ring and the kernel, and then the peer waits.
+/// Flow control of the kernel: unread data fills the ring and the kernel, then the peer blocks.
 #[test]
-fn an_application_that_does_not_read_stops_its_own_peer_alone() {
+fn stalled_application_blocks_only_its_peer() {
     let fixture = Fixture::new();
     let (mut stream, mut peer) = fixture.stream_with(StreamOptions { rx_bytes: 4096, ..Default::default() });
     peer.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -128,18 +128,18 @@ fn an_application_that_does_not_read_stops_its_own_peer_alone() {
 /// 1024 notices, in whole pages.
 const BLOCK_LINES: usize = 0x53000 / 128;
 
-/// A session whose every word somebody scribbles over, while its streams are worked on: other sessions go on.
+/// All words of a session are overwritten while its streams are active; other sessions continue.
 #[test]
-fn a_hostile_client_harms_itself_alone() {
+fn hostile_client_affects_only_itself() {
     let fixture = Fixture::new();
     let (mut good, mut good_peer) = fixture.stream();
     for round in 0..20u64 {
         let session = fixture.attach_with(4 << 20);
-        let (socket, mut peer) = mock::connection().unwrap();
+        let (socket, mut peer) = testing::connection().unwrap();
         let options = StreamOptions { rx_bytes: 4096, tx_bytes: 4096, ..Default::default() };
         let Ok(mut stream) = options.adopt(&session, socket) else { continue };
-        let vandal = Vandal::of(session.memory());
-        // The place that is meant: what was written is counted there.
+        let corruptor = Corruptor::new(session.memory());
+        // The count of written data.
         stream.write_all(&[1; 100]).unwrap();
         let mut produced = [0; 8];
         session.memory().copy_out(128 * (BLOCK_LINES as u64 + 2), &mut produced).unwrap();
@@ -148,14 +148,14 @@ fn a_hostile_client_harms_itself_alone() {
         peer.set_nonblocking(true).unwrap();
         for _ in 0..2000 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // Words begin lines of the cache; the stream's are behind those of a port and a queue.
+            // Words start at cache lines; the stream follows doorbells and a queue.
             let line = (seed >> 33) as usize % ((512 << 10) / 128);
             let place =
                 16 * if seed & 15 == 0 { line } else { BLOCK_LINES + line % 16 } + (seed >> 7) as usize % 2;
             match (seed >> 8) & 3 {
-                0 => vandal.scribble(place, seed),
-                1 => vandal.nudge(place, seed >> 50),
-                _ => vandal.nudge(place, (seed >> 50).wrapping_neg()),
+                0 => corruptor.scribble(place, seed),
+                1 => corruptor.nudge(place, seed >> 50),
+                _ => corruptor.nudge(place, (seed >> 50).wrapping_neg()),
             }
             let _ = (stream.try_write(&[1; 100]), stream.try_read(&mut [0; 100]), peer.write(&[1; 100]));
         }
@@ -163,5 +163,5 @@ fn a_hostile_client_harms_itself_alone() {
         good.write_all(&[2; 1000]).unwrap();
         good_peer.read_exact(&mut [0; 1000]).unwrap();
     }
-    assert!(fixture.engine.is_whole());
+    assert!(fixture.engine.is_healthy());
 }

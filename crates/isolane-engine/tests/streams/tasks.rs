@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use isolane_attach::stream::{Listener, StreamOptions};
-use isolane_ring::mock;
+use isolane_shm::testing;
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use super::fixture::{Fixture, Pattern};
@@ -39,7 +39,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn tasks_are_woken_when_they_can_read_and_write() {
+fn wakes_tasks_for_reads_and_writes() {
     let fixture = Fixture::new();
     let (stream, mut peer) = fixture.stream();
     let (mut read, mut write) = stream.split();
@@ -80,7 +80,7 @@ fn tasks_are_woken_when_they_can_read_and_write() {
     echo.join().unwrap();
 }
 
-/// A task that is polled by whoever wakes it, and that nobody has but its waker.
+/// A task that its waker polls, and that only its waker owns.
 struct Inline(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
 
 impl Wake for Inline {
@@ -94,7 +94,7 @@ impl Wake for Inline {
 }
 
 #[test]
-fn a_task_that_is_polled_where_it_is_woken_may_have_the_last_of_a_stream() {
+fn task_may_drop_stream_inside_its_wakeup() {
     let fixture = Fixture::new();
     let (mut stream, mut peer) = fixture.stream();
     let (told, seen) = mpsc::channel();
@@ -117,7 +117,7 @@ fn a_task_that_is_polled_where_it_is_woken_may_have_the_last_of_a_stream() {
 }
 
 #[test]
-fn tasks_are_woken_when_somebody_connects_and_share_a_listener() {
+fn wakes_tasks_that_share_a_listener() {
     const CONNECTIONS: usize = 40;
     let fixture = Fixture::new();
     let listener = Listener::bind(&fixture.attach(), "127.0.0.1:0").unwrap();
@@ -142,18 +142,18 @@ fn tasks_are_woken_when_somebody_connects_and_share_a_listener() {
 
 /// The parent shares the socket, and would wait in `accept` for a connection that another has taken.
 #[test]
-fn forked_child_leaves_the_listener_of_its_parent_as_it_is() {
+fn forked_child_does_not_affect_listener() {
     let fixture = Fixture::new();
     let session = fixture.attach();
     let mut listener = Some(Listener::bind(&session, "127.0.0.1:0").unwrap());
     let mut plain = Some(TcpListener::bind("127.0.0.1:0").unwrap());
     let twin = plain.as_ref().map(|plain| plain.try_clone().unwrap()).unwrap();
-    let is_refused = mock::ends_in_child(|| {
+    let is_refused = testing::finishes_in_child(|| {
         let error = listener.take().unwrap().into_std().unwrap_err();
-        assert!(error.to_string().contains("has forked this one"), "{error}");
+        assert!(error.to_string().contains("forked this one"), "{error}");
         let adopted = Listener::from_std(&session, plain.take().unwrap(), StreamOptions::default());
         let error = adopted.unwrap_err();
-        assert!(error.to_string().contains("has forked this one"), "{error}");
+        assert!(error.to_string().contains("forked this one"), "{error}");
     });
     assert!(is_refused, "the child uses the session of its parent");
     assert!(fcntl_getfl(listener.unwrap().as_std()).unwrap().contains(OFlags::NONBLOCK));
@@ -161,7 +161,7 @@ fn forked_child_leaves_the_listener_of_its_parent_as_it_is() {
 }
 
 #[test]
-fn a_listener_is_given_back_as_blocking_as_it_was() {
+fn returned_listener_keeps_blocking_mode() {
     let fixture = Fixture::new();
     let session = fixture.attach();
     for is_blocking in [true, false] {

@@ -8,28 +8,28 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_proto::Completion;
-use isolane_proto::target::{Event, Limits, Permit, Place, Queue, Transfer};
+use isolane_proto::target::{ConnectionConfig, DataLocation, Event, Permit, Queue, Transfer};
 use isolane_wire::io::{DatasetManagementCommand, ReadCommand, WriteCommand, WriteZeroesCommand};
 use isolane_wire::opcode::IoOpcode;
 use isolane_wire::pdu::{C2hData, CapsuleResp, R2t};
 use isolane_wire::{CompletionEntry, Framing, Status, SubmissionEntry};
 
 use super::controller::Controller;
-use super::{Misdeed, Shared};
+use super::{Fault, Shared};
 
 /// Serves until either side closes.
 pub(super) fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     let script = shared.script.lock().clone();
-    let limits = Limits {
-        in_capsule_bytes_max: script.in_capsule_bytes,
+    let limits = ConnectionConfig {
+        max_in_capsule_bytes: script.in_capsule_bytes,
         header_digest: script.has_digests,
         data_digest: script.has_digests,
         // Small, so that a write needs several of each.
-        h2c_data_bytes_max: 8192,
-        r2t_bytes_max: 16_384,
-        ..Limits::default()
+        max_h2c_data_bytes: 8192,
+        max_r2t_bytes: 16_384,
+        ..ConnectionConfig::default()
     };
     let generation = shared.generation.load(Ordering::SeqCst);
     let controller = Controller::new(Arc::clone(shared));
@@ -86,10 +86,10 @@ impl Connection<'_> {
             || self.shared.dropped.lock().contains(&self.controller.cntlid())
     }
 
-    /// Closes this connection and all others, or those of its controller.
+    /// Closes all connections, or all connections of this controller.
     fn close_all(&mut self) {
         self.is_open = false;
-        if self.shared.script.lock().spares_other_controllers {
+        if self.shared.script.lock().only_own_controller {
             self.shared.dropped.lock().insert(self.controller.cntlid());
         } else {
             self.shared.generation.fetch_add(1, Ordering::SeqCst);
@@ -117,11 +117,16 @@ impl Connection<'_> {
                 self.framing.header_digest = request.digests.header() && has_digests;
                 self.framing.data_digest = request.digests.data() && has_digests;
             }
-            Event::Command { permit, entry, transfer } => self.on_command(permit, entry, transfer),
-            Event::Data { permit, entry, buffer, .. } if self.controller.is_io() => {
+            Event::Command { permit, transfer } => {
+                let entry = *self.queue.entry(&permit);
+                self.on_command(permit, entry, transfer);
+            }
+            Event::Data { permit, buffer, .. } if self.controller.is_io() => {
+                let entry = *self.queue.entry(&permit);
                 self.on_write(permit, &entry, &buffer)
             }
-            Event::Data { permit, entry, buffer, .. } => {
+            Event::Data { permit, buffer, .. } => {
+                let entry = *self.queue.entry(&permit);
                 self.controller.on_data(&mut self.queue, permit, &entry, &buffer.to_vec());
             }
             Event::Terminated(_) => {
@@ -135,10 +140,10 @@ impl Connection<'_> {
     fn on_command(&mut self, permit: Permit, entry: SubmissionEntry, transfer: Transfer) {
         if let Transfer::FromHost { len, place } = transfer {
             let buffer = Buffer::contiguous(len as usize);
-            if self.controller.is_io() && self.due() == Some(Misdeed::R2tBeyond) {
+            if self.controller.is_io() && self.due() == Some(Fault::R2tBeyond) {
                 let r2t = R2t { cccid: entry.cid, ttag: 1, r2to: len - 512, r2tl: 4096 };
                 self.send_raw(permit, &r2t.encode(&self.framing), &[]);
-            } else if place == Place::InCapsule {
+            } else if place == DataLocation::InCapsule {
                 self.queue.receive_into(permit, buffer);
             } else {
                 self.queue.request_data(permit, buffer);
@@ -160,13 +165,13 @@ impl Connection<'_> {
         if let Some(status) = self.refusal() {
             return self.queue.complete(permit, Completion::failed(status));
         }
-        match self.next_misdeed() {
-            Some(misdeed) => self.misbehave(permit, entry, misdeed),
-            None => self.obey(permit, entry),
+        match self.next_fault() {
+            Some(fault) => self.misbehave(permit, entry, fault),
+            None => self.execute(permit, entry),
         }
     }
 
-    fn obey(&mut self, permit: Permit, entry: &SubmissionEntry) {
+    fn execute(&mut self, permit: Permit, entry: &SubmissionEntry) {
         match IoOpcode::decode(entry.opcode) {
             Some(IoOpcode::Read) => {
                 let data = self.read(entry);
@@ -196,16 +201,16 @@ impl Connection<'_> {
         if let Some(status) = self.refusal() {
             return self.queue.complete(permit, Completion::failed(status));
         }
-        match self.next_misdeed() {
-            Some(Misdeed::ApplyAndClose) => {
+        match self.next_fault() {
+            Some(Fault::ApplyAndClose) => {
                 self.land(command.slba, &buffer.to_vec());
-                self.misbehave(permit, entry, Misdeed::Close);
+                self.misbehave(permit, entry, Fault::Close);
             }
-            Some(Misdeed::LandLate(delay)) => {
+            Some(Fault::LandLate(delay)) => {
                 self.land_late(command.slba, buffer.to_vec(), delay);
-                self.misbehave(permit, entry, Misdeed::Close);
+                self.misbehave(permit, entry, Fault::Close);
             }
-            Some(misdeed) => self.misbehave(permit, entry, misdeed),
+            Some(fault) => self.misbehave(permit, entry, fault),
             None => {
                 self.land(command.slba, &buffer.to_vec());
                 self.queue.complete(permit, Completion::success());
@@ -213,10 +218,10 @@ impl Connection<'_> {
         }
     }
 
-    /// The misdeed, if it is due now; it stays due.
-    fn due(&self) -> Option<Misdeed> {
-        match self.shared.script.lock().misdeed {
-            Some((0, misdeed)) => Some(misdeed),
+    /// Returns the fault if it is due; it stays due.
+    fn due(&self) -> Option<Fault> {
+        match self.shared.script.lock().fault {
+            Some((0, fault)) => Some(fault),
             _ => None,
         }
     }
@@ -226,73 +231,73 @@ impl Connection<'_> {
         self.shared.script.lock().statuses.pop_front().filter(|status| !status.is_success())
     }
 
-    /// Counts a command; the misdeed, if its time has come.
-    fn next_misdeed(&self) -> Option<Misdeed> {
+    /// Counts a command and returns the fault if it is due.
+    fn next_fault(&self) -> Option<Fault> {
         let mut script = self.shared.script.lock();
-        match script.misdeed {
-            Some((0, misdeed)) => {
-                script.misdeed = None;
-                Some(misdeed)
+        match script.fault {
+            Some((0, fault)) => {
+                script.fault = None;
+                Some(fault)
             }
-            Some((after, misdeed)) => {
-                script.misdeed = Some((after - 1, misdeed));
+            Some((after, fault)) => {
+                script.fault = Some((after - 1, fault));
                 None
             }
             None => None,
         }
     }
 
-    fn misbehave(&mut self, permit: Permit, entry: &SubmissionEntry, misdeed: Misdeed) {
+    fn misbehave(&mut self, permit: Permit, entry: &SubmissionEntry, fault: Fault) {
         let cid = entry.cid;
         let len = entry.sgl.len().unwrap_or(0);
         let data = |cccid, datao, datal| C2hData { cccid, datao, datal, last: true, success: true };
         let response = CapsuleResp { entry: CompletionEntry { cid, ..CompletionEntry::default() } };
-        match misdeed {
-            Misdeed::Close | Misdeed::ApplyAndClose | Misdeed::LandLate(_) => {
+        match fault {
+            Fault::Close | Fault::ApplyAndClose | Fault::LandLate(_) => {
                 permit.forfeit();
                 self.close_all();
             }
-            Misdeed::Silence | Misdeed::R2tBeyond => permit.forfeit(),
-            Misdeed::UnknownCommand => {
+            Fault::Silence | Fault::R2tBeyond => permit.forfeit(),
+            Fault::UnknownCommand => {
                 self.send_raw(
                     permit,
                     &data(cid ^ 0x55, 0, len).encode(&self.framing),
                     &vec![0; len as usize],
                 );
             }
-            Misdeed::DataBeyond => {
+            Fault::DataBeyond => {
                 self.send_raw(permit, &data(cid, 512, len).encode(&self.framing), &vec![0; len as usize]);
             }
-            Misdeed::EarlySuccess => self.send_raw(permit, &response.encode(&self.framing), &[]),
-            Misdeed::DataDigest => {
+            Fault::EarlySuccess => self.send_raw(permit, &response.encode(&self.framing), &[]),
+            Fault::DataDigest => {
                 let mut bytes = self.read(entry);
                 bytes.extend_from_slice(&[1, 2, 3, 4]);
                 self.send_raw(permit, &data(cid, 0, len).encode(&self.framing), &bytes);
             }
-            Misdeed::HeaderDigest => {
+            Fault::HeaderDigest => {
                 let mut header = response.encode(&self.framing).to_vec();
                 *header.last_mut().unwrap() ^= 1;
                 self.send_raw(permit, &header, &[]);
             }
-            Misdeed::RefuseDigest => {
+            Fault::RefuseDigest => {
                 self.queue.complete(permit, Completion::failed(Status::TRANSIENT_TRANSPORT_ERROR));
             }
-            Misdeed::Garbage => self.send_raw(permit, &[0xff; 200], &[]),
-            Misdeed::Terminate => {
+            Fault::Garbage => self.send_raw(permit, &[0xff; 200], &[]),
+            Fault::Terminate => {
                 // H2CTermReq's mirror image by hand: type 03h, HLEN 24, PLEN 24, FES 02h.
                 let mut request = vec![3, 0, 24, 0, 24, 0, 0, 0, 2, 0];
                 request.resize(24, 0);
                 self.send_raw(permit, &request, &[]);
             }
-            Misdeed::CloseMidway => {
+            Fault::CloseMidway => {
                 self.send_raw(permit, &data(cid, 0, len).encode(&self.framing), &vec![9; len as usize / 2]);
                 self.close_all();
             }
-            Misdeed::Grow => {
+            Fault::Grow => {
                 self.shared.script.lock().blocks *= 2;
                 let bytes = self.shared.disk.lock().len();
                 self.shared.disk.lock().resize(bytes * 2, 0);
-                self.obey(permit, entry);
+                self.execute(permit, entry);
             }
         }
     }
@@ -314,7 +319,7 @@ impl Connection<'_> {
         land(self.shared, lba, bytes);
     }
 
-    /// The old path's write: it lands when everybody believes the connection to be gone.
+    /// Applies the write of the old connection late, when it seems to be gone.
     fn land_late(&self, lba: u64, bytes: Vec<u8>, delay: Duration) {
         let shared = Arc::clone(self.shared);
         let cntlid = self.controller.cntlid();

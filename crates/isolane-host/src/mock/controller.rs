@@ -20,7 +20,7 @@ use isolane_wire::opcode::{AdminOpcode, FabricsType};
 use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
 use isolane_wire::{Ascii, CompletionEntry, Status, SubmissionEntry};
 
-use super::{Misdeed, NQN, Script, Shared};
+use super::{Fault, NQN, Script, Shared};
 
 /// The controller's view from one connection.
 pub(super) struct Controller {
@@ -29,7 +29,7 @@ pub(super) struct Controller {
     qid: Option<u16>,
     cc: Cc,
     held_event: Option<Permit>,
-    /// Notices sent, of those that the test asked for.
+    /// Notices sent so far.
     notices: u64,
 }
 
@@ -124,12 +124,12 @@ impl Controller {
             controllers.insert(cntlid, [0].into());
             return Ok(cntlid);
         }
-        if let Some(response) = script.probe_response.filter(|_| command.qid > script.lanes_max) {
+        if let Some(response) = script.probe_response.filter(|_| command.qid > script.max_lanes) {
             return Err(response);
         }
         let queues = controllers.get_mut(&data.cntlid);
         let queues = queues.ok_or_else(|| ConnectRejection::Data(ConnectData::CNTLID).completion())?;
-        if command.qid > script.lanes_max {
+        if command.qid > script.max_lanes {
             return Err(ConnectRejection::Command(ConnectCommand::QID).completion());
         }
         match queues.insert(command.qid) {
@@ -159,7 +159,7 @@ impl Controller {
                 }
             }
             Some(AdminOpcode::SetFeatures) => {
-                let granted = u32::from(script.lanes_max - 1);
+                let granted = u32::from(script.max_lanes - 1);
                 queue.complete(permit, Completion::result(granted << 16 | granted));
             }
             Some(AdminOpcode::KeepAlive) if script.ignores_keep_alive => permit.forfeit(),
@@ -188,12 +188,12 @@ impl Controller {
         }
     }
 
-    /// Holds the request, or tells at once that the namespace grows.
+    /// Holds the request, or reports immediately that the namespace grows.
     fn on_event_request(&mut self, queue: &mut Queue, permit: Permit) {
-        let grows = self.shared.script.lock().misdeed == Some((0, Misdeed::Grow));
+        let grows = self.shared.script.lock().fault == Some((0, Fault::Grow));
         if grows {
             let mut script = self.shared.script.lock();
-            script.misdeed = None;
+            script.fault = None;
             script.blocks *= 2;
             self.shared.notices.fetch_add(1, Ordering::SeqCst);
         }
@@ -201,7 +201,7 @@ impl Controller {
         self.send_notice(queue);
     }
 
-    /// Tells of a changed namespace if the test asked for that.
+    /// Reports a changed namespace if the test requests it.
     pub(super) fn send_notice(&mut self, queue: &mut Queue) {
         let notices = self.shared.notices.load(Ordering::SeqCst);
         if notices == self.notices {
@@ -269,7 +269,7 @@ fn controller(cntlid: u16, script: &Script) -> identify::Controller {
         ioccsz: 4 + script.in_capsule_bytes / 16,
         iorcsz: 1,
         vwc: VolatileCache(0).with_present(script.has_cache),
-        vendor_signature: if script.is_isolane { SIGNATURE } else { [0xff; 16] },
+        vendor_signature: if script.isolane { SIGNATURE } else { [0xff; 16] },
         vendor_pages: VendorPages(u32::MAX),
         ..identify::Controller::default()
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use isolane_wire::Status;
 use parking_lot::Mutex;
 
-pub(crate) use script::{Misdeed, Script};
+pub(crate) use script::{Fault, Script};
 
 use crate::uri::Uri;
 
@@ -26,7 +26,7 @@ pub(crate) const NQN: &str = "nqn.2024-01.org.example:mock";
 
 /// How long a test waits for what must happen: far beyond what anything takes, so that only what hangs fails
 /// by it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running target. Dropping it closes every connection.
 pub(crate) struct Target {
@@ -35,7 +35,7 @@ pub(crate) struct Target {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// What its connections share.
+/// State shared by its connections.
 pub(crate) struct Shared {
     pub script: Mutex<Script>,
     pub disk: Mutex<Vec<u8>>,
@@ -58,13 +58,13 @@ pub(crate) struct Shared {
     pub retry_delays_enabled: AtomicU64,
     /// First block of each Write with FUA.
     pub forced: Mutex<Vec<u64>>,
-    /// Notices of changed namespaces that the test asked for.
+    /// Notices of changed namespaces requested by the test.
     pub notices: AtomicU64,
     pub shutdowns: AtomicU64,
     pub terminations: AtomicU64,
     /// Connections of an earlier generation close.
     pub generation: AtomicU64,
-    pub is_refusing: AtomicBool,
+    pub refusing: AtomicBool,
     is_stopped: AtomicBool,
 }
 
@@ -92,7 +92,7 @@ impl Target {
             shutdowns: AtomicU64::new(0),
             terminations: AtomicU64::new(0),
             generation: AtomicU64::new(0),
-            is_refusing: AtomicBool::new(false),
+            refusing: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&shared);
@@ -105,11 +105,11 @@ impl Target {
     }
 
     /// From now on one thing goes wrong.
-    pub(crate) fn set_misdeed(&self, after_commands: u32, misdeed: Misdeed) {
-        self.shared.script.lock().misdeed = Some((after_commands, misdeed));
+    pub(crate) fn inject(&self, after_commands: u32, fault: Fault) {
+        self.shared.script.lock().fault = Some((after_commands, fault));
     }
 
-    /// Changes what the target is like, and tells every controller of a changed namespace.
+    /// Changes the configuration, and notifies every controller of a changed namespace.
     pub(crate) fn change_namespace(&self, change: impl FnOnce(&mut Script)) {
         change(&mut self.shared.script.lock());
         self.shared.notices.fetch_add(1, Ordering::SeqCst);
@@ -149,7 +149,7 @@ impl Drop for Target {
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     while !shared.is_stopped.load(Ordering::SeqCst) {
         match listener.accept() {
-            Ok((stream, _)) if !shared.is_refusing.load(Ordering::SeqCst) => {
+            Ok((stream, _)) if !shared.refusing.load(Ordering::SeqCst) => {
                 let shared = Arc::clone(shared);
                 std::thread::spawn(move || connection::serve(stream, &shared));
             }

@@ -1,4 +1,4 @@
-//! What the mock target is like.
+//! Configuration of the mock target.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) struct Script {
     pub mdts: u8,
     pub in_capsule_bytes: u32,
     pub mqes: u16,
-    pub lanes_max: u16,
+    pub max_lanes: u16,
     /// Without: Connect with CATTR bit 2 is refused.
     pub knows_flow_control: bool,
     /// Without: confirms nothing in SQHD.
@@ -31,14 +31,14 @@ pub(crate) struct Script {
     /// VWC: whether there is a volatile write cache.
     pub has_cache: bool,
     /// Whether Identify Controller carries the signature of Isolane's targets.
-    pub is_isolane: bool,
+    pub isolane: bool,
     /// The generation page; without, it is refused.
     pub generation: Option<GenerationLog>,
     /// Each controller shows a volume of another identity.
     pub has_many_volumes: bool,
     pub nsids: Vec<u32>,
-    /// A misdeed that closes connections closes those of its controller alone.
-    pub spares_other_controllers: bool,
+    /// A fault closes only connections of its controller.
+    pub only_own_controller: bool,
     /// CRDT1-3.
     pub crdt: [u16; 3],
     /// Without: refuses Host Behavior Support.
@@ -49,25 +49,25 @@ pub(crate) struct Script {
     pub descriptor_statuses: VecDeque<Status>,
     /// CQT.
     pub cqt_ms: u16,
-    /// The response to every Connect of a queue id beyond `lanes_max`, whatever controllers there are.
+    /// The response to every Connect of a queue id beyond `max_lanes`, whatever controllers there are.
     pub probe_response: Option<CompletionEntry>,
     /// CSTS.SHST becomes "complete" after CC.SHN.
     pub completes_shutdown: bool,
     /// Answers no Keep Alive.
     pub ignores_keep_alive: bool,
     pub has_digests: bool,
-    /// The misdeed happens after so many I/O commands.
-    pub misdeed: Option<(u32, Misdeed)>,
+    /// Number of I/O commands before the fault, and the fault.
+    pub fault: Option<(u32, Fault)>,
 }
 
 /// One way to be wrong, done once, at an I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Misdeed {
+pub(crate) enum Fault {
     /// Closes all connections instead of answering; a write is not applied.
     Close,
     /// Applies a write, then closes all connections.
     ApplyAndClose,
-    /// Closes all connections; a write lands so much later, and only then the controller is gone.
+    /// Closes all connections; a write is applied after this delay, and only then is the controller gone.
     LandLate(Duration),
     /// Never answers.
     Silence,
@@ -85,7 +85,7 @@ pub(crate) enum Misdeed {
     HeaderDigest,
     /// Says that a write's data digest was wrong.
     RefuseDigest,
-    /// Sends what is no PDU.
+    /// Sends bytes that are not a PDU.
     Garbage,
     /// Ends the connection with a termination request.
     Terminate,
@@ -103,7 +103,7 @@ impl Default for Script {
             mdts: 4,
             in_capsule_bytes: 4096,
             mqes: 127,
-            lanes_max: 8,
+            max_lanes: 8,
             knows_flow_control: true,
             confirms_flow_control: true,
             keeps_controllers: false,
@@ -113,10 +113,10 @@ impl Default for Script {
             eui64: None,
             metadata_bytes: 0,
             has_cache: true,
-            is_isolane: false,
+            isolane: false,
             generation: None,
             has_many_volumes: false,
-            spares_other_controllers: false,
+            only_own_controller: false,
             nsids: vec![1],
             crdt: [0; 3],
             knows_host_behavior: true,
@@ -127,7 +127,7 @@ impl Default for Script {
             completes_shutdown: true,
             ignores_keep_alive: false,
             has_digests: true,
-            misdeed: None,
+            fault: None,
         }
     }
 }

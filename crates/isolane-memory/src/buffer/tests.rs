@@ -1,8 +1,8 @@
-//! What a buffer promises.
+//! Tests of buffers.
 
 use super::*;
 
-/// In pages none of which is behind the other.
+/// A buffer in pages that are not adjacent.
 fn paged(len: usize) -> Buffer {
     let mut pages: Vec<Page> = (0..pages_for(len)).map(|_| Page::zeroed()).collect();
     pages.sort_by_key(|page| std::cmp::Reverse(page.as_ptr()));
@@ -14,11 +14,11 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_placed_anywhere_come_out_where_they_went_in() {
+fn copies_bytes_in_and_out() {
     for mut buffer in [paged(10_000), Buffer::contiguous(10_000)] {
         let bytes = pattern(10_000);
         for range in [4000..9000, 0..4000, 9000..10_000] {
-            buffer.place(range.start, &bytes[range]);
+            buffer.copy_in(range.start, &bytes[range]);
         }
         assert_eq!(buffer.to_vec(), bytes);
         assert_eq!(buffer.share(4090, 4200).to_vec(), bytes[4090..8290]);
@@ -30,7 +30,7 @@ fn bytes_placed_anywhere_come_out_where_they_went_in() {
 }
 
 #[test]
-fn pieces_cover_a_range_and_nothing_else() {
+fn slices_cover_exactly_a_range() {
     let mut buffer = paged(9000);
     let lens = |slices: SlicesMut<'_>| slices.map(|slice| slice.len()).collect::<Vec<_>>();
     assert_eq!(lens(buffer.slices_mut(100, 8000)), [3996, 4004]);
@@ -41,7 +41,7 @@ fn pieces_cover_a_range_and_nothing_else() {
 }
 
 #[test]
-fn a_buffer_cannot_be_written_while_it_is_shared() {
+fn shared_buffer_is_not_writable() {
     for mut buffer in [paged(4096), Buffer::contiguous(4096)] {
         let share = buffer.share(10, 20);
         assert!(!buffer.is_exclusive());
@@ -54,12 +54,12 @@ fn a_buffer_cannot_be_written_while_it_is_shared() {
 
 #[test]
 #[should_panic(expected = "outside of a buffer of 4096 bytes")]
-fn a_range_outside_is_the_callers_bug() {
-    paged(4096).place(4095, &[1, 2]);
+fn range_outside_panics() {
+    paged(4096).copy_in(4095, &[1, 2]);
 }
 
 #[test]
-fn addresses_stay_where_they_are_when_the_buffer_moves() {
+fn addresses_survive_a_move() {
     let buffer = paged(4096);
     let before: Vec<_> = buffer.raw_parts(0, 4096).collect();
     let moved = Box::new(buffer);
@@ -67,11 +67,11 @@ fn addresses_stay_where_they_are_when_the_buffer_moves() {
 }
 
 #[test]
-fn a_buffer_is_split_and_joined_without_moving_a_byte() {
+fn splits_and_joins_without_a_copy() {
     for mut buffer in [paged(12_288), Buffer::contiguous(12_288)] {
         let address = buffer.raw_parts(8192, 1).next();
         let mut tail = buffer.split_off(8192);
-        tail.place(0, &[9; 4096]);
+        tail.copy_in(0, &[9; 4096]);
         assert_eq!((buffer.len(), tail.raw_parts(0, 1).next()), (8192, address));
         assert!(buffer.is_exclusive() && tail.is_exclusive());
         buffer.join(tail).unwrap();
@@ -81,23 +81,23 @@ fn a_buffer_is_split_and_joined_without_moving_a_byte() {
 }
 
 #[test]
-fn a_buffer_has_the_pages_of_its_bytes_and_no_more() {
+fn drops_extra_pages() {
     let pages = (0..3).map(|_| Page::zeroed()).collect();
     assert_eq!(Buffer::from_pages(pages, 4097).into_pages().unwrap().len(), 2);
 }
 
 #[test]
-fn lent_memory_is_written_in_place_and_not_freed() {
+fn writes_borrowed_memory_in_place() {
     let mut memory = vec![0u8; 100];
-    // SAFETY: `memory` outlives the buffer and is not touched meanwhile.
-    let mut buffer = unsafe { Buffer::lend(NonNull::new(memory.as_mut_ptr()).unwrap(), 100) };
-    buffer.place(50, &[5; 50]);
+    // SAFETY: `memory` outlives the buffer and is not accessed until then.
+    let mut buffer = unsafe { Buffer::from_raw_parts(NonNull::new(memory.as_mut_ptr()).unwrap(), 100) };
+    buffer.copy_in(50, &[5; 50]);
     drop(buffer);
     assert_eq!(memory[49..51], [0, 5]);
 }
 
 #[test]
-fn takes_over_the_memory_of_a_vector() {
+fn takes_the_memory_of_a_vector() {
     let bytes: Vec<u8> = (0..100).collect();
     let start = bytes.as_ptr();
     let mut buffer = Buffer::from(bytes);

@@ -1,7 +1,7 @@
-//! The pieces of a payload, and the memory that lists of them stand in.
+//! Segments of a payload, and the lists that store them.
 //!
-//! A list that has outgrown the value itself is not given back to the allocator: it waits on its thread for
-//! the next long payload, so that warm threads send long payloads without allocating.
+//! A list with heap storage is kept by its thread for the next long payload, so that warm threads send long
+//! payloads without allocations.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
@@ -13,129 +13,108 @@ use smallvec::SmallVec;
 
 use crate::PAGE_SIZE;
 use crate::block::Block;
-use crate::foreign::Foreign;
-use crate::guard::PageGuard;
 use crate::page::Page;
+use crate::page_run::PageRun;
 use crate::pool::Pool;
-use crate::run::Run;
+use crate::shared::Shared;
 
 pub(super) enum Segment {
     Page { page: Page, start: u16, len: u16 },
-    Guard { page: PageGuard, start: u16, len: u16 },
     Block { block: Arc<Block>, start: u32, len: u32 },
-    Foreign { place: Arc<Foreign>, start: u32, len: u32 },
+    Shared { range: Arc<Shared>, start: u32, len: u32 },
     Static(&'static [u8]),
 }
 
 impl Segment {
     /// # Panics
-    /// If it is foreign.
+    /// If it is in shared memory.
     fn bytes(&self) -> &[u8] {
-        match self.own_bytes() {
+        match self.private_bytes() {
             Some(bytes) => bytes,
-            None => panic!("foreign memory has no slices: copy it, or tell the kernel where it is"),
+            None => panic!("shared memory has no slices; copy it, or use `io_slices`"),
         }
     }
 
-    /// The bytes; none if they are foreign.
+    /// Returns the bytes, `None` in shared memory.
     #[inline]
-    pub(super) fn own_bytes(&self) -> Option<&[u8]> {
+    pub(super) fn private_bytes(&self) -> Option<&[u8]> {
         Some(match self {
             Segment::Page { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
-            Segment::Guard { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
             Segment::Block { block, start, len } => &block.bytes()[*start as usize..][..*len as usize],
             Segment::Static(bytes) => bytes,
-            Segment::Foreign { .. } => return None,
+            Segment::Shared { .. } => return None,
         })
     }
 
-    pub(super) fn is_foreign(&self) -> bool {
-        matches!(self, Segment::Foreign { .. })
+    pub(super) fn is_in_shared_memory(&self) -> bool {
+        matches!(self, Segment::Shared { .. })
     }
 
-    /// Shows a part of the bytes; foreign ones in copies.
-    pub(super) fn visit(&self, from: usize, count: usize, look: &mut impl FnMut(&[u8])) {
+    /// Calls a function with a part of the bytes. Shared memory is copied first.
+    pub(super) fn for_each_slice(&self, from: usize, count: usize, f: &mut impl FnMut(&[u8])) {
         match self {
-            Segment::Foreign { place, start, .. } => place.visit(*start as usize + from, count, look),
-            _ => look(&self.bytes()[from..from + count]),
+            Segment::Shared { range, start, .. } => range.for_each_slice(*start as usize + from, count, f),
+            _ => f(&self.bytes()[from..from + count]),
         }
     }
 
-    /// A part of the bytes for the kernel to read from.
+    /// Returns a part of the bytes for the kernel to read.
     fn io_slice(&self, from: usize, count: usize) -> IoSlice<'_> {
         match self {
-            Segment::Foreign { place, start, .. } => place.io_slice(*start as usize + from, count),
+            Segment::Shared { range, start, .. } => range.io_slice(*start as usize + from, count),
             _ => IoSlice::new(&self.bytes()[from..from + count]),
         }
     }
 
     pub(super) fn len(&self) -> usize {
         match self {
-            Segment::Page { len, .. } | Segment::Guard { len, .. } => usize::from(*len),
-            Segment::Block { len, .. } | Segment::Foreign { len, .. } => *len as usize,
+            Segment::Page { len, .. } => usize::from(*len),
+            Segment::Block { len, .. } | Segment::Shared { len, .. } => *len as usize,
             Segment::Static(bytes) => bytes.len(),
         }
     }
 
-    /// Where so many bytes from there are, if they are in a page.
-    fn run(&self, from: usize, count: usize) -> Option<Run> {
+    /// Returns a run of `count` bytes if they are in a page.
+    fn run(&self, from: usize, count: usize) -> Option<PageRun> {
         match self {
             Segment::Page { page, start, .. } => {
-                Some(Run::of(page.as_ptr(), usize::from(*start) + from, count))
+                Some(PageRun::new(page.as_ptr(), usize::from(*start) + from, count))
             }
-            Segment::Guard { page, start, .. } => {
-                Some(Run::of(page.as_ptr(), usize::from(*start) + from, count))
-            }
-            Segment::Block { .. } | Segment::Foreign { .. } | Segment::Static(_) => None,
+            Segment::Block { .. } | Segment::Shared { .. } | Segment::Static(_) => None,
         }
     }
 
-    /// [`Page::checksum`], if this is all of a page.
+    /// Returns [`Page::checksum`] of a complete page.
     #[inline]
     pub(super) fn page_checksum(&self, compute: impl FnOnce(&[u8]) -> u32) -> Option<u32> {
         match self {
             Segment::Page { page, start: 0, len } if usize::from(*len) == PAGE_SIZE => {
                 Some(page.checksum(compute))
             }
-            Segment::Guard { page, start: 0, len } if usize::from(*len) == PAGE_SIZE => {
-                Some(page.checksum(compute))
-            }
             _ => None,
         }
     }
 
-    /// Counts the page, if `pool` looks at it.
-    pub(super) fn count_page(&mut self, pool: &mut Pool) {
-        if let Segment::Guard { page, start, len } = self {
-            let counted = Segment::Page { page: page.page(), start: *start, len: *len };
-            mem::replace(self, counted).give_to(pool);
-        }
-    }
-
-    /// Gives a page or a guard back.
+    /// Releases the page to `pool`.
     #[inline]
-    pub(super) fn give_to(self, pool: &mut Pool) {
+    pub(super) fn release_to(self, pool: &mut Pool) {
         match self {
             Segment::Page { page, .. } => pool.recycle_page(page),
-            Segment::Guard { page, .. } => pool.end_guard(page),
-            Segment::Block { .. } | Segment::Foreign { .. } | Segment::Static(_) => {}
+            Segment::Block { .. } | Segment::Shared { .. } | Segment::Static(_) => {}
         }
     }
 
-    /// The same memory, fewer bytes of it.
-    pub(super) fn part(&self, from: usize, count: usize) -> Segment {
+    /// Returns a reference to a part of the bytes.
+    pub(super) fn slice(&self, from: usize, count: usize) -> Segment {
         match self {
             Segment::Page { page, start, .. } => {
                 Segment::Page { page: page.clone(), start: start + from as u16, len: count as u16 }
             }
-            Segment::Guard { page, start, .. } => {
-                Segment::Page { page: page.page(), start: start + from as u16, len: count as u16 }
-            }
             Segment::Block { block, start, .. } => {
                 Segment::Block { block: Arc::clone(block), start: start + from as u32, len: count as u32 }
             }
-            Segment::Foreign { place, start, .. } => {
-                Segment::Foreign { place: Arc::clone(place), start: start + from as u32, len: count as u32 }
+            Segment::Shared { range, start, .. } => {
+                Segment::Shared { range: Arc::clone(range), start: start + from as u32, len: count as u32 }
             }
             Segment::Static(bytes) => Segment::Static(&bytes[from..from + count]),
         }
@@ -144,18 +123,18 @@ impl Segment {
 
 impl Clone for Segment {
     fn clone(&self) -> Segment {
-        self.part(0, self.len())
+        self.slice(0, self.len())
     }
 }
 
 type List = SmallVec<[Segment; 1]>;
 
-/// The pieces of a payload.
+/// Segments of a payload.
 #[derive(Clone, Default)]
 pub(super) struct Segments(List);
 
 impl Segments {
-    /// Nothing yet, with room for `count`.
+    /// Returns an empty list with capacity for `count`.
     pub(super) fn with_capacity(count: usize) -> Segments {
         if count <= 1 {
             return Segments::default();
@@ -166,8 +145,8 @@ impl Segments {
         Segments(list)
     }
 
-    /// One piece.
-    pub(super) fn of(segment: Segment) -> Segments {
+    /// Returns a list of one segment.
+    pub(super) fn from_segment(segment: Segment) -> Segments {
         Segments(SmallVec::from_buf([segment]))
     }
 }
@@ -190,35 +169,35 @@ impl Drop for Segments {
     #[inline]
     fn drop(&mut self) {
         if self.0.spilled() {
-            keep(mem::take(&mut self.0));
+            recycle_list(mem::take(&mut self.0));
         }
     }
 }
 
-/// The bytes of a range, piece by piece; those of neighbouring pages are one piece.
+/// Iterator over the slices of a range; adjacent pages are one slice.
 pub(super) struct Slices<'a> {
     segments: &'a [Segment],
-    /// Bytes to pass over before the range.
+    /// Bytes to skip before the range.
     skip: usize,
     left: usize,
 }
 
 impl<'a> Slices<'a> {
-    /// The `left` bytes behind the first `skip` of `segments`, which have so many.
+    /// Returns the `left` bytes after the first `skip` bytes of `segments`, which are long enough.
     pub(super) fn new(segments: &'a [Segment], skip: usize, left: usize) -> Slices<'a> {
         Slices { segments, skip, left }
     }
 
-    /// Goes on with the pages that are neighbours.
-    fn extend(&mut self, run: &mut Run) {
+    /// Appends adjacent pages.
+    fn extend(&mut self, run: &mut PageRun) {
         while self.left > 0
-            && let Some((segment, rest)) = self.segments.split_first()
+            && let Some((segment, tail)) = self.segments.split_first()
         {
             let count = self.left.min(segment.len());
             if !segment.run(0, count).is_some_and(|next| run.join(next)) {
                 return;
             }
-            self.segments = rest;
+            self.segments = tail;
             self.left -= count;
         }
     }
@@ -230,9 +209,9 @@ impl<'a> Iterator for Slices<'a> {
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         while self.left > 0
-            && let Some((segment, rest)) = self.segments.split_first()
+            && let Some((segment, tail)) = self.segments.split_first()
         {
-            self.segments = rest;
+            self.segments = tail;
             let from = mem::take(&mut self.skip);
             if from >= segment.len() {
                 self.skip = from - segment.len();
@@ -246,14 +225,14 @@ impl<'a> Iterator for Slices<'a> {
             }
             let Some(mut run) = segment.run(from, count) else { return Some(bytes) };
             self.extend(&mut run);
-            // SAFETY: the segments hold the pages, and nobody writes to a page that is held by a payload.
+            // SAFETY: the segments keep the pages alive, and a page of a payload is not written.
             return Some(unsafe { run.bytes() });
         }
         None
     }
 }
 
-/// As [`Slices`], for the kernel; each piece with its length. What is foreign is among them.
+/// As [`Slices`], for the kernel, including shared memory; each slice with its length.
 pub(super) struct IoSlices<'a>(pub(super) Slices<'a>);
 
 impl<'a> Iterator for IoSlices<'a> {
@@ -262,10 +241,10 @@ impl<'a> Iterator for IoSlices<'a> {
     fn next(&mut self) -> Option<(IoSlice<'a>, usize)> {
         let slices = &mut self.0;
         while slices.left > 0
-            && let Some((segment, rest)) = slices.segments.split_first()
-            && (segment.is_foreign() || slices.skip >= segment.len())
+            && let Some((segment, tail)) = slices.segments.split_first()
+            && (segment.is_in_shared_memory() || slices.skip >= segment.len())
         {
-            slices.segments = rest;
+            slices.segments = tail;
             let from = mem::take(&mut slices.skip);
             if from >= segment.len() {
                 slices.skip = from - segment.len();
@@ -279,22 +258,22 @@ impl<'a> Iterator for IoSlices<'a> {
     }
 }
 
-/// Keeps a list for the next long payload of this thread, if there are few and it is not huge.
-fn keep(mut list: List) {
+/// Keeps a list for the next long payload of this thread, within limits.
+fn recycle_list(mut list: List) {
     list.clear();
-    // A thread that ends has no spare lists any more.
+    // A thread that ends has no spare lists.
     let _ = SPARE.try_with(|spare| {
         let mut spare = spare.borrow_mut();
-        if spare.len() < SPARE_MAX && list.capacity() <= SPARE_SEGMENTS_MAX {
+        if spare.len() < MAX_SPARE_LISTS && list.capacity() <= MAX_SPARE_SEGMENTS {
             spare.push(list);
         }
     });
 }
 
-/// Lists that wait on one thread.
-const SPARE_MAX: usize = 128;
+/// Maximum number of spare lists of a thread.
+const MAX_SPARE_LISTS: usize = 128;
 /// Enough for 2 MiB of pages.
-const SPARE_SEGMENTS_MAX: usize = 513;
+const MAX_SPARE_SEGMENTS: usize = 513;
 
 thread_local! {
     static SPARE: RefCell<Vec<List>> = const { RefCell::new(Vec::new()) };
@@ -305,21 +284,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_list_is_used_again_and_comes_back_empty() {
+    fn reuses_long_lists() {
         let list = Segments::with_capacity(40);
-        let place = list.as_ptr();
+        let range = list.as_ptr();
         drop(list);
         let mut again = Segments::with_capacity(30);
-        assert!(again.is_empty() && again.as_ptr() == place);
+        assert!(again.is_empty() && again.as_ptr() == range);
         again.push(Segment::Static(b"piece"));
         drop(again);
         assert!(Segments::with_capacity(2).is_empty());
     }
 
     #[test]
-    fn spare_lists_are_few() {
-        let lists: Vec<Segments> = (0..2 * SPARE_MAX).map(|_| Segments::with_capacity(8)).collect();
+    fn bounds_spare_lists() {
+        let lists: Vec<Segments> = (0..2 * MAX_SPARE_LISTS).map(|_| Segments::with_capacity(8)).collect();
         drop(lists);
-        assert_eq!(SPARE.with(|spare| spare.borrow().len()), SPARE_MAX);
+        assert_eq!(SPARE.with(|spare| spare.borrow().len()), MAX_SPARE_LISTS);
     }
 }

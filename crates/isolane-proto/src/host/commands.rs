@@ -10,10 +10,10 @@ use isolane_wire::CompletionEntry;
 use super::event::{Abandoned, Data};
 
 /// The most R2Ts of one command that we keep track of.
-pub(super) const R2TS_MAX: usize = 4;
+pub(super) const MAX_R2TS: usize = 4;
 /// The most commands in flight: what the CID leaves for the slot, less the one that would make CID FFFFh,
 /// which is nobody's (Base 1.4 §5.14.1.1).
-pub(super) const COMMANDS_MAX: usize = (1 << SLOT_BITS) - 1;
+pub(super) const MAX_COMMANDS: usize = (1 << SLOT_BITS) - 1;
 const SLOT_BITS: u32 = 12;
 const SLOT_MASK: u16 = (1 << SLOT_BITS) - 1;
 
@@ -36,17 +36,17 @@ pub(super) struct Command {
     pub(super) tag: u64,
     pub(super) data: Data,
     /// Whether the data travels by R2T.
-    pub(super) is_by_r2t: bool,
+    pub(super) by_r2t: bool,
     /// Bytes received, or asked for by R2Ts.
     pub(super) transferred: usize,
     /// No data may follow: LAST was set.
-    pub(super) is_last_seen: bool,
-    pub(super) is_intact: bool,
+    pub(super) last_seen: bool,
+    pub(super) is_digest_ok: bool,
     /// Where in the output the command starts, and where the last that belongs to it ends.
     pub(super) output_start: u64,
     pub(super) output_end: u64,
     /// Where in the output the data of each outstanding R2T ends.
-    pub(super) r2t_ends: ArrayVec<u64, R2TS_MAX>,
+    pub(super) r2t_ends: ArrayVec<u64, MAX_R2TS>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ enum State {
     Free,
     InFlight,
     /// Completed, but the output still holds some of its data.
-    Lingering(CompletionEntry),
+    AwaitingSend(CompletionEntry),
 }
 
 impl Commands {
@@ -77,10 +77,10 @@ impl Commands {
         command.state = State::InFlight;
         command.tag = tag;
         command.data = data;
-        command.is_by_r2t = false;
+        command.by_r2t = false;
         command.transferred = 0;
-        command.is_last_seen = false;
-        command.is_intact = true;
+        command.last_seen = false;
+        command.is_digest_ok = true;
         command.output_start = output_start;
         command.output_end = output_start;
         command.r2t_ends.clear();
@@ -94,7 +94,7 @@ impl Commands {
             // Few slots in use are few lines of the cache.
             (self.head, self.next) = (0, 0);
         }
-        if self.in_flight + self.in_flight / 4 >= self.slots.len() && self.slots.len() < COMMANDS_MAX {
+        if self.in_flight + self.in_flight / 4 >= self.slots.len() && self.slots.len() < MAX_COMMANDS {
             self.grow();
         }
         loop {
@@ -108,7 +108,7 @@ impl Commands {
 
     #[cold]
     fn grow(&mut self) {
-        self.slots.push(Command::unused(self.slots.len() as u16));
+        self.slots.push(Command::vacant(self.slots.len() as u16));
     }
 
     /// The memory of the read whose data is `arriving`, and of those that probably follow it: nothing of
@@ -135,16 +135,6 @@ impl Commands {
         (destination, untouched.filter_map(|command| Some((command.cid, command.buffer_mut()?))))
     }
 
-    /// Whether this is a read in flight of which nothing has come yet, and which is `len` bytes long.
-    #[inline]
-    pub(super) fn is_untouched_read(&mut self, cid: u16, len: usize) -> bool {
-        self.find(cid).is_some_and(|command| {
-            command.transferred == 0
-                && !command.is_last_seen
-                && matches!(&command.data, Data::Read(buffer) if buffer.len() == len)
-        })
-    }
-
     /// The command in flight with this CID.
     #[inline]
     pub(super) fn find(&mut self, cid: u16) -> Option<&mut Command> {
@@ -152,8 +142,8 @@ impl Commands {
         command.is_in_flight(cid).then_some(command)
     }
 
-    /// The first lingering command whose data has left the output.
-    pub(super) fn lingered(&self, sent_bytes: u64) -> Option<CompletionEntry> {
+    /// The first deferred command whose data has left the output.
+    pub(super) fn next_deferred(&self, sent_bytes: u64) -> Option<CompletionEntry> {
         self.slots.iter().find_map(|command| command.result(sent_bytes))
     }
 
@@ -162,7 +152,7 @@ impl Commands {
         self.find(cid)?.buffer_mut()
     }
 
-    /// Ends a command. Its data is returned, with its tag and whether it is intact.
+    /// Ends a command. Its data is returned, with its tag and whether it is digest_ok.
     #[inline(always)]
     pub(super) fn close(&mut self, cid: u16) -> (u64, Data, bool) {
         let at = usize::from(cid & SLOT_MASK);
@@ -173,7 +163,7 @@ impl Commands {
         if matches!(command.data, Data::Read(_)) {
             self.next = at + 1;
         }
-        (command.tag, std::mem::take(&mut command.data), command.is_intact)
+        (command.tag, std::mem::take(&mut command.data), command.is_digest_ok)
     }
 
     /// Takes every command out: the connection has ended, and everything sent ended at `sent_bytes`.
@@ -210,26 +200,26 @@ impl Command {
     /// The result, if it arrived before the output let go of the data and the output now has.
     fn result(&self, sent_bytes: u64) -> Option<CompletionEntry> {
         match self.state {
-            State::Lingering(entry) if self.output_end <= sent_bytes => Some(entry),
+            State::AwaitingSend(entry) if self.output_end <= sent_bytes => Some(entry),
             _ => None,
         }
     }
 
     /// The result arrived before the output let go of the data.
-    pub(super) fn linger(&mut self, entry: CompletionEntry) {
-        self.state = State::Lingering(entry);
+    pub(super) fn defer_completion(&mut self, entry: CompletionEntry) {
+        self.state = State::AwaitingSend(entry);
     }
 
-    fn unused(at: u16) -> Command {
+    fn vacant(at: u16) -> Command {
         Command {
             cid: at,
             state: State::Free,
             tag: 0,
             data: Data::None,
-            is_by_r2t: false,
+            by_r2t: false,
             transferred: 0,
-            is_last_seen: false,
-            is_intact: true,
+            last_seen: false,
+            is_digest_ok: true,
             output_start: 0,
             output_end: 0,
             r2t_ends: ArrayVec::new(),

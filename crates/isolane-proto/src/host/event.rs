@@ -1,10 +1,10 @@
-//! What a host's queue tells its driver, and what the driver submits.
+//! Events of a host's connection, and the commands that its driver submits.
 
 use isolane_memory::Buffer;
 use isolane_wire::CompletionEntry;
 use isolane_wire::pdu::{IcResp, TermReq};
 
-use crate::queue::FatalError;
+use crate::connection::FatalError;
 
 /// The data of a command. The buffer is with the queue until the command is completed or abandoned.
 #[derive(Debug, Default)]
@@ -36,14 +36,14 @@ impl Data {
     }
 }
 
-/// What happened on a connection, in the order of the wire.
+/// An event of a connection, in wire order.
 #[derive(Debug)]
 pub enum Event {
     /// ICResp was accepted: Connect may be submitted.
     Connected(IcResp),
     /// A command ended.
     Completed(Completed),
-    /// The controller gave up and said why. Nothing more will come.
+    /// The controller sent a TermReq. Nothing follows.
     Terminated(Box<TermReq>),
     /// The controller broke the rules or its deadline.
     Fatal(FatalError),
@@ -52,19 +52,19 @@ pub enum Event {
 /// The end of a command.
 #[derive(Debug)]
 pub struct Completed {
-    /// What the submitter called it.
+    /// Tag chosen by the submitter.
     pub tag: u64,
     /// The result; made up from the SUCCESS flag where that stands for the response.
     pub entry: CompletionEntry,
     /// The memory given with the command.
     pub buffer: Option<Buffer>,
     /// False if a data digest was wrong: what was read is not what the controller sent.
-    pub intact: bool,
+    pub digest_ok: bool,
 }
 
 /// Why a command was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum SubmitErrorKind {
     /// As many commands are in flight as the queue holds.
     #[error("the queue is full")]
     Full,
@@ -79,17 +79,17 @@ pub enum Refusal {
 /// A command that was not taken, and its data.
 #[derive(Debug, thiserror::Error)]
 #[error("{refusal}")]
-pub struct Rejected {
+pub struct SubmitError {
     /// Why.
-    pub refusal: Refusal,
-    /// What was to be transferred.
+    pub refusal: SubmitErrorKind,
+    /// Data of the command.
     pub data: Data,
 }
 
 /// A command that will never be completed because its connection has ended.
 #[derive(Debug)]
 pub struct Abandoned {
-    /// What the submitter called it.
+    /// Tag chosen by the submitter.
     pub tag: u64,
     /// The memory given with the command.
     pub buffer: Option<Buffer>,

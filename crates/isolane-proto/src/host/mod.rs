@@ -14,60 +14,61 @@
 
 mod commands;
 mod completion;
+mod config;
 mod event;
 #[cfg(test)]
-mod guess_tests;
-mod options;
+mod predict_tests;
 mod receive;
+#[cfg(test)]
+mod segmentation_tests;
 mod submit;
 #[cfg(test)]
 mod tests;
 mod transfer;
-mod usual;
-#[cfg(test)]
-mod usual_tests;
 
 use std::time::Instant;
 
 use isolane_wire::pdu::{Digests, HeaderFault, IcReq, IcResp, TermReq};
 use isolane_wire::{Direction, Framing};
 
-pub use event::{Abandoned, Completed, Data, Event, Refusal, Rejected};
-pub use options::Options;
-pub use submit::Vacancy;
+pub use config::ConnectionConfig;
+pub use event::{Abandoned, Completed, Data, Event, SubmitError, SubmitErrorKind};
+pub use submit::SubmitSlot;
 
 use self::commands::Commands;
 use self::receive::Receiving;
-use crate::queue::{Debts, FatalError, Fault, Output, Phase, Progress, Receiver, TransmitPlan};
+use crate::connection::{
+    FatalError, Header, Outstanding, Phase, Receiver, SendQueue, StallDetector, TransmitPlan, Violation,
+};
 
 /// The host's end of one connection.
 pub struct Queue {
-    options: Options,
+    options: ConnectionConfig,
     phase: Phase,
     handshake_deadline: Instant,
     receiver: Receiver,
     receiving: Receiving,
-    output: Output,
+    output: SendQueue,
     outbound: Framing,
     commands: Commands,
     /// Completed commands whose data is still in the output.
-    lingering: usize,
+    deferred: usize,
     depth: usize,
-    in_capsule_bytes_max: usize,
-    h2c_data_bytes_max: usize,
-    is_flow_control_disabled: bool,
+    max_in_capsule_bytes: usize,
+    max_h2c_data_bytes: usize,
+    flow_control_disabled: bool,
     event: Option<Event>,
-    progress: Progress,
+    progress: StallDetector,
 }
 
 impl Queue {
     /// The most commands in flight that a queue here keeps track of, however large the target's is.
-    pub const DEPTH_MAX: usize = commands::COMMANDS_MAX;
+    pub const MAX_DEPTH: usize = commands::MAX_COMMANDS;
 
     /// A connection that was just made: ICReq is queued.
-    pub fn new(options: Options, now: Instant) -> Queue {
-        let options = options.legal();
-        let mut output = Output::default();
+    pub fn new(options: ConnectionConfig, now: Instant) -> Queue {
+        let options = options.clamped();
+        let mut output = SendQueue::default();
         let digests = Digests::default().with_header(options.header_digest).with_data(options.data_digest);
         output.push(&IcReq { hpda: options.hpda, digests, maxr2t: options.maxr2t }.encode());
         Queue {
@@ -78,28 +79,28 @@ impl Queue {
             output,
             outbound: Framing::default(),
             commands: Commands::new(),
-            lingering: 0,
+            deferred: 0,
             depth: DEPTH_BEFORE_CONNECT,
-            in_capsule_bytes_max: IN_CAPSULE_BYTES_ALWAYS,
-            h2c_data_bytes_max: 0,
-            is_flow_control_disabled: false,
+            max_in_capsule_bytes: IN_CAPSULE_BYTES_ALWAYS,
+            max_h2c_data_bytes: 0,
+            flow_control_disabled: false,
             event: None,
-            progress: Progress::new(now, options.stall),
+            progress: StallDetector::new(now, options.stall),
             options,
         }
     }
 
     /// Connect succeeded: the queue has `entries` entries, of which one stays free. Flow control is disabled
     /// if that was asked for and the response confirmed it with SQHD FFFFh (Fabrics 1.1 §3.3).
-    pub fn set_connected(&mut self, entries: u32, is_flow_control_disabled: bool) {
-        self.depth = (entries as usize).saturating_sub(1).clamp(1, commands::COMMANDS_MAX);
-        self.is_flow_control_disabled = is_flow_control_disabled;
+    pub fn set_connected(&mut self, entries: u32, flow_control_disabled: bool) {
+        self.depth = (entries as usize).saturating_sub(1).clamp(1, commands::MAX_COMMANDS);
+        self.flow_control_disabled = flow_control_disabled;
     }
 
     /// Write data up to this length travels in the capsule: from IOCCSZ for I/O queues. 8,192 is always legal
     /// for admin and fabrics commands (TCP 1.0 §3.3.1), and the default.
-    pub fn set_in_capsule_max(&mut self, bytes: usize) {
-        self.in_capsule_bytes_max = bytes;
+    pub fn set_max_in_capsule(&mut self, bytes: usize) {
+        self.max_in_capsule_bytes = bytes;
     }
 
     /// Commands submitted and not completed.
@@ -116,7 +117,7 @@ impl Queue {
         }
     }
 
-    /// What to send next, as much as fits one call.
+    /// Bytes to send next, as many as fit one call.
     pub fn transmit_plan(&self) -> TransmitPlan<'_> {
         let mut plan = TransmitPlan::new();
         self.fill_transmit_plan(&mut plan);
@@ -129,7 +130,7 @@ impl Queue {
     }
 
     /// The kernel has taken the first `n` bytes of the plan. Poll events afterwards if any command
-    /// [lingers](Queue::has_lingering).
+    /// [lingers](Queue::has_deferred_completions).
     pub fn handle_transmitted(&mut self, n: usize) {
         self.output.advance(n, drop);
     }
@@ -139,15 +140,15 @@ impl Queue {
         !self.output.is_empty()
     }
 
-    /// Bytes that wait to be sent.
+    /// Number of bytes queued for sending.
     pub fn transmit_pending_bytes(&self) -> usize {
         self.output.pending_bytes()
     }
 
     /// Whether a command has failed whose data is still on its way out: its event comes when that has been
     /// sent.
-    pub fn has_lingering(&self) -> bool {
-        self.lingering > 0
+    pub fn has_deferred_completions(&self) -> bool {
+        self.deferred > 0
     }
 
     /// The deadline to call [`Queue::handle_timeout`] at, if there is one. How long a command may take is not
@@ -155,7 +156,7 @@ impl Queue {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Handshake => Some(self.handshake_deadline),
-            Phase::Open => (!self.debts().are_settled()).then(|| self.progress.deadline()),
+            Phase::Open => (!self.outstanding().is_idle()).then(|| self.progress.deadline()),
             Phase::Draining(until) => Some(until),
             Phase::Closed => None,
         }
@@ -165,12 +166,12 @@ impl Queue {
     pub fn handle_timeout(&mut self, now: Instant) {
         match self.phase {
             Phase::Handshake if now >= self.handshake_deadline => {
-                self.fail(FatalError::silent(Fault::HandshakeTimeout), now);
+                self.fail(FatalError::without_term_req(Violation::HandshakeTimeout), now);
             }
             Phase::Open => {
-                let debts = self.debts();
-                if self.progress.is_stalled(now, &debts) {
-                    self.fail(FatalError::silent(Fault::Stalled), now);
+                let outstanding = self.outstanding();
+                if self.progress.is_stalled(now, &outstanding) {
+                    self.fail(FatalError::without_term_req(Violation::Stalled), now);
                 }
             }
             Phase::Draining(until) if now >= until => self.phase = Phase::Closed,
@@ -189,7 +190,7 @@ impl Queue {
         self.phase == Phase::Closed
     }
 
-    /// Whether a fatal error was told completely, so that writing should be shut down.
+    /// Whether the TermReq was sent, so that writing should be shut down.
     pub fn is_finished_sending(&self) -> bool {
         !self.phase.is_alive() && self.output.is_empty()
     }
@@ -198,30 +199,36 @@ impl Queue {
     pub fn abandon_all(&mut self) -> Vec<Abandoned> {
         self.phase = Phase::Closed;
         self.receiver.discard();
-        self.lingering = 0;
+        self.deferred = 0;
         self.output.clear();
         self.commands.abandon(self.output.sent_bytes())
     }
 
     /// What the target owes us; that a command is answered at all is not the transport's business.
-    fn debts(&self) -> Debts {
+    fn outstanding(&self) -> Outstanding {
         let moved_bytes =
             self.receiver.received_bytes() + self.output.queued_bytes() + self.output.sent_bytes();
-        Debts { moved_bytes, pdus: self.receiver.pdus(), output: self.output.bytes(), ..Debts::default() }
+        Outstanding {
+            moved_bytes,
+            pdus: self.receiver.pdus(),
+            output: self.output.bytes(),
+            ..Outstanding::default()
+        }
     }
 
     /// Keeps to what ICResp agreed to.
-    fn handle_ic_resp(&mut self) -> Result<Event, FatalError> {
-        let response = self.receiver.decode(|bytes, _| IcResp::decode(bytes))?;
+    fn handle_ic_resp(&mut self, header: &Header, overflow: &[u8]) -> Result<Event, FatalError> {
+        let response = self.receiver.decode(overflow, |bytes, _| IcResp::decode(bytes))?;
         let digests = response.digests;
         if (digests.header() && !self.options.header_digest) || (digests.data() && !self.options.data_digest)
         {
-            return Err(FatalError::new(Fault::Digests, HeaderFault::invalid(IcResp::DGST)));
+            return Err(FatalError::new(Violation::Digests, HeaderFault::invalid(IcResp::DGST)));
         }
+        self.receiver.consume_header(header);
         let framing = |pda| Framing { header_digest: digests.header(), data_digest: digests.data(), pda };
         self.receiver.set_framing(framing(self.options.hpda));
         self.outbound = framing(response.cpda);
-        self.h2c_data_bytes_max = response.maxh2cdata as usize;
+        self.max_h2c_data_bytes = response.maxh2cdata as usize;
         self.phase = Phase::Open;
         Ok(Event::Connected(response))
     }
@@ -230,7 +237,7 @@ impl Queue {
     fn fail(&mut self, error: FatalError, now: Instant) {
         self.phase = match error.status {
             Some(status) => {
-                let request = TermReq::new(Direction::HostToController, status, self.receiver.header());
+                let request = TermReq::new(Direction::HostToController, status, self.receiver.kept_header());
                 self.output.push(&request.encode());
                 Phase::Draining(now + self.options.drain)
             }

@@ -1,19 +1,19 @@
-//! The receiving half: from bytes to events.
+//! Receiving half of a host's connection: from bytes to events.
 //!
-//! Invariant: the body that arrives belongs to what [`Receiving`] says, and that was decided from a header
-//! that was checked whole.
+//! Invariant: [`Receiving`] names the owner of the body that arrives, and was set from a header that was
+//! checked completely.
 
 use std::time::Instant;
 
 use isolane_memory::Buffer;
-use isolane_wire::pdu::{CapsuleResp, PduType};
+use isolane_wire::pdu::PduType;
 
 use super::Queue;
 use super::commands::Commands;
 use super::event::Event;
-use crate::queue::{self, FatalError, Guess, Header, Phase, ReceivePlan};
+use crate::connection::{self, FatalError, Header, Phase, Prediction, ReceivePlan};
 
-/// Whose bytes come next.
+/// Owner of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiving {
     /// A header.
@@ -26,8 +26,8 @@ pub(super) enum Receiving {
     },
 }
 
-/// What came of one step.
-pub(super) type Step = queue::Step<Event>;
+/// Result of one receive step.
+pub(super) type Step = connection::Step<Event>;
 
 impl Queue {
     /// Where the next bytes of the connection go: the buffer of the read that is arriving, then `overflow`.
@@ -46,7 +46,7 @@ impl Queue {
 
     /// Puts [`Queue::receive_plan`] into an empty plan.
     pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
-        if !self.receiver.shall_guess() {
+        if !self.receiver.should_predict() {
             let destination = destination(&mut self.commands, self.receiving);
             return self.receiver.plan(plan, destination, overflow);
         }
@@ -57,7 +57,7 @@ impl Queue {
         let (destination, reads) = self.commands.reads(arriving);
         let guessed = reads.map_while(|(cid, buffer)| {
             let len = buffer.len();
-            buffer.as_mut_slice().map(|data| (Guess { cid, len }, std::iter::once(data)))
+            buffer.as_mut_slice().map(|data| (Prediction { cid, len }, std::iter::once(data)))
         });
         self.receiver.plan_ahead(plan, destination, guessed, overflow);
     }
@@ -72,13 +72,11 @@ impl Queue {
     }
 
     /// The next event. `None`: everything received was understood, read on.
+    #[inline(always)]
     pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
         loop {
-            if let Some(completed) = self.poll_completed(overflow) {
-                return Some(Event::Completed(completed));
-            }
-            if (self.event.is_some() || self.lingering > 0)
-                && let Some(event) = self.event.take().or_else(|| self.finish_lingering())
+            if (self.event.is_some() || self.deferred > 0)
+                && let Some(event) = self.event.take().or_else(|| self.finish_deferred())
             {
                 return Some(event);
             }
@@ -87,9 +85,12 @@ impl Queue {
             }
             match self.receive(overflow) {
                 Ok(Step::Event(event)) => return Some(event),
-                Ok(Step::Again) => {}
-                Ok(Step::Starved) => return None,
-                Err(error) => self.fail(error, now),
+                Ok(Step::Continue) => {}
+                Ok(Step::NeedMoreData) => return None,
+                Err(error) => {
+                    self.receiver.keep_header(overflow);
+                    self.fail(error, now);
+                }
             }
         }
     }
@@ -110,53 +111,37 @@ impl Queue {
         self.receiving == Receiving::Header && !self.receiver.has_unread()
     }
 
+    #[inline(always)]
     fn receive(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
-        match self.receiving {
-            Receiving::Header => self.receive_header(overflow),
-            Receiving::C2hData { cid, success } => Ok(self.receive_data(overflow, cid, success)),
+        if let Receiving::C2hData { cid, success } = self.receiving {
+            return Ok(self.receive_data(overflow, cid, success));
         }
-    }
-
-    fn receive_header(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
-        let Some(header) = self.receiver.receive_header(overflow)? else { return Ok(self.starved(overflow)) };
-        if self.receiver.is_guessing() && !self.is_as_guessed(&header)? {
-            self.give_up_guesses(overflow);
-        }
+        let Some(header) = self.receiver.receive_header(overflow)? else {
+            return Ok(self.on_input_exhausted(overflow));
+        };
         header.check_sequence(self.phase, PduType::IcResp, PduType::C2hTermReq)?;
-        let step = self.handle_pdu(&header)?;
-        self.receiver.clear_header();
-        Ok(step)
-    }
-
-    /// Whether this PDU is the one that was guessed, or the response to a command whose memory is its own.
-    #[inline]
-    fn is_as_guessed(&self, header: &Header) -> Result<bool, FatalError> {
         match header.pdu_type {
-            PduType::C2hData => {
-                let data = self.c2h_data(header)?;
-                Ok(data.datao == 0 && self.receiver.is_as_guessed(header, data.cccid, data.datal as usize))
-            }
-            PduType::CapsuleResp => {
-                let entry = CapsuleResp::decode_checked(self.receiver.checked()?).entry;
-                Ok(!self.receiver.is_guessed(entry.cid))
-            }
-            _ => Ok(false),
+            PduType::C2hData => self.handle_c2h_data(&header, overflow),
+            PduType::CapsuleResp => self.handle_response(&header, overflow),
+            _ => self.handle_other(&header, overflow),
         }
     }
 
-    /// Nothing is left to read, unless something lies where it does not belong.
-    fn starved(&mut self, overflow: &[u8]) -> Step {
-        if !self.receiver.is_guessing() {
-            return Step::Starved;
+    /// Waits for more bytes, unless predicted bytes remain, which are then read again.
+    #[inline]
+    fn on_input_exhausted(&mut self, overflow: &[u8]) -> Step {
+        if !self.receiver.has_unverified() {
+            return Step::NeedMoreData;
         }
-        self.give_up_guesses(overflow);
-        Step::Again
+        self.rollback_predictions(overflow);
+        Step::Continue
     }
 
-    /// What was read into guessed places is read again in the usual way.
-    fn give_up_guesses(&mut self, overflow: &[u8]) {
+    /// Rolls back wrong predictions: the bytes that landed are read again.
+    #[cold]
+    pub(super) fn rollback_predictions(&mut self, overflow: &[u8]) {
         let commands = &mut self.commands;
-        self.receiver.give_up_guesses(overflow, |cid, len, bytes| {
+        self.receiver.rollback_predictions(overflow, |cid, len, bytes| {
             let start = bytes.len();
             bytes.resize(start + len, 0);
             if let Some(buffer) = commands.destination(cid) {
@@ -165,28 +150,33 @@ impl Queue {
         });
     }
 
-    fn handle_pdu(&mut self, header: &Header) -> Result<Step, FatalError> {
+    #[cold]
+    fn handle_other(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+        if self.receiver.has_unverified() {
+            self.rollback_predictions(overflow);
+        }
         match header.pdu_type {
-            PduType::IcResp => self.handle_ic_resp().map(Step::Event),
-            PduType::CapsuleResp => self.handle_response(),
-            PduType::C2hData => self.handle_c2h_data(header),
-            PduType::R2t => self.handle_r2t(),
-            _ => self.handle_term_req(),
+            PduType::IcResp => self.handle_ic_resp(header, overflow).map(Step::Event),
+            PduType::R2t => self.handle_r2t(header, overflow),
+            _ => {
+                let request = self.receiver.take_term_req(overflow, header)?;
+                self.phase = Phase::Closed;
+                Ok(Step::Event(Event::Terminated(Box::new(request))))
+            }
         }
     }
 
-    fn handle_term_req(&mut self) -> Result<Step, FatalError> {
-        let request = self.receiver.take_term_req()?;
-        self.phase = Phase::Closed;
-        Ok(Step::Event(Event::Terminated(Box::new(request))))
-    }
-
-    fn receive_data(&mut self, overflow: &[u8], cid: u16, success: bool) -> Step {
+    #[inline(never)]
+    pub(super) fn receive_data(&mut self, overflow: &[u8], cid: u16, success: bool) -> Step {
         let destination = destination(&mut self.commands, self.receiving);
         if !self.receiver.receive_body(overflow, destination) {
-            return self.starved(overflow);
+            return self.on_input_exhausted(overflow);
         }
         self.receiving = Receiving::Header;
+        let is_digest_ok = self.receiver.is_digest_ok();
+        if let Some(command) = self.commands.find(cid) {
+            command.is_digest_ok &= is_digest_ok;
+        }
         self.finish_c2h_data(cid, success)
     }
 }

@@ -4,44 +4,44 @@ use isolane_wire::pdu::{CapsuleCmd, HeaderBytes};
 use isolane_wire::{Sgl, SubmissionEntry};
 
 use super::Queue;
-use super::event::{Data, Refusal, Rejected};
-use crate::queue::Phase;
+use super::event::{Data, SubmitError, SubmitErrorKind};
+use crate::connection::Phase;
 
 /// Room for one command in a queue: what is put into it is not refused.
-pub struct Vacancy<'a>(&'a mut Queue);
+pub struct SubmitSlot<'a>(&'a mut Queue);
 
 impl Queue {
     /// Queues a command. The queue fills in the CID (and returns it), the data pointer and its kind.
     #[inline]
-    pub fn submit(&mut self, entry: SubmissionEntry, data: Data, tag: u64) -> Result<u16, Rejected> {
-        match self.vacancy() {
-            Ok(vacancy) => Ok(vacancy.submit(entry, data, tag)),
-            Err(refusal) => Err(Rejected { refusal, data }),
+    pub fn submit(&mut self, entry: SubmissionEntry, data: Data, tag: u64) -> Result<u16, SubmitError> {
+        match self.reserve() {
+            Ok(slot) => Ok(slot.submit(entry, data, tag)),
+            Err(refusal) => Err(SubmitError { refusal, data }),
         }
     }
 
     /// Room for one command, for who makes the command only if there is some.
     #[inline]
-    pub fn vacancy(&mut self) -> Result<Vacancy<'_>, Refusal> {
+    pub fn reserve(&mut self) -> Result<SubmitSlot<'_>, SubmitErrorKind> {
         match self.phase {
-            Phase::Open if self.commands.in_flight() < self.depth => Ok(Vacancy(self)),
-            Phase::Open => Err(Refusal::Full),
-            Phase::Handshake => Err(Refusal::NotConnected),
-            Phase::Draining(_) | Phase::Closed => Err(Refusal::Ended),
+            Phase::Open if self.commands.in_flight() < self.depth => Ok(SubmitSlot(self)),
+            Phase::Open => Err(SubmitErrorKind::Full),
+            Phase::Handshake => Err(SubmitErrorKind::NotConnected),
+            Phase::Draining(_) | Phase::Closed => Err(SubmitErrorKind::Ended),
         }
     }
 }
 
-impl Vacancy<'_> {
+impl SubmitSlot<'_> {
     /// As [`Queue::submit`].
     #[inline(always)]
     pub fn submit(self, mut entry: SubmissionEntry, data: Data, tag: u64) -> u16 {
-        let Vacancy(queue) = self;
+        let SubmitSlot(queue) = self;
         let len = data.len();
         let is_write = matches!(data, Data::Write(_));
-        let is_in_capsule = is_write && 0 < len && len <= queue.in_capsule_bytes_max;
+        let is_in_capsule = is_write && 0 < len && len <= queue.max_in_capsule_bytes;
         let command = queue.commands.open(tag, data, queue.output.queued_bytes());
-        command.is_by_r2t = is_write && !is_in_capsule;
+        command.by_r2t = is_write && !is_in_capsule;
         let cid = command.cid();
         entry.cid = cid;
         entry.flags = entry.flags.with_psdt(PSDT_SGL);
@@ -50,7 +50,7 @@ impl Vacancy<'_> {
             false => Sgl::Transport { len: len as u32 },
         };
         let capsule = CapsuleCmd { entry, data_len: if is_in_capsule { len as u32 } else { 0 } };
-        let mut bytes = HeaderBytes::blank();
+        let mut bytes = HeaderBytes::empty();
         capsule.encode_to(&queue.outbound, &mut bytes);
         match &command.data {
             Data::Write(buffer) if is_in_capsule => {

@@ -10,7 +10,7 @@ use isolane_wire::{CompletionEntry, Status, SubmissionEntry};
 use proptest::prelude::*;
 
 use super::*;
-use crate::pair::{fill, take};
+use crate::test_pair::{fill, take};
 
 /// A host, and a target that answers whatever it likes.
 struct BadTarget {
@@ -23,7 +23,7 @@ struct BadTarget {
 }
 
 impl BadTarget {
-    fn new(options: Options) -> BadTarget {
+    fn new(options: ConnectionConfig) -> BadTarget {
         let now = Instant::now();
         let mut target = BadTarget {
             host: Queue::new(options, now),
@@ -39,7 +39,8 @@ impl BadTarget {
 
     /// Initialised and connected without flow control.
     fn connected(data_digest: bool) -> BadTarget {
-        let mut target = BadTarget::new(Options { data_digest, maxr2t: 1, ..Options::default() });
+        let mut target =
+            BadTarget::new(ConnectionConfig { data_digest, maxr2t: 1, ..ConnectionConfig::default() });
         let digests = Digests::default().with_data(data_digest);
         target.say(&IcResp { cpda: 0, digests, maxh2cdata: 4096 }.encode());
         target.framing = Framing { header_digest: false, data_digest, pda: 0 };
@@ -119,38 +120,38 @@ fn part(cccid: u16, datao: u32, datal: u32) -> C2hData {
 }
 
 #[test]
-fn a_response_before_icresp_is_out_of_sequence() {
-    let mut target = BadTarget::new(Options::default());
+fn rejects_response_before_icresp() {
+    let mut target = BadTarget::new(ConnectionConfig::default());
     target.respond(0, Status::SUCCESS);
     target.gives_up_with(Fes::PduSequenceError, 0);
 }
 
 #[test]
 fn digests_that_were_not_asked_for_are_refused() {
-    let mut target = BadTarget::new(Options::default());
+    let mut target = BadTarget::new(ConnectionConfig::default());
     target.say(&IcResp { cpda: 0, digests: Digests::default().with_data(true), maxh2cdata: 4096 }.encode());
     target.gives_up_with(Fes::InvalidHeaderField, 11);
 }
 
 #[test]
-fn a_maxh2cdata_below_its_least_value_is_refused() {
-    let mut target = BadTarget::new(Options::default());
+fn rejects_small_maxh2cdata() {
+    let mut target = BadTarget::new(ConnectionConfig::default());
     target.say(&IcResp { cpda: 0, digests: Digests::default(), maxh2cdata: 4092 }.encode());
     target.gives_up_with(Fes::InvalidHeaderField, 12);
 }
 
 #[test]
-fn a_target_that_never_answers_icreq_runs_out_of_time() {
-    let mut target = BadTarget::new(Options::default());
+fn handshake_times_out() {
+    let mut target = BadTarget::new(ConnectionConfig::default());
     let deadline = target.host.poll_timeout().expect("there is one");
     target.host.handle_timeout(deadline);
     target.poll();
     let [Event::Fatal(error)] = &target.events[..] else { panic!("{:?}", target.events) };
-    assert_eq!((error.fault, target.host.is_closed()), (Fault::HandshakeTimeout, true));
+    assert_eq!((error.fault, target.host.is_closed()), (Violation::HandshakeTimeout, true));
 }
 
 #[test]
-fn data_for_a_command_that_reads_nothing_is_refused() {
+fn rejects_data_for_non_read() {
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid ^ 1, 0, 512));
     target.gives_up_with(Fes::InvalidHeaderField, 8);
@@ -160,7 +161,7 @@ fn data_for_a_command_that_reads_nothing_is_refused() {
 }
 
 #[test]
-fn data_with_a_gap_or_twice_is_out_of_sequence() {
+fn rejects_gaps_and_duplicates() {
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid, 512, 512));
     target.gives_up_with(Fes::PduSequenceError, 0);
@@ -179,7 +180,7 @@ fn data_behind_the_last_is_out_of_sequence() {
 }
 
 #[test]
-fn data_behind_the_end_of_the_buffer_is_out_of_range() {
+fn rejects_data_beyond_buffer() {
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid, 0, 1028));
     target.gives_up_with(Fes::DataTransferOutOfRange, 0);
@@ -189,7 +190,7 @@ fn data_behind_the_end_of_the_buffer_is_out_of_range() {
 }
 
 #[test]
-fn a_success_without_all_of_the_data_is_not_believed() {
+fn rejects_success_with_missing_data() {
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid, 0, 512));
     target.respond(cid, Status::SUCCESS);
@@ -205,7 +206,7 @@ fn a_success_without_all_of_the_data_is_not_believed() {
 }
 
 #[test]
-fn a_failure_without_data_is_a_failure() {
+fn accepts_failure_without_data() {
     let (mut target, cid) = BadTarget::reading();
     target.respond(cid, Status::INTERNAL_ERROR);
     let [Event::Completed(Completed { tag: 1, entry, buffer: Some(_), .. })] = &target.events[..] else {
@@ -215,7 +216,7 @@ fn a_failure_without_data_is_a_failure() {
 }
 
 #[test]
-fn the_success_flag_needs_disabled_flow_control() {
+fn rejects_success_flag_with_flow_control() {
     let (mut target, cid) = BadTarget::reading();
     target.host.set_connected(8, false);
     target.data(C2hData { last: true, success: true, ..part(cid, 0, 1024) });
@@ -223,7 +224,7 @@ fn the_success_flag_needs_disabled_flow_control() {
 }
 
 #[test]
-fn a_second_response_is_for_nobody() {
+fn rejects_second_response() {
     let (mut target, cid) = BadTarget::reading();
     target.respond(cid, Status::INTERNAL_ERROR);
     target.respond(cid, Status::INTERNAL_ERROR);
@@ -231,7 +232,7 @@ fn a_second_response_is_for_nobody() {
 }
 
 #[test]
-fn a_late_response_does_not_hit_the_next_command_in_its_place() {
+fn late_response_misses_reused_slot() {
     let (mut target, cid) = BadTarget::reading();
     target.respond(cid, Status::INTERNAL_ERROR);
     let next = target.host.submit(SubmissionEntry::new(0, 1), Data::None, 2).expect("there is room");
@@ -242,7 +243,7 @@ fn a_late_response_does_not_hit_the_next_command_in_its_place() {
 }
 
 #[test]
-fn an_r2t_for_a_command_that_writes_nothing_that_way_is_refused() {
+fn rejects_r2t_for_other_command() {
     let (mut target, cid) = BadTarget::reading();
     target.r2t(cid, 0, 512);
     target.gives_up_with(Fes::InvalidHeaderField, 8);
@@ -255,7 +256,7 @@ fn an_r2t_for_a_command_that_writes_nothing_that_way_is_refused() {
 }
 
 #[test]
-fn an_r2t_outside_of_the_command_is_out_of_range() {
+fn rejects_r2t_beyond_command() {
     for (r2to, r2tl) in [(0, 16388), (16384, 4), (u32::MAX, 4)] {
         let (mut target, cid) = BadTarget::writing();
         target.r2t(cid, r2to, r2tl);
@@ -264,7 +265,7 @@ fn an_r2t_outside_of_the_command_is_out_of_range() {
 }
 
 #[test]
-fn an_r2t_that_does_not_continue_is_out_of_sequence() {
+fn rejects_discontinuous_r2t() {
     let (mut target, cid) = BadTarget::writing();
     target.r2t(cid, 4096, 4096);
     target.gives_up_with(Fes::PduSequenceError, 0);
@@ -276,7 +277,7 @@ fn an_r2t_that_does_not_continue_is_out_of_sequence() {
 }
 
 #[test]
-fn an_r2t_of_no_length_is_refused() {
+fn rejects_empty_r2t() {
     let (mut target, cid) = BadTarget::writing();
     let mut bytes = R2t { cccid: cid, ttag: 0, r2to: 0, r2tl: 4 }.encode(&Framing::default()).to_vec();
     bytes[16] = 0;
@@ -296,25 +297,25 @@ fn more_r2ts_than_maxr2t_exceed_the_limit() {
 }
 
 #[test]
-fn a_wrong_data_digest_is_told_with_the_completion() {
+fn completion_reports_wrong_data_digest() {
     let mut target = BadTarget::connected(true);
     let read = SubmissionEntry::new(0x02, 1);
     let cid = target.host.submit(read, Data::Read(Buffer::contiguous(512)), 1).expect("there is room");
     target.output();
     target.data(C2hData { last: true, success: true, ..part(cid, 0, 512) });
     target.say(&(!crc32c(&[7; 512])).to_le_bytes());
-    let [Event::Completed(Completed { intact, .. })] = &target.events[..] else {
+    let [Event::Completed(Completed { digest_ok, .. })] = &target.events[..] else {
         panic!("{:?}", target.events)
     };
-    assert!(!intact);
+    assert!(!digest_ok);
 }
 
 #[test]
-fn an_early_failure_gives_the_buffer_back_when_the_output_lets_go_of_it() {
+fn early_failure_returns_buffer_after_send() {
     let (mut target, cid) = BadTarget::writing();
     target.r2t(cid, 0, 16384);
     target.respond(cid, Status::INTERNAL_ERROR);
-    assert!(target.events.is_empty() && target.host.has_lingering());
+    assert!(target.events.is_empty() && target.host.has_deferred_completions());
     target.host.handle_transmitted(100);
     target.poll();
     assert!(target.events.is_empty(), "most of it is still ours to send");
@@ -323,20 +324,20 @@ fn an_early_failure_gives_the_buffer_back_when_the_output_lets_go_of_it() {
     let [Event::Completed(Completed { buffer: Some(buffer), .. })] = &target.events[..] else {
         panic!("{:?}", target.events)
     };
-    assert!(buffer.is_exclusive() && !target.host.has_lingering());
+    assert!(buffer.is_exclusive() && !target.host.has_deferred_completions());
 }
 
 #[test]
-fn a_success_before_the_data_was_sent_is_not_believed() {
+fn rejects_success_before_data_was_sent() {
     let (mut target, cid) = BadTarget::writing();
     target.r2t(cid, 0, 16384);
     target.respond(cid, Status::SUCCESS);
     let Some(Event::Fatal(error)) = target.events.pop() else { panic!("it was believed") };
-    assert_eq!(error.fault, Fault::ShortTransfer { cid });
+    assert_eq!(error.fault, Violation::ShortTransfer { cid });
 }
 
 #[test]
-fn a_target_that_gives_up_is_believed() {
+fn accepts_term_req_of_target() {
     let (mut target, _) = BadTarget::reading();
     target.say(&TermReq::new(Direction::ControllerToHost, HeaderFault::limit_exceeded(), &[]).encode());
     assert!(matches!(target.events[..], [Event::Terminated(_)]) && target.host.is_closed());
@@ -344,7 +345,7 @@ fn a_target_that_gives_up_is_believed() {
 }
 
 #[test]
-fn what_follows_the_end_is_thrown_away() {
+fn discards_input_after_end() {
     let (mut target, _) = BadTarget::reading();
     let mut bytes =
         TermReq::new(Direction::ControllerToHost, HeaderFault::limit_exceeded(), &[]).encode().to_vec();
@@ -355,7 +356,7 @@ fn what_follows_the_end_is_thrown_away() {
 }
 
 #[test]
-fn a_queue_may_move_to_another_thread() {
+fn connection_is_send() {
     fn is_send<T: Send>() {}
     is_send::<Queue>();
     is_send::<crate::target::Queue>();

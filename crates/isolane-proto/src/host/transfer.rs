@@ -10,78 +10,82 @@ use super::Queue;
 use super::commands::Command;
 use super::event::{Data, Event};
 use super::receive::{Receiving, Step};
-use crate::queue::{FatalError, Fault, Header};
+use crate::connection::{FatalError, Header, Violation};
 
 impl Queue {
     /// C2HData: the next part of a read, into its buffer.
-    pub(super) fn handle_c2h_data(&mut self, header: &Header) -> Result<Step, FatalError> {
-        let data = self.c2h_data(header)?;
+    #[inline(always)]
+    pub(super) fn handle_c2h_data(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+        let data = C2hData::decode_checked(self.receiver.checked(overflow)?, header.layout.data_len as u32)
+            .map_err(|fault| FatalError::header(header.pdu_type.code(), fault))?;
         let cid = data.cccid;
-        let unknown = FatalError::new(Fault::UnknownTransfer { cid }, HeaderFault::invalid(C2hData::CCCID));
-        let is_flow_control_disabled = self.is_flow_control_disabled;
+        let is_predicted = self.receiver.has_unverified()
+            && data.datao == 0
+            && self.receiver.matches_prediction(header, cid, data.datal as usize);
+        if self.receiver.has_unverified() && !is_predicted {
+            self.rollback_predictions(overflow);
+        }
+        let unknown =
+            FatalError::new(Violation::UnknownTransfer { cid }, HeaderFault::invalid(C2hData::CCCID));
+        let flow_control_disabled = self.flow_control_disabled;
         let command = self.commands.find(cid).filter(|command| matches!(command.data, Data::Read(_)));
         let command = command.ok_or(unknown)?;
         let end = u64::from(data.datao) + u64::from(data.datal);
         if end > command.data.len() as u64 {
-            return Err(FatalError::new(Fault::DataRange { cid }, HeaderFault::out_of_range()));
+            return Err(FatalError::new(Violation::DataRange { cid }, HeaderFault::out_of_range()));
         }
-        if data.datao as usize != command.transferred || command.is_last_seen {
-            return Err(FatalError::sequence(Fault::DataOrder { cid }));
+        if data.datao as usize != command.transferred || command.last_seen {
+            return Err(FatalError::sequence(Violation::DataOrder { cid }));
         }
         if data.success && end < command.data.len() as u64 {
-            return Err(FatalError::sequence(Fault::ShortTransfer { cid }));
+            return Err(FatalError::sequence(Violation::ShortTransfer { cid }));
         }
-        if data.success && !is_flow_control_disabled {
-            return Err(FatalError::new(Fault::SuccessFlag { cid }, HeaderFault::invalid(FLAGS)));
+        if data.success && !flow_control_disabled {
+            return Err(FatalError::new(Violation::SuccessFlag { cid }, HeaderFault::invalid(FLAGS)));
         }
         command.transferred = end as usize;
-        command.is_last_seen = data.last;
+        command.last_seen = data.last;
+        if is_predicted && self.receiver.take_landed(header) {
+            return Ok(self.finish_c2h_data(cid, data.success));
+        }
+        self.receiver.consume_header(header);
         self.receiver.start_body(header, data.datao as usize);
         self.receiving = Receiving::C2hData { cid, success: data.success };
-        Ok(Step::Again)
-    }
-
-    /// The header of a C2HData PDU.
-    #[inline]
-    pub(super) fn c2h_data(&self, header: &Header) -> Result<C2hData, FatalError> {
-        C2hData::decode_checked(self.receiver.checked()?, header.shape.data_len as u32)
-            .map_err(|fault| FatalError::header(header.pdu_type.code(), fault))
+        Ok(self.receive_data(overflow, cid, data.success))
     }
 
     /// The data of a C2HData PDU is in its place.
+    #[inline(always)]
     pub(super) fn finish_c2h_data(&mut self, cid: u16, success: bool) -> Step {
-        let is_intact = self.receiver.is_intact();
-        if let Some(command) = self.commands.find(cid) {
-            command.is_intact &= is_intact;
-        }
         if !success {
-            return Step::Again;
+            return Step::Continue;
         }
         let ended = self.finish(CompletionEntry { cid, ..CompletionEntry::default() });
         Step::Event(Event::Completed(ended))
     }
 
     /// R2T: answered at once with all the data it asks for.
-    pub(super) fn handle_r2t(&mut self) -> Result<Step, FatalError> {
-        let r2t = self.receiver.decode(R2t::decode)?;
+    pub(super) fn handle_r2t(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+        let r2t = self.receiver.decode(overflow, R2t::decode)?;
         let cid = r2t.cccid;
-        let unknown = FatalError::new(Fault::UnknownTransfer { cid }, HeaderFault::invalid(R2t::CCCID));
-        let command = self.commands.find(cid).filter(|command| command.is_by_r2t).ok_or(unknown)?;
+        let unknown = FatalError::new(Violation::UnknownTransfer { cid }, HeaderFault::invalid(R2t::CCCID));
+        let command = self.commands.find(cid).filter(|command| command.by_r2t).ok_or(unknown)?;
         let end = u64::from(r2t.r2to) + u64::from(r2t.r2tl);
         if end > command.data.len() as u64 {
-            return Err(FatalError::new(Fault::R2tRange { cid }, HeaderFault::out_of_range()));
+            return Err(FatalError::new(Violation::R2tRange { cid }, HeaderFault::out_of_range()));
         }
         if r2t.r2to as usize != command.transferred {
-            return Err(FatalError::sequence(Fault::DataOrder { cid }));
+            return Err(FatalError::sequence(Violation::DataOrder { cid }));
         }
         let sent_bytes = self.output.sent_bytes();
         command.r2t_ends.retain(|end| *end > sent_bytes);
         if command.r2t_ends.len() > self.options.maxr2t as usize {
-            return Err(FatalError::new(Fault::R2tLimit { cid }, HeaderFault::limit_exceeded()));
+            return Err(FatalError::new(Violation::R2tLimit { cid }, HeaderFault::limit_exceeded()));
         }
         command.transferred = end as usize;
+        self.receiver.consume_header(header);
         self.send_data(r2t);
-        Ok(Step::Again)
+        Ok(Step::Continue)
     }
 
     /// Queues the data an R2T asked for, no PDU above MAXH2CDATA.
@@ -94,7 +98,7 @@ impl Queue {
         let mut left = r2t.r2tl as usize;
         let mut datao = r2t.r2to as usize;
         while left > 0 {
-            let datal = left.min(self.h2c_data_bytes_max);
+            let datal = left.min(self.max_h2c_data_bytes);
             left -= datal;
             let data = H2cData {
                 cccid: r2t.cccid,

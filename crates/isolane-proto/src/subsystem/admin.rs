@@ -13,7 +13,7 @@ use isolane_wire::opcode::{AdminOpcode, FabricsType};
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::association::Association;
-use super::namespace::{Kind, Profile};
+use super::namespace::{Kind, SubsystemProfile};
 use super::property::{self, Transition};
 use super::{Action, Event, IoTotals, data_expected, feature, identify, log};
 use crate::completion::Completion;
@@ -30,11 +30,11 @@ pub(super) struct Command<'a> {
 
 /// What a command may look at beside its own controller.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Site<'a> {
+pub(super) struct CommandContext<'a> {
     /// The subsystem of the controller.
-    pub(super) profile: &'a Profile,
+    pub(super) profile: &'a SubsystemProfile,
     /// The NVM subsystem that discovery tells of.
-    pub(super) served: &'a Profile,
+    pub(super) served: &'a SubsystemProfile,
     pub(super) advertise: &'a [SocketAddr],
     pub(super) generation: u64,
     pub(super) totals: IoTotals,
@@ -48,7 +48,7 @@ type Events = VecDeque<Event>;
 /// Executes a command, and remembers it if it fails.
 pub(super) fn execute(
     association: &mut Association,
-    site: &Site,
+    site: &CommandContext,
     command: &Command,
     events: &mut Events,
 ) -> Action {
@@ -64,7 +64,7 @@ pub(super) fn execute(
 
 fn run(
     association: &mut Association,
-    site: &Site,
+    site: &CommandContext,
     command: &Command,
     events: &mut Events,
 ) -> Result<Action, Status> {
@@ -103,7 +103,7 @@ pub(super) fn check_transfer(command: &Command) -> Result<(), Status> {
 fn admin(
     opcode: AdminOpcode,
     association: &mut Association,
-    site: &Site,
+    site: &CommandContext,
     command: &Command,
     events: &mut Events,
 ) -> Result<Action, Status> {
@@ -153,7 +153,7 @@ fn abort(association: &mut Association, entry: &SubmissionEntry, events: &mut Ev
 
 fn fabrics(
     association: &mut Association,
-    site: &Site,
+    site: &CommandContext,
     command: &Command,
     events: &mut Events,
 ) -> Result<Action, Status> {

@@ -13,9 +13,9 @@ use isolane_wire::{Nqn, Status};
 
 use super::event::AsyncEvents;
 use super::feature::Features;
-use super::keep_alive::{KeepAlive, Watch};
+use super::keep_alive::{KeepAlive, TimerState};
 use super::log::ErrorLog;
-use super::namespace::Profile;
+use super::namespace::SubsystemProfile;
 use super::property::Registers;
 use super::{
     AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControllerStatus, Event, IoCounters,
@@ -84,7 +84,7 @@ impl Association {
         id: AssociationId,
         host: Host,
         connection: ConnectionInfo,
-        profile: &Profile,
+        profile: &SubsystemProfile,
         kato_ms: u32,
         now: Instant,
     ) -> Association {
@@ -176,8 +176,8 @@ impl Association {
     }
 
     /// What the keep-alive timer has to know.
-    pub(super) fn watch(&self) -> Watch {
-        if self.registers.is_ready() { Watch::Ready } else { Watch::NotReady }
+    pub(super) fn watch(&self) -> TimerState {
+        if self.registers.is_ready() { TimerState::Ready } else { TimerState::NotReady }
     }
 
     /// Tells the cores whether I/O is taken.

@@ -18,7 +18,7 @@ pub struct PortConfig {
     /// Addresses for the discovery log; empty: the local address of the connection that asks.
     pub advertise: Vec<SocketAddr>,
     /// Associations held at once, discovery included; one more is answered with Controller Busy.
-    pub associations_max: usize,
+    pub max_associations: usize,
     /// First generation counter of the discovery log. It must never run backwards, so a target that keeps no
     /// state gives the seconds since the epoch at its start.
     pub generation_start: u64,
@@ -40,14 +40,14 @@ pub struct SubsystemConfig {
     /// Hosts that may connect; `None`: all.
     pub allowed_hosts: Option<Vec<Nqn>>,
     /// I/O queues of one association.
-    pub io_queues_max: u16,
+    pub max_io_queues: u16,
     /// Entries of one I/O queue (one of them always stays empty); told as CAP.MQES.
-    pub queue_entries_max: u16,
+    pub max_queue_entries: u16,
     /// In-capsule data of an I/O queue, in bytes, a multiple of 16; told as IOCCSZ.
-    pub in_capsule_bytes_max: u32,
+    pub max_in_capsule_bytes: u32,
     /// Data of one command, in bytes, a power of two of at least 8 KiB (MDTS 0 would mean no limit); told as
     /// MDTS.
-    pub transfer_bytes_max: u32,
+    pub max_transfer_bytes: u32,
 }
 
 /// One namespace as the control path sees it.
@@ -56,7 +56,7 @@ pub struct NamespaceConfig {
     /// Namespace identifier, from 1 to [`NSID_MAX`].
     pub nsid: u32,
     /// What a command is checked against.
-    pub geometry: Geometry,
+    pub geometry: NamespaceGeometry,
     /// UUID of the namespace; all zero: none.
     pub uuid: [u8; 16],
     /// Namespace globally unique identifier; all zero: none.
@@ -84,7 +84,7 @@ pub struct Generation {
 
 /// What an I/O command is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct NamespaceGeometry {
     /// Log2 of the bytes of a logical block: 9 to 12.
     pub block_shift: u8,
     /// Logical blocks.
@@ -93,7 +93,7 @@ pub struct Geometry {
     pub read_only: bool,
 }
 
-impl Geometry {
+impl NamespaceGeometry {
     /// Bytes of a logical block.
     pub fn block_bytes(&self) -> u32 {
         1 << self.block_shift
@@ -103,7 +103,7 @@ impl Geometry {
 /// Highest namespace identifier (NN of Identify Controller).
 pub const NSID_MAX: u32 = 1024;
 /// Entries of an admin submission queue (ASQSZ of the discovery log).
-pub const ADMIN_ENTRIES_MAX: u16 = 128;
+pub const MAX_ADMIN_ENTRIES: u16 = 128;
 /// In-capsule data that admin and fabrics commands may always carry (TCP §3.3.1).
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
 
@@ -116,10 +116,10 @@ impl Default for SubsystemConfig {
             firmware: env!("CARGO_PKG_VERSION").into(),
             namespaces: Vec::new(),
             allowed_hosts: None,
-            io_queues_max: 64,
-            queue_entries_max: 256,
-            in_capsule_bytes_max: 16 * 1024,
-            transfer_bytes_max: 1 << 20,
+            max_io_queues: 64,
+            max_queue_entries: 256,
+            max_in_capsule_bytes: 16 * 1024,
+            max_transfer_bytes: 1 << 20,
         }
     }
 }
@@ -176,7 +176,7 @@ impl PortConfig {
     /// Refuses what Identify, CAP or Connect could not tell truthfully.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.subsystem.check()?;
-        limit("associations_max", self.associations_max as u64, 1..=0xf000, "between 1 and 61440")
+        limit("max_associations", self.max_associations as u64, 1..=0xf000, "between 1 and 61440")
     }
 }
 
@@ -200,24 +200,24 @@ impl SubsystemConfig {
     }
 
     fn check_limits(&self) -> Result<(), ConfigError> {
-        limit("io_queues_max", self.io_queues_max.into(), 1..=0xfffe, "between 1 and 65534")?;
-        limit("queue_entries_max", self.queue_entries_max.into(), 2..=0xffff, "between 2 and 65535")?;
-        let in_capsule = u64::from(self.in_capsule_bytes_max);
-        limit("in_capsule_bytes_max", in_capsule, 0..=1 << 20, "at most 1 MiB")?;
+        limit("max_io_queues", self.max_io_queues.into(), 1..=0xfffe, "between 1 and 65534")?;
+        limit("max_queue_entries", self.max_queue_entries.into(), 2..=0xffff, "between 2 and 65535")?;
+        let in_capsule = u64::from(self.max_in_capsule_bytes);
+        limit("max_in_capsule_bytes", in_capsule, 0..=1 << 20, "at most 1 MiB")?;
         if in_capsule % 16 != 0 {
-            return Err(refused("in_capsule_bytes_max", in_capsule, "a multiple of 16"));
+            return Err(refused("max_in_capsule_bytes", in_capsule, "a multiple of 16"));
         }
-        let transfer = u64::from(self.transfer_bytes_max);
-        limit("transfer_bytes_max", transfer, 8192..=1 << 28, "between 8 KiB and 256 MiB")?;
+        let transfer = u64::from(self.max_transfer_bytes);
+        limit("max_transfer_bytes", transfer, 8192..=1 << 28, "between 8 KiB and 256 MiB")?;
         if !transfer.is_power_of_two() {
-            return Err(refused("transfer_bytes_max", transfer, "a power of two"));
+            return Err(refused("max_transfer_bytes", transfer, "a power of two"));
         }
         Ok(())
     }
 
     /// MDTS: log2 of the largest transfer in units of the smallest memory page, 4 KiB (Base 1.4 Figure 247).
     pub(super) fn mdts(&self) -> u8 {
-        (self.transfer_bytes_max / 4096).ilog2() as u8
+        (self.max_transfer_bytes / 4096).ilog2() as u8
     }
 }
 

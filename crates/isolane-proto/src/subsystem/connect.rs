@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_wire::fabrics::{
-    CNTLID_DYNAMIC, CNTLID_MAX, ConnectCommand, ConnectData, ConnectRejection, ConnectResponse,
+    CNTLID_DYNAMIC, ConnectCommand, ConnectData, ConnectRejection, ConnectResponse, MAX_CNTLID,
 };
 use isolane_wire::{Nqn, NqnError, Status, SubmissionEntry};
 
 use super::association::{Association, Host};
+use super::associations::Subsystem;
 use super::namespace::Kind;
-use super::table::Subsystem;
-use super::{ADMIN_ENTRIES_MAX, AssociationId, Connected, ConnectionInfo, Refusal};
+use super::{AssociationId, ConnectRefusal, Connected, ConnectionInfo, MAX_ADMIN_ENTRIES};
 use crate::completion::Completion;
 
 /// A Connect, decoded; its names are text.
@@ -29,7 +29,7 @@ pub(super) struct Connect {
 }
 
 /// Decodes the command and its data, in the order of the specification: format, then the fields as they lie.
-pub(super) fn parse(entry: &SubmissionEntry, data: &[u8]) -> Result<Connect, Refusal> {
+pub(super) fn parse(entry: &SubmissionEntry, data: &[u8]) -> Result<Connect, ConnectRefusal> {
     let command = ConnectCommand::parse(entry);
     if command.recfmt != 0 {
         return Err(refused(Status::CONNECT_INCOMPATIBLE_FORMAT));
@@ -57,7 +57,7 @@ fn host(data: &ConnectData) -> Option<Host> {
 }
 
 /// A Connect whose SUBNQN nobody here has.
-pub(super) fn unknown_subsystem() -> Refusal {
+pub(super) fn unknown_subsystem() -> ConnectRefusal {
     bad_data(ConnectData::SUBNQN)
 }
 
@@ -69,7 +69,7 @@ impl Subsystem {
         from: ConnectionInfo,
         is_full: bool,
         now: Instant,
-    ) -> Result<Connected, Refusal> {
+    ) -> Result<Connected, ConnectRefusal> {
         if !self.profile.is_allowed(&connect.host) {
             return Err(refused(Status::CONNECT_INVALID_HOST));
         }
@@ -85,12 +85,12 @@ impl Subsystem {
         from: ConnectionInfo,
         is_full: bool,
         now: Instant,
-    ) -> Result<Connected, Refusal> {
+    ) -> Result<Connected, ConnectRefusal> {
         // Dynamic controllers only: the host must not ask for a certain one (Fabrics 1.1 §3.3).
         if connect.cntlid != CNTLID_DYNAMIC {
             return Err(bad_data(ConnectData::CNTLID));
         }
-        check_sqsize(connect, ADMIN_ENTRIES_MAX)?;
+        check_sqsize(connect, MAX_ADMIN_ENTRIES)?;
         let cntlid = self.allocate_cntlid().filter(|_| !is_full).ok_or_else(busy)?;
         let id = AssociationId {
             cntlid,
@@ -104,7 +104,7 @@ impl Subsystem {
         Ok(connected)
     }
 
-    fn connect_io(&mut self, connect: &Connect) -> Result<Connected, Refusal> {
+    fn connect_io(&mut self, connect: &Connect) -> Result<Connected, ConnectRefusal> {
         let association = self.associations.get_mut(&connect.cntlid).ok_or(bad_data(ConnectData::CNTLID))?;
         if association.host.nqn != connect.host.nqn {
             return Err(bad_data(ConnectData::HOSTNQN));
@@ -119,7 +119,7 @@ impl Subsystem {
         if qid > association.features.queues_granted() {
             return Err(bad_command(ConnectCommand::QID));
         }
-        check_sqsize(connect, self.profile.config.queue_entries_max)?;
+        check_sqsize(connect, self.profile.config.max_queue_entries)?;
         if !association.registers.is_ready() || association.has_queue(qid) {
             return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
         }
@@ -129,9 +129,9 @@ impl Subsystem {
 
     /// The next CNTLID that is free, counting on from the last so that none comes back soon.
     fn allocate_cntlid(&mut self) -> Option<u16> {
-        for _ in 0..=CNTLID_MAX {
+        for _ in 0..=MAX_CNTLID {
             let cntlid = self.next_cntlid;
-            self.next_cntlid = if cntlid >= CNTLID_MAX { 1 } else { cntlid + 1 };
+            self.next_cntlid = if cntlid >= MAX_CNTLID { 1 } else { cntlid + 1 };
             if !self.associations.contains_key(&cntlid) {
                 return Some(cntlid);
             }
@@ -155,26 +155,26 @@ fn connected(association: &Association, connect: &Connect, counters: Arc<super::
 }
 
 /// SQSIZE is 0's based, and a queue has at least two entries (Fabrics 1.1 §3.3).
-fn check_sqsize(connect: &Connect, entries_max: u16) -> Result<(), Refusal> {
-    if (1..entries_max).contains(&connect.command.sqsize) {
+fn check_sqsize(connect: &Connect, max_entries: u16) -> Result<(), ConnectRefusal> {
+    if (1..max_entries).contains(&connect.command.sqsize) {
         return Ok(());
     }
     Err(bad_command(ConnectCommand::SQSIZE))
 }
 
-fn refused(status: Status) -> Refusal {
-    Refusal(Completion::failed(status.with_dnr(true)))
+fn refused(status: Status) -> ConnectRefusal {
+    ConnectRefusal(Completion::failed(status.with_dnr(true)))
 }
 
 /// Trying again later may succeed, so without DNR.
-fn busy() -> Refusal {
-    Refusal(Completion::failed(Status::CONNECT_CONTROLLER_BUSY))
+fn busy() -> ConnectRefusal {
+    ConnectRefusal(Completion::failed(Status::CONNECT_CONTROLLER_BUSY))
 }
 
-fn bad_command(offset: u16) -> Refusal {
-    Refusal(ConnectRejection::Command(offset).completion().into())
+fn bad_command(offset: u16) -> ConnectRefusal {
+    ConnectRefusal(ConnectRejection::Command(offset).completion().into())
 }
 
-fn bad_data(offset: u16) -> Refusal {
-    Refusal(ConnectRejection::Data(offset).completion().into())
+fn bad_data(offset: u16) -> ConnectRefusal {
+    ConnectRefusal(ConnectRejection::Data(offset).completion().into())
 }

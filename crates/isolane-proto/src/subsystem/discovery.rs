@@ -11,12 +11,12 @@ use isolane_wire::log::{
 };
 use isolane_wire::{Ascii, NqnField};
 
-use super::ADMIN_ENTRIES_MAX;
-use super::admin::Site;
+use super::MAX_ADMIN_ENTRIES;
+use super::admin::CommandContext;
 use super::association::Association;
 
 /// The page as this host sees it.
-pub(super) fn log(association: &Association, site: &Site) -> Vec<u8> {
+pub(super) fn log(association: &Association, site: &CommandContext) -> Vec<u8> {
     let addresses = addresses(association, site);
     let header = DiscoveryHeader {
         genctr: site.generation,
@@ -31,24 +31,24 @@ pub(super) fn log(association: &Association, site: &Site) -> Vec<u8> {
 }
 
 /// What is advertised, or else the address that the host itself has reached.
-fn addresses(association: &Association, site: &Site) -> Vec<SocketAddr> {
+fn addresses(association: &Association, site: &CommandContext) -> Vec<SocketAddr> {
     if !site.served.is_allowed(&association.host) {
         return Vec::new();
     }
     let local = association.connection.local;
     match site.advertise {
         [] => vec![local],
-        advertise => advertise.iter().map(|&address| specified(address, local.ip())).collect(),
+        advertise => advertise.iter().map(|&address| resolve_wildcard(address, local.ip())).collect(),
     }
 }
 
 /// "Any address" means the one that the host has reached.
-fn specified(address: SocketAddr, local: IpAddr) -> SocketAddr {
+fn resolve_wildcard(address: SocketAddr, local: IpAddr) -> SocketAddr {
     let ip = if address.ip().is_unspecified() { local } else { address.ip() };
     SocketAddr::new(ip, address.port())
 }
 
-fn entry(site: &Site, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
+fn entry(site: &CommandContext, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
     let ip = address.ip().to_canonical();
     // The secure channel stays "not told": libnvme before autumn 2025 takes "not required" for a wish to use
     // TLS, and then `nvme connect-all` fails for want of a key.
@@ -60,7 +60,7 @@ fn entry(site: &Site, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
         treq,
         portid: port_id,
         cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
-        asqsz: ADMIN_ENTRIES_MAX,
+        asqsz: MAX_ADMIN_ENTRIES,
         trsvcid: Ascii::lossy(&address.port().to_string()),
         subnqn: NqnField::from(&site.served.config.nqn),
         traddr: Ascii::lossy(&ip.to_string()),

@@ -14,7 +14,7 @@ use isolane_wire::admin::{self, AsyncEvent, LogPage};
 use isolane_wire::feature::AsyncEventConfiguration;
 
 use crate::completion::Completion;
-use crate::target::ASYNC_EVENTS_MAX;
+use crate::target::MAX_ASYNC_EVENTS;
 
 /// A kind of event that this controller can report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,9 +48,9 @@ impl Notice {
 /// The async events of one controller.
 #[derive(Debug)]
 pub(super) struct AsyncEvents {
-    held: ArrayVec<u16, ASYNC_EVENTS_MAX>,
+    held: ArrayVec<u16, MAX_ASYNC_EVENTS>,
     /// Completions that the driver has not taken, the oldest first.
-    answered: ArrayVec<(u16, Completion), ASYNC_EVENTS_MAX>,
+    answered: ArrayVec<(u16, Completion), MAX_ASYNC_EVENTS>,
     waiting: BTreeSet<Notice>,
     reported: BTreeSet<Notice>,
     config: AsyncEventConfiguration,
@@ -70,7 +70,7 @@ impl AsyncEvents {
 
     /// A request came in; more than AERL + 1 of them are refused (Base 1.4 §5.2).
     pub(super) fn hold(&mut self, cid: u16) -> Result<(), Status> {
-        if self.held.len() + self.answered.len() >= ASYNC_EVENTS_MAX {
+        if self.held.len() + self.answered.len() >= MAX_ASYNC_EVENTS {
             return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED.with_dnr(true));
         }
         self.held.push(cid);

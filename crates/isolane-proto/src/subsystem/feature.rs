@@ -17,7 +17,7 @@ use isolane_wire::{Status, SubmissionEntry};
 use super::admin::{Command, check_transfer, refused};
 use super::association::Association;
 use super::identify::WARNING_TEMPERATURE_KELVIN;
-use super::namespace::{Kind, Profile};
+use super::namespace::{Kind, SubsystemProfile};
 use super::{Action, DataExpected, Event};
 use crate::completion::Completion;
 
@@ -39,7 +39,7 @@ pub(super) struct Features {
 
 impl Features {
     /// The defaults.
-    pub(super) fn new(profile: &Profile) -> Features {
+    pub(super) fn new(profile: &SubsystemProfile) -> Features {
         Features::defaults(profile.has_volatile_cache(), profile.events_offered(), queues_max(profile))
     }
 
@@ -118,9 +118,9 @@ const UNDER: u8 = 1;
 /// Bytes of the host identifier.
 const HOST_IDENTIFIER_BYTES: u64 = 16;
 
-fn queues_max(profile: &Profile) -> u16 {
+fn queues_max(profile: &SubsystemProfile) -> u16 {
     match profile.kind {
-        Kind::Nvm => profile.config.io_queues_max,
+        Kind::Nvm => profile.config.max_io_queues,
         Kind::Discovery => 0,
     }
 }
@@ -159,7 +159,7 @@ pub(super) fn data_returned(entry: &SubmissionEntry) -> DataExpected {
 /// Get Features.
 pub(super) fn read(
     association: &Association,
-    profile: &Profile,
+    profile: &SubsystemProfile,
     entry: &SubmissionEntry,
 ) -> Result<Action, Status> {
     let command = GetFeaturesCommand::parse(entry);
@@ -209,7 +209,7 @@ fn host_identifier(association: &Association, format: HostIdentifierFormat) -> R
 /// Set Features.
 pub(super) fn write(
     association: &mut Association,
-    profile: &Profile,
+    profile: &SubsystemProfile,
     command: &Command,
     events: &mut VecDeque<Event>,
 ) -> Result<Action, Status> {

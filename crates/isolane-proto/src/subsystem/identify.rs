@@ -1,6 +1,6 @@
 //! Identify: what a controller and its namespaces are (Base 1.4 §5.15).
 //!
-//! What it is: the one place where capabilities are told; docs/capabilities.md says why each is what it is.
+//! What it is: the one place where capabilities are told; docs/CAPABILITIES.md says why each is what it is.
 //! What it is not: their enforcement. Invariant: nothing is claimed here that the target does not keep.
 
 use isolane_wire::admin::{Cns, IdentifyCommand};
@@ -13,12 +13,12 @@ use isolane_wire::identify::{
 use isolane_wire::log::SIGNATURE;
 use isolane_wire::{Ascii, NqnField, Status, SubmissionEntry};
 
-use super::admin::{Site, refused};
+use super::admin::{CommandContext, refused};
 use super::association::Association;
-use super::namespace::{Kind, Profile};
-use super::{ADMIN_ENTRIES_MAX, Action, NSID_MAX, NamespaceConfig, keep_alive, log, property};
+use super::namespace::{Kind, SubsystemProfile};
+use super::{Action, MAX_ADMIN_ENTRIES, NSID_MAX, NamespaceConfig, keep_alive, log, property};
 use crate::completion::Completion;
-use crate::target::ASYNC_EVENTS_MAX;
+use crate::target::MAX_ASYNC_EVENTS;
 
 /// WCTEMP and default over temperature threshold. There is no sensor, but since revision 1.2 a value is
 /// required, and this one is recommended.
@@ -37,7 +37,7 @@ const CSI_NVM: u8 = 0;
 /// Identify.
 pub(super) fn execute(
     association: &Association,
-    site: &Site,
+    site: &CommandContext,
     entry: &SubmissionEntry,
 ) -> Result<Action, Status> {
     let command = IdentifyCommand::parse(entry);
@@ -50,7 +50,7 @@ pub(super) fn execute(
     Ok(Action::CompleteWithData(data.to_vec(), Completion::success()))
 }
 
-fn nvm(cns: Cns, profile: &Profile, command: &IdentifyCommand) -> Result<[u8; 4096], Status> {
+fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Result<[u8; 4096], Status> {
     let nsid = command.nsid;
     Ok(match cns {
         Cns::Namespace => namespace_or_zeroes(profile, nsid, |found| namespace(found).encode())?,
@@ -79,20 +79,20 @@ fn check_command_set(command: &IdentifyCommand) -> Result<(), Status> {
 }
 
 /// Identifiers above `nsid` in rising order; FFFFFFFEh and FFFFFFFFh cannot be followed (Base 1.4 §5.15.2.3).
-fn active_namespaces(profile: &Profile, nsid: u32) -> Result<NamespaceList, Status> {
+fn active_namespaces(profile: &SubsystemProfile, nsid: u32) -> Result<NamespaceList, Status> {
     let first = nsid.checked_add(1).filter(|&first| first != u32::MAX);
     let first = first.ok_or(refused(Status::INVALID_NAMESPACE))?;
     Ok(NamespaceList::new(profile.namespaces.range(first..).map(|(&nsid, _)| nsid)))
 }
 
-fn active(profile: &Profile, nsid: u32) -> Result<&NamespaceConfig, Status> {
+fn active(profile: &SubsystemProfile, nsid: u32) -> Result<&NamespaceConfig, Status> {
     profile.namespaces.get(&nsid).ok_or(refused(Status::INVALID_NAMESPACE))
 }
 
 /// An identifier that is valid but not active has a structure of zeroes; any other is an error (Base 1.4
 /// §5.15.2.1).
 fn namespace_or_zeroes(
-    profile: &Profile,
+    profile: &SubsystemProfile,
     nsid: u32,
     encode: impl FnOnce(&NamespaceConfig) -> [u8; 4096],
 ) -> Result<[u8; 4096], Status> {
@@ -103,7 +103,7 @@ fn namespace_or_zeroes(
     }
 }
 
-fn controller(association: &Association, profile: &Profile) -> Controller {
+fn controller(association: &Association, profile: &SubsystemProfile) -> Controller {
     let config = &profile.config;
     let common = Controller {
         sn: Ascii::lossy(&config.serial),
@@ -114,8 +114,8 @@ fn controller(association: &Association, profile: &Profile) -> Controller {
         ver: property::VERSION,
         oaes: oaes(association),
         ctratt: Ctratt(0).with_host_id_128(true).with_tbkas(true),
-        aerl: ASYNC_EVENTS_MAX as u8 - 1,
-        elpe: log::ERRORS_MAX as u8 - 1,
+        aerl: MAX_ASYNC_EVENTS as u8 - 1,
+        elpe: log::MAX_ERRORS as u8 - 1,
         kas: keep_alive::KAS,
         sgls: SglSupport(0).with_support(1).with_offset(true).with_transport(true),
         subnqn: NqnField::from(&config.nqn),
@@ -138,12 +138,12 @@ fn discovery_controller(common: Controller) -> Controller {
     Controller {
         cntrltype: ControllerType::Discovery.code(),
         lpa: LogPageAttributes(0).with_extended_data(true),
-        maxcmd: ADMIN_ENTRIES_MAX,
+        maxcmd: MAX_ADMIN_ENTRIES,
         ..common
     }
 }
 
-fn io_controller(common: Controller, profile: &Profile) -> Controller {
+fn io_controller(common: Controller, profile: &SubsystemProfile) -> Controller {
     let config = &profile.config;
     Controller {
         cntrltype: ControllerType::Io.code(),
@@ -156,13 +156,13 @@ fn io_controller(common: Controller, profile: &Profile) -> Controller {
         cctemp_kelvin: WARNING_TEMPERATURE_KELVIN,
         sqes: SQES,
         cqes: CQES,
-        maxcmd: config.queue_entries_max,
+        maxcmd: config.max_queue_entries,
         nn: NSID_MAX,
         oncs: Oncs(0).with_dataset_management(true).with_write_zeroes(true),
         vwc: VolatileCache(0)
             .with_present(profile.has_volatile_cache())
             .with_flush_all(VolatileCache::FLUSH_ALL_REFUSED),
-        ioccsz: (64 + config.in_capsule_bytes_max) / 16,
+        ioccsz: (64 + config.max_in_capsule_bytes) / 16,
         iorcsz: 1,
         icdoff: 0,
         msdbd: 1,
@@ -177,7 +177,7 @@ fn namespace(found: &NamespaceConfig) -> Namespace {
     let geometry = &found.geometry;
     let bytes = u128::from(geometry.blocks) << geometry.block_shift;
     let page_blocks = 4096 >> geometry.block_shift;
-    let granularity = zeroes_based(found.deallocate_blocks_preferred.max(page_blocks));
+    let granularity = zero_based(found.deallocate_blocks_preferred.max(page_blocks));
     let mut namespace = Namespace {
         nsze: geometry.blocks,
         ncap: geometry.blocks,
@@ -187,11 +187,11 @@ fn namespace(found: &NamespaceConfig) -> Namespace {
         nmic: Nmic(0).with_shared(true),
         dlfeat: dlfeat(found),
         nvmcap_bytes: bytes,
-        npwg: zeroes_based(page_blocks),
-        npwa: zeroes_based(page_blocks),
+        npwg: zero_based(page_blocks),
+        npwa: zero_based(page_blocks),
         npdg: granularity,
         npda: granularity,
-        nows: zeroes_based(page_blocks),
+        nows: zero_based(page_blocks),
         nsattr: NamespaceAttributes(0).with_write_protected(geometry.read_only),
         nguid: found.nguid,
         ..Namespace::default()
@@ -205,7 +205,7 @@ fn dlfeat(found: &NamespaceConfig) -> Dlfeat {
     Dlfeat(0).with_read(reads).with_write_zeroes_deallocate(found.deallocate)
 }
 
-fn zeroes_based(blocks: u32) -> u16 {
+fn zero_based(blocks: u32) -> u16 {
     u16::try_from(blocks.saturating_sub(1)).unwrap_or(u16::MAX)
 }
 

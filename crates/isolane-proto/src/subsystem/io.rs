@@ -4,11 +4,11 @@
 //! volume. Invariant: a command that comes out of [`parse_io`] lies inside its namespace, may be done to it,
 //! and moves exactly the bytes that the host described.
 
-use isolane_wire::io::{DatasetManagementCommand, Range, ReadCommand, WriteCommand, WriteZeroesCommand};
+use isolane_wire::io::{DatasetManagementCommand, DsmRange, ReadCommand, WriteCommand, WriteZeroesCommand};
 use isolane_wire::opcode::IoOpcode;
 use isolane_wire::{Status, SubmissionEntry};
 
-use super::Geometry;
+use super::NamespaceGeometry;
 
 /// A checked I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +50,12 @@ pub enum IoCommand {
         ranges: u16,
     },
     /// Hints that are not used (Dataset Management without Deallocate): complete with success.
-    Hint,
+    NoOp,
 }
 
 /// One range of a Deallocate, inside the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockRange {
+pub struct DeallocateRange {
     /// First block.
     pub lba: u64,
     /// How many; 0 is a range that does nothing.
@@ -63,19 +63,19 @@ pub struct BlockRange {
 }
 
 /// Decodes and checks an I/O command. `data_bytes` is what the host's SGL describes, 0 without one;
-/// `transfer_bytes_max` the bound told as MDTS.
+/// `max_transfer_bytes` the bound told as MDTS.
 pub fn parse_io(
     entry: &SubmissionEntry,
-    geometry: &Geometry,
+    geometry: &NamespaceGeometry,
     data_bytes: u32,
-    transfer_bytes_max: u32,
+    max_transfer_bytes: u32,
 ) -> Result<IoCommand, Status> {
     let opcode = IoOpcode::decode(entry.opcode).ok_or(refused(Status::INVALID_OPCODE))?;
     // Fused operations are not offered (FUSES 0).
     if entry.flags.fuse() != 0 {
         return Err(refused(Status::INVALID_FIELD));
     }
-    let parser = Parser { geometry, data_bytes, transfer_bytes_max };
+    let parser = Parser { geometry, data_bytes, max_transfer_bytes };
     match opcode {
         IoOpcode::Read => parser.read(&ReadCommand::parse(entry)),
         IoOpcode::Write => parser.write(&WriteCommand::parse(entry)),
@@ -88,24 +88,28 @@ pub fn parse_io(
 
 /// The first `ranges` ranges of a Deallocate's data, each checked; the host may have sent more bytes than
 /// these.
-pub fn parse_ranges(data: &[u8], ranges: u16, geometry: &Geometry) -> Result<Vec<BlockRange>, Status> {
+pub fn parse_ranges(
+    data: &[u8],
+    ranges: u16,
+    geometry: &NamespaceGeometry,
+) -> Result<Vec<DeallocateRange>, Status> {
     let data =
-        data.get(..usize::from(ranges) * Range::LEN).ok_or(refused(Status::DATA_SGL_LENGTH_INVALID))?;
-    Range::decode_all(data)
+        data.get(..usize::from(ranges) * DsmRange::LEN).ok_or(refused(Status::DATA_SGL_LENGTH_INVALID))?;
+    DsmRange::decode_all(data)
         .map(|range| {
             check_range(geometry, range.slba, range.blocks.into())?;
-            Ok(BlockRange { lba: range.slba, blocks: range.blocks })
+            Ok(DeallocateRange { lba: range.slba, blocks: range.blocks })
         })
         .collect()
 }
 
 /// Data of the most ranges that one command can have.
-const RANGES_BYTES_MAX: u32 = (DatasetManagementCommand::RANGES_MAX * Range::LEN) as u32;
+const MAX_RANGES_BYTES: u32 = (DatasetManagementCommand::MAX_RANGES * DsmRange::LEN) as u32;
 
 struct Parser<'a> {
-    geometry: &'a Geometry,
+    geometry: &'a NamespaceGeometry,
     data_bytes: u32,
-    transfer_bytes_max: u32,
+    max_transfer_bytes: u32,
 }
 
 impl Parser<'_> {
@@ -145,11 +149,11 @@ impl Parser<'_> {
     /// Hosts such as Linux describe room for 256 ranges whatever NR says, so more data than ranges is legal
     /// here.
     fn dataset_management(&self, command: &DatasetManagementCommand) -> Result<IoCommand, Status> {
-        if !(command.data_len()..=RANGES_BYTES_MAX).contains(&self.data_bytes) {
+        if !(command.data_len()..=MAX_RANGES_BYTES).contains(&self.data_bytes) {
             return Err(refused(Status::DATA_SGL_LENGTH_INVALID));
         }
         if !command.deallocate {
-            return Ok(IoCommand::Hint);
+            return Ok(IoCommand::NoOp);
         }
         self.check_writable()?;
         Ok(IoCommand::Deallocate { ranges: command.ranges() as u16 })
@@ -157,7 +161,7 @@ impl Parser<'_> {
 
     fn check_transfer(&self, blocks: u32) -> Result<(), Status> {
         let bytes = u64::from(blocks) << self.geometry.block_shift;
-        if bytes > u64::from(self.transfer_bytes_max) {
+        if bytes > u64::from(self.max_transfer_bytes) {
             return Err(refused(Status::INVALID_FIELD));
         }
         self.check_data_bytes(bytes)
@@ -180,7 +184,7 @@ impl Parser<'_> {
 
 /// Both numbers are the peer's: their sum may not fit in 64 bits.
 #[inline]
-fn check_range(geometry: &Geometry, lba: u64, blocks: u64) -> Result<(), Status> {
+fn check_range(geometry: &NamespaceGeometry, lba: u64, blocks: u64) -> Result<(), Status> {
     match lba.checked_add(blocks) {
         Some(end) if end <= geometry.blocks => Ok(()),
         _ => Err(refused(Status::LBA_OUT_OF_RANGE)),
@@ -195,7 +199,7 @@ fn refused(status: Status) -> Status {
 mod tests {
     use super::*;
 
-    const GEOMETRY: Geometry = Geometry { block_shift: 9, blocks: 4096, read_only: false };
+    const GEOMETRY: NamespaceGeometry = NamespaceGeometry { block_shift: 9, blocks: 4096, read_only: false };
     const MDTS: u32 = 1 << 20;
 
     fn parse(entry: SubmissionEntry, data_bytes: u32) -> Result<IoCommand, Status> {
@@ -211,21 +215,21 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_writes_inside_of_the_namespace_are_taken() {
+    fn accepts_io_inside_namespace() {
         assert_eq!(parse(read(8, 7), 4096), Ok(IoCommand::Read { lba: 8, blocks: 8, fua: false }));
         let fua = WriteCommand { fua: true, ..write(0, 0) };
         assert_eq!(parse(fua.entry(), 512), Ok(IoCommand::Write { lba: 0, blocks: 1, fua: true }));
     }
 
     #[test]
-    fn the_last_block_is_inside_and_the_next_is_not() {
+    fn accepts_last_block_only() {
         assert!(parse(read(4095, 0), 512).is_ok());
         assert_eq!(parse(read(4095, 1), 1024), Err(refused(Status::LBA_OUT_OF_RANGE)));
         assert_eq!(parse(read(4096, 0), 512), Err(refused(Status::LBA_OUT_OF_RANGE)));
     }
 
     #[test]
-    fn a_start_near_the_end_of_64_bits_does_not_wrap_around() {
+    fn lba_near_u64_max_does_not_wrap() {
         for slba in [u64::MAX, u64::MAX - 1, u64::MAX - 7] {
             assert_eq!(parse(read(slba, 7), 4096), Err(refused(Status::LBA_OUT_OF_RANGE)));
             assert_eq!(parse(write(slba, 7).entry(), 4096), Err(refused(Status::LBA_OUT_OF_RANGE)));
@@ -233,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_of_mdts_is_taken_and_one_block_more_is_not() {
-        let geometry = Geometry { blocks: 1 << 20, ..GEOMETRY };
+    fn rejects_transfer_above_mdts() {
+        let geometry = NamespaceGeometry { blocks: 1 << 20, ..GEOMETRY };
         let largest = parse_io(&read(0, 2047), &geometry, MDTS, MDTS);
         assert_eq!(largest, Ok(IoCommand::Read { lba: 0, blocks: 2048, fua: false }));
         let larger = parse_io(&read(0, 2048), &geometry, MDTS + 512, MDTS);
@@ -242,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_nlb_of_4_kib_blocks_does_not_overflow() {
-        let geometry = Geometry { block_shift: 12, blocks: u64::MAX, read_only: false };
+    fn largest_nlb_does_not_overflow() {
+        let geometry = NamespaceGeometry { block_shift: 12, blocks: u64::MAX, read_only: false };
         let result = parse_io(&read(0, 0xffff), &geometry, 0, u32::MAX);
         assert_eq!(result, Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
     }
 
     #[test]
-    fn the_sgl_must_describe_exactly_the_blocks() {
+    fn rejects_sgl_of_wrong_length() {
         for data_bytes in [0, 511, 513, 1024] {
             assert_eq!(parse(read(0, 0), data_bytes), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
             assert_eq!(parse(write(0, 0).entry(), data_bytes), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn data_for_a_command_that_moves_none_is_refused() {
+    fn rejects_data_for_command_without_data() {
         let flush = isolane_wire::io::flush(1);
         assert_eq!(parse(flush, 0), Ok(IoCommand::Flush));
         assert_eq!(parse(flush, 512), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
@@ -266,8 +270,8 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_namespace_takes_reads_and_flushes_only() {
-        let geometry = Geometry { read_only: true, ..GEOMETRY };
+    fn read_only_namespace_rejects_changes() {
+        let geometry = NamespaceGeometry { read_only: true, ..GEOMETRY };
         let protected = Err(refused(Status::NAMESPACE_WRITE_PROTECTED));
         assert!(parse_io(&read(0, 0), &geometry, 512, MDTS).is_ok());
         assert!(parse_io(&isolane_wire::io::flush(1), &geometry, 0, MDTS).is_ok());
@@ -279,8 +283,8 @@ mod tests {
     }
 
     #[test]
-    fn write_zeroes_may_be_larger_than_mdts_and_keeps_its_flags() {
-        let geometry = Geometry { blocks: 1 << 20, ..GEOMETRY };
+    fn accepts_write_zeroes_above_mdts() {
+        let geometry = NamespaceGeometry { blocks: 1 << 20, ..GEOMETRY };
         let command = WriteZeroesCommand {
             slba: 1,
             nlb: 0xffff,
@@ -294,17 +298,20 @@ mod tests {
     }
 
     #[test]
-    fn deallocate_names_up_to_256_ranges_and_each_is_checked() {
+    fn checks_each_deallocate_range() {
         let command =
             DatasetManagementCommand { nr: 255, deallocate: true, ..DatasetManagementCommand::default() };
         assert_eq!(parse(command.entry(), 4096), Ok(IoCommand::Deallocate { ranges: 256 }));
         assert_eq!(parse(command.entry(), 4080), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
 
-        let mut data = Range { attributes: 0, blocks: 8, slba: 4088 }.encode().to_vec();
-        data.extend(Range { attributes: 0, blocks: 0, slba: 4096 }.encode());
+        let mut data = DsmRange { attributes: 0, blocks: 8, slba: 4088 }.encode().to_vec();
+        data.extend(DsmRange { attributes: 0, blocks: 0, slba: 4096 }.encode());
         let ranges = parse_ranges(&data, 2, &GEOMETRY).unwrap();
-        assert_eq!(ranges, [BlockRange { lba: 4088, blocks: 8 }, BlockRange { lba: 4096, blocks: 0 }]);
-        data.extend(Range { attributes: 0, blocks: u32::MAX, slba: u64::MAX }.encode());
+        assert_eq!(
+            ranges,
+            [DeallocateRange { lba: 4088, blocks: 8 }, DeallocateRange { lba: 4096, blocks: 0 }]
+        );
+        data.extend(DsmRange { attributes: 0, blocks: u32::MAX, slba: u64::MAX }.encode());
         assert_eq!(parse_ranges(&data, 3, &GEOMETRY), Err(refused(Status::LBA_OUT_OF_RANGE)));
         assert_eq!(
             parse_ranges(&data, 2, &GEOMETRY),
@@ -315,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linux_host_describes_room_for_256_ranges_and_uses_one() {
+    fn accepts_linux_deallocate() {
         let command =
             DatasetManagementCommand { nr: 0, deallocate: true, ..DatasetManagementCommand::default() };
         assert_eq!(parse(command.entry(), 4096), Ok(IoCommand::Deallocate { ranges: 1 }));
@@ -325,11 +332,11 @@ mod tests {
     #[test]
     fn hints_without_deallocate_are_accepted_and_unused() {
         let command = DatasetManagementCommand { integral_read: true, ..DatasetManagementCommand::default() };
-        assert_eq!(parse(command.entry(), 16), Ok(IoCommand::Hint));
+        assert_eq!(parse(command.entry(), 16), Ok(IoCommand::NoOp));
     }
 
     #[test]
-    fn what_is_not_offered_is_refused() {
+    fn rejects_unsupported_opcodes() {
         for opcode in [IoOpcode::Compare, IoOpcode::Copy, IoOpcode::ReservationRegister] {
             let entry = SubmissionEntry::new(opcode.code(), 1);
             assert_eq!(parse(entry, 0), Err(refused(Status::INVALID_OPCODE)));

@@ -23,7 +23,7 @@ pub(super) struct KeepAlive {
 
 /// What the timer has to know of the controller's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Watch {
+pub(super) enum TimerState {
     /// CSTS.RDY is 1 and no shutdown was asked for: KATO holds.
     Ready,
     /// Not enabled yet, shut down, or failed: KATO is stopped, but nothing waits for ever.
@@ -33,7 +33,7 @@ pub(super) enum Watch {
 impl KeepAlive {
     /// A timer that starts now; `kato_ms` as the host asked.
     pub(super) fn new(kato_ms: u32, is_discovery: bool, now: Instant) -> KeepAlive {
-        KeepAlive { kato: rounded(kato_ms), since: now, is_discovery }
+        KeepAlive { kato: round_up_kato(kato_ms), since: now, is_discovery }
     }
 
     /// KATO in milliseconds, rounded up to the granularity.
@@ -43,7 +43,7 @@ impl KeepAlive {
 
     /// Feature 0Fh is set.
     pub(super) fn set_kato(&mut self, kato_ms: u32, now: Instant) {
-        self.kato = rounded(kato_ms);
+        self.kato = round_up_kato(kato_ms);
         self.since = now;
     }
 
@@ -53,14 +53,14 @@ impl KeepAlive {
     }
 
     /// When the timer has to be looked at.
-    pub(super) fn deadline(&self, watch: Watch) -> Option<Instant> {
+    pub(super) fn deadline(&self, watch: TimerState) -> Option<Instant> {
         self.window(watch).map(|window| self.since + window)
     }
 
     /// The time has come: whether the host has been silent. Traffic starts the timer anew.
     pub(super) fn is_expired(
         &mut self,
-        watch: Watch,
+        watch: TimerState,
         now: Instant,
         had_traffic: impl FnOnce() -> bool,
     ) -> bool {
@@ -74,17 +74,17 @@ impl KeepAlive {
         true
     }
 
-    fn window(&self, watch: Watch) -> Option<Duration> {
+    fn window(&self, watch: TimerState) -> Option<Duration> {
         match watch {
-            Watch::NotReady => Some(self.kato.max(DEFAULT)),
-            Watch::Ready if !self.kato.is_zero() => Some(self.kato),
-            Watch::Ready => self.is_discovery.then_some(DEFAULT),
+            TimerState::NotReady => Some(self.kato.max(DEFAULT)),
+            TimerState::Ready if !self.kato.is_zero() => Some(self.kato),
+            TimerState::Ready => self.is_discovery.then_some(DEFAULT),
         }
     }
 }
 
 /// KATO is rounded up to the granularity (Base 1.4 §5.21.1.15).
-fn rounded(kato_ms: u32) -> Duration {
+fn round_up_kato(kato_ms: u32) -> Duration {
     let granularity_ms = u64::from(KAS) * 100;
     Duration::from_millis(u64::from(kato_ms).div_ceil(granularity_ms) * granularity_ms)
 }
@@ -105,35 +105,35 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_host_is_found_after_its_timeout_and_not_before() {
+    fn detects_silent_host_after_timeout() {
         let now = Instant::now();
         let mut timer = KeepAlive::new(5000, false, now);
-        assert!(!timer.is_expired(Watch::Ready, now + 4 * S, || false));
-        assert!(timer.is_expired(Watch::Ready, now + 5 * S, || false));
+        assert!(!timer.is_expired(TimerState::Ready, now + 4 * S, || false));
+        assert!(timer.is_expired(TimerState::Ready, now + 5 * S, || false));
     }
 
     #[test]
     fn traffic_starts_the_timer_anew() {
         let now = Instant::now();
         let mut timer = KeepAlive::new(5000, false, now);
-        assert!(!timer.is_expired(Watch::Ready, now + 5 * S, || true));
-        assert_eq!(timer.deadline(Watch::Ready), Some(now + 10 * S));
+        assert!(!timer.is_expired(TimerState::Ready, now + 5 * S, || true));
+        assert_eq!(timer.deadline(TimerState::Ready), Some(now + 10 * S));
         timer.restart(now + 7 * S);
-        assert_eq!(timer.deadline(Watch::Ready), Some(now + 12 * S));
+        assert_eq!(timer.deadline(TimerState::Ready), Some(now + 12 * S));
     }
 
     #[test]
-    fn kato_zero_stops_the_timer_of_an_io_controller_only() {
+    fn kato_zero_disables_io_timer() {
         let now = Instant::now();
-        assert_eq!(KeepAlive::new(0, false, now).deadline(Watch::Ready), None);
-        assert_eq!(KeepAlive::new(0, true, now).deadline(Watch::Ready), Some(now + 120 * S));
+        assert_eq!(KeepAlive::new(0, false, now).deadline(TimerState::Ready), None);
+        assert_eq!(KeepAlive::new(0, true, now).deadline(TimerState::Ready), Some(now + 120 * S));
     }
 
     #[test]
-    fn a_controller_that_is_never_enabled_does_not_wait_for_ever() {
+    fn expires_controller_never_enabled() {
         let now = Instant::now();
-        assert_eq!(KeepAlive::new(0, false, now).deadline(Watch::NotReady), Some(now + 120 * S));
-        assert_eq!(KeepAlive::new(5000, false, now).deadline(Watch::NotReady), Some(now + 120 * S));
-        assert_eq!(KeepAlive::new(600_000, false, now).deadline(Watch::NotReady), Some(now + 600 * S));
+        assert_eq!(KeepAlive::new(0, false, now).deadline(TimerState::NotReady), Some(now + 120 * S));
+        assert_eq!(KeepAlive::new(5000, false, now).deadline(TimerState::NotReady), Some(now + 120 * S));
+        assert_eq!(KeepAlive::new(600_000, false, now).deadline(TimerState::NotReady), Some(now + 600 * S));
     }
 }

@@ -15,15 +15,15 @@ use isolane_wire::log::{
 use isolane_wire::opcode::{AdminOpcode, IoOpcode};
 use isolane_wire::{Ascii, Status, SubmissionEntry};
 
-use super::admin::{Site, is_offered, refused};
+use super::admin::{CommandContext, is_offered, refused};
 use super::association::Association;
 use super::event::Notice;
-use super::namespace::{Kind, Profile};
+use super::namespace::{Kind, SubsystemProfile};
 use super::{Action, Generation, IoTotals, discovery};
 use crate::completion::Completion;
 
 /// Entries that an error log keeps: ELPE is this less one.
-pub(super) const ERRORS_MAX: usize = 64;
+pub(super) const MAX_ERRORS: usize = 64;
 /// A data unit of the SMART log: a thousand blocks of 512 bytes.
 const DATA_UNIT_BYTES: u64 = 512_000;
 /// PEL of an error that is in no field in particular.
@@ -32,12 +32,12 @@ const NO_PARAMETER: u16 = 0xffff;
 /// Get Log Page.
 pub(super) fn execute(
     association: &mut Association,
-    site: &Site,
+    site: &CommandContext,
     entry: &SubmissionEntry,
 ) -> Result<Action, Status> {
     let command = GetLogPageCommand::parse(entry);
     let page = LogPage::decode(command.lid).ok_or(refused(Status::INVALID_LOG_PAGE))?;
-    let wanted = Wanted::parse(&command, site.profile)?;
+    let wanted = LogSlice::parse(&command, site.profile)?;
     let content = content(page, association, site, &command)?;
     let data = wanted.cut(&content)?;
     if !command.rae {
@@ -49,7 +49,7 @@ pub(super) fn execute(
 fn content(
     page: LogPage,
     association: &Association,
-    site: &Site,
+    site: &CommandContext,
     command: &GetLogPageCommand,
 ) -> Result<Vec<u8>, Status> {
     match (page, site.profile.kind) {
@@ -77,21 +77,21 @@ fn on_read(page: LogPage, association: &mut Association) {
 }
 
 /// The part of a page that a host asks for.
-struct Wanted {
+struct LogSlice {
     offset: u64,
     bytes: usize,
 }
 
-impl Wanted {
+impl LogSlice {
     /// The offset is in bytes and a multiple of 4; the length is bounded by MDTS.
-    fn parse(command: &GetLogPageCommand, profile: &Profile) -> Result<Wanted, Status> {
+    fn parse(command: &GetLogPageCommand, profile: &SubsystemProfile) -> Result<LogSlice, Status> {
         if command.is_index || !command.offset.is_multiple_of(4) {
             return Err(refused(Status::INVALID_FIELD));
         }
-        if command.len() > u64::from(profile.config.transfer_bytes_max) {
+        if command.len() > u64::from(profile.config.max_transfer_bytes) {
             return Err(refused(Status::INVALID_FIELD));
         }
-        Ok(Wanted { offset: command.offset, bytes: command.len() as usize })
+        Ok(LogSlice { offset: command.offset, bytes: command.len() as usize })
     }
 
     /// An offset behind the page is an error, a length behind it is zeroes (Base 1.4 §5.14).
@@ -106,7 +106,11 @@ impl Wanted {
 }
 
 /// SMART of the controller; there is none per namespace (LPA bit 0 is clear).
-fn smart(association: &Association, site: &Site, command: &GetLogPageCommand) -> Result<Vec<u8>, Status> {
+fn smart(
+    association: &Association,
+    site: &CommandContext,
+    command: &GetLogPageCommand,
+) -> Result<Vec<u8>, Status> {
     if ![0, NSID_ALL].contains(&command.nsid) {
         return Err(refused(Status::INVALID_FIELD));
     }
@@ -126,14 +130,14 @@ fn smart(association: &Association, site: &Site, command: &GetLogPageCommand) ->
     Ok(page.encode().to_vec())
 }
 
-fn firmware(profile: &Profile) -> FirmwareSlots {
+fn firmware(profile: &SubsystemProfile) -> FirmwareSlots {
     let mut slots = FirmwareSlots { afi: ActiveFirmware(0).with_active(1), ..FirmwareSlots::default() };
     slots.frs[0] = Ascii::lossy(&profile.config.firmware);
     slots
 }
 
 /// Of one namespace; those whose volume knows no generation have no such page.
-fn generation(profile: &Profile, nsid: u32) -> Result<Vec<u8>, Status> {
+fn generation(profile: &SubsystemProfile, nsid: u32) -> Result<Vec<u8>, Status> {
     let namespace = profile.namespaces.get(&nsid).ok_or(refused(Status::INVALID_NAMESPACE))?;
     let Generation { id, loses } = namespace.generation.ok_or(refused(Status::INVALID_FIELD))?;
     let page = GenerationLog {
@@ -176,7 +180,7 @@ impl ErrorLog {
     /// A command failed.
     pub(super) fn record(&mut self, qid: u16, entry: &SubmissionEntry, status: Status) {
         self.count += 1;
-        self.entries.truncate(ERRORS_MAX - 1);
+        self.entries.truncate(MAX_ERRORS - 1);
         self.entries.push_front(ErrorEntry {
             error_count: self.count,
             sqid: qid,
@@ -191,7 +195,7 @@ impl ErrorLog {
 
     fn encode(&self) -> Vec<u8> {
         let mut page: Vec<u8> = self.entries.iter().flat_map(|entry| entry.encode()).collect();
-        page.resize(ERRORS_MAX * ErrorEntry::LEN, 0);
+        page.resize(MAX_ERRORS * ErrorEntry::LEN, 0);
         page
     }
 }

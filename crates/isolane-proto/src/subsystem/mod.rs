@@ -25,8 +25,10 @@
 
 mod admin;
 mod association;
+mod associations;
 mod config;
 mod connect;
+mod data_len;
 mod discovery;
 mod event;
 mod feature;
@@ -38,10 +40,8 @@ mod namespace;
 mod port;
 mod property;
 mod shared;
-mod table;
 #[cfg(test)]
 mod tests;
-mod transfer;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,14 +50,14 @@ use crate::completion::Completion;
 
 pub use association::Host;
 pub use config::{
-    ADMIN_ENTRIES_MAX, ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, Geometry, NSID_MAX, NamespaceConfig,
-    PortConfig, SubsystemConfig,
+    ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, MAX_ADMIN_ENTRIES, NSID_MAX, NamespaceConfig,
+    NamespaceGeometry, PortConfig, SubsystemConfig,
 };
 pub use connect::host_of;
-pub use io::{BlockRange, IoCommand, parse_io, parse_ranges};
+pub use data_len::{DataExpected, data_expected};
+pub use io::{DeallocateRange, IoCommand, parse_io, parse_ranges};
 pub use port::Port;
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
-pub use transfer::{DataExpected, data_expected};
 
 /// One association between a host and a controller; never the same again, although its CNTLID may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -102,7 +102,7 @@ pub struct Connected {
 
 /// A Connect that was not accepted: answer with this, then close the connection when the answer has been sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal(pub Completion);
+pub struct ConnectRefusal(pub Completion);
 
 /// What to do with a command.
 #[derive(Clone, Debug, PartialEq, Eq)]

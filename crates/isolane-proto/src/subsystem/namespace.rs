@@ -22,29 +22,29 @@ pub(super) enum Kind {
 
 /// What a subsystem is.
 #[derive(Debug)]
-pub(super) struct Profile {
+pub(super) struct SubsystemProfile {
     pub(super) kind: Kind,
     pub(super) config: SubsystemConfig,
     pub(super) namespaces: BTreeMap<u32, NamespaceConfig>,
 }
 
-impl Profile {
+impl SubsystemProfile {
     /// The subsystem of this configuration.
-    pub(super) fn nvm(mut config: SubsystemConfig) -> Profile {
+    pub(super) fn nvm(mut config: SubsystemConfig) -> SubsystemProfile {
         let namespaces = std::mem::take(&mut config.namespaces);
         let namespaces = namespaces.into_iter().map(|namespace| (namespace.nsid, namespace)).collect();
-        Profile { kind: Kind::Nvm, config, namespaces }
+        SubsystemProfile { kind: Kind::Nvm, config, namespaces }
     }
 
     /// The discovery subsystem beside it: same texts and limits, open to all, without namespaces.
-    pub(super) fn discovery(nvm: &SubsystemConfig) -> Profile {
+    pub(super) fn discovery(nvm: &SubsystemConfig) -> SubsystemProfile {
         let config = SubsystemConfig {
             nqn: Nqn::discovery(),
             namespaces: Vec::new(),
             allowed_hosts: None,
             ..nvm.clone()
         };
-        Profile { kind: Kind::Discovery, config, namespaces: BTreeMap::new() }
+        SubsystemProfile { kind: Kind::Discovery, config, namespaces: BTreeMap::new() }
     }
 
     /// Whether a host may connect.

@@ -7,13 +7,13 @@ use std::time::Instant;
 use isolane_wire::opcode::AdminOpcode;
 use isolane_wire::{Status, SubmissionEntry};
 
-use super::admin::{self, Command, Site};
+use super::admin::{self, Command, CommandContext};
+use super::associations::Subsystem;
 use super::event::Notice;
-use super::namespace::Profile;
-use super::table::Subsystem;
+use super::namespace::SubsystemProfile;
 use super::{
-    Action, AssociationId, AssociationInfo, ConfigError, Connected, ConnectionInfo, Event, Host, IoTotals,
-    NamespaceConfig, PortConfig, Refusal, connect,
+    Action, AssociationId, AssociationInfo, ConfigError, ConnectRefusal, Connected, ConnectionInfo, Event,
+    Host, IoTotals, NamespaceConfig, PortConfig, connect,
 };
 use crate::completion::Completion;
 
@@ -23,7 +23,7 @@ pub struct Port {
     pub(super) nvm: Subsystem,
     discovery: Subsystem,
     advertise: Vec<SocketAddr>,
-    associations_max: usize,
+    max_associations: usize,
     generation: u64,
     started: Option<Instant>,
     /// A volume could not be flushed.
@@ -35,12 +35,12 @@ impl Port {
     /// A port without associations.
     pub fn new(config: PortConfig) -> Result<Port, ConfigError> {
         config.check()?;
-        let PortConfig { subsystem, advertise, associations_max, generation_start } = config;
+        let PortConfig { subsystem, advertise, max_associations, generation_start } = config;
         Ok(Port {
-            discovery: Subsystem::new(Profile::discovery(&subsystem)),
-            nvm: Subsystem::new(Profile::nvm(subsystem)),
+            discovery: Subsystem::new(SubsystemProfile::discovery(&subsystem)),
+            nvm: Subsystem::new(SubsystemProfile::nvm(subsystem)),
             advertise,
-            associations_max,
+            max_associations,
             generation: generation_start,
             started: None,
             is_degraded: false,
@@ -56,11 +56,11 @@ impl Port {
         data: &[u8],
         from: ConnectionInfo,
         now: Instant,
-    ) -> Result<Connected, Refusal> {
+    ) -> Result<Connected, ConnectRefusal> {
         self.started.get_or_insert(now);
         let connect = connect::parse(entry, data)?;
         let is_full =
-            self.nvm.associations.len() + self.discovery.associations.len() >= self.associations_max;
+            self.nvm.associations.len() + self.discovery.associations.len() >= self.max_associations;
         let subsystem = match connect.subnqn {
             nqn if nqn.is_discovery() => &mut self.discovery,
             nqn if nqn == self.nvm.profile.config.nqn => &mut self.nvm,
@@ -105,7 +105,7 @@ impl Port {
             return Action::Complete(Completion::failed(Status::ABORTED_SQ_DELETION));
         };
         let served = &self.nvm.profile;
-        let site = Site {
+        let site = CommandContext {
             profile,
             served,
             advertise: &self.advertise,
@@ -181,14 +181,14 @@ impl Port {
     pub fn add_namespace(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
         let nsid = namespace.nsid;
         self.nvm.profile.add(namespace)?;
-        self.on_namespace(nsid);
+        self.notify_namespace_changed(nsid);
         Ok(())
     }
 
     /// Takes a namespace away, tells every host. I/O to it must already be refused.
     pub fn remove_namespace(&mut self, nsid: u32) -> Result<(), ConfigError> {
         self.nvm.profile.remove(nsid)?;
-        self.on_namespace(nsid);
+        self.notify_namespace_changed(nsid);
         Ok(())
     }
 
@@ -196,7 +196,7 @@ impl Port {
     pub fn change_namespace(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
         let nsid = namespace.nsid;
         self.nvm.profile.change(namespace)?;
-        self.on_namespace(nsid);
+        self.notify_namespace_changed(nsid);
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl Port {
         all.map(|association| association.info()).collect()
     }
 
-    fn on_namespace(&mut self, nsid: u32) {
+    fn notify_namespace_changed(&mut self, nsid: u32) {
         self.nvm.raise(Notice::NamespaceChanged, Some(nsid), &mut self.events);
     }
 

@@ -8,8 +8,8 @@ use isolane_wire::Status;
 use isolane_wire::fabrics::{PropertyGetCommand, PropertySetCommand, PropertySize};
 use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
 
-use super::ADMIN_ENTRIES_MAX;
-use super::namespace::{Kind, Profile};
+use super::MAX_ADMIN_ENTRIES;
+use super::namespace::{Kind, SubsystemProfile};
 
 /// Version that every controller claims: 1.4.
 pub(super) const VERSION: Vs = Vs::V1_4;
@@ -175,12 +175,12 @@ impl Registers {
 }
 
 /// CAP (Base 1.4 §3.1.1): contiguous queues, the NVM command set, pages of 4 KiB, round robin only.
-pub(super) fn cap(profile: &Profile) -> Cap {
-    let entries_max = match profile.kind {
-        Kind::Nvm => profile.config.queue_entries_max,
-        Kind::Discovery => ADMIN_ENTRIES_MAX,
+pub(super) fn cap(profile: &SubsystemProfile) -> Cap {
+    let max_entries = match profile.kind {
+        Kind::Nvm => profile.config.max_queue_entries,
+        Kind::Discovery => MAX_ADMIN_ENTRIES,
     };
-    Cap(0).with_mqes(entries_max - 1).with_cqr(true).with_to(READY_TIMEOUT).with_css(CSS_NVM)
+    Cap(0).with_mqes(max_entries - 1).with_cqr(true).with_to(READY_TIMEOUT).with_css(CSS_NVM)
 }
 
 /// CAP.CSS: bit 0, the NVM command set.

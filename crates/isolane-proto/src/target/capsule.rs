@@ -1,11 +1,11 @@
-//! What a command capsule says about its data (TCP 1.0 §3.3.2; Fabrics 1.1 §2.3).
+//! The data of a command capsule (TCP 1.0 §3.3.2; Fabrics 1.1 §2.3).
 //!
-//! It looks at the opcode's direction bits and the SGL only: whether the length fits the command is the
-//! command's own business. Whatever is wrong here fails the command, not the connection.
+//! Uses only the direction bits of the opcode and the SGL; the command checks the length. An error here
+//! fails the command, not the connection.
 
 use isolane_wire::{Sgl, Status, SubmissionEntry};
 
-use super::event::{Place, Transfer};
+use super::event::{DataLocation, Transfer};
 
 /// Classifies the data of a command whose capsule carries `in_capsule_len` bytes.
 pub(super) fn transfer(entry: &SubmissionEntry, in_capsule_len: u32) -> Transfer {
@@ -22,7 +22,7 @@ pub(super) fn transfer(entry: &SubmissionEntry, in_capsule_len: u32) -> Transfer
         (_, Sgl::Transport { .. }) if in_capsule_len > 0 => Transfer::Invalid(Status::INVALID_FIELD),
         (_, Sgl::Transport { len: 0 }) => Transfer::None,
         (Direction::FromHost, Sgl::Transport { len }) => {
-            Transfer::FromHost { len: *len, place: Place::Transport }
+            Transfer::FromHost { len: *len, place: DataLocation::Transport }
         }
         (Direction::ToHost, Sgl::Transport { len }) => Transfer::ToHost { len: *len },
         _ => Transfer::Invalid(Status::SGL_TYPE_INVALID),
@@ -37,7 +37,7 @@ fn in_capsule(offset: u64, len: u32, in_capsule_len: u32) -> Transfer {
     match len {
         _ if len != in_capsule_len => Transfer::Invalid(Status::DATA_SGL_LENGTH_INVALID),
         0 => Transfer::None,
-        _ => Transfer::FromHost { len, place: Place::InCapsule },
+        _ => Transfer::FromHost { len, place: DataLocation::InCapsule },
     }
 }
 

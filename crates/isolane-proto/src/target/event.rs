@@ -1,40 +1,36 @@
-//! What a target's queue tells its driver, and what the driver answers.
+//! Events of a target's connection.
 
 use isolane_memory::Buffer;
+use isolane_wire::Status;
 use isolane_wire::pdu::{IcReq, TermReq};
-use isolane_wire::{Status, SubmissionEntry};
 
 use super::permit::Permit;
-use crate::queue::FatalError;
+use crate::connection::FatalError;
 
-/// What happened on a connection, in the order of the wire.
+/// An event of a connection, in wire order.
 #[derive(Debug)]
 pub enum Event {
     /// ICReq was accepted and ICResp is queued. Connect is expected as the first command.
     Connected(IcReq),
     /// A command arrived.
     Command {
-        /// To be answered.
+        /// To be completed; [`Queue::entry`](super::Queue::entry) returns the command.
         permit: Permit,
-        /// The command.
-        entry: SubmissionEntry,
         /// What its SGL and opcode say about its data.
         transfer: Transfer,
     },
     /// All write data of a command arrived.
     Data {
-        /// To be answered.
+        /// To be completed.
         permit: Permit,
-        /// The command.
-        entry: SubmissionEntry,
         /// The memory given to [`receive_into`](super::Queue::receive_into) or
         /// [`request_data`](super::Queue::request_data).
         buffer: Buffer,
         /// False if a data digest was wrong: the command fails with Transient Transport Error, the
         /// connection stays (TCP 1.0 §3.3.1.2).
-        intact: bool,
+        digest_ok: bool,
     },
-    /// The host gave up and said why. Nothing more will come: close.
+    /// The host sent a TermReq. Nothing follows: close.
     Terminated(Box<TermReq>),
     /// The host broke the rules or its deadline. A TermReq may be queued: see the [module](super).
     Fatal(FatalError),
@@ -50,7 +46,7 @@ pub enum Transfer {
         /// Bytes.
         len: u32,
         /// Where it is.
-        place: Place,
+        place: DataLocation,
     },
     /// Data to the host: what [`complete_with_data`](super::Queue::complete_with_data) may send at most.
     ToHost {
@@ -63,7 +59,7 @@ pub enum Transfer {
 
 /// Where write data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DataLocation {
     /// In the capsule: it follows now. Answer with [`receive_into`](super::Queue::receive_into), or it is
     /// skipped.
     InCapsule,

@@ -1,9 +1,9 @@
-//! Held Async Event Requests.
+//! Outstanding Async Event Requests.
 //!
-//! A host may reuse the CID of such a request at any time: SPDK's host gives its requests up without a word
-//! before it shuts down. So a held request has neither a permit nor a slot, only its CID here.
+//! A host may reuse the CID of such a request at any time: SPDK's host abandons its requests before it
+//! shuts down. So a held request has neither a permit nor a slot, only its CID here.
 //!
-//! Invariant: a held request is answered or replaced, never both.
+//! Invariant: a held request is completed or replaced, never both.
 
 use super::{Permit, Queue};
 use crate::Completion;
@@ -12,7 +12,7 @@ impl Queue {
     /// Keeps an Async Event Request until [`Queue::complete_held`] or [`Queue::replace_held`].
     ///
     /// # Panics
-    /// If more than [`ASYNC_EVENTS_MAX`] requests are held.
+    /// If more than [`MAX_ASYNC_EVENTS`] requests are held.
     pub fn hold(&mut self, permit: Permit) {
         self.held.push(permit.cid());
         self.slots.close(permit);
@@ -45,4 +45,4 @@ impl Queue {
 }
 
 /// Async Event Requests that a controller accepts: AERL + 1.
-pub const ASYNC_EVENTS_MAX: usize = 4;
+pub const MAX_ASYNC_EVENTS: usize = 4;

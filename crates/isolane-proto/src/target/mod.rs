@@ -15,66 +15,64 @@
 //! offset it belongs to; what is queued is sent whole, and in order.
 
 mod capsule;
-mod command;
+mod config;
 mod event;
-#[cfg(test)]
-mod guess_tests;
 mod handshake;
 mod held;
-mod limits;
 mod permit;
+#[cfg(test)]
+mod predict_tests;
 mod receive;
 mod slots;
-mod spares;
+mod staging;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod transfer_scheduler;
 mod transmit;
-mod turns;
 
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use isolane_memory::Buffer;
-use isolane_wire::{Direction, Framing};
+use isolane_wire::{Direction, Framing, SubmissionEntry};
 
-pub use command::Polled;
-pub use event::{Event, Place, Transfer};
-pub use held::ASYNC_EVENTS_MAX;
-pub use limits::{Limits, Scheduling};
+pub use config::{ConnectionConfig, Scheduling};
+pub use event::{DataLocation, Event, Transfer};
+pub use held::MAX_ASYNC_EVENTS;
 pub use permit::Permit;
 
 use self::receive::Receiving;
 use self::slots::Slots;
-use self::spares::Spares;
+use self::staging::StagingPages;
 use self::transfer::Grants;
-use self::transmit::LongAnswers;
-use crate::queue::{Debts, FatalError, Fault, Output, Phase, Progress, Receiver};
+use self::transmit::LongResponses;
+use crate::connection::{FatalError, Outstanding, Phase, Receiver, SendQueue, StallDetector, Violation};
 
 /// The target's end of one connection.
 pub struct Queue {
-    limits: Limits,
+    limits: ConnectionConfig,
     phase: Phase,
     handshake_deadline: Instant,
     is_connected: bool,
     receiver: Receiver,
     receiving: Receiving,
-    spares: Spares,
-    output: Output,
+    staging: StagingPages,
+    output: SendQueue,
     slots: Slots,
     /// CIDs of held Async Event Requests.
-    held: ArrayVec<u16, ASYNC_EVENTS_MAX>,
+    held: ArrayVec<u16, MAX_ASYNC_EVENTS>,
     submission_queue: SubmissionQueue,
-    long_answers: LongAnswers,
+    long_responses: LongResponses,
     grants: Grants,
     outbound: Framing,
     /// It adds nothing, so that headers are of constant shape.
-    is_outbound_plain: bool,
+    outbound_plain: bool,
     event: Option<Event>,
-    progress: Progress,
+    progress: StallDetector,
 }
 
-/// What Connect told about the queue.
+/// Queue parameters from Connect.
 #[derive(Default)]
 struct SubmissionQueue {
     id: u16,
@@ -82,7 +80,7 @@ struct SubmissionQueue {
     entries: u32,
     /// The head pointer that completions report: it passes an entry when its command is answered.
     head: u16,
-    is_flow_control_disabled: bool,
+    flow_control_disabled: bool,
     /// The next completion is that of Connect.
     is_connecting: bool,
 }
@@ -92,7 +90,7 @@ impl SubmissionQueue {
     /// reserved, but for the response to Connect, where FFFFh confirms it (Fabrics 1.1 §3.3).
     fn advance(&mut self) -> u16 {
         let is_connecting = std::mem::take(&mut self.is_connecting);
-        if self.is_flow_control_disabled {
+        if self.flow_control_disabled {
             return if is_connecting { u16::MAX } else { 0 };
         }
         self.head = (u32::from(self.head) + 1).checked_rem(self.entries).unwrap_or(0) as u16;
@@ -102,36 +100,42 @@ impl SubmissionQueue {
 
 impl Queue {
     /// A connection that was just accepted.
-    pub fn new(limits: Limits, now: Instant) -> Queue {
-        let limits = limits.legal();
+    pub fn new(limits: ConnectionConfig, now: Instant) -> Queue {
+        let limits = limits.clamped();
         Queue {
             phase: Phase::Handshake,
             handshake_deadline: now + limits.handshake,
             is_connected: false,
             receiver: Receiver::new(Direction::HostToController),
             receiving: Receiving::Header,
-            spares: Spares::default(),
-            output: Output::default(),
-            slots: Slots::new(limits.commands_before_connect_max),
+            staging: StagingPages::default(),
+            output: SendQueue::default(),
+            slots: Slots::new(limits.max_commands_before_connect),
             held: ArrayVec::new(),
             submission_queue: SubmissionQueue::default(),
-            long_answers: LongAnswers::new(limits.scheduling),
+            long_responses: LongResponses::new(limits.scheduling),
             grants: Grants::new(limits.scheduling),
             outbound: Framing::PLAIN,
-            is_outbound_plain: true,
+            outbound_plain: true,
             event: None,
-            progress: Progress::new(now, limits.stall),
+            progress: StallDetector::new(now, limits.stall),
             limits,
         }
     }
 
     /// Connect succeeded: call it before its completion. `sqsize` is 0's based, as in the command.
-    pub fn set_connected(&mut self, qid: u16, sqsize: u16, is_flow_control_disabled: bool) {
+    pub fn set_connected(&mut self, qid: u16, sqsize: u16, flow_control_disabled: bool) {
         let entries = u32::from(sqsize) + 1;
         self.is_connected = true;
         self.slots.set_limit(entries as usize);
         self.submission_queue =
-            SubmissionQueue { id: qid, entries, head: 0, is_flow_control_disabled, is_connecting: true };
+            SubmissionQueue { id: qid, entries, head: 0, flow_control_disabled, is_connecting: true };
+    }
+
+    /// The command of a permit.
+    #[inline]
+    pub fn entry(&self, permit: &Permit) -> &SubmissionEntry {
+        self.slots.entry(permit)
     }
 
     /// Commands accepted and not answered, except held Async Event Requests.
@@ -165,7 +169,7 @@ impl Queue {
             Phase::Draining(until) => Some(until),
             Phase::Closed => None,
             _ if !self.is_connected => Some(self.handshake_deadline),
-            _ => (!self.debts().are_settled()).then(|| self.progress.deadline()),
+            _ => (!self.outstanding().is_idle()).then(|| self.progress.deadline()),
         }
     }
 
@@ -176,13 +180,13 @@ impl Queue {
             Phase::Draining(_) | Phase::Closed => {}
             _ if !self.is_connected => {
                 if now >= self.handshake_deadline {
-                    self.fail(FatalError::silent(Fault::HandshakeTimeout), now);
+                    self.fail(FatalError::without_term_req(Violation::HandshakeTimeout), now);
                 }
             }
             _ => {
-                let debts = self.debts();
-                if self.progress.is_stalled(now, &debts) {
-                    self.fail(FatalError::silent(Fault::Stalled), now);
+                let outstanding = self.outstanding();
+                if self.progress.is_stalled(now, &outstanding) {
+                    self.fail(FatalError::without_term_req(Violation::Stalled), now);
                 }
             }
         }
@@ -190,8 +194,8 @@ impl Queue {
 
     /// The host could not go on for so long, because there was no memory for its data: that time does not
     /// count against it.
-    pub fn excuse(&mut self, wait: Duration) {
-        self.progress.excuse(wait);
+    pub fn extend_deadline(&mut self, wait: Duration) {
+        self.progress.extend_deadline(wait);
     }
 
     /// The host closed its side. Nothing more can be received; close.
@@ -205,7 +209,7 @@ impl Queue {
         self.phase == Phase::Closed
     }
 
-    /// Whether a fatal error was told completely, so that writing should be shut down.
+    /// Whether the TermReq was sent, so that writing should be shut down.
     pub fn is_finished_sending(&self) -> bool {
         !self.phase.is_alive() && self.output.is_empty()
     }
@@ -217,8 +221,8 @@ impl Queue {
     }
 
     /// What the host owes us, or must take.
-    fn debts(&self) -> Debts {
-        Debts {
+    fn outstanding(&self) -> Outstanding {
+        Outstanding {
             moved_bytes: self.receiver.received_bytes()
                 + self.output.queued_bytes()
                 + self.output.sent_bytes(),
@@ -239,7 +243,7 @@ impl Queue {
         };
         self.receiver.discard();
         self.receiving = Receiving::Header;
-        self.long_answers.clear();
+        self.long_responses.clear();
         self.event = Some(Event::Fatal(error));
     }
 }

@@ -1,7 +1,7 @@
-//! The token of an accepted command.
+//! Permits: tokens of accepted commands.
 //!
-//! Invariant: there is one permit for every command that was accepted and not answered; it is either with the
-//! driver or, while write data arrives, with the queue.
+//! Invariant: every accepted command that is not completed has one permit, held by the driver or, while
+//! write data arrives, by the connection.
 
 /// The right and the duty to answer one command.
 ///
@@ -52,12 +52,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "dropped unanswered")]
-    fn a_command_cannot_be_forgotten() {
+    fn dropping_permit_panics() {
         drop(Permit { slot: 1, generation: 2, cid: 3 });
     }
 
     #[test]
-    fn a_permit_of_a_dead_queue_can_be_forfeited() {
+    fn permit_can_be_forfeited() {
         Permit { slot: 1, generation: 2, cid: 3 }.forfeit();
     }
 }

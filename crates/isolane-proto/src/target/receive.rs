@@ -1,7 +1,7 @@
-//! The receiving half: from bytes to events.
+//! Receiving half of a target's connection: from bytes to events.
 //!
-//! Invariant: the body that arrives belongs to what [`Receiving`] says, and that was decided from a header
-//! that was checked whole.
+//! Invariant: [`Receiving`] names the owner of the body that arrives, and was set from a header that was
+//! checked completely.
 
 use std::time::Instant;
 
@@ -11,11 +11,11 @@ use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType};
 
 use super::Queue;
 use super::capsule::transfer;
-use super::event::Event;
-use super::slots::{Refused, Slots};
-use crate::queue::{self, FatalError, Fault, Header, Phase, ReceivePlan};
+use super::event::{DataLocation, Event, Transfer};
+use super::slots::{RejectReason, Slots};
+use crate::connection::{self, FatalError, Header, Phase, ReceivePlan, Violation};
 
-/// Whose bytes come next.
+/// Owner of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiving {
     /// A header.
@@ -26,7 +26,7 @@ pub(super) enum Receiving {
     InCapsule { slot: u16 },
     /// Data that was asked for.
     H2cData { slot: u16, ttag: u16, len: u32 },
-    /// Data that nobody wants.
+    /// Data to discard.
     Discard,
 }
 
@@ -43,11 +43,11 @@ impl Queue {
 
     /// Puts [`Queue::receive_plan`] into an empty plan.
     pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
-        let shall_guess = self.receiver.shall_guess() && self.spares.are_usable();
+        let should_predict = self.receiver.should_predict() && self.staging.is_usable();
         let destination = destination(&mut self.slots, self.receiving);
         match self.receiving {
-            Receiving::Header | Receiving::InCapsule { .. } if shall_guess => {
-                self.receiver.plan_ahead(plan, destination, self.spares.places(), overflow);
+            Receiving::Header | Receiving::InCapsule { .. } if should_predict => {
+                self.receiver.plan_ahead(plan, destination, self.staging.places(), overflow);
             }
             _ => self.receiver.plan(plan, destination, overflow),
         }
@@ -56,18 +56,18 @@ impl Queue {
     /// Lends pages for the next receive, which nobody else holds. The plan goes on with them, on the guess
     /// that the next capsules are as long as the last; data that was guessed right is not copied. Without
     /// them nothing is guessed.
-    pub fn lend_spares(&mut self, spares: Vec<Page>) {
-        self.spares.lend(spares);
+    pub fn stage_pages(&mut self, staging: Vec<Page>) {
+        self.staging.stage(staging);
     }
 
     /// As many pages as were lent: those, or the pages of buffers that have changed places with them. To be
     /// called when [`Queue::poll_event`] has returned `None`, or input was deferred, or the connection ends:
     /// what is unread in them is lost.
-    pub fn take_spares(&mut self) -> Vec<Page> {
-        if self.receiver.is_guessing() {
+    pub fn take_staged(&mut self) -> Vec<Page> {
+        if self.receiver.has_unverified() {
             self.receiver.discard();
         }
-        self.spares.take()
+        self.staging.take()
     }
 
     /// The first `n` bytes of the last plan have been filled.
@@ -90,9 +90,12 @@ impl Queue {
             }
             match self.receive(overflow) {
                 Ok(Step::Event(event)) => return Some(event),
-                Ok(Step::Again) => {}
-                Ok(Step::Starved) => return None,
-                Err(error) => self.fail(error, now),
+                Ok(Step::Continue) => {}
+                Ok(Step::NeedMoreData) => return None,
+                Err(error) => {
+                    self.receiver.keep_header(overflow);
+                    self.fail(error, now);
+                }
             }
         }
     }
@@ -101,15 +104,10 @@ impl Queue {
     /// or because others shall have their turn. Until [`Queue::poll_event`] has used it up (pass any
     /// overflow), the receive plan is empty.
     pub fn defer_input(&mut self, overflow: &[u8]) {
-        if self.receiver.is_guessing() {
-            return self.give_up_guesses(overflow);
+        if self.receiver.has_unverified() {
+            return self.rollback_predictions(overflow);
         }
         self.receiver.defer(overflow);
-    }
-
-    /// Bytes that were received and not looked at yet, beyond those in a place of their own.
-    pub fn unread_bytes(&self) -> usize {
-        self.receiver.unread_bytes()
     }
 
     /// Whether input was deferred and not used up: do not read from the connection, poll events instead.
@@ -117,84 +115,87 @@ impl Queue {
         self.receiver.is_deferred()
     }
 
+    /// The namespace and block that a command further ahead in the overflow begins at, if it is one of I/O; 0
+    /// is the next command. A guess about bytes that nobody has checked yet, good for a hint only.
     #[inline]
-    fn receive(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
-        if self.receiving == Receiving::Header {
-            self.receive_header(overflow)
-        } else {
-            Ok(self.receive_body(overflow))
-        }
+    pub fn peek_block(&self, overflow: &[u8], ahead: usize) -> Option<(u32, u64)> {
+        let unread = self.receiver.unread(overflow).get(ahead * self.receiver.capsule_len()..)?;
+        let capsule: &[u8; CapsuleCmd::LEN] = unread.first_chunk()?;
+        let entry = CapsuleCmd::decode_checked(capsule, 0).entry;
+        Some((entry.nsid, entry.cdw10_11()))
     }
 
-    #[inline]
-    fn receive_header(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
-        let Some(header) = self.receiver.receive_header(overflow)? else { return Ok(self.starved(overflow)) };
-        if self.receiver.is_guessing() && !self.is_as_guessed(&header) {
-            self.give_up_guesses(overflow);
+    #[inline(always)]
+    fn receive(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
+        if self.receiving != Receiving::Header {
+            return Ok(self.receive_body(overflow));
+        }
+        let Some(header) = self.receiver.receive_header(overflow)? else {
+            return Ok(self.on_input_exhausted(overflow));
+        };
+        if self.receiver.has_unverified() && !self.matches_prediction(&header) {
+            self.rollback_predictions(overflow);
         }
         header.check_sequence(self.phase, PduType::IcReq, PduType::H2cTermReq)?;
-        let step = self.handle_pdu(&header)?;
-        self.receiver.clear_header();
-        Ok(step)
+        match header.pdu_type {
+            PduType::CapsuleCmd => self.handle_capsule(&header, overflow),
+            PduType::H2cData => self.handle_h2c_data(&header, overflow),
+            PduType::IcReq => self.handle_ic_req(&header, overflow),
+            _ => self.handle_term_req(&header, overflow),
+        }
     }
 
-    /// Whether this PDU is the capsule that was guessed, or one without data, which may stand before it.
-    fn is_as_guessed(&self, header: &Header) -> bool {
-        let may_have_data = header.pdu_type == PduType::CapsuleCmd || header.shape.data_len == 0;
-        may_have_data && self.receiver.is_shaped_as_guessed(header, 0)
+    /// Whether this PDU is the predicted capsule, or one without data, which may precede it.
+    fn matches_prediction(&self, header: &Header) -> bool {
+        let may_have_data = header.pdu_type == PduType::CapsuleCmd || header.layout.data_len == 0;
+        may_have_data && self.receiver.matches_predicted_layout(header)
     }
 
     /// Nothing is left to read, unless something lies where it does not belong.
     #[inline]
-    fn starved(&mut self, overflow: &[u8]) -> Step {
-        if !self.receiver.is_guessing() {
-            return Step::Starved;
+    fn on_input_exhausted(&mut self, overflow: &[u8]) -> Step {
+        if !self.receiver.has_unverified() {
+            return Step::NeedMoreData;
         }
-        self.give_up_guesses(overflow);
-        Step::Again
+        self.rollback_predictions(overflow);
+        Step::Continue
     }
 
     /// What was read into spare pages is read again in the usual way.
     #[cold]
-    fn give_up_guesses(&mut self, overflow: &[u8]) {
-        let spares = &self.spares;
-        self.receiver.give_up_guesses(overflow, |at, len, bytes| spares.copy(at, len, bytes));
+    fn rollback_predictions(&mut self, overflow: &[u8]) {
+        let staging = &self.staging;
+        self.receiver.rollback_predictions(overflow, |at, len, bytes| staging.copy(at, len, bytes));
     }
 
-    #[inline]
-    fn handle_pdu(&mut self, header: &Header) -> Result<Step, FatalError> {
-        match header.pdu_type {
-            PduType::IcReq => self.handle_ic_req(),
-            PduType::CapsuleCmd => self.handle_capsule(header),
-            PduType::H2cData => self.handle_h2c_data(header),
-            _ => self.handle_term_req(),
-        }
-    }
-
-    /// A new command. What is wrong with it is its own affair, unless the capsule or the queue is wrong.
-    #[inline]
-    fn handle_capsule(&mut self, header: &Header) -> Result<Step, FatalError> {
-        let data_len = header.shape.data_len;
-        if data_len > self.limits.in_capsule_bytes_max as usize {
+    /// A new command. Errors in it fail the command only, unless the capsule or the queue is at fault.
+    #[inline(always)]
+    fn handle_capsule(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+        let data_len = header.layout.data_len;
+        if data_len > self.limits.max_in_capsule_bytes as usize {
             return Err(FatalError::header(header.pdu_type.code(), HeaderFault::invalid(CommonHeader::PLEN)));
         }
-        let entry = CapsuleCmd::decode_checked(self.receiver.checked()?, data_len as u32).entry;
+        let entry = CapsuleCmd::decode_checked(self.receiver.checked(overflow)?, data_len as u32).entry;
+        let opened = self.slots.open(&entry);
+        if opened == Err(RejectReason::Full) {
+            return Err(FatalError::sequence(Violation::QueueOverrun(self.slots.limit())));
+        }
+        self.receiver.consume_header(header);
         self.start_capsule_body(header);
-        let permit = match self.slots.open(&entry) {
-            Ok(permit) => permit,
-            Err(Refused::CidConflict) => {
-                self.refuse(&entry, Status::COMMAND_ID_CONFLICT);
-                return Ok(Step::Again);
-            }
-            Err(Refused::Full) => return Err(FatalError::sequence(Fault::QueueOverrun(self.slots.limit()))),
+        let Ok(permit) = opened else {
+            self.refuse(&entry, Status::COMMAND_ID_CONFLICT);
+            return Ok(Step::Continue);
         };
         let transfer = transfer(&entry, data_len as u32);
-        self.expect_data(transfer, &permit);
-        Ok(Step::Event(Event::Command { permit, entry, transfer }))
+        if matches!(transfer, Transfer::FromHost { place: DataLocation::InCapsule, .. }) {
+            self.receiving = Receiving::Undecided { slot: permit.slot() };
+        }
+        Ok(Step::Event(Event::Command { permit, transfer }))
     }
 
-    fn handle_term_req(&mut self) -> Result<Step, FatalError> {
-        let request = self.receiver.take_term_req()?;
+    #[cold]
+    fn handle_term_req(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+        let request = self.receiver.take_term_req(overflow, header)?;
         self.phase = Phase::Closed;
         Ok(Step::Event(Event::Terminated(Box::new(request))))
     }
@@ -203,14 +204,14 @@ impl Queue {
     #[inline]
     pub(super) fn start_capsule_body(&mut self, header: &Header) {
         self.start_body(header, Receiving::Discard, 0);
-        if header.shape.data_len > 0 {
-            self.spares.learn(header.shape.data_len);
+        if header.layout.data_len > 0 {
+            self.staging.observe(header.layout.data_len);
         }
     }
 
     /// What follows this header goes to `receiving`.
     pub(super) fn start_body(&mut self, header: &Header, receiving: Receiving, offset: usize) {
-        if header.shape.data_len > 0 {
+        if header.layout.data_len > 0 {
             self.receiver.start_body(header, offset);
             self.receiving = receiving;
         }
@@ -221,17 +222,17 @@ impl Queue {
             self.receiving = Receiving::Discard;
         }
         let mut destination = destination(&mut self.slots, self.receiving);
-        if let (Some((guess, placed)), Some(buffer)) = (self.receiver.landed(), &mut destination) {
-            self.spares.settle(guess.cid, placed, buffer);
+        if let (Some((guess, placed)), Some(buffer)) = (self.receiver.predicted_data(), &mut destination) {
+            self.staging.settle(guess.cid, placed, buffer);
         }
         if !self.receiver.receive_body(overflow, destination) {
-            self.grant_in_turns();
-            return self.starved(overflow);
+            self.issue_grants();
+            return self.on_input_exhausted(overflow);
         }
         match std::mem::replace(&mut self.receiving, Receiving::Header) {
-            Receiving::InCapsule { slot } => self.finish_transfer(slot, self.receiver.is_intact()),
+            Receiving::InCapsule { slot } => self.finish_transfer(slot, self.receiver.is_digest_ok()),
             Receiving::H2cData { slot, ttag, len } => self.finish_h2c_data(slot, ttag, len),
-            _ => Step::Again,
+            _ => Step::Continue,
         }
     }
 }
@@ -246,5 +247,5 @@ fn destination(slots: &mut Slots, receiving: Receiving) -> Option<&mut Buffer> {
     }
 }
 
-/// What came of one step.
-pub(super) type Step = queue::Step<Event>;
+/// Result of one receive step.
+pub(super) type Step = connection::Step<Event>;

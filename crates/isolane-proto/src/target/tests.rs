@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Completion;
-use crate::pair::{fill, take};
+use crate::test_pair::{fill, take};
 
 const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
@@ -33,7 +33,11 @@ impl BadHost {
     /// Nothing was said yet.
     fn new() -> BadHost {
         let now = Instant::now();
-        let limits = Limits { h2c_data_bytes_max: 4096, r2t_bytes_max: 16384, ..Limits::default() };
+        let limits = ConnectionConfig {
+            max_h2c_data_bytes: 4096,
+            max_r2t_bytes: 16384,
+            ..ConnectionConfig::default()
+        };
         BadHost {
             target: Queue::new(limits, now),
             framing: Framing::default(),
@@ -71,7 +75,9 @@ impl BadHost {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Command {
-                permit, transfer: Transfer::FromHost { len, place: Place::InCapsule }, ..
+                permit,
+                transfer: Transfer::FromHost { len, place: DataLocation::InCapsule },
+                ..
             } if self.takes_in_capsule => {
                 self.target.receive_into(permit, Buffer::contiguous(len as usize));
             }
@@ -136,13 +142,13 @@ impl BadHost {
             (request.from, request.status(), request.fei),
             (Direction::ControllerToHost, Some(fes), fei)
         );
-        assert!(!request.offender().is_empty());
+        assert!(!request.offending_header().is_empty());
         assert!(self.target.is_finished_sending() && !self.target.is_closed());
         self.events.drain(..).for_each(forfeit);
         self.say(&[0x47; 100]);
         assert!(self.events.is_empty(), "what comes afterwards is thrown away");
-        assert_eq!(self.target.poll_timeout(), Some(self.now + Limits::default().drain));
-        self.target.handle_timeout(self.now + Limits::default().drain);
+        assert_eq!(self.target.poll_timeout(), Some(self.now + ConnectionConfig::default().drain));
+        self.target.handle_timeout(self.now + ConnectionConfig::default().drain);
         assert!(self.target.is_closed());
     }
 
@@ -205,28 +211,28 @@ fn bad_data(change: impl FnOnce(&mut H2cData)) -> BadHost {
 }
 
 #[test]
-fn a_web_browser_is_told_that_there_is_no_such_pdu() {
+fn rejects_http_request() {
     let mut host = BadHost::new();
     host.say(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n");
     host.gives_up_with(Fes::InvalidHeaderField, 0);
 }
 
 #[test]
-fn a_command_before_icreq_is_out_of_sequence() {
+fn rejects_command_before_icreq() {
     let mut host = BadHost::new();
     host.command(transport(READ, 1, 512), &[]);
     host.gives_up_with(Fes::PduSequenceError, 0);
 }
 
 #[test]
-fn a_second_icreq_is_out_of_sequence() {
+fn rejects_second_icreq() {
     let mut host = BadHost::connected(false, false);
     host.say(&IcReq::default().encode());
     host.gives_up_with(Fes::PduSequenceError, 0);
 }
 
 #[test]
-fn the_lowest_wrong_field_of_icreq_is_named() {
+fn reports_lowest_wrong_icreq_field() {
     bad_ic_req(2, 127).gives_up_with(Fes::InvalidHeaderField, 2);
     bad_ic_req(4, 127).gives_up_with(Fes::InvalidHeaderField, 4);
     bad_ic_req(8, 1).gives_up_with(Fes::UnsupportedParameter, 8);
@@ -234,14 +240,14 @@ fn the_lowest_wrong_field_of_icreq_is_named() {
 }
 
 #[test]
-fn a_pdu_of_the_other_direction_is_refused() {
+fn rejects_pdu_of_other_direction() {
     let mut host = BadHost::connected(false, false);
     host.say(&CapsuleResp { entry: CompletionEntry::default() }.encode(&Framing::default()));
     host.gives_up_with(Fes::InvalidHeaderField, 0);
 }
 
 #[test]
-fn the_lowest_wrong_field_of_a_capsule_is_named() {
+fn reports_lowest_wrong_capsule_field() {
     bad_capsule(1, 0b01).gives_up_with(Fes::InvalidHeaderField, 1);
     bad_capsule(1, 0b10).gives_up_with(Fes::InvalidHeaderField, 1);
     bad_capsule(2, 71).gives_up_with(Fes::InvalidHeaderField, 2);
@@ -251,7 +257,7 @@ fn the_lowest_wrong_field_of_a_capsule_is_named() {
 }
 
 #[test]
-fn a_wrong_header_digest_is_fatal_and_told() {
+fn reports_wrong_header_digest() {
     let mut host = BadHost::connected(true, false);
     let mut bytes = CapsuleCmd { entry: transport(READ, 1, 512), data_len: 0 }.encode(&host.framing).to_vec();
     bytes[72..76].copy_from_slice(&[1, 2, 3, 4]);
@@ -260,7 +266,7 @@ fn a_wrong_header_digest_is_fatal_and_told() {
 }
 
 #[test]
-fn the_short_way_looks_at_the_header_digest_too() {
+fn checks_header_digest_of_repeated_headers() {
     let mut host = BadHost::connected(true, false);
     host.command(transport(READ, 1, 512), &[]);
     host.transfer();
@@ -271,32 +277,29 @@ fn the_short_way_looks_at_the_header_digest_too() {
         host.stream.extend(bytes);
         let n = fill(&mut host.target.receive_plan(&mut host.overflow), usize::MAX, &mut host.stream);
         host.target.handle_received(n);
-        let mut entry = SubmissionEntry::new(0, 0);
-        match host.target.poll_command(&host.overflow, &mut entry, |_, _| None) {
-            Some(Polled::Command(permit, _)) if wrong_bit == 0 => {
+        match host.target.poll_event(&host.overflow, host.now) {
+            Some(Event::Command { permit, .. }) if wrong_bit == 0 => {
                 host.target.complete(permit, Completion::success());
             }
-            taken => assert!(taken.is_none() && wrong_bit != 0),
+            event => assert!(matches!(event, Some(Event::Fatal(_))) && wrong_bit != 0),
         }
     }
-    let event = host.target.poll_event(&host.overflow, host.now);
-    assert!(matches!(event, Some(Event::Fatal(_))), "the long way says what is wrong");
 }
 
 #[test]
-fn a_wrong_data_digest_fails_one_command_only() {
+fn wrong_data_digest_fails_one_command() {
     let mut host = BadHost::connected(true, true);
     host.takes_in_capsule = true;
     host.say(&CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 }.encode(&host.framing.clone()));
     host.say(&[0; 516]);
-    let Some(Event::Data { permit, intact, .. }) = host.events.pop() else { panic!("the data is there") };
-    assert!(!intact);
+    let Some(Event::Data { permit, digest_ok, .. }) = host.events.pop() else { panic!("the data is there") };
+    assert!(!digest_ok);
     host.target.complete(permit, Completion::failed(Status::TRANSIENT_TRANSPORT_ERROR));
     host.lives_on();
 }
 
 #[test]
-fn data_that_nobody_wants_is_skipped_and_its_digest_does_not_matter() {
+fn skips_unwanted_data_without_digest_check() {
     let mut host = BadHost::connected(true, true);
     host.say(&CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 }.encode(&host.framing.clone()));
     let permit = host.permit();
@@ -307,7 +310,7 @@ fn data_that_nobody_wants_is_skipped_and_its_digest_does_not_matter() {
 }
 
 #[test]
-fn a_capsule_with_too_much_data_is_refused_by_its_length() {
+fn rejects_oversized_capsule() {
     let mut host = BadHost::connected(false, false);
     let capsule = CapsuleCmd { entry: in_capsule(1, 0, 16388), data_len: 16388 };
     host.say(&capsule.encode(&Framing::default()));
@@ -315,14 +318,14 @@ fn a_capsule_with_too_much_data_is_refused_by_its_length() {
 }
 
 #[test]
-fn data_for_an_unknown_tag_is_refused_by_its_tag() {
+fn rejects_data_for_unknown_tag() {
     bad_data(|data| data.ttag ^= 1).gives_up_with(Fes::InvalidHeaderField, 10);
     bad_data(|data| data.ttag ^= 1 << 14).gives_up_with(Fes::InvalidHeaderField, 10);
     bad_data(|data| data.ttag = 0xffff).gives_up_with(Fes::InvalidHeaderField, 10);
 }
 
 #[test]
-fn data_for_a_command_that_expects_none_is_refused() {
+fn rejects_unexpected_data() {
     let mut host = BadHost::connected(false, false);
     host.command(transport(READ, 3, 512), &[]);
     host.data(H2cData { cccid: 3, ttag: 0, datao: 0, datal: 512, last: true });
@@ -339,17 +342,17 @@ fn data_before_connect_is_refused() {
 }
 
 #[test]
-fn data_for_another_command_than_the_tag_names_is_refused() {
+fn rejects_data_with_mismatched_cid() {
     bad_data(|data| data.cccid += 1).gives_up_with(Fes::InvalidHeaderField, 8);
 }
 
 #[test]
-fn data_that_does_not_continue_is_out_of_sequence() {
+fn rejects_discontinuous_data() {
     bad_data(|data| data.datao = 4).gives_up_with(Fes::PduSequenceError, 0);
 }
 
 #[test]
-fn data_outside_of_the_r2t_is_out_of_range() {
+fn rejects_data_outside_r2t() {
     bad_data(|data| data.datao = 8192).gives_up_with(Fes::DataTransferOutOfRange, 0);
     bad_data(|data| data.datao = 6000).gives_up_with(Fes::DataTransferOutOfRange, 0);
     bad_data(|data| data.datao = u32::MAX).gives_up_with(Fes::DataTransferOutOfRange, 0);
@@ -361,7 +364,7 @@ fn more_data_than_maxh2cdata_exceeds_the_limit() {
 }
 
 #[test]
-fn last_must_mark_the_last_data_and_no_other() {
+fn rejects_misplaced_last_flag() {
     bad_data(|data| data.last = true).gives_up_with(Fes::PduSequenceError, 0);
     let (mut host, r2t) = BadHost::granted();
     let first = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4096, last: false };
@@ -371,12 +374,12 @@ fn last_must_mark_the_last_data_and_no_other() {
 }
 
 #[test]
-fn data_behind_the_end_of_the_transfer_is_refused() {
+fn rejects_data_after_transfer() {
     let (mut host, r2t) = BadHost::granted();
     let first = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4096, last: false };
     host.data(first);
     host.data(H2cData { datao: 4096, last: true, ..first });
-    assert!(matches!(host.events[..], [Event::Data { intact: true, .. }]));
+    assert!(matches!(host.events[..], [Event::Data { digest_ok: true, .. }]));
     host.data(H2cData { datao: 4096, last: true, ..first });
     host.gives_up_with(Fes::InvalidHeaderField, 10);
 }
@@ -392,7 +395,7 @@ fn data_whose_lengths_disagree_is_refused() {
 }
 
 #[test]
-fn a_cid_that_is_in_flight_fails_the_second_command() {
+fn duplicate_cid_fails_second_command() {
     let mut host = BadHost::connected(false, false);
     host.command(transport(READ, 9, 512), &[]);
     host.command(transport(READ, 9, 512), &[]);
@@ -412,7 +415,7 @@ fn more_commands_than_entries_are_out_of_sequence() {
 }
 
 #[test]
-fn a_wrong_sgl_fails_its_command_only() {
+fn wrong_sgl_fails_one_command() {
     let keyed = SubmissionEntry { cid: 1, sgl: Sgl::Other([0x40; 16]), ..SubmissionEntry::new(WRITE, 1) };
     let prp = SubmissionEntry { flags: Default::default(), ..transport(READ, 1, 512) };
     let for_read = SubmissionEntry { opcode: READ, ..in_capsule(1, 0, 512) };
@@ -434,7 +437,7 @@ fn a_wrong_sgl_fails_its_command_only() {
 }
 
 #[test]
-fn data_in_the_capsule_of_a_command_without_any_is_skipped() {
+fn skips_unexpected_in_capsule_data() {
     let mut host = BadHost::connected(false, false);
     host.command(SubmissionEntry { cid: 1, ..SubmissionEntry::new(0x00, 1) }, &[1; 512]);
     assert_eq!(host.transfer(), Transfer::None);
@@ -442,7 +445,7 @@ fn data_in_the_capsule_of_a_command_without_any_is_skipped() {
 }
 
 #[test]
-fn a_host_that_gives_up_is_believed() {
+fn accepts_term_req_of_host() {
     let mut host = BadHost::connected(true, true);
     let request = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[1, 2, 3]);
     host.say(&request.encode());
@@ -451,7 +454,7 @@ fn a_host_that_gives_up_is_believed() {
 }
 
 #[test]
-fn what_follows_the_end_is_thrown_away() {
+fn discards_input_after_end() {
     let mut host = BadHost::connected(false, false);
     let mut bytes = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[]).encode().to_vec();
     bytes.extend([7; 100]);
@@ -461,7 +464,7 @@ fn what_follows_the_end_is_thrown_away() {
 }
 
 #[test]
-fn a_termination_request_of_impossible_length_is_not_answered() {
+fn ignores_term_req_of_invalid_length() {
     for plen in [23u32, 153] {
         let mut host = BadHost::connected(false, false);
         let request = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[]);
@@ -469,13 +472,13 @@ fn a_termination_request_of_impossible_length_is_not_answered() {
         bytes[4..8].copy_from_slice(&plen.to_le_bytes());
         host.say(&bytes);
         let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
-        assert_eq!((error.fault, error.status), (Fault::TermReq, None));
+        assert_eq!((error.fault, error.status), (Violation::TermReq, None));
         assert!(host.target.is_closed() && !host.target.wants_transmit());
     }
 }
 
 #[test]
-fn a_command_that_is_answered_after_the_end_is_not_sent() {
+fn drops_responses_after_end() {
     let mut host = BadHost::connected(false, false);
     host.command(transport(READ, 1, 512), &[]);
     let permit = host.permit();
@@ -487,7 +490,7 @@ fn a_command_that_is_answered_after_the_end_is_not_sent() {
 }
 
 #[test]
-fn a_half_received_pdu_has_a_deadline() {
+fn partial_pdu_has_deadline() {
     let mut host = BadHost::connected(false, false);
     host.say(&[0x04, 0, 72]);
     let deadline = host.target.poll_timeout().expect("the rest is owed");
@@ -495,11 +498,11 @@ fn a_half_received_pdu_has_a_deadline() {
     host.target.handle_timeout(deadline + Duration::from_secs(60));
     host.say(&[0]);
     let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
-    assert_eq!(error.fault, Fault::Stalled);
+    assert_eq!(error.fault, Violation::Stalled);
 }
 
 #[test]
-fn other_commands_do_not_hide_a_transfer_that_rests() {
+fn detects_stalled_transfer_behind_other_traffic() {
     let (mut host, _) = BadHost::granted();
     for cid in 100..140 {
         host.now += Duration::from_secs(5);
@@ -512,15 +515,15 @@ fn other_commands_do_not_hide_a_transfer_that_rests() {
         }
     }
     let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
-    assert_eq!(error.fault, Fault::Stalled);
+    assert_eq!(error.fault, Violation::Stalled);
 }
 
 #[test]
-fn a_wait_for_our_memory_is_not_held_against_the_host() {
+fn waiting_for_memory_extends_deadline() {
     let (mut host, _) = BadHost::granted();
     let deadline = host.target.poll_timeout().expect("data is owed");
     host.target.handle_timeout(deadline);
-    host.target.excuse(Duration::from_secs(600));
+    host.target.extend_deadline(Duration::from_secs(600));
     host.target.handle_timeout(deadline + Duration::from_secs(600));
     assert!(!host.target.is_closed());
     host.target.handle_timeout(deadline + Duration::from_secs(630));

@@ -1,30 +1,30 @@
-//! The sending half: answers become PDUs in one gather list.
+//! Sending half of a target's connection: completions become PDUs in one gather list.
 //!
-//! Long answers wait for their turn ([`turns`](super::turns)) and become PDUs, a bounded number of bytes at a
-//! time, when the driver asks for what to send next; everything else becomes a PDU at once and so passes
-//! them.
+//! Long responses wait in the [`transfer_scheduler`](super::transfer_scheduler) and become PDUs, a bounded
+//! number of bytes at a time, when the driver builds a transmit plan. All others become PDUs immediately
+//! and so pass them.
 //!
-//! Invariants: PDUs leave in the order they were queued in; the data of one command is without gaps and rises
-//! (Linux appends it and ignores the offset), and its response is behind it; after a fatal error nothing but
-//! the TermReq is queued.
+//! Invariants: PDUs are sent in the order in which they were queued; the data of one command is
+//! contiguous and ascending (Linux appends it and ignores the offset), followed by its response; after a
+//! fatal error, only the TermReq is queued.
 
-use isolane_memory::{Lent, Payload, Pool};
+use isolane_memory::{Payload, Pool, ZeroCopySend};
 use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, TermReq};
 use isolane_wire::{CompletionEntry, Direction, Framing, Status, SubmissionEntry};
 
 use super::Queue;
-use super::limits::Scheduling;
+use super::config::Scheduling;
 use super::permit::Permit;
-use super::turns::Turns;
+use super::transfer_scheduler::TransferScheduler;
 use crate::Completion;
-use crate::queue::TransmitPlan;
+use crate::connection::TransmitPlan;
 
 /// Answers that wait for their turn, most of them in part.
-pub(super) struct LongAnswers {
+pub(super) struct LongResponses {
     scheduling: Scheduling,
     /// Longer answers are long.
     threshold: usize,
-    turns: Turns<LongAnswer>,
+    turns: TransferScheduler<LongResponse>,
     bytes: usize,
     /// Where in the output the last turn was, or the first of them began to wait.
     position: u64,
@@ -32,7 +32,7 @@ pub(super) struct LongAnswers {
     mixed: u8,
 }
 
-struct LongAnswer {
+struct LongResponse {
     cid: u16,
     /// Bytes that have become PDUs.
     offset: u32,
@@ -41,12 +41,12 @@ struct LongAnswer {
     completion: Completion,
 }
 
-impl LongAnswers {
-    pub(super) fn new(scheduling: Scheduling) -> LongAnswers {
-        LongAnswers {
+impl LongResponses {
+    pub(super) fn new(scheduling: Scheduling) -> LongResponses {
+        LongResponses {
             scheduling,
             threshold: scheduling.long_bytes(),
-            turns: Turns::new(),
+            turns: TransferScheduler::new(),
             bytes: 0,
             position: 0,
             mixed: 0,
@@ -81,16 +81,11 @@ impl Queue {
         }
         let cid = permit.cid();
         self.slots.close(permit);
-        self.answer_with_data(cid, payload, completion);
-    }
-
-    #[inline]
-    pub(super) fn answer_with_data(&mut self, cid: u16, payload: Payload, completion: Completion) {
         if !self.phase.is_alive() {
             return;
         }
-        if payload.len() > self.long_answers.threshold {
-            return self.defer_answer(LongAnswer { cid, offset: 0, payload, completion });
+        if payload.len() > self.long_responses.threshold {
+            return self.defer_response(LongResponse { cid, offset: 0, payload, completion });
         }
         self.queue_last_data(cid, 0, payload, completion);
     }
@@ -100,7 +95,7 @@ impl Queue {
         self.slots.close(permit);
     }
 
-    /// What to send next, as much as fits one call.
+    /// Bytes to send next, as many as fit one call.
     pub fn transmit_plan(&mut self) -> TransmitPlan<'_> {
         let mut plan = TransmitPlan::new();
         self.fill_transmit_plan(&mut plan);
@@ -109,16 +104,10 @@ impl Queue {
 
     /// Puts [`Queue::transmit_plan`] into an empty plan.
     pub fn fill_transmit_plan<'a>(&'a mut self, plan: &mut TransmitPlan<'a>) {
-        if !self.long_answers.turns.is_empty() {
-            self.queue_long_answers();
+        if !self.long_responses.turns.is_empty() {
+            self.queue_chunks();
         }
         self.output.fill_plan(plan);
-    }
-
-    /// Counts the pages of all payload that waits and that `pool` looks at, so that it may wait for longer.
-    pub fn count_pages(&mut self, pool: &mut Pool) {
-        self.output.count_pages(pool);
-        self.long_answers.turns.each_mut(|answer| answer.payload.count_pages(pool));
     }
 
     /// The kernel has taken the first `n` bytes of the plan: payload that is wholly gone returns to `pool`.
@@ -128,28 +117,23 @@ impl Queue {
 
     /// The kernel has taken the first `n` bytes of the plan and still reads them: keep `lent` until it says
     /// that it is done.
-    pub fn handle_lent(&mut self, n: usize, lent: &mut Lent) {
-        self.output.lend(n, lent);
+    pub fn handle_zerocopy(&mut self, n: usize, lent: &mut ZeroCopySend) {
+        self.output.advance_zerocopy(n, lent);
     }
 
     /// Whether there is anything to send.
     pub fn wants_transmit(&self) -> bool {
-        !self.output.is_empty() || !self.long_answers.turns.is_empty()
+        !self.output.is_empty() || !self.long_responses.turns.is_empty()
     }
 
-    /// Bytes that wait to be sent.
+    /// Number of bytes queued for sending.
     pub fn transmit_pending_bytes(&self) -> usize {
-        self.output.pending_bytes() + self.long_answers.bytes
-    }
-
-    /// Those among them that are PDUs already.
-    pub fn transmit_ready_bytes(&self) -> usize {
-        self.output.pending_bytes()
+        self.output.pending_bytes() + self.long_responses.bytes
     }
 
     /// Those among them that belong to long answers which wait for their turn.
     pub fn transmit_pending_long_bytes(&self) -> usize {
-        self.long_answers.bytes
+        self.long_responses.bytes
     }
 
     /// Those among them that no payload lends: headers and responses, which are memory of the queue's own.
@@ -164,35 +148,35 @@ impl Queue {
 
     /// Tells the host why the connection ends, with the header that was at fault (TCP 1.0 §3.6.2.4).
     pub(super) fn queue_term_req(&mut self, status: HeaderFault) {
-        let request = TermReq::new(Direction::ControllerToHost, status, self.receiver.header());
+        let request = TermReq::new(Direction::ControllerToHost, status, self.receiver.kept_header());
         self.output.push(&request.encode());
     }
 
     #[cold]
-    fn defer_answer(&mut self, answer: LongAnswer) {
-        if self.long_answers.turns.is_empty() {
-            self.long_answers.position = self.output.queued_bytes();
+    fn defer_response(&mut self, answer: LongResponse) {
+        if self.long_responses.turns.is_empty() {
+            self.long_responses.position = self.output.queued_bytes();
         }
         let len = answer.payload.len();
-        self.long_answers.bytes += len;
-        self.long_answers.turns.enter(answer, len);
+        self.long_responses.bytes += len;
+        self.long_responses.turns.push(answer, len);
     }
 
     /// Makes PDUs of long answers until enough is ready to be sent; some also if short ones alone are enough.
     #[inline(never)]
-    fn queue_long_answers(&mut self) {
-        let chunk_bytes = self.long_answers.scheduling.chunk_bytes;
+    fn queue_chunks(&mut self) {
+        let chunk_bytes = self.long_responses.scheduling.chunk_bytes;
         let ready_bytes = self.ready_bytes();
-        while (self.output.pending_bytes() < ready_bytes || self.have_long_answers_aged())
-            && let Some(mut turn) = self.long_answers.turns.next(|_| true)
+        while (self.output.pending_bytes() < ready_bytes || self.is_long_response_due())
+            && let Some(mut turn) = self.long_responses.turns.next(|_| true)
         {
             let len = turn.left().min(chunk_bytes);
             let answer = turn.what();
             let (cccid, datao, payload) = (answer.cid, answer.offset, answer.payload.split_to(len));
             answer.offset += len as u32;
-            self.long_answers.bytes -= len;
+            self.long_responses.bytes -= len;
             match turn.take(len) {
-                Some(LongAnswer { completion, .. }) => {
+                Some(LongResponse { completion, .. }) => {
                     self.queue_last_data(cccid, datao, payload, completion);
                 }
                 None => {
@@ -200,29 +184,29 @@ impl Queue {
                     self.queue_data(data, payload);
                 }
             }
-            self.long_answers.position = self.output.queued_bytes();
+            self.long_responses.position = self.output.queued_bytes();
         }
     }
 
     /// A turn ends when so much is ready: less if short answers were sent lately, which more bytes would
     /// delay.
     fn ready_bytes(&mut self) -> usize {
-        let LongAnswers { scheduling, position, mixed, .. } = &mut self.long_answers;
+        let LongResponses { scheduling, position, mixed, .. } = &mut self.long_responses;
         let is_alone = *position == self.output.queued_bytes();
         *mixed = if is_alone { mixed.saturating_sub(1) } else { MIXED_TURNS };
         if *mixed == 0 { scheduling.ready_bytes } else { scheduling.ready_bytes / 4 }
     }
 
     /// Whether much else has become PDUs since the last turn.
-    fn have_long_answers_aged(&self) -> bool {
-        let passed = self.output.queued_bytes() - self.long_answers.position;
-        passed >= (self.long_answers.scheduling.chunk_bytes as u64).saturating_mul(PASSING_CHUNKS)
+    fn is_long_response_due(&self) -> bool {
+        let passed = self.output.queued_bytes() - self.long_responses.position;
+        passed >= (self.long_responses.scheduling.chunk_bytes as u64).saturating_mul(PASSING_CHUNKS)
     }
 
     /// The end of a command's data, or all of it, and its response.
     #[inline(always)]
     fn queue_last_data(&mut self, cccid: u16, datao: u32, payload: Payload, completion: Completion) {
-        let success = self.submission_queue.is_flow_control_disabled && completion == Completion::success();
+        let success = self.submission_queue.flow_control_disabled && completion == Completion::success();
         self.queue_data(C2hData { cccid, datao, datal: payload.len() as u32, last: true, success }, payload);
         if success {
             self.submission_queue.advance();
@@ -233,7 +217,7 @@ impl Queue {
 
     #[inline(always)]
     fn queue_data(&mut self, data: C2hData, payload: Payload) {
-        match self.is_outbound_plain {
+        match self.outbound_plain {
             true => self.output.push_with_data(&data.encode(&Framing::PLAIN), payload, false),
             false => {
                 self.output.push_with_data(&data.encode(&self.outbound), payload, self.outbound.data_digest);
@@ -250,7 +234,7 @@ impl Queue {
             cid,
             status: completion.status,
         };
-        match self.is_outbound_plain {
+        match self.outbound_plain {
             true => self.output.push(&CapsuleResp { entry }.encode(&Framing::PLAIN)),
             false => self.output.push(&CapsuleResp { entry }.encode(&self.outbound)),
         }

@@ -1,11 +1,11 @@
-//! An option that could not be set: which, why, and what to do.
+//! Error type of socket options.
 
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// An option that the kernel did not set as asked for.
+/// A socket option that the kernel did not set as requested.
 #[derive(Clone, Debug)]
 pub struct SocketOptionError {
     option: &'static str,
@@ -18,34 +18,30 @@ impl SocketOptionError {
         SocketOptionError { option, value, source: Arc::new(source) }
     }
 
-    /// The option's name, as it is written.
+    /// Returns the name of the option, as in its text form.
     pub fn option(&self) -> &'static str {
         self.option
     }
 
     fn remedy(&self) -> String {
-        let is_refused = self.errno() == Some(Errno::PERM);
+        let not_permitted = self.errno() == Some(Errno::PERM);
         match self.option {
-            "congestion" if is_refused => format!(
-                "without CAP_NET_ADMIN only these may be chosen: {}; give the program that capability, or add the algorithm \
+            "congestion" if not_permitted => format!(
+                "without CAP_NET_ADMIN only {} are allowed; grant the capability, or add the algorithm \
                  to net.ipv4.tcp_allowed_congestion_control",
                 list("allowed")
             ),
             "congestion" => {
-                format!(
-                    "this kernel has: {}; choose one, or load the module tcp_{}",
-                    list("available"),
-                    self.value
-                )
+                format!("choose one of {}, or load the module tcp_{}", list("available"), self.value)
             }
-            "priority" if is_refused => String::from("give the program CAP_NET_ADMIN, or choose 0 to 6"),
-            "busy-poll" if is_refused => {
-                String::from("give the program CAP_NET_ADMIN, or raise net.core.busy_read to it")
+            "priority" if not_permitted => String::from("grant CAP_NET_ADMIN, or choose 0 to 6"),
+            "busy-poll" if not_permitted => {
+                String::from("grant CAP_NET_ADMIN, or raise net.core.busy_read to this value")
             }
-            "prefer-busy-poll" if is_refused => String::from("give the program CAP_NET_ADMIN"),
-            "receive-buffer" => String::from("ask for less, or raise net.core.rmem_max"),
-            "send-buffer" => String::from("ask for less, or raise net.core.wmem_max"),
-            _ => String::from("leave the option out"),
+            "prefer-busy-poll" if not_permitted => String::from("grant CAP_NET_ADMIN"),
+            "receive-buffer" => String::from("choose less, or raise net.core.rmem_max"),
+            "send-buffer" => String::from("choose less, or raise net.core.wmem_max"),
+            _ => String::from("omit the option"),
         }
     }
 
@@ -59,7 +55,7 @@ impl fmt::Display for SocketOptionError {
         let SocketOptionError { option, value, source } = self;
         match self.errno() {
             Some(Errno::NOENT) if *option == "congestion" => {
-                write!(f, "cannot set congestion={value}: the kernel does not know it; {}", self.remedy())
+                write!(f, "cannot set congestion={value}: unknown algorithm; {}", self.remedy())
             }
             _ => write!(f, "cannot set {option}={value}: {source}; {}", self.remedy()),
         }
@@ -68,7 +64,7 @@ impl fmt::Display for SocketOptionError {
 
 impl std::error::Error for SocketOptionError {}
 
-/// The congestion control algorithms that are `available` or `allowed`.
+/// Lists the `available` or `allowed` congestion control algorithms.
 fn list(which: &str) -> String {
     let path = format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control");
     std::fs::read_to_string(path).map_or_else(|_| String::from("(unknown)"), |names| names.trim().to_owned())
@@ -79,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_lacks_a_privilege_is_told_which() {
+    fn permission_errors_name_the_privilege() {
         for (option, remedy) in [
             ("priority", "CAP_NET_ADMIN, or choose 0 to 6"),
             ("busy-poll", "net.core.busy_read"),

@@ -1,8 +1,8 @@
-//! Options of a TCP socket that a user may choose: for each listener of a target, for each connection of a
+//! TCP socket options that a user may set for each listener of a target and each connection of a
 //! host (H5, V6).
 //!
-//! Invariant: an option is set as asked for, or the error names it, the kernel's reason and the remedy; what
-//! the kernel would silently make less of is read back and refused.
+//! Invariant: an option is set as requested, or the error names it, the kernel's reason, and the
+//! remedy. Values that the kernel would silently reduce are read back and rejected.
 
 mod error;
 mod text;
@@ -10,54 +10,58 @@ mod text;
 pub use error::SocketOptionError;
 pub use text::OptionSyntaxError;
 
-use crate::kernel;
+use crate::sys;
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, sockopt};
 use socket2::SockRef;
 use std::io;
 
-/// The choices; `None` leaves the kernel's default. As text: `priority=5,tos=0x68,congestion=bbr`.
+/// Socket options; `None` keeps the kernel's default. Text form:
+/// `priority=5,tos=0x68,congestion=bbr`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// `priority=N`: by it the queueing discipline and the network card choose a queue set (`SO_PRIORITY`).
+    /// `priority=N`: selects a queue of the queueing discipline and the network card
+    /// (`SO_PRIORITY`).
     pub priority: Option<u32>,
     /// `tos=N`: DSCP and two zero bits, in every IP header (`IP_TOS`, `IPV6_TCLASS`).
     pub type_of_service: Option<u8>,
-    /// `busy-poll=US`: a receive that finds nothing asks the network card for so long (`SO_BUSY_POLL`).
+    /// `busy-poll=US`: duration of busy polling on an empty receive (`SO_BUSY_POLL`).
     pub busy_poll_us: Option<u32>,
-    /// `prefer-busy-poll=on|off`: the card's interrupts stay off while there is polling
+    /// `prefer-busy-poll=on|off`: keeps the card's interrupts off while polling
     /// (`SO_PREFER_BUSY_POLL`).
     pub prefer_busy_poll: Option<bool>,
-    /// `congestion=NAME` (`TCP_CONGESTION`). Without it targets and hosts use Reno instead of BBR on
-    /// connections within one machine: [`SocketOptions::suit_within_machine`].
+    /// `congestion=NAME` (`TCP_CONGESTION`). Unset, targets and hosts replace BBR by Reno on local
+    /// connections: [`SocketOptions::tune_for_loopback`].
     pub congestion_control: Option<String>,
-    /// `receive-buffer=BYTES`, without the kernel's own doubling (`SO_RCVBUF`); ends its automatic tuning.
+    /// `receive-buffer=BYTES`, without the kernel's doubling (`SO_RCVBUF`); disables automatic
+    /// tuning.
     pub receive_buffer_bytes: Option<u32>,
-    /// `send-buffer=BYTES`, likewise (`SO_SNDBUF`). Without it targets and hosts bound those of connections
-    /// within one machine: [`SocketOptions::suit_within_machine`].
+    /// `send-buffer=BYTES`, likewise (`SO_SNDBUF`). Unset, targets and hosts bound it on local
+    /// connections: [`SocketOptions::tune_for_loopback`].
     pub send_buffer_bytes: Option<u32>,
-    /// `unsent-max=BYTES`: the socket takes no more while so much waits in it that was never sent
-    /// (`TCP_NOTSENT_LOWAT`). What waits there cannot be passed by anything; what waits with us can.
-    pub unsent_bytes_max: Option<u32>,
+    /// `max-unsent=BYTES`: limit of unsent bytes in the socket (`TCP_NOTSENT_LOWAT`). Later data
+    /// can overtake bytes queued in user space, but not bytes queued in the kernel.
+    pub max_unsent_bytes: Option<u32>,
 }
 
 impl SocketOptions {
-    /// Sets what was chosen. Buffers count for the TCP handshake only if they are set before it.
+    /// Sets the options. Buffer sizes affect the TCP handshake only if set before it.
     ///
     /// # Errors
-    /// The first option that the kernel does not set as asked for.
+    /// The first option that the kernel does not set as requested.
     pub fn apply(&self, socket: &impl AsFd) -> Result<(), SocketOptionError> {
         let sock = SockRef::from(socket);
-        // With IPv4 the type of service chooses a priority, too: the explicit one comes after it.
+        // On IPv4 setting the type of service also changes the priority, so set the priority after
+        // it.
         set("tos", self.type_of_service, |tos| set_type_of_service(socket, tos))?;
         set("priority", self.priority, |priority| sock.set_priority(priority))?;
         set("busy-poll", self.busy_poll_us, |us| sock.set_busy_poll(us))?;
-        set("prefer-busy-poll", self.prefer_busy_poll, |on| kernel::set_prefer_busy_poll(socket, on))?;
+        set("prefer-busy-poll", self.prefer_busy_poll, |on| sys::set_prefer_busy_poll(socket, on))?;
         set("congestion", self.congestion_control.as_deref(), |name| {
             sock.set_tcp_congestion(name.as_bytes())
         })?;
         self.apply_buffers(&sock)?;
-        set("unsent-max", self.unsent_bytes_max, |bytes| sock.set_tcp_notsent_lowat(bytes))
+        set("max-unsent", self.max_unsent_bytes, |bytes| sock.set_tcp_notsent_lowat(bytes))
     }
 
     fn apply_buffers(&self, sock: &SockRef<'_>) -> Result<(), SocketOptionError> {
@@ -71,10 +75,10 @@ impl SocketOptions {
         })
     }
 
-    /// Suits a connection that does not leave the machine, as far as nothing was chosen: its send buffer is
-    /// bounded to `send_buffer_bytes`, and BBR, which spaces packets by timers for the sake of a path that is
-    /// not there, makes way for Reno. Only speed hangs on it, so what the kernel refuses is left as it is.
-    pub fn suit_within_machine(&self, socket: &impl AsFd, send_buffer_bytes: usize) {
+    /// Tunes a connection within this machine where no option is set: bounds its send buffer to
+    /// `send_buffer_bytes` and replaces BBR, whose pacing only helps on a real path, by Reno.
+    /// Errors are ignored because only speed depends on it.
+    pub fn tune_for_loopback(&self, socket: &impl AsFd, send_buffer_bytes: usize) {
         let sock = SockRef::from(socket);
         if self.send_buffer_bytes.is_none() {
             let _ = crate::socket::bound_send_buffer(socket, send_buffer_bytes);
@@ -86,11 +90,11 @@ impl SocketOptions {
         }
     }
 
-    /// What the kernel says about a socket.
+    /// Reads the options of a socket.
     ///
     /// # Errors
-    /// The kernel's.
-    pub fn of(socket: &impl AsFd) -> io::Result<SocketOptions> {
+    /// The error of the system call.
+    pub fn from_socket(socket: &impl AsFd) -> io::Result<SocketOptions> {
         let sock = SockRef::from(socket);
         let name = sock.tcp_congestion()?;
         let name = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
@@ -98,11 +102,11 @@ impl SocketOptions {
             priority: Some(sock.priority()?),
             type_of_service: Some(type_of_service(socket)?),
             busy_poll_us: Some(sock.busy_poll()?),
-            prefer_busy_poll: Some(kernel::prefer_busy_poll(socket)?),
+            prefer_busy_poll: Some(sys::prefer_busy_poll(socket)?),
             congestion_control: Some(name),
             receive_buffer_bytes: Some((sock.recv_buffer_size()? / DOUBLED) as u32),
             send_buffer_bytes: Some((sock.send_buffer_size()? / DOUBLED) as u32),
-            unsent_bytes_max: Some(sock.tcp_notsent_lowat()?),
+            max_unsent_bytes: Some(sock.tcp_notsent_lowat()?),
         })
     }
 }
@@ -130,16 +134,15 @@ fn type_of_service(socket: &impl AsFd) -> io::Result<u8> {
     }
 }
 
-/// The kernel makes less of what exceeds its limit, and says nothing.
-fn check_buffer(asked: u32, granted: usize) -> io::Result<()> {
-    match granted / DOUBLED >= asked as usize {
+/// Rejects a buffer size that the kernel silently reduced.
+fn check_buffer(requested: u32, granted: usize) -> io::Result<()> {
+    match granted / DOUBLED >= requested as usize {
         true => Ok(()),
         false => Err(io::Error::other(format!("the kernel grants {} bytes", granted / DOUBLED))),
     }
 }
 
-/// The kernel counts its own bookkeeping among a buffer's bytes and takes twice what it is asked for
-/// (socket(7)).
+/// The kernel doubles the requested size for its bookkeeping (socket(7)).
 const DOUBLED: usize = 2;
 
 #[cfg(test)]

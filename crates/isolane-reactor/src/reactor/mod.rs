@@ -1,26 +1,27 @@
-//! The loop of one core.
+//! The event loop of one core.
 //!
-//! A turn goes: hear what the kernel says (`collect`) → note it (`on_occurrence`) → accept → report the lanes
-//! worth a receive; and only if all that yielded nothing, spin or sleep. The driver then receives, acts, and
-//! sends once per lane.
+//! A turn polls the backend (`collect`), handles its events (`on_backend_event`), accepts
+//! connections, and reports sockets worth a receive. Without events, it spins or
+//! sleeps. The driver then receives, acts, and sends once per socket.
 
-mod lending;
-mod rest;
+mod external_wait;
 mod sockets;
+mod zerocopy;
 
-use self::lending::Lending;
-pub use self::lending::Sent;
-pub use self::rest::Rest;
+pub use self::external_wait::WaitDeadline;
 pub use self::sockets::Detached;
-use crate::file::{Checked, Finished, Operation};
+pub use self::zerocopy::Sent;
+use self::zerocopy::ZeroCopy;
+use crate::backend::Backend;
+use crate::event::{BackendEvent, PollWait};
+use crate::file::{FileCompletion, FileOp, ValidatedOp};
 use crate::key::Kind;
-use crate::lanes::{Lane, Lanes};
 use crate::listeners::Listeners;
-use crate::poller::{Occurrence, Poller, Wait};
-use crate::spin::Spin;
+use crate::socket_table::{SocketEntry, SocketTable};
+use crate::spin::AdaptiveSpin;
 use crate::waker::Sleeper;
 use crate::workers::Workers;
-use crate::{Config, Event, ListenerToken, Mode, ReactorError, Waker, core};
+use crate::{Event, ExternalOp, ListenerToken, Mode, ReactorConfig, ReactorError, Waker, cpu};
 use rustix::fd::AsFd;
 use std::fs::File;
 use std::io;
@@ -28,150 +29,160 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The sockets, files and sleep of one core. It may be handed to another thread, one at a time, while no file
-/// operation is in flight; but not often: the kernel takes requests through a ring from one thread only, so
-/// another is opened there. Dropping it closes its sockets, and waits for the file operations in flight.
+/// Event loop for the sockets and files of one core.
+///
+/// A reactor may move to another thread while no file operation is in flight. Each move to another
+/// thread opens a new io_uring, because a ring accepts submissions from one thread only. Dropping
+/// the reactor closes its sockets and waits for file operations in flight.
 pub struct Reactor {
     description: String,
-    poller: Poller,
+    backend: Backend,
     workers: Workers,
     sleeper: Sleeper,
-    spin: Spin,
-    lanes: Lanes,
+    spin: AdaptiveSpin,
+    sockets: SocketTable,
     listeners: Listeners,
-    lending: Lending,
-    /// File operations that ended without the kernel.
-    ended: Vec<Finished>,
+    zerocopy: ZeroCopy,
+    /// File operations completed without the kernel.
+    ended: Vec<FileCompletion>,
     files_in_flight: usize,
-    occurrences: Vec<Occurrence>,
+    backend_events: Vec<BackendEvent>,
     now: Instant,
-    /// The driver moved bytes since the last turn began.
-    is_busy: bool,
-    /// It did so in the turn before.
+    /// The driver moved bytes in this turn.
+    busy: bool,
+    /// The driver moved bytes in the previous turn.
     was_busy: bool,
-    sleeps_count: u64,
+    sleep_count: u64,
     busy_time: Duration,
 }
 
 impl Reactor {
-    /// Sets up a reactor for the calling thread, which it pins if [`Config::core`] says so.
+    /// Creates a reactor for the calling thread, which it pins if [`ReactorConfig::core`] is set.
     ///
     /// # Errors
-    /// When the kernel refuses what was asked for.
-    pub fn new(config: Config) -> Result<Reactor, ReactorError> {
+    /// Fails if the thread cannot be pinned or the kernel refuses a required object.
+    pub fn new(config: ReactorConfig) -> Result<Reactor, ReactorError> {
         if let Some(core) = config.core {
-            core::pin(core).map_err(|error| ReactorError::Pin { core, error })?;
+            cpu::pin(core).map_err(|error| ReactorError::Pin { core, error })?;
         }
         let sleeper = Sleeper::new().map_err(|error| ReactorError::Setup { what: "an eventfd", error })?;
-        let (poller, description) = Poller::open(config.io, sleeper.doorbell())?;
+        let (backend, description) = Backend::open(config.io, sleeper.doorbell())?;
         let now = Instant::now();
         Ok(Reactor {
             description,
-            poller,
+            backend,
             workers: Workers::new(sleeper.waker()),
             sleeper,
-            spin: Spin::new(config.mode, config.spin, now),
-            lanes: Lanes::default(),
+            spin: AdaptiveSpin::new(config.mode, config.spin, now),
+            sockets: SocketTable::default(),
             listeners: Listeners::default(),
-            lending: Lending::default(),
+            zerocopy: ZeroCopy::default(),
             ended: Vec::new(),
             files_in_flight: 0,
-            occurrences: Vec::new(),
+            backend_events: Vec::new(),
             now,
-            is_busy: false,
+            busy: false,
             was_busy: false,
-            sleeps_count: 0,
+            sleep_count: 0,
             busy_time: Duration::ZERO,
         })
     }
 
-    /// For a log line: `io_uring`, or `epoll: io_uring is not usable: …`.
-    pub fn io_description(&self) -> &str {
+    /// Returns the backend in use, for a log line: `io_uring`, or `epoll: io_uring is not usable:
+    /// …`.
+    pub fn backend_description(&self) -> &str {
         &self.description
     }
 
-    /// What it does when there is nothing to do.
+    /// Idle behavior.
     pub fn mode(&self) -> Mode {
         self.spin.mode()
     }
 
-    /// Changes that.
+    /// Changes the idle behavior.
     pub fn set_mode(&mut self, mode: Mode) {
         self.spin.set_mode(mode);
     }
 
-    /// How long the turns took, all in all, in which its driver moved bytes.
+    /// Returns the total duration of turns in which the driver moved bytes.
     pub fn busy_time(&self) -> Duration {
         self.busy_time
     }
 
-    /// The time at which the last turn looked at its clock.
+    /// Returns the time at which the last turn read the clock.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// How often it went to sleep.
-    pub fn sleeps_count(&self) -> u64 {
-        self.sleeps_count
+    /// Returns the number of times the reactor went to sleep.
+    pub fn sleep_count(&self) -> u64 {
+        self.sleep_count
     }
 
-    /// Something that wakes this reactor from any thread.
+    /// Returns a handle that wakes this reactor from any thread.
     pub fn waker(&self) -> Waker {
         self.sleeper.waker()
     }
 
-    /// Accepts connections: [`Event::Accepted`].
+    /// Accepts connections and reports them as [`Event::Accepted`].
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     pub fn listen(&mut self, listener: TcpListener) -> io::Result<ListenerToken> {
-        self.listeners.insert(listener, &mut self.poller)
+        self.listeners.insert(listener, &mut self.backend)
     }
 
-    /// Stops to accept and closes the listener.
+    /// Stops accepting and closes the listener.
     pub fn stop_listening(&mut self, token: ListenerToken) {
-        self.listeners.remove(token, &mut self.poller);
+        self.listeners.remove(token, &mut self.backend);
     }
 
-    /// Starts a file operation; [`Event::File`] brings it back with `token`. Its buffer belongs to the kernel
-    /// until then. An operation whose range is not in its buffer, or a read into shared memory, comes back as
-    /// `InvalidInput`; one of no bytes does nothing.
-    pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: Operation) {
+    /// Starts a file operation. [`Event::File`] returns it with `token`; the kernel owns its buffer
+    /// until then. An operation whose range exceeds its buffer, or a read into shared memory,
+    /// completes with `InvalidInput`. An operation of zero bytes does nothing.
+    pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: FileOp) {
         self.files_in_flight += 1;
-        let operation = match Checked::new(operation) {
-            Ok(operation) if operation.is_void() => {
-                return self.end_file(token, Ok(0), operation.into_operation());
+        let operation = match ValidatedOp::new(operation) {
+            Ok(operation) if operation.is_noop() => {
+                return self.complete_file(token, Ok(0), operation.into_operation());
             }
             Ok(operation) => operation,
             Err(operation) => {
-                return self.end_file(token, Err(io::ErrorKind::InvalidInput.into()), operation);
+                return self.complete_file(token, Err(io::ErrorKind::InvalidInput.into()), operation);
             }
         };
-        if let Err(operation) = self.poller.submit_file(token, file, operation) {
+        if let Err(operation) = self.backend.submit_file(token, file, operation) {
             self.workers.submit(token, file, operation);
         }
     }
 
-    /// Ends an operation without the kernel.
-    fn end_file(&mut self, token: u64, result: io::Result<usize>, operation: Operation) {
-        self.ended.push(Finished { token, result, operation });
+    /// Registers an operation that completes outside of the reactor, on any thread. [`Event::File`] reports
+    /// it with `token`.
+    pub fn register_external(&mut self, token: u64) -> ExternalOp {
+        self.files_in_flight += 1;
+        self.workers.register(token)
     }
 
-    /// File operations started and not yet reported.
+    /// Completes an operation without the kernel.
+    fn complete_file(&mut self, token: u64, result: io::Result<usize>, operation: FileOp) {
+        self.ended.push(FileCompletion { token, result, operation });
+    }
+
+    /// Returns the number of file operations started and not yet reported.
     pub fn files_in_flight(&self) -> usize {
         self.files_in_flight
     }
 
-    /// One turn: appends what happened to `events`, a bounded number of them. If nothing happened it spins or
-    /// sleeps by its [`Mode`]: it returns without an event at `deadline`, and sometimes earlier.
+    /// Runs one turn: appends a bounded number of events to `events`. Without events it spins or
+    /// sleeps according to its [`Mode`] and returns at `deadline` or earlier.
     ///
     /// # Errors
-    /// Only if the kernel breaks the reactor itself.
+    /// Fails only if the backend itself fails.
     pub fn turn(&mut self, deadline: Option<Instant>, events: &mut Vec<Event>) -> io::Result<()> {
         let events_before = events.len();
         self.begin_turn();
-        let is_urgent = self.lanes.are_all_cold() || !self.spin.is_spinning(self.now);
-        self.look(Wait::No { is_urgent }, events)?;
+        let urgent = self.sockets.is_all_idle() || !self.spin.is_spinning(self.now);
+        self.poll(PollWait::No { urgent }, events)?;
         if events.len() == events_before {
             match self.spin.is_spinning(self.now) {
                 true => std::hint::spin_loop(),
@@ -183,27 +194,27 @@ impl Reactor {
 
     fn begin_turn(&mut self) {
         let before = std::mem::replace(&mut self.now, Instant::now());
-        self.was_busy = std::mem::take(&mut self.is_busy);
+        self.was_busy = std::mem::take(&mut self.busy);
         if self.was_busy {
             self.busy_time += self.now.saturating_duration_since(before);
             self.spin.on_work(self.now);
         }
     }
 
-    /// Appends what there is to do, waiting for it as told.
-    fn look(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+    /// Polls the backend and appends events, waiting as `wait` specifies.
+    fn poll(&mut self, wait: PollWait, events: &mut Vec<Event>) -> io::Result<()> {
         let events_before = events.len();
         self.collect(wait)?;
-        if let Wait::For(_) = wait {
+        if let PollWait::For(_) = wait {
             self.wake_up();
         }
-        if !self.occurrences.is_empty() {
-            let mut occurrences = std::mem::take(&mut self.occurrences);
-            occurrences.drain(..).for_each(|occurrence| self.on_occurrence(occurrence, events));
-            self.occurrences = occurrences;
+        if !self.backend_events.is_empty() {
+            let mut backend_events = std::mem::take(&mut self.backend_events);
+            backend_events.drain(..).for_each(|event| self.on_backend_event(event, events));
+            self.backend_events = backend_events;
         }
-        self.listeners.accept(self.now, &mut self.poller, events);
-        self.take_back_due();
+        self.listeners.accept(self.now, &mut self.backend, events);
+        self.reap_due();
         if self.sleeper.take_notification() {
             events.push(Event::Woken);
         }
@@ -211,59 +222,59 @@ impl Reactor {
         if events.len() > events_before {
             self.spin.on_work(self.now);
         }
-        self.report_lanes(events);
+        self.report_sockets(events);
         Ok(())
     }
 
-    fn collect(&mut self, wait: Wait) -> io::Result<()> {
-        let collected = self.poller.collect(wait, self.sleeper.doorbell(), &mut self.occurrences);
-        let Err(refusal) = collected else { return Ok(()) };
-        self.follow_thread(refusal)?;
-        self.poller.collect(wait, self.sleeper.doorbell(), &mut self.occurrences)
+    fn collect(&mut self, wait: PollWait) -> io::Result<()> {
+        let collected = self.backend.collect(wait, self.sleeper.doorbell(), &mut self.backend_events);
+        let Err(error) = collected else { return Ok(()) };
+        self.rebind_thread(error)?;
+        self.backend.collect(wait, self.sleeper.doorbell(), &mut self.backend_events)
     }
 
-    /// It may have come to another thread: then everything is armed anew.
+    /// Rebinds the backend to the calling thread after a move and arms everything again.
     #[cold]
-    fn follow_thread(&mut self, refusal: io::Error) -> io::Result<()> {
-        self.poller.follow_thread(refusal)?;
+    fn rebind_thread(&mut self, error: io::Error) -> io::Result<()> {
+        self.backend.rebind_thread(error)?;
         self.listeners.on_disarmed();
-        for lane in self.lanes.iter() {
-            if lane.is_read_armed {
-                self.poller.arm_read(lane.socket.as_fd(), lane.key(Kind::Read));
+        for entry in self.sockets.iter() {
+            if entry.read_armed {
+                self.backend.arm_read(entry.socket.as_fd(), entry.key(Kind::Read));
             }
-            if lane.is_write_armed {
-                self.poller.arm_write(lane.socket.as_fd(), lane.key(Kind::Write))?;
+            if entry.write_armed {
+                self.backend.arm_write(entry.socket.as_fd(), entry.key(Kind::Write))?;
             }
         }
         Ok(())
     }
 
-    fn on_occurrence(&mut self, occurrence: Occurrence, events: &mut Vec<Event>) {
-        match occurrence {
-            Occurrence::Readable { key, is_hung_up } => {
-                let Some(lane) = self.lanes.of_key(key) else { return };
-                lane.is_ready = true;
-                lane.is_hung_up |= is_hung_up;
-                lane.is_read_armed = false;
-                let token = lane.token;
-                if is_hung_up {
-                    // It may be the kernel's way to say that it gives memory back.
-                    self.take_back(token);
+    fn on_backend_event(&mut self, event: BackendEvent, events: &mut Vec<Event>) {
+        match event {
+            BackendEvent::Readable { key, hung_up } => {
+                let Some(entry) = self.sockets.by_key(key) else { return };
+                entry.ready = true;
+                entry.hung_up |= hung_up;
+                entry.read_armed = false;
+                let token = entry.token;
+                if hung_up {
+                    // The error queue may hold zero-copy completions.
+                    self.reap(token);
                 }
-                self.lanes.activate(token);
+                self.sockets.activate(token);
                 self.spin.on_work(self.now);
             }
-            Occurrence::Writable { key } => {
-                let Some(lane) = self.lanes.of_key(key) else { return };
-                lane.is_write_armed = false;
-                if std::mem::take(&mut lane.wants_write) {
-                    events.push(Event::Writable(lane.token));
+            BackendEvent::Writable { key } => {
+                let Some(entry) = self.sockets.by_key(key) else { return };
+                entry.write_armed = false;
+                if std::mem::take(&mut entry.wants_write) {
+                    events.push(Event::Writable(entry.token));
                 }
             }
-            Occurrence::Acceptable { index } => self.listeners.on_acceptable(index),
-            // The notification itself says it.
-            Occurrence::Doorbell => {}
-            Occurrence::File(finished) => self.report_file(finished, events),
+            BackendEvent::Acceptable { index } => self.listeners.on_acceptable(index),
+            // `take_notification` reports it.
+            BackendEvent::Doorbell => {}
+            BackendEvent::File(finished) => self.report_file(finished, events),
         }
     }
 
@@ -273,38 +284,38 @@ impl Reactor {
         }
     }
 
-    fn report_file(&mut self, finished: Finished, events: &mut Vec<Event>) {
+    fn report_file(&mut self, finished: FileCompletion, events: &mut Vec<Event>) {
         self.files_in_flight -= 1;
         events.push(Event::File(finished));
     }
 
-    fn report_lanes(&mut self, events: &mut Vec<Event>) {
+    fn report_sockets(&mut self, events: &mut Vec<Event>) {
         let is_spinning = self.spin.is_spinning(self.now);
-        let poller = &mut self.poller;
+        let backend = &mut self.backend;
         let report = |token| events.push(Event::Readable(token));
-        let cool = |lane: &mut Lane| {
-            if !std::mem::replace(&mut lane.is_read_armed, true) {
-                poller.arm_read(lane.socket.as_fd(), lane.key(Kind::Read));
+        let cool = |entry: &mut SocketEntry| {
+            if !std::mem::replace(&mut entry.read_armed, true) {
+                backend.arm_read(entry.socket.as_fd(), entry.key(Kind::Read));
             }
         };
-        self.lanes.go_round(LANES_MAX, is_spinning, report, cool);
+        self.sockets.poll_active(MAX_SOCKETS_PER_TURN, is_spinning, report, cool);
     }
 
-    /// Sleeps until something happens or `deadline`. Everything that can happen is armed: no lane is active,
-    /// no listener ready.
+    /// Sleeps until an event or `deadline`. All event sources are armed at this point: no socket is
+    /// active and no listener is ready.
     fn sleep(&mut self, deadline: Option<Instant>, events: &mut Vec<Event>) -> io::Result<()> {
-        if !self.lanes.are_all_cold() || self.listeners.is_ready() {
+        if !self.sockets.is_all_idle() || self.listeners.is_ready() {
             return Ok(());
         }
-        let others = [self.listeners.poll_timeout(), self.lending_timeout()];
+        let others = [self.listeners.poll_timeout(), self.zerocopy_timeout()];
         let end = others.into_iter().chain([deadline]).flatten().min();
         let time = end.map(|end| end.saturating_duration_since(self.now));
         if time.is_some_and(|time| time.is_zero()) || !self.sleeper.try_sleep() {
             return Ok(());
         }
-        self.sleeps_count += 1;
+        self.sleep_count += 1;
         let (start, events_before) = (self.now, events.len());
-        self.look(Wait::For(time), events)?;
+        self.poll(PollWait::For(time), events)?;
         if events.len() > events_before {
             self.spin.on_slept(self.now.saturating_duration_since(start));
         }
@@ -312,20 +323,20 @@ impl Reactor {
     }
 
     fn wake_up(&mut self) {
-        self.sleeper.awake();
+        self.sleeper.finish_sleep();
         self.now = Instant::now();
     }
 }
 
 impl Drop for Reactor {
     fn drop(&mut self) {
-        self.listeners.remove_all(&mut self.poller);
-        self.end_lending();
-        for lane in self.lanes.iter() {
-            self.poller.unregister(lane.socket.as_fd(), lane.armed());
+        self.listeners.remove_all(&mut self.backend);
+        self.drain_zerocopy();
+        for entry in self.sockets.iter() {
+            self.backend.unregister(entry.socket.as_fd(), entry.armed());
         }
     }
 }
 
-/// Lanes reported in one turn.
-const LANES_MAX: usize = 64;
+/// SocketTable reported in one turn.
+const MAX_SOCKETS_PER_TURN: usize = 64;

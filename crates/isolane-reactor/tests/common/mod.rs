@@ -1,22 +1,22 @@
-//! What the stories share: a reactor of every kind, and a driver that turns until something happened.
+//! Shared helpers: a reactor for each configuration, and a driver that turns until an event.
 #![allow(dead_code)]
 
-use isolane_reactor::{Config, Event, IoChoice, Mode, Reactor, Received, Token};
+use isolane_reactor::{Event, IoChoice, Mode, Reactor, ReactorConfig, Received, Token};
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Runs a story with every back end (where this machine has it) and mode.
-pub fn with_each(story: impl Fn(Config)) {
-    for io in back_ends() {
+/// Runs a test with every available backend and every mode.
+pub fn with_each(test: impl Fn(ReactorConfig)) {
+    for io in backends() {
         for mode in [Mode::Poll, Mode::Adaptive, Mode::Sleep] {
-            story(Config { io, mode, ..Config::default() });
+            test(ReactorConfig { io, mode, ..ReactorConfig::default() });
         }
     }
 }
 
-pub fn back_ends() -> Vec<IoChoice> {
-    let uring = Reactor::new(Config { io: IoChoice::Uring, ..Config::default() });
+pub fn backends() -> Vec<IoChoice> {
+    let uring = Reactor::new(ReactorConfig { io: IoChoice::Uring, ..ReactorConfig::default() });
     match uring {
         Ok(_) => vec![IoChoice::Uring, IoChoice::Epoll],
         Err(reason) => {
@@ -26,53 +26,53 @@ pub fn back_ends() -> Vec<IoChoice> {
     }
 }
 
-pub fn reactor(config: &Config) -> Reactor {
+pub fn reactor(config: &ReactorConfig) -> Reactor {
     Reactor::new(config.clone()).expect("a reactor")
 }
 
-/// A connected pair over loopback.
+/// Returns a connected pair over loopback.
 pub fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
-    let one = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
-    (one, listener.accept().expect("accepted").0)
+    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+    (client, listener.accept().expect("accepted").0)
 }
 
-/// Turns until `wanted` takes something out of an event.
-pub fn turn_until<T>(reactor: &mut Reactor, mut wanted: impl FnMut(&mut Reactor, Event) -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+/// Turns until `select` returns a value for an event.
+pub fn turn_until<T>(reactor: &mut Reactor, mut select: impl FnMut(&mut Reactor, Event) -> Option<T>) -> T {
+    let end = Instant::now() + TEST_TIMEOUT;
     let mut events = Vec::new();
     loop {
         reactor.turn(Some(end), &mut events).expect("a turn");
         let mut found = None;
         for event in events.drain(..) {
-            found = found.or(wanted(reactor, event));
+            found = found.or(select(reactor, event));
         }
         if let Some(found) = found {
             return found;
         }
-        assert!(Instant::now() < end, "nothing came within {PATIENCE:?}");
+        assert!(Instant::now() < end, "nothing came within {TEST_TIMEOUT:?}");
     }
 }
 
-/// Turns until bytes of this lane came, and returns them.
-pub fn receive(reactor: &mut Reactor, lane: Token) -> Vec<u8> {
+/// Turns until bytes arrive on this connection and returns them.
+pub fn receive(reactor: &mut Reactor, conn: Token) -> Vec<u8> {
     turn_until(reactor, |reactor, event| match event {
-        Event::Readable(token) if token == lane => receive_now(reactor, lane),
+        Event::Readable(token) if token == conn => receive_now(reactor, conn),
         Event::Readable(token) => receive_now(reactor, token).map(|_| None)?,
         _ => None,
     })
 }
 
-pub fn receive_now(reactor: &mut Reactor, lane: Token) -> Option<Vec<u8>> {
+pub fn receive_now(reactor: &mut Reactor, conn: Token) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 1 << 16];
-    match reactor.receive(lane, &mut [IoSliceMut::new(&mut bytes)]).expect("received") {
+    match reactor.receive(conn, &mut [IoSliceMut::new(&mut bytes)]).expect("received") {
         Received::Bytes(count) => Some(bytes[..count].to_vec()),
-        Received::Nothing => None,
-        Received::End => Some(Vec::new()),
+        Received::WouldBlock => None,
+        Received::Eof => Some(Vec::new()),
     }
 }
 
-/// Turns for a while, receives whatever is reported, and counts the events that were not in vain.
+/// Turns for `time`, receives on readable sockets, and counts all events except empty reads.
 pub fn turn_for(reactor: &mut Reactor, time: Duration) -> usize {
     let end = Instant::now() + time;
     let (mut events, mut count) = (Vec::new(), 0);
@@ -88,5 +88,5 @@ pub fn turn_for(reactor: &mut Reactor, time: Duration) -> usize {
     count
 }
 
-/// Far beyond what anything takes, also on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for a busy machine.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);

@@ -66,7 +66,7 @@ impl Driver {
     /// A connection came in.
     pub(super) fn handle_accepted(&mut self, listener: ListenerToken, socket: TcpStream, peer: SocketAddr) {
         // Mostly the newcomer takes the place of another, but those that move aside may take their time.
-        if self.descriptors() >= self.core.shared.descriptors_max() {
+        if self.descriptors() >= self.core.shared.max_descriptors() {
             reset(&socket);
             return self.core.shared.log_refusal(&self.core.counters, peer, "too many connections are open");
         }
@@ -75,7 +75,7 @@ impl Driver {
             return log::warn!("{peer}: cannot be served: {error}");
         }
         if is_from_here(&socket, peer) {
-            options.suit_within_machine(&socket, SEND_BUFFER_HERE_BYTES);
+            options.tune_for_loopback(&socket, SEND_BUFFER_HERE_BYTES);
         }
         let core = self.place(&socket, peer);
         self.listeners.given[core] += 1;
@@ -185,7 +185,7 @@ impl Core {
             socket::set_keepalive(&socket, PROBE_AFTER, PROBE_INTERVAL, PROBES)?;
         }
         if self.zero_copy_above != usize::MAX {
-            self.reactor.enable_zero_copy(token)?;
+            self.reactor.enable_zerocopy(token)?;
         }
         Ok(())
     }
@@ -204,7 +204,7 @@ fn incoming_cpu(socket: &TcpStream, peer: SocketAddr) -> Option<usize> {
 }
 
 fn is_from_here(socket: &TcpStream, peer: SocketAddr) -> bool {
-    socket.local_addr().is_ok_and(|local| socket::is_within_machine(local.ip(), peer.ip()))
+    socket.local_addr().is_ok_and(|local| socket::is_local(local.ip(), peer.ip()))
 }
 
 /// Send buffer of connections from this machine: four answers of 128 KiB.

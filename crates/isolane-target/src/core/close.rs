@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use isolane_proto::queue::FatalError;
+use isolane_proto::connection::FatalError;
 
 use super::flush::Then;
 use super::job::{FileWork, Job};
@@ -146,7 +146,7 @@ impl Core {
     /// Whether so many lanes that are gone wait for a volume that it gets no new commands: each keeps memory,
     /// and its controller keeps a CNTLID. Commands that wait here go with their lane.
     pub(super) fn has_left_too_many(&self, position: usize) -> bool {
-        self.volumes[position].lanes_left >= LANES_LEFT_MAX
+        self.volumes[position].lanes_left >= MAX_LANES_LEFT
     }
 
     /// A controller that is reset waits only so long for the commands of its I/O connections. Then it goes on
@@ -301,7 +301,7 @@ impl Core {
 }
 
 /// A volume that has not ended the commands of so many lanes that are gone gets no new ones.
-const LANES_LEFT_MAX: usize = 256;
+const MAX_LANES_LEFT: usize = 256;
 /// How long a host may take to read our last words and close (TCP 1.0 §3.5: at most 30 s).
 const LEAVE_WAIT: Duration = Duration::from_secs(5);
 /// The same when the target stops.

@@ -6,7 +6,7 @@
 use isolane_memory::{Buffer, Payload};
 use isolane_proto::Completion;
 use isolane_proto::subsystem::{Action, AssociationId, data_expected};
-use isolane_proto::target::{Permit, Place, Transfer};
+use isolane_proto::target::{DataLocation, Permit, Transfer};
 use isolane_wire::opcode::{FabricsType, IoOpcode};
 use isolane_wire::{Status, SubmissionEntry};
 
@@ -46,7 +46,7 @@ impl Core {
         permit: Permit,
         entry: &SubmissionEntry,
         buffer: Buffer,
-        is_intact: bool,
+        digest_ok: bool,
     ) {
         if lane.association.as_ref().is_some_and(|association| association.qid != 0)
             && !is_fabrics(entry)
@@ -54,7 +54,7 @@ impl Core {
         {
             self.on_expected_data(lane, position, buffer.len());
         }
-        if !is_intact {
+        if !digest_ok {
             self.counters.digest_errors.add(1);
             if self.digest_log.is_due(self.now) {
                 log::warn!("{}: the data digest of command {:#06x} is wrong", lane.peer(), entry.cid);
@@ -155,11 +155,11 @@ impl Core {
 }
 
 /// The data of a Connect is small and of known length: it does not come out of the pool.
-fn take_connect_data(lane: &mut Lane, permit: Permit, len: u32, place: Place) {
+fn take_connect_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
     let buffer = Buffer::contiguous(len as usize);
     match place {
-        Place::InCapsule => lane.queue.receive_into(permit, buffer),
-        Place::Transport => lane.queue.request_data(permit, buffer),
+        DataLocation::InCapsule => lane.queue.receive_into(permit, buffer),
+        DataLocation::Transport => lane.queue.request_data(permit, buffer),
     }
 }
 

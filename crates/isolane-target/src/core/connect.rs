@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_proto::Completion;
-use isolane_proto::subsystem::{Refusal, host_of};
+use isolane_proto::subsystem::{ConnectRefusal, host_of};
 use isolane_proto::target::Permit;
 use isolane_reactor::socket;
 use isolane_wire::{Status, SubmissionEntry};
@@ -83,7 +83,7 @@ impl Core {
                     self.close(lane, "its socket does not take its options");
                 }
             }
-            Err(Refusal(completion)) => {
+            Err(ConnectRefusal(completion)) => {
                 self.shared.seats.leave(core);
                 self.refuse(lane, permit, &data, completion);
             }

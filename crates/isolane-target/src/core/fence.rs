@@ -81,7 +81,7 @@ impl Driver {
             association.is_some_and(|association| association.host.may_be(&host))
         };
         let keys = self.lanes.keys().filter(|key| self.lanes.get(*key).is_some_and(is_older));
-        let lanes: Vec<_> = keys.map(|key| Unread { key, bytes_left: READ_BYTES_MAX }).collect();
+        let lanes: Vec<_> = keys.map(|key| Unread { key, bytes_left: MAX_READ_BYTES }).collect();
         fence.add_unread(lanes.len());
         let until = self.core.now + READ_WAIT;
         self.readings.push(HostReading { host, lanes, readers: vec![reader], until, has_begun: false });
@@ -181,7 +181,7 @@ const ONLY_STARTS: &str = "only commands that are to be started wait for a fence
 /// A Connect waits no longer than this for a core to read.
 const READ_WAIT: Duration = Duration::from_secs(1);
 /// Read from one lane for a Connect, in bytes: no socket's buffer holds as much.
-const READ_BYTES_MAX: u64 = 32 << 20;
+const MAX_READ_BYTES: u64 = 32 << 20;
 /// Receives on one lane and turn for a Connect.
 const RECEIVES_PER_TURN: u32 = 16;
 /// Commands that wait for their fence and are looked at in one turn.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use isolane_proto::Completion;
 use isolane_proto::subsystem::AssociationId;
 use isolane_proto::target::Permit;
-use isolane_reactor::file::Finished;
+use isolane_reactor::file::FileCompletion;
 use isolane_volume::{Outcome, Request, Step, Task, Volume};
 use isolane_wire::Status;
 
@@ -131,7 +131,7 @@ impl Core {
     fn positions_to_flush(&self, then: &Then) -> Vec<usize> {
         let is_needed = |position: &usize| {
             let volume = &self.shared.namespaces.at(*position).volume;
-            !matches!(then, Then::Answer { .. }) || volume.geometry().volatile_cache
+            !matches!(then, Then::Answer { .. }) || volume.info().volatile_cache
         };
         (0..self.shared.namespaces.len()).filter(is_needed).collect()
     }
@@ -140,7 +140,7 @@ impl Core {
     pub(super) fn attempt_flush(&mut self, group: Key, position: usize, request: Request) -> Option<Waiting> {
         // Nobody waits for it any more.
         self.flushes.get(group)?;
-        if self.volumes[position].flushes >= FLUSHES_MAX && !matches!(request, Request::Rest(_)) {
+        if self.volumes[position].flushes >= MAX_FLUSHES && !matches!(request, Request::Continue(_)) {
             return Some(Waiting::Flush { group, position, request });
         }
         let volume = &self.shared.namespaces.at(position).volume;
@@ -149,8 +149,8 @@ impl Core {
     }
 
     /// The reactor has carried out a part's operation.
-    pub(super) fn resume_flush(&mut self, group: Key, position: usize, task: Task, finished: Finished) {
-        let Finished { result, operation, .. } = finished;
+    pub(super) fn resume_flush(&mut self, group: Key, position: usize, task: Task, finished: FileCompletion) {
+        let FileCompletion { result, operation, .. } = finished;
         let volume = &self.shared.namespaces.at(position).volume;
         self.volumes[position].flushes -= 1;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
@@ -170,7 +170,13 @@ impl Core {
                 let token = self.files.insert(FileWork::Flush { group, position, task });
                 self.submit(position, token, operation);
             }
-            Step::Later(request) => return Some(Waiting::Flush { group, position, request }),
+            Step::Pending(pending) => {
+                self.volumes[position].flushes += 1;
+                let task = Task::from(&pending);
+                let token = self.files.insert(FileWork::Flush { group, position, task });
+                pending.register(self.reactor.register_external(token.to_u64()));
+            }
+            Step::Retry(request) => return Some(Waiting::Flush { group, position, request }),
         }
         None
     }
@@ -286,4 +292,4 @@ impl Core {
 
 /// Flushes of all volumes that may be at one volume at the same time: those that nothing waits for any longer
 /// stay there until they end.
-const FLUSHES_MAX: usize = 64;
+const MAX_FLUSHES: usize = 64;

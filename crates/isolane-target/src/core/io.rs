@@ -4,12 +4,11 @@
 
 use std::time::Duration;
 
-use isolane_memory::{Buffer, Payload, Pool};
+use isolane_memory::{Buffer, Payload};
 use isolane_proto::Completion;
 use isolane_proto::subsystem::{IoCommand, parse_io, parse_ranges};
-use isolane_proto::target::{Permit, Place, Transfer};
+use isolane_proto::target::{DataLocation, Permit, Transfer};
 use isolane_volume::{BlockRange, Request};
-use isolane_wire::opcode::IoOpcode;
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::Core;
@@ -18,9 +17,8 @@ use super::job::Job;
 use super::lane::{Association, Lane, Stalled};
 use super::memory::Size;
 use super::waiting::Waiting;
-use crate::config::TRANSFER_BYTES_MAX;
+use crate::config::MAX_TRANSFER_BYTES;
 use crate::counters::Operation;
-use crate::namespace::Namespace;
 
 impl Core {
     /// An I/O command arrived, its data not yet.
@@ -35,30 +33,22 @@ impl Core {
             Ok(checked) => checked,
             Err(status) => return self.refuse_io(lane, permit, status),
         };
+        if let IoCommand::Read { lba, blocks, fua } = command {
+            return self.read(lane, permit, position, (lba, u64::from(blocks), fua));
+        }
         if let Transfer::FromHost { len, place } = transfer
             && let IoCommand::Write { .. } | IoCommand::Deallocate { .. } = command
         {
-            let landed = self.take_data(lane, permit, position, len as usize, place);
-            return match (landed, command) {
-                (Some((permit, data)), IoCommand::Write { lba, blocks, fua }) => {
-                    let fua = fua || must_be_durable(lane);
-                    self.write(lane, permit, position, data, (lba, u64::from(blocks), fua));
-                }
-                (Some((permit, data)), _) => self.on_io_data(lane, permit, entry, data),
-                (None, _) => {}
-            };
+            return self.take_data(lane, permit, position, len as usize, place);
         }
         let request = match command {
-            IoCommand::Read { lba, blocks, fua } => {
-                return self.read(lane, permit, position, lba, u64::from(blocks), fua);
-            }
             IoCommand::Flush => Request::Flush,
             IoCommand::WriteZeroes { lba, blocks, fua, deallocate } => {
                 let (blocks, fua) = (u64::from(blocks), fua || must_be_durable(lane));
                 Request::WriteZeroes { lba, blocks, fua, deallocate }
             }
-            IoCommand::Hint => return self.complete(lane, permit, Completion::success()),
-            IoCommand::Write { .. } | IoCommand::Deallocate { .. } => {
+            IoCommand::NoOp => return self.complete(lane, permit, Completion::success()),
+            IoCommand::Read { .. } | IoCommand::Write { .. } | IoCommand::Deallocate { .. } => {
                 return self.fail(lane, permit, Status::DATA_SGL_LENGTH_INVALID);
             }
         };
@@ -107,45 +97,30 @@ impl Core {
 
     /// A read that its volume can answer at once is answered without ado, unless others may pass it. One with
     /// FUA returns nothing that a power cut could still take back: the cache is flushed before it.
-    fn read(&mut self, lane: &mut Lane, permit: Permit, position: usize, lba: u64, blocks: u64, fua: bool) {
+    fn read(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        position: usize,
+        (lba, blocks, fua): (u64, u64, bool),
+    ) {
         let namespace = self.shared.namespaces.at(position);
         let len = (blocks as usize) << namespace.geometry.block_shift;
         if !fua
             && !is_fenced(lane)
-            && let Some(payload) = read_now(namespace, lba, blocks, &mut self.memory.pool)
+            && Size::of(len) == Size::Small
+            && let Some(payload) = namespace.volume.try_read(lba, blocks, &mut self.memory.pool)
         {
-            return self.answer_at_once(lane, permit, position, Operation::Read, len, payload);
+            let operation = (position, Operation::Read);
+            return self.complete_io(lane, permit, operation, len, Duration::ZERO, payload);
         }
         let read = Request::Read { lba, blocks };
         let mut job = Job::new(permit, position, namespace, &read, self.now);
-        if fua && namespace.volume.geometry().volatile_cache {
+        if fua && namespace.volume.info().volatile_cache {
             job.then = Some(read);
             return self.start(lane, job, Request::Flush);
         }
         self.start(lane, job, read);
-    }
-
-    /// What a read of `len` bytes returns, if it can be answered at once, which it then is. The usual case
-    /// with less ado.
-    #[inline]
-    pub(super) fn read_at_once(
-        &mut self,
-        association: Option<&Association>,
-        entry: &SubmissionEntry,
-        len: u32,
-    ) -> Option<Payload> {
-        let association =
-            association.filter(|association| association.qid != 0 && association.fence.is_none())?;
-        if entry.opcode != IoOpcode::Read.code() || !self.shared.namespaces.have_answers(entry.nsid) {
-            return None;
-        }
-        let (position, command) = self.check(Some(association), entry, len).ok()?;
-        let IoCommand::Read { lba, blocks, fua: false } = command else { return None };
-        let payload =
-            read_now(self.shared.namespaces.at(position), lba, u64::from(blocks), &mut self.memory.pool)?;
-        self.counters.record(position, Operation::Read, Ok(u64::from(len)), Duration::ZERO);
-        association.counters.record_read(u64::from(len));
-        Some(payload)
     }
 
     /// A write that its volume can do at once is done without ado.
@@ -161,9 +136,10 @@ impl Core {
             return self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua });
         }
         let (volume, len) = (&self.shared.namespaces.at(position).volume, data.len());
-        match volume.write_now(lba, blocks, data, &mut self.memory.pool) {
+        match volume.try_write(lba, blocks, data, &mut self.memory.pool) {
             Ok(()) => {
-                self.answer_at_once(lane, permit, position, Operation::Write, len, Payload::default());
+                let operation = (position, Operation::Write);
+                self.complete_io(lane, permit, operation, len, Duration::ZERO, Payload::default());
             }
             Err(data) => self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }),
         }
@@ -186,38 +162,35 @@ impl Core {
         }
         let namespaces = &self.shared.namespaces;
         let position = namespaces.find(entry.nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr(true))?;
-        let command = parse_io(entry, &namespaces.at(position).geometry, len, TRANSFER_BYTES_MAX)?;
+        let command = parse_io(entry, &namespaces.at(position).geometry, len, MAX_TRANSFER_BYTES)?;
         Ok((position, command))
     }
 
-    /// Finds memory for a command's data and takes it, or lets the command wait. Gives it back if all of it
-    /// is there already.
+    /// Finds memory for a command's data and receives it, or queues the command until there is memory.
     fn take_data(
         &mut self,
         lane: &mut Lane,
         permit: Permit,
         position: usize,
         len: usize,
-        place: Place,
-    ) -> Option<(Permit, Buffer)> {
+        place: DataLocation,
+    ) {
         match place {
-            Place::InCapsule => match self.in_capsule_buffer(lane, &permit, position, len) {
-                Some(buffer) => match lane.queue.receive_landed(permit, buffer) {
-                    Ok(landed) => return Some(landed),
-                    Err((permit, buffer)) => {
-                        self.expect_data(lane, position, len);
-                        lane.queue.receive_into(permit, buffer);
-                    }
-                },
+            DataLocation::InCapsule => match self.in_capsule_buffer(lane, &permit, position, len) {
+                Some(buffer) => {
+                    self.expect_data(lane, position, len);
+                    lane.queue.receive_into(permit, buffer);
+                }
                 None => {
                     self.counters.deferred_commands.add(1);
                     log::trace!("{}: not read from until there is memory", lane.peer());
                     lane.stalled = Some(Stalled { permit, position, len, since: self.now });
                 }
             },
-            Place::Transport => self.enter(lane, Waiting::Data { lane: lane.key, permit, position, len }),
+            DataLocation::Transport => {
+                self.enter(lane, Waiting::Data { lane: lane.key, permit, position, len })
+            }
         }
-        None
     }
 
     fn refuse_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer, status: Status) {
@@ -247,16 +220,6 @@ impl Core {
         let ranges = ranges.map(|range| BlockRange { lba: range.lba, blocks: u64::from(range.blocks) });
         Ok(Request::Deallocate { ranges: ranges.filter(|range| range.blocks > 0).collect(), fua })
     }
-}
-
-/// What small reads return at once, if the volume can.
-#[inline]
-fn read_now(namespace: &Namespace, lba: u64, blocks: u64, pool: &mut Pool) -> Option<Payload> {
-    let len = (blocks as usize) << namespace.geometry.block_shift;
-    if Size::of(len) != Size::Small {
-        return None;
-    }
-    namespace.volume.read_now(lba, blocks, pool)
 }
 
 /// Whether its commands may have to wait for those of older associations.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use isolane_memory::Payload;
 use isolane_proto::Completion;
 use isolane_proto::target::Permit;
-use isolane_reactor::file::{Finished, Operation as FileOperation};
+use isolane_reactor::file::{FileCompletion, FileOp};
 use isolane_volume::{BlockRange, Outcome, Request, Step, Task, Volume, VolumeError};
 
 use super::lane::{Association, Lane};
@@ -64,10 +64,10 @@ impl Job {
             Request::Flush => (Operation::Flush, 0, true),
             Request::WriteZeroes { blocks, fua, .. } => (Operation::WriteZeroes, in_bytes(*blocks), *fua),
             Request::Deallocate { fua, .. } => (Operation::Deallocate, 0, *fua),
-            Request::Rest(_) => unreachable!("a job begins with its first request"),
+            Request::Continue(_) => unreachable!("a job begins with its first request"),
         };
         let data_bytes = if let Request::Write { data, .. } = request { data.len() } else { 0 };
-        let is_volatile = !is_durable && namespace.volume.geometry().volatile_cache;
+        let is_volatile = !is_durable && namespace.volume.info().volatile_cache;
         Job {
             permit,
             position,
@@ -129,9 +129,9 @@ impl Core {
 
     /// Gives a request to its volume; says what to wait for if not now.
     pub(super) fn attempt(&mut self, lane: &mut Lane, job: Job, request: Request) -> Option<Waiting> {
-        let is_new = lane.is_open() && !matches!(request, Request::Rest(_));
+        let is_new = lane.is_open() && !matches!(request, Request::Continue(_));
         if is_new && self.has_left_too_many(job.position) {
-            return self.proceed(lane, job, Step::Later(request));
+            return self.proceed(lane, job, Step::Retry(request));
         }
         let volume = &self.shared.namespaces.at(job.position).volume;
         let step = volume.start(request, &mut self.memory.pool);
@@ -152,7 +152,14 @@ impl Core {
                 self.submit(position, token, operation);
                 None
             }
-            Step::Later(request) => {
+            Step::Pending(pending) => {
+                self.count(lane, &mut job);
+                let task = Task::from(&pending);
+                let token = self.files.insert(FileWork::Command { lane: lane.key, job, task });
+                pending.register(self.reactor.register_external(token.to_u64()));
+                None
+            }
+            Step::Retry(request) => {
                 self.count(lane, &mut job);
                 Some(Waiting::Start { lane: lane.key, job, request })
             }
@@ -180,8 +187,6 @@ impl Core {
             true => Duration::ZERO,
             false => self.now.saturating_duration_since(started),
         };
-        let counted = outcome.as_ref().map(|_| len as u64).map_err(|_| ());
-        self.counters.record(position, operation, counted, latency);
         if lane.is_disconnected {
             self.note_left_ended(lane, position);
         }
@@ -190,8 +195,9 @@ impl Core {
             self.end(lane, is_volatile);
         }
         match outcome {
-            Ok(payload) => self.succeed(lane, permit, operation, len, payload),
+            Ok(payload) => self.complete_io(lane, permit, (position, operation), len, latency, payload),
             Err(error) => {
+                self.counters.record(position, operation, Err(()), latency);
                 let (now, volume) = (self.now, &*self.shared.namespaces.at(position).volume);
                 self.volume_log.note(position, volume, operation, &error, now);
                 self.fail(lane, permit, status::of_volume_error(&error, operation));
@@ -199,30 +205,18 @@ impl Core {
         }
     }
 
-    /// Answers a command that needed no job: its volume was done with it at once.
+    /// Completes an I/O command successfully; `len` bytes were transferred.
     #[inline]
-    pub(super) fn answer_at_once(
+    pub(super) fn complete_io(
         &mut self,
         lane: &mut Lane,
         permit: Permit,
-        position: usize,
-        operation: Operation,
+        (position, operation): (usize, Operation),
         len: usize,
+        latency: Duration,
         payload: Payload,
     ) {
-        self.counters.record(position, operation, Ok(len as u64), Duration::ZERO);
-        self.succeed(lane, permit, operation, len, payload);
-    }
-
-    #[inline]
-    fn succeed(
-        &mut self,
-        lane: &mut Lane,
-        permit: Permit,
-        operation: Operation,
-        len: usize,
-        payload: Payload,
-    ) {
+        self.counters.record(position, operation, Ok(len as u64), latency);
         let Some(Association { counters, .. }) = lane.association.as_ref().filter(|_| lane.is_open()) else {
             self.memory.pool.recycle_payload(payload);
             return self.complete(lane, permit, Completion::success());
@@ -250,7 +244,7 @@ impl Core {
     }
 
     /// The reactor carries out an operation on a volume's file; `token` brings it back.
-    pub(super) fn submit(&mut self, position: usize, token: Key, operation: FileOperation) {
+    pub(super) fn submit(&mut self, position: usize, token: Key, operation: FileOp) {
         let volume = &self.shared.namespaces.at(position).volume;
         match volume.file() {
             Some(file) => self.reactor.submit_file(token.to_u64(), file, operation),
@@ -259,8 +253,8 @@ impl Core {
     }
 
     /// An operation for a command of `lane` is done.
-    fn resume_job(&mut self, lane: &mut Lane, job: Job, task: Task, finished: Finished) {
-        let Finished { result, operation, .. } = finished;
+    fn resume_job(&mut self, lane: &mut Lane, job: Job, task: Task, finished: FileCompletion) {
+        let FileCompletion { result, operation, .. } = finished;
         let volume = &self.shared.namespaces.at(job.position).volume;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
         if let Some(waiting) = self.proceed(lane, job, step) {
@@ -271,7 +265,7 @@ impl Core {
 
 impl Driver {
     /// The reactor has carried out a file operation.
-    pub(super) fn handle_file(&mut self, finished: Finished) {
+    pub(super) fn handle_file(&mut self, finished: FileCompletion) {
         match self.core.files.remove(Key::from_u64(finished.token)) {
             Some(FileWork::Command { lane: key, job, task }) => match self.lanes.get_mut(key) {
                 Some(lane) => self.core.resume_job(lane, job, task, finished),
@@ -291,7 +285,7 @@ fn blocks_of(request: &Request) -> BlockRange {
         Request::Read { lba, blocks }
         | Request::Write { lba, blocks, .. }
         | Request::WriteZeroes { lba, blocks, .. } => BlockRange { lba: *lba, blocks: *blocks },
-        Request::Flush | Request::Rest(_) => BlockRange { lba: 0, blocks: 0 },
+        Request::Flush | Request::Continue(_) => BlockRange { lba: 0, blocks: 0 },
         Request::Deallocate { ranges, .. } => {
             let first = ranges.iter().map(|range| range.lba).min().unwrap_or(0);
             let end = ranges.iter().map(|range| range.lba.saturating_add(range.blocks)).max().unwrap_or(0);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_proto::subsystem::{AssociationId, ConnectionInfo, ControllerStatus, Host, IoCounters};
-use isolane_proto::target::{Limits, Permit, Queue};
+use isolane_proto::target::{ConnectionConfig, Permit, Queue};
 use isolane_reactor::Token;
 use isolane_wire::SubmissionEntry;
 
@@ -158,7 +158,7 @@ impl Lane {
         name: Address,
         token: Token,
         connection: ConnectionInfo,
-        limits: Limits,
+        limits: ConnectionConfig,
         now: Instant,
     ) -> Lane {
         Lane {

@@ -75,7 +75,7 @@ impl Loads {
 
     fn follow(&mut self, busy: f64) {
         let Some(frequency) = &mut self.frequency else { return };
-        if let Err(error) = frequency.follow(busy) {
+        if let Err(error) = frequency.update(busy) {
             log::warn!("the clock of the first core follows its load no more: {error}");
             self.frequency = None;
         }

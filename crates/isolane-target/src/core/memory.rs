@@ -9,7 +9,7 @@ use isolane_memory::{Buffer, PAGE_SIZE, Page, Pool, pages_for};
 use isolane_proto::target::Permit;
 
 use super::lane::Lane;
-use crate::config::{IN_CAPSULE_BYTES_MAX, TRANSFER_BYTES_MAX};
+use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES};
 
 /// The pool, and how much of it is not kept for anybody.
 pub(crate) struct Memory {
@@ -34,7 +34,7 @@ pub(crate) enum Size {
 
 impl Size {
     pub(crate) fn of(len: usize) -> Size {
-        if len <= SMALL_BYTES_MAX { Size::Small } else { Size::Large }
+        if len <= MAX_SMALL_BYTES { Size::Small } else { Size::Large }
     }
 }
 
@@ -82,7 +82,7 @@ impl Memory {
 
     /// Whether `len` bytes are left in this turn.
     pub(crate) fn has_room(&self, len: usize) -> bool {
-        let kept = if Size::of(len) == Size::Large { self.pool.pages_max() / SMALL_SHARE } else { 0 };
+        let kept = if Size::of(len) == Size::Large { self.pool.max_pages() / SMALL_SHARE } else { 0 };
         let pages = pages_for(len);
         pages + kept <= self.spare_pages && (pages <= self.ready_pages || self.fresh_pages > 0)
     }
@@ -103,7 +103,7 @@ impl Memory {
 
     /// Memory that is left for large commands, in bytes.
     pub(crate) fn left_for_large(&self) -> usize {
-        self.spare_pages.saturating_sub(self.pool.pages_max() / SMALL_SHARE) * PAGE_SIZE
+        self.spare_pages.saturating_sub(self.pool.max_pages() / SMALL_SHARE) * PAGE_SIZE
     }
 
     /// Memory for in-capsule data: out of what is spare if `may_spare`, else out of what is kept for the lane.
@@ -129,20 +129,20 @@ impl Memory {
 
 /// How many pages a core's pool has if so many are asked for.
 pub(crate) fn pool_pages(asked: usize) -> usize {
-    asked.max(POOL_PAGES_MIN)
+    asked.max(MIN_POOL_PAGES)
 }
 
 /// How many lanes a core can keep memory free for.
-pub(crate) fn lanes_max(pool_pages_asked: usize) -> usize {
+pub(crate) fn max_lanes(pool_pages_asked: usize) -> usize {
     pool_pages(pool_pages_asked) / 2 / RESERVE_PAGES
 }
 
 /// Pages kept for each lane: the in-capsule data of one command.
-pub(crate) const RESERVE_PAGES: usize = pages_for(IN_CAPSULE_BYTES_MAX as usize);
+pub(crate) const RESERVE_PAGES: usize = pages_for(MAX_IN_CAPSULE_BYTES as usize);
 /// What one receive places on a guess at most.
 const RECEIVE_BYTES: usize = 128 << 10;
 /// Commands up to this size are small.
-const SMALL_BYTES_MAX: usize = 64 * 1024;
+const MAX_SMALL_BYTES: usize = 64 * 1024;
 /// New memory that one turn begins to ask the system for: half a region. A region takes 0.3 ms where the
 /// machine has it, 5 ms where its hypervisor has to find it.
 const FRESH_PAGES_PER_TURN: usize = 256;
@@ -150,10 +150,10 @@ const FRESH_PAGES_PER_TURN: usize = 256;
 const SMALL_SHARE: usize = 8;
 /// The least memory of a core: half of it is never kept for lanes, and the largest transfer fits into that
 /// half even without the part for small commands and what receives are lent.
-const POOL_PAGES_MIN: usize = 4 * pages_for(TRANSFER_BYTES_MAX as usize);
+const MIN_POOL_PAGES: usize = 4 * pages_for(MAX_TRANSFER_BYTES as usize);
 const _: () = assert!(
-    POOL_PAGES_MIN / 2 - POOL_PAGES_MIN / SMALL_SHARE - pages_for(RECEIVE_BYTES)
-        >= pages_for(TRANSFER_BYTES_MAX as usize)
+    MIN_POOL_PAGES / 2 - MIN_POOL_PAGES / SMALL_SHARE - pages_for(RECEIVE_BYTES)
+        >= pages_for(MAX_TRANSFER_BYTES as usize)
 );
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_turn_asks_for_little_new_memory_and_for_any_that_was_used_before() {
-        let mut memory = Memory::new(Pool::new(4 * POOL_PAGES_MIN));
+        let mut memory = Memory::new(Pool::new(4 * MIN_POOL_PAGES));
         let len = FRESH_PAGES_PER_TURN * PAGE_SIZE;
         let buffers: Vec<Buffer> = (0..3)
             .map(|turn| {
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_largest_transfer_gets_its_memory_in_one_turn() {
-        let mut memory = Memory::new(Pool::new(POOL_PAGES_MIN));
-        assert!(memory.claim(TRANSFER_BYTES_MAX as usize));
+        let mut memory = Memory::new(Pool::new(MIN_POOL_PAGES));
+        assert!(memory.claim(MAX_TRANSFER_BYTES as usize));
     }
 }

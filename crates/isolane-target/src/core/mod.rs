@@ -57,8 +57,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use isolane_memory::{Lent, Pool};
-use isolane_proto::target::Limits;
+use isolane_memory::{Pool, ZeroCopySend};
+use isolane_proto::target::ConnectionConfig;
 use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
 
@@ -69,7 +69,7 @@ use self::job::{FileWork, VolumeLog};
 use self::lane::Lane;
 pub(crate) use self::log_limit::LogLimit;
 use self::memory::Memory;
-pub(crate) use self::memory::lanes_max;
+pub(crate) use self::memory::max_lanes;
 use self::share::VolumeUse;
 pub(crate) use self::travel::Traveller;
 use self::waiting::Waiting;
@@ -86,13 +86,13 @@ pub(crate) struct Core {
     memory: Memory,
     now: Instant,
     /// What this turn receives from one lane at most.
-    receive_bytes_max: usize,
+    max_receive_bytes: usize,
     /// Sends of so many bytes copy nothing, if the kernel can do that.
     zero_copy_above: usize,
     /// For so long a host may leave bytes unacknowledged.
     stall: Duration,
     /// Emptied lists, for the next such sends.
-    spare_lent: Vec<Lent>,
+    spare_lent: Vec<ZeroCopySend>,
     /// Operations that the reactor carries out, by the number it knows them by.
     files: Table<FileWork>,
     /// Commands that wait for memory, in the order of asking.
@@ -130,7 +130,7 @@ pub(crate) struct Driver {
     /// The lane of every socket, by the index of its token.
     by_token: Vec<Option<(Token, Key)>>,
     overflow: Vec<u8>,
-    limits: Limits,
+    limits: ConnectionConfig,
     events: Vec<Event>,
     mailbox: Receiver<Message>,
     readings: Vec<HostReading>,
@@ -161,11 +161,11 @@ pub(crate) struct Parts {
     pub shared: Arc<Shared>,
     pub reactor: Reactor,
     pub mailbox: Receiver<Message>,
-    pub pool_pages_max: usize,
+    pub max_pool_pages: usize,
     pub zero_copy_above: Option<usize>,
     /// How often lanes are moved by load, if at all.
     pub schedule: Option<Duration>,
-    pub limits: Limits,
+    pub limits: ConnectionConfig,
 }
 
 impl Driver {
@@ -174,13 +174,13 @@ impl Driver {
         let core = Core {
             index: parts.index,
             counters: Arc::clone(&parts.shared.counters[parts.index]),
-            memory: Memory::new(Pool::new(memory::pool_pages(parts.pool_pages_max))),
+            memory: Memory::new(Pool::new(memory::pool_pages(parts.max_pool_pages))),
             volumes: std::iter::repeat_with(VolumeUse::default).take(parts.shared.namespaces.len()).collect(),
             volume_log: VolumeLog::new(parts.shared.namespaces.len()),
             shared: parts.shared,
             reactor: parts.reactor,
             now,
-            receive_bytes_max: usize::MAX,
+            max_receive_bytes: usize::MAX,
             zero_copy_above: parts.zero_copy_above.unwrap_or(usize::MAX),
             stall: parts.limits.stall,
             spare_lent: Vec::new(),
@@ -247,7 +247,7 @@ impl Driver {
         self.core.now = self.core.reactor.now();
         self.take_returned();
         self.core.memory.measure(self.core.shared.seats.taken(self.core.index));
-        self.core.receive_bytes_max = self.fair_bytes(&events);
+        self.core.max_receive_bytes = self.fair_bytes(&events);
         for event in events.drain(..) {
             self.handle_event(event);
         }
@@ -259,7 +259,6 @@ impl Driver {
         // A host that sees the end of its connection may at once use its queue id again.
         self.reap();
         self.send_dirty();
-        self.stop_looking();
         self.see_to_travel();
         self.see_to_stop();
         turned

@@ -2,11 +2,10 @@
 
 use std::io::IoSliceMut;
 
-use isolane_proto::queue::ReceivePlan;
-use isolane_proto::target::{Event, Polled};
+use isolane_proto::connection::ReceivePlan;
+use isolane_proto::target::Event;
 use isolane_reactor::{Received, Token};
 use isolane_volume::Soon;
-use isolane_wire::SubmissionEntry;
 
 use super::lane::{Lane, Phase, Stalled};
 use super::{Core, Driver};
@@ -45,17 +44,17 @@ impl Core {
         if is_full(lane) {
             return self.pause(lane);
         }
-        lane.queue.lend_spares(std::mem::take(&mut self.memory.receive_pages));
+        lane.queue.stage_pages(std::mem::take(&mut self.memory.receive_pages));
         let progress = self.receive_from(lane, token, overflow);
-        self.memory.receive_pages = lane.queue.take_spares();
+        self.memory.receive_pages = lane.queue.take_staged();
         progress
     }
 
     fn receive_from(&mut self, lane: &mut Lane, token: Token, overflow: &mut [u8]) -> Progress {
-        let fair = overflow.len().min(self.receive_bytes_max);
+        let fair = overflow.len().min(self.max_receive_bytes);
         let mut plan = ReceivePlan::new();
         lane.queue.fill_receive_plan(&mut overflow[..fair], &mut plan);
-        let received = self.reactor.receive(token, within(&mut plan, self.receive_bytes_max));
+        let received = self.reactor.receive(token, within(&mut plan, self.max_receive_bytes));
         drop(plan);
         match received {
             Ok(Received::Bytes(count)) => {
@@ -63,8 +62,8 @@ impl Core {
                 lane.queue.handle_received(count);
                 self.act(lane, overflow)
             }
-            Ok(Received::Nothing) => Progress::Empty,
-            Ok(Received::End) => {
+            Ok(Received::WouldBlock) => Progress::Empty,
+            Ok(Received::Eof) => {
                 lane.queue.handle_eof();
                 self.close(lane, "the host closed it");
                 Progress::Ended
@@ -80,22 +79,10 @@ impl Core {
 
     /// Acts on everything that was received and not acted on.
     pub(super) fn act(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
-        let mut entry = SubmissionEntry::new(0, 0);
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
             self.foresee(lane, overflow);
-            let association = lane.association.as_ref();
-            let read = |entry: &SubmissionEntry, len| self.read_at_once(association, entry, len);
-            match lane.queue.poll_command(overflow, &mut entry, read) {
-                Some(Polled::Answered) => {}
-                Some(Polled::Command(permit, transfer)) => self.on_command(lane, permit, &entry, transfer),
-                None => {
-                    let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
-                    self.handle_queue_event(lane, event);
-                }
-            }
-            if is_batch(lane) {
-                self.send(lane);
-            }
+            let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
+            self.handle_queue_event(lane, event);
         }
         if !lane.is_open() {
             return Progress::Ended;
@@ -113,7 +100,7 @@ impl Core {
     #[inline]
     fn foresee(&self, lane: &Lane, overflow: &[u8]) {
         for (ahead, soon) in [(COMMANDS_AHEAD_SOON, Soon::Next), (COMMANDS_AHEAD_LATER, Soon::AfterNext)] {
-            if let Some((nsid, lba)) = lane.queue.upcoming_block(overflow, ahead)
+            if let Some((nsid, lba)) = lane.queue.peek_block(overflow, ahead)
                 && let Some(position) = self.shared.namespaces.find(nsid)
             {
                 self.shared.namespaces.at(position).volume.foresee(lba, soon);
@@ -123,9 +110,13 @@ impl Core {
 
     fn handle_queue_event(&mut self, lane: &mut Lane, event: Event) {
         match event {
-            Event::Command { permit, entry, transfer } => self.on_command(lane, permit, &entry, transfer),
-            Event::Data { permit, entry, buffer, intact } => {
-                self.on_data(lane, permit, &entry, buffer, intact);
+            Event::Command { permit, transfer } => {
+                let entry = *lane.queue.entry(&permit);
+                self.on_command(lane, permit, &entry, transfer);
+            }
+            Event::Data { permit, buffer, digest_ok } => {
+                let entry = *lane.queue.entry(&permit);
+                self.on_data(lane, permit, &entry, buffer, digest_ok);
             }
             Event::Connected(request) => log::debug!("{}: initialised with {request:?}", lane.peer()),
             Event::Terminated(request) => {
@@ -141,8 +132,8 @@ impl Core {
         let Some(token) = lane.token else { return Progress::Ended };
         match self.reactor.receive(token, &mut [IoSliceMut::new(overflow)]) {
             Ok(Received::Bytes(_)) => Progress::More,
-            Ok(Received::Nothing) => Progress::Empty,
-            Ok(Received::End) | Err(_) => {
+            Ok(Received::WouldBlock) => Progress::Empty,
+            Ok(Received::Eof) | Err(_) => {
                 self.close(lane, "the host closed it");
                 Progress::Ended
             }
@@ -205,7 +196,7 @@ impl Core {
                 return false;
             };
             self.expect_data(lane, position, len);
-            lane.queue.excuse(self.now.saturating_duration_since(stalled.since));
+            lane.queue.extend_deadline(self.now.saturating_duration_since(stalled.since));
             lane.queue.receive_into(stalled.permit, buffer);
         }
         lane.is_paused = false;
@@ -233,16 +224,6 @@ fn within<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut [IoSlic
     &mut plan[..count]
 }
 
-/// Whether enough has been answered for a send, and enough is still to be answered for another one: then the
-/// host can go on while we do. Not for a socket that takes nothing, nor for a lane that is leaving: its end
-/// is told first.
-fn is_batch(lane: &Lane) -> bool {
-    !lane.is_stuck
-        && lane.is_open()
-        && lane.queue.unread_bytes() >= BATCH_UNREAD_BYTES
-        && lane.queue.transmit_ready_bytes() >= BATCH_BYTES
-}
-
 /// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has
 /// no more answers.
 fn is_full(lane: &Lane) -> bool {
@@ -251,17 +232,17 @@ fn is_full(lane: &Lane) -> bool {
 
 /// Whether more than one part in `parts` of the room for output is taken.
 fn is_filled(lane: &Lane, parts: usize) -> bool {
-    lane.queue.transmit_pending_bytes() > output_bytes_max(lane) / parts
-        || lane.queue.transmit_pending_header_bytes() > CONTROL_OUTPUT_BYTES_MAX / parts
+    lane.queue.transmit_pending_bytes() > max_output_bytes(lane) / parts
+        || lane.queue.transmit_pending_header_bytes() > MAX_CONTROL_OUTPUT_BYTES / parts
 }
 
 /// One receive can bring thousands of commands whose answers are of any size. What admin commands return is
 /// memory of its own; what I/O commands return is held in any case, but pages that were overwritten meanwhile
 /// live on.
-fn output_bytes_max(lane: &Lane) -> usize {
+fn max_output_bytes(lane: &Lane) -> usize {
     match &lane.association {
-        Some(association) if association.qid != 0 => OUTPUT_BYTES_MAX,
-        _ => CONTROL_OUTPUT_BYTES_MAX,
+        Some(association) if association.qid != 0 => MAX_OUTPUT_BYTES,
+        _ => MAX_CONTROL_OUTPUT_BYTES,
     }
 }
 
@@ -269,12 +250,7 @@ fn output_bytes_max(lane: &Lane) -> usize {
 /// leads to it must be there before.
 const COMMANDS_AHEAD_SOON: usize = 2;
 const COMMANDS_AHEAD_LATER: usize = 5;
-/// Sixty answers of 4 KiB, which fill four segments of 64 KiB and do not begin a fifth; and sixteen
-/// commands. A host mostly has less to do than its target, so that few long calls serve both better than
-/// many short ones.
-const BATCH_BYTES: usize = 240 << 10;
-const BATCH_UNREAD_BYTES: usize = 16 * 72;
 /// An I/O queue is not read from while more output than this waits for its host.
-const OUTPUT_BYTES_MAX: usize = 8 << 20;
+const MAX_OUTPUT_BYTES: usize = 8 << 20;
 /// The same for an admin queue, and before Connect; and for responses without data on every queue.
-const CONTROL_OUTPUT_BYTES_MAX: usize = 64 << 10;
+const MAX_CONTROL_OUTPUT_BYTES: usize = 64 << 10;

@@ -2,9 +2,9 @@
 //! from, else at the end of the turn. A long one may copy nothing (S7): then what it is made of is lent to
 //! the kernel and comes back later.
 
-use isolane_memory::Lent;
-use isolane_proto::queue::TransmitPlan;
-use isolane_reactor::{Mode, Sent, Token};
+use isolane_memory::ZeroCopySend;
+use isolane_proto::connection::TransmitPlan;
+use isolane_reactor::{Sent, Token};
 
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
@@ -28,13 +28,13 @@ impl Core {
             lane.queue.fill_transmit_plan(&mut plan);
             let offered = plan.bytes();
             let sent = match offered >= self.zero_copy_above {
-                true => self.reactor.send_lent(token, &plan),
-                false => self.reactor.send(token, &plan).map(|bytes| Sent { bytes, is_lent: false }),
+                true => self.reactor.send_zerocopy(token, &plan),
+                false => self.reactor.send(token, &plan).map(|bytes| Sent { bytes, zerocopy: false }),
             };
             drop(plan);
             match sent {
-                Ok(Sent { bytes, is_lent: true }) => self.handle_lent(lane, token, bytes, offered),
-                Ok(Sent { bytes, is_lent: false }) => {
+                Ok(Sent { bytes, zerocopy: true }) => self.handle_lent(lane, token, bytes, offered),
+                Ok(Sent { bytes, zerocopy: false }) => {
                     lane.queue.handle_transmitted(bytes, &mut self.memory.pool);
                     self.handle_sent(lane, bytes, offered);
                 }
@@ -50,37 +50,28 @@ impl Core {
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, offered: usize) {
         self.counters.sent_bytes.add(count as u64);
         lane.is_stuck = count < offered;
-        if lane.is_stuck && self.may_sleep() {
-            // Nobody may have to wait for us then.
-            lane.queue.count_pages(&mut self.memory.pool);
-        }
         if !lane.is_stuck && (lane.queue.wants_transmit() || lane.is_limited()) {
             self.mark_dirty(lane);
         }
         self.resume_after_send(lane);
     }
 
-    fn may_sleep(&self) -> bool {
-        self.reactor.mode() != Mode::Poll
-    }
-
     /// The kernel still reads what it has taken: the reactor keeps that, and it counts as the lane's.
     fn handle_lent(&mut self, lane: &mut Lane, token: Token, count: usize, offered: usize) {
         let mut lent = self.spare_lent.pop().unwrap_or_default();
-        lane.queue.count_pages(&mut self.memory.pool);
-        lane.queue.handle_lent(count, &mut lent);
+        lane.queue.handle_zerocopy(count, &mut lent);
         lane.lent_bytes += lent.bytes;
-        self.reactor.lend(token, lent);
+        self.reactor.track_zerocopy(token, lent);
         self.counters.lent_bytes.add(count as u64);
         self.handle_sent(lane, count, offered);
     }
 
     /// The kernel is done with what was lent.
-    fn recycle_lent(&mut self, mut lent: Lent) {
+    fn recycle_lent(&mut self, mut lent: ZeroCopySend) {
         lent.headers.clear();
         lent.payloads.drain(..).for_each(|payload| self.memory.pool.recycle_payload(payload));
         lent.bytes = 0;
-        if self.spare_lent.len() < SPARE_LENT_MAX {
+        if self.spare_lent.len() < MAX_SPARE_LENT {
             self.spare_lent.push(lent);
         }
     }
@@ -107,7 +98,7 @@ impl Core {
 impl Driver {
     /// Takes memory back that was lent to the kernel.
     pub(super) fn take_returned(&mut self) {
-        while let Some((token, lent)) = self.core.reactor.poll_returned() {
+        while let Some((token, lent)) = self.core.reactor.poll_released() {
             if let Some(key) = self.lane_of(token)
                 && let Some(lane) = self.lanes.get_mut(key).filter(|lane| lane.token == Some(token))
             {
@@ -143,34 +134,7 @@ impl Driver {
         }
         self.core.dirty.drain(..count);
     }
-
-    /// Stops looking at pages of volumes, as far as that is possible: what is to be sent with the next turn is
-    /// looked at until then, and in poll mode what a full socket did not take, too. It is counted instead if somebody
-    /// waits for us to stop, or if nothing says that the next turn comes soon.
-    pub(super) fn stop_looking(&mut self) {
-        if self.may_not_look_on() {
-            for index in 0..self.core.dirty.len() {
-                self.count_pages(self.core.dirty[index]);
-            }
-        }
-        if self.may_not_look_on() {
-            self.lanes.keys().collect::<Vec<_>>().into_iter().for_each(|key| self.count_pages(key));
-        }
-        self.core.memory.pool.end_turn();
-    }
-
-    fn may_not_look_on(&mut self) -> bool {
-        let is_next_turn_late = self.core.dirty.is_empty() && self.core.may_sleep();
-        let pool = &mut self.core.memory.pool;
-        pool.guards_out() > 0 && (is_next_turn_late || pool.is_awaited())
-    }
-
-    fn count_pages(&mut self, key: Key) {
-        if let Some(lane) = self.lanes.get_mut(key) {
-            lane.queue.count_pages(&mut self.core.memory.pool);
-        }
-    }
 }
 
 /// Emptied lists of what was lent that are kept for the next sends.
-const SPARE_LENT_MAX: usize = 256;
+const MAX_SPARE_LENT: usize = 256;

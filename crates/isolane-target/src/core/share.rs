@@ -21,7 +21,7 @@ use super::lane::Lane;
 use super::memory::Size;
 use super::waiting::Waiting;
 use super::{Core, Driver};
-use crate::config::TRANSFER_BYTES_MAX;
+use crate::config::MAX_TRANSFER_BYTES;
 use crate::counters::Operation;
 
 /// What one volume holds of a core.
@@ -104,10 +104,10 @@ impl Core {
         let (kept, idle) = (kept_bytes(lane), idle_bytes(lane));
         let at = lane.at_volume(position);
         let (claimed, passed) = (at.claimed_bytes, at.passed);
-        let may_pass = self.size(waiting) == Size::Large || passed < PASSED_MAX;
+        let may_pass = self.size(waiting) == Size::Large || passed < MAX_PASSED;
         let has_room = match waiting {
             Waiting::Start { job, .. } if self.is_long_read(job) => {
-                claimed + lane.queue.transmit_pending_long_bytes() + job.len <= LONG_OUTPUT_BYTES_MAX
+                claimed + lane.queue.transmit_pending_long_bytes() + job.len <= MAX_LONG_OUTPUT_BYTES
             }
             _ => true,
         };
@@ -152,7 +152,7 @@ impl Core {
     }
 
     fn share_bytes(&self) -> usize {
-        (self.memory.pool.pages_max() * PAGE_SIZE / LANES_FULL).max(TRANSFER_BYTES_MAX as usize)
+        (self.memory.pool.max_pages() * PAGE_SIZE / LANES_FULL).max(MAX_TRANSFER_BYTES as usize)
     }
 
     /// Closes a lane that keeps memory and lets it lie while others wait for it.
@@ -162,7 +162,7 @@ impl Core {
             (lane.moved_bytes, lane.moved_at) = (moved, self.now);
         }
         let lies = self.now.saturating_duration_since(lane.moved_at);
-        if self.memory.is_short() && lies >= IDLE_MAX {
+        if self.memory.is_short() && lies >= MAX_IDLE {
             self.counters.fatal_errors.add(1);
             log::warn!("{}: it keeps {} bytes of memory and does nothing", lane.peer(), idle_bytes(lane));
             self.close(lane, "others wait for the memory that it keeps");
@@ -224,13 +224,13 @@ fn idle_bytes(lane: &Lane) -> usize {
 }
 
 /// So many small commands pass a large one.
-const PASSED_MAX: u32 = 256;
+const MAX_PASSED: u32 = 256;
 /// Long reads are begun while less than this is to be sent or read. Less than what stops a lane from being
 /// read from.
-const LONG_OUTPUT_BYTES_MAX: usize = 4 << 20;
+const MAX_LONG_OUTPUT_BYTES: usize = 4 << 20;
 /// What a volume may hold before in-capsule data for it stops its lane, in parts of what is left.
 const IN_CAPSULE_PARTS: usize = 3;
 /// So many lanes with full shares fill the pool.
 const LANES_FULL: usize = 8;
 /// While others wait, memory may lie for so long.
-const IDLE_MAX: Duration = Duration::from_secs(5);
+const MAX_IDLE: Duration = Duration::from_secs(5);

@@ -105,7 +105,7 @@ impl Driver {
         }
         if lane.is_quiet()
             && self.readings.is_empty()
-            && !lane.token.is_some_and(|token| self.core.reactor.has_lent(token))
+            && !lane.token.is_some_and(|token| self.core.reactor.has_zerocopy_in_flight(token))
         {
             if !self.core.shared.seats.take(departure.to) {
                 self.core.keep(lane, departure, "there is no room for it");

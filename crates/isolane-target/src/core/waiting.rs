@@ -59,7 +59,7 @@ impl Waiting {
     fn has_begun(&self) -> bool {
         match self {
             Waiting::Start { request, .. } | Waiting::Flush { request, .. } => {
-                matches!(request, Request::Rest(_))
+                matches!(request, Request::Continue(_))
             }
             Waiting::Data { .. } => false,
         }

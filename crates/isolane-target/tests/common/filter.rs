@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use isolane_memory::Pool;
-use isolane_reactor::file::Operation;
-use isolane_volume::{Geometry, Identity, Request, Step, Task, Volume, VolumeError};
+use isolane_reactor::file::FileOp;
+use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeError, VolumeInfo};
 
 use super::volume;
 
@@ -33,8 +33,8 @@ impl<F: Fn(Request) -> Verdict + Send + Sync + 'static> Filter<F> {
 }
 
 impl<F: Fn(Request) -> Verdict + Send + Sync> Volume for Filter<F> {
-    fn geometry(&self) -> &Geometry {
-        self.below.geometry()
+    fn info(&self) -> &VolumeInfo {
+        self.below.info()
     }
 
     fn identity(&self) -> &Identity {
@@ -52,12 +52,12 @@ impl<F: Fn(Request) -> Verdict + Send + Sync> Volume for Filter<F> {
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         match (self.judge)(request) {
             Verdict::Pass(request) => self.below.start(request, pool),
-            Verdict::Later(request) => Step::Later(request),
+            Verdict::Later(request) => Step::Retry(request),
             Verdict::Fail(error) => Step::Done(Err(error)),
         }
     }
 
-    fn resume(&self, task: Task, result: io::Result<usize>, operation: Operation, pool: &mut Pool) -> Step {
+    fn resume(&self, task: Task, result: io::Result<usize>, operation: FileOp, pool: &mut Pool) -> Step {
         self.below.resume(task, result, operation, pool)
     }
 }

@@ -40,13 +40,13 @@ pub fn config(volumes: &[&str]) -> TargetConfig {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
     config.listen.push("127.0.0.1:0".parse().unwrap());
     config.volumes = (1..).zip(volumes.iter().map(|text| volume(text))).collect();
-    config.pool_pages_max = 4096;
+    config.max_pool_pages = 4096;
     config
 }
 
 /// Cores for two reactors that are in each other's way: one that this thread may use, twice.
 pub fn one_core_twice() -> Vec<usize> {
-    vec![isolane_reactor::core::usable().unwrap()[0]; 2]
+    vec![isolane_reactor::cpu::allowed().unwrap()[0]; 2]
 }
 
 pub fn volume(text: &str) -> Arc<dyn Volume> {

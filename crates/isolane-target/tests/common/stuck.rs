@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use isolane_memory::{Buffer, Payload, Pool};
-use isolane_reactor::file::Operation;
-use isolane_volume::file::{Abilities, FileMachine};
-use isolane_volume::{Geometry, Identity, Request, Step, Task, Volume};
+use isolane_reactor::file::FileOp;
+use isolane_volume::file::{Features, FileStateMachine};
+use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeInfo};
 
 /// The volume, of 8,192 blocks. Reads return zeroes at once.
 pub struct Stuck {
-    machine: FileMachine,
+    machine: FileStateMachine,
     pipe: Arc<File>,
     begun: AtomicUsize,
 }
@@ -36,7 +36,7 @@ impl Stuck {
             filling += written;
         }
         set_blocking(&writer, true);
-        let geometry = Geometry {
+        let geometry = VolumeInfo {
             block_size: 512,
             blocks: 8192,
             read_only: false,
@@ -45,7 +45,7 @@ impl Stuck {
             zeroes_after_deallocate: false,
         };
         let machine =
-            FileMachine::new("stuck".to_owned(), geometry, Identity::random(), Abilities::none(), false);
+            FileStateMachine::new("stuck".to_owned(), geometry, Identity::random(), Features::none(), false);
         let stuck = Stuck { machine, pipe: Arc::new(writer), begun: AtomicUsize::new(0) };
         (Arc::new(stuck), Relief { pipe: reader, filling })
     }
@@ -59,10 +59,10 @@ impl Stuck {
     fn divert(&self, step: Step) -> Step {
         let Step::File(operation, task) = step else { return step };
         self.begun.fetch_add(1, Ordering::SeqCst);
-        let Operation { buffer, buffer_offset, len, .. } = operation;
+        let FileOp { buffer, buffer_offset, len, .. } = operation;
         let diverted = match buffer {
-            Some(buffer) => Operation::write(CURRENT, buffer, buffer_offset, len as usize, false),
-            None => Operation::write(CURRENT, Buffer::contiguous(1), 0, 1, false),
+            Some(buffer) => FileOp::write(CURRENT, buffer, buffer_offset, len as usize, false),
+            None => FileOp::write(CURRENT, Buffer::contiguous(1), 0, 1, false),
         };
         Step::File(diverted, task)
     }
@@ -81,8 +81,8 @@ impl Relief {
 }
 
 impl Volume for Stuck {
-    fn geometry(&self) -> &Geometry {
-        self.machine.geometry()
+    fn info(&self) -> &VolumeInfo {
+        self.machine.info()
     }
 
     fn identity(&self) -> &Identity {
@@ -104,7 +104,7 @@ impl Volume for Stuck {
         }
     }
 
-    fn resume(&self, task: Task, result: io::Result<usize>, operation: Operation, pool: &mut Pool) -> Step {
+    fn resume(&self, task: Task, result: io::Result<usize>, operation: FileOp, pool: &mut Pool) -> Step {
         self.divert(self.machine.resume(task, result, operation, pool))
     }
 }

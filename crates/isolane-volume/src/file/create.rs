@@ -1,6 +1,7 @@
-//! Creates a sparse file of a given size, so that after a crash there is either a whole one or none.
+//! Crash-safe creation of a sparse file.
 //!
-//! Written aside, synced, renamed without replacing anything, and the directory synced.
+//! Writes and syncs a temporary file, renames it without replacing anything, and syncs the
+//! directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,17 +11,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-/// Creates the file; if somebody else did meanwhile, theirs stays.
+/// Creates the file; keeps a file that another process created in the meantime.
 pub(crate) fn create_sparse(path: &Path, bytes: u64) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let aside = aside(path, directory)?;
-    let made = write_aside(&aside, bytes).and_then(|()| publish(&aside, path));
+    let temp = temp_path(path, directory)?;
+    let made = write_temp(&temp, bytes).and_then(|()| publish(&temp, path));
     if made.is_err() {
-        // What is left is only a hidden empty file; the error that matters is the first one.
-        fs::remove_file(&aside).ok();
+        // At worst a hidden empty file remains; the first error matters.
+        fs::remove_file(&temp).ok();
     }
     match made {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -29,7 +30,7 @@ pub(crate) fn create_sparse(path: &Path, bytes: u64) -> io::Result<()> {
     }
 }
 
-fn aside(path: &Path, directory: &Path) -> io::Result<PathBuf> {
+fn temp_path(path: &Path, directory: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
@@ -37,18 +38,18 @@ fn aside(path: &Path, directory: &Path) -> io::Result<PathBuf> {
     Ok(directory.join(hidden))
 }
 
-fn write_aside(aside: &Path, bytes: u64) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(aside)?;
+fn write_temp(temp: &Path, bytes: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temp)?;
     file.set_len(bytes)?;
     file.sync_all()
 }
 
-fn publish(aside: &Path, path: &Path) -> io::Result<()> {
-    match renameat_with(CWD, aside, CWD, path, RenameFlags::NOREPLACE) {
-        // The file system cannot do that; a hard link replaces nothing either.
+fn publish(temp: &Path, path: &Path) -> io::Result<()> {
+    match renameat_with(CWD, temp, CWD, path, RenameFlags::NOREPLACE) {
+        // The file system does not support the flag; a hard link replaces nothing either.
         Err(Errno::INVAL | Errno::NOSYS) => {
-            fs::hard_link(aside, path)?;
-            fs::remove_file(aside)
+            fs::hard_link(temp, path)?;
+            fs::remove_file(temp)
         }
         done => Ok(done?),
     }
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_created_file_is_sparse_and_nothing_is_left_beside_it() {
+    fn creates_sparse_file_without_leftovers() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk.img");
         create_sparse(&path, 1 << 30).unwrap();
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_exists_is_never_replaced() {
+    fn keeps_existing_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk.img");
         fs::write(&path, b"precious").unwrap();
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_an_error() {
+    fn fails_without_directory() {
         let directory = tempfile::tempdir().unwrap();
         let error = create_sparse(&directory.path().join("none/disk.img"), 4096).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);

@@ -1,11 +1,12 @@
-//! What went wrong with a file for good, and what may just be going wrong, seen by all cores.
+//! Permanent errors of a file and results not yet known, shared by all cores.
 //!
-//! A failed sync concerns all cores from the time of its failure, but each core learns the results of its
-//! operations at a time of its own. So syncs and durable writes are registered here ([`Unrecorded`]) until
-//! their results are noted, and a promise waits ([`Overlap`]) for those that were in flight with it.
+//! A failed sync affects all cores from the time of its failure, but each core learns the results of its
+//! operations at a different time. So syncs and durable writes are registered here ([`Unrecorded`]) until
+//! their results are recorded, and a durable completion waits ([`Overlap`]) for the operations that were in
+//! flight at the same time.
 //!
-//! Invariants: what is noted here stays until the volume is opened anew; a promise is kept back while an
-//! earlier failure may not have been noted.
+//! Invariants: a recorded error stays until the volume is reopened; a durable completion is delayed while an
+//! earlier failure may be unrecorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -15,39 +16,39 @@ use rustix::io::Errno;
 use super::in_flight::{Epoch, InFlight};
 use crate::VolumeError;
 
-/// The lasting condition of a file.
+/// Permanent state of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// What the first failed sync said; 0 while none failed.
+    /// OS error of the first failed sync; 0 if none.
     sync_error: AtomicI32,
-    is_shrunk: AtomicBool,
+    shrunk: AtomicBool,
     syncs: InFlight,
     durable_writes: InFlight,
 }
 
-/// What makes data durable.
+/// Operation that makes data durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Promise {
-    /// A sync: for everything that completed before it.
+    /// A sync, for all writes completed before it.
     Sync,
-    /// A durable write: for its own data.
+    /// A durable write, for its own data.
     DurableWrite,
 }
 
-/// A sync or durable write whose result is not noted yet. One that is dropped without a result counts as a
-/// failed sync: nobody knows how it ended.
+/// A sync or durable write without a recorded result. Dropping it counts as a failed sync, because
+/// its result is unknown.
 #[derive(Debug)]
 pub(crate) struct Unrecorded {
     health: Arc<Health>,
     promise: Promise,
     epoch: Epoch,
-    is_recorded: bool,
+    recorded: bool,
 }
 
-/// What overlapped an operation: the syncs, and for a sync also the durable writes, that were in flight when it
-/// ended.
+/// Operations that overlapped another one: the syncs, and for a sync also the durable writes, in
+/// flight when it ended.
 ///
-/// A durable write does not wait for other durable writes: each has synced its own data.
+/// A durable write does not wait for other durable writes: each syncs its own data.
 #[derive(Debug)]
 pub(crate) struct Overlap {
     syncs: Epoch,
@@ -57,12 +58,12 @@ pub(crate) struct Overlap {
 impl Unrecorded {
     pub(crate) fn new(health: &Arc<Health>, promise: Promise) -> Unrecorded {
         let epoch = health.in_flight(promise).enter();
-        Unrecorded { health: Arc::clone(health), promise, epoch, is_recorded: false }
+        Unrecorded { health: Arc::clone(health), promise, epoch, recorded: false }
     }
 
-    /// The result is noted. Returns what its promise waits for.
+    /// Records the result. Returns the operations that a durable completion must wait for.
     pub(crate) fn record(mut self) -> Overlap {
-        self.is_recorded = true;
+        self.recorded = true;
         let Health { syncs, durable_writes, .. } = &*self.health;
         let durable_writes = (self.promise == Promise::Sync).then(|| durable_writes.now());
         Overlap { syncs: syncs.now(), durable_writes }
@@ -71,8 +72,8 @@ impl Unrecorded {
 
 impl Drop for Unrecorded {
     fn drop(&mut self) {
-        if !self.is_recorded {
-            // An earlier error is kept.
+        if !self.recorded {
+            // Keeps an earlier error.
             let _ = self.health.set_sync_error(Errno::IO.raw_os_error());
         }
         self.health.in_flight(self.promise).leave(self.epoch);
@@ -80,7 +81,7 @@ impl Drop for Unrecorded {
 }
 
 impl Health {
-    /// Whether the results of all operations of an overlap are noted.
+    /// Whether the results of all overlapping operations are recorded.
     pub(crate) fn has_passed(&self, overlap: &Overlap) -> bool {
         self.syncs.is_empty_up_to(overlap.syncs)
             && overlap.durable_writes.is_none_or(|epoch| self.durable_writes.is_empty_up_to(epoch))
@@ -93,13 +94,13 @@ impl Health {
         }
     }
 
-    /// Keeps the first error; returns an earlier one.
+    /// Sets the first error; returns an earlier one.
     fn set_sync_error(&self, raw_os_error: i32) -> Result<(), i32> {
         let first = self.sync_error.compare_exchange(0, raw_os_error, Ordering::AcqRel, Ordering::Acquire);
         first.map(drop)
     }
 
-    /// Whether anything may still be written or promised.
+    /// Checks that writes and durable completions are allowed.
     pub(crate) fn check(&self) -> Result<(), VolumeError> {
         match self.sync_error.load(Ordering::Acquire) {
             0 => self.check_read(),
@@ -107,14 +108,14 @@ impl Health {
         }
     }
 
-    /// Whether anything may still be read. A truncated file may have grown again, with zeroes where data was;
-    /// after a failed sync everything that was written is still read.
+    /// Checks that reads are allowed. A truncated file may have grown again, with zeroes in place
+    /// of data; after a failed sync all written data is still readable.
     pub(crate) fn check_read(&self) -> Result<(), VolumeError> {
-        if self.is_shrunk.load(Ordering::Acquire) { Err(VolumeError::Shrunk) } else { Ok(()) }
+        if self.shrunk.load(Ordering::Acquire) { Err(VolumeError::Shrunk) } else { Ok(()) }
     }
 
-    /// A sync failed.
-    pub(crate) fn note_sync_failure(&self, name: &str, raw_os_error: i32) -> VolumeError {
+    /// Records a failed sync.
+    pub(crate) fn record_sync_failure(&self, name: &str, raw_os_error: i32) -> VolumeError {
         let first = self.set_sync_error(raw_os_error);
         let error = VolumeError::SyncFailed { raw_os_error: first.err().unwrap_or(raw_os_error) };
         if first.is_ok() {
@@ -123,22 +124,22 @@ impl Health {
         error
     }
 
-    /// The file ends before the volume does.
-    pub(crate) fn note_shrunk(&self, name: &str) -> VolumeError {
+    /// Records that the file is smaller than the volume.
+    pub(crate) fn record_shrunk(&self, name: &str) -> VolumeError {
         let error = VolumeError::Shrunk;
-        if !self.is_shrunk.swap(true, Ordering::AcqRel) {
+        if !self.shrunk.swap(true, Ordering::AcqRel) {
             log::error!("{name}: {error}");
         }
         error
     }
 }
 
-/// What an error of a read means.
+/// Converts the error of a read.
 pub(crate) fn read_error(raw_os_error: i32) -> VolumeError {
     VolumeError::ReadFailed { raw_os_error }
 }
 
-/// What an error of a write means.
+/// Converts the error of a write.
 pub(crate) fn write_error(raw_os_error: i32) -> VolumeError {
     if is_out_of_space(raw_os_error) {
         VolumeError::NoSpace { raw_os_error }
@@ -147,17 +148,17 @@ pub(crate) fn write_error(raw_os_error: i32) -> VolumeError {
     }
 }
 
-/// Whether space was missing. If it was missing for a write, that loses nothing that was written before.
+/// Whether the error means lack of space. In a write, that loses no earlier data.
 pub(crate) fn is_out_of_space(raw_os_error: i32) -> bool {
     [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].iter().any(|errno| errno.raw_os_error() == raw_os_error)
 }
 
-/// Whether the operation may simply be given to the kernel again.
+/// Whether the operation may be repeated.
 pub(crate) fn is_interrupted(raw_os_error: i32) -> bool {
     [Errno::INTR, Errno::AGAIN].iter().any(|errno| errno.raw_os_error() == raw_os_error)
 }
 
-/// Whether the file cannot do this kind of operation at all.
+/// Whether the file does not support this kind of operation.
 pub(crate) fn is_unsupported(raw_os_error: i32) -> bool {
     let kinds = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::NOTTY, Errno::INVAL, Errno::NODEV];
     kinds.iter().any(|errno| errno.raw_os_error() == raw_os_error)
@@ -168,18 +169,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_sync_failure_is_kept_for_good() {
+    fn first_sync_failure_is_permanent() {
         let health = Health::default();
         assert_eq!(health.check(), Ok(()));
-        health.note_shrunk("disk");
+        health.record_shrunk("disk");
         assert_eq!(health.check(), Err(VolumeError::Shrunk));
-        health.note_sync_failure("disk", 5);
-        assert_eq!(health.note_sync_failure("disk", 28), VolumeError::SyncFailed { raw_os_error: 5 });
+        health.record_sync_failure("disk", 5);
+        assert_eq!(health.record_sync_failure("disk", 28), VolumeError::SyncFailed { raw_os_error: 5 });
         assert_eq!(health.check(), Err(VolumeError::SyncFailed { raw_os_error: 5 }));
     }
 
     #[test]
-    fn no_space_is_told_apart_from_a_fault() {
+    fn enospc_is_not_a_write_fault() {
         assert_eq!(write_error(28), VolumeError::NoSpace { raw_os_error: 28 });
         assert_eq!(write_error(5), VolumeError::WriteFailed { raw_os_error: 5 });
         assert!(is_interrupted(4) && is_unsupported(95) && !is_unsupported(5));

@@ -1,16 +1,16 @@
-//! A set of operations in flight that one can wait for: all that entered before a given time, however many
-//! enter later. Two counters and no lock.
+//! Set of operations in flight. A waiter can wait for all operations that entered before a given
+//! time, regardless of later ones. Uses two counters and no lock.
 //!
-//! Time is counted in epochs. An operation enters the epoch of its time; the epoch advances only while the
-//! one before it is empty, so at most two are populated.
+//! Time is counted in epochs. An operation enters the current epoch; the epoch advances only while
+//! the previous one is empty, so at most two are populated.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Operations in flight, of any number of cores.
+/// Operations in flight on all cores.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     epoch: AtomicU64,
-    /// Operations of the epochs with an even and with an odd number.
+    /// Number of operations in even and odd epochs.
     counts: [AtomicU32; 2],
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct InFlight {
 pub(crate) struct Epoch(u64);
 
 impl InFlight {
-    /// An operation begins; [`InFlight::leave`] must follow.
+    /// Registers an operation; [`InFlight::leave`] must follow.
     pub(crate) fn enter(&self) -> Epoch {
         loop {
             let epoch = Epoch(self.epoch.load(Ordering::SeqCst));
@@ -31,18 +31,18 @@ impl InFlight {
         }
     }
 
-    /// The operation has ended, and its result is recorded.
+    /// Removes an operation whose result is recorded.
     pub(crate) fn leave(&self, epoch: Epoch) {
         self.count(epoch).fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The present, for [`InFlight::is_empty_up_to`].
+    /// Returns the current epoch, for [`InFlight::is_empty_up_to`].
     pub(crate) fn now(&self) -> Epoch {
         Epoch(self.epoch.load(Ordering::SeqCst))
     }
 
-    /// Whether every operation that entered in this epoch or before has left. Must be called until it is so:
-    /// it advances the epoch.
+    /// Whether every operation that entered in this epoch or earlier has left. Must be called
+    /// repeatedly until `true`, because it advances the epoch.
     pub(crate) fn is_empty_up_to(&self, epoch: Epoch) -> bool {
         loop {
             let now = self.now();
@@ -53,7 +53,7 @@ impl InFlight {
             if !is_previous_empty {
                 return false;
             }
-            // Another core may have done it.
+            // Another core may have advanced the epoch.
             let _ = self.epoch.compare_exchange(now.0, now.0 + 1, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
@@ -77,14 +77,14 @@ mod tests {
         let later = all.enter();
         assert!(!all.is_empty_up_to(now));
         all.leave(first);
-        assert!(all.is_empty_up_to(now), "what entered later is not waited for");
+        assert!(all.is_empty_up_to(now), "later operations are ignored");
         assert!(!all.is_empty_up_to(all.now()));
         all.leave(later);
         assert!(all.is_empty_up_to(all.now()));
     }
 
     #[test]
-    fn a_steady_stream_of_operations_does_not_delay_a_wait() {
+    fn steady_load_does_not_delay_a_wait() {
         let all = InFlight::default();
         let mut running = std::collections::VecDeque::from([all.enter(), all.enter()]);
         for _ in 0..100 {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_several_threads_are_all_waited_for() {
+    fn waits_for_operations_of_all_threads() {
         let (all, done) = (InFlight::default(), [const { AtomicU64::new(0) }; 3]);
         std::thread::scope(|scope| {
             for done in &done {

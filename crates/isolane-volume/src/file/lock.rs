@@ -1,50 +1,50 @@
-//! Two targets never serve one file: an open file description lock (`F_OFD_SETLK`) on the whole of it.
-//! Read-only volumes share it. A block device is opened with O_EXCL instead, which its mounts also respect.
+//! Exclusive access of one target to a file: an open file description lock (`F_OFD_SETLK`) on the whole
+//! file, shared by read-only volumes. A block device is opened with O_EXCL instead, which mounts respect.
 //!
-//! Not protection from programs that do not ask for locks. The lock ends with the open file. That may be a
-//! while after its program was killed: the kernel tears a ring with writes in flight down on its own time,
-//! and keeps the file for them. So a lock that no living program holds is waited for, which also keeps those
-//! late writes out of the new program's way.
+//! Does not protect from programs that ignore locks. The lock ends with the open file, which can be after
+//! its program was killed: the kernel closes the file only when an io_uring with writes in flight is torn
+//! down. So opening waits for a lock that no visible process holds, which also keeps those late writes from
+//! racing with the new program.
 
 use std::fs::File;
 use std::path::Path;
 
-use isolane_reactor::{dead, file};
+use isolane_reactor::{file, retry};
 
-use super::holder;
+use super::lock_owner;
 use crate::OpenError;
 
-/// Locks `file` for this volume alone, or shared with other readers.
-pub(crate) fn lock(name: &str, path: &Path, file: &File, is_exclusive: bool) -> Result<(), OpenError> {
-    let is_orphaned = |locked: &_| matches!(locked, Ok(false)) && !holder::is_locked(path);
-    match wait_for_the_dead(name, || file::lock(file, is_exclusive), is_orphaned) {
+/// Locks `file` exclusively, or shared with other readers.
+pub(crate) fn lock(name: &str, path: &Path, file: &File, exclusive: bool) -> Result<(), OpenError> {
+    let is_orphaned = |locked: &_| matches!(locked, Ok(false)) && !lock_owner::is_locked(path);
+    match retry_while_orphaned(name, || file::lock(file, exclusive), is_orphaned) {
         Ok(true) => Ok(()),
         Ok(false) => {
-            let reason = format!("it is in use by {}", holder::describe_lock(path));
-            Err(OpenError::new(name, reason, "stop that first, or serve a copy"))
+            let reason = format!("in use by {}", lock_owner::describe_lock(path));
+            Err(OpenError::new(name, reason, "stop it first, or serve a copy"))
         }
         Err(error) => {
-            let remedy = "serve it from a file system that supports locks";
-            Err(OpenError::new(name, format!("it cannot be locked ({error})"), remedy))
+            let remedy = "use a file system that supports locks";
+            Err(OpenError::new(name, format!("cannot lock it ({error})"), remedy))
         }
     }
 }
 
-/// Tries again while somebody holds it whom nobody can see any more, for a bounded time.
-pub(crate) fn wait_for_the_dead<T>(
+/// Retries for a bounded time while no visible process holds the file.
+pub(crate) fn retry_while_orphaned<T>(
     name: &str,
     attempt: impl FnMut() -> T,
     is_orphaned: impl Fn(&T) -> bool,
 ) -> T {
-    dead::wait_for_the_dead(dead::PATIENCE, attempt, is_orphaned, || {
-        log::info!("{name}: waiting until the kernel lets go of it for a program that has ended");
+    retry::retry_while_held(retry::HELD_TIMEOUT, attempt, is_orphaned, || {
+        log::info!("{name}: waiting for the kernel to release it after its program ended");
     })
 }
 
-/// What to say of a device that somebody holds.
-pub(crate) fn busy_device(name: &str, path: &Path, device: (u32, u32)) -> OpenError {
-    let reason = format!("it is in use by {}", holder::describe_device(path, device));
-    OpenError::new(name, reason, "unmount or stop that first")
+/// Returns the error for a device in use.
+pub(crate) fn device_busy_error(name: &str, path: &Path, device: (u32, u32)) -> OpenError {
+    let reason = format!("in use by {}", lock_owner::describe_device(path, device));
+    OpenError::new(name, reason, "unmount or stop it first")
 }
 
 #[cfg(test)]
@@ -52,18 +52,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_that_no_living_program_holds_is_waited_for() {
+    fn waits_for_orphaned_lock() {
         let attempts = std::cell::Cell::new(0);
         let attempt = || attempts.replace(attempts.get() + 1);
-        assert_eq!(wait_for_the_dead("x", attempt, |attempt| *attempt < 3), 3);
+        assert_eq!(retry_while_orphaned("x", attempt, |attempt| *attempt < 3), 3);
     }
 
     #[test]
-    fn the_lock_of_a_living_program_is_seen() {
+    fn detects_lock_of_running_program() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(!holder::is_locked(file.path()));
+        assert!(!lock_owner::is_locked(file.path()));
         lock("x", file.path(), file.as_file(), true).unwrap();
-        assert!(holder::is_locked(file.path()));
+        assert!(lock_owner::is_locked(file.path()));
         let again = File::open(file.path()).unwrap();
         let refused = lock("x", file.path(), &again, false).unwrap_err().to_string();
         assert!(refused.contains("this process itself"), "{refused}");

@@ -1,35 +1,32 @@
 //! A volume in a regular file or a block device.
 //!
-//! * [`machine`]: what to do with the file for a request, without the file. Runs on a simulated disk as well.
-//! * `open`, `create`, `lock`, `direct`, `mark`: how a file becomes a volume.
+//! * [`state_machine`]: the next operation of each request, without I/O. Also runs on a simulated disk.
+//! * `open`, `create`, `lock`, `direct`, `identity_xattr`: opening a file as a volume.
 //!
-//! The rules it keeps (durability on Linux files):
-//! * Direct I/O where the file system has it at this block size, the page cache elsewhere, never both.
-//! * A completed write may still be in a cache: that is told as a volatile write cache. With `fua`, or
-//!   `write-through`, a write completes after its data is durable: by RWF_DSYNC on direct files, by a sync of
-//!   its own on buffered ones.
-//! * The size of a file that may hang is asked for by its own threads, and never by a core, which other volumes
-//!   need.
-//! * After a failed sync nothing is written any more until the volume is opened anew, on any core: the kernel
-//!   reports such an error once and then calls the pages clean.
-//!   No promise is kept back from its host for long, but until the results of all syncs are known that ran at
-//!   the same time on other cores, because an error is reported to only one of two that overlap.
-//! * Ranges are punched and zeroed without changing the file's size; a discard of a device is never taken for
-//!   zeroes.
+//! Invariants (durability on Linux files):
+//! * Direct I/O if the file system supports it at this block size, else the page cache; never both.
+//! * Completed writes may still be in a cache, reported as a volatile write cache. With `fua` or
+//!   `write-through`, a write completes after its data is durable: by RWF_DSYNC on direct files, by a
+//!   following sync on buffered ones.
+//! * The size of a file that can hang is queried by its file threads, never by a core, which other
+//!   volumes need.
+//! * After a failed sync no core writes until the volume is reopened: the kernel reports such an error
+//!   once and then marks the pages clean. A durable completion is delayed until the results of all syncs
+//!   that overlapped on other cores are known, because only one of two overlapping syncs gets the error.
+//! * Punching and zeroing ranges keep the file's size; a discard of a device is never assumed to zero.
 
-mod abilities;
-mod claims;
 mod create;
 mod direct;
-mod health;
-mod holder;
+mod features;
+pub(crate) mod health;
+mod identity_xattr;
 mod in_flight;
 mod lock;
-pub mod machine;
-mod mark;
+mod lock_owner;
 mod open;
-mod task;
-mod zeroing;
+pub(crate) mod range_lock;
+pub mod state_machine;
+pub(crate) mod zeroing;
 
 use std::fs::File;
 use std::io;
@@ -37,46 +34,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use isolane_memory::Pool;
-use isolane_reactor::file::Operation;
+use isolane_reactor::file::FileOp;
 
-pub use abilities::Abilities;
-pub use machine::FileMachine;
-pub use task::Task;
-use task::Work;
+pub use features::Features;
+pub use state_machine::FileStateMachine;
 
-use crate::{Generation, Geometry, Identity, Request, Step, Volume, VolumeError};
+use crate::request::task::TaskState;
+use crate::{Generation, Identity, Request, Step, Task, Volume, VolumeError, VolumeInfo};
 
 /// A volume in a regular file or a block device, locked against other targets while it is open.
 #[derive(Debug)]
 pub struct FileVolume {
-    machine: FileMachine,
+    machine: FileStateMachine,
     file: Arc<File>,
     is_device: bool,
-    /// A regular file whose size the kernel may have to wait for, for ever.
-    may_hang: bool,
+    /// A regular file whose size query can block indefinitely.
+    can_hang: bool,
     generation: Option<Generation>,
-    /// Requests since the file's size was last checked.
+    /// Requests since the last size check.
     unchecked: AtomicU32,
 }
 
 impl FileVolume {
-    /// A truncated file would silently grow again under a write, with zeroes where data was. So its size is
-    /// checked before and after everything that promises durability; before every write of the last block,
-    /// since no other can give the file its full size again; and before some others, to notice it early. Not
-    /// before reads: even a count of them, in memory that all cores share, would cost each more than the check.
+    /// Whether the size must be checked before `request`. A write to a truncated file would
+    /// silently grow it again, with zeroes in place of data. So the size is checked before and
+    /// after every request that guarantees durability; before every write of the last block, since
+    /// only that restores the full size; and before a share of the others, for early detection. Not
+    /// before reads: a shared counter would cost each read more than the check.
     fn must_check(&self, request: &Request) -> bool {
         let (is_promise, end) = match request {
-            Request::Read { .. } | Request::Rest(_) => return false,
+            Request::Read { .. } | Request::Continue(_) => return false,
             Request::Flush => (true, 0),
             Request::Write { lba, blocks, fua, .. } | Request::WriteZeroes { lba, blocks, fua, .. } => {
                 (*fua, lba.saturating_add(*blocks))
             }
             Request::Deallocate { fua, .. } => (*fua, 0),
         };
-        let geometry = self.geometry();
+        let info = self.info();
         is_promise
-            || !geometry.volatile_cache
-            || end >= geometry.blocks
+            || !info.volatile_cache
+            || end >= info.blocks
             || self.unchecked.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECK_EVERY)
     }
 
@@ -85,20 +82,20 @@ impl FileVolume {
             return Ok(());
         }
         let size = self.file.metadata().map(|metadata| metadata.len());
-        self.machine.judge_size(size)
+        self.machine.check_size(size)
     }
 
-    /// Starts a request that needs no check of the size any more.
-    fn go_on(&self, request: Request, pool: &mut Pool) -> Step {
-        let is_promise = matches!(&request, Request::Rest(task) if task.is_promise());
+    /// Starts a request after the size check.
+    fn proceed(&self, request: Request, pool: &mut Pool) -> Step {
+        let is_promise = matches!(&request, Request::Continue(task) if task.is_promise());
         let step = self.machine.start(request, pool);
         self.confirm(is_promise, step)
     }
 
-    /// Takes a promise back if the file has been truncated since it was given.
+    /// Fails a durable completion if the file was truncated in the meantime.
     fn confirm(&self, is_promise: bool, step: Step) -> Step {
         match (&step, is_promise) {
-            (Step::Done(Ok(_)), true) if self.may_hang => ask_for_size(None),
+            (Step::Done(Ok(_)), true) if self.can_hang => query_size(None),
             (Step::Done(Ok(_)), true) => self.check_size().err().map_or(step, Step::failed),
             _ => step,
         }
@@ -106,8 +103,8 @@ impl FileVolume {
 }
 
 impl Volume for FileVolume {
-    fn geometry(&self) -> &Geometry {
-        self.machine.geometry()
+    fn info(&self) -> &VolumeInfo {
+        self.machine.info()
     }
 
     fn identity(&self) -> &Identity {
@@ -128,22 +125,22 @@ impl Volume for FileVolume {
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         match self.must_check(&request) {
-            false => self.go_on(request, pool),
-            true if self.may_hang => ask_for_size(Some(request)),
+            false => self.proceed(request, pool),
+            true if self.can_hang => query_size(Some(request)),
             true => match self.check_size() {
-                Ok(()) => self.go_on(request, pool),
-                Err(error) => refuse(request, error, pool),
+                Ok(()) => self.proceed(request, pool),
+                Err(error) => fail(request, error, pool),
             },
         }
     }
 
-    fn resume(&self, task: Task, result: io::Result<usize>, operation: Operation, pool: &mut Pool) -> Step {
-        if let Task(Work::Check { before }) = task {
+    fn resume(&self, task: Task, result: io::Result<usize>, operation: FileOp, pool: &mut Pool) -> Step {
+        if let Task(TaskState::Check { before }) = task {
             let size = result.map(|size| size as u64);
-            return match (self.machine.judge_size(size), before) {
-                (Ok(()), Some(request)) => self.go_on(*request, pool),
+            return match (self.machine.check_size(size), before) {
+                (Ok(()), Some(request)) => self.proceed(*request, pool),
                 (Ok(()), None) => Step::done(),
-                (Err(error), Some(request)) => refuse(*request, error, pool),
+                (Err(error), Some(request)) => fail(*request, error, pool),
                 (Err(error), None) => Step::failed(error),
             };
         }
@@ -153,12 +150,12 @@ impl Volume for FileVolume {
     }
 }
 
-/// Has the file's own threads ask for its size, so that no core waits for the answer.
-fn ask_for_size(before: Option<Request>) -> Step {
-    Step::File(Operation::size(), Task(Work::Check { before: before.map(Box::new) }))
+/// Queries the size on the file's threads, so that no core blocks.
+fn query_size(before: Option<Request>) -> Step {
+    Step::File(FileOp::size(), Task(TaskState::Check { before: before.map(Box::new) }))
 }
 
-fn refuse(request: Request, error: VolumeError, pool: &mut Pool) -> Step {
+fn fail(request: Request, error: VolumeError, pool: &mut Pool) -> Step {
     if let Request::Write { data, .. } = request {
         pool.recycle_buffer(data);
     }

@@ -1,4 +1,4 @@
-//! How a path becomes a volume: created if asked for, opened, locked, measured, and recognised.
+//! Opening a file or device: create if requested, open, lock, measure, and identify.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -6,96 +6,89 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use isolane_reactor::file::may_hang;
+use isolane_reactor::file::can_hang;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 
-use super::{Abilities, FileMachine, FileVolume, create, direct, holder, lock, mark};
+use super::{Features, FileStateMachine, FileVolume, create, direct, identity_xattr, lock, lock_owner};
 use crate::spec::{VolumeSpec, format_size};
-use crate::{Generation, Geometry, Identity, OpenError, RestartLoss};
+use crate::{Generation, Identity, OpenError, RestartLoss, VolumeInfo};
 
 impl FileVolume {
-    /// Opens the file or device at `path`; creates a sparse file of `size` bytes if there is none.
+    /// Opens the file or device at `path`; creates a sparse file of `size` bytes if none exists.
     pub fn open(spec: &VolumeSpec, path: &Path, size: Option<u64>) -> Result<FileVolume, OpenError> {
         let name = spec.name();
         create_if_missing(&name, path, size, spec.read_only)?;
         let canonical = fs::canonicalize(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound if is_among_devices(path) => {
-                OpenError::new(&name, "there is no such device", "check its name with lsblk")
+                OpenError::new(&name, "no such device", "check its name with lsblk")
             }
-            _ => explain(&name, &error, spec.read_only),
+            _ => to_open_error(&name, &error, spec.read_only),
         })?;
         let device = device_number(&name, &canonical)?;
         let file = match device {
             None => open_file(&name, &canonical, spec)?,
             Some(device) => open_device(&name, &canonical, device, spec)?,
         };
-        let blocks = measure(&name, &file, spec, size)?;
-        warn_if_torn(&name, &file, spec.block_size, device);
+        let blocks = block_count(&name, &file, spec, size)?;
+        warn_if_not_atomic(&name, &file, spec.block_size, device);
         let identity = identity(&file, &canonical, device, spec);
-        let is_direct = !spec.is_buffered && direct::switch_to_direct(&file, spec.block_size);
-        let how = if is_direct { "direct I/O" } else { "through the page cache" };
+        let direct = !spec.buffered && direct::try_enable_direct(&file, spec.block_size);
+        let how = if direct { "direct I/O" } else { "page cache" };
         log::info!("{name}: {}, {how}", format_size(blocks * u64::from(spec.block_size)));
 
-        let abilities = abilities(&file, device.is_some(), spec.read_only);
-        let geometry = geometry(spec, blocks, device.is_some(), &abilities);
-        let loses = if geometry.volatile_cache { RestartLoss::Cache } else { RestartLoss::Nothing };
-        let generation = Generation::of_machine(loses);
+        let features = features(&file, device.is_some(), spec.read_only);
+        let info = info(spec, blocks, device.is_some(), &features);
+        let loses = if info.volatile_cache { RestartLoss::Cache } else { RestartLoss::Nothing };
+        let generation = Generation::of_boot(loses);
         if generation.is_none() {
-            log::info!(
-                "{name}: the kernel tells no boot ID, so hosts cannot tell a restart from a network break"
-            );
+            log::info!("{name}: no boot ID, hosts cannot distinguish a restart from a network failure");
         }
-        let may_hang = device.is_none() && may_hang(&file);
-        let machine = FileMachine::new(name, geometry, identity, abilities, is_direct);
+        let can_hang = device.is_none() && can_hang(&file);
+        let machine = FileStateMachine::new(name, info, identity, features, direct);
         Ok(FileVolume {
             machine,
             file: Arc::new(file),
             is_device: device.is_some(),
-            may_hang,
+            can_hang,
             generation,
             unchecked: Default::default(),
         })
     }
 }
 
-fn create_if_missing(
-    name: &str,
-    path: &Path,
-    size: Option<u64>,
-    is_read_only: bool,
-) -> Result<(), OpenError> {
+fn create_if_missing(name: &str, path: &Path, size: Option<u64>, read_only: bool) -> Result<(), OpenError> {
     let Some(size) = size else { return Ok(()) };
-    if fs::exists(path).map_err(|error| explain(name, &error, is_read_only))? {
+    if fs::exists(path).map_err(|error| to_open_error(name, &error, read_only))? {
         return Ok(());
     }
     if is_among_devices(path) {
-        return Err(OpenError::new(name, "there is no such device", "check its name with lsblk"));
+        return Err(OpenError::new(name, "no such device", "check its name with lsblk"));
     }
-    if is_read_only {
-        let reason = "there is no such file, and an empty one is of no use to readers";
-        return Err(OpenError::new(name, reason, "leave out ro, or give the path of a file with data"));
+    if read_only {
+        let reason = "no such file, and a new one would be empty";
+        return Err(OpenError::new(name, reason, "omit ro, or use a file with data"));
     }
     create::create_sparse(path, size).map_err(|error| {
-        let reason = format!("it cannot be created with {} ({error})", format_size(size));
+        let reason = format!("cannot create it with {} ({error})", format_size(size));
         OpenError::new(
             name,
             reason,
-            "check the directory, its permissions and the largest size of its file system",
+            "check the directory, its permissions, and the maximum file size of its file system",
         )
     })
 }
 
-/// Returns `true` if `path` is where the system keeps devices, so that a regular file there is a mistake;
-/// `/dev/shm` is for files.
+/// Whether `path` is in a device directory, where a regular file would be a mistake; `/dev/shm` is
+/// for files.
 fn is_among_devices(path: &Path) -> bool {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
-/// The number of a block device, `None` for a regular file, an error for all else.
+/// Returns the number of a block device, `None` for a regular file, and an error otherwise.
 fn device_number(name: &str, path: &Path) -> Result<Option<(u32, u32)>, OpenError> {
-    let metadata = fs::metadata(path).map_err(|error| explain(name, &error, false))?;
+    let metadata = fs::metadata(path).map_err(|error| to_open_error(name, &error, false))?;
     let kind = metadata.file_type();
     if kind.is_block_device() {
         return Ok(Some((major(metadata.rdev()), minor(metadata.rdev()))));
@@ -103,17 +96,13 @@ fn device_number(name: &str, path: &Path) -> Result<Option<(u32, u32)>, OpenErro
     if kind.is_file() {
         return Ok(None);
     }
-    let what = if kind.is_dir() { "a directory" } else { "neither a regular file nor a block device" };
-    Err(OpenError::new(
-        name,
-        format!("it is {what}"),
-        "give the path of a file (with size=10G to create one) or a device",
-    ))
+    let reason = if kind.is_dir() { "is a directory" } else { "not a regular file or block device" };
+    Err(OpenError::new(name, reason, "use the path of a file (with size=10G to create one) or a device"))
 }
 
 fn open_file(name: &str, path: &Path, spec: &VolumeSpec) -> Result<File, OpenError> {
     let opened = OpenOptions::new().read(true).write(!spec.read_only).open(path);
-    let file = opened.map_err(|error| explain(name, &error, spec.read_only))?;
+    let file = opened.map_err(|error| to_open_error(name, &error, spec.read_only))?;
     lock::lock(name, path, &file, !spec.read_only)?;
     Ok(file)
 }
@@ -123,54 +112,50 @@ fn open_device(name: &str, path: &Path, device: (u32, u32), spec: &VolumeSpec) -
     let open = || OpenOptions::new().read(true).write(!spec.read_only).custom_flags(exclusive).open(path);
     let is_orphaned = |opened: &io::Result<File>| {
         opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
-            && !holder::is_claimed(path, device)
+            && !lock_owner::is_claimed(path, device)
     };
-    let opened = lock::wait_for_the_dead(name, open, is_orphaned);
+    let opened = lock::retry_while_orphaned(name, open, is_orphaned);
     let file = opened.map_err(|error| match error.kind() {
-        io::ErrorKind::ResourceBusy => lock::busy_device(name, path, device),
-        _ => explain(name, &error, spec.read_only),
+        io::ErrorKind::ResourceBusy => lock::device_busy_error(name, path, device),
+        _ => to_open_error(name, &error, spec.read_only),
     })?;
     let logical = ioctl_blksszget(&file).unwrap_or(512);
     if logical > spec.block_size {
         let reason =
-            format!("its own blocks are of {logical} bytes, which {} does not divide into", spec.block_size);
+            format!("the device has logical blocks of {logical} bytes, larger than {}", spec.block_size);
         return Err(OpenError::new(name, reason, format!("add block-size={logical}")));
     }
     Ok(file)
 }
 
-/// The number of whole blocks.
-fn measure(name: &str, file: &File, spec: &VolumeSpec, size: Option<u64>) -> Result<u64, OpenError> {
-    // Works for files and devices alike.
+/// Returns the number of whole blocks.
+fn block_count(name: &str, file: &File, spec: &VolumeSpec, size: Option<u64>) -> Result<u64, OpenError> {
+    // Works for files and devices.
     let mut handle = file;
-    let bytes = handle.seek(SeekFrom::End(0)).map_err(|error| explain(name, &error, spec.read_only))?;
+    let bytes = handle.seek(SeekFrom::End(0)).map_err(|error| to_open_error(name, &error, spec.read_only))?;
     let block_size = u64::from(spec.block_size);
     if bytes < block_size {
         let reason = match bytes {
-            0 => "it is empty".to_owned(),
-            _ => format!("it holds {bytes} bytes, less than one block of {block_size}"),
+            0 => "file is empty".to_owned(),
+            _ => format!("{bytes} bytes is less than one block of {block_size}"),
         };
         let wanted = size.map_or_else(|| "10G".to_owned(), format_size);
-        let remedy = format!("give it a size with `truncate -s {wanted} {name}`");
+        let remedy = format!("set its size with `truncate -s {wanted} {name}`");
         return Err(OpenError::new(name, reason, remedy));
     }
     if let Some(size) = size.filter(|size| *size != bytes) {
-        let reason = format!("it exists with {} instead of {}", format_size(bytes), format_size(size));
-        return Err(OpenError::new(
-            name,
-            reason,
-            "leave out size= to serve it as it is, or give another path",
-        ));
+        let reason = format!("the existing file has {}, not {}", format_size(bytes), format_size(size));
+        return Err(OpenError::new(name, reason, "omit size= to keep its size, or use another path"));
     }
     if !bytes.is_multiple_of(block_size) {
-        log::warn!("{name}: the last {} bytes are no whole block and are not served", bytes % block_size);
+        log::warn!("{name}: the last {} bytes are not a whole block and are not served", bytes % block_size);
     }
     Ok(bytes / block_size)
 }
 
-/// One block is always promised whole, also when the power fails (AWUPF is 0's based); a disk that writes 512
-/// bytes at a time may tear a block of 4 KiB.
-fn warn_if_torn(name: &str, file: &File, block_size: u32, device: Option<(u32, u32)>) {
+/// Warns if a power cut can tear a block: one block is always reported as atomic (AWUPF is 0's
+/// based), but a disk with 512-byte sectors may tear a block of 4 KiB.
+fn warn_if_not_atomic(name: &str, file: &File, block_size: u32, device: Option<(u32, u32)>) {
     let physical = match device {
         Some(_) => ioctl_blkpbszget(file).ok(),
         None => file.metadata().ok().and_then(|metadata| physical_block_size(metadata.dev())),
@@ -179,13 +164,13 @@ fn warn_if_torn(name: &str, file: &File, block_size: u32, device: Option<(u32, u
         let known =
             physical.map_or_else(|| "of unknown size".to_owned(), |physical| format!("of {physical} bytes"));
         log::warn!(
-            "{name}: the disk below has physical blocks {known}, so a power cut may tear a block of {block_size}; \
-             use block-size=512 if its users rely on whole blocks"
+            "{name}: physical blocks {known}, so a power cut may tear a block of {block_size}; \
+             use block-size=512 if users rely on atomic blocks"
         );
     }
 }
 
-/// Of the device that a file system lies on, where there is one.
+/// Returns the physical block size of a file system's device, if any.
 fn physical_block_size(device: u64) -> Option<u32> {
     let directory = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     let read = |file: &str| fs::read_to_string(format!("{directory}/{file}")).ok();
@@ -196,56 +181,56 @@ fn physical_block_size(device: u64) -> Option<u32> {
 fn identity(file: &File, canonical: &Path, device: Option<(u32, u32)>, spec: &VolumeSpec) -> Identity {
     match (spec.uuid, device) {
         (Some(uuid), _) => Identity { uuid },
-        (None, Some(device)) => mark::identity_of_device(device, canonical),
-        (None, None) => mark::identity_of_file(file, canonical),
+        (None, Some(device)) => identity_xattr::identity_of_device(device, canonical),
+        (None, None) => identity_xattr::identity_of_file(file, canonical),
     }
 }
 
-/// Tried where nothing is changed by it: beyond the end of a file.
-fn abilities(file: &File, is_device: bool, is_read_only: bool) -> Abilities {
+/// Probes beyond the end of a file, where nothing changes.
+fn features(file: &File, is_device: bool, read_only: bool) -> Features {
     if is_device {
-        return Abilities::device();
+        return Features::device();
     }
-    let abilities = Abilities::file();
+    let features = Features::file();
     let end = file.metadata().map_or(0, |metadata| metadata.len()).next_multiple_of(4096);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let refused =
-        !is_read_only && matches!(fallocate(file, punch, end, 4096), Err(Errno::OPNOTSUPP | Errno::NOSYS));
+        !read_only && matches!(fallocate(file, punch, end, 4096), Err(Errno::OPNOTSUPP | Errno::NOSYS));
     if refused {
-        abilities.strike(isolane_reactor::file::Kind::PunchHole);
+        features.disable(isolane_reactor::file::FileOpKind::PunchHole);
     }
-    abilities
+    features
 }
 
-fn geometry(spec: &VolumeSpec, blocks: u64, is_device: bool, abilities: &Abilities) -> Geometry {
-    let punches = !spec.read_only && abilities.has(isolane_reactor::file::Kind::PunchHole);
-    Geometry {
+fn info(spec: &VolumeSpec, blocks: u64, is_device: bool, features: &Features) -> VolumeInfo {
+    let punches = !spec.read_only && features.has(isolane_reactor::file::FileOpKind::PunchHole);
+    VolumeInfo {
         block_size: spec.block_size,
         blocks,
         read_only: spec.read_only,
         volatile_cache: !spec.read_only && !spec.write_through,
         deallocate: punches,
-        // A device may take a discard as a hint.
+        // A device may treat a discard as a hint.
         zeroes_after_deallocate: punches && !is_device,
     }
 }
 
-/// An error of the system, with what to do about it.
-fn explain(name: &str, error: &io::Error, is_read_only: bool) -> OpenError {
+/// Converts a system error and adds the remedy.
+fn to_open_error(name: &str, error: &io::Error, read_only: bool) -> OpenError {
     let remedy = match error.kind() {
-        // EPERM, and not EACCES: no user may do it.
+        // EPERM, unlike EACCES, applies to every user.
         _ if Errno::from_io_error(error) == Some(Errno::PERM) => {
-            "the system forbids it to every user, root too: give the device to the container (docker run --device), \
-             or remove the file's immutable flag (chattr -i)"
+            "the system denies access to every user including root: pass the device to the container \
+             (docker run --device), or remove the file's immutable flag (chattr -i)"
         }
         io::ErrorKind::NotFound => "check the path, or add size=10G to create a sparse file of that size",
-        io::ErrorKind::PermissionDenied if is_read_only => "run as a user who may read it",
-        io::ErrorKind::PermissionDenied => "run as a user who may write it, or add ro",
+        io::ErrorKind::PermissionDenied if read_only => "run as a user with read permission",
+        io::ErrorKind::PermissionDenied => "run as a user with write permission, or add ro",
         io::ErrorKind::ReadOnlyFilesystem => "add ro to serve it read-only",
         _ => "check the path and the file system",
     };
     let reason = match error.kind() {
-        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        io::ErrorKind::NotFound => "no such file".to_owned(),
         _ => error.to_string(),
     };
     OpenError::new(name, reason, remedy)
@@ -256,9 +241,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_container_where_root_is_refused_and_the_user_where_others_are() {
-        let said = |errno: Errno| explain("/dev/sda", &errno.into(), false).to_string();
-        assert!(said(Errno::PERM).contains("docker run --device"), "{}", said(Errno::PERM));
-        assert!(said(Errno::ACCESS).ends_with("run as a user who may write it, or add ro"));
+    fn permission_errors_name_container_or_user() {
+        let message = |errno: Errno| to_open_error("/dev/sda", &errno.into(), false).to_string();
+        assert!(message(Errno::PERM).contains("docker run --device"), "{}", message(Errno::PERM));
+        assert!(message(Errno::ACCESS).ends_with("run as a user with write permission, or add ro"));
     }
 }

@@ -1,28 +1,28 @@
-//! File volumes on real files, carried out by a real reactor.
+//! Tests of file volumes on real files with a real reactor.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use isolane_memory::Buffer;
-use isolane_reactor::file::Kind;
-use isolane_reactor::{Config, Event, IoChoice, Reactor};
+use isolane_reactor::file::FileOpKind;
+use isolane_reactor::{Event, IoChoice, Reactor, ReactorConfig};
 use smallvec::smallvec;
 
 use super::*;
 use crate::{BlockRange, OpenError, Outcome, VolumeError, spec};
 
-/// Where the tests were built, which is rarely a tmpfs.
+/// Returns the build directory, which is rarely on a tmpfs.
 pub(crate) fn build_directory() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
 /// A directory for one test.
-struct Place(tempfile::TempDir);
+struct TestDir(tempfile::TempDir);
 
-impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir_in(build_directory()).unwrap())
+impl TestDir {
+    fn new() -> TestDir {
+        TestDir(tempfile::tempdir_in(build_directory()).unwrap())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -36,7 +36,7 @@ impl Place {
     }
 }
 
-/// One core.
+/// A reactor and a pool, as one core has.
 struct Core {
     reactor: Reactor,
     pool: Pool,
@@ -48,7 +48,7 @@ impl Core {
     }
 
     fn with(io: IoChoice) -> Core {
-        let reactor = Reactor::new(Config { io, ..Config::default() }).unwrap();
+        let reactor = Reactor::new(ReactorConfig { io, ..ReactorConfig::default() }).unwrap();
         Core { reactor, pool: Pool::new(1024) }
     }
 
@@ -57,16 +57,17 @@ impl Core {
         loop {
             step = match step {
                 Step::Done(outcome) => return outcome,
-                Step::Later(_) => panic!("nobody else is at work"),
+                Step::Retry(_) => panic!("no conflicting request exists"),
+                Step::Pending(_) => panic!("a file volume completes its requests itself"),
                 Step::File(operation, task) => {
-                    let (result, operation) = self.carry_out(volume, operation);
+                    let (result, operation) = self.execute(volume, operation);
                     volume.resume(task, result, operation, &mut self.pool)
                 }
             }
         }
     }
 
-    fn carry_out(&mut self, volume: &FileVolume, operation: Operation) -> (io::Result<usize>, Operation) {
+    fn execute(&mut self, volume: &FileVolume, operation: FileOp) -> (io::Result<usize>, FileOp) {
         self.reactor.submit_file(7, volume.file().unwrap(), operation);
         let mut events = Vec::new();
         loop {
@@ -81,8 +82,8 @@ impl Core {
 
     fn write(&mut self, volume: &FileVolume, lba: u64, bytes: &[u8], fua: bool) -> Outcome {
         let mut data = Buffer::contiguous(bytes.len());
-        data.place(0, bytes);
-        let blocks = bytes.len() as u64 / u64::from(volume.geometry().block_size);
+        data.copy_in(0, bytes);
+        let blocks = bytes.len() as u64 / u64::from(volume.info().block_size);
         self.run(volume, Request::Write { lba, blocks, data, fua })
     }
 
@@ -96,12 +97,12 @@ fn text(error: Result<FileVolume, OpenError>) -> String {
 }
 
 #[test]
-fn what_was_written_is_read_and_in_the_file() {
+fn round_trips_data_through_the_file() {
     for io in [IoChoice::Auto, IoChoice::Epoll] {
         for options in ["", ",buffered", ",write-through", ",block-size=4096"] {
-            let (place, mut core) = (Place::new(), Core::with(io));
-            let volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
-            let block = volume.geometry().block_size as usize;
+            let (dir, mut core) = (TestDir::new(), Core::with(io));
+            let volume = dir.open(&format!("disk.img,size=1M{options}")).unwrap();
+            let block = volume.info().block_size as usize;
             let bytes: Vec<u8> = (0..5 * block).map(|index| (index % 251) as u8).collect();
             core.write(&volume, 3, &bytes, false).unwrap();
             core.write(&volume, 20, &vec![9; block], true).unwrap();
@@ -109,7 +110,7 @@ fn what_was_written_is_read_and_in_the_file() {
             assert_eq!(core.read(&volume, 3, 5), bytes);
             assert_eq!(core.read(&volume, 19, 3), [vec![0; block], vec![9; block], vec![0; block]].concat());
             drop(volume);
-            let file = fs::read(place.path("disk.img")).unwrap();
+            let file = fs::read(dir.path("disk.img")).unwrap();
             assert_eq!(file[3 * block..8 * block], bytes);
             assert_eq!(core.pool.free_pages(), 1024);
         }
@@ -117,10 +118,10 @@ fn what_was_written_is_read_and_in_the_file() {
 }
 
 #[test]
-fn zeroes_and_deallocations_read_as_zeroes_and_keep_the_size() {
+fn zeroed_ranges_read_zeroes_and_keep_size() {
     for options in ["", ",buffered"] {
-        let (place, mut core) = (Place::new(), Core::new());
-        let volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
+        let (dir, mut core) = (TestDir::new(), Core::new());
+        let volume = dir.open(&format!("disk.img,size=1M{options}")).unwrap();
         core.write(&volume, 0, &[7; 1 << 20], true).unwrap();
         let zeroes = |lba, blocks, deallocate| Request::WriteZeroes { lba, blocks, fua: true, deallocate };
         core.run(&volume, zeroes(3, 20, false)).unwrap();
@@ -129,73 +130,73 @@ fn zeroes_and_deallocations_read_as_zeroes_and_keep_the_size() {
         core.run(&volume, Request::Deallocate { ranges, fua: false }).unwrap();
         let bytes = core.read(&volume, 0, 2048);
         for (lba, block) in bytes.chunks(512).enumerate() {
-            let is_zeroed = [3..23, 101..102, 200..1000, 1999..2048].iter().any(|range| range.contains(&lba));
-            assert_eq!(block, [if is_zeroed { 0 } else { 7 }; 512], "block {lba} with {options:?}");
+            let zeroed = [3..23, 101..102, 200..1000, 1999..2048].iter().any(|range| range.contains(&lba));
+            assert_eq!(block, [if zeroed { 0 } else { 7 }; 512], "block {lba} with {options:?}");
         }
-        let metadata = fs::metadata(place.path("disk.img")).unwrap();
+        let metadata = fs::metadata(dir.path("disk.img")).unwrap();
         assert_eq!(metadata.len(), 1 << 20);
-        assert!(!volume.geometry().deallocate || metadata.blocks() < 2048 - 700, "no space was given up");
+        assert!(!volume.info().deallocate || metadata.blocks() < 2048 - 700, "no space was freed");
     }
 }
 
 #[test]
-fn two_volumes_cannot_have_one_file_and_the_error_names_the_holder() {
-    let place = Place::new();
-    let first = place.open("disk.img,size=1M").unwrap();
-    let said = text(place.open("disk.img"));
-    assert!(said.contains("it is in use by this process itself; stop that first"), "{said}");
-    assert!(place.open("disk.img,ro").is_err());
+fn second_open_fails_and_names_the_owner() {
+    let dir = TestDir::new();
+    let first = dir.open("disk.img,size=1M").unwrap();
+    let message = text(dir.open("disk.img"));
+    assert!(message.contains("in use by this process itself; stop it first"), "{message}");
+    assert!(dir.open("disk.img,ro").is_err());
     drop(first);
-    let _readers = [place.open("disk.img,ro").unwrap(), place.open("disk.img,ro").unwrap()];
-    assert!(place.open("disk.img").is_err());
+    let _readers = [dir.open("disk.img,ro").unwrap(), dir.open("disk.img,ro").unwrap()];
+    assert!(dir.open("disk.img").is_err());
 }
 
 #[test]
-fn an_identity_outlives_restarts_and_is_not_shared_by_a_copy() {
-    let place = Place::new();
-    let first = place.open("disk.img,size=1M").unwrap().identity().clone();
-    assert_eq!(place.open("disk.img").unwrap().identity(), &first);
+fn identity_survives_restart_but_not_copy() {
+    let dir = TestDir::new();
+    let first = dir.open("disk.img,size=1M").unwrap().identity().clone();
+    assert_eq!(dir.open("disk.img").unwrap().identity(), &first);
     let made = std::process::Command::new("cp")
         .arg("--preserve=all")
-        .arg(place.path("disk.img"))
-        .arg(place.path("copy.img"))
+        .arg(dir.path("disk.img"))
+        .arg(dir.path("copy.img"))
         .status();
     assert!(made.unwrap().success());
-    assert_ne!(place.open("copy.img").unwrap().identity(), &first);
-    fs::rename(place.path("copy.img"), place.path("disk2.img")).unwrap();
-    assert_ne!(place.open("disk2.img").unwrap().identity(), &first);
-    let told = place.open("disk.img,uuid=1b4e28ba-2fa1-4d2b-883f-0016d3cca427").unwrap();
-    assert_eq!(told.identity().uuid.to_string(), "1b4e28ba-2fa1-4d2b-883f-0016d3cca427");
+    assert_ne!(dir.open("copy.img").unwrap().identity(), &first);
+    fs::rename(dir.path("copy.img"), dir.path("disk2.img")).unwrap();
+    assert_ne!(dir.open("disk2.img").unwrap().identity(), &first);
+    let volume = dir.open("disk.img,uuid=1b4e28ba-2fa1-4d2b-883f-0016d3cca427").unwrap();
+    assert_eq!(volume.identity().uuid.to_string(), "1b4e28ba-2fa1-4d2b-883f-0016d3cca427");
 }
 
 #[test]
-fn a_file_that_shrinks_while_it_is_served_is_not_quietly_grown_again() {
-    for (options, may_hang) in [("", false), ("", true), (",buffered", false), (",buffered", true)] {
-        let (place, mut core) = (Place::new(), Core::new());
-        let mut volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
-        volume.may_hang = may_hang;
+fn truncated_file_is_not_grown_again() {
+    for (options, can_hang) in [("", false), ("", true), (",buffered", false), (",buffered", true)] {
+        let (dir, mut core) = (TestDir::new(), Core::new());
+        let mut volume = dir.open(&format!("disk.img,size=1M{options}")).unwrap();
+        volume.can_hang = can_hang;
         core.write(&volume, 0, &[7; 4096], true).unwrap();
-        OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
+        OpenOptions::new().write(true).open(dir.path("disk.img")).unwrap().set_len(8192).unwrap();
         let read = core.run(&volume, Request::Read { lba: 8, blocks: 32 });
         assert_eq!(read.unwrap_err(), VolumeError::Shrunk);
         assert_eq!(core.write(&volume, 1000, &[1; 512], true).unwrap_err(), VolumeError::Shrunk);
         assert_eq!(core.run(&volume, Request::Flush).unwrap_err(), VolumeError::Shrunk);
         let read = core.run(&volume, Request::Read { lba: 0, blocks: 8 });
         assert_eq!(read.unwrap_err(), VolumeError::Shrunk);
-        assert_eq!(fs::metadata(place.path("disk.img")).unwrap().len(), 8192);
+        assert_eq!(fs::metadata(dir.path("disk.img")).unwrap().len(), 8192);
     }
 }
 
 #[test]
-fn what_a_write_regrew_is_not_read_once_the_truncation_is_known() {
-    for (options, may_hang) in [("", false), ("", true), (",buffered", false), (",buffered", true)] {
-        let (place, mut core) = (Place::new(), Core::new());
-        let mut volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
-        volume.may_hang = may_hang;
+fn regrown_file_is_not_read_after_detection() {
+    for (options, can_hang) in [("", false), ("", true), (",buffered", false), (",buffered", true)] {
+        let (dir, mut core) = (TestDir::new(), Core::new());
+        let mut volume = dir.open(&format!("disk.img,size=1M{options}")).unwrap();
+        volume.can_hang = can_hang;
         core.write(&volume, 100, &[7; 4096], true).unwrap();
-        // The first of the writes that are checked now and then.
+        // The first write is always size-checked.
         core.write(&volume, 0, &[7; 4096], false).unwrap();
-        OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
+        OpenOptions::new().write(true).open(dir.path("disk.img")).unwrap().set_len(8192).unwrap();
         core.write(&volume, 1000, &[7; 4096], false).unwrap();
         assert_eq!(core.run(&volume, Request::Flush).unwrap_err(), VolumeError::Shrunk);
         let read = core.run(&volume, Request::Read { lba: 100, blocks: 8 });
@@ -204,27 +205,27 @@ fn what_a_write_regrew_is_not_read_once_the_truncation_is_known() {
 }
 
 #[test]
-fn a_shrunken_file_takes_no_write_at_all_where_every_write_is_durable() {
-    let (place, mut core) = (Place::new(), Core::new());
-    let volume = place.open("disk.img,size=1M,write-through").unwrap();
+fn write_through_rejects_writes_after_truncation() {
+    let (dir, mut core) = (TestDir::new(), Core::new());
+    let volume = dir.open("disk.img,size=1M,write-through").unwrap();
     core.write(&volume, 0, &[7; 4096], false).unwrap();
-    OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
+    OpenOptions::new().write(true).open(dir.path("disk.img")).unwrap().set_len(8192).unwrap();
     assert_eq!(core.write(&volume, 1000, &[1; 512], false).unwrap_err(), VolumeError::Shrunk);
-    assert_eq!(fs::metadata(place.path("disk.img")).unwrap().len(), 8192);
+    assert_eq!(fs::metadata(dir.path("disk.img")).unwrap().len(), 8192);
 }
 
-/// The file is truncated when the volume has checked its size already.
+/// The truncation follows the size check at the start.
 #[test]
-fn a_truncation_during_an_operation_takes_its_promise_back() {
+fn truncation_during_operation_fails_it() {
     for (options, fua) in [("", true), ("", false), (",buffered", false)] {
-        let (place, mut core) = (Place::new(), Core::new());
-        let volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
+        let (dir, mut core) = (TestDir::new(), Core::new());
+        let volume = dir.open(&format!("disk.img,size=1M{options}")).unwrap();
         core.write(&volume, 100, &[7; 4096], false).unwrap();
         let data = Buffer::contiguous(4096);
         let request = if fua { Request::Write { lba: 0, blocks: 8, data, fua } } else { Request::Flush };
         let Step::File(operation, task) = volume.start(request, &mut core.pool) else { panic!() };
-        OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
-        let (result, operation) = core.carry_out(&volume, operation);
+        OpenOptions::new().write(true).open(dir.path("disk.img")).unwrap().set_len(8192).unwrap();
+        let (result, operation) = core.execute(&volume, operation);
         let step = volume.resume(task, result, operation, &mut core.pool);
         let Step::Done(Err(VolumeError::Shrunk)) = step else { panic!("{step:?} with {options:?}, {fua}") };
         assert_eq!(core.write(&volume, 2047, &[1; 512], false).unwrap_err(), VolumeError::Shrunk);
@@ -232,15 +233,15 @@ fn a_truncation_during_an_operation_takes_its_promise_back() {
 }
 
 #[test]
-fn asks_the_threads_of_a_file_that_may_hang_for_its_size() {
+fn queries_size_on_file_threads() {
     let end = |size| match size {
-        Step::File(Operation { kind: Kind::Size, .. }, task) => task,
-        step => panic!("{step:?} does not ask for the size"),
+        Step::File(FileOp { kind: FileOpKind::Size, .. }, task) => task,
+        step => panic!("{step:?} does not query the size"),
     };
     for fua in [false, true] {
-        let (place, mut core) = (Place::new(), Core::new());
-        let mut volume = place.open("disk.img,size=1M").unwrap();
-        volume.may_hang = true;
+        let (dir, mut core) = (TestDir::new(), Core::new());
+        let mut volume = dir.open("disk.img,size=1M").unwrap();
+        volume.can_hang = true;
         let request = || match fua {
             true => Request::Write { lba: 0, blocks: 8, data: Buffer::contiguous(4096), fua },
             false => Request::Flush,
@@ -248,84 +249,84 @@ fn asks_the_threads_of_a_file_that_may_hang_for_its_size() {
         let task = end(volume.start(request(), &mut core.pool));
         assert_eq!(task.is_change(), fua);
         let lost = Err(io::Error::from_raw_os_error(116));
-        let step = volume.resume(task, lost, Operation::size(), &mut core.pool);
+        let step = volume.resume(task, lost, FileOp::size(), &mut core.pool);
         assert!(matches!(step, Step::Done(Err(VolumeError::SizeUnknown { raw_os_error: 116 }))));
 
         let task = end(volume.start(request(), &mut core.pool));
-        let step = volume.resume(task, Ok(1 << 20), Operation::size(), &mut core.pool);
+        let step = volume.resume(task, Ok(1 << 20), FileOp::size(), &mut core.pool);
         let Step::File(operation, task) = step else { panic!("{step:?}") };
-        let (result, operation) = core.carry_out(&volume, operation);
+        let (result, operation) = core.execute(&volume, operation);
         let step = volume.resume(task, result, operation, &mut core.pool);
         let Step::File(operation, task) = step else { panic!("{step:?}") };
-        assert_eq!(operation.kind, Kind::Size);
-        OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
-        let (result, operation) = core.carry_out(&volume, operation);
+        assert_eq!(operation.kind, FileOpKind::Size);
+        OpenOptions::new().write(true).open(dir.path("disk.img")).unwrap().set_len(8192).unwrap();
+        let (result, operation) = core.execute(&volume, operation);
         let step = volume.resume(task, result, operation, &mut core.pool);
         assert!(matches!(step, Step::Done(Err(VolumeError::Shrunk))));
     }
 }
 
-/// Only a write of the last block can give a truncated file its full size again.
+/// Only a write of the last block can restore the full size of a truncated file.
 #[test]
-fn no_write_of_the_last_block_hides_a_truncation() {
+fn last_block_write_does_not_hide_truncation() {
     for options in ["", ",buffered"] {
-        let (place, mut core) = (Place::new(), Core::new());
-        let volume = place.open(&format!("disk.img,size=1M{options}")).unwrap();
-        // The first of the writes that are checked now and then.
+        let (dir, mut core) = (TestDir::new(), Core::new());
+        let volume = dir.open(&format!("disk.img,size=1M{options}")).unwrap();
+        // The first write is always size-checked.
         core.write(&volume, 0, &[7; 4096], false).unwrap();
-        OpenOptions::new().write(true).open(place.path("disk.img")).unwrap().set_len(8192).unwrap();
+        OpenOptions::new().write(true).open(dir.path("disk.img")).unwrap().set_len(8192).unwrap();
         assert_eq!(core.write(&volume, 2040, &[1; 4096], false).unwrap_err(), VolumeError::Shrunk);
-        assert_eq!(fs::metadata(place.path("disk.img")).unwrap().len(), 8192);
+        assert_eq!(fs::metadata(dir.path("disk.img")).unwrap().len(), 8192);
     }
 }
 
 #[test]
-fn a_read_only_volume_reads_and_refuses_the_rest() {
-    let (place, mut core) = (Place::new(), Core::new());
-    fs::write(place.path("disk.img"), [5; 8192]).unwrap();
-    let volume = place.open("disk.img,ro").unwrap();
+fn read_only_volume_rejects_writes() {
+    let (dir, mut core) = (TestDir::new(), Core::new());
+    fs::write(dir.path("disk.img"), [5; 8192]).unwrap();
+    let volume = dir.open("disk.img,ro").unwrap();
     assert_eq!(core.read(&volume, 0, 16), [5; 8192]);
     assert_eq!(core.write(&volume, 0, &[1; 512], false).unwrap_err(), VolumeError::ReadOnly);
     assert!(core.run(&volume, Request::Flush).is_ok());
-    assert!(!volume.geometry().volatile_cache && !volume.geometry().deallocate);
+    assert!(!volume.info().volatile_cache && !volume.info().deallocate);
 }
 
 #[test]
-fn errors_of_opening_say_what_to_do() {
-    let place = Place::new();
-    fs::write(place.path("small"), [0; 100]).unwrap();
-    fs::write(place.path("odd"), [0; 5000]).unwrap();
-    fs::write(place.path("empty"), []).unwrap();
-    let said = [
-        ("none", "there is no such file; check the path, or add size=10G"),
-        ("none,size=1M,ro", "there is no such file, and an empty one is of no use"),
-        ("no/where,size=1M", "it cannot be created with 1M (No such file or directory"),
-        ("", "it is a directory; give the path of a file"),
-        ("small", "it holds 100 bytes, less than one block of 512"),
-        ("empty", "it is empty; give it a size with `truncate -s 10G"),
-        ("empty,size=1M", "it is empty; give it a size with `truncate -s 1M"),
-        ("odd,size=1M", "it exists with 5000 instead of 1M; leave out size="),
+fn open_errors_name_a_remedy() {
+    let dir = TestDir::new();
+    fs::write(dir.path("small"), [0; 100]).unwrap();
+    fs::write(dir.path("odd"), [0; 5000]).unwrap();
+    fs::write(dir.path("empty"), []).unwrap();
+    let cases = [
+        ("none", "no such file; check the path, or add size=10G"),
+        ("none,size=1M,ro", "no such file, and a new one would be empty"),
+        ("no/where,size=1M", "cannot create it with 1M (No such file or directory"),
+        ("", "is a directory; use the path of a file"),
+        ("small", "100 bytes is less than one block of 512"),
+        ("empty", "file is empty; set its size with `truncate -s 10G"),
+        ("empty,size=1M", "file is empty; set its size with `truncate -s 1M"),
+        ("odd,size=1M", "the existing file has 5000, not 1M; omit size="),
     ];
-    for (volume, expected) in said {
-        let said = text(place.open(volume));
-        assert!(said.contains(expected), "{volume:?}: {said}");
+    for (volume, expected) in cases {
+        let message = text(dir.open(volume));
+        assert!(message.contains(expected), "{volume:?}: {message}");
     }
-    assert_eq!(place.open("odd").unwrap().geometry().blocks, 9);
+    assert_eq!(dir.open("odd").unwrap().info().blocks, 9);
 }
 
 #[test]
-fn no_file_is_created_or_offered_in_place_of_a_device() {
+fn never_creates_files_in_device_directories() {
     for spec in ["/dev/isolane-none", "/dev/isolane-none,size=1M", "/dev/mapper/isolane-none"] {
-        let said = crate::open(&spec.parse().unwrap()).err().unwrap().to_string();
-        assert!(said.ends_with("there is no such device; check its name with lsblk"), "{spec}: {said}");
+        let message = crate::open(&spec.parse().unwrap()).err().unwrap().to_string();
+        assert!(message.ends_with("no such device; check its name with lsblk"), "{spec}: {message}");
     }
     assert!(!fs::exists("/dev/isolane-none").unwrap());
 }
 
 #[test]
-fn overlapping_requests_wait_and_others_do_not() {
-    let (place, mut pool) = (Place::new(), Pool::new(64));
-    let volume = place.open("disk.img,size=1M").unwrap();
+fn overlapping_requests_are_retried() {
+    let (dir, mut pool) = (TestDir::new(), Pool::new(64));
+    let volume = dir.open("disk.img,size=1M").unwrap();
     let read = |lba, blocks| Request::Read { lba, blocks };
     let write = |lba, blocks: u64| Request::Write {
         lba,
@@ -336,44 +337,44 @@ fn overlapping_requests_wait_and_others_do_not() {
     let Step::File(_, first) = volume.start(write(0, 16), &mut pool) else { panic!() };
     assert!(matches!(
         volume.start(read(15, 1), &mut pool),
-        Step::Later(Request::Read { lba: 15, blocks: 1 })
+        Step::Retry(Request::Read { lba: 15, blocks: 1 })
     ));
-    assert!(matches!(volume.start(write(8, 16), &mut pool), Step::Later(Request::Write { .. })));
+    assert!(matches!(volume.start(write(8, 16), &mut pool), Step::Retry(Request::Write { .. })));
     let zeroes = Request::WriteZeroes { lba: 0, blocks: 100, fua: false, deallocate: false };
-    assert!(matches!(volume.start(zeroes, &mut pool), Step::Later(Request::WriteZeroes { lba: 0, .. })));
+    assert!(matches!(volume.start(zeroes, &mut pool), Step::Retry(Request::WriteZeroes { lba: 0, .. })));
     assert!(matches!(volume.start(write(16, 8), &mut pool), Step::File(..)));
     drop(first);
     assert!(matches!(volume.start(read(0, 16), &mut pool), Step::File(..)));
 }
 
 #[test]
-fn without_memory_a_read_waits_and_claims_nothing() {
-    let (place, mut pool) = (Place::new(), Pool::new(1));
-    let volume = place.open("disk.img,size=1M").unwrap();
-    assert!(matches!(volume.start(Request::Read { lba: 0, blocks: 16 }, &mut pool), Step::Later(_)));
+fn read_without_memory_holds_no_lock() {
+    let (dir, mut pool) = (TestDir::new(), Pool::new(1));
+    let volume = dir.open("disk.img,size=1M").unwrap();
+    assert!(matches!(volume.start(Request::Read { lba: 0, blocks: 16 }, &mut pool), Step::Retry(_)));
     let write = Request::Write { lba: 0, blocks: 16, data: Buffer::contiguous(8192), fua: false };
     assert!(matches!(volume.start(write, &mut pool), Step::File(..)));
 }
 
-/// A block device for one test: a file behind a loop device, where the machine lets us have one.
+/// A block device for one test: a file behind a loop device, if the machine allows one.
 struct LoopDevice {
     path: String,
-    _file: Place,
+    _file: TestDir,
 }
 
 impl LoopDevice {
     /// # Errors
-    /// Why there is none, in words.
+    /// The reason as text.
     fn new(bytes: u64) -> Result<LoopDevice, String> {
-        let place = Place::new();
-        File::create(place.path("device.img")).unwrap().set_len(bytes).unwrap();
+        let dir = TestDir::new();
+        File::create(dir.path("device.img")).unwrap().set_len(bytes).unwrap();
         let mut losetup = std::process::Command::new("losetup");
-        let made = losetup.args(["--find", "--show"]).arg(place.path("device.img")).output();
-        let made = made.map_err(|error| format!("losetup cannot be run: {error}"))?;
+        let made = losetup.args(["--find", "--show"]).arg(dir.path("device.img")).output();
+        let made = made.map_err(|error| format!("cannot run losetup: {error}"))?;
         if !made.status.success() {
             return Err(String::from_utf8_lossy(&made.stderr).trim().to_owned());
         }
-        Ok(LoopDevice { path: String::from_utf8_lossy(&made.stdout).trim().to_owned(), _file: place })
+        Ok(LoopDevice { path: String::from_utf8_lossy(&made.stdout).trim().to_owned(), _file: dir })
     }
 
     fn open(&self) -> Result<FileVolume, OpenError> {
@@ -389,15 +390,15 @@ impl Drop for LoopDevice {
 }
 
 #[test]
-fn a_block_device_is_exclusive_and_zeroes_for_certain() {
+fn block_device_is_exclusive_and_zeroes() {
     let device = match LoopDevice::new(4 << 20) {
         Ok(device) => device,
-        Err(reason) => return eprintln!("skipped: block devices are not tested here: {reason}"),
+        Err(reason) => return eprintln!("skipped: no loop device: {reason}"),
     };
     let open = || device.open();
     let (volume, mut core) = (open().unwrap(), Core::new());
-    let said = text(open());
-    assert!(said.contains("it is in use by this process itself; unmount or stop that first"), "{said}");
+    let message = text(open());
+    assert!(message.contains("in use by this process itself; unmount or stop it first"), "{message}");
     core.write(&volume, 0, &[7; 1 << 20], true).unwrap();
     for (lba, deallocate) in [(3, false), (501, true)] {
         core.run(&volume, Request::WriteZeroes { lba, blocks: 300, fua: true, deallocate }).unwrap();
@@ -407,8 +408,8 @@ fn a_block_device_is_exclusive_and_zeroes_for_certain() {
     core.run(&volume, Request::Flush).unwrap();
     let bytes = core.read(&volume, 0, 1000);
     for (lba, block) in bytes.chunks(512).enumerate() {
-        let is_zeroed = [3..303, 501..801].iter().any(|range| range.contains(&lba));
-        assert_eq!(block, [if is_zeroed { 0 } else { 7 }; 512], "block {lba}");
+        let zeroed = [3..303, 501..801].iter().any(|range| range.contains(&lba));
+        assert_eq!(block, [if zeroed { 0 } else { 7 }; 512], "block {lba}");
     }
     let identity = volume.identity().clone();
     drop(volume);

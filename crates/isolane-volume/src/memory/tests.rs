@@ -1,4 +1,4 @@
-//! What a memory volume promises.
+//! Tests of memory volumes.
 
 use std::sync::Arc;
 
@@ -14,36 +14,36 @@ fn volume(text: &str) -> Arc<dyn Volume> {
 fn finish(volume: &dyn Volume, request: Request, pool: &mut Pool) -> Outcome {
     match volume.start(request, pool) {
         Step::Done(outcome) => outcome,
-        step => panic!("memory answers at once, not with {step:?}"),
+        step => panic!("memory completes immediately, not with {step:?}"),
     }
 }
 
 fn read(volume: &dyn Volume, lba: u64, blocks: u64, pool: &mut Pool) -> Vec<u8> {
-    // At once or by a request: there is no difference.
+    // Even blocks use the immediate path, odd ones a request.
     if lba.is_multiple_of(2) {
-        return volume.read_now(lba, blocks, pool).unwrap().to_vec();
+        return volume.try_read(lba, blocks, pool).unwrap().to_vec();
     }
     finish(volume, Request::Read { lba, blocks }, pool).unwrap().to_vec()
 }
 
 fn write(volume: &dyn Volume, lba: u64, bytes: &[u8], pool: &mut Pool) {
     let mut data = pool.buffer(bytes.len()).unwrap();
-    data.place(0, bytes);
-    let blocks = bytes.len() as u64 / u64::from(volume.geometry().block_size);
+    data.copy_in(0, bytes);
+    let blocks = bytes.len() as u64 / u64::from(volume.info().block_size);
     if lba.is_multiple_of(2) {
-        return volume.write_now(lba, blocks, data, pool).unwrap();
+        return volume.try_write(lba, blocks, data, pool).unwrap();
     }
     finish(volume, Request::Write { lba, blocks, data, fua: false }, pool).unwrap();
 }
 
 #[test]
-fn an_untouched_volume_reads_as_zeroes() {
+fn unwritten_volume_reads_as_zeroes() {
     let mut pool = Pool::new(16);
     assert_eq!(read(&*volume("mem:1G"), 12_345, 9, &mut pool), vec![0; 9 * 512]);
 }
 
 #[test]
-fn a_read_keeps_the_bytes_it_started_with() {
+fn read_keeps_its_snapshot() {
     let (volume, mut pool) = (volume("mem:1M"), Pool::new(16));
     write(&*volume, 0, &[1; 4096], &mut pool);
     let before = finish(&*volume, Request::Read { lba: 0, blocks: 8 }, &mut pool).unwrap();
@@ -54,7 +54,7 @@ fn a_read_keeps_the_bytes_it_started_with() {
 }
 
 #[test]
-fn rewriting_needs_no_more_pages_than_were_there() {
+fn rewrites_reuse_pages() {
     let (volume, mut pool) = (volume("mem:1M"), Pool::new(8));
     for round in 0..100 {
         write(&*volume, 0, &[round; 16_384], &mut pool);
@@ -66,22 +66,22 @@ fn rewriting_needs_no_more_pages_than_were_there() {
 }
 
 #[test]
-fn a_large_deallocation_takes_many_turns_and_loses_no_range() {
+fn deallocates_large_ranges_over_many_turns() {
     let (volume, mut pool) = (volume("mem:1G"), Pool::new(8));
     let lbas = [0, 1_000_000, 2_097_151];
     lbas.iter().for_each(|lba| write(&*volume, *lba, &[1; 512], &mut pool));
     let ranges = smallvec![BlockRange { lba: 0, blocks: 10 }, BlockRange { lba: 10, blocks: 2_097_142 }];
     let mut request = Request::Deallocate { ranges, fua: false };
     let mut turns = 1;
-    while let Step::Later(rest) = volume.start(request, &mut pool) {
-        (request, turns) = (rest, turns + 1);
+    while let Step::Retry(remaining) = volume.start(request, &mut pool) {
+        (request, turns) = (remaining, turns + 1);
     }
     assert_eq!(turns, 32);
     assert!(lbas.iter().all(|lba| read(&*volume, *lba, 1, &mut pool) == [0; 512]));
 }
 
 #[test]
-fn what_is_outside_or_forbidden_is_refused_and_the_memory_comes_back() {
+fn rejects_invalid_requests_and_recycles_memory() {
     let (volume, mut pool) = (volume("mem:1M,ro"), Pool::new(8));
     let data = pool.buffer(512).unwrap();
     let write = Request::Write { lba: 0, blocks: 1, data, fua: false };
@@ -93,7 +93,7 @@ fn what_is_outside_or_forbidden_is_refused_and_the_memory_comes_back() {
 }
 
 #[test]
-fn a_block_is_never_seen_half_written_by_another_core() {
+fn concurrent_reads_never_see_torn_blocks() {
     let volume = volume("mem:64k");
     let threads: Vec<_> = (0..4u64)
         .map(|id| {
@@ -117,43 +117,38 @@ fn a_block_is_never_seen_half_written_by_another_core() {
 }
 
 #[derive(Clone, Debug)]
-enum Deed {
+enum Op {
     Write { lba: u64, blocks: u64, byte: u8, is_contiguous: bool },
     Zero { lba: u64, blocks: u64 },
     Deallocate { ranges: Vec<(u64, u64)> },
 }
 
-fn deed(volume_blocks: u64) -> impl Strategy<Value = Deed> {
+fn op(volume_blocks: u64) -> impl Strategy<Value = Op> {
     let range = (0..volume_blocks).prop_flat_map(move |lba| (Just(lba), 0..=(volume_blocks - lba)));
     let write = (range.clone(), any::<u8>(), any::<bool>());
     prop_oneof![
-        write.prop_map(|((lba, blocks), byte, is_contiguous)| Deed::Write {
-            lba,
-            blocks,
-            byte,
-            is_contiguous
-        }),
-        range.clone().prop_map(|(lba, blocks)| Deed::Zero { lba, blocks }),
-        prop::collection::vec(range, 0..3).prop_map(|ranges| Deed::Deallocate { ranges }),
+        write.prop_map(|((lba, blocks), byte, is_contiguous)| Op::Write { lba, blocks, byte, is_contiguous }),
+        range.clone().prop_map(|(lba, blocks)| Op::Zero { lba, blocks }),
+        prop::collection::vec(range, 0..3).prop_map(|ranges| Op::Deallocate { ranges }),
     ]
 }
 
-fn apply(volume: &dyn Volume, model: &mut [u8], deed: Deed, pool: &mut Pool) {
-    let block_size = volume.geometry().block_size as usize;
+fn apply(volume: &dyn Volume, model: &mut [u8], op: Op, pool: &mut Pool) {
+    let block_size = volume.info().block_size as usize;
     let bytes = |lba: u64, blocks: u64| lba as usize * block_size..(lba + blocks) as usize * block_size;
-    let request = match deed {
-        Deed::Write { lba, blocks, byte, is_contiguous } => {
+    let request = match op {
+        Op::Write { lba, blocks, byte, is_contiguous } => {
             let len = blocks as usize * block_size;
             let mut data = if is_contiguous { Buffer::contiguous(len) } else { pool.buffer(len).unwrap() };
-            data.place(0, &vec![byte; len]);
+            data.copy_in(0, &vec![byte; len]);
             model[bytes(lba, blocks)].fill(byte);
             Request::Write { lba, blocks, data, fua: true }
         }
-        Deed::Zero { lba, blocks } => {
+        Op::Zero { lba, blocks } => {
             model[bytes(lba, blocks)].fill(0);
             Request::WriteZeroes { lba, blocks, fua: false, deallocate: true }
         }
-        Deed::Deallocate { ranges } => {
+        Op::Deallocate { ranges } => {
             ranges.iter().for_each(|(lba, blocks)| model[bytes(*lba, *blocks)].fill(0));
             let ranges = ranges.into_iter().map(|(lba, blocks)| BlockRange { lba, blocks }).collect();
             Request::Deallocate { ranges, fua: false }
@@ -164,15 +159,15 @@ fn apply(volume: &dyn Volume, model: &mut [u8], deed: Deed, pool: &mut Pool) {
 
 proptest! {
     #[test]
-    fn any_requests_leave_what_a_plain_array_would_hold(
+    fn random_requests_match_a_plain_array(
         is_small in any::<bool>(),
-        deeds in prop::collection::vec(deed(50), 1..20),
+        ops in prop::collection::vec(op(50), 1..20),
     ) {
         let volume = volume(if is_small { "mem:25k" } else { "mem:200k,block-size=4096" });
-        let mut model = vec![0; volume.geometry().bytes() as usize];
+        let mut model = vec![0; volume.info().bytes() as usize];
         let mut pool = Pool::new(64);
-        for deed in deeds {
-            apply(&*volume, &mut model, deed, &mut pool);
+        for op in ops {
+            apply(&*volume, &mut model, op, &mut pool);
         }
         prop_assert_eq!(read(&*volume, 0, 50, &mut pool), model);
         prop_assert_eq!(pool.free_pages(), 64);
@@ -180,17 +175,17 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_done_is_not_done_at_once() {
+fn try_read_and_try_write_reject_invalid_requests() {
     let mut pool = Pool::new(16);
     let writable = volume("mem:1M");
     for (lba, blocks) in [(2047, 2), (u64::MAX, 1)] {
-        assert!(writable.read_now(lba, blocks, &mut pool).is_none());
+        assert!(writable.try_read(lba, blocks, &mut pool).is_none());
     }
     let read_only = volume("mem:1M,ro");
     for (volume, lba, blocks) in
         [(&writable, 2041, 8), (&writable, 0, 7), (&writable, u64::MAX, 8), (&read_only, 0, 8)]
     {
         let data = pool.buffer(4096).unwrap();
-        assert!(volume.write_now(lba, blocks, data, &mut pool).is_err());
+        assert!(volume.try_write(lba, blocks, data, &mut pool).is_err());
     }
 }

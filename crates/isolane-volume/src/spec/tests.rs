@@ -1,20 +1,20 @@
-//! What is understood, and what is said about the rest.
+//! Tests of volume specifications.
 
 use super::*;
 
-fn refusal(text: &str) -> String {
+fn parse_error(text: &str) -> String {
     parse(text).unwrap_err().to_string()
 }
 
 #[test]
-fn memory_and_null_take_their_size_behind_the_colon() {
+fn parses_memory_and_null_sizes() {
     assert_eq!(parse("mem:1G").unwrap().source, Source::Memory { bytes: 1 << 30 });
     assert_eq!(parse("null:1T").unwrap().source, Source::Null { bytes: 1 << 40 });
     assert_eq!(parse("mem:8k").unwrap().name(), "mem:8k");
 }
 
 #[test]
-fn a_path_takes_options_after_commas() {
+fn parses_path_with_options() {
     let uuid = "1b4e28ba-2fa1-4d2b-883f-0016d3cca427";
     let spec =
         parse(&format!("/a/b.img,size=10G,block-size=4096,ro,nsid=7,uuid={uuid},write-through,buffered"))
@@ -26,20 +26,20 @@ fn a_path_takes_options_after_commas() {
         nsid: Some(7),
         uuid: Some(Uuid::parse_str(uuid).unwrap()),
         write_through: true,
-        is_buffered: true,
+        buffered: true,
     };
     assert_eq!(spec, expected);
 }
 
 #[test]
-fn a_comma_in_a_path_is_written_twice() {
+fn double_comma_is_a_comma_in_the_path() {
     let spec = parse("a,,b,ro").unwrap();
     assert_eq!(spec.source, Source::Path { path: "a,b".into(), size: None });
     assert!(spec.read_only);
 }
 
 #[test]
-fn sizes_have_binary_units_unless_they_end_in_b() {
+fn parses_binary_and_decimal_units() {
     assert_eq!(parse_size("512"), Ok(512));
     assert_eq!(parse_size("4k"), Ok(4096));
     assert_eq!(parse_size("1KiB"), Ok(1024));
@@ -51,38 +51,35 @@ fn sizes_have_binary_units_unless_they_end_in_b() {
     for text in
         ["", "k", "1.5G", "-1", "1X", "99999999999999999999", "16777216T", "B", "1i", "1iB", "1Gi", "1BB"]
     {
-        assert!(parse_size(text).is_err(), "{text:?} was read as a size");
+        assert!(parse_size(text).is_err(), "{text:?} was parsed as a size");
     }
 }
 
 #[test]
-fn a_size_is_written_as_it_is_read() {
+fn round_trips_size() {
     for bytes in [0, 1, 512, 1024, 1 << 30, 3 << 40, (1 << 30) + 512] {
         assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
     }
 }
 
 #[test]
-fn errors_say_what_failed_why_and_what_to_do() {
-    let said = [
-        ("", "cannot read the volume \"\": it names nothing to serve; give mem:1G, null:1T or a path"),
-        ("mem:lots", "\"lots\" is not a size (there is no whole number in front); write a whole number"),
-        ("mem:0", "its size is 0"),
-        ("mem:1000", "1000 bytes are not whole blocks of 512 bytes; give a multiple of the block size"),
-        ("disk.img,size=many", "k, M, G or T, as in size=1G"),
-        ("null:", "k, M, G or T, as in null:1G"),
-        ("mem:1G,size=2G", "size= is for files; write the size behind the colon"),
-        (
-            "img,block-size=1k",
-            "a block size of \"1k\" is not served; write block-size=512 or block-size=4096",
-        ),
-        ("img,nsid=0", "\"0\" is not a namespace id; write a number from 1 to"),
-        ("img,uuid=x", "\"x\" is not a UUID"),
-        ("img,colour=red", "there is no option \"colour\"; options are size=, block-size="),
-        ("img,ro=yes", "the option ro takes no value; write just ro"),
-        ("img,size", "the option size has no value"),
+fn errors_name_reason_and_remedy() {
+    let cases = [
+        ("", "invalid volume \"\": empty; use mem:1G, null:1T, or a path"),
+        ("mem:lots", "invalid size \"lots\" (no whole number); use a whole number"),
+        ("mem:0", "size is 0"),
+        ("mem:1000", "1000 bytes is not a multiple of the block size 512; use a multiple of the block size"),
+        ("disk.img,size=many", "k, M, G, or T, such as size=1G"),
+        ("null:", "k, M, G, or T, such as null:1G"),
+        ("mem:1G,size=2G", "size= applies to files only; write the size after the colon"),
+        ("img,block-size=1k", "unsupported block size \"1k\"; use block-size=512 or block-size=4096"),
+        ("img,nsid=0", "invalid namespace ID \"0\"; use a number from 1 to"),
+        ("img,uuid=x", "invalid UUID \"x\""),
+        ("img,colour=red", "unknown option \"colour\"; use size=, block-size="),
+        ("img,ro=yes", "option ro takes no value; use ro alone"),
+        ("img,size", "option size has no value"),
     ];
-    for (text, expected) in said {
-        assert!(refusal(text).contains(expected), "{text:?} is refused with: {}", refusal(text));
+    for (text, expected) in cases {
+        assert!(parse_error(text).contains(expected), "{text:?} is rejected with: {}", parse_error(text));
     }
 }

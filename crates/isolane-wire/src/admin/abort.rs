@@ -2,12 +2,12 @@
 
 use crate::{SubmissionEntry, opcode::AdminOpcode};
 
-/// Abort: please give up one command.
+/// Abort of one command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AbortCommand {
-    /// SQID: the queue of the command.
+    /// SQID: submission queue of the command.
     pub sqid: u16,
-    /// CID: the command.
+    /// CID: command identifier.
     pub cid: u16,
 }
 
@@ -22,21 +22,21 @@ bits! {
 }
 
 bits! {
-    /// Dword 0 of the answer.
+    /// Dword 0 of the response.
     pub struct AbortResponse(u32) {
-        /// The command was not aborted; it ends as if nobody had asked.
+        /// The command was not aborted and completes normally.
         not_aborted / with_not_aborted: bool = [0:0],
     }
 }
 
 impl AbortCommand {
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         let cdw10 = Dword10(0).with_sqid(self.sqid).with_cid(self.cid).0;
         SubmissionEntry { cdw10, ..SubmissionEntry::new(AdminOpcode::Abort.code(), 0) }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         let dword10 = Dword10(entry.cdw10);
         Self { sqid: dword10.sqid(), cid: dword10.cid() }

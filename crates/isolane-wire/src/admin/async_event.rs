@@ -1,4 +1,4 @@
-//! The answer to an Asynchronous Event Request (Base 1.4 §5.2).
+//! Completion of an Asynchronous Event Request (Base 1.4 §5.2).
 
 codes! {
     /// Asynchronous event type.
@@ -23,19 +23,19 @@ codes! {
 }
 
 bits! {
-    /// Dword 0 of the answer.
+    /// Dword 0 of the response.
     pub struct AsyncEvent(u32) {
         /// Asynchronous event type, see [`AsyncEventType`].
         event_type / with_event_type: u8 = [2:0],
         /// Asynchronous event information, its meaning depends on the type.
         information / with_information: u8 = [15:8],
-        /// The log page to read; reading it (without RAE) lets the next event of this type come.
+        /// Log page to read; reading it without RAE re-arms events of this type.
         log_page / with_log_page: u8 = [23:16],
     }
 }
 
 impl AsyncEvent {
-    /// A notice that points to this log page.
+    /// Returns a notice that refers to this log page.
     pub fn notice(notice: Notice, log_page: super::LogPage) -> Self {
         Self(0)
             .with_event_type(AsyncEventType::Notice.code())
@@ -43,7 +43,7 @@ impl AsyncEvent {
             .with_log_page(log_page.code())
     }
 
-    /// Which notice it is, if it is one that is known.
+    /// Returns the notice, if known.
     pub fn as_notice(self) -> Option<Notice> {
         let is_notice = self.event_type() == AsyncEventType::Notice.code();
         if is_notice { Notice::decode(self.information()) } else { None }

@@ -15,7 +15,7 @@ bits! {
 }
 
 codes! {
-    /// SEL: which value of the feature is wanted.
+    /// SEL: requested value of the feature.
     pub enum Select: u8 {
         Current = 0b000, "current";
         Default = 0b001, "default";
@@ -38,7 +38,7 @@ pub struct GetFeaturesCommand {
 }
 
 impl GetFeaturesCommand {
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         SubmissionEntry {
             cdw10: Dword10(0).with_fid(self.fid).with_sel(self.sel).0,
@@ -47,7 +47,7 @@ impl GetFeaturesCommand {
         }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         let dword10 = Dword10(entry.cdw10);
         Self { nsid: entry.nsid, fid: dword10.fid(), sel: dword10.sel(), cdw11: entry.cdw11 }
@@ -70,7 +70,7 @@ pub struct SetFeaturesCommand {
 }
 
 impl SetFeaturesCommand {
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         SubmissionEntry {
             cdw10: Dword10(0).with_fid(self.fid).with_sv(self.save).0,
@@ -80,7 +80,7 @@ impl SetFeaturesCommand {
         }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         let dword10 = Dword10(entry.cdw10);
         Self {

@@ -3,7 +3,7 @@
 use crate::{SubmissionEntry, opcode::AdminOpcode};
 
 codes! {
-    /// CNS: which structure is wanted.
+    /// CNS: requested structure.
     pub enum Cns: u8 {
         Namespace = 0x00, "Identify Namespace";
         Controller = 0x01, "Identify Controller";
@@ -29,7 +29,7 @@ codes! {
 /// Identify.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IdentifyCommand {
-    /// Namespace, or the one after which a list begins.
+    /// Namespace, or the one before the first of a list.
     pub nsid: u32,
     /// CNS, see [`Cns`].
     pub cns: u8,
@@ -72,7 +72,7 @@ bits! {
 }
 
 impl IdentifyCommand {
-    /// Bytes of data that every Identify returns.
+    /// Length of the data of every Identify, in bytes.
     pub const DATA_LEN: u32 = 4096;
 
     /// The command for this structure of this namespace, everything else 0.
@@ -80,7 +80,7 @@ impl IdentifyCommand {
         Self { nsid, cns: cns.code(), ..Self::default() }
     }
 
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         SubmissionEntry {
             cdw10: Dword10(0).with_cns(self.cns).with_cntid(self.cntid).0,
@@ -90,7 +90,7 @@ impl IdentifyCommand {
         }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         Self {
             nsid: entry.nsid,

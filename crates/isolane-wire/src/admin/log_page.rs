@@ -33,12 +33,12 @@ pub struct GetLogPageCommand {
     pub lsp: u8,
     /// RAE: retain the asynchronous event.
     pub rae: bool,
-    /// NUMD: dwords wanted, 0's based (NUMDU and NUMDL).
+    /// NUMD: requested dwords, 0's based (NUMDU and NUMDL).
     pub numd: u32,
     /// LSI: log specific identifier.
     pub lsi: u16,
-    /// LPO: where to start (LPOU and LPOL): in bytes, a multiple of 4, or if `is_index` the number of an
-    /// entry.
+    /// LPO: start offset (LPOU and LPOL), in bytes and a multiple of 4; an entry number if
+    /// `is_index`.
     pub offset: u64,
     /// OT: the offset counts entries.
     pub is_index: bool,
@@ -90,17 +90,17 @@ impl GetLogPageCommand {
         Self { lid: page.code(), offset, numd: (len / 4).saturating_sub(1), ..Self::default() }
     }
 
-    /// Bytes wanted: up to 16 GiB.
+    /// Returns the requested length in bytes, up to 16 GiB.
     pub fn len(&self) -> u64 {
         (u64::from(self.numd) + 1) * 4
     }
 
-    /// Never: NUMD is 0's based.
+    /// Always `false`: NUMD is 0's based.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         let [numdl, numdu] = [self.numd as u16, (self.numd >> 16) as u16];
         SubmissionEntry {
@@ -113,7 +113,7 @@ impl GetLogPageCommand {
         }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         let (dword10, dword11) = (Dword10(entry.cdw10), Dword11(entry.cdw11));
         let dword14 = Dword14(entry.cdw14);

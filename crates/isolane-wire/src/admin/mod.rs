@@ -1,5 +1,7 @@
-//! Admin commands (Base 1.4 §5). Each builds its [`SubmissionEntry`] and is read from one; the opcode is the
-//! reader's business ([`crate::opcode::AdminOpcode`]), the data pointer that of the queue.
+//! Admin commands (Base 1.4 §5).
+//!
+//! Each command is encoded to and decoded from a [`SubmissionEntry`]. The caller dispatches on the
+//! opcode ([`crate::opcode::AdminOpcode`]); the queue sets the data pointer.
 
 mod abort;
 mod async_event;
@@ -18,7 +20,7 @@ pub use log_page::{GetLogPageCommand, LogPage};
 use crate::SubmissionEntry;
 use crate::opcode::AdminOpcode;
 
-/// Namespace identifier that names all namespaces.
+/// Namespace identifier of all namespaces.
 pub const NSID_ALL: u32 = 0xffff_ffff;
 
 /// Keep Alive has no fields.
@@ -26,7 +28,7 @@ pub fn keep_alive() -> SubmissionEntry {
     SubmissionEntry::new(AdminOpcode::KeepAlive.code(), 0)
 }
 
-/// Asynchronous Event Request has no fields; its answer is an [`AsyncEvent`].
+/// Asynchronous Event Request has no fields; its completion carries an [`AsyncEvent`].
 pub fn async_event_request() -> SubmissionEntry {
     SubmissionEntry::new(AdminOpcode::AsyncEventRequest.code(), 0)
 }

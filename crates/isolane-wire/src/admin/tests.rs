@@ -19,7 +19,7 @@ fn identify_has_each_field_in_its_place() {
 }
 
 #[test]
-fn get_log_page_has_each_field_in_its_place() {
+fn encodes_get_log_page() {
     let log_page = GetLogPageCommand {
         nsid: 9,
         lid: 0x70,
@@ -39,7 +39,7 @@ fn get_log_page_has_each_field_in_its_place() {
 }
 
 #[test]
-fn the_length_of_a_log_page_is_told_in_dwords() {
+fn log_page_length_is_in_dwords() {
     let command = GetLogPageCommand::new(LogPage::Discovery, 1024, 4096);
     assert_eq!((command.numd, command.len(), command.offset), (1023, 4096, 1024));
     let longest = GetLogPageCommand { numd: u32::MAX, ..command };
@@ -70,7 +70,7 @@ fn abort_names_queue_and_command() {
 }
 
 #[test]
-fn an_event_tells_type_information_and_log_page() {
+fn decodes_event_type_info_and_log_page() {
     let event = AsyncEvent::notice(Notice::DiscoveryLogPageChange, LogPage::Discovery);
     assert_eq!(event.0, 0x0070_f002);
     assert_eq!(event.as_notice(), Some(Notice::DiscoveryLogPageChange));

@@ -3,7 +3,7 @@
 use crate::Status;
 
 layout! {
-    /// The result of one command.
+    /// Completion of one command.
     #[derive(Copy, Hash)]
     pub struct CompletionEntry[16] {
         /// Command specific dword 0.
@@ -14,9 +14,9 @@ layout! {
         8 => sqhd: u16,
         /// Reserved over Fabrics, zero.
         10 => sqid: u16,
-        /// The command this answers.
+        /// Command identifier.
         12 => cid: u16,
-        /// How it ended.
+        /// Status of the command.
         14 => status: Status,
     }
 }
@@ -24,7 +24,7 @@ layout! {
 const _: () = assert!(size_of::<CompletionEntry>() == CompletionEntry::LEN);
 
 impl CompletionEntry {
-    /// Dwords 0 and 1 as one number: the value that Property Get returns.
+    /// Returns dwords 0 and 1 as one number: the value of Property Get.
     pub fn value(&self) -> u64 {
         u64::from(self.dw1) << 32 | u64::from(self.dw0)
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_status_stands_above_the_phase_tag() {
+    fn encodes_status_above_phase_tag() {
         let entry = CompletionEntry {
             dw0: 0x0403_0201,
             dw1: 0x0807_0605,
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_phase_tag_is_ignored() {
+    fn decode_ignores_phase_tag() {
         let mut bytes = CompletionEntry::default().encode();
         bytes[14] = 1;
         assert_eq!(CompletionEntry::decode(&bytes), CompletionEntry::default());

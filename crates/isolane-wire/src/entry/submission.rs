@@ -13,14 +13,14 @@ bits! {
 }
 
 impl CommandFlags {
-    /// A normal command whose data pointer is an SGL: what every command over Fabrics says.
+    /// A normal command with an SGL: the value of every command over Fabrics.
     pub const SGL: Self = Self(0x40);
 }
 
 layout! {
     @bare
-    /// One command. The typed commands of [`crate::admin`], [`crate::io`] and [`crate::fabrics`] build and
-    /// read it.
+    /// One command. The typed commands of [`crate::admin`], [`crate::io`], and [`crate::fabrics`]
+    /// convert to and from it.
     #[derive(Copy)]
     pub struct SubmissionEntry[64] {
         /// Opcode, see [`crate::opcode`].
@@ -57,7 +57,7 @@ layout! {
 const _: () = assert!(size_of::<SubmissionEntry>() <= 80);
 
 impl SubmissionEntry {
-    /// A command with this opcode and namespace, SGL data pointer without data, and zeroes else.
+    /// Creates a command with this opcode and namespace, an empty SGL, and zeroes otherwise.
     #[inline]
     pub fn new(opcode: u8, nsid: u32) -> Self {
         Self {
@@ -78,13 +78,13 @@ impl SubmissionEntry {
         }
     }
 
-    /// Dwords 10 and 11 as one number: the starting LBA of most I/O commands.
+    /// Returns dwords 10 and 11 as one number: the starting LBA of most I/O commands.
     #[inline]
     pub fn cdw10_11(&self) -> u64 {
         u64::from(self.cdw11) << 32 | u64::from(self.cdw10)
     }
 
-    /// FCTYPE of a Fabrics command (byte 4).
+    /// Returns FCTYPE of a Fabrics command (byte 4).
     #[inline]
     pub fn fctype(&self) -> u8 {
         self.nsid.to_le_bytes()[0]

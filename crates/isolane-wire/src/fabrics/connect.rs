@@ -1,4 +1,4 @@
-//! Connect: makes a connection a queue of a controller (Fabrics 1.1 §3.3).
+//! Connect: assigns a connection to a queue of a controller (Fabrics 1.1 §3.3).
 
 use super::{Halves, fabrics_entry};
 use crate::{CompletionEntry, NqnField, Status, SubmissionEntry, opcode::FabricsType};
@@ -7,7 +7,7 @@ use crate::{CompletionEntry, NqnField, Status, SubmissionEntry, opcode::FabricsT
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
 
 /// The highest controller identifier; FFF0h to FFFFh are reserved.
-pub const CNTLID_MAX: u16 = 0xffef;
+pub const MAX_CNTLID: u16 = 0xffef;
 
 bits! {
     /// CATTR of Connect.
@@ -21,7 +21,7 @@ bits! {
     }
 }
 
-/// The command; [`ConnectData`] travels in its capsule.
+/// Connect command; [`ConnectData`] is in its capsule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ConnectCommand {
     /// RECFMT: 0 is the only record format.
@@ -32,7 +32,7 @@ pub struct ConnectCommand {
     pub sqsize: u16,
     /// CATTR.
     pub attributes: ConnectAttributes,
-    /// KATO: keep alive timeout in milliseconds; 0 is none. For the admin queue only.
+    /// KATO: keep alive timeout in milliseconds; 0 disables it. Admin queue only.
     pub kato_ms: u32,
 }
 
@@ -58,7 +58,7 @@ impl ConnectCommand {
     /// Offset of KATO in the command.
     pub const KATO: u16 = 48;
 
-    /// The command without its data pointer.
+    /// Encodes the command without its data pointer.
     pub fn entry(&self) -> SubmissionEntry {
         SubmissionEntry {
             cdw10: Halves(0).with_low(self.recfmt).with_high(self.qid).0,
@@ -68,7 +68,7 @@ impl ConnectCommand {
         }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         let ids = Halves(entry.cdw10);
         let size = SizeAndAttributes(entry.cdw11);
@@ -83,11 +83,11 @@ impl ConnectCommand {
 }
 
 layout! {
-    /// Data of Connect: who connects to what.
+    /// Data of Connect: host, subsystem, and controller.
     pub struct ConnectData[1024] {
         /// HOSTID: a UUID, the same for all connections of a host.
         0 => hostid: [u8; 16],
-        /// CNTLID: FFFFh to ask for a controller, else the one that this I/O queue belongs to.
+        /// CNTLID: FFFFh to request a controller, else the controller of this I/O queue.
         16 => cntlid: u16,
         /// SUBNQN.
         256 => subnqn: NqnField,
@@ -110,14 +110,14 @@ impl ConnectData {
 bits! {
     /// Dword 0 of a successful Connect.
     pub struct ConnectResponse(u32) {
-        /// CNTLID: the controller that was allocated (or joined).
+        /// CNTLID: controller allocated or joined.
         cntlid / with_cntlid: u16 = [15:0],
         /// AUTHREQ: 0 if no authentication is needed before other commands.
         authreq / with_authreq: u16 = [31:16],
     }
 }
 
-/// A Connect that was refused with Connect Invalid Parameters (1/82h): which field was wrong.
+/// Invalid field of a Connect rejected with Connect Invalid Parameters (1/82h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectRejection {
     /// A field of the command, by its offset in bytes (IATTR bit 0 clear).
@@ -131,13 +131,13 @@ bits! {
     pub struct RejectedDword0(u32) {
         /// IPO: invalid parameter offset.
         ipo / with_ipo: u16 = [15:0],
-        /// IATTR bit 0: the offset is one in the data.
+        /// IATTR bit 0: the offset is in the data.
         is_data / with_is_data: bool = [16:16],
     }
 }
 
 impl ConnectRejection {
-    /// The answer; `cid` and SQHD are filled in by the queue. Trying the same again fails again, so DNR is
+    /// Encodes the response; the queue sets `cid` and SQHD. A retry would fail again, so DNR is
     /// set.
     pub fn completion(&self) -> CompletionEntry {
         let (ipo, is_data) = match *self {
@@ -151,14 +151,14 @@ impl ConnectRejection {
         }
     }
 
-    /// Reads the answer; `None` if its status is another one.
+    /// Decodes the response; `None` for another status.
     pub fn parse(entry: &CompletionEntry) -> Option<Self> {
         let dw0 = RejectedDword0(entry.dw0);
         let rejection = if dw0.is_data() { Self::Data(dw0.ipo()) } else { Self::Command(dw0.ipo()) };
         entry.status.is(Status::CONNECT_INVALID_PARAMETERS).then_some(rejection)
     }
 
-    /// The name of the field in the specification.
+    /// Returns the name of the field in the specification.
     pub fn field(&self) -> &'static str {
         match *self {
             Self::Command(ConnectCommand::RECFMT) => "RECFMT",

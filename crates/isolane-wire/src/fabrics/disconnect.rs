@@ -11,13 +11,13 @@ pub struct DisconnectCommand {
 }
 
 impl DisconnectCommand {
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         let cdw10 = Halves(0).with_low(self.recfmt).0;
         SubmissionEntry { cdw10, ..fabrics_entry(FabricsType::Disconnect) }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         Self { recfmt: Halves(entry.cdw10).low() }
     }

@@ -1,7 +1,7 @@
 //! Fabrics commands: Connect, Property Get and Set, Disconnect (Fabrics 1.1 §3).
 //!
-//! Each command builds its [`SubmissionEntry`] and is read from one; opcode and FCTYPE are the reader's
-//! business ([`crate::opcode::FabricsType`]). The data pointer is set by the queue that sends the command.
+//! Each command is encoded to and decoded from a [`SubmissionEntry`]. The caller dispatches on
+//! opcode and FCTYPE ([`crate::opcode::FabricsType`]); the sending queue sets the data pointer.
 
 mod connect;
 mod disconnect;
@@ -10,8 +10,8 @@ mod property;
 mod tests;
 
 pub use connect::{
-    CNTLID_DYNAMIC, CNTLID_MAX, ConnectAttributes, ConnectCommand, ConnectData, ConnectRejection,
-    ConnectResponse,
+    CNTLID_DYNAMIC, ConnectAttributes, ConnectCommand, ConnectData, ConnectRejection, ConnectResponse,
+    MAX_CNTLID,
 };
 pub use disconnect::DisconnectCommand;
 pub use property::{PropertyGetCommand, PropertySetCommand, PropertySize};

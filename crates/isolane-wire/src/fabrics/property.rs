@@ -11,7 +11,7 @@ bits! {
     }
 }
 
-/// How wide the property is.
+/// Width of the property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PropertySize {
     /// 4 bytes.
@@ -40,17 +40,17 @@ impl PropertySize {
     }
 }
 
-/// Property Get; the answer carries the value in dwords 0 and 1.
+/// Property Get; the response carries the value in dwords 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PropertyGetCommand {
     /// Width of the property.
     pub size: PropertySize,
-    /// OFST: which property, see [`crate::registers`].
+    /// OFST: property, see [`crate::registers`].
     pub offset: u32,
 }
 
 impl PropertyGetCommand {
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         SubmissionEntry {
             cdw10: Attributes(0).with_size(self.size.code()).0,
@@ -59,12 +59,12 @@ impl PropertyGetCommand {
         }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         Self { size: PropertySize::decode(Attributes(entry.cdw10).size()), offset: entry.cdw11 }
     }
 
-    /// The successful answer; CID and SQHD are filled in by the queue.
+    /// Encodes the successful response; the queue sets CID and SQHD.
     pub fn completion(value: u64) -> CompletionEntry {
         let [dw0, dw1] = dwords(value);
         CompletionEntry { dw0, dw1, ..CompletionEntry::default() }
@@ -76,14 +76,14 @@ impl PropertyGetCommand {
 pub struct PropertySetCommand {
     /// Width of the property.
     pub size: PropertySize,
-    /// OFST: which property, see [`crate::registers`].
+    /// OFST: property, see [`crate::registers`].
     pub offset: u32,
-    /// VALUE; of a 4-byte property only the lower half counts.
+    /// VALUE; a 4-byte property uses the lower half only.
     pub value: u64,
 }
 
 impl PropertySetCommand {
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         let [cdw12, cdw13] = dwords(self.value);
         SubmissionEntry {
@@ -95,7 +95,7 @@ impl PropertySetCommand {
         }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         Self {
             size: PropertySize::decode(Attributes(entry.cdw10).size()),

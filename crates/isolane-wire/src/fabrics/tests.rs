@@ -45,7 +45,7 @@ fn connect_data_has_each_field_in_its_place() {
 }
 
 #[test]
-fn a_refused_connect_names_the_field() {
+fn rejected_connect_names_the_field() {
     let data = ConnectRejection::Data(ConnectData::SUBNQN);
     let completion = data.completion();
     assert_eq!(completion.dw0, 0x0001_0100);
@@ -59,7 +59,7 @@ fn a_refused_connect_names_the_field() {
 }
 
 #[test]
-fn the_response_to_connect_has_the_controller() {
+fn encodes_connect_response() {
     let response = ConnectResponse(0).with_cntlid(0x0201).with_authreq(0x0403);
     assert_eq!(response.0, 0x0403_0201);
 }
@@ -94,7 +94,7 @@ fn property_set_has_each_field_in_its_place() {
 }
 
 #[test]
-fn a_reserved_property_size_is_kept() {
+fn keeps_reserved_property_size() {
     let command = PropertyGetCommand { size: PropertySize::Reserved(5), offset: 0 };
     assert_eq!(PropertyGetCommand::parse(&command.entry()), command);
 }

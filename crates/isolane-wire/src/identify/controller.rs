@@ -8,7 +8,7 @@ use super::{
 use crate::{Ascii, NqnField, registers::Vs};
 
 layout! {
-    /// What a controller is and can do.
+    /// Identify Controller data.
     pub struct Controller[4096] {
         /// VID: PCI vendor, 0 over Fabrics.
         0 => vid: u16,
@@ -72,9 +72,9 @@ layout! {
         264 => avscc: u8,
         /// APSTA: autonomous power state transitions.
         265 => apsta: u8,
-        /// WCTEMP: warning temperature in kelvins; 0 is none reported.
+        /// WCTEMP: warning temperature in kelvins; 0 if unspecified.
         266 => wctemp_kelvin: u16,
-        /// CCTEMP: critical temperature in kelvins; 0 is none reported.
+        /// CCTEMP: critical temperature in kelvins; 0 if unspecified.
         268 => cctemp_kelvin: u16,
         /// MTFA: maximum time for firmware activation, in units of 100 ms.
         270 => mtfa: u16,
@@ -164,7 +164,7 @@ layout! {
         1792 => ioccsz: u32,
         /// IORCSZ: longest response capsule of an I/O queue, in 16 bytes: 1.
         1796 => iorcsz: u32,
-        /// ICDOFF: where in-capsule data starts behind the entry, in 16 bytes: 0 on TCP.
+        /// ICDOFF: offset of in-capsule data after the entry, in units of 16 bytes; 0 on TCP.
         1800 => icdoff: u16,
         /// FCATT: fabrics controller attributes.
         1802 => fcatt: Fcatt,
@@ -178,7 +178,7 @@ layout! {
         2048 => psd: [PowerState; 32],
         /// Vendor specific: [`crate::log::SIGNATURE`] of an Isolane target.
         3072 => vendor_signature: [u8; 16],
-        /// Vendor specific: log pages behind that signature.
+        /// Vendor specific: log pages after the signature.
         3088 => vendor_pages: VendorPages,
     }
 }
@@ -207,7 +207,7 @@ layout! {
 }
 
 impl Controller {
-    /// In-capsule data of an I/O queue in bytes, as IOCCSZ tells it.
+    /// Returns the in-capsule data limit of an I/O queue in bytes, from IOCCSZ.
     pub fn in_capsule_len(&self) -> u64 {
         (u64::from(self.ioccsz) * 16).saturating_sub(64)
     }

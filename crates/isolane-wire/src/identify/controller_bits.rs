@@ -182,7 +182,7 @@ bits! {
         keyed / with_keyed: bool = [2:2],
         /// Bit buckets.
         bit_bucket / with_bit_bucket: bool = [16:16],
-        /// Data longer than the SGL says is allowed.
+        /// Data longer than the SGL is allowed.
         larger_than_data / with_larger_than_data: bool = [18:18],
         /// An SGL address may be an offset: what in-capsule data needs.
         offset / with_offset: bool = [20:20],

@@ -48,17 +48,17 @@ pub struct DescriptorList;
 impl DescriptorList {
     const HEADER_LEN: usize = 4;
 
-    /// The data that lists these identifiers; those beyond 4,096 bytes are left out.
+    /// Encodes these identifiers; omits those beyond 4,096 bytes.
     pub fn encode(descriptors: &[Descriptor]) -> [u8; DATA_LEN] {
         let mut bytes = [0; DATA_LEN];
-        let mut rest = &mut bytes[..];
+        let mut tail = &mut bytes[..];
         for (nidt, id) in descriptors.iter().map(Descriptor::parts) {
-            let Some((place, behind)) = rest.split_at_mut_checked(Self::HEADER_LEN + id.len()) else {
+            let Some((place, behind)) = tail.split_at_mut_checked(Self::HEADER_LEN + id.len()) else {
                 break;
             };
             (place[0], place[1]) = (nidt, id.len() as u8);
             place[Self::HEADER_LEN..].copy_from_slice(id);
-            rest = behind;
+            tail = behind;
         }
         bytes
     }
@@ -83,8 +83,8 @@ impl Iterator for Descriptors<'_> {
             if nidl == 0 {
                 return None;
             }
-            let (id, rest) = behind.split_at_checked(usize::from(nidl))?;
-            self.0 = rest;
+            let (id, tail) = behind.split_at_checked(usize::from(nidl))?;
+            self.0 = tail;
             if let Some(descriptor) = Descriptor::new(nidt, id) {
                 return Some(descriptor);
             }
@@ -120,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_leaves_the_data_ends_the_list() {
+    fn truncated_descriptor_ends_the_list() {
         assert_eq!(DescriptorList::decode(&[3, 16, 0, 0, 1, 2]).next(), None);
         assert_eq!(DescriptorList::decode(&[3, 16]).next(), None);
     }
 
     #[test]
-    fn a_list_that_is_too_long_is_cut_off_whole() {
+    fn omits_descriptors_that_do_not_fit() {
         let bytes = DescriptorList::encode(&[Descriptor::Uuid([0xff; 16]); 300]);
         assert_eq!(DescriptorList::decode(&bytes).count(), 4096 / 20);
     }

@@ -31,13 +31,13 @@ impl NamespaceList {
     /// The data.
     pub fn encode(&self) -> [u8; DATA_LEN] {
         let mut bytes = [0; DATA_LEN];
-        crate::Field::put(&self.nsids, &mut bytes);
+        crate::Field::write(&self.nsids, &mut bytes);
         bytes
     }
 
     /// Reads the data; the first 0 ends the list.
     pub fn decode(bytes: &[u8; DATA_LEN]) -> Self {
-        Self::new(<[u32; Self::CAPACITY] as crate::Field>::take(bytes))
+        Self::new(<[u32; Self::CAPACITY] as crate::Field>::read(bytes))
     }
 }
 
@@ -71,16 +71,16 @@ impl ControllerList {
     pub fn encode(&self) -> [u8; DATA_LEN] {
         let mut bytes = [0; DATA_LEN];
         let (number, list) = bytes.split_at_mut(2);
-        crate::Field::put(&(self.len as u16), number);
-        crate::Field::put(&self.cntlids, list);
+        crate::Field::write(&(self.len as u16), number);
+        crate::Field::write(&self.cntlids, list);
         bytes
     }
 
-    /// Reads the data; a number beyond the capacity is cut down to it.
+    /// Reads the data; a count beyond the capacity is limited to it.
     pub fn decode(bytes: &[u8; DATA_LEN]) -> Self {
         let (number, list) = bytes.split_at(2);
-        let number = usize::from(<u16 as crate::Field>::take(number));
-        Self::new(<[u16; Self::CAPACITY] as crate::Field>::take(list).into_iter().take(number))
+        let number = usize::from(<u16 as crate::Field>::read(number));
+        Self::new(<[u16; Self::CAPACITY] as crate::Field>::read(list).into_iter().take(number))
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_list_ends_with_the_first_zero() {
+    fn namespace_list_ends_at_first_zero() {
         let list = NamespaceList::new([1, 0x0403_0201]);
         let bytes = list.encode();
         assert_eq!(bytes[..12], [1, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0]);
@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_namespace_list_has_1024_entries() {
+    fn full_namespace_list_has_1024_entries() {
         let list = NamespaceList::new(1..=5000);
         assert_eq!(list.nsids().len(), 1024);
         assert_eq!(NamespaceList::decode(&list.encode()), list);
     }
 
     #[test]
-    fn a_controller_list_begins_with_its_number() {
+    fn controller_list_starts_with_its_count() {
         let list = ControllerList::new([0x0201, 0x0403]);
         assert_eq!(list.encode()[..8], [2, 0, 1, 2, 3, 4, 0, 0]);
         assert_eq!(ControllerList::decode(&list.encode()), list);

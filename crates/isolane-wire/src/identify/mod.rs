@@ -1,4 +1,4 @@
-//! The data that Identify returns, 4,096 bytes each (Base 1.4 §5.15.2; later structures: Base 2.0 §5.17.2).
+//! Data of Identify, 4,096 bytes each (Base 1.4 §5.15.2; later structures: Base 2.0 §5.17.2).
 
 mod controller;
 mod controller_bits;

@@ -1,4 +1,5 @@
-//! What a namespace is: CNS 00h, 05h, 06h and 08h (Base 1.4 figure 249; NVM 1.0 §4.1.5; Base 2.0 figure 280).
+//! Namespace structures: CNS 00h, 05h, 06h, and 08h (Base 1.4 figure 249; NVM 1.0 §4.1.5; Base 2.0
+//! figure 280).
 
 use super::{Dlfeat, Flbas, LbaFormat, NamespaceAttributes, NamespaceStatus, Nmic, Nsfeat};
 
@@ -114,11 +115,11 @@ layout! {
 layout! {
     /// I/O Command Set specific Identify Controller of the NVM command set, CNS 06h CSI 00h.
     pub struct NvmController[4096] {
-        /// VSL: limit of Verify, 2^n units of CAP.MPSMIN; 0 is none.
+        /// VSL: limit of Verify, 2^n units of CAP.MPSMIN; 0 is no limit.
         0 => vsl: u8,
-        /// WZSL: limit of Write Zeroes, 2^n units of CAP.MPSMIN; 0 is none.
+        /// WZSL: limit of Write Zeroes, 2^n units of CAP.MPSMIN; 0 is no limit.
         1 => wzsl: u8,
-        /// WUSL: limit of Write Uncorrectable, 2^n units of CAP.MPSMIN; 0 is none.
+        /// WUSL: limit of Write Uncorrectable, 2^n units of CAP.MPSMIN; 0 is no limit.
         2 => wusl: u8,
         /// DMRL: most ranges of Dataset Management; 0 is no limit.
         3 => dmrl: u8,

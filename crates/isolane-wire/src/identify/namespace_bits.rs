@@ -3,7 +3,7 @@
 bits! {
     /// NSFEAT.
     pub struct Nsfeat(u8) {
-        /// THINP: NCAP may be less than NSZE, and NUSE is told.
+        /// THINP: NCAP may be less than NSZE, and NUSE is reported.
         thin / with_thin: bool = [0:0],
         /// NSABP: NAWUN, NAWUPF and NACWU apply instead of the controller's.
         atomics / with_atomics: bool = [1:1],
@@ -21,7 +21,7 @@ bits! {
     pub struct Flbas(u8) {
         /// Low bits of the format's number.
         index_low / with_index_low: u8 = [3:0],
-        /// Metadata stands behind the data of each block.
+        /// Metadata follows the data of each block.
         extended / with_extended: bool = [4:4],
         /// High bits of the format's number.
         index_high / with_index_high: u8 = [6:5],
@@ -58,17 +58,17 @@ bits! {
 bits! {
     /// DLFEAT.
     pub struct Dlfeat(u8) {
-        /// What deallocated blocks read as: 000b not told, 001b zeroes, 010b ones.
+        /// Contents of deallocated blocks: 000b unspecified, 001b zeroes, 010b ones.
         read / with_read: u8 = [2:0],
         /// DEAC of Write Zeroes is supported.
         write_zeroes_deallocate / with_write_zeroes_deallocate: bool = [3:3],
-        /// The guard of deallocated blocks is that of their content.
+        /// The guard of deallocated blocks is the CRC of their contents.
         guard / with_guard: bool = [4:4],
     }
 }
 
 impl Dlfeat {
-    /// Deallocated blocks: not told.
+    /// Deallocated blocks: unspecified.
     pub const READ_UNKNOWN: u8 = 0b000;
     /// Deallocated blocks read as zeroes.
     pub const READ_ZEROES: u8 = 0b001;

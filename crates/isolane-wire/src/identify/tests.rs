@@ -1,4 +1,4 @@
-//! Golden vectors of the Identify structures. Offsets and bytes are written down from the figures of Base 1.4
+//! Golden vectors of the Identify structures. Offsets and bytes come from the figures of Base 1.4
 //! §5.15.2 (and Base 2.0 §5.17.2), not from the tables of the code.
 
 use super::*;
@@ -183,7 +183,7 @@ fn power_state() -> PowerState {
 }
 
 #[test]
-fn lengths_of_a_controller_are_told_in_its_units() {
+fn converts_controller_lengths_to_bytes() {
     let controller = Controller { ioccsz: 1028, mdts: 8, ..Controller::default() };
     assert_eq!(controller.in_capsule_len(), 16384);
     assert_eq!(controller.transfer_len_max(0), Some(1 << 20));
@@ -278,7 +278,7 @@ fn namespace_has_each_field_in_its_place() {
 }
 
 #[test]
-fn the_block_length_of_a_namespace_is_that_of_its_format() {
+fn block_length_follows_the_format() {
     let mut namespace = Namespace { flbas: Flbas(1), ncap: 1, ..Namespace::default() };
     namespace.lbaf[1] = LbaFormat(0).with_lbads(12);
     assert_eq!((namespace.block_len(), namespace.is_active()), (Some(4096), true));
@@ -308,7 +308,7 @@ fn independent_namespace_has_each_field_in_its_place() {
 }
 
 #[test]
-fn nvm_command_set_structures_have_each_field_in_its_place() {
+fn encodes_nvm_command_set_structures() {
     let controller =
         NvmController { vsl: 1, wzsl: 2, wusl: 3, dmrl: 4, dmrsl: 0x0807_0605, dmsl: 0x100f_0e0d_0c0b_0a09 };
     let bytes = golden::bytes::<4096>(&[(0, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16])]);

@@ -2,7 +2,7 @@
 
 use crate::{SubmissionEntry, opcode::IoOpcode};
 
-/// Dataset Management; its data is a list of [`Range`]s.
+/// Dataset Management; its data is a list of [`DsmRange`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DatasetManagementCommand {
     /// Namespace.
@@ -38,20 +38,20 @@ bits! {
 }
 
 impl DatasetManagementCommand {
-    /// The most ranges of one command.
-    pub const RANGES_MAX: usize = 256;
+    /// Maximum ranges per command.
+    pub const MAX_RANGES: usize = 256;
 
-    /// Ranges: 1 to 256.
+    /// Returns the number of ranges, 1 to 256.
     pub fn ranges(&self) -> usize {
         usize::from(self.nr) + 1
     }
 
-    /// Bytes of data that the command carries.
+    /// Returns the length of the command's data in bytes.
     pub fn data_len(&self) -> u32 {
-        (self.ranges() * Range::LEN) as u32
+        (self.ranges() * DsmRange::LEN) as u32
     }
 
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         SubmissionEntry {
             cdw10: Dword10(0).with_nr(self.nr).0,
@@ -64,7 +64,7 @@ impl DatasetManagementCommand {
         }
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         let dword11 = Dword11(entry.cdw11);
         Self {
@@ -80,7 +80,7 @@ impl DatasetManagementCommand {
 layout! {
     /// One range of logical blocks.
     #[derive(Copy, Hash)]
-    pub struct Range[16] {
+    pub struct DsmRange[16] {
         /// Context attributes: hints.
         0 => attributes: u32,
         /// Length in logical blocks; not 0's based.
@@ -90,8 +90,8 @@ layout! {
     }
 }
 
-impl Range {
-    /// The whole ranges in `data`.
+impl DsmRange {
+    /// Decodes the complete ranges in `data`.
     pub fn decode_all(data: &[u8]) -> impl Iterator<Item = Self> + '_ {
         data.as_chunks().0.iter().map(Self::decode)
     }

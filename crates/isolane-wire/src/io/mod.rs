@@ -1,8 +1,8 @@
-//! I/O commands of the NVM command set (Base 1.4 §6). Each builds its [`SubmissionEntry`] and is read from
-//! one; the opcode is the reader's business ([`crate::opcode::IoOpcode`]), the data pointer that of the
-//! queue.
+//! I/O commands of the NVM command set (Base 1.4 §6).
 //!
-//! Not here: whether a range lies in a namespace; that needs its size.
+//! Each command is encoded to and decoded from a [`SubmissionEntry`]. The caller dispatches on the
+//! opcode ([`crate::opcode::IoOpcode`]); the queue sets the data pointer. Ranges are not checked
+//! against the namespace size.
 
 mod dataset_management;
 mod read_write;
@@ -10,7 +10,7 @@ mod read_write;
 mod tests;
 mod write_zeroes;
 
-pub use dataset_management::{DatasetManagementCommand, Range};
+pub use dataset_management::{DatasetManagementCommand, DsmRange};
 pub use read_write::{ReadCommand, WriteCommand};
 pub use write_zeroes::WriteZeroesCommand;
 
@@ -29,7 +29,7 @@ bits! {
         nlb / with_nlb: u16 = [15:0],
         /// DTYPE: directive type (Write).
         dtype / with_dtype: u8 = [23:20],
-        /// DEAC: please deallocate (Write Zeroes).
+        /// DEAC: deallocate if possible (Write Zeroes).
         deac / with_deac: bool = [25:25],
         /// PRINFO: protection information.
         prinfo / with_prinfo: u8 = [29:26],
@@ -40,7 +40,7 @@ bits! {
     }
 }
 
-/// An entry with SLBA in dwords 10 and 11 and these flags in dword 12.
+/// Encodes an entry with SLBA in dwords 10 and 11 and these flags in dword 12.
 #[inline]
 fn block_entry(opcode: IoOpcode, nsid: u32, slba: u64, cdw12: BlocksAndFlags) -> SubmissionEntry {
     SubmissionEntry {

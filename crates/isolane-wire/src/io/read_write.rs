@@ -12,7 +12,7 @@ pub struct ReadCommand {
     pub slba: u64,
     /// NLB: logical blocks, 0's based.
     pub nlb: u16,
-    /// FUA: what is returned has to be durable.
+    /// FUA: the returned data must be durable.
     pub fua: bool,
     /// LR: limited retry.
     pub lr: bool,
@@ -21,13 +21,13 @@ pub struct ReadCommand {
 }
 
 impl ReadCommand {
-    /// Logical blocks: 1 to 65,536.
+    /// Returns the number of logical blocks, 1 to 65,536.
     #[inline]
     pub fn blocks(&self) -> u32 {
         u32::from(self.nlb) + 1
     }
 
-    /// The command.
+    /// Encodes the command.
     #[inline]
     pub fn entry(&self) -> SubmissionEntry {
         let cdw12 =
@@ -35,7 +35,7 @@ impl ReadCommand {
         block_entry(IoOpcode::Read, self.nsid, self.slba, cdw12)
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     #[inline]
     pub fn parse(entry: &SubmissionEntry) -> Self {
         let cdw12 = BlocksAndFlags(entry.cdw12);
@@ -65,18 +65,18 @@ pub struct WriteCommand {
     pub lr: bool,
     /// PRINFO: protection information; 0 on namespaces without.
     pub prinfo: u8,
-    /// DTYPE: directive type; 0 is none.
+    /// DTYPE: directive type; 0 means no directive.
     pub dtype: u8,
 }
 
 impl WriteCommand {
-    /// Logical blocks: 1 to 65,536.
+    /// Returns the number of logical blocks, 1 to 65,536.
     #[inline]
     pub fn blocks(&self) -> u32 {
         u32::from(self.nlb) + 1
     }
 
-    /// The command.
+    /// Encodes the command.
     #[inline]
     pub fn entry(&self) -> SubmissionEntry {
         let cdw12 = BlocksAndFlags(0)
@@ -88,7 +88,7 @@ impl WriteCommand {
         block_entry(IoOpcode::Write, self.nsid, self.slba, cdw12)
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     #[inline]
     pub fn parse(entry: &SubmissionEntry) -> Self {
         let cdw12 = BlocksAndFlags(entry.cdw12);

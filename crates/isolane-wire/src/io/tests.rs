@@ -62,12 +62,12 @@ fn dataset_management_has_each_field_in_its_place() {
 }
 
 #[test]
-fn a_range_is_16_bytes() {
-    let range = Range { attributes: 0x0403_0201, blocks: 0x0807_0605, slba: 0x100f_0e0d_0c0b_0a09 };
+fn encodes_range_in_16_bytes() {
+    let range = DsmRange { attributes: 0x0403_0201, blocks: 0x0807_0605, slba: 0x100f_0e0d_0c0b_0a09 };
     let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
     assert_eq!(range.encode(), bytes);
     let list = [bytes, bytes].concat();
-    assert!(Range::decode_all(&list[..31]).eq([range]), "a half range is none");
+    assert!(DsmRange::decode_all(&list[..31]).eq([range]), "ignores a partial range");
 }
 
 #[test]

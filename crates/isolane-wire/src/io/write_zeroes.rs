@@ -23,13 +23,13 @@ pub struct WriteZeroesCommand {
 }
 
 impl WriteZeroesCommand {
-    /// Logical blocks: 1 to 65,536.
+    /// Returns the number of logical blocks, 1 to 65,536.
     #[inline]
     pub fn blocks(&self) -> u32 {
         u32::from(self.nlb) + 1
     }
 
-    /// The command.
+    /// Encodes the command.
     pub fn entry(&self) -> SubmissionEntry {
         let cdw12 = BlocksAndFlags(0)
             .with_nlb(self.nlb)
@@ -40,7 +40,7 @@ impl WriteZeroesCommand {
         block_entry(IoOpcode::WriteZeroes, self.nsid, self.slba, cdw12)
     }
 
-    /// Reads the command.
+    /// Decodes the command.
     pub fn parse(entry: &SubmissionEntry) -> Self {
         let cdw12 = BlocksAndFlags(entry.cdw12);
         Self {

@@ -5,7 +5,7 @@ use crate::{Ascii, NqnField};
 layout! {
     /// First 1,024 bytes of the page.
     pub struct DiscoveryHeader[1024] {
-        /// GENCTR: rises with every change of the log.
+        /// GENCTR: incremented with every change of the log.
         0 => genctr: u64,
         /// NUMREC: number of entries.
         8 => numrec: u64,
@@ -15,7 +15,7 @@ layout! {
 }
 
 layout! {
-    /// One way to a subsystem.
+    /// One path to a subsystem.
     pub struct DiscoveryEntry[1024] {
         /// TRTYPE, see [`Transport`].
         0 => trtype: u8,
@@ -91,7 +91,7 @@ codes! {
 bits! {
     /// TREQ.
     pub struct TransportRequirements(u8) {
-        /// Secure channel: 00b not told, 01b required, 10b not required.
+        /// Secure channel: 00b unspecified, 01b required, 10b not required.
         secure_channel / with_secure_channel: u8 = [1:0],
         /// Submission queue flow control can be disabled.
         disable_sq_flow_control / with_disable_sq_flow_control: bool = [2:2],

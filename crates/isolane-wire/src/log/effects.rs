@@ -1,7 +1,7 @@
 //! Commands supported and effects, 05h (Base 1.4 §5.14.1.5).
 
 bits! {
-    /// What a command does.
+    /// Effects of a command.
     pub struct CommandEffects(u32) {
         /// CSUPP: supported.
         supported / with_supported: bool = [0:0],
@@ -13,7 +13,8 @@ bits! {
         namespace_inventory / with_namespace_inventory: bool = [3:3],
         /// CCC: capabilities of the controller may change.
         controller_capability / with_controller_capability: bool = [4:4],
-        /// CSE: 000b no restriction, 001b alone on its namespace, 010b alone at all.
+        /// CSE: 000b no restriction, 001b exclusive in its namespace, 010b exclusive in the
+        /// subsystem.
         submission / with_submission: u8 = [18:16],
         /// UUID selection is supported.
         uuid_selection / with_uuid_selection: bool = [19:19],

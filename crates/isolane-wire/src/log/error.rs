@@ -5,7 +5,7 @@ use crate::Status;
 layout! {
     /// One error; the log is a list of these, the newest first.
     pub struct ErrorEntry[64] {
-        /// Number of this error since the controller began; 0 is no error.
+        /// Number of this error since the controller started; 0 is an unused entry.
         0 => error_count: u64,
         /// Queue of the command.
         8 => sqid: u16,
@@ -13,7 +13,8 @@ layout! {
         10 => cid: u16,
         /// Status of the command.
         12 => status: Status,
-        /// Where in the command the error is: byte in bits 7:0, bit in bits 10:8; FFFFh if nowhere.
+        /// Location of the error in the command: byte in bits 7:0, bit in bits 10:8; FFFFh if
+        /// unknown.
         14 => parameter_location: u16,
         /// First logical block that had the error.
         16 => lba: u64,

@@ -5,9 +5,9 @@ use crate::Ascii;
 bits! {
     /// AFI: active firmware.
     pub struct ActiveFirmware(u8) {
-        /// The slot that runs.
+        /// Active slot.
         active / with_active: u8 = [2:0],
-        /// The slot that will run after the next reset; 0 is not told.
+        /// Active slot after the next reset; 0 if unspecified.
         next / with_next: u8 = [6:4],
     }
 }
@@ -17,7 +17,7 @@ layout! {
     pub struct FirmwareSlots[512] {
         /// AFI.
         0 => afi: ActiveFirmware,
-        /// FRS1 to FRS7: revision in each slot; NULs or spaces if there is none.
+        /// FRS1 to FRS7: revision in each slot; NULs or spaces if empty.
         8 => frs: [Ascii<8>; 7],
     }
 }

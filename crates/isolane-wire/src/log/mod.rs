@@ -1,4 +1,4 @@
-//! The data that Get Log Page returns (Base 1.4 §5.14.1; discovery: Fabrics 1.1 §5.3).
+//! Data of Get Log Page (Base 1.4 §5.14.1; discovery: Fabrics 1.1 §5.3).
 //!
 //! The changed namespace list (04h) is a [`crate::identify::NamespaceList`].
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Ascii, Nqn, Status, golden};
 
 #[test]
-fn an_error_entry_has_each_field_in_its_place() {
+fn encodes_error_entry() {
     let entry = ErrorEntry {
         error_count: 0x0807_0605_0403_0201,
         sqid: 0x0a09,
@@ -104,7 +104,7 @@ fn effects_have_one_entry_for_every_opcode() {
 }
 
 #[test]
-fn the_discovery_header_has_each_field_in_its_place() {
+fn encodes_discovery_header() {
     let header =
         DiscoveryHeader { genctr: 0x0807_0605_0403_0201, numrec: 0x100f_0e0d_0c0b_0a09, recfmt: 0x1211 };
     let bytes: [u8; 18] = core::array::from_fn(|index| index as u8 + 1);
@@ -114,7 +114,7 @@ fn the_discovery_header_has_each_field_in_its_place() {
 }
 
 #[test]
-fn a_discovery_entry_has_each_field_in_its_place() {
+fn encodes_discovery_entry() {
     let entry = DiscoveryEntry {
         trtype: Transport::Tcp.code(),
         adrfam: AddressFamily::Ipv6.code(),
@@ -146,7 +146,7 @@ fn a_discovery_entry_has_each_field_in_its_place() {
 }
 
 #[test]
-fn a_generation_has_each_field_in_its_place() {
+fn encodes_generation_page() {
     let log = GenerationLog {
         signature: SIGNATURE,
         version: 0x1211,

@@ -1,7 +1,7 @@
 //! C2HData: data of a command from the controller (TCP 1.0 §3.6.2.9).
 
 use super::{
-    CommonHeader, HeaderBytes, HeaderFault, PREFIX_LEN_MAX, PduFlags, PduType, field, h2c_data::check_datal,
+    CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, field, h2c_data::check_datal,
     whole,
 };
 use crate::{Direction, Framing};
@@ -9,15 +9,15 @@ use crate::{Direction, Framing};
 /// Controller to host data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct C2hData {
-    /// CCCID: the command this data belongs to.
+    /// CCCID: command identifier.
     pub cccid: u16,
-    /// DATAO: where it belongs, from the start of the command's data in bytes.
+    /// DATAO: offset in the command's data, in bytes.
     pub datao: u32,
-    /// DATAL: bytes of data in this PDU; never 0.
+    /// DATAL: data length of this PDU, in bytes; never 0.
     pub datal: u32,
     /// LAST_PDU: this is the last data of its command.
     pub last: bool,
-    /// SUCCESS: the command ended well, no response capsule follows. Only together with `last`.
+    /// SUCCESS: the command succeeded and no response capsule follows. Only together with `last`.
     pub success: bool,
 }
 
@@ -33,17 +33,17 @@ impl C2hData {
 
     /// Header, header digest and pad.
     #[inline(always)]
-    pub fn encode(&self, framing: &Framing) -> HeaderBytes<PREFIX_LEN_MAX> {
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes<MAX_PREFIX_LEN> {
         let flags = PduFlags(0).with_last(self.last).with_success(self.success);
         let mut bytes = HeaderBytes::new(PduType::C2hData, flags, self.datal, framing);
-        bytes.put(Self::CCCID, self.cccid);
-        bytes.put(Self::DATAO, self.datao);
-        bytes.put(Self::DATAL, self.datal);
+        bytes.write(Self::CCCID, self.cccid);
+        bytes.write(Self::DATAO, self.datao);
+        bytes.write(Self::DATAL, self.datal);
         bytes.finish(self.datal != 0, framing);
         bytes
     }
 
-    /// Reads and checks the header; PLEN has to be what PDO and DATAL demand.
+    /// Decodes and checks the header; PLEN must match PDO and DATAL.
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         let header = CommonHeader::decode(whole(bytes)?)?;
@@ -51,7 +51,7 @@ impl C2hData {
         Self::decode_checked(bytes, header.data_len(framing))
     }
 
-    /// Reads and checks what stands behind a common header that was checked and tells of `data_len` bytes of
+    /// Decodes and checks the fields after a checked common header with `data_len` bytes of
     /// data.
     #[inline]
     pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {

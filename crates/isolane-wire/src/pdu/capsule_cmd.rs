@@ -1,6 +1,6 @@
-//! CapsuleCmd: a command, perhaps with its data (TCP 1.0 §3.6.2.6).
+//! CapsuleCmd: a command, optionally with data (TCP 1.0 §3.6.2.6).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, PREFIX_LEN_MAX, PduFlags, PduType, field, whole};
+use super::{CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, field, whole};
 use crate::{Direction, Framing, SubmissionEntry};
 
 /// Command capsule.
@@ -8,7 +8,7 @@ use crate::{Direction, Framing, SubmissionEntry};
 pub struct CapsuleCmd {
     /// The command.
     pub entry: SubmissionEntry,
-    /// Bytes of in-capsule data; they follow at PDO.
+    /// Length of the in-capsule data at PDO, in bytes.
     pub data_len: u32,
 }
 
@@ -20,21 +20,21 @@ impl CapsuleCmd {
 
     /// Header, header digest and pad.
     #[inline]
-    pub fn encode(&self, framing: &Framing) -> HeaderBytes<PREFIX_LEN_MAX> {
-        let mut bytes = HeaderBytes::blank();
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes<MAX_PREFIX_LEN> {
+        let mut bytes = HeaderBytes::empty();
         self.encode_to(framing, &mut bytes);
         bytes
     }
 
-    /// [`Self::encode`] into blank bytes.
+    /// Encodes into new bytes, as [`Self::encode`].
     #[inline(always)]
-    pub fn encode_to(&self, framing: &Framing, bytes: &mut HeaderBytes<PREFIX_LEN_MAX>) {
+    pub fn encode_to(&self, framing: &Framing, bytes: &mut HeaderBytes<MAX_PREFIX_LEN>) {
         bytes.start(PduType::CapsuleCmd, PduFlags(0), self.data_len, framing);
-        bytes.put(Self::ENTRY, self.entry);
+        bytes.write(Self::ENTRY, self.entry);
         bytes.finish(self.data_len != 0, framing);
     }
 
-    /// Reads and checks the header.
+    /// Decodes and checks the header.
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         let header = CommonHeader::decode(whole(bytes)?)?;
@@ -42,7 +42,7 @@ impl CapsuleCmd {
         Ok(Self::decode_checked(bytes, header.data_len(framing)))
     }
 
-    /// Reads what stands behind a common header that was checked and tells of `data_len` bytes of data.
+    /// Decodes the fields after a checked common header with `data_len` bytes of data.
     #[inline]
     pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Self {
         Self { entry: field(bytes, Self::ENTRY), data_len }

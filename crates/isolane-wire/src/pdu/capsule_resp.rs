@@ -6,7 +6,7 @@ use crate::{CompletionEntry, Direction, Framing};
 /// Response capsule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CapsuleResp {
-    /// The result.
+    /// Completion of the command.
     pub entry: CompletionEntry,
 }
 
@@ -20,19 +20,19 @@ impl CapsuleResp {
     #[inline]
     pub fn encode(&self, framing: &Framing) -> HeaderBytes<{ Self::LEN + Framing::DIGEST_LEN }> {
         let mut bytes = HeaderBytes::new(PduType::CapsuleResp, PduFlags(0), 0, framing);
-        bytes.put(Self::ENTRY, self.entry);
+        bytes.write(Self::ENTRY, self.entry);
         bytes.finish(false, framing);
         bytes
     }
 
-    /// Reads and checks the header.
+    /// Decodes and checks the header.
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         CommonHeader::decode(whole(bytes)?)?.check(Direction::ControllerToHost, framing)?;
         Ok(Self::decode_checked(bytes))
     }
 
-    /// Reads what stands behind a common header that was checked.
+    /// Decodes the fields after a checked common header.
     #[inline]
     pub fn decode_checked(bytes: &[u8; Self::LEN]) -> Self {
         Self { entry: field(bytes, Self::ENTRY) }

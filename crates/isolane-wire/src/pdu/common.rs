@@ -19,7 +19,7 @@ codes! {
 }
 
 impl PduType {
-    /// Who sends it.
+    /// Returns the sender.
     pub const fn direction(self) -> Direction {
         match self {
             Self::IcReq | Self::H2cTermReq | Self::CapsuleCmd | Self::H2cData => Direction::HostToController,
@@ -27,7 +27,7 @@ impl PduType {
         }
     }
 
-    /// The one legal header length of this type in bytes.
+    /// Returns the only valid header length of this type, in bytes.
     #[inline]
     pub const fn hlen(self) -> usize {
         match self {
@@ -37,19 +37,19 @@ impl PduType {
         }
     }
 
-    /// Do the negotiated digests apply? Never to the first and last PDUs of a connection.
+    /// Whether the negotiated digests apply: never to the first and last PDUs of a connection.
     #[inline]
     pub const fn has_digests(self) -> bool {
         !matches!(self, Self::IcReq | Self::IcResp | Self::H2cTermReq | Self::C2hTermReq)
     }
 
-    /// May data stand behind the header? (Of a TermReq, the bytes of the offending header are not counted.)
+    /// Whether data may follow the header. (The offending header in a TermReq does not count.)
     #[inline]
     pub const fn may_have_data(self) -> bool {
         matches!(self, Self::CapsuleCmd | Self::H2cData | Self::C2hData)
     }
 
-    /// Must data stand behind the header?
+    /// Whether data must follow the header.
     const fn must_have_data(self) -> bool {
         matches!(self, Self::H2cData | Self::C2hData)
     }
@@ -60,7 +60,7 @@ impl PduType {
 }
 
 bits! {
-    /// FLAGS; which of them a PDU has depends on its type.
+    /// FLAGS; the valid ones depend on the type.
     pub struct PduFlags(u8) {
         /// HDGSTF: a header digest follows the header.
         hdgst / with_hdgst: bool = [0:0],
@@ -68,7 +68,7 @@ bits! {
         ddgst / with_ddgst: bool = [1:1],
         /// LAST_PDU: this is the last data of the transfer.
         last / with_last: bool = [2:2],
-        /// SUCCESS: this data ends the command as well; no response capsule follows.
+        /// SUCCESS: this data completes the command; no response capsule follows.
         success / with_success: bool = [3:3],
     }
 }
@@ -82,7 +82,7 @@ pub struct CommonHeader {
     pub flags: PduFlags,
     /// HLEN: length of the header in bytes, without its digest.
     pub hlen: u8,
-    /// PDO: where data starts, from the start of the PDU in bytes; meaningless without data.
+    /// PDO: offset of the data in the PDU, in bytes; meaningless without data.
     pub pdo: u8,
     /// PLEN: length of the whole PDU in bytes.
     pub plen: u32,
@@ -102,18 +102,18 @@ impl CommonHeader {
     /// Offset of PLEN.
     pub const PLEN: usize = 4;
 
-    /// The longest PDU of a TermReq (TCP 1.0 §3.5: outside of 24 to 152 bytes it is ignored).
-    pub const TERM_REQ_PLEN_MAX: u32 = 152;
+    /// Maximum PLEN of a TermReq (TCP 1.0 §3.5: outside 24 to 152 bytes it is ignored).
+    pub const MAX_TERM_REQ_PLEN: u32 = 152;
 
-    /// The bytes of the header.
+    /// Encodes the header.
     #[inline]
     pub fn encode(&self) -> [u8; 8] {
         let mut bytes = [self.pdu_type.code(), self.flags.0, self.hlen, self.pdo, 0, 0, 0, 0];
-        self.plen.put(&mut bytes[Self::PLEN..]);
+        self.plen.write(&mut bytes[Self::PLEN..]);
         bytes
     }
 
-    /// Reads the fields; the only thing refused here is a type that does not exist.
+    /// Decodes the fields; rejects unknown types only.
     #[inline]
     pub fn decode(bytes: &[u8; 8]) -> Result<Self, HeaderFault> {
         Ok(Self {
@@ -121,12 +121,13 @@ impl CommonHeader {
             flags: PduFlags(bytes[Self::FLAGS]),
             hlen: bytes[Self::HLEN],
             pdo: bytes[Self::PDO],
-            plen: u32::take(&bytes[Self::PLEN..]),
+            plen: u32::read(&bytes[Self::PLEN..]),
         })
     }
 
-    /// Checks every field against its type, the sender and the framing, in wire order: the fault names the
-    /// lowest wrong one. After this HLEN is that of the type, and the data lies inside the PDU.
+    /// Checks every field against its type, the sender, and the framing, in wire order: the error
+    /// names the first invalid field. Afterwards HLEN matches the type, and the data is inside the
+    /// PDU.
     #[inline]
     pub fn check(&self, from: Direction, framing: &Framing) -> Result<(), HeaderFault> {
         if self.pdu_type.direction() != from {
@@ -147,13 +148,13 @@ impl CommonHeader {
         Ok(())
     }
 
-    /// Does data follow this header?
+    /// Whether data follows this header.
     #[inline]
     pub fn has_data(&self, framing: &Framing) -> bool {
         self.pdu_type.may_have_data() && u64::from(self.plen) > self.bare_len(framing)
     }
 
-    /// Bytes of data in this PDU. Only after [`Self::check`].
+    /// Returns the data length of this PDU in bytes. Only after [`Self::check`].
     #[inline]
     pub fn data_len(&self, framing: &Framing) -> u32 {
         if !self.has_data(framing) {
@@ -162,28 +163,28 @@ impl CommonHeader {
         self.plen.saturating_sub(u32::from(self.pdo) + framing.data_digest_len() as u32)
     }
 
-    /// Bytes of header, header digest and pad: all that comes before the data, or the end of the PDU if there
-    /// is none. (For a TermReq: its header.) Only after [`Self::check`].
+    /// Returns the length of header, header digest, and pad: the offset of the data, or the end of
+    /// a PDU without data. (For a TermReq: its header.) Only after [`Self::check`].
     #[inline]
     pub fn prefix_len(&self, framing: &Framing) -> usize {
         if self.has_data(framing) { usize::from(self.pdo) } else { self.bare_len(framing) as usize }
     }
 
-    /// Does a header digest follow this header?
+    /// Whether a header digest follows this header.
     #[inline]
     pub fn has_header_digest(&self, framing: &Framing) -> bool {
         framing.header_digest && self.pdu_type.has_digests()
     }
 
-    /// Length of the PDU without pad and data.
+    /// Returns the length of the PDU without pad and data.
     #[inline]
     fn bare_len(&self, framing: &Framing) -> u64 {
         let digest_len = if self.has_header_digest(framing) { Framing::DIGEST_LEN } else { 0 };
         (self.pdu_type.hlen() + digest_len) as u64
     }
 
-    /// TCP 1.0 §3.3.1: the digest flags say what was negotiated, DDGSTF only where there is data. Reserved
-    /// flags are ignored. SUCCESS belongs to the last data of a command.
+    /// Checks the flags. TCP 1.0 §3.3.1: the digest flags match the negotiation, DDGSTF only with
+    /// data. Reserved flags are ignored. SUCCESS requires the last data of a command.
     #[inline]
     fn are_flags_right(&self, framing: &Framing) -> bool {
         if !self.pdu_type.has_digests() {
@@ -195,16 +196,16 @@ impl CommonHeader {
         self.flags.hdgst() == framing.header_digest && is_ddgst_right && is_success_right
     }
 
-    /// PDO is a multiple of the alignment behind header and header digest (TCP 1.0 §3.6.2.1); reserved
-    /// without data.
+    /// Checks that PDO is a multiple of the alignment after header and header digest (TCP 1.0
+    /// §3.6.2.1); reserved without data.
     #[inline]
     fn is_pdo_right(&self, framing: &Framing) -> bool {
         if !self.pdu_type.must_have_data() && !self.has_data(framing) {
             return true;
         }
         let pdo = usize::from(self.pdo);
-        // Nearly everybody has the least alignment; a division by a variable costs more than the rest of
-        // this.
+        // Most peers use the minimum alignment, and a division by a variable costs more than all
+        // other checks.
         let is_aligned = match framing.pda {
             0 => pdo.is_multiple_of(4),
             _ => pdo.is_multiple_of(framing.alignment_bytes()),
@@ -216,7 +217,7 @@ impl CommonHeader {
     fn is_plen_right(&self, framing: &Framing) -> bool {
         let plen = u64::from(self.plen);
         if self.pdu_type.is_term_req() {
-            return (24..=Self::TERM_REQ_PLEN_MAX).contains(&self.plen);
+            return (24..=Self::MAX_TERM_REQ_PLEN).contains(&self.plen);
         }
         if self.pdu_type.must_have_data() || self.has_data(framing) {
             return plen > u64::from(self.pdo) + framing.data_digest_len() as u64;

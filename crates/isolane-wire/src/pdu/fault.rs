@@ -1,4 +1,4 @@
-//! Why a PDU is fatal to its connection (TCP 1.0 §3.5, §3.6.2.4, §3.6.2.5).
+//! Errors that are fatal to a connection (TCP 1.0 §3.5, §3.6.2.4, §3.6.2.5).
 
 use core::fmt;
 
@@ -9,47 +9,47 @@ codes! {
         PduSequenceError = 0x02, "PDU sequence error";
         HeaderDigestError = 0x03, "header digest error";
         DataTransferOutOfRange = 0x04, "data transfer out of range";
-        LimitExceeded = 0x05, "data transfer limit (R2T limit, if a host says so) exceeded";
+        LimitExceeded = 0x05, "data transfer limit (from a host: R2T limit) exceeded";
         UnsupportedParameter = 0x06, "unsupported parameter";
     }
 }
 
-/// The lowest wrong field of a header: what the TermReq of its receiver has to say.
+/// First invalid field of a header, as reported in the receiver's TermReq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeaderFault {
     /// Fatal error status.
     pub fes: FatalErrorStatus,
-    /// Fatal error information: the offset of the field in the header in bytes, or the digest received.
+    /// Fatal error information: offset of the field in the header in bytes, or the received digest.
     pub fei: u32,
 }
 
 impl HeaderFault {
-    /// Invalid PDU Header Field at this offset.
+    /// Returns Invalid PDU Header Field at this offset.
     pub const fn invalid(offset: usize) -> Self {
         Self { fes: FatalErrorStatus::InvalidHeaderField, fei: offset as u32 }
     }
 
-    /// Unsupported Parameter at this offset.
+    /// Returns Unsupported Parameter at this offset.
     pub const fn unsupported(offset: usize) -> Self {
         Self { fes: FatalErrorStatus::UnsupportedParameter, fei: offset as u32 }
     }
 
-    /// Header Digest Error; names the digest that was received.
+    /// Returns Header Digest Error with the received digest.
     pub const fn header_digest(received: u32) -> Self {
         Self { fes: FatalErrorStatus::HeaderDigestError, fei: received }
     }
 
-    /// PDU Sequence Error; has no further information.
+    /// Returns PDU Sequence Error, without further information.
     pub const fn sequence() -> Self {
         Self { fes: FatalErrorStatus::PduSequenceError, fei: 0 }
     }
 
-    /// Data Transfer Out of Range; has no further information.
+    /// Returns Data Transfer Out of Range, without further information.
     pub const fn out_of_range() -> Self {
         Self { fes: FatalErrorStatus::DataTransferOutOfRange, fei: 0 }
     }
 
-    /// Data Transfer (or R2T) Limit Exceeded; has no further information.
+    /// Returns Data Transfer (or R2T) Limit Exceeded, without further information.
     pub const fn limit_exceeded() -> Self {
         Self { fes: FatalErrorStatus::LimitExceeded, fei: 0 }
     }

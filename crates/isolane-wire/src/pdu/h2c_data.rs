@@ -1,18 +1,18 @@
-//! H2CData: data of a command from the host, as an R2T asked for it (TCP 1.0 §3.6.2.8).
+//! H2CData: data of a command from the host, as requested by an R2T (TCP 1.0 §3.6.2.8).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, PREFIX_LEN_MAX, PduFlags, PduType, field, whole};
+use super::{CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, field, whole};
 use crate::{Direction, Framing};
 
 /// Host to controller data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct H2cData {
-    /// CCCID: the command this data belongs to.
+    /// CCCID: command identifier.
     pub cccid: u16,
-    /// TTAG: the tag of the R2T it answers.
+    /// TTAG: transfer tag of the R2T.
     pub ttag: u16,
-    /// DATAO: where it belongs, from the start of the command's data in bytes.
+    /// DATAO: offset in the command's data, in bytes.
     pub datao: u32,
-    /// DATAL: bytes of data in this PDU; never 0.
+    /// DATAL: data length of this PDU, in bytes; never 0.
     pub datal: u32,
     /// LAST_PDU: this is the last data for its R2T.
     pub last: bool,
@@ -32,18 +32,18 @@ impl H2cData {
 
     /// Header, header digest and pad.
     #[inline]
-    pub fn encode(&self, framing: &Framing) -> HeaderBytes<PREFIX_LEN_MAX> {
+    pub fn encode(&self, framing: &Framing) -> HeaderBytes<MAX_PREFIX_LEN> {
         let flags = PduFlags(0).with_last(self.last);
         let mut bytes = HeaderBytes::new(PduType::H2cData, flags, self.datal, framing);
-        bytes.put(Self::CCCID, self.cccid);
-        bytes.put(Self::TTAG, self.ttag);
-        bytes.put(Self::DATAO, self.datao);
-        bytes.put(Self::DATAL, self.datal);
+        bytes.write(Self::CCCID, self.cccid);
+        bytes.write(Self::TTAG, self.ttag);
+        bytes.write(Self::DATAO, self.datao);
+        bytes.write(Self::DATAL, self.datal);
         bytes.finish(self.datal != 0, framing);
         bytes
     }
 
-    /// Reads and checks the header; PLEN has to be what PDO and DATAL demand.
+    /// Decodes and checks the header; PLEN must match PDO and DATAL.
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         let header = CommonHeader::decode(whole(bytes)?)?;
@@ -51,7 +51,7 @@ impl H2cData {
         Self::decode_checked(bytes, header.data_len(framing))
     }
 
-    /// Reads and checks what stands behind a common header that was checked and tells of `data_len` bytes of
+    /// Decodes and checks the fields after a checked common header with `data_len` bytes of
     /// data.
     #[inline]
     pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
@@ -68,8 +68,8 @@ impl H2cData {
     }
 }
 
-/// PLEN and DATAL have to agree (PLEN is the lower field, so it is the one to blame), and there has to be
-/// data.
+/// Checks that PLEN and DATAL agree and are not 0. PLEN is reported, because it is the first of the
+/// two fields.
 #[inline]
 pub(super) fn check_datal(datal: u32, data_len: u32) -> Result<(), HeaderFault> {
     if datal == 0 {

@@ -1,12 +1,12 @@
-//! An encoded header, ready to be sent.
+//! Encoded header of a PDU.
 
 use core::ops::Deref;
 
 use super::{CommonHeader, PduFlags, PduType};
 use crate::{Field, Framing, digest};
 
-/// Header, header digest and pad of one PDU as they go on the wire: everything before its data. Its capacity
-/// is what its kind of PDU can need.
+/// Header, header digest, and pad of one PDU, everything before its data. The capacity is the
+/// maximum of its kind of PDU.
 #[derive(Clone, Copy)]
 pub struct HeaderBytes<const CAPACITY: usize> {
     bytes: [u8; CAPACITY],
@@ -14,21 +14,21 @@ pub struct HeaderBytes<const CAPACITY: usize> {
 }
 
 impl<const CAPACITY: usize> HeaderBytes<CAPACITY> {
-    /// Room for one header. Who encodes into it, instead of taking one that is done, saves a copy.
+    /// Creates an empty header. Encoding into it saves the copy of returning a complete one.
     #[inline(always)]
-    pub const fn blank() -> Self {
+    pub const fn empty() -> Self {
         Self { bytes: [0; CAPACITY], len: 0 }
     }
 
-    /// A header with its first 8 bytes written. `flags` gets the digest flags that the framing demands.
+    /// Creates a header with its first 8 bytes; adds the digest flags of the framing to `flags`.
     #[inline(always)]
     pub(super) fn new(pdu_type: PduType, flags: PduFlags, data_len: u32, framing: &Framing) -> Self {
-        let mut this = Self::blank();
+        let mut this = Self::empty();
         this.start(pdu_type, flags, data_len, framing);
         this
     }
 
-    /// Writes the first 8 bytes of a blank one.
+    /// Writes the first 8 bytes.
     #[inline(always)]
     pub(super) fn start(&mut self, pdu_type: PduType, flags: PduFlags, data_len: u32, framing: &Framing) {
         let hlen = pdu_type.hlen();
@@ -41,12 +41,12 @@ impl<const CAPACITY: usize> HeaderBytes<CAPACITY> {
             plen: framing.plen(hlen, data_len).min(u64::from(u32::MAX)) as u32,
         };
         self.len = hlen as u8;
-        self.put(0, header.encode());
+        self.write(0, header.encode());
     }
 
     #[inline]
-    pub(super) fn put<T: Field>(&mut self, at: usize, value: T) {
-        value.put(&mut self.bytes[at..at + T::LEN]);
+    pub(super) fn write<T: Field>(&mut self, at: usize, value: T) {
+        value.write(&mut self.bytes[at..at + T::LEN]);
     }
 
     /// Appends the header digest and, in front of data, the pad.
@@ -55,19 +55,19 @@ impl<const CAPACITY: usize> HeaderBytes<CAPACITY> {
         let hlen = usize::from(self.len);
         if framing.header_digest {
             let digest = digest::crc32c(&self.bytes[..hlen]);
-            self.put(hlen, digest);
+            self.write(hlen, digest);
         }
         let end = if has_data { framing.data_offset(hlen) } else { hlen + framing.header_digest_len() };
         self.len = end as u8;
     }
 
-    /// Appends bytes behind the header, as many as fit.
+    /// Appends bytes to the header, as many as fit.
     pub(super) fn append(&mut self, bytes: &[u8]) {
         let start = usize::from(self.len);
         let len = bytes.len().min(CAPACITY - start);
         self.bytes[start..start + len].copy_from_slice(&bytes[..len]);
         self.len = (start + len) as u8;
-        self.put(CommonHeader::PLEN, u32::from(self.len));
+        self.write(CommonHeader::PLEN, u32::from(self.len));
     }
 }
 

@@ -4,7 +4,7 @@ use super::{HeaderBytes, HeaderFault, PduFlags, PduType, field};
 use crate::Framing;
 
 bits! {
-    /// DGST: the digests a side asks for (ICReq) or has chosen (ICResp).
+    /// DGST: digests requested (ICReq) or chosen (ICResp).
     pub struct Digests(u8) {
         /// HDGST_ENABLE.
         header / with_header: bool = [0:0],
@@ -18,9 +18,9 @@ bits! {
 pub struct IcReq {
     /// HPDA: alignment of the data that the controller sends, in dwords, 0's based, 0 to 31.
     pub hpda: u8,
-    /// The digests the host would like.
+    /// Requested digests.
     pub digests: Digests,
-    /// MAXR2T: R2Ts that may be outstanding for one command, 0's based.
+    /// MAXR2T: maximum outstanding R2Ts per command, 0's based.
     pub maxr2t: u32,
 }
 
@@ -36,17 +36,17 @@ impl IcReq {
     /// Offset of MAXR2T.
     pub const MAXR2T: usize = 12;
 
-    /// The whole PDU.
+    /// Encodes the PDU.
     pub fn encode(&self) -> HeaderBytes<{ Self::LEN }> {
         let mut bytes = HeaderBytes::new(PduType::IcReq, PduFlags(0), 0, &Framing::default());
-        bytes.put(Self::HPDA, self.hpda);
-        bytes.put(Self::DGST, self.digests);
-        bytes.put(Self::MAXR2T, self.maxr2t);
+        bytes.write(Self::HPDA, self.hpda);
+        bytes.write(Self::DGST, self.digests);
+        bytes.write(Self::MAXR2T, self.maxr2t);
         bytes
     }
 
-    /// Reads the fields behind a checked common header. TCP 1.0 §3.1: an unknown format is an unsupported
-    /// parameter, an alignment above 31 an invalid field.
+    /// Decodes the fields after a checked common header. TCP 1.0 §3.1: an unknown format is an
+    /// unsupported parameter, an alignment above 31 an invalid field.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
         let this = Self {
             hpda: bytes[Self::HPDA],
@@ -59,18 +59,18 @@ impl IcReq {
 }
 
 impl Digests {
-    /// Only the bits that have a meaning; the others are reserved and ignored.
+    /// Clears reserved bits.
     pub(super) fn known(self) -> Self {
         Self(0).with_header(self.header()).with_data(self.data())
     }
 }
 
-/// What ICReq and ICResp have in common: format 0 and an alignment that exists.
+/// Checks the fields shared by ICReq and ICResp: format 0 and a valid alignment.
 pub(super) fn check_format(bytes: &[u8; IcReq::LEN], pda: u8) -> Result<(), HeaderFault> {
     if field::<u16>(bytes, IcReq::PFV) != 0 {
         return Err(HeaderFault::unsupported(IcReq::PFV));
     }
-    if pda > Framing::PDA_MAX {
+    if pda > Framing::MAX_PDA {
         return Err(HeaderFault::invalid(IcReq::HPDA));
     }
     Ok(())

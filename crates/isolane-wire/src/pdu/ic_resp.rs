@@ -1,4 +1,4 @@
-//! ICResp: the controller's answer to ICReq (TCP 1.0 §3.6.2.3).
+//! ICResp: the controller's response to ICReq (TCP 1.0 §3.6.2.3).
 
 use super::{Digests, HeaderBytes, HeaderFault, IcReq, PduFlags, PduType, field, ic_req::check_format};
 use crate::Framing;
@@ -8,9 +8,9 @@ use crate::Framing;
 pub struct IcResp {
     /// CPDA: alignment of the data that the host sends, in dwords, 0's based, 0 to 31.
     pub cpda: u8,
-    /// The digests in use from here on; never more than the host asked for.
+    /// Digests in use from now on; a subset of the requested ones.
     pub digests: Digests,
-    /// MAXH2CDATA: the most data of one H2CData PDU in bytes; at least 4,096 and a multiple of 4.
+    /// MAXH2CDATA: maximum data of one H2CData PDU in bytes; at least 4,096 and a multiple of 4.
     pub maxh2cdata: u32,
 }
 
@@ -23,19 +23,19 @@ impl IcResp {
     pub const DGST: usize = IcReq::DGST;
     /// Offset of MAXH2CDATA.
     pub const MAXH2CDATA: usize = 12;
-    /// The least legal MAXH2CDATA in bytes.
-    pub const MAXH2CDATA_MIN: u32 = 4096;
+    /// Minimum of MAXH2CDATA in bytes.
+    pub const MIN_MAXH2CDATA: u32 = 4096;
 
-    /// The whole PDU.
+    /// Encodes the PDU.
     pub fn encode(&self) -> HeaderBytes<{ Self::LEN }> {
         let mut bytes = HeaderBytes::new(PduType::IcResp, PduFlags(0), 0, &Framing::default());
-        bytes.put(Self::CPDA, self.cpda);
-        bytes.put(Self::DGST, self.digests);
-        bytes.put(Self::MAXH2CDATA, self.maxh2cdata);
+        bytes.write(Self::CPDA, self.cpda);
+        bytes.write(Self::DGST, self.digests);
+        bytes.write(Self::MAXH2CDATA, self.maxh2cdata);
         bytes
     }
 
-    /// Reads the fields behind a checked common header.
+    /// Decodes the fields after a checked common header.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
         let this = Self {
             cpda: bytes[Self::CPDA],
@@ -43,7 +43,7 @@ impl IcResp {
             maxh2cdata: field(bytes, Self::MAXH2CDATA),
         };
         check_format(bytes, this.cpda)?;
-        if this.maxh2cdata < Self::MAXH2CDATA_MIN || !this.maxh2cdata.is_multiple_of(4) {
+        if this.maxh2cdata < Self::MIN_MAXH2CDATA || !this.maxh2cdata.is_multiple_of(4) {
             return Err(HeaderFault::invalid(Self::MAXH2CDATA));
         }
         Ok(this)

@@ -1,11 +1,12 @@
 //! The PDUs of NVMe/TCP (TCP 1.0 §3.6), one file each.
 //!
-//! A receiver reads 8 bytes, [`CommonHeader::decode`]s and [`CommonHeader::check`]s them, reads the rest of
-//! the header (HLEN) and the header digest, compares that, and only then decodes the whole header as a
-//! [`HostPdu`] or [`ControllerPdu`]. A sender encodes a PDU to [`HeaderBytes`]: header, header digest and
-//! pad, ready to be followed by its data and [`crate::digest`].
+//! A receiver reads 8 bytes, decodes them with [`CommonHeader::decode`], checks them with
+//! [`CommonHeader::check`], reads the remaining header (HLEN) and the header digest, compares the
+//! digest, and then decodes the header as a [`HostPdu`] or [`ControllerPdu`]. A sender encodes a
+//! PDU to [`HeaderBytes`]: header, header digest, and pad, to be followed by its data and
+//! [`crate::digest`].
 //!
-//! Not here: order, tags, ranges and limits; those need the state of a queue and belong to the machines.
+//! Order, tags, ranges, and limits depend on connection state and are checked by `isolane-proto`.
 
 mod c2h_data;
 mod capsule_cmd;
@@ -35,18 +36,18 @@ pub use term_req::TermReq;
 
 use crate::{Direction, Framing};
 
-/// The most bytes in front of the data of a PDU: a CapsuleCmd with header digest (76 bytes) whose data is
-/// aligned to 72 bytes. (Alignments need not be powers of two; 128 bytes is not the worst one.)
-pub const PREFIX_LEN_MAX: usize = 144;
+/// Maximum bytes before the data of a PDU: a CapsuleCmd with header digest (76 bytes) whose data is
+/// aligned to 72 bytes. (Alignments need not be powers of two; 128 bytes is not the worst.)
+pub const MAX_PREFIX_LEN: usize = 144;
 
 /// A PDU that a host sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostPdu {
     /// Initialize connection request.
     IcReq(IcReq),
-    /// The host ends the connection.
+    /// The host terminates the connection.
     TermReq(TermReq),
-    /// A command, perhaps with data.
+    /// A command, optionally with data.
     CapsuleCmd(CapsuleCmd),
     /// Data of a command.
     H2cData(H2cData),
@@ -71,9 +72,9 @@ impl HostPdu {
 pub enum ControllerPdu {
     /// Initialize connection response.
     IcResp(IcResp),
-    /// The controller ends the connection.
+    /// The controller terminates the connection.
     TermReq(TermReq),
-    /// The result of a command.
+    /// Completion of a command.
     CapsuleResp(CapsuleResp),
     /// Data of a command.
     C2hData(C2hData),
@@ -102,13 +103,13 @@ fn checked(bytes: &[u8], from: Direction, framing: &Framing) -> Result<CommonHea
     Ok(header)
 }
 
-/// The first `LEN` bytes; too few are the fault of HLEN.
+/// Returns the first `LEN` bytes; a shorter header is a fault of HLEN.
 fn whole<const LEN: usize>(bytes: &[u8]) -> Result<&[u8; LEN], HeaderFault> {
     bytes.first_chunk().ok_or(HeaderFault::invalid(CommonHeader::HLEN))
 }
 
-/// Reads the field at `at` of a header.
+/// Decodes the field at `at` of a header.
 #[inline]
 fn field<T: crate::Field>(bytes: &[u8], at: usize) -> T {
-    T::take(&bytes[at..at + T::LEN])
+    T::read(&bytes[at..at + T::LEN])
 }

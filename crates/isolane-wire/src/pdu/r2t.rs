@@ -6,13 +6,13 @@ use crate::{Direction, Framing};
 /// Ready to transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct R2t {
-    /// CCCID: the command whose data is wanted.
+    /// CCCID: command identifier.
     pub cccid: u16,
-    /// TTAG: the tag that the H2CData PDUs must carry.
+    /// TTAG: tag that the H2CData PDUs must carry.
     pub ttag: u16,
-    /// R2TO: start of the wanted part, from the start of the command's data in bytes.
+    /// R2TO: offset of the requested range in the command's data, in bytes.
     pub r2to: u32,
-    /// R2TL: length of the wanted part in bytes; never 0.
+    /// R2TL: length of the requested range in bytes; never 0.
     pub r2tl: u32,
 }
 
@@ -32,22 +32,22 @@ impl R2t {
     #[inline]
     pub fn encode(&self, framing: &Framing) -> HeaderBytes<{ Self::LEN + Framing::DIGEST_LEN }> {
         let mut bytes = HeaderBytes::new(PduType::R2t, PduFlags(0), 0, framing);
-        bytes.put(Self::CCCID, self.cccid);
-        bytes.put(Self::TTAG, self.ttag);
-        bytes.put(Self::R2TO, self.r2to);
-        bytes.put(Self::R2TL, self.r2tl);
+        bytes.write(Self::CCCID, self.cccid);
+        bytes.write(Self::TTAG, self.ttag);
+        bytes.write(Self::R2TO, self.r2to);
+        bytes.write(Self::R2TL, self.r2tl);
         bytes.finish(false, framing);
         bytes
     }
 
-    /// Reads and checks the header.
+    /// Decodes and checks the header.
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
         CommonHeader::decode(whole(bytes)?)?.check(Direction::ControllerToHost, framing)?;
         Self::decode_checked(bytes)
     }
 
-    /// Reads and checks what stands behind a common header that was checked.
+    /// Decodes and checks the fields after a checked common header.
     #[inline]
     pub fn decode_checked(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
         let this = Self {

@@ -1,4 +1,4 @@
-//! H2CTermReq and C2HTermReq: one side ends the connection and says why (TCP 1.0 §3.6.2.4, §3.6.2.5).
+//! H2CTermReq and C2HTermReq: terminate the connection with an error (TCP 1.0 §3.6.2.4, §3.6.2.5).
 
 use core::fmt;
 
@@ -8,58 +8,58 @@ use crate::{Direction, Framing};
 /// Terminate connection request, in either direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TermReq {
-    /// Who sends it.
+    /// Sender.
     pub from: Direction,
-    /// FES as it came, see [`Self::status`].
+    /// FES as received, see [`Self::status`].
     pub fes: u16,
-    /// FEI: more about the error, its meaning depends on FES.
+    /// FEI: details of the error, depending on FES.
     pub fei: u32,
-    header: [u8; Self::HEADER_LEN_MAX],
+    header: [u8; Self::MAX_HEADER_LEN],
     header_len: u8,
 }
 
 impl TermReq {
     /// Length of the header in bytes; the offending PDU's header follows.
     pub const LEN: usize = 24;
-    /// The longest PDU in bytes.
-    pub const PLEN_MAX: usize = Self::LEN + Self::HEADER_LEN_MAX;
+    /// Maximum length of the PDU in bytes.
+    pub const MAX_PLEN: usize = Self::LEN + Self::MAX_HEADER_LEN;
     /// Offset of FES.
     pub const FES: usize = 8;
     /// Offset of FEI; not aligned to its size.
     pub const FEI: usize = 10;
 
-    const HEADER_LEN_MAX: usize = 128;
+    const MAX_HEADER_LEN: usize = 128;
 
-    /// The request that answers this fault of a PDU whose header (or what arrived of it) is `offender`.
-    pub fn new(from: Direction, fault: HeaderFault, offender: &[u8]) -> Self {
-        Self::with(from, fault.fes.code(), fault.fei, offender)
+    /// Creates the request for this fault of a PDU with the given header, possibly truncated.
+    pub fn new(from: Direction, fault: HeaderFault, offending_header: &[u8]) -> Self {
+        Self::with(from, fault.fes.code(), fault.fei, offending_header)
     }
 
-    /// The error in words; `None` for a code that the specification does not define.
+    /// Returns the error; `None` for an undefined code.
     pub fn status(&self) -> Option<FatalErrorStatus> {
         FatalErrorStatus::decode(self.fes)
     }
 
-    /// The header that the peer complains about, up to 128 bytes.
-    pub fn offender(&self) -> &[u8] {
+    /// Returns the offending header, up to 128 bytes.
+    pub fn offending_header(&self) -> &[u8] {
         &self.header[..usize::from(self.header_len)]
     }
 
-    /// The whole PDU; digests never apply.
-    pub fn encode(&self) -> HeaderBytes<{ Self::PLEN_MAX }> {
+    /// Encodes the PDU; digests never apply.
+    pub fn encode(&self) -> HeaderBytes<{ Self::MAX_PLEN }> {
         let pdu_type = match self.from {
             Direction::HostToController => PduType::H2cTermReq,
             Direction::ControllerToHost => PduType::C2hTermReq,
         };
         let mut bytes = HeaderBytes::new(pdu_type, PduFlags(0), 0, &Framing::default());
-        bytes.put(Self::FES, self.fes);
-        bytes.put(Self::FEI, self.fei);
-        bytes.append(self.offender());
+        bytes.write(Self::FES, self.fes);
+        bytes.write(Self::FEI, self.fei);
+        bytes.append(self.offending_header());
         bytes
     }
 
-    /// Reads the whole PDU, or its header alone if the offending header has not been kept. Never longer than
-    /// PLEN says.
+    /// Decodes the PDU, or its header alone if the offending header was not received. Uses at most
+    /// PLEN bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderFault> {
         let header = CommonHeader::decode(whole(bytes)?)?;
         header.check(header.pdu_type.direction(), &Framing::default())?;
@@ -72,10 +72,10 @@ impl TermReq {
         Ok(Self::with(header.pdu_type.direction(), fes, fei, &bytes[Self::LEN..end]))
     }
 
-    fn with(from: Direction, fes: u16, fei: u32, offender: &[u8]) -> Self {
-        let header_len = offender.len().min(Self::HEADER_LEN_MAX);
-        let mut header = [0; Self::HEADER_LEN_MAX];
-        header[..header_len].copy_from_slice(&offender[..header_len]);
+    fn with(from: Direction, fes: u16, fei: u32, offending_header: &[u8]) -> Self {
+        let header_len = offending_header.len().min(Self::MAX_HEADER_LEN);
+        let mut header = [0; Self::MAX_HEADER_LEN];
+        header[..header_len].copy_from_slice(&offending_header[..header_len]);
         Self { from, fes, fei, header, header_len: header_len as u8 }
     }
 }
@@ -91,6 +91,6 @@ impl fmt::Display for TermReq {
 
 impl fmt::Debug for TermReq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TermReq({:?}: {self}; {:02x?})", self.from, self.offender())
+        write!(f, "TermReq({:?}: {self}; {:02x?})", self.from, self.offending_header())
     }
 }

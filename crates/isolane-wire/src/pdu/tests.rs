@@ -1,5 +1,5 @@
-//! Golden vectors: every PDU with all fields different, bytes and digests worked out by hand from the layouts
-//! of TCP 1.0 §3.6.2, and what is wrong with headers that are not so.
+//! Golden vectors: every PDU with distinct field values, bytes and digests computed by hand from
+//! TCP 1.0 §3.6.2, and errors of invalid headers.
 
 use std::{vec, vec::Vec};
 
@@ -12,7 +12,7 @@ fn framing(header_digest: bool, data_digest: bool, pda: u8) -> Framing {
     Framing { header_digest, data_digest, pda }
 }
 
-/// Bytes of the parts, one behind the other.
+/// Concatenates the parts.
 fn join(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
@@ -37,12 +37,12 @@ fn entry() -> SubmissionEntry {
 }
 
 fn entry_bytes() -> Vec<u8> {
-    let rest: Vec<u8> = (40..64).collect();
+    let tail: Vec<u8> = (40..64).collect();
     join(&[
         &[0x01, 0x40, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f],
         &[0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17],
         &[0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x20, 0, 0, 0, 0, 0, 0x5a],
-        &rest,
+        &tail,
     ])
 }
 
@@ -75,15 +75,15 @@ fn term_req_carries_the_offending_header() {
 }
 
 #[test]
-fn term_req_keeps_at_most_128_bytes_of_the_offender() {
+fn term_req_truncates_offending_header() {
     let pdu = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[7; 300]);
-    assert_eq!(pdu.encode().len(), TermReq::PLEN_MAX);
-    assert_eq!(pdu.offender(), [7; 128]);
+    assert_eq!(pdu.encode().len(), TermReq::MAX_PLEN);
+    assert_eq!(pdu.offending_header(), [7; 128]);
     assert_eq!(HostPdu::decode(&pdu.encode(), &framing(true, true, 9)), Ok(HostPdu::TermReq(pdu)));
 }
 
 #[test]
-fn a_command_without_data() {
+fn encodes_command_without_data() {
     let pdu = CapsuleCmd { entry: entry(), data_len: 0 };
     let bytes = join(&[&[0x04, 0, 72, 0, 72, 0, 0, 0], &entry_bytes()]);
     assert_eq!(*pdu.encode(&PLAIN), bytes[..]);
@@ -97,7 +97,7 @@ fn a_command_without_data() {
 }
 
 #[test]
-fn a_command_with_data_has_digest_and_pad_before_it() {
+fn encodes_command_with_digest_and_pad() {
     let pdu = CapsuleCmd { entry: entry(), data_len: 512 };
     let framing = framing(true, true, 3);
     let digest = 0x89fe_b467_u32.to_le_bytes();
@@ -107,7 +107,7 @@ fn a_command_with_data_has_digest_and_pad_before_it() {
 }
 
 #[test]
-fn a_response() {
+fn encodes_response() {
     let entry = CompletionEntry {
         dw0: 0x0403_0201,
         dw1: 0x0807_0605,
@@ -158,7 +158,7 @@ fn ready_to_transfer() {
     assert_eq!(ControllerPdu::decode(&bytes, &framing), Ok(ControllerPdu::R2t(pdu)));
 }
 
-/// What becomes of a good H2CData (24 bytes of header, 0x1000 bytes of data) with some bytes replaced.
+/// Decodes a valid H2CData (24 bytes of header, 0x1000 bytes of data) with some bytes replaced.
 fn h2c_with(framing: &Framing, changes: &[(usize, u8)]) -> Result<HostPdu, HeaderFault> {
     let pdu = H2cData { cccid: 1, ttag: 2, datao: 0, datal: 0x1000, last: true };
     let mut bytes = pdu.encode(framing).to_vec();
@@ -167,7 +167,7 @@ fn h2c_with(framing: &Framing, changes: &[(usize, u8)]) -> Result<HostPdu, Heade
 }
 
 #[test]
-fn the_lowest_wrong_field_is_named() {
+fn reports_first_invalid_field() {
     let all = [(1, 0x01), (2, 23), (3, 25), (4, 0)];
     for (first, fei) in [(0, 1), (1, 2), (2, 3), (3, 4)] {
         assert_eq!(h2c_with(&PLAIN, &all[first..]), Err(HeaderFault::invalid(fei)), "{:?}", &all[first..]);
@@ -176,7 +176,7 @@ fn the_lowest_wrong_field_is_named() {
 }
 
 #[test]
-fn a_pdu_in_the_wrong_direction_is_a_wrong_type() {
+fn rejects_pdu_in_wrong_direction() {
     let from_controller = R2t { r2tl: 1, ..R2t::default() }.encode(&PLAIN);
     assert_eq!(HostPdu::decode(&from_controller, &PLAIN), Err(HeaderFault::invalid(CommonHeader::TYPE)));
     let from_host = CapsuleCmd { entry: entry(), data_len: 0 }.encode(&PLAIN);
@@ -201,7 +201,7 @@ fn plen_and_datal_have_to_agree() {
 }
 
 #[test]
-fn pdo_has_to_be_aligned_and_behind_the_header() {
+fn rejects_unaligned_pdo_and_pdo_in_header() {
     let wrong = Err(HeaderFault::invalid(CommonHeader::PDO));
     assert_eq!(h2c_with(&framing(false, false, 1), &[(3, 28)]), wrong);
     assert_eq!(h2c_with(&framing(true, false, 0), &[(3, 24)]), wrong);
@@ -218,7 +218,7 @@ fn success_without_last_is_a_wrong_flag() {
 }
 
 #[test]
-fn an_r2t_of_nothing_is_refused() {
+fn rejects_empty_r2t() {
     let result = ControllerPdu::decode(&R2t::default().encode(&PLAIN), &PLAIN);
     assert_eq!(result, Err(HeaderFault::invalid(R2t::R2TL)));
 }
@@ -233,7 +233,7 @@ fn ic_req_of_an_unknown_format_is_unsupported() {
 }
 
 #[test]
-fn ic_resp_has_to_allow_4096_bytes_in_dwords() {
+fn rejects_invalid_maxh2cdata() {
     for maxh2cdata in [0, 4092, 4098] {
         let bytes = IcResp { cpda: 0, digests: Digests(0), maxh2cdata }.encode();
         assert_eq!(ControllerPdu::decode(&bytes, &PLAIN), Err(HeaderFault::invalid(12)));
@@ -241,7 +241,7 @@ fn ic_resp_has_to_allow_4096_bytes_in_dwords() {
 }
 
 #[test]
-fn term_req_of_a_wrong_length_is_a_fault_of_plen() {
+fn rejects_term_req_of_invalid_length() {
     for plen in [23, 153] {
         let mut bytes = vec![0; 160];
         (bytes[0], bytes[2], bytes[4]) = (2, 24, plen);
@@ -250,7 +250,7 @@ fn term_req_of_a_wrong_length_is_a_fault_of_plen() {
 }
 
 #[test]
-fn the_common_header_tells_where_the_data_is() {
+fn common_header_locates_the_data() {
     let framing = framing(true, true, 15);
     let bytes = H2cData { datal: 512, ..H2cData::default() }.encode(&framing);
     let header = CommonHeader::decode(bytes.first_chunk().unwrap()).unwrap();
@@ -262,9 +262,9 @@ fn the_common_header_tells_where_the_data_is() {
     assert_eq!((header.prefix_len(&framing), header.data_len(&framing)), (28, 0));
 }
 
-/// CPDA 16 is an alignment of 68 bytes: the data of a command starts at 136, behind 128.
+/// CPDA 16 is an alignment of 68 bytes: data starts at 136, after 128.
 #[test]
-fn an_alignment_need_not_be_a_power_of_two() {
+fn supports_alignment_not_a_power_of_two() {
     let framing = framing(true, true, 16);
     let pdu = CapsuleCmd { entry: entry(), data_len: 4 };
     let bytes = pdu.encode(&framing);
@@ -273,7 +273,7 @@ fn an_alignment_need_not_be_a_power_of_two() {
 }
 
 #[test]
-fn lengths_at_the_end_of_32_bits_do_not_wrap() {
+fn lengths_do_not_wrap_at_32_bits() {
     let framing = framing(true, true, 31);
     let mut bytes = C2hData { datal: 4, last: true, ..C2hData::default() }.encode(&framing).to_vec();
     bytes[4..8].fill(0xff);

@@ -1,48 +1,48 @@
-//! Streams that are closed while bytes are left to be sent.
+//! Closes of streams with unsent data.
 
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use isolane_ring::adopted;
+use isolane_shm::adopted;
 
-use super::super::STALLED;
+use super::super::STALL_TIMEOUT;
 use super::rig::{ALL, Rig, gone};
 use super::table::assert_reset;
 
-/// A rig whose ring and kernel are full, closed at the returned moment. Nobody has dropped the socket yet.
-fn closed_with_bytes_left() -> (Rig, Instant) {
+/// Returns a fixture with full buffers, and the time of its close. All sockets are still open.
+fn closed_with_unsent_data() -> (Rig, Instant) {
     let mut rig = Rig::new(1 << 20, Some(1 << 17));
     while rig.app_write(1 << 20, false).is_ok() {
-        rig.look();
+        rig.poll();
     }
     let now = Instant::now();
-    rig.engine.as_mut().expect("one").machine.close(now);
+    rig.engine.as_mut().expect("an engine").machine.close(now);
     (rig, now)
 }
 
-/// Looks as often as there is something to do; whether the stream is over.
+/// Polls until the stream is idle. Returns whether it is closed.
 fn is_over(rig: &mut Rig) -> bool {
-    let machine = &mut rig.engine.as_mut().expect("one").machine;
+    let machine = &mut rig.engine.as_mut().expect("an engine").machine;
     machine.on_ready(ALL);
     loop {
-        let looked = machine.look().unwrap();
-        if looked.is_over || !looked.is_busy {
-            return looked.is_over;
+        let progress = machine.poll().unwrap();
+        if progress.closed || !progress.busy {
+            return progress.closed;
         }
     }
 }
 
 fn relieve(rig: &mut Rig, now: Instant) -> bool {
-    rig.engine.as_mut().expect("one").machine.relieve(now)
+    rig.engine.as_mut().expect("an engine").machine.relieve(now)
 }
 
-/// A peer that takes 1 KB/s for 400 s of simulated time (longer than [`STALLED`]), in a session that needs memory every second of it; and one that
-/// takes nothing for as long as its session needs none. Then both take everything.
+/// One peer reads 1 KB/s for 400 s of simulated time (longer than [`STALL_TIMEOUT`]), in a session that needs memory
+/// every second; another reads nothing while its session needs no memory. Then both read everything.
 #[test]
-fn close_waits_for_slow_and_for_suspended_peers() {
+fn close_waits_for_slow_and_suspended_peers() {
     for (seconds, per_second) in [(400, 1024), (1, 0)] {
-        let (mut rig, start) = closed_with_bytes_left();
+        let (mut rig, start) = closed_with_unsent_data();
         for second in 0..seconds {
             assert!(!relieve(&mut rig, start + Duration::from_secs(second)), "abandoned after {second} s");
             assert!(!is_over(&mut rig), "over after {second} s");
@@ -55,44 +55,44 @@ fn close_waits_for_slow_and_for_suspended_peers() {
     }
 }
 
-/// Any movement, also in the kernel alone, keeps a stream whose session needs its room.
+/// Any progress, even in the kernel alone, keeps a stream of a session that needs memory.
 #[test]
-fn relief_abandons_only_streams_that_do_not_move() {
-    let (mut rig, start) = closed_with_bytes_left();
+fn relief_abandons_only_stalled_streams() {
+    let (mut rig, start) = closed_with_unsent_data();
     assert!(!is_over(&mut rig));
     let queued = |rig: &Rig| adopted::unacknowledged(rig.socket.as_fd()).unwrap();
     assert!(!relieve(&mut rig, start));
     let before = queued(&rig);
-    let begun = Instant::now();
+    let started = Instant::now();
     while queued(&rig) == before {
-        assert!(begun.elapsed() < Duration::from_secs(30), "nothing is acknowledged");
+        assert!(started.elapsed() < Duration::from_secs(30), "nothing is acknowledged");
         let _ = rig.peer_read(1000);
     }
-    let moved = start + STALLED;
-    assert!(!relieve(&mut rig, moved), "it has moved since");
-    // Acknowledgements may still be on their way.
+    let moved = start + STALL_TIMEOUT;
+    assert!(!relieve(&mut rig, moved), "the stream has made progress since");
+    // Acknowledgments may still be in flight.
     let mut now = moved;
     while !relieve(&mut rig, now) {
         assert!(!is_over(&mut rig));
-        now += STALLED;
+        now += STALL_TIMEOUT;
     }
-    assert!(is_over(&mut rig), "it is abandoned");
-    rig.engine.as_mut().expect("one").machine.hand_back().unwrap();
+    assert!(is_over(&mut rig), "the stream is not abandoned");
+    rig.engine.as_mut().expect("an engine").machine.release().unwrap();
     rig.socket = TcpStream::from(gone());
     rig.drop_engine();
     assert_reset(&mut rig);
 }
 
-/// As when engine and supervisor are killed, or end before the peer has taken everything.
+/// Engine and supervisor are killed, or end before the peer has read everything.
 #[test]
-fn streams_dropped_before_their_last_byte_is_sent_are_reset() {
-    for dies in [None, Some(1), Some(2)] {
-        let (mut rig, now) = closed_with_bytes_left();
+fn dropped_stream_with_unsent_data_is_reset() {
+    for failpoint in [None, Some(1), Some(2)] {
+        let (mut rig, now) = closed_with_unsent_data();
         assert!(!is_over(&mut rig));
-        rig.lives = dies;
+        rig.failpoint_after = failpoint;
         rig.kill();
-        rig.engine.as_mut().expect("one").machine.close(now);
-        rig.look();
+        rig.engine.as_mut().expect("an engine").machine.close(now);
+        rig.poll();
         rig.socket = TcpStream::from(gone());
         rig.drop_engine();
         assert_reset(&mut rig);

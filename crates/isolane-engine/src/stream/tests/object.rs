@@ -1,193 +1,195 @@
-//! A stream as its core has it.
+//! Stream as an object of a core.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use isolane_attach::control::{self, StreamPlace};
+use isolane_attach::control::{self, StreamLayout};
 use isolane_attach::layout::stream as at;
-use isolane_attach::stream::{Block, End};
-use isolane_ring::{PAGE_SIZE, adopted};
+use isolane_attach::stream::{ControlBlock, StreamEnd};
+use isolane_shm::{PAGE_SIZE, adopted};
 use rustix::net::sockopt;
 
-use super::super::{adopt, resume};
+use super::super::object::{adopt, resume};
 use super::rig::{Rig, gone};
 use super::table::assert_reset;
-use crate::Config;
-use crate::service::{Build, Built, Ending, Hostile, Looked, Place, Service, Turn};
+use crate::EngineConfig;
+use crate::object::{
+    BuildFn, BuiltObject, CloseReason, ObjectContext, PollStatus, PolledObject, ProtocolViolation, Turn,
+};
 
-/// A stream that no engine has, and the socket of one that is to have it.
+/// Returns a fixture without engine, and a duplicate of its socket.
 fn idle() -> (Rig, OwnedFd) {
     let mut rig = Rig::new(4096, None);
-    rig.hand_back();
+    rig.release();
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
     (rig, socket)
 }
 
-fn build(rig: &Rig, build: Build) -> Result<Box<dyn Service>, String> {
+fn build(rig: &Rig, build: BuildFn) -> Result<Box<dyn PolledObject>, String> {
     let memory = rig.memory.clone();
-    let built = build(Place { core: 0, session: 1, id: 7, memory, queue: None });
-    built.map(|Built { service, .. }| service)
+    let built = build(ObjectContext { core: 0, session: 1, id: 7, memory, queue: None });
+    built.map(|BuiltObject { object, .. }| object)
 }
 
-/// Nothing of what adopting changes is changed.
-fn is_untouched(rig: &Rig) {
+/// Checks that the socket has its original options.
+fn assert_untouched(rig: &Rig) {
     assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), -1);
     assert!(!sockopt::socket_oobinline(&rig.socket).unwrap());
 }
 
 #[test]
-fn a_socket_that_is_not_adopted_after_all_is_what_it_was() {
+fn unbuilt_adoption_leaves_socket_unchanged() {
     let page = PAGE_SIZE as u64;
-    let good = StreamPlace { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
-    let nowhere = 1000 * page;
+    let good = StreamLayout { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
+    let out_of_bounds = 1000 * page;
     for place in [
-        StreamPlace { block: nowhere, ..good },
-        StreamPlace { rx: nowhere, ..good },
-        StreamPlace { tx: nowhere, ..good },
+        StreamLayout { block: out_of_bounds, ..good },
+        StreamLayout { rx: out_of_bounds, ..good },
+        StreamLayout { tx: out_of_bounds, ..good },
     ] {
         let (rig, socket) = idle();
-        let plan = adopt(socket, place, &Config::new(vec![])).unwrap();
-        assert!(build(&rig, plan.build).is_err(), "{place:?}");
-        is_untouched(&rig);
+        let builder = adopt(socket, place, &EngineConfig::new(vec![])).unwrap();
+        assert!(build(&rig, builder.build).is_err(), "{place:?}");
+        assert_untouched(&rig);
     }
 }
 
 #[test]
-fn a_socket_that_cannot_be_watched_is_what_it_was() {
+fn unwatchable_socket_is_unchanged() {
     let (rig, socket) = idle();
-    let plan = adopt(socket, rig.kept.place, &Config::new(vec![])).unwrap();
-    let mut stream = build(&rig, plan.build).unwrap();
+    let builder = adopt(socket, rig.record.place, &EngineConfig::new(vec![])).unwrap();
+    let mut stream = build(&rig, builder.build).unwrap();
     assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), 0);
-    assert!(!stream.on_unwatched("no room"));
-    is_untouched(&rig);
+    assert!(!stream.on_watch_failed("no descriptor"));
+    assert_untouched(&rig);
 }
 
-fn look(stream: &mut Box<dyn Service>) -> Result<Looked, Hostile> {
-    stream.look(&Turn { now: Instant::now() })
+fn poll(stream: &mut Box<dyn PolledObject>) -> Result<PollStatus, ProtocolViolation> {
+    stream.poll(&Turn { now: Instant::now() })
 }
 
-/// What an application that has written nonsense gets, and one whose engine has met an error of the system.
-fn break_off(rig: &mut Rig, stream: &mut Box<dyn Service>) {
-    rig.scribble(at::TX_SHUT, 6);
-    assert_eq!(look(stream), Ok(Looked::Worked), "its application may not have looked yet");
-    let aborted = Some(End::Failed(rustix::io::Errno::CONNABORTED.raw_os_error()));
-    let block = Block::open(&rig.memory, &rig.kept.place).unwrap();
+/// Fails a stream, as after invalid data or a system error.
+fn break_stream(rig: &mut Rig, stream: &mut Box<dyn PolledObject>) {
+    rig.scribble(at::TX_END_POS, 6);
+    assert_eq!(poll(stream), Ok(PollStatus::Busy), "the application may not have read yet");
+    let aborted = Some(StreamEnd::Failed(rustix::io::Errno::CONNABORTED.raw_os_error()));
+    let block = ControlBlock::open(&rig.memory, &rig.record.place).unwrap();
     assert_eq!((block.rx_end(), block.tx_end()), (aborted, aborted));
 }
 
-/// A stream as its core has it, and a rig whose engine it is.
-fn adopted() -> (Rig, Box<dyn Service>) {
-    adopted_by(&Config::new(vec![]))
+/// Returns a stream and its fixture.
+fn adopted() -> (Rig, Box<dyn PolledObject>) {
+    adopted_by(&EngineConfig::new(vec![]))
 }
 
-fn adopted_by(config: &Config) -> (Rig, Box<dyn Service>) {
+fn adopted_by(config: &EngineConfig) -> (Rig, Box<dyn PolledObject>) {
     let mut rig = Rig::new(4096, None);
     rig.engine = None;
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
-    let plan = resume(Ok(socket), &rig.kept.encode(), config).unwrap();
-    let stream = build(&rig, plan.build).unwrap();
+    let builder = resume(Ok(socket), &rig.record.encode(), config).unwrap();
+    let stream = build(&rig, builder.build).unwrap();
     (rig, stream)
 }
 
 #[test]
-fn a_stream_that_cannot_go_on_is_given_back_at_the_byte_that_was_read_last() {
+fn failed_stream_is_released_at_last_read_byte() {
     for needless_lock in [false, true] {
-        gives_back(&Config { needless_lock, ..Config::new(vec![]) });
+        releases_failed(&EngineConfig { needless_lock, ..EngineConfig::new(vec![]) });
     }
 }
 
-fn gives_back(config: &Config) {
+fn releases_failed(config: &EngineConfig) {
     let (mut rig, mut stream) = adopted_by(config);
     rig.peer_write(100).unwrap();
     while rig.app_read(60).is_err() {
-        look(&mut stream).unwrap();
+        poll(&mut stream).unwrap();
     }
-    break_off(&mut rig, &mut stream);
-    assert_eq!(rig.app_read(20).unwrap(), 20, "what is in the ring is its own");
+    break_stream(&mut rig, &mut stream);
+    assert_eq!(rig.app_read(20).unwrap(), 20, "the application can read the ring");
     for _ in 0..3 {
-        assert_eq!(look(&mut stream), Ok(Looked::Nothing));
+        assert_eq!(poll(&mut stream), Ok(PollStatus::Idle));
     }
-    stream.on_end(Ending::Asked(control::End::Release));
-    assert_eq!(look(&mut stream), Ok(Looked::Ended(Ok(()))));
-    is_untouched(&rig);
+    stream.on_close(CloseReason::Requested(control::CloseMode::Release));
+    assert_eq!(poll(&mut stream), Ok(PollStatus::Closed(Ok(()))));
+    assert_untouched(&rig);
     rig.native_read(1000);
     assert_eq!(rig.down.read, 100);
 }
 
 #[test]
-fn a_stream_whose_socket_somebody_has_read_is_not_given_back() {
+fn stream_with_foreign_reads_is_not_released() {
     let (mut rig, mut stream) = adopted();
     rig.peer_write(100).unwrap();
     while rig.app_read(100).is_err() {
-        look(&mut stream).unwrap();
+        poll(&mut stream).unwrap();
     }
     let mut socket = &rig.socket;
     std::io::Read::read_exact(&mut socket, &mut [0; 100]).unwrap();
-    for ending in [control::End::Release, control::End::Close] {
-        stream.on_end(Ending::Asked(ending));
-        match (ending, look(&mut stream)) {
-            (control::End::Release, Ok(Looked::Ended(Err(why)))) => {
-                assert!(why.contains("has read"), "{why}")
+    for ending in [control::CloseMode::Release, control::CloseMode::Close] {
+        stream.on_close(CloseReason::Requested(ending));
+        match (ending, poll(&mut stream)) {
+            (control::CloseMode::Release, Ok(PollStatus::Closed(Err(reason)))) => {
+                assert!(reason.contains("has read"), "{reason}")
             }
-            (control::End::Close, Ok(Looked::Ended(_))) => {}
+            (control::CloseMode::Close, Ok(PollStatus::Closed(_))) => {}
             other => panic!("{other:?}"),
         }
     }
 }
 
 #[test]
-fn a_stream_that_cannot_be_taken_up_again_is_there_to_say_so() {
-    for (ending, is_fine, socket) in [
-        (Ending::Asked(control::End::Release), false, Ok(())),
-        (Ending::Asked(control::End::Release), false, Err("no descriptor".to_owned())),
-        (Ending::Asked(control::End::Close), true, Ok(())),
-        (Ending::Orphaned, true, Ok(())),
-        (Ending::Stopped, true, Ok(())),
+fn unresumable_stream_reports_its_error() {
+    for (reason, is_ok, socket) in [
+        (CloseReason::Requested(control::CloseMode::Release), false, Ok(())),
+        (CloseReason::Requested(control::CloseMode::Release), false, Err("no descriptor".to_owned())),
+        (CloseReason::Requested(control::CloseMode::Close), true, Ok(())),
+        (CloseReason::ClientGone, true, Ok(())),
+        (CloseReason::Shutdown, true, Ok(())),
     ] {
         let (mut rig, stream) = adopted();
         drop(stream);
         rig.scribble(at::RX_DISCARDED, 5);
         let socket = socket.map(|()| rig.socket.as_fd().try_clone_to_owned().unwrap());
-        let plan = resume(socket, &rig.kept.encode(), &Config::new(vec![])).unwrap();
-        let mut stream = build(&rig, plan.build).unwrap();
+        let builder = resume(socket, &rig.record.encode(), &EngineConfig::new(vec![])).unwrap();
+        let mut stream = build(&rig, builder.build).unwrap();
         for outcome in [rig.app_read(1), rig.app_write(1, false)] {
             assert_eq!(outcome.unwrap_err().kind(), ErrorKind::ConnectionAborted);
         }
-        assert_eq!(look(&mut stream), Ok(Looked::Nothing));
-        assert_eq!(stream.rest(&Turn { now: Instant::now() }), Ok(Looked::Nothing));
-        stream.on_end(ending);
-        match look(&mut stream) {
-            Ok(Looked::Ended(outcome)) => assert_eq!(outcome.is_ok(), is_fine, "{ending:?}: {outcome:?}"),
-            other => panic!("{ending:?}: {other:?}"),
+        assert_eq!(poll(&mut stream), Ok(PollStatus::Idle));
+        assert_eq!(stream.prepare_idle(&Turn { now: Instant::now() }), Ok(PollStatus::Idle));
+        stream.on_close(reason);
+        match poll(&mut stream) {
+            Ok(PollStatus::Closed(result)) => assert_eq!(result.is_ok(), is_ok, "{reason:?}: {result:?}"),
+            other => panic!("{reason:?}: {other:?}"),
         }
     }
 }
 
 #[test]
-fn a_stream_that_cannot_be_watched_any_more_stays_to_say_so() {
+fn unwatchable_stream_stays_to_report_error() {
     let (mut rig, mut stream) = adopted();
-    assert!(stream.on_unwatched("no room"));
+    assert!(stream.on_watch_failed("no descriptor"));
     assert_eq!(rig.app_read(1).unwrap_err().kind(), ErrorKind::ConnectionAborted);
-    stream.on_end(Ending::Asked(control::End::Release));
-    assert_eq!(look(&mut stream), Ok(Looked::Ended(Ok(()))));
-    is_untouched(&rig);
+    stream.on_close(CloseReason::Requested(control::CloseMode::Release));
+    assert_eq!(poll(&mut stream), Ok(PollStatus::Closed(Ok(()))));
+    assert_untouched(&rig);
 }
 
-/// The next engine does not know why the one before broke it off, but its peer must not take a part for all.
+/// The next engine does not know the failure, but partial data must not look complete to the peer.
 #[test]
-fn broken_stream_with_bytes_left_is_reset_also_by_the_next_engine() {
+fn next_engine_resets_failed_stream_with_unsent_data() {
     let (mut rig, mut stream) = adopted();
     assert_eq!(rig.app_write(100, false).unwrap(), 100);
-    assert!(stream.on_unwatched("no room"));
+    assert!(stream.on_watch_failed("no descriptor"));
     drop(stream);
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
-    let plan = resume(Ok(socket), &rig.kept.encode(), &Config::new(vec![])).unwrap();
-    let mut stream = build(&rig, plan.build).unwrap();
-    stream.on_end(Ending::Asked(control::End::Close));
-    let is_over = |stream: &mut _| matches!(look(stream), Ok(Looked::Ended(Ok(()))));
-    assert!((0..10).any(|_| is_over(&mut stream)), "it does not end");
+    let builder = resume(Ok(socket), &rig.record.encode(), &EngineConfig::new(vec![])).unwrap();
+    let mut stream = build(&rig, builder.build).unwrap();
+    stream.on_close(CloseReason::Requested(control::CloseMode::Close));
+    let is_closed = |stream: &mut _| matches!(poll(stream), Ok(PollStatus::Closed(Ok(()))));
+    assert!((0..10).any(|_| is_closed(&mut stream)), "the stream does not close");
     rig.socket = TcpStream::from(gone());
     drop(stream);
     rig.drop_engine();

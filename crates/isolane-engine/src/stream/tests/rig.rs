@@ -1,52 +1,52 @@
-//! A stream with both of its ends in one process: an application, its peer, an engine that can be killed, and
-//! what a supervisor keeps. Each byte says where in its direction it belongs.
+//! Test fixture with both ends of a stream: an application, its peer, an engine that can be killed, and the
+//! record of a supervisor. The value of each byte depends on its position.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::StreamPlace;
-use isolane_attach::stream::{Incoming, Moved, Origin, Outgoing, ends};
-use isolane_ring::{Memory, PAGE_SIZE, adopted};
+use isolane_attach::control::StreamLayout;
+use isolane_attach::stream::{Origin, RxRing, Transferred, TxRing, open_rings};
+use isolane_shm::{PAGE_SIZE, SharedMemory, adopted};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::sockopt;
 
-use super::super::fuse::Fuse;
-use super::super::{Kept, Machine, Progress, Stop};
-use crate::service::Ready;
+use super::super::failpoint::Failpoint;
+use super::super::{Progress, StreamError, StreamMachine, StreamRecord};
+use crate::object::Ready;
 
 pub struct Rig {
-    pub memory: Memory,
-    place: StreamPlace,
+    pub memory: SharedMemory,
+    place: StreamLayout,
     pub socket: TcpStream,
     pub peer: TcpStream,
-    pub app: Option<(Incoming, Outgoing)>,
+    pub app: Option<(RxRing, TxRing)>,
     pub engine: Option<Engine>,
-    pub kept: Kept,
+    pub record: StreamRecord,
     /// The supervisor's duplicate.
     stored: Option<OwnedFd>,
     pub up: Direction,
     pub down: Direction,
-    /// What each new engine lives for.
-    pub lives: Option<u32>,
+    /// Failpoint countdown of the next engine.
+    pub failpoint_after: Option<u32>,
     pub kills: u32,
-    /// Reads past the ring.
-    pub native_reads: u32,
+    /// Reads that bypassed the ring.
+    pub direct_reads: u32,
     rung: bool,
     buffer: Vec<u8>,
 }
 
-/// All that a poller may say.
+/// All events.
 pub const ALL: Ready = Ready { readable: true, urgent: true, writable: true, finished: true, hung_up: true };
 
 pub struct Engine {
-    pub machine: Machine,
+    pub machine: StreamMachine,
     poller: OwnedFd,
-    is_cold: bool,
+    idle: bool,
 }
 
-/// Bytes of one direction.
+/// Byte counts of one direction.
 #[derive(Default)]
 pub struct Direction {
     pub written: u64,
@@ -73,7 +73,7 @@ impl Direction {
 }
 
 impl Rig {
-    /// `buffers`: what the kernel's are limited to on both sides.
+    /// `buffers`: size of the kernel's buffers on both sides.
     pub fn new(capacity: u64, buffers: Option<usize>) -> Rig {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         if let Some(bytes) = buffers {
@@ -90,15 +90,15 @@ impl Rig {
             }
         }
         let page = PAGE_SIZE as u64;
-        let memory = Memory::create("rig", PAGE_SIZE + 2 * capacity as usize).unwrap();
-        let place = StreamPlace {
+        let memory = SharedMemory::create("rig", PAGE_SIZE + 2 * capacity as usize).unwrap();
+        let place = StreamLayout {
             block: 0,
             rx: page,
             rx_capacity: capacity,
             tx: page + capacity,
             tx_capacity: capacity,
         };
-        let kept = Kept::of(socket.as_fd(), place).unwrap();
+        let record = StreamRecord::capture(socket.as_fd(), place).unwrap();
         let mut rig = Rig {
             memory,
             place,
@@ -106,13 +106,13 @@ impl Rig {
             peer,
             app: None,
             engine: None,
-            kept,
+            record,
             stored: None,
             up: Direction::default(),
             down: Direction::default(),
-            lives: None,
+            failpoint_after: None,
             kills: 0,
-            native_reads: 0,
+            direct_reads: 0,
             rung: false,
             buffer: vec![0; 1 << 17],
         };
@@ -120,25 +120,25 @@ impl Rig {
         rig
     }
 
-    /// The supervisor has what is kept; engines may die from here on.
+    /// Adopts the socket. Engines may die from here on.
     pub fn adopt(&mut self) {
         self.memory.copy_in(0, &[0; PAGE_SIZE]).unwrap();
-        self.kept = Kept::of(self.socket.as_fd(), self.place).unwrap();
+        self.record = StreamRecord::capture(self.socket.as_fd(), self.place).unwrap();
         self.stored = Some(self.socket.as_fd().try_clone_to_owned().unwrap());
-        let (incoming, outgoing, _) = ends(&self.memory, &self.place).unwrap();
+        let (incoming, outgoing, _) = open_rings(&self.memory, &self.place).unwrap();
         self.app = Some((incoming, outgoing));
-        self.take_up();
+        self.resume();
     }
 
-    /// The next engine, or the one after that, if it dies at once.
-    pub fn take_up(&mut self) {
+    /// Starts the next engine, and another one if that dies immediately.
+    pub fn resume(&mut self) {
         while self.engine.is_none() {
-            let fuse = Fuse::of(self.lives.take());
+            let failpoint = Failpoint::new(self.failpoint_after.take());
             let socket = self.stored.as_ref().expect("adopted").try_clone().unwrap();
-            let kept = Kept::decode(&self.kept.encode());
-            let machine = match Machine::take_up_with(socket, &self.memory, kept, fuse) {
+            let record = StreamRecord::decode(&self.record.encode());
+            let machine = match StreamMachine::resume_with(socket, &self.memory, record, failpoint) {
                 Ok(machine) => machine,
-                Err(Stop::Killed) => {
+                Err(StreamError::Failpoint) => {
                     self.kills += 1;
                     continue;
                 }
@@ -148,26 +148,26 @@ impl Rig {
             let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT;
             let flags = flags | EventFlags::RDHUP | EventFlags::ET;
             epoll::add(&poller, machine.socket(), EventData::new_u64(0), flags).unwrap();
-            self.engine = Some(Engine { machine, poller, is_cold: false });
+            self.engine = Some(Engine { machine, poller, idle: false });
         }
     }
 
     pub fn kill(&mut self) {
         self.kills += 1;
         self.engine = None;
-        self.take_up();
+        self.resume();
     }
 
-    /// Engine and supervisor end with the sockets that they have.
+    /// Drops the sockets of engine and supervisor.
     pub fn drop_engine(&mut self) {
         (self.engine, self.stored) = (None, None);
     }
 
-    /// What becomes of something that the engine has tried; after its death, the next has taken up.
-    pub fn survive<T>(&mut self, outcome: Result<T, Stop>) -> Option<T> {
+    /// Returns the value of an engine's action, or starts the next engine if it died.
+    pub fn survive<T>(&mut self, outcome: Result<T, StreamError>) -> Option<T> {
         match outcome {
             Ok(value) => Some(value),
-            Err(Stop::Killed) => {
+            Err(StreamError::Failpoint) => {
                 self.kill();
                 None
             }
@@ -175,8 +175,8 @@ impl Rig {
         }
     }
 
-    /// A turn of the engine's loop. It looks only at what is hot, or what somebody has told it of.
-    pub fn look(&mut self) -> Progress {
+    /// Runs a turn of the engine's loop, which polls only an active stream.
+    pub fn poll(&mut self) -> Progress {
         let mut events = Vec::with_capacity(4);
         let engine = self.engine.as_mut().expect("an engine");
         let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -192,40 +192,40 @@ impl Rig {
             });
         }
         if std::mem::take(&mut self.rung) || !events.is_empty() {
-            engine.machine.wake();
-            engine.is_cold = false;
+            engine.machine.need_wakeup().disarm();
+            engine.idle = false;
         }
-        if engine.is_cold {
+        if engine.idle {
             return Progress::default();
         }
-        let outcome = engine.machine.look();
+        let outcome = engine.machine.poll();
         self.survive(outcome).unwrap_or_default()
     }
 
-    pub fn rest(&mut self) {
+    pub fn prepare_idle(&mut self) {
         let engine = self.engine.as_mut().expect("an engine");
-        if !engine.is_cold {
-            let outcome = engine.machine.rest();
+        if !engine.idle {
+            let outcome = engine.machine.prepare_idle();
             if let Some(rests) = self.survive(outcome)
                 && let Some(engine) = &mut self.engine
             {
-                engine.is_cold = rests;
+                engine.idle = rests;
             }
         }
     }
 
-    fn note(&mut self, moved: io::Result<Moved>) -> io::Result<usize> {
+    fn note(&mut self, moved: io::Result<Transferred>) -> io::Result<usize> {
         let moved = moved?;
-        self.rung |= moved.rings;
+        self.rung |= moved.ring_doorbell;
         Ok(moved.bytes)
     }
 
     pub fn app_write(&mut self, len: usize, past: bool) -> io::Result<usize> {
         let bytes = self.up.next(len);
         let outgoing = &mut self.app.as_mut().expect("adopted").1;
-        // As a long write: only past a ring that is empty.
+        // As a long write: bypasses only an empty ring.
         let count = match past {
-            true if outgoing.is_idle()? => outgoing.send_past(self.socket.as_fd(), &bytes)?,
+            true if outgoing.is_idle()? => outgoing.send_direct(self.socket.as_fd(), &bytes)?,
             true => return Err(io::ErrorKind::WouldBlock.into()),
             false => {
                 let moved = outgoing.try_write(&bytes);
@@ -236,15 +236,15 @@ impl Rig {
         Ok(count)
     }
 
-    /// From the ring, or past it where the engine has yielded.
+    /// Reads from the ring, or directly once the engine has acknowledged the bypass.
     pub fn app_read(&mut self, len: usize) -> io::Result<usize> {
         let mut bytes = vec![0; len];
         let incoming = &mut self.app.as_mut().expect("adopted").0;
-        let count = if incoming.is_past().unwrap() && len > 0 {
-            let count = incoming.receive_past(self.socket.as_fd(), &mut bytes)?;
-            self.native_reads += 1;
+        let count = if incoming.is_bypassing().unwrap() && len > 0 {
+            let count = incoming.receive_direct(self.socket.as_fd(), &mut bytes)?;
+            self.direct_reads += 1;
             if count == 0 {
-                self.app_want_past(false);
+                self.app_set_bypass(false);
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             count
@@ -256,15 +256,15 @@ impl Rig {
         Ok(count)
     }
 
-    pub fn app_want_past(&mut self, wants: bool) {
-        let rings = self.app.as_mut().expect("adopted").0.want_past(wants);
+    pub fn app_set_bypass(&mut self, wants: bool) {
+        let rings = self.app.as_mut().expect("adopted").0.set_bypass(wants);
         self.rung |= rings;
     }
 
-    /// Until the engine has yielded, which it must without any byte.
-    pub fn app_go_past(&mut self) {
-        self.app_want_past(true);
-        self.until("the socket", |rig| rig.app.as_mut().expect("adopted").0.is_past().unwrap());
+    /// Starts the bypass, and waits until the engine acknowledges it, without data.
+    pub fn app_start_bypass(&mut self) {
+        self.app_set_bypass(true);
+        self.until("the socket", |rig| rig.app.as_mut().expect("adopted").0.is_bypassing().unwrap());
     }
 
     pub fn app_shut(&mut self) {
@@ -292,44 +292,44 @@ impl Rig {
         Ok(count)
     }
 
-    /// The application takes its socket back, and sends what was left in the ring.
-    pub fn hand_back(&mut self) {
+    /// Releases the socket; the application sends the remaining data of the ring.
+    pub fn release(&mut self) {
         loop {
-            let outcome = self.engine.as_mut().expect("an engine").machine.hand_back();
+            let outcome = self.engine.as_mut().expect("an engine").machine.release();
             if self.survive(outcome).is_some() {
                 break;
             }
         }
         self.drop_engine();
         self.rung = false;
-        let rest = self.app.take().expect("adopted").1.unsent().unwrap();
-        self.send_rest(&rest);
+        let unsent = self.app.take().expect("adopted").1.unsent().unwrap();
+        self.send_unsent(&unsent);
     }
 
-    /// The engine dies after so many things, and with it the supervisor: the application takes its socket back by
-    /// itself, and sends what was left in the ring.
-    pub fn take_back(&mut self, things: u32) {
+    /// Kills engine and supervisor after `actions`; the application recovers its socket, and sends the remaining data
+    /// of the ring.
+    pub fn recover(&mut self, actions: u32) {
         let machine = &mut self.engine.as_mut().expect("an engine").machine;
-        machine.fuse.set(Some(things));
+        machine.failpoint.set(Some(actions));
         machine.on_ready(ALL);
-        machine.wake();
-        let lives = machine.look().is_ok() && machine.rest().is_ok();
-        // As an engine that ends in order.
-        let _ = lives && machine.hand_back().is_ok();
+        machine.need_wakeup().disarm();
+        let failpoint_after = machine.poll().is_ok() && machine.prepare_idle().is_ok();
+        // As in a clean shutdown.
+        let _ = failpoint_after && machine.release().is_ok();
         self.drop_engine();
         self.rung = false;
-        let origin = Origin { written: self.kept.written, is_inline: self.kept.is_inline };
+        let origin = Origin { written: self.record.written, oob_inline: self.record.oob_inline };
         let (mut incoming, mut outgoing) = self.app.take().expect("adopted");
-        incoming.take_back(self.socket.as_fd(), &origin).unwrap();
-        let rest = outgoing.take_back(self.socket.as_fd(), &origin).unwrap();
+        incoming.reclaim(self.socket.as_fd(), &origin).unwrap();
+        let unsent = outgoing.reclaim(self.socket.as_fd(), &origin).unwrap();
         assert_eq!(adopted::peek_offset(self.socket.as_fd()).unwrap(), -1);
-        self.send_rest(&rest);
+        self.send_unsent(&unsent);
     }
 
-    fn send_rest(&mut self, rest: &[u8]) {
+    fn send_unsent(&mut self, unsent: &[u8]) {
         let mut sent = 0;
-        while sent < rest.len() {
-            match self.socket.write(&rest[sent..]) {
+        while sent < unsent.len() {
+            match self.socket.write(&unsent[sent..]) {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => drop(self.peer_read(1 << 16)),
                 Err(error) => panic!("{error}"),
@@ -337,12 +337,12 @@ impl Rig {
         }
     }
 
-    /// A hostile application writes a word of the block.
+    /// Writes a word of the control block, as a hostile application.
     pub fn scribble(&mut self, word: u64, value: u64) {
         self.memory.copy_in(self.place.block + word, &value.to_ne_bytes()).unwrap();
     }
 
-    /// As an application without an engine.
+    /// Writes to the socket, as an application without an engine.
     pub fn native_write(&mut self, len: usize) {
         self.up.written += self.socket.write(&self.up.next(len)).unwrap_or(0) as u64;
     }
@@ -352,37 +352,36 @@ impl Rig {
         self.down.check(&self.buffer[..count]);
     }
 
-    /// Everybody goes on until `has_come`. The engine rests as often as it may.
-    pub fn until(&mut self, what: &str, mut has_come: impl FnMut(&mut Rig) -> bool) {
+    /// Runs the engine until `is_done`; it becomes idle as often as possible.
+    pub fn until(&mut self, what: &str, mut is_done: impl FnMut(&mut Rig) -> bool) {
         let start = Instant::now();
-        while !has_come(self) {
-            assert!(start.elapsed() < Duration::from_secs(30), "{what} does not come: {}", self.state());
-            if !self.look().is_busy {
-                self.rest();
+        while !is_done(self) {
+            assert!(start.elapsed() < Duration::from_secs(30), "timeout: {what}: {}", self.state());
+            if !self.poll().busy {
+                self.prepare_idle();
             }
         }
     }
 
-    /// The application closes its socket, or dies: the engine, and each one after it, is told to close. Returns
-    /// once all is done.
-    pub fn close(&mut self, mut meanwhile: impl FnMut(&mut Rig)) {
+    /// Closes the application's socket and the stream. Returns once the close is complete.
+    pub fn close(&mut self, mut step: impl FnMut(&mut Rig)) {
         self.socket = TcpStream::from(gone());
         let start = Instant::now();
-        // As its core does when an end is asked for.
-        self.engine.as_mut().expect("an engine").is_cold = false;
+        // As a core does for a close.
+        self.engine.as_mut().expect("an engine").idle = false;
         loop {
             assert!(start.elapsed() < Duration::from_secs(30), "it does not close: {}", self.state());
             let engine = self.engine.as_mut().expect("an engine");
             engine.machine.close(start);
-            if self.look().is_over {
-                let finished = self.engine.as_mut().expect("an engine").machine.hand_back();
+            if self.poll().closed {
+                let finished = self.engine.as_mut().expect("an engine").machine.release();
                 if self.survive(finished).is_some() {
                     self.drop_engine();
                     return;
                 }
             }
-            self.rest();
-            meanwhile(self);
+            self.prepare_idle();
+            step(self);
         }
     }
 
@@ -395,13 +394,13 @@ impl Rig {
             down.read,
             down.written,
             self.kills,
-            self.engine.as_ref().map(|engine| (&engine.machine, engine.is_cold))
+            self.engine.as_ref().map(|engine| (&engine.machine, engine.idle))
         )
     }
 
-    /// All that was written arrives, in both directions, and both ends in order.
-    pub fn settle(&mut self) {
-        self.until("what was written", |rig| {
+    /// Checks that all data arrives in both directions, with clean ends.
+    pub fn finish(&mut self) {
+        self.until("all data", |rig| {
             let _ = (rig.app_read(3000), rig.peer_read(3000));
             rig.up.read == rig.up.written && rig.down.read == rig.down.written
         });

@@ -5,7 +5,7 @@ use isolane_wire::admin::keep_alive;
 use isolane_wire::fabrics::{ConnectRejection, DisconnectCommand};
 
 #[test]
-fn a_silent_host_loses_its_association() {
+fn silent_host_loses_association() {
     let mut world = World::new();
     let connected = world.connect(&MockConnect::admin()).unwrap();
     let id = connected.id;
@@ -25,7 +25,7 @@ fn a_silent_host_loses_its_association() {
 }
 
 #[test]
-fn keep_alive_and_traffic_on_any_queue_keep_the_association() {
+fn any_traffic_keeps_association() {
     let mut world = World::new();
     let id = world.ready();
     let io = world.io_queue(id, 1).unwrap();
@@ -41,7 +41,7 @@ fn keep_alive_and_traffic_on_any_queue_keep_the_association() {
 }
 
 #[test]
-fn kato_can_be_changed_and_is_told_as_it_is_kept() {
+fn reports_effective_kato() {
     let mut world = World::new();
     let id = world.ready();
     assert_eq!(world.feature(id, FeatureId::KeepAliveTimer), Completion::result(5000));
@@ -61,7 +61,7 @@ fn keep_alive_stops_with_the_shutdown() {
 }
 
 #[test]
-fn a_connection_that_never_enables_its_controller_does_not_stay_for_ever() {
+fn drops_controller_never_enabled() {
     let mut world = World::new();
     let id = world.admin();
     world.wait(120 * S);
@@ -69,7 +69,7 @@ fn a_connection_that_never_enables_its_controller_does_not_stay_for_ever() {
 }
 
 #[test]
-fn loss_of_the_admin_connection_ends_the_association_after_its_last_io() {
+fn admin_loss_ends_association_after_io() {
     let mut world = World::new();
     let id = world.ready();
     world.io_queue(id, 1).unwrap();
@@ -84,7 +84,7 @@ fn loss_of_the_admin_connection_ends_the_association_after_its_last_io() {
 }
 
 #[test]
-fn a_queue_that_is_left_after_a_reset_keeps_the_cntlid_until_its_io_has_ended() {
+fn orphaned_queue_holds_cntlid_until_io_ends() {
     let mut world = World::new();
     let id = world.ready();
     world.io_queue(id, 1).unwrap();
@@ -114,7 +114,7 @@ fn admits_a_host_whose_old_association_still_ends() {
 }
 
 #[test]
-fn names_the_host_to_drain_only_for_admitted_admin_connects_to_the_nvm_subsystem() {
+fn drains_only_hosts_of_accepted_admin_connects() {
     let mut config = config();
     config.subsystem.allowed_hosts = Some(vec![Nqn::new(HOSTNQN).unwrap()]);
     let mut world = World::with(config);
@@ -135,7 +135,7 @@ fn names_the_host_to_drain_only_for_admitted_admin_connects_to_the_nvm_subsystem
 }
 
 #[test]
-fn compares_hosts_by_identifier_if_either_has_no_name() {
+fn compares_unnamed_hosts_by_identifier() {
     let host =
         |name: Option<&str>, id| Host { nqn: name.map(|name| Nqn::new(name).unwrap()), hostid: [id; 16] };
     let (a, b) = (Some("nqn.2014-08.org.example:a"), Some("nqn.2014-08.org.example:b"));
@@ -146,7 +146,7 @@ fn compares_hosts_by_identifier_if_either_has_no_name() {
 }
 
 #[test]
-fn an_old_cntlid_is_unknown_only_when_all_of_its_io_has_ended() {
+fn old_cntlid_is_known_until_io_ends() {
     let mut world = World::new();
     let old = world.ready();
     world.io_queue(old, 1).unwrap();
@@ -157,7 +157,7 @@ fn an_old_cntlid_is_unknown_only_when_all_of_its_io_has_ended() {
 }
 
 #[test]
-fn a_queue_that_is_still_connected_cannot_be_drained() {
+fn rejects_drain_of_connected_queue() {
     let mut world = World::new();
     let id = world.ready();
     world.io_queue(id, 1).unwrap();
@@ -166,7 +166,7 @@ fn a_queue_that_is_still_connected_cannot_be_drained() {
 }
 
 #[test]
-fn reports_of_an_association_that_is_gone_touch_no_other() {
+fn ignores_reports_of_gone_association() {
     let mut world = World::new();
     let gone = world.ready();
     world.drop_queue(gone, 0);
@@ -209,7 +209,7 @@ fn disconnect_deletes_an_io_queue_and_nothing_else() {
 }
 
 #[test]
-fn an_io_queue_takes_no_other_command_of_the_control_path() {
+fn io_queue_rejects_admin_commands() {
     let mut world = World::new();
     let id = world.ready();
     world.io_queue(id, 1).unwrap();
@@ -221,7 +221,7 @@ fn an_io_queue_takes_no_other_command_of_the_control_path() {
 }
 
 #[test]
-fn what_no_controller_knows_is_an_invalid_opcode_whatever_its_data() {
+fn rejects_unknown_admin_opcodes() {
     use isolane_wire::opcode::AdminOpcode;
     let mut world = World::new();
     let id = world.ready();
@@ -237,7 +237,7 @@ fn what_no_controller_knows_is_an_invalid_opcode_whatever_its_data() {
 }
 
 #[test]
-fn data_for_a_command_that_expects_none_is_refused() {
+fn rejects_unexpected_data() {
     let mut world = World::new();
     let id = world.ready();
     let size = PropertySize::Bytes4;

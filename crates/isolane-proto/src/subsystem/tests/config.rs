@@ -28,7 +28,7 @@ fn names_and_texts_have_their_limits() {
 }
 
 #[test]
-fn namespaces_have_an_id_of_their_own_a_size_and_an_offered_block_size() {
+fn checks_namespace_config() {
     let second = |config: &mut PortConfig, change: fn(&mut NamespaceConfig)| {
         change(&mut config.subsystem.namespaces[1]);
     };
@@ -53,23 +53,23 @@ fn namespaces_have_an_id_of_their_own_a_size_and_an_offered_block_size() {
 #[test]
 fn limits_are_those_that_the_protocol_can_tell() {
     assert_refused(
-        |config| config.subsystem.io_queues_max = 0,
-        "io_queues_max is 0: it must be between 1 and 65534",
+        |config| config.subsystem.max_io_queues = 0,
+        "max_io_queues is 0: it must be between 1 and 65534",
     );
     assert_refused(
-        |config| config.subsystem.queue_entries_max = 1,
-        "queue_entries_max is 1: it must be between 2 and 65535",
+        |config| config.subsystem.max_queue_entries = 1,
+        "max_queue_entries is 1: it must be between 2 and 65535",
     );
     assert_refused(
-        |config| config.subsystem.in_capsule_bytes_max = 24,
-        "in_capsule_bytes_max is 24: it must be a multiple of 16",
+        |config| config.subsystem.max_in_capsule_bytes = 24,
+        "max_in_capsule_bytes is 24: it must be a multiple of 16",
     );
     assert_refused(
-        |config| config.subsystem.transfer_bytes_max = 3 << 19,
-        "transfer_bytes_max is 1572864: it must be a power of two",
+        |config| config.subsystem.max_transfer_bytes = 3 << 19,
+        "max_transfer_bytes is 1572864: it must be a power of two",
     );
     assert_refused(
-        |config| config.associations_max = 0,
-        "associations_max is 0: it must be between 1 and 61440",
+        |config| config.max_associations = 0,
+        "max_associations is 0: it must be between 1 and 61440",
     );
 }

@@ -11,16 +11,16 @@ fn assert_rejects(connect: &MockConnect, rejection: ConnectRejection) {
     assert!(world.port.associations().is_empty(), "a refused Connect leaves nothing behind");
 }
 
-fn spoilt(spoil: impl FnOnce(&mut MockConnect)) -> MockConnect {
+fn invalid(spoil: impl FnOnce(&mut MockConnect)) -> MockConnect {
     let mut connect = MockConnect::admin();
     spoil(&mut connect);
     connect
 }
 
 #[test]
-fn an_admin_queue_gets_a_controller_and_an_io_queue_joins_it() {
+fn io_queue_joins_controller() {
     let mut world = World::new();
-    let connect = spoilt(|connect| {
+    let connect = invalid(|connect| {
         connect.command.attributes = ConnectAttributes(0).with_disable_sq_flow_control(true);
     });
     let admin = world.connect(&connect).unwrap();
@@ -36,13 +36,13 @@ fn an_admin_queue_gets_a_controller_and_an_io_queue_joins_it() {
 }
 
 #[test]
-fn an_unknown_record_format_is_incompatible() {
-    let connect = spoilt(|connect| connect.command.recfmt = 1);
+fn rejects_unknown_record_format() {
+    let connect = invalid(|connect| connect.command.recfmt = 1);
     assert_eq!(rejected(World::new().connect(&connect)), refused(Status::CONNECT_INCOMPATIBLE_FORMAT));
 }
 
 #[test]
-fn data_of_another_length_is_refused_before_it_is_read() {
+fn rejects_connect_data_of_wrong_length() {
     let connect = MockConnect::admin();
     let data = [connect.data.encode().as_slice(), &[0; 4]].concat();
     for data in [&data[..0], &data[..1023], &data] {
@@ -53,25 +53,25 @@ fn data_of_another_length_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn a_subsystem_name_that_is_unknown_or_no_name_is_told_by_its_offset() {
+fn reports_offset_of_wrong_subnqn() {
     let unknown = Nqn::new("nqn.2014-08.org.example:other").unwrap().into();
     for subnqn in [unknown, NqnField([b'n'; 256]), NqnField([0; 256]), NqnField([0xff; 256])] {
-        let connect = spoilt(|connect| connect.data.subnqn = subnqn);
+        let connect = invalid(|connect| connect.data.subnqn = subnqn);
         assert_rejects(&connect, ConnectRejection::Data(256));
     }
 }
 
 #[test]
-fn a_host_name_without_a_nul_is_told_by_its_offset() {
+fn reports_offset_of_unterminated_hostnqn() {
     for hostnqn in [NqnField([b'n'; 256]), NqnField([0xff; 256])] {
-        let connect = spoilt(|connect| connect.data.hostnqn = hostnqn);
+        let connect = invalid(|connect| connect.data.hostnqn = hostnqn);
         assert_rejects(&connect, ConnectRejection::Data(512));
     }
 }
 
 #[test]
-fn admits_an_empty_host_name_unless_only_some_are_allowed() {
-    let unnamed = spoilt(|connect| connect.data.hostnqn = NqnField::EMPTY);
+fn accepts_empty_hostnqn_without_allow_list() {
+    let unnamed = invalid(|connect| connect.data.hostnqn = NqnField::EMPTY);
     let mut world = World::new();
     let admin = world.connect(&unnamed).unwrap();
     assert_eq!((admin.host.nqn, admin.host.hostid), (None, unnamed.data.hostid));
@@ -88,27 +88,27 @@ fn admits_an_empty_host_name_unless_only_some_are_allowed() {
 }
 
 #[test]
-fn an_admin_queue_must_ask_for_any_controller() {
+fn admin_connect_requires_dynamic_controller() {
     for cntlid in [0, 1, 0xfffe] {
-        let connect = spoilt(|connect| connect.data.cntlid = cntlid);
+        let connect = invalid(|connect| connect.data.cntlid = cntlid);
         assert_rejects(&connect, ConnectRejection::Data(16));
     }
 }
 
 #[test]
-fn an_admin_queue_has_2_to_128_entries() {
+fn checks_admin_queue_size() {
     for sqsize in [0, 128, 0xffff] {
-        let connect = spoilt(|connect| connect.command.sqsize = sqsize);
+        let connect = invalid(|connect| connect.command.sqsize = sqsize);
         assert_rejects(&connect, ConnectRejection::Command(44));
     }
     for sqsize in [1, 31, 127] {
-        let connect = spoilt(|connect| connect.command.sqsize = sqsize);
+        let connect = invalid(|connect| connect.command.sqsize = sqsize);
         assert!(World::new().connect(&connect).is_ok());
     }
 }
 
 #[test]
-fn an_io_queue_has_as_many_entries_as_cap_tells() {
+fn checks_io_queue_size() {
     let mut world = World::new();
     let id = world.ready();
     let mut connect = MockConnect::io(id, 1);
@@ -121,7 +121,7 @@ fn an_io_queue_has_as_many_entries_as_cap_tells() {
 }
 
 #[test]
-fn a_host_that_is_not_allowed_is_refused() {
+fn rejects_host_not_allowed() {
     let mut config = config();
     config.subsystem.allowed_hosts = Some(vec![Nqn::new("nqn.2014-08.org.example:friend").unwrap()]);
     let mut world = World::with(config);
@@ -130,8 +130,8 @@ fn a_host_that_is_not_allowed_is_refused() {
 }
 
 #[test]
-fn a_full_port_is_busy_and_may_be_tried_again() {
-    let mut world = World::with(PortConfig { associations_max: 1, ..config() });
+fn full_port_returns_busy() {
+    let mut world = World::with(PortConfig { max_associations: 1, ..config() });
     let id = world.admin();
     let busy = Completion::failed(Status::CONNECT_CONTROLLER_BUSY);
     assert_eq!(rejected(world.connect(&MockConnect::admin())), busy);
@@ -140,7 +140,7 @@ fn a_full_port_is_busy_and_may_be_tried_again() {
 }
 
 #[test]
-fn an_io_queue_of_an_unknown_controller_is_told_by_cntlid() {
+fn reports_unknown_cntlid() {
     let mut world = World::new();
     let id = world.ready();
     for cntlid in [0, id.cntlid + 1, 0xfffe, 0xffff] {
@@ -150,7 +150,7 @@ fn an_io_queue_of_an_unknown_controller_is_told_by_cntlid() {
 }
 
 #[test]
-fn an_io_queue_of_another_host_is_refused() {
+fn rejects_io_queue_of_other_host() {
     let mut world = World::new();
     let id = world.ready();
     let mut stranger = MockConnect::io(id, 1);
@@ -161,7 +161,7 @@ fn an_io_queue_of_another_host_is_refused() {
 }
 
 #[test]
-fn a_qid_beyond_what_was_granted_is_told_by_its_offset() {
+fn reports_offset_of_excessive_qid() {
     let mut world = World::new();
     let id = world.ready();
     assert!(world.io_queue(id, 4).is_ok());
@@ -175,7 +175,7 @@ fn a_qid_beyond_what_was_granted_is_told_by_its_offset() {
 }
 
 #[test]
-fn a_discovery_controller_has_no_io_queues() {
+fn discovery_rejects_io_queues() {
     let mut world = World::new();
     let id = world.discovery();
     let mut connect = MockConnect::io(id, 1);
@@ -184,7 +184,7 @@ fn a_discovery_controller_has_no_io_queues() {
 }
 
 #[test]
-fn a_qid_is_connected_once_until_its_io_has_ended() {
+fn rejects_qid_until_its_io_ends() {
     let mut world = World::new();
     let id = world.ready();
     world.io_queue(id, 1).unwrap();
@@ -196,14 +196,14 @@ fn a_qid_is_connected_once_until_its_io_has_ended() {
 }
 
 #[test]
-fn an_io_queue_of_a_controller_that_is_not_ready_comes_too_early() {
+fn rejects_io_queue_before_ready() {
     let mut world = World::new();
     let id = world.admin();
     assert_eq!(rejected(world.io_queue(id, 1)), refused(Status::COMMAND_SEQUENCE_ERROR));
 }
 
 #[test]
-fn a_connected_queue_cannot_be_connected_again() {
+fn rejects_second_connect() {
     let mut world = World::new();
     let id = world.ready();
     world.io_queue(id, 1).unwrap();
@@ -215,8 +215,8 @@ fn a_connected_queue_cannot_be_connected_again() {
 }
 
 #[test]
-fn a_cntlid_is_not_given_again_soon_and_never_a_reserved_one() {
-    let mut world = World::with(PortConfig { associations_max: 2, ..config() });
+fn does_not_reuse_cntlid_soon() {
+    let mut world = World::with(PortConfig { max_associations: 2, ..config() });
     let keeper = world.admin();
     assert_eq!(keeper.cntlid, 1);
     world.port.nvm.next_cntlid = 0xffec;
@@ -229,12 +229,12 @@ fn a_cntlid_is_not_given_again_soon_and_never_a_reserved_one() {
 }
 
 #[test]
-fn a_thousand_refused_connects_leave_nothing_behind() {
+fn refused_connects_leak_nothing() {
     let mut world = World::new();
     let id = world.ready();
     for _ in 0..1000 {
         rejected(world.io_queue(id, 5));
-        rejected(world.connect(&spoilt(|connect| connect.data.cntlid = 1)));
+        rejected(world.connect(&invalid(|connect| connect.data.cntlid = 1)));
     }
     assert_eq!(world.port.associations().len(), 1);
     assert_eq!(world.port.associations()[0].queues, 1);

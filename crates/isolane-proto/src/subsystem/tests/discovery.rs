@@ -27,7 +27,7 @@ fn address(record: &DiscoveryEntry) -> (u8, String, String) {
 }
 
 #[test]
-fn the_log_names_the_address_that_the_host_has_reached() {
+fn log_lists_address_of_connection() {
     let mut world = World::new();
     let id = world.discovery();
     let records = world.records(id);
@@ -40,7 +40,7 @@ fn the_log_names_the_address_that_the_host_has_reached() {
 }
 
 #[test]
-fn ipv6_addresses_are_told_as_such_and_mapped_ones_as_ipv4() {
+fn reports_mapped_ipv6_as_ipv4() {
     for (local, expected) in [
         ("[2001:db8::1]:4420", (2, "2001:db8::1", "4420")),
         ("[::ffff:192.0.2.7]:4421", (1, "192.0.2.7", "4421")),
@@ -57,7 +57,7 @@ fn ipv6_addresses_are_told_as_such_and_mapped_ones_as_ipv4() {
 }
 
 #[test]
-fn advertised_addresses_come_instead_and_any_address_is_never_told() {
+fn advertised_addresses_replace_local_ones() {
     let advertise = vec!["198.51.100.1:4420".parse().unwrap(), "0.0.0.0:4500".parse().unwrap()];
     let mut world = World::with(PortConfig { advertise, ..config() });
     let id = world.discovery();
@@ -67,7 +67,7 @@ fn advertised_addresses_come_instead_and_any_address_is_never_told() {
 }
 
 #[test]
-fn the_log_is_the_same_read_in_any_pieces() {
+fn discovery_log_reads_alike_in_any_segments() {
     let advertise = (1..=9).map(|host| format!("198.51.100.{host}:4420").parse().unwrap()).collect();
     let mut world = World::with(PortConfig { advertise, ..config() });
     let id = world.discovery();
@@ -93,7 +93,7 @@ fn offsets_behind_the_log_are_refused() {
 }
 
 #[test]
-fn a_host_that_may_not_connect_finds_nothing() {
+fn hides_subsystem_from_unauthorized_host() {
     let mut config = config();
     config.subsystem.allowed_hosts = Some(Vec::new());
     let mut world = World::with(config);
@@ -102,7 +102,7 @@ fn a_host_that_may_not_connect_finds_nothing() {
 }
 
 #[test]
-fn every_change_raises_the_generation_and_tells_the_hosts_that_wait() {
+fn changes_raise_generation_and_notify() {
     let mut world = World::new();
     let id = world.discovery();
     let io = world.ready();
@@ -120,7 +120,7 @@ fn every_change_raises_the_generation_and_tells_the_hosts_that_wait() {
 }
 
 #[test]
-fn a_discovery_host_without_kato_is_not_kept_for_ever() {
+fn drops_discovery_host_without_kato() {
     let mut world = World::new();
     let id = world.discovery();
     world.wait(119 * S);
@@ -132,7 +132,7 @@ fn a_discovery_host_without_kato_is_not_kept_for_ever() {
 }
 
 #[test]
-fn abort_is_not_a_command_of_a_discovery_controller() {
+fn discovery_rejects_abort() {
     let mut world = World::new();
     let id = world.discovery();
     let abort = admin::AbortCommand { sqid: 0, cid: 1 }.entry();

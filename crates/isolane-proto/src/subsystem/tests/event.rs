@@ -41,7 +41,7 @@ fn namespace_changed(id: AssociationId, cid: u16) -> (AssociationId, u16, Comple
 }
 
 #[test]
-fn a_held_request_is_answered_when_a_namespace_comes_goes_or_changes() {
+fn completes_held_request_on_namespace_change() {
     let mut world = World::new();
     let id = world.ready();
     let changes: [fn(&mut Port); 3] = [
@@ -58,7 +58,7 @@ fn a_held_request_is_answered_when_a_namespace_comes_goes_or_changes() {
 }
 
 #[test]
-fn a_change_that_nobody_could_be_told_waits_for_the_next_request() {
+fn keeps_event_for_next_request() {
     let mut world = World::new();
     let id = world.ready();
     world.port.add_namespace(namespace(2)).unwrap();
@@ -68,7 +68,7 @@ fn a_change_that_nobody_could_be_told_waits_for_the_next_request() {
 }
 
 #[test]
-fn an_event_is_told_once_until_its_log_page_was_read_without_retaining_it() {
+fn masks_event_until_log_is_read() {
     let mut world = World::new();
     let id = world.ready();
     world.hold(id, 1);
@@ -89,7 +89,7 @@ fn an_event_is_told_once_until_its_log_page_was_read_without_retaining_it() {
 }
 
 #[test]
-fn every_host_is_told_and_a_discovery_host_is_not() {
+fn notifies_all_but_discovery_hosts() {
     let mut world = World::new();
     let ids = [world.ready(), world.ready(), world.discovery()];
     for id in ids {
@@ -100,7 +100,7 @@ fn every_host_is_told_and_a_discovery_host_is_not() {
 }
 
 #[test]
-fn an_event_that_the_host_has_turned_off_is_not_told() {
+fn does_not_report_disabled_event() {
     let mut world = World::new();
     let id = world.ready();
     world.port.add_namespace(namespace(2)).unwrap();
@@ -130,7 +130,7 @@ fn more_requests_than_aerl_plus_one_are_refused() {
 }
 
 #[test]
-fn abort_ends_a_held_request_and_leaves_all_else_alone() {
+fn abort_ends_held_request_only() {
     let mut world = World::new();
     let id = world.ready();
     world.hold(id, 5);
@@ -144,7 +144,7 @@ fn abort_ends_a_held_request_and_leaves_all_else_alone() {
 }
 
 #[test]
-fn held_requests_end_with_a_reset_and_nothing_is_told_twice() {
+fn reset_ends_held_requests() {
     let mut world = World::new();
     let id = world.ready();
     world.hold(id, 1);
@@ -157,7 +157,7 @@ fn held_requests_end_with_a_reset_and_nothing_is_told_twice() {
 }
 
 #[test]
-fn an_association_that_ends_is_told_nothing_more() {
+fn ended_association_gets_no_events() {
     let mut world = World::new();
     let id = world.ready();
     world.io_queue(id, 1).unwrap();
@@ -188,7 +188,7 @@ fn replaced_request_never_completes() {
 }
 
 #[test]
-fn answered_request_completes_before_the_command_that_reuses_its_cid() {
+fn completes_request_before_cid_reuse() {
     let mut world = World::new();
     let id = world.ready();
     world.hold(id, 1);
@@ -212,7 +212,7 @@ fn answers_that_no_driver_takes_count_as_outstanding() {
 }
 
 #[test]
-fn changes_that_cannot_be_are_refused_and_not_told() {
+fn rejects_impossible_changes() {
     let mut world = World::new();
     let id = world.ready();
     world.hold(id, 1);

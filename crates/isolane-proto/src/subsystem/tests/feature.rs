@@ -43,7 +43,7 @@ fn no_host_behavior_is_supported() {
 }
 
 #[test]
-fn features_that_cannot_change_say_so_whatever_data_they_have() {
+fn rejects_change_of_fixed_features() {
     let mut world = World::new();
     let id = world.ready();
     for feature in NOT_CHANGEABLE {
@@ -56,7 +56,7 @@ fn features_that_cannot_change_say_so_whatever_data_they_have() {
 }
 
 #[test]
-fn what_1_4_makes_mandatory_can_be_read_and_set_to_what_it_is() {
+fn mandatory_features_round_trip() {
     let mut world = World::new();
     let id = world.ready();
     for feature in OFFERED {
@@ -68,7 +68,7 @@ fn what_1_4_makes_mandatory_can_be_read_and_set_to_what_it_is() {
 }
 
 #[test]
-fn what_is_not_offered_is_an_invalid_field_whatever_data_it_has() {
+fn rejects_unsupported_features() {
     let mut world = World::new();
     let id = world.ready();
     for feature in FeatureId::ALL.iter().filter(|feature| !OFFERED.contains(feature)) {
@@ -86,7 +86,7 @@ fn what_is_not_offered_is_an_invalid_field_whatever_data_it_has() {
 }
 
 #[test]
-fn a_host_gets_as_many_queues_as_it_asks_for_within_the_limit() {
+fn grants_requested_queues_within_limit() {
     let asked = |count: u16| NumberOfQueues(0).with_submission(count - 1).with_completion(count - 1).0;
     for (count, granted) in [(1, 1), (2, 2), (4, 4), (5, 4), (128, 4), (65535, 4)] {
         let mut world = World::new();
@@ -98,7 +98,7 @@ fn a_host_gets_as_many_queues_as_it_asks_for_within_the_limit() {
 }
 
 #[test]
-fn the_number_of_queues_is_set_before_the_first_of_them_and_never_to_ffffh() {
+fn checks_number_of_queues() {
     let mut world = World::new();
     let id = world.ready();
     for cdw11 in [0xffff, 0xffff_0000, u32::MAX] {
@@ -111,7 +111,7 @@ fn the_number_of_queues_is_set_before_the_first_of_them_and_never_to_ffffh() {
 }
 
 #[test]
-fn turning_the_write_cache_off_makes_writes_durable_and_flushes_what_was() {
+fn disabling_cache_flushes_it() {
     let mut world = World::new();
     let connected = world.connect(&MockConnect::admin()).unwrap();
     let id = connected.id;
@@ -131,7 +131,7 @@ fn turning_the_write_cache_off_makes_writes_durable_and_flushes_what_was() {
 }
 
 #[test]
-fn one_host_turning_its_cache_off_leaves_that_of_another() {
+fn cache_setting_is_per_controller() {
     let mut world = World::new();
     let one = world.ready();
     let two = world.connect(&MockConnect::admin()).unwrap();
@@ -141,7 +141,7 @@ fn one_host_turning_its_cache_off_leaves_that_of_another() {
 }
 
 #[test]
-fn without_a_volatile_cache_there_is_nothing_to_set() {
+fn rejects_cache_setting_without_cache() {
     let mut config = config();
     config.subsystem.namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
     let mut world = World::with(config);
@@ -154,7 +154,7 @@ fn without_a_volatile_cache_there_is_nothing_to_set() {
 }
 
 #[test]
-fn the_host_identifier_is_that_of_the_connect_and_cannot_be_set() {
+fn host_identifier_is_fixed() {
     let mut world = World::new();
     let id = world.ready();
     let fid = FeatureId::HostIdentifier.code();
@@ -183,7 +183,7 @@ fn there_is_one_temperature_and_one_power_state() {
 }
 
 #[test]
-fn the_deallocated_block_error_is_not_offered() {
+fn rejects_deallocated_block_error() {
     let mut world = World::new();
     let id = world.ready();
     let value = ErrorRecovery(0).with_tler(10);
@@ -194,7 +194,7 @@ fn the_deallocated_block_error_is_not_offered() {
 }
 
 #[test]
-fn events_that_are_not_offered_cannot_be_asked_for() {
+fn rejects_unsupported_events() {
     let mut world = World::new();
     let id = world.ready();
     let feature = FeatureId::AsyncEventConfiguration;
@@ -208,7 +208,7 @@ fn events_that_are_not_offered_cannot_be_asked_for() {
 }
 
 #[test]
-fn nothing_can_be_saved_selected_or_set_for_one_namespace() {
+fn rejects_save_select_and_namespace() {
     let mut world = World::new();
     let id = world.ready();
     let set = SetFeaturesCommand { fid: FeatureId::Arbitration.code(), ..Default::default() };
@@ -225,7 +225,7 @@ fn nothing_can_be_saved_selected_or_set_for_one_namespace() {
 }
 
 #[test]
-fn a_reset_brings_the_defaults_back() {
+fn reset_restores_defaults() {
     let mut world = World::new();
     let connected = world.connect(&MockConnect::admin()).unwrap();
     let id = connected.id;
@@ -241,7 +241,7 @@ fn a_reset_brings_the_defaults_back() {
 }
 
 #[test]
-fn a_discovery_controller_has_keep_alive_and_events_only() {
+fn discovery_offers_kato_and_events_only() {
     let mut world = World::new();
     let id = world.discovery();
     for feature in OFFERED {

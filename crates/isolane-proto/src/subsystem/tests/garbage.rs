@@ -14,14 +14,14 @@ fn entries() -> impl Strategy<Value = SubmissionEntry> {
             let mut bytes = [0; 64];
             bytes[..32].copy_from_slice(&low);
             bytes[32..].copy_from_slice(&high);
-            SubmissionEntry { opcode, nsid, cdw10, ..SubmissionEntry::take(&bytes) }
+            SubmissionEntry { opcode, nsid, cdw10, ..SubmissionEntry::read(&bytes) }
         },
     )
 }
 
 proptest! {
     #[test]
-    fn any_command_on_any_queue_gets_one_answer_of_the_promised_length(
+    fn any_command_gets_one_completion(
         entries in prop::collection::vec((entries(), 0u16..3, any::<bool>()), 1..40)
     ) {
         let mut world = World::new();
@@ -53,10 +53,10 @@ proptest! {
     }
 
     #[test]
-    fn any_io_command_that_is_accepted_lies_inside_its_namespace(
+    fn accepted_io_is_inside_namespace(
         entry in entries(), opcode in 0u8..16, blocks in 1u64..100_000, data_bytes in any::<u32>(), shift in 9u8..13
     ) {
-        let geometry = Geometry { block_shift: shift, blocks, read_only: false };
+        let geometry = NamespaceGeometry { block_shift: shift, blocks, read_only: false };
         let entry = SubmissionEntry { opcode, cdw11: entry.cdw11 % 2, ..entry };
         for data_bytes in [data_bytes, 0, (entry.cdw12 % 0x10000 + 1) << shift] {
             match parse_io(&entry, &geometry, data_bytes, 1 << 20) {
@@ -73,8 +73,8 @@ proptest! {
     }
 
     #[test]
-    fn any_ranges_that_are_accepted_lie_inside_their_namespace(data in prop::collection::vec(any::<u8>(), 0..128)) {
-        let geometry = Geometry { block_shift: 9, blocks: u64::MAX / 2, read_only: false };
+    fn accepted_ranges_are_inside_namespace(data in prop::collection::vec(any::<u8>(), 0..128)) {
+        let geometry = NamespaceGeometry { block_shift: 9, blocks: u64::MAX / 2, read_only: false };
         let ranges = (data.len() / 16) as u16;
         if let Ok(list) = parse_ranges(&data, ranges, &geometry) {
             prop_assert_eq!(list.len(), usize::from(ranges));

@@ -23,7 +23,7 @@ impl World {
 }
 
 #[test]
-fn an_io_controller_tells_what_a_1_4_host_over_fabrics_needs() {
+fn identifies_io_controller() {
     let mut world = World::new();
     let id = world.ready();
     let controller = world.controller(id);
@@ -47,7 +47,7 @@ fn an_io_controller_tells_what_a_1_4_host_over_fabrics_needs() {
 }
 
 #[test]
-fn the_volatile_cache_is_told_only_if_a_namespace_has_one() {
+fn reports_cache_of_any_namespace() {
     let mut world = World::new();
     let id = world.ready();
     assert_eq!(world.controller(id).vwc.0, 0b101, "present; flush of all namespaces is refused");
@@ -63,13 +63,13 @@ fn the_volatile_cache_is_told_only_if_a_namespace_has_one() {
 #[test]
 fn mdts_follows_the_transfer_limit() {
     for (bytes, mdts) in [(8192, 1), (1 << 20, 8), (1 << 28, 16)] {
-        let subsystem = SubsystemConfig { transfer_bytes_max: bytes, ..config().subsystem };
+        let subsystem = SubsystemConfig { max_transfer_bytes: bytes, ..config().subsystem };
         assert_eq!(subsystem.mdts(), mdts);
     }
 }
 
 #[test]
-fn a_discovery_controller_is_one_and_has_nothing_else() {
+fn identifies_discovery_controller() {
     let mut world = World::new();
     let id = world.discovery();
     let controller = world.controller(id);
@@ -83,7 +83,7 @@ fn a_discovery_controller_is_one_and_has_nothing_else() {
 }
 
 #[test]
-fn a_namespace_tells_its_size_its_block_and_its_identity() {
+fn identifies_namespace() {
     let mut world = World::new();
     let id = world.ready();
     let namespace = world.namespace(id, 3);
@@ -96,7 +96,7 @@ fn a_namespace_tells_its_size_its_block_and_its_identity() {
 }
 
 #[test]
-fn a_read_only_namespace_says_so_wherever_hosts_look() {
+fn reports_read_only_namespace() {
     let mut world = World::new();
     let mut changed = namespace(1);
     changed.geometry.read_only = true;
@@ -108,7 +108,7 @@ fn a_read_only_namespace_says_so_wherever_hosts_look() {
 }
 
 #[test]
-fn an_inactive_namespace_is_zeroes_and_an_invalid_one_an_error() {
+fn distinguishes_inactive_and_invalid_nsid() {
     let mut world = World::new();
     let id = world.ready();
     for cns in [Cns::Namespace, Cns::CommandSetNamespace, Cns::IndependentNamespace] {
@@ -121,7 +121,7 @@ fn an_inactive_namespace_is_zeroes_and_an_invalid_one_an_error() {
 }
 
 #[test]
-fn the_active_list_begins_behind_the_nsid_that_is_given() {
+fn active_list_starts_after_nsid() {
     let mut world = World::new();
     let id = world.ready();
     for (nsid, expected) in [(0, vec![1, 3]), (1, vec![3]), (2, vec![3]), (3, vec![]), (NSID_ALL - 2, vec![])]
@@ -138,7 +138,7 @@ fn the_active_list_begins_behind_the_nsid_that_is_given() {
 }
 
 #[test]
-fn a_full_subsystem_fits_into_one_active_list() {
+fn full_subsystem_fits_active_list() {
     let mut config = config();
     config.subsystem.namespaces = (1..=NSID_MAX).map(namespace).collect();
     let mut world = World::with(config);
@@ -148,7 +148,7 @@ fn a_full_subsystem_fits_into_one_active_list() {
 }
 
 #[test]
-fn descriptors_name_nguid_and_uuid_of_an_active_namespace() {
+fn lists_nguid_and_uuid() {
     let mut world = World::new();
     let id = world.ready();
     let data = world.identify(id, Cns::NamespaceDescriptors, 1).unwrap();
@@ -160,7 +160,7 @@ fn descriptors_name_nguid_and_uuid_of_an_active_namespace() {
 }
 
 #[test]
-fn what_later_hosts_ask_for_is_answered_or_refused_without_retry() {
+fn handles_cns_of_later_specs() {
     let mut world = World::new();
     let id = world.ready();
     assert_eq!(world.identify(id, Cns::CommandSetController, 0), Ok([0; 4096]), "no further limits");
@@ -178,7 +178,7 @@ fn what_later_hosts_ask_for_is_answered_or_refused_without_retry() {
 }
 
 #[test]
-fn an_sgl_of_another_length_than_4096_is_refused() {
+fn rejects_identify_of_wrong_length() {
     let mut world = World::new();
     let id = world.ready();
     let entry = IdentifyCommand::new(Cns::Controller, 0).entry();

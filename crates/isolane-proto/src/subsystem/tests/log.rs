@@ -15,7 +15,7 @@ const PAGES: [(LogPage, u32); 5] = [
 ];
 
 #[test]
-fn every_page_is_the_same_read_whole_or_in_pieces() {
+fn log_pages_read_alike_in_any_segments() {
     let mut world = World::new();
     let id = world.ready();
     world.complete(id, SubmissionEntry::new(0xff, 0));
@@ -30,7 +30,7 @@ fn every_page_is_the_same_read_whole_or_in_pieces() {
 }
 
 #[test]
-fn an_offset_at_the_end_gives_zeroes_and_behind_it_an_error() {
+fn rejects_offset_beyond_page() {
     let mut world = World::new();
     let id = world.ready();
     let invalid = Err(Status::INVALID_FIELD.with_dnr(true));
@@ -44,7 +44,7 @@ fn an_offset_at_the_end_gives_zeroes_and_behind_it_an_error() {
 }
 
 #[test]
-fn an_offset_that_is_no_multiple_of_4_is_refused() {
+fn rejects_unaligned_offset() {
     let mut world = World::new();
     let id = world.ready();
     for offset in [1, 2, 3, u64::MAX] {
@@ -53,7 +53,7 @@ fn an_offset_that_is_no_multiple_of_4_is_refused() {
 }
 
 #[test]
-fn a_length_behind_the_page_is_filled_with_zeroes() {
+fn pads_page_with_zeroes() {
     let mut world = World::new();
     let id = world.ready();
     let page = world.log(id, LogPage::FirmwareSlot, 0, 512).unwrap();
@@ -63,7 +63,7 @@ fn a_length_behind_the_page_is_filled_with_zeroes() {
 }
 
 #[test]
-fn a_length_beyond_mdts_is_refused() {
+fn rejects_length_above_mdts() {
     let mut world = World::new();
     let id = world.ready();
     assert_eq!(world.log(id, LogPage::Error, 0, 1 << 20).unwrap().len(), 1 << 20);
@@ -75,7 +75,7 @@ fn a_length_beyond_mdts_is_refused() {
 }
 
 #[test]
-fn an_offset_in_entries_is_not_offered() {
+fn rejects_offset_in_entries() {
     let mut world = World::new();
     let id = world.ready();
     let command = GetLogPageCommand { is_index: true, ..GetLogPageCommand::new(LogPage::Error, 1, 64) };
@@ -98,7 +98,7 @@ fn pages_that_do_not_exist_are_refused() {
 }
 
 #[test]
-fn a_discovery_controller_has_the_discovery_and_the_error_log_only() {
+fn discovery_offers_two_logs() {
     let mut world = World::new();
     let id = world.discovery();
     assert!(world.log(id, LogPage::Error, 0, 64).is_ok());
@@ -108,7 +108,7 @@ fn a_discovery_controller_has_the_discovery_and_the_error_log_only() {
 }
 
 #[test]
-fn the_error_log_has_the_newest_failure_first() {
+fn error_log_starts_with_newest() {
     let mut world = World::new();
     let id = world.ready();
     world.complete(id, SubmissionEntry { cid: 7, ..SubmissionEntry::new(0xff, 5) });
@@ -124,7 +124,7 @@ fn the_error_log_has_the_newest_failure_first() {
 }
 
 #[test]
-fn the_error_log_keeps_64_and_counts_all() {
+fn error_log_keeps_64_entries() {
     let mut world = World::new();
     let id = world.ready();
     for _ in 0..1000 {
@@ -138,7 +138,7 @@ fn the_error_log_keeps_64_and_counts_all() {
 }
 
 #[test]
-fn smart_sums_up_what_all_queues_have_done_also_those_that_are_gone() {
+fn smart_log_sums_all_queues() {
     let mut world = World::new();
     let id = world.ready();
     let one = world.io_queue(id, 1).unwrap();
@@ -155,7 +155,7 @@ fn smart_sums_up_what_all_queues_have_done_also_those_that_are_gone() {
 }
 
 #[test]
-fn smart_is_of_the_controller_and_not_of_a_namespace() {
+fn smart_log_rejects_namespace() {
     let mut world = World::new();
     let id = world.ready();
     let command = GetLogPageCommand::new(LogPage::Smart, 0, 512);
@@ -167,7 +167,7 @@ fn smart_is_of_the_controller_and_not_of_a_namespace() {
 }
 
 #[test]
-fn the_firmware_runs_from_slot_1() {
+fn firmware_runs_from_slot_1() {
     let mut world = World::new();
     let id = world.ready();
     let slots = FirmwareSlots::decode_prefix(&world.log(id, LogPage::FirmwareSlot, 0, 512).unwrap()).unwrap();
@@ -176,7 +176,7 @@ fn the_firmware_runs_from_slot_1() {
 }
 
 #[test]
-fn the_effects_log_names_exactly_the_commands_that_are_executed() {
+fn effects_log_lists_supported_commands() {
     let mut world = World::new();
     let id = world.ready();
     let data = world.log(id, LogPage::CommandEffects, 0, 4096).unwrap();
@@ -188,7 +188,7 @@ fn the_effects_log_names_exactly_the_commands_that_are_executed() {
         let is_unknown = completion(action) == refused(Status::INVALID_OPCODE);
         assert!(is_fabrics || is_told != is_unknown, "admin {opcode:#x}");
 
-        let geometry = Geometry { block_shift: 9, blocks: 8, read_only: false };
+        let geometry = NamespaceGeometry { block_shift: 9, blocks: 8, read_only: false };
         let is_unknown = parse_io(&SubmissionEntry::new(opcode, 1), &geometry, 1, 4096)
             == Err(Status::INVALID_OPCODE.with_dnr(true));
         assert_ne!(log.io[usize::from(opcode)].supported(), is_unknown, "I/O {opcode:#x}");
@@ -198,7 +198,7 @@ fn the_effects_log_names_exactly_the_commands_that_are_executed() {
 }
 
 #[test]
-fn the_changed_list_forgets_what_was_read_unless_it_is_to_be_retained() {
+fn reading_clears_changed_list() {
     let mut world = World::new();
     let id = world.ready();
     world.port.add_namespace(namespace(2)).unwrap();

@@ -36,7 +36,7 @@ fn refused(status: Status) -> Completion {
 fn namespace(nsid: u32) -> NamespaceConfig {
     NamespaceConfig {
         nsid,
-        geometry: Geometry { block_shift: 9, blocks: 2048, read_only: false },
+        geometry: NamespaceGeometry { block_shift: 9, blocks: 2048, read_only: false },
         uuid: [nsid as u8; 16],
         nguid: [0x80 | nsid as u8; 16],
         volatile_cache: true,
@@ -53,11 +53,11 @@ fn config() -> PortConfig {
             nqn: Nqn::new(SUBNQN).unwrap(),
             serial: "0123456789".into(),
             namespaces: vec![namespace(1), namespace(3)],
-            io_queues_max: 4,
+            max_io_queues: 4,
             ..SubsystemConfig::default()
         },
         advertise: Vec::new(),
-        associations_max: 8,
+        max_associations: 8,
         generation_start: 100,
     }
 }
@@ -82,7 +82,7 @@ impl World {
         self.port.handle_timeout(self.now);
     }
 
-    fn connect(&mut self, connect: &MockConnect) -> Result<Connected, Refusal> {
+    fn connect(&mut self, connect: &MockConnect) -> Result<Connected, ConnectRefusal> {
         self.port.connect(&connect.command.entry(), &connect.data.encode(), from(), self.now)
     }
 
@@ -105,7 +105,7 @@ impl World {
         id
     }
 
-    fn io_queue(&mut self, id: AssociationId, qid: u16) -> Result<Connected, Refusal> {
+    fn io_queue(&mut self, id: AssociationId, qid: u16) -> Result<Connected, ConnectRefusal> {
         self.connect(&MockConnect::io(id, qid))
     }
 
@@ -169,7 +169,7 @@ impl World {
     }
 }
 
-/// A Connect to be spoilt by the test.
+/// A Connect to be invalid by the test.
 #[derive(Clone, Debug)]
 struct MockConnect {
     command: ConnectCommand,
@@ -215,9 +215,9 @@ fn completion(action: Action) -> Completion {
     }
 }
 
-fn rejected(result: Result<Connected, Refusal>) -> Completion {
+fn rejected(result: Result<Connected, ConnectRefusal>) -> Completion {
     match result.map(|connected| connected.id) {
-        Err(Refusal(completion)) => completion,
+        Err(ConnectRefusal(completion)) => completion,
         other => panic!("not rejected: {other:?}"),
     }
 }

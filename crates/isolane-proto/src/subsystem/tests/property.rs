@@ -18,7 +18,7 @@ fn properties_tell_capabilities_and_version() {
 }
 
 #[test]
-fn a_property_of_another_size_or_place_is_refused() {
+fn rejects_property_of_wrong_size_or_offset() {
     let mut world = World::new();
     let id = world.admin();
     let invalid = Err(Status::INVALID_FIELD.with_dnr(true));
@@ -35,7 +35,7 @@ fn a_property_of_another_size_or_place_is_refused() {
 }
 
 #[test]
-fn only_cc_can_be_written_and_only_as_4_bytes() {
+fn only_cc_is_writable() {
     let mut world = World::new();
     let id = world.admin();
     let invalid = refused(Status::INVALID_FIELD);
@@ -52,7 +52,7 @@ fn only_cc_can_be_written_and_only_as_4_bytes() {
 }
 
 #[test]
-fn a_linux_host_writes_cc_first_without_enable_and_then_with_it() {
+fn accepts_linux_cc_sequence() {
     let mut world = World::new();
     let id = world.admin();
     world.set_cc(id, Cc::enabled().with_en(false));
@@ -63,7 +63,7 @@ fn a_linux_host_writes_cc_first_without_enable_and_then_with_it() {
 }
 
 #[test]
-fn a_configuration_that_is_not_supported_is_fatal_until_reset() {
+fn unsupported_cc_is_fatal_until_reset() {
     for cc in [
         Cc::enabled().with_css(6),
         Cc::enabled().with_mps(1),
@@ -82,7 +82,7 @@ fn a_configuration_that_is_not_supported_is_fatal_until_reset() {
 }
 
 #[test]
-fn a_discovery_host_may_leave_the_entry_sizes_at_zero() {
+fn discovery_accepts_zero_entry_sizes() {
     let mut world = World::new();
     let id = world.connect(&MockConnect::discovery()).unwrap().id;
     world.set_cc(id, Cc(0).with_en(true));
@@ -120,7 +120,7 @@ fn shutdown_is_complete_only_after_the_flush() {
 
 /// A volume that failed for good would otherwise make every shutdown of every host end in CFS.
 #[test]
-fn a_shutdown_completes_although_a_flush_failed() {
+fn shutdown_completes_after_failed_flush() {
     let mut world = World::new();
     let id = world.ready();
     world.set_cc(id, shutdown());
@@ -130,7 +130,7 @@ fn a_shutdown_completes_although_a_flush_failed() {
 }
 
 #[test]
-fn a_linux_host_closes_its_io_connections_and_then_shuts_down() {
+fn accepts_linux_shutdown_sequence() {
     let mut world = World::new();
     let id = world.ready();
     world.io_queue(id, 1).unwrap();
@@ -142,7 +142,7 @@ fn a_linux_host_closes_its_io_connections_and_then_shuts_down() {
 }
 
 #[test]
-fn ready_drops_only_when_the_io_of_every_queue_has_ended() {
+fn ready_drops_after_all_io_ends() {
     let mut world = World::new();
     let id = world.ready();
     world.io_queue(id, 1).unwrap();
@@ -161,7 +161,7 @@ fn ready_drops_only_when_the_io_of_every_queue_has_ended() {
 }
 
 #[test]
-fn a_flush_that_ends_after_a_reset_changes_nothing() {
+fn ignores_flush_completed_after_reset() {
     let mut world = World::new();
     let id = world.ready();
     world.set_cc(id, shutdown());
@@ -171,7 +171,7 @@ fn a_flush_that_ends_after_a_reset_changes_nothing() {
 }
 
 #[test]
-fn the_flush_of_a_shutdown_before_a_reset_does_not_end_the_one_after_it() {
+fn stale_flush_does_not_finish_shutdown() {
     let mut world = World::new();
     let id = world.ready();
     world.set_cc(id, shutdown());
@@ -189,7 +189,7 @@ fn the_flush_of_a_shutdown_before_a_reset_does_not_end_the_one_after_it() {
 }
 
 #[test]
-fn enabling_and_shutting_down_in_one_write_does_both() {
+fn handles_enable_with_shutdown() {
     let mut world = World::new();
     let id = world.admin();
     world.set_cc(id, shutdown());

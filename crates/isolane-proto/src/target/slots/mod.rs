@@ -1,19 +1,19 @@
-//! The commands in flight, found by slot (our own permits and transfer tags) or by CID (the host's choice).
+//! Commands in flight, found by slot (permits and transfer tags) or by CID (chosen by the host).
 //!
-//! It does not answer anything. `slot` is one of them, `chains` finds it by CID. Invariant: a slot is
-//! occupied exactly while a permit for it exists, and the CIDs of occupied slots differ.
+//! Invariant: a slot is occupied exactly while a permit for it exists, and the CIDs of occupied slots
+//! differ.
 
-mod chains;
+mod cid_index;
 mod slot;
 
 use isolane_memory::Buffer;
 use isolane_wire::SubmissionEntry;
 
-use self::chains::NONE;
+use self::cid_index::NONE;
 use self::slot::TAG_SLOT_MASK;
-pub(super) use self::slot::{GRANTS_MAX, SLOTS_MAX, Slot};
+pub(super) use self::slot::{MAX_GRANTS, MAX_SLOTS, Slot};
 use super::permit::Permit;
-use crate::queue::Debt;
+use crate::connection::Watermark;
 
 /// The table.
 pub(super) struct Slots {
@@ -23,6 +23,9 @@ pub(super) struct Slots {
     chains: Vec<u16>,
     limit: usize,
     occupied: usize,
+    /// The slot of the last command, if that is neither completed nor entered in `chains` yet: most commands
+    /// are completed before the next one arrives.
+    newest: u16,
     /// Slots with a buffer that data is to arrive in.
     receiving: usize,
     /// Length of these buffers.
@@ -33,7 +36,7 @@ pub(super) struct Slots {
 
 /// Why a command was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum RejectReason {
     /// Another command in flight has this CID.
     CidConflict,
     /// More commands than the queue holds.
@@ -49,6 +52,7 @@ impl Slots {
             chains: Vec::new(),
             limit: 0,
             occupied: 0,
+            newest: NONE,
             receiving: 0,
             receiving_bytes: 0,
             transfers: 0,
@@ -59,10 +63,11 @@ impl Slots {
 
     /// The queue's size became known.
     pub(super) fn set_limit(&mut self, limit: usize) {
-        self.limit = limit.min(SLOTS_MAX);
+        self.enter_newest();
+        self.limit = limit.min(MAX_SLOTS);
         self.chains = vec![NONE; self.limit.next_power_of_two()];
         for at in 0..self.slots.len() {
-            if self.slots[at].is_occupied {
+            if self.slots[at].occupied {
                 self.link(at as u16);
             }
         }
@@ -70,7 +75,7 @@ impl Slots {
 
     /// Commands in flight.
     pub(super) fn occupied(&self) -> usize {
-        self.occupied
+        self.occupied + usize::from(self.newest != NONE)
     }
 
     /// The most commands in flight.
@@ -79,14 +84,14 @@ impl Slots {
     }
 
     /// The transfers that were begun, and up to which of them all are complete.
-    pub(super) fn transfers(&self) -> Debt {
-        let incurred = self.transfers;
+    pub(super) fn transfers(&self) -> Watermark {
+        let expected = self.transfers;
         if self.receiving == 0 {
-            return Debt { incurred, settled: incurred };
+            return Watermark { expected, done: expected };
         }
-        let open = self.slots.iter().filter(|slot| slot.is_occupied && slot.buffer.is_some());
+        let open = self.slots.iter().filter(|slot| slot.occupied && slot.buffer.is_some());
         let oldest = open.map(|slot| slot.transfer).min();
-        Debt { incurred, settled: oldest.map_or(incurred, |oldest| oldest - 1) }
+        Watermark { expected, done: oldest.map_or(expected, |oldest| oldest - 1) }
     }
 
     /// Length of the buffers that data is to arrive in.
@@ -96,26 +101,14 @@ impl Slots {
 
     /// Accepts a command.
     #[inline]
-    pub(super) fn open(&mut self, entry: &SubmissionEntry) -> Result<Permit, Refused> {
-        self.admit(entry.cid)?;
-        Ok(self.occupy(entry))
-    }
-
-    /// Whether there is room for a command of this CID.
-    #[inline]
-    pub(super) fn admit(&self, cid: u16) -> Result<(), Refused> {
-        if self.find(cid).is_some() {
-            return Err(Refused::CidConflict);
+    pub(super) fn open(&mut self, entry: &SubmissionEntry) -> Result<Permit, RejectReason> {
+        self.enter_newest();
+        if self.find(entry.cid).is_some() {
+            return Err(RejectReason::CidConflict);
         }
         if self.occupied >= self.limit {
-            return Err(Refused::Full);
+            return Err(RejectReason::Full);
         }
-        Ok(())
-    }
-
-    /// Gives a place to a command that may be admitted.
-    #[inline]
-    pub(super) fn occupy(&mut self, entry: &SubmissionEntry) -> Permit {
         let at = match self.free.pop() {
             Some(at) => at,
             None => self.grow(entry),
@@ -123,11 +116,25 @@ impl Slots {
         let slot = &mut self.slots[usize::from(at)];
         slot.cid = entry.cid;
         slot.entry = *entry;
-        slot.is_occupied = true;
-        let generation = slot.generation;
-        self.link(at);
-        self.occupied += 1;
-        Permit { slot: at, generation, cid: entry.cid }
+        slot.occupied = true;
+        self.newest = at;
+        Ok(Permit { slot: at, generation: slot.generation, cid: entry.cid })
+    }
+
+    /// Enters the last command in the table, because it outlives the call that yielded it.
+    #[inline]
+    fn enter_newest(&mut self) {
+        if self.newest != NONE {
+            let at = std::mem::replace(&mut self.newest, NONE);
+            self.link(at);
+            self.occupied += 1;
+        }
+    }
+
+    /// The command of a permit.
+    #[inline]
+    pub(super) fn entry(&self, permit: &Permit) -> &SubmissionEntry {
+        &self.slots[usize::from(permit.slot)].entry
     }
 
     /// Takes a permit back and frees its slot.
@@ -136,18 +143,23 @@ impl Slots {
         let at = permit.slot;
         self.check(&permit);
         permit.forfeit();
-        self.unlink(at);
         let slot = &mut self.slots[usize::from(at)];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.is_occupied = false;
-        slot.grants.clear();
-        self.occupied -= 1;
+        slot.occupied = false;
+        if self.newest == at {
+            self.newest = NONE;
+        } else {
+            slot.grants.clear();
+            self.unlink(at);
+            self.occupied -= 1;
+        }
         self.free.push(at);
     }
 
     /// The queue keeps the permit while data arrives into `buffer`.
-    pub(super) fn deposit(&mut self, permit: Permit, buffer: Buffer) -> &mut Slot {
+    pub(super) fn store_permit(&mut self, permit: Permit, buffer: Buffer) -> &mut Slot {
         self.check(&permit);
+        self.enter_newest();
         self.receiving += 1;
         self.receiving_bytes += buffer.len();
         self.transfers += 1;
@@ -155,7 +167,7 @@ impl Slots {
         permit.forfeit();
         slot.buffer = Some(buffer);
         slot.transfer = self.transfers;
-        slot.is_intact = true;
+        slot.is_digest_ok = true;
         slot.granted = 0;
         slot.received = 0;
         slot.grants.clear();
@@ -163,18 +175,18 @@ impl Slots {
     }
 
     /// The data is complete: the permit and all that belongs to it go to the driver.
-    pub(super) fn withdraw(&mut self, at: u16) -> Option<(Permit, SubmissionEntry, Buffer, bool)> {
-        let slot = self.slots.get_mut(usize::from(at)).filter(|slot| slot.is_occupied)?;
+    pub(super) fn take_permit(&mut self, at: u16) -> Option<(Permit, Buffer, bool)> {
+        let slot = self.slots.get_mut(usize::from(at)).filter(|slot| slot.occupied)?;
         let buffer = slot.buffer.take()?;
         self.receiving -= 1;
         self.receiving_bytes -= buffer.len();
         let permit = Permit { slot: at, generation: slot.generation, cid: slot.cid };
-        Some((permit, slot.entry, buffer, slot.is_intact))
+        Some((permit, buffer, slot.is_digest_ok))
     }
 
     /// The slot that receives data, if there is one.
     pub(super) fn receiving(&mut self, at: u16) -> Option<&mut Slot> {
-        self.slots.get_mut(usize::from(at)).filter(|slot| slot.is_occupied && slot.buffer.is_some())
+        self.slots.get_mut(usize::from(at)).filter(|slot| slot.occupied && slot.buffer.is_some())
     }
 
     /// The outstanding grant with this tag, and its slot.
@@ -204,7 +216,7 @@ impl Slots {
     fn check(&self, permit: &Permit) {
         let slot = &self.slots[usize::from(permit.slot)];
         assert!(
-            slot.is_occupied && slot.generation == permit.generation && slot.cid == permit.cid,
+            slot.occupied && slot.generation == permit.generation && slot.cid == permit.cid,
             "a permit was given to a queue that did not issue it"
         );
     }
@@ -219,23 +231,35 @@ mod tests {
     }
 
     #[test]
-    fn cids_are_told_apart_however_the_host_chooses_them() {
+    fn closing_older_command_keeps_newest() {
+        let mut slots = Slots::new(4);
+        let [first, second] = [1, 2].map(|cid| slots.open(&command(cid)).expect("space"));
+        slots.close(first);
+        let third = slots.open(&command(3)).expect("space");
+        assert_ne!(second.slot(), third.slot());
+        assert_eq!(slots.open(&command(2)), Err(RejectReason::CidConflict));
+        [second, third].into_iter().for_each(|permit| slots.close(permit));
+        assert_eq!(slots.occupied(), 0);
+    }
+
+    #[test]
+    fn distinguishes_all_cid_patterns() {
         let mut slots = Slots::new(4);
         for cids in [[0, 1, 2, 3], [0, 0x1000, 0x2000, 0x3000], [5, 5 | 0x1000, 4 | 0x1000, 4]] {
             let permits: Vec<_> = cids.map(|cid| slots.open(&command(cid)).expect("room")).into();
-            assert_eq!(slots.open(&command(cids[2])), Err(Refused::CidConflict));
-            assert_eq!(slots.open(&command(77)), Err(Refused::Full));
+            assert_eq!(slots.open(&command(cids[2])), Err(RejectReason::CidConflict));
+            assert_eq!(slots.open(&command(77)), Err(RejectReason::Full));
             permits.into_iter().for_each(|permit| slots.close(permit));
             assert_eq!(slots.occupied(), 0);
         }
     }
 
     #[test]
-    fn a_queue_that_grows_keeps_what_is_in_flight() {
+    fn growing_keeps_commands_in_flight() {
         let mut slots = Slots::new(1);
         let first = slots.open(&command(7)).expect("room");
         slots.set_limit(128);
-        assert_eq!(slots.open(&command(7)), Err(Refused::CidConflict));
+        assert_eq!(slots.open(&command(7)), Err(RejectReason::CidConflict));
         let second = slots.open(&command(8)).expect("room");
         slots.close(first);
         slots.close(second);
@@ -246,7 +270,7 @@ mod tests {
         let mut slots = Slots::new(1);
         let permit = slots.open(&command(7)).expect("room");
         let at = permit.slot();
-        slots.deposit(permit, Buffer::contiguous(100));
+        slots.store_permit(permit, Buffer::contiguous(100));
         let slot = slots.receiving(at).expect("it receives");
         let tags: Vec<_> =
             (0..4).filter_map(|_| slot.next_grant(at, 10, false)).map(|grant| grant.ttag).collect();
@@ -258,12 +282,12 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 4);
-        slots.withdraw(at).expect("it is there").0.forfeit();
+        slots.take_permit(at).expect("it is there").0.forfeit();
     }
 
     #[test]
     #[should_panic(expected = "did not issue it")]
-    fn a_permit_cannot_be_used_after_its_command_was_answered() {
+    fn rejects_reused_permit() {
         let mut slots = Slots::new(1);
         let permit = slots.open(&command(7)).expect("room");
         let again = Permit { slot: permit.slot, generation: permit.generation, cid: permit.cid };

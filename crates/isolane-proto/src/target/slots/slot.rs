@@ -1,30 +1,30 @@
-//! One command in flight, and what was asked for of its data.
+//! One command in flight, and the R2Ts for its data.
 //!
-//! Invariant: the ranges of its grants follow one another, and their tags differ.
+//! Invariant: the ranges of its grants are consecutive, and their tags differ.
 
 use arrayvec::ArrayVec;
 use isolane_memory::Buffer;
 use isolane_wire::SubmissionEntry;
 
-use super::chains::NONE;
+use super::cid_index::NONE;
 
 /// One command.
 pub(crate) struct Slot {
     pub(super) generation: u32,
     pub(super) cid: u16,
     pub(super) next: u16,
-    pub(super) is_occupied: bool,
+    pub(super) occupied: bool,
     pub entry: SubmissionEntry,
     /// Write data; present while it arrives.
     pub buffer: Option<Buffer>,
     /// The number of its transfer, counted from 1.
     pub(super) transfer: u64,
     /// Data digests so far were right.
-    pub is_intact: bool,
+    pub is_digest_ok: bool,
     /// Bytes that R2Ts asked for, and bytes that arrived.
     pub(super) granted: u32,
     pub received: u32,
-    pub grants: ArrayVec<Grant, GRANTS_MAX>,
+    pub grants: ArrayVec<Grant, MAX_GRANTS>,
 }
 
 /// One outstanding R2T.
@@ -38,7 +38,7 @@ pub(crate) struct Grant {
     /// The end of the range.
     pub end: u32,
     /// It was given without a turn.
-    pub is_extra: bool,
+    pub unscheduled: bool,
 }
 
 impl Slot {
@@ -48,11 +48,11 @@ impl Slot {
             generation: 0,
             cid: entry.cid,
             next: NONE,
-            is_occupied: false,
+            occupied: false,
             entry: *entry,
             buffer: None,
             transfer: 0,
-            is_intact: true,
+            is_digest_ok: true,
             granted: 0,
             received: 0,
             grants: ArrayVec::new(),
@@ -73,20 +73,20 @@ impl Slot {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len() as u32)
     }
 
-    /// Opens the next grant of at most `len_max` bytes, if there is anything left to ask for.
-    pub fn next_grant(&mut self, at: u16, len_max: u32, is_extra: bool) -> Option<Grant> {
+    /// Opens the next grant of at most `max_len` bytes, if there is anything left to ask for.
+    pub fn next_grant(&mut self, at: u16, max_len: u32, unscheduled: bool) -> Option<Grant> {
         let len = self.len();
         if self.granted >= len || self.grants.is_full() {
             return None;
         }
         let in_use = |tag| self.grants.iter().any(|grant| grant.ttag == tag);
-        let ttag = (0..GRANTS_MAX as u16).map(|n| at | n << TAG_SLOT_BITS).find(|tag| !in_use(*tag))?;
+        let ttag = (0..MAX_GRANTS as u16).map(|n| at | n << TAG_SLOT_BITS).find(|tag| !in_use(*tag))?;
         let grant = Grant {
             ttag,
             start: self.granted,
             next: self.granted,
-            end: len.min(self.granted.saturating_add(len_max)),
-            is_extra,
+            end: len.min(self.granted.saturating_add(max_len)),
+            unscheduled,
         };
         self.granted = grant.end;
         self.grants.push(grant);
@@ -95,9 +95,9 @@ impl Slot {
 }
 
 /// The most R2Ts outstanding for one command, whatever the host allows.
-pub(crate) const GRANTS_MAX: usize = 4;
+pub(crate) const MAX_GRANTS: usize = 4;
 /// The most commands of one queue: what the tag leaves for the slot.
-pub(crate) const SLOTS_MAX: usize = 1 << TAG_SLOT_BITS;
+pub(crate) const MAX_SLOTS: usize = 1 << TAG_SLOT_BITS;
 pub(super) const TAG_SLOT_BITS: u32 = 14;
 pub(super) const TAG_SLOT_MASK: u16 = (1 << TAG_SLOT_BITS) - 1;
-const _: () = assert!(GRANTS_MAX << TAG_SLOT_BITS == 1 << 16);
+const _: () = assert!(MAX_GRANTS << TAG_SLOT_BITS == 1 << 16);

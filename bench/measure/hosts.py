@@ -1,0 +1,230 @@
+"""Hosts: each runs a load against a target and returns one sample, the figures of one run by their keys."""
+
+import json
+import re
+import time
+from dataclasses import dataclass
+
+from programs import NQN, START_TIMEOUT_S, VOLUME_BYTES, Failure, Process, core_percent, resident_kib, run, shared_file
+from targets import ISCSI_NAME, bench, bench_command, spdk_memory
+
+FLOOR_WORK = {("read", 4096): "read4k", ("write", 4096): "write4k", ("read", 131_072): "read128k", ("write", 131_072): "write128k"}
+
+
+def of_report(report):
+    """The figures of a JSON report in the shape of `isolane bench`."""
+    sample = {"iops": report["iops"], "mean_us": report["latency_us"]["mean"]}
+    optional = {"p99_99_us": report["latency_us"].get("p99_99"), "bulk_mib_per_s": report.get("background", {}).get("mib_per_s")}
+    return sample | {key: value for key, value in optional.items() if value is not None}
+
+
+class Host:
+    def needs(self, bed):
+        return []
+
+    def can_carry(self, load):
+        return True
+
+
+@dataclass(frozen=True)
+class Floor(Host):
+    """Both sides of the floor, which pins its threads itself."""
+
+    arguments: str = ""
+
+    def needs(self, bed):
+        return [bed.floor]
+
+    def can_carry(self, load):
+        return (load.rw, load.block_bytes) in FLOOR_WORK
+
+    def measure(self, bed, target, port, load, seconds):
+        options = f"""--json --seconds {seconds} --work {FLOOR_WORK[load.rw, load.block_bytes]} --depth {load.depth}
+            --connections {load.connections} --target-core {bed.target_core} --host-core {bed.host_core} {self.arguments}"""
+        return of_report(json.loads(run([bed.floor, *options.split()], None, seconds)))
+
+
+def bench_arguments(bed, load, arguments, seconds):
+    lanes = "" if "--lanes" in arguments else f"--lanes {load.connections}"
+    shape = f"--rw {load.pattern} --bs {load.block_bytes} --depth {load.depth} {lanes} --time {int(seconds * 1e3)}ms"
+    return " ".join([shape, arguments, *bed.bench_arguments])
+
+
+@dataclass(frozen=True)
+class Bench(Host):
+    """`isolane bench` on the host's core."""
+
+    arguments: str
+
+    def needs(self, bed):
+        return [bed.isolane]
+
+    def measure(self, bed, target, port, load, seconds):
+        return of_report(bench(bed, port, bench_arguments(bed, load, self.arguments, seconds), seconds))
+
+
+@dataclass(frozen=True)
+class SettledBench(Bench):
+    """`isolane bench`, started before the measurement until connections have moved, and the target's processor time."""
+
+    SETTLE_S = 12  # the scheduler checks once a second and moves a connection after several equal results
+
+    def measure(self, bed, target, port, load, seconds):
+        total = self.SETTLE_S + seconds
+        with Process(bench_command(bed, port, bench_arguments(bed, load, self.arguments, total)), bed.host_core) as host:
+            time.sleep(self.SETTLE_S)
+            percent = core_percent(target.pid, seconds)
+            return of_report(json.loads(host.finish(START_TIMEOUT_S + total))) | {"processor_percent": percent}
+
+
+@dataclass(frozen=True)
+class BothCores(Host):
+    """`isolane bench` with a thread on each core that share a volume, whose lanes are on no core, on one, or on each."""
+
+    lanes: str | None
+
+    def needs(self, bed):
+        return [bed.isolane]
+
+    def measure(self, bed, target, port, load, seconds):
+        cores = {None: "", "one": f"--cores {bed.target_core}", "each": f"--cores {bed.both_cores}"}[self.lanes]
+        arguments = f"--mode adaptive --threads 2 --thread-cores {bed.both_cores} {cores}"
+        return of_report(bench(bed, port, bench_arguments(bed, load, arguments, seconds), seconds, pinned=False))
+
+
+@dataclass(frozen=True)
+class SpdkPerf(Host):
+    """spdk_nvme_perf. It is given the queue depth of all connections together, which it deals out in turn."""
+
+    HOST_NQN = "nqn.2014-08.org.nvmexpress:uuid:be7c4000-0000-4000-8000-0000000000ff"  # only its own target takes none
+
+    sockets: str
+    arguments: str = ""
+
+    def needs(self, bed):
+        return [bed.spdk("spdk_nvme_perf")]
+
+    def measure(self, bed, target, port, load, seconds):
+        whole_seconds = -int(-seconds // 1)
+        options = f"""-c [{bed.host_core}] -q {load.in_flight} -P {load.connections} -o {load.block_bytes} -w {load.pattern}
+            -a 1 -t {whole_seconds} {spdk_memory(512)} -S {self.sockets} -z {self.sockets} {self.arguments}"""
+        address = f"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN} hostnqn:{self.HOST_NQN}"
+        output = run([bed.spdk("spdk_nvme_perf"), *options.split(), "-r", address], None, whole_seconds + 0.5)
+        return of_spdk_perf(output)
+
+
+def of_spdk_perf(output):
+    """Its last table ends with `Total : IOPS MiB/s Average min max`."""
+    for line in reversed(output.splitlines()):
+        if line.strip().startswith("Total"):
+            rate, _, mean_us, *_ = map(float, line.split(":")[1].split())
+            return {"iops": rate, "mean_us": mean_us}
+    raise Failure(f"spdk_nvme_perf shows no total: {output}")
+
+
+def minimal_host(bed, port, load, depth, *more):
+    options = f"127.0.0.1:{port} {NQN} --depth {depth} --connections {load.connections} --block-bytes {load.block_bytes}"
+    return [bed.minimal_host, *options.split(), *more]
+
+
+@dataclass(frozen=True)
+class MinimalHost(Host):
+    """The plain host of this directory."""
+
+    arguments: str = ""
+
+    def needs(self, bed):
+        return [bed.minimal_host]
+
+    def can_carry(self, load):
+        return load.rw == "read"
+
+    def measure(self, bed, target, port, load, seconds):
+        command = minimal_host(bed, port, load, load.depth, "--seconds", seconds, "--json", *self.arguments.split())
+        return of_report(json.loads(run(command, bed.host_core, seconds)))
+
+
+@dataclass(frozen=True)
+class Idle(Host):
+    """Connections that read once and then do nothing: processor time and memory of the target, after `settle_s`."""
+
+    settle_s: int
+
+    def needs(self, bed):
+        return [bed.minimal_host]
+
+    def measure(self, bed, target, port, load, seconds):
+        time.sleep(2)  # the memory of the fill is released
+        before_kib = resident_kib(target.pid)
+        with Process(minimal_host(bed, port, load, 1, "--idle"), bed.host_core) as host:
+            host.wait_for(lambda: host.stdout().startswith("idle"))
+            time.sleep(self.settle_s)
+            memory_kib = (resident_kib(target.pid) - before_kib) / load.connections
+            return {"processor_percent": core_percent(target.pid, seconds), "memory_kib": memory_kib}
+
+
+def fio(core, engine, load, seconds):
+    options = f"""--name=bench --output-format=json --group_reporting --time_based --runtime={int(seconds * 1e3)}ms
+        --ramp_time=300ms --rw={load.pattern} --bs={load.block_bytes} --iodepth={load.depth} --numjobs={load.connections}
+        --size={VOLUME_BYTES} --norandommap --thread {engine}"""
+    return of_fio(run(["fio", *options.split()], core, seconds), load.rw)
+
+
+def of_fio(output, rw):
+    """fio may print hints about the job before its JSON."""
+    try:
+        side = json.loads(output[output.index("{") :])["jobs"][0][rw]
+        return {"iops": side["iops"], "mean_us": side["lat_ns"]["mean"] / 1e3}
+    except (ValueError, LookupError):
+        raise Failure(f"fio shows no figures: {output}") from None
+
+
+@dataclass(frozen=True)
+class Fio(Host):
+    """fio's NBD engine."""
+
+    export: str
+
+    def needs(self, bed):
+        return ["fio"]
+
+    def measure(self, bed, target, port, load, seconds):
+        engine = f"--ioengine=nbd --uri=nbd://127.0.0.1:{port}/{self.export}"
+        if load.rw == "read":
+            fill = f"--name=fill --rw=write --bs=1m --iodepth=8 --thread --size={VOLUME_BYTES} {engine}"
+            run(["fio", *fill.split()], bed.host_core)
+        return fio(bed.host_core, engine, load, seconds)
+
+
+@dataclass(frozen=True)
+class FioFile(Host):
+    """fio on the file itself: on the target's core, and on a ring without fixed buffers and registered files."""
+
+    direct: bool
+
+    def needs(self, bed):
+        return ["fio"]
+
+    def measure(self, bed, target, port, load, seconds):
+        path = shared_file(bed, self.direct)
+        return fio(bed.target_core, f"--ioengine=io_uring --direct={int(self.direct)} --filename={path}", load, seconds)
+
+
+@dataclass(frozen=True)
+class IscsiPerf(Host):
+    """iscsi-perf of libiscsi: random reads over one connection. It reports no round trips; Little's law gives their mean."""
+
+    def needs(self, bed):
+        return ["iscsi-perf"]
+
+    def can_carry(self, load):
+        return load.rw == "read" and load.connections == 1
+
+    def measure(self, bed, target, port, load, seconds):
+        options = f"-m {load.depth} -b {load.block_bytes // 512} -t {-int(-seconds // 1)} -r"
+        output = run(["iscsi-perf", *options.split(), f"iscsi://127.0.0.1:{port}/{ISCSI_NAME}/1"], bed.host_core, seconds)
+        averages = re.findall(r"iops average (\S+)", output)
+        if not averages:
+            raise Failure(f"iscsi-perf shows no rate: {output}")
+        rate = float(averages[-1])  # the last one is over the whole run
+        return {"iops": rate, "mean_us": load.in_flight * 1e6 / rate}

@@ -1,0 +1,262 @@
+"""Rows of the tables: a load, the contenders that carry it, and the goals for their ratios."""
+
+from dataclasses import dataclass, replace
+
+from hosts import Bench, BothCores, Fio, FioFile, Floor, Idle, IscsiPerf, MinimalHost, SettledBench, SpdkPerf
+from targets import Isolane, IsolaneFile, Nbdkit, NoTarget, QemuNbd, Spdk, Tgt
+
+
+@dataclass(frozen=True)
+class Load:
+    rw: str  # "read" or "write", at random offsets
+    block_bytes: int
+    depth: int  # operations in flight on each connection
+    connections: int  # all driven by one core on each side
+
+    @property
+    def pattern(self):
+        return f"rand{self.rw}"
+
+    @property
+    def in_flight(self):
+        return self.depth * self.connections
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str  # what follows a `+` is the one change that a row is about
+    target: object
+    host: object
+
+    @property
+    def peer(self):
+        return self.name.split("+")[0]
+
+    def can_carry(self, load):
+        return self.host.can_carry(load)
+
+
+@dataclass(frozen=True)
+class Goal:
+    figure: str
+    of: str
+    to: tuple  # the ratio is to the best of these that were measured
+    limit: str  # "≥ 0.90" or "≤ 1.08"
+
+    def is_met(self, ratio):
+        limit = float(self.limit[2:])
+        return ratio >= limit if self.limit[0] == "≥" else ratio <= limit
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    title: str
+    load: Load
+    contenders: tuple  # in the order in which samples are taken
+    goals: tuple = ()
+    figure: str = "iops"
+    core: bool = False  # compares with the floor and with peers, else changes one thing about Isolane
+
+
+def reads(depth, connections=1, block_bytes=4096):
+    return Load("read", block_bytes, depth, connections)
+
+
+def writes(depth, block_bytes=4096):
+    return Load("write", block_bytes, depth, 1)
+
+
+def isolane(name, serve, bench):
+    return Contender(f"isolane+{name}", Isolane(serve), Bench(bench))
+
+
+def on_both(name, serve, host):
+    return Contender(f"isolane+{name}", Isolane(serve, both_cores=True), host)
+
+
+def goals(of, to, **limits):
+    return tuple(Goal(figure, of, tuple(to.split()), limit) for figure, limit in limits.items())
+
+
+POLL, ADAPTIVE = "--mode poll", "--mode adaptive"
+BULK = f"{POLL} --background write:1m:32"
+SHARED = f"{BULK} --share-depth --lanes 4"
+ONE_THREAD, THREADS = f"{ADAPTIVE} --threads 1", f"{ADAPTIVE} --threads 8"
+SETTLE_S = 14  # the scheduler moves a connection that was idle for ten seconds
+ALL_SPDK = "spdk spdk-uring"
+
+FLOOR = Contender("floor", NoTarget(), Floor())
+ISOLANE = Contender("isolane", Isolane(POLL), Bench(POLL))
+SPDK = Contender("spdk", Spdk("posix"), SpdkPerf("posix"))
+PEERS = (
+    FLOOR,
+    ISOLANE,
+    SPDK,
+    Contender("spdk-uring", Spdk("uring"), SpdkPerf("uring")),
+    Contender("spdk-host", Isolane(POLL), SpdkPerf("posix")),
+    Contender("spdk-target", Spdk("posix"), Bench(POLL)),
+    Contender("nbdkit", Nbdkit(), Fio("")),
+    Contender("qemu-nbd", QemuNbd(), Fio("disk")),
+    Contender("tgt", Tgt(), IscsiPerf()),
+)
+
+
+def rate(name, title, load, to_floor, to_spdk):
+    """A row of rates, with goals to the floor and to SPDK, and for pairs of our programs and SPDK's to SPDK's own."""
+    own = goals("isolane", "floor", iops=f"≥ {to_floor:.2f}") + goals("isolane", ALL_SPDK, iops=f"≥ {to_spdk:.2f}")
+    mixed = goals("spdk-host", ALL_SPDK, iops="≥ 1.00") + goals("spdk-target", ALL_SPDK, iops="≥ 1.00")
+    return Row(name, title, load, PEERS, own + mixed, core=True)
+
+
+def round_trip(name, title, load):
+    own = goals("isolane", "floor", mean_us="≤ 1.08") + goals("isolane", ALL_SPDK, mean_us="≤ 0.83")
+    mixed = goals("spdk-host", ALL_SPDK, mean_us="≤ 1.00") + goals("spdk-target", ALL_SPDK, mean_us="≤ 1.00")
+    return Row(name, title, load, PEERS, own + mixed, "mean_us", core=True)
+
+
+DIGESTS = (
+    ISOLANE,
+    isolane("digests", POLL, f"{POLL} --hdr-digest --data-digest"),
+    SPDK,
+    Contender("spdk+digests", Spdk("posix"), SpdkPerf("posix", "-H -I")),
+)
+DIGEST_GOALS = goals("isolane+digests", "isolane", iops="≥ 0.85") + goals("isolane+digests", "spdk+digests", iops="≥ 1.20")
+MODES = (ISOLANE, isolane("adaptive", ADAPTIVE, ADAPTIVE))
+MODE_GOALS = goals("isolane+adaptive", "isolane", iops="≥ 0.97")
+# How a Linux host behaves whose applications submit one at a time and wait; the floor shows what its calls alone cost.
+SEGMENTS = (
+    Contender("floor+unbatched", NoTarget(), Floor("--unbatched")),
+    Contender("isolane+batched", Isolane(POLL), MinimalHost()),
+    Contender("isolane+unbatched", Isolane(POLL), MinimalHost("--unbatched")),
+)
+SEGMENT_GOALS = goals("isolane+unbatched", "isolane+batched", iops="≥ 0.50")
+FILE_GOALS = goals("isolane", "fio", iops="≥ 0.8696")
+INLINE_GOALS = goals("isolane+inline", "isolane+handoff", mean_us="≤ 0.90")
+
+
+def file(direct):
+    return (
+        Contender("fio", NoTarget(), FioFile(direct)),
+        Contender("isolane", IsolaneFile(direct), Bench(POLL)),
+    )
+
+
+def inline(mode):
+    return tuple(
+        isolane(name, mode, f"{mode} --threads 1 --inline {switch}") for name, switch in [("handoff", "off"), ("inline", "on")]
+    )
+
+
+def batching(threads):
+    return (
+        isolane("unbatched", POLL, f"{threads} --batching off"),
+        isolane("batched", POLL, f"{threads} --batching on"),
+        isolane("coalesced", POLL, f"{threads} --batching on --coalesce"),
+    )
+
+
+# Without goals: threads, lanes, and the target share two cores, so that only the handoff between them changes.
+CORES = tuple(on_both(name, ADAPTIVE, BothCores(place)) for name, place in [("anywhere", None), ("one", "one"), ("each", "each")])
+
+ROWS = (
+    round_trip("r4k-qd1", "4 KiB random read, QD1", reads(1)),
+    round_trip("w4k-qd1", "4 KiB in-capsule write, QD1", writes(1)),
+    rate("r4k-qd8", "4 KiB random read, QD8", reads(8), 0.90, 1.35),
+    rate("r4k-qd32", "4 KiB random read, QD32", reads(32), 0.90, 1.35),
+    rate("r4k-qd128", "4 KiB random read, QD128", reads(128), 0.90, 1.35),
+    rate("w4k-qd32", "4 KiB random write, QD32", writes(32), 0.80, 1.6),
+    rate("r4k-4x8", "4 KiB random read, 4 connections x QD8", reads(8, 4), 0.85, 1.85),
+    rate("r4k-16x1", "4 KiB random read, 16 connections x QD1", reads(1, 16), 0.95, 1.25),
+    rate("r128k-qd16", "128 KiB random read, QD16", reads(16, 1, 128 << 10), 0.97, 1.0),
+    rate("w128k-qd16", "128 KiB random write, QD16", writes(16, 128 << 10), 0.97, 1.0),
+    Row("digests-4k", "header and data digests, 4 KiB read, QD32", reads(32), DIGESTS, DIGEST_GOALS),
+    Row("digests-128k", "header and data digests, 128 KiB read, QD16", reads(16, 1, 128 << 10), DIGESTS, DIGEST_GOALS),
+    Row("adaptive", "adaptive mode, 4 KiB read, QD32", reads(32), MODES, MODE_GOALS),
+    Row("adaptive-128k", "adaptive mode, 128 KiB read, QD16", reads(16, 1, 128 << 10), MODES, MODE_GOALS),
+    Row("segments-qd8", "one capsule per segment, 4 KiB read, QD8", reads(8), SEGMENTS, SEGMENT_GOALS),
+    Row("segments", "one capsule per segment, 4 KiB read, QD32", reads(32), SEGMENTS, SEGMENT_GOALS),
+    Row("file-buffered", "file in the page cache, 4 KiB read, QD32", reads(32), file(direct=False), FILE_GOALS),
+    Row("file-direct", "file with O_DIRECT, 4 KiB read, QD32", reads(32), file(direct=True), FILE_GOALS),
+    Row(
+        "bulk-one",
+        "4 KiB reads, QD16, with 1 MiB writes, QD32, on one connection",
+        reads(16),
+        (
+            isolane("first-come", f"{POLL} --fair-queueing off", BULK),
+            isolane("fair", f"{POLL} --fair-queueing on", BULK),
+        ),
+        goals("isolane+fair", "isolane+first-come", p99_99_us="≤ 0.25", mean_us="≤ 1.00", bulk_mib_per_s="≥ 0.90"),
+        "p99_99_us",
+    ),
+    Row(
+        "bulk-classes",
+        "16 readers of 4 KiB with a writer of 1 MiB, QD32, 4 connections",
+        reads(16, 4),
+        (
+            isolane("first-come", f"{POLL} --fair-queueing off", SHARED),
+            isolane("shared", POLL, SHARED),
+            isolane("classes", POLL, f"{BULK} --share-depth --lanes 2 --read-lanes 2"),
+        ),
+        goals("isolane+classes", "isolane+shared", iops="≥ 2.10", mean_us="≤ 0.4545", p99_99_us="≤ 0.10")
+        + goals("isolane+classes", "isolane+first-come", p99_99_us="≤ 0.10"),
+        "p99_99_us",
+    ),
+    Row("inline-poll", "inline submission, 4 KiB read, QD1, poll mode", reads(1), inline(POLL), INLINE_GOALS, "mean_us"),
+    Row("inline-adaptive", "inline submission, 4 KiB read, QD1, adaptive mode", reads(1), inline(ADAPTIVE), INLINE_GOALS, "mean_us"),
+    Row(
+        "batching",
+        "8 threads, 4 KiB read, QD16 each, one connection",
+        reads(16),
+        batching(THREADS),
+        goals("isolane+batched", "isolane+unbatched", iops="≥ 1.50"),
+    ),
+    Row(
+        "batching-single",
+        "one thread with batching, 4 KiB read, QD1",
+        reads(1),
+        batching(ONE_THREAD),
+        goals("isolane+batched", "isolane+unbatched", mean_us="≤ 1.02")
+        + goals("isolane+coalesced", "isolane+unbatched", mean_us="≤ 1.02"),
+        "mean_us",
+    ),
+    Row(
+        "coalesce-single",
+        "request coalescing, 4 KiB read, QD1",
+        reads(1),
+        (ISOLANE, isolane("coalesced", POLL, f"{POLL} --coalesce")),
+        goals("isolane+coalesced", "isolane", mean_us="≤ 1.02"),
+        "mean_us",
+    ),
+    Row("cores", "a thread and a reactor on each core, 4 KiB read, QD16 each, 2 connections", reads(16, 2), CORES),
+    Row("cores-single", "a thread and a reactor on each core, 4 KiB read, QD1 each, 2 connections", reads(1, 2), CORES, (), "mean_us"),
+    Row(
+        "zero-copy",
+        "zero-copy send, 128 KiB read, QD16",
+        reads(16, 1, 128 << 10),
+        (ISOLANE, isolane("zero-copy", f"{POLL} --zerocopy-threshold 64k", POLL)),
+    ),
+    Row(
+        "scheduler-light",
+        "two polling reactors, 8 connections without traffic",
+        reads(1, 8),
+        tuple(on_both(name, f"{POLL} --scheduler {name}", Idle(SETTLE_S)) for name in ["static", "dynamic"]),
+        goals("isolane+dynamic", "isolane+static", processor_percent="≤ 0.60"),
+        "processor_percent",
+    ),
+    Row(
+        "scheduler-full",
+        "two adaptive reactors at full load, 4 KiB read, 4 connections x QD32",
+        reads(32, 4),
+        tuple(on_both(name, f"{ADAPTIVE} --scheduler {name}", SettledBench(POLL)) for name in ["static", "dynamic"]),
+        goals("isolane+dynamic", "isolane+static", iops="≥ 0.95"),
+    ),
+    Row(
+        "idle",
+        "1,000 idle connections, adaptive mode",
+        reads(1, 1000),
+        (Contender("isolane", Isolane(ADAPTIVE), Idle(2)), replace(SPDK, host=Idle(2))),
+        (),
+        "processor_percent",
+    ),
+)

@@ -1,0 +1,138 @@
+"""The suite of streams: every case of the `streams` program, measured in turn, and its tables."""
+
+import json
+import statistics
+import sys
+
+from programs import run
+from report import head, here, table
+
+SIZES = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10]
+COMBINING = ["buffered", "nagle", "more"]  # native programs that combine messages
+CONNECTIONS = [1, 2, 4, 8, 16, 32, 64, 128]
+
+
+def cases():
+    """Options of the cases; engines without and with a needless lock are pairs at the end."""
+
+    def case(work="transmit", via="engine", size=64, *more):
+        return ["--work", work, "--via", via, "--size", size, *more]
+
+    plain = [case(work, via, size) for work in ["transmit", "receive"] for size in SIZES for via in ["native", "engine"]]
+    plain += [case("transmit", via, size) for size in SIZES for via in COMBINING]
+    plain.append(case("transmit", "engine", 64, "--lock"))
+    plain += [case(work, via) for work in ["echo", "compute"] for via in ["native", "engine"]]
+    locks = [[case("transmit", "engine", 64, "--connections", n, *lock) for lock in [[], ["--engine-lock"]]] for n in CONNECTIONS]
+    return plain, locks
+
+
+def measure(bed, samples, seconds, command):
+    """Measures every case once in each round; any failure ends the suite."""
+    plain, locks = cases()
+    suite = {
+        "about": head(here() | {"command": command}) + ".",
+        "seconds": seconds,
+        "cases": [[] for _ in plain],
+        "engine_locks": [[[], []] for _ in locks],
+    }
+    runs = list(zip(plain, suite["cases"]))
+    runs += [case for pair, kept in zip(locks, suite["engine_locks"]) for case in zip(pair, kept)]
+    for round in range(1, samples + 1):
+        for options, kept in runs:
+            options = [*options, "--seconds", seconds, "--isolane", bed.isolane, "--json"]
+            report = json.loads(run([bed.streams, *options], None, seconds))
+            kept.append(report)
+            print(
+                f"{round}/{samples} {report['work']} {report['via']} {report['size']} B, {report['connections']} connections: "
+                f"{report['mb_per_s']:.1f} MB/s, {report['app_ns']:.0f} ns, {report['total_ns']:.0f} ns in total",
+                file=sys.stderr,
+            )
+    return suite
+
+
+def median(case, key):
+    return statistics.median(report[key] for report in case)
+
+
+def ratios(case, other, key):
+    """Returns the median, the smallest, and the largest of the rounds' ratios."""
+    found = [a[key] / b[key] for a, b in zip(case, other)]
+    return statistics.median(found), min(found), max(found)
+
+
+def spread(case, other, key):
+    return "{:.2f} ({:.2f}–{:.2f})".format(*ratios(case, other, key))
+
+
+def tables(suite):
+    found = {}
+    for case in filter(None, suite["cases"]):
+        report = case[0]
+        found[report["work"], report["via"], report["size"], report["lock"]] = case
+    sections = [throughput(found, "transmit"), throughput(found, "receive"), combining(found), others(found)]
+    return "\n".join([f"{suite['about']}\n", *filter(None, [*sections, engine_locks(suite)])])
+
+
+def sizes(found, work):
+    """Sizes with both cases, native and engine."""
+    for size in sorted({key[2] for key in found}):
+        native, engine = (found.get((work, via, size, False)) for via in ["native", "engine"])
+        if native and engine:
+            yield size, native, engine
+
+
+def throughput(found, work):
+    header = [work.title(), "MB/s: native, engine", "ratio", "application ns/message", "ratio", "total ns/message", "ratio"]
+    lines = []
+    for size, native, engine in sizes(found, work):
+        line = [f"{size} B", f"{median(native, 'mb_per_s'):.1f}, {median(engine, 'mb_per_s'):.1f}", spread(engine, native, "mb_per_s")]
+        for key in ["app_ns", "total_ns"]:
+            line += [f"{median(native, key):.0f}, {median(engine, key):.0f}", f"{ratios(engine, native, key)[0]:.2f}"]
+        lines.append(line)
+    return table(header, lines)
+
+
+def combining(found):
+    """Native programs that combine messages themselves, compared with the engine."""
+    header = ["Transmit, native", "MB/s: 64 KiB buffer, Nagle, MSG_MORE", "application ns/message", "total ns/message", "engine's rate / each"]
+    lines = []
+    for size in SIZES:
+        engine, *native = (found.get(("transmit", via, size, False)) for via in ["engine", *COMBINING])
+        if engine and all(native):
+            line = [f"{size} B", ", ".join(f"{median(case, 'mb_per_s'):.1f}" for case in native)]
+            line += [", ".join(f"{median(case, key):.0f}" for case in native) for key in ["app_ns", "total_ns"]]
+            lines.append([*line, ", ".join(f"{ratios(engine, case, 'mb_per_s')[0]:.2f}" for case in native)])
+    return table(header, lines)
+
+
+def others(found):
+    lines = []
+    for via in ["native", "engine"]:
+        if case := found.get(("echo", via, 64, False)):
+            mean, middle, p99 = (statistics.median(report["round_trip_us"][at] for report in case) for at in range(3))
+            lines.append([f"echo, {via}", f"mean {mean:.1f} µs, median {middle:.1f} µs", f"p99 {p99:.1f} µs"])
+    for via in ["native", "engine"]:
+        if case := found.get(("compute", via, 64, False)):
+            share, app = 100 * median(case, "compute_share"), median(case, "app_ns")
+            work = f"computing during 20,000 messages a second, {via}"
+            lines.append([work, f"{share:.1f} % of its speed without messages", f"application {app:.0f} ns/message"])
+    lock, plain = (found.get(("transmit", "engine", 64, lock)) for lock in [True, False])
+    if lock and plain:
+        rate, app = (ratios(lock, plain, key)[0] for key in ["mb_per_s", "app_ns"])
+        work = "transmit, engine, with one needless lock per message"
+        lines.append([work, f"{rate:.2f} of the rate", f"{app:.2f} of the application's time per message"])
+    return table(["64 B", "", ""], lines)
+
+
+def engine_locks(suite):
+    """A needless lock that the engine takes at each poll of a stream, compared with none."""
+    pair = "without, with"
+    header = ["Transmit, 64 B, lock in the engine: connections", f"MB/s: {pair}", "ratio"]
+    header += [f"engine ns/message: {pair}", "ratio", f"total ns/message: {pair}", "ratio"]
+    lines = []
+    for without, lock in suite.get("engine_locks", []):
+        line = [str(without[0]["connections"] if without else 0)]
+        for key in ["mb_per_s", "engine_ns", "total_ns"]:
+            line += [f"{median(without, key):.1f}, {median(lock, key):.1f}", spread(lock, without, key)]
+        lines.append(line)
+    return table(header, lines)

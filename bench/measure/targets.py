@@ -1,0 +1,198 @@
+"""Targets: each starts a server, waits until it listens, and yields its process and port."""
+
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from programs import MEMORY_FILE, NQN, VOLUME_BYTES, Failure, Process, free_port, random_file, run, shared_file
+
+
+@dataclass(frozen=True)
+class NoTarget:
+    def needs(self, bed):
+        return []
+
+    @contextmanager
+    def start(self, bed, load):
+        yield None, 0
+
+
+@dataclass(frozen=True)
+class Isolane:
+    """`isolane serve` with a memory volume, on the target's core or with a reactor on each of both cores."""
+
+    arguments: str
+    both_cores: bool = False
+
+    def needs(self, bed):
+        return [bed.isolane]
+
+    @contextmanager
+    def start(self, bed, load):
+        cores = bed.both_cores if self.both_cores else bed.target_core
+        with serve(bed, f"mem:{VOLUME_BYTES}", cores, self.arguments) as (process, port):
+            fill(bed, port)
+            yield process, port
+
+
+@dataclass(frozen=True)
+class IsolaneFile:
+    direct: bool
+
+    def needs(self, bed):
+        return [bed.isolane]
+
+    @contextmanager
+    def start(self, bed, load):
+        path = str(shared_file(bed, self.direct)).replace(",", ",,")
+        volume = f"{path}{'' if self.direct else ',buffered'},block-size=4096"
+        with serve(bed, volume, bed.target_core, "--mode poll") as started:
+            yield started
+
+
+@contextmanager
+def serve(bed, volume, cores, arguments):
+    options = f"--listen 127.0.0.1:0 --log-level warn --nqn {NQN} --cores {cores} {arguments}".split()
+    pin = bed.target_core if cores == bed.target_core else None
+    with Process([bed.isolane, "serve", volume, *options, *bed.serve_arguments], pin) as process:
+        listening = process.wait_for(lambda: re.search(r"^listening on \S*:(\d+)$", process.stdout(), re.M))
+        yield process, int(listening[1])
+
+
+def fill(bed, port):
+    """Writes the whole volume, so that reads find pages of their own instead of the one zero page.
+
+    The rate of first writes varies; runs get longer until one has covered the volume. The queue is deep, so that the
+    target also allocates the memory that the requests of every row take.
+    """
+    for seconds in [0.5, 2.0, 8.0, 32.0]:
+        report = bench(bed, port, f"--rw write --bs 1m --depth 64 --time {int(seconds * 1e3)}ms --mode poll", seconds)
+        if report["iops"] * seconds * (1 << 20) >= VOLUME_BYTES * 1.1:
+            return
+    raise Failure("cannot write the whole volume in 32 s")
+
+
+def bench(bed, port, arguments, seconds, pinned=True):
+    """Runs `isolane bench`, and returns its JSON report."""
+    return json.loads(run(bench_command(bed, port, arguments), bed.host_core if pinned else None, seconds))
+
+
+def bench_command(bed, port, arguments):
+    uri = f"nvme+tcp://127.0.0.1:{port}/{NQN}"
+    return [bed.isolane, "bench", uri, "--log-level", "warn", "--json", "-", *arguments.split()]
+
+
+@dataclass(frozen=True)
+class Spdk:
+    """nvmf_tgt with a memory device, on its epoll (posix) or io_uring sockets.
+
+    Zero-copy send is off: over loopback the kernel copies in any case. Without huge pages in the machine, the first
+    access to each page takes it from the kernel, so our host writes the device once.
+    """
+
+    sockets: str
+
+    def needs(self, bed):
+        return [bed.spdk("nvmf_tgt"), bed.isolane]
+
+    @contextmanager
+    def start(self, bed, load):
+        port = free_port()
+        config = bed.scratch / f"spdk-{port}.json"
+        config.write_text(json.dumps(spdk_config(self.sockets, port)))
+        options = f"-m [{bed.target_core}] --no-pci --disable-cpumask-locks {spdk_memory(spdk_target_mib(load.connections))}"
+        command = [bed.spdk("nvmf_tgt"), *options.split(), "-r", bed.scratch / f"spdk-{port}.sock", "-c", config]
+        with Process(command) as process:
+            process.wait_for_port(port)
+            config.unlink()  # the listener is its last entry
+            fill(bed, port)
+            yield process, port
+
+
+def spdk_target_mib(connections):
+    """Memory of nvmf_tgt: the volume, its pools, and 3 MiB of buffers per connection, or it resets connections."""
+    return max(1024, (VOLUME_BYTES >> 20) + 256 + 3 * connections)
+
+
+def spdk_memory(size_mib):
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free_kib = int(fields.get("HugePages_Free", "0")) * int(fields.get("Hugepagesize", "0").split()[0])
+    return f"-s {size_mib}" if free_kib >> 10 >= size_mib else f"-s {size_mib} --no-huge"
+
+
+def spdk_config(sockets, port):
+    listen = {"trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": str(port)}
+    options = {"impl_name": sockets, "enable_zerocopy_send_server": False, "enable_zerocopy_send_client": False}
+    calls = {
+        "sock": [("sock_set_default_impl", {"impl_name": sockets}), ("sock_impl_set_options", options)],
+        "bdev": [("bdev_malloc_create", {"name": "Malloc0", "num_blocks": VOLUME_BYTES // 4096, "block_size": 4096})],
+        "nvmf": [
+            ("nvmf_create_transport", {"trtype": "TCP", "max_queue_depth": 256}),
+            ("nvmf_create_subsystem", {"nqn": NQN, "allow_any_host": True}),
+            ("nvmf_subsystem_add_ns", {"nqn": NQN, "namespace": {"bdev_name": "Malloc0"}}),
+            ("nvmf_subsystem_add_listener", {"nqn": NQN, "listen_address": listen}),
+        ],
+    }
+    systems = [
+        {"subsystem": name, "config": [{"method": method, "params": params} for method, params in entries]}
+        for name, entries in calls.items()
+    ]
+    return {"subsystems": systems}
+
+
+@dataclass(frozen=True)
+class Nbdkit:
+    def needs(self, bed):
+        return ["nbdkit"]
+
+    @contextmanager
+    def start(self, bed, load):
+        port = free_port()
+        options = f"--foreground --exit-with-parent --ipaddr 127.0.0.1 --port {port} memory {VOLUME_BYTES}"
+        with Process(["nbdkit", *options.split()], bed.target_core) as process:
+            yield process, process.wait_for_port(port)
+
+
+@dataclass(frozen=True)
+class QemuNbd:
+    """An export of a file in memory: QEMU has no memory of its own to export that holds data."""
+
+    def needs(self, bed):
+        return ["qemu-storage-daemon"]
+
+    @contextmanager
+    def start(self, bed, load):
+        port = free_port()
+        options = f"""--blockdev driver=file,node-name=disk,filename={random_file(MEMORY_FILE)}
+            --nbd-server addr.type=inet,addr.host=127.0.0.1,addr.port={port}
+            --export type=nbd,id=export,node-name=disk,name=disk,writable=on"""
+        with Process(["qemu-storage-daemon", *options.split()], bed.target_core) as process:
+            yield process, process.wait_for_port(port)
+
+
+ISCSI_NAME = "iqn.2026-01.org.isolane:bench"
+
+
+@dataclass(frozen=True)
+class Tgt:
+    """The iSCSI target tgtd with one disk, a file in memory."""
+
+    def needs(self, bed):
+        return ["tgtd", "tgtadm"]
+
+    @contextmanager
+    def start(self, bed, load):
+        port = free_port()
+        control = port % 32_000 + 1  # each daemon needs its own
+        options = f"-f -C {control} --iscsi portal=127.0.0.1:{port}".split()
+        with Process(["/usr/sbin/tgtd", *options], bed.target_core) as process:
+            process.wait_for_port(port)
+            for command in [
+                f"--mode target --op new --tid 1 --targetname {ISCSI_NAME}",
+                f"--mode logicalunit --op new --tid 1 --lun 1 --backing-store {random_file(MEMORY_FILE)}",
+                "--mode target --op bind --tid 1 --initiator-address ALL",
+            ]:
+                run(["/usr/sbin/tgtadm", "-C", control, "--lld", "iscsi", *command.split()])
+            yield process, port

@@ -1,0 +1,88 @@
+//! A minimal NVMe/TCP host, which connects, reads, and counts.
+//!
+//! Shows what a target does for hosts other than ours, such as one that sends each capsule with its own system call.
+//! It checks that each command succeeds and returns the requested number of bytes, and nothing else.
+
+mod connect;
+mod lane;
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use connect::Association;
+use lane::Lane;
+
+use crate::Report;
+use crate::round_robin::run_round_robin;
+
+/// The target and the load.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Address and port of the target
+    pub address: SocketAddr,
+    /// NQN of the subsystem, whose namespace 1 is read
+    pub nqn: String,
+    /// Commands in flight on each connection
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=127))]
+    pub depth: u16,
+    /// I/O connections
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub connections: u16,
+    /// Size of each read in bytes
+    #[arg(long, default_value_t = 4096)]
+    pub block_bytes: u32,
+    /// Send each capsule with its own system call
+    #[arg(long)]
+    pub unbatched: bool,
+    /// Seconds to measure, after a tenth of that to warm up
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+}
+
+/// Measures reads.
+pub fn run(options: &Options) -> io::Result<Report> {
+    let (_associations, mut lanes) = connect(options)?;
+    lanes.iter_mut().try_for_each(|lane| lane.start(options.depth))?;
+    let measured = Duration::from_secs_f64(options.seconds);
+    run_round_robin(&mut lanes, measured / 10, Lane::turn)?;
+    let start = Instant::now();
+    let operations = run_round_robin(&mut lanes, measured, Lane::turn)?;
+    let iops = operations.iter().sum::<u64>() as f64 / start.elapsed().as_secs_f64();
+    let in_flight = f64::from(options.depth) * f64::from(options.connections);
+    Ok(Report::new(iops, options.block_bytes as usize, in_flight))
+}
+
+/// Reads once over each connection and keeps them all open.
+pub fn hold(options: &Options) -> io::Result<Infallible> {
+    let (_associations, mut lanes) = connect(options)?;
+    for lane in &mut lanes {
+        lane.start(1)?;
+        while !lane.has_completed()? {}
+    }
+    println!("idle");
+    io::stdout().flush()?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// I/O queues per association; targets limit them.
+const MAX_QUEUES: u16 = 50;
+
+fn connect(options: &Options) -> io::Result<(Vec<Association>, Vec<Lane>)> {
+    let (mut associations, mut lanes) = (Vec::new(), Vec::new());
+    let mut remaining = options.connections;
+    while remaining > 0 {
+        let queues = remaining.min(MAX_QUEUES);
+        let host = associations.len() as u32;
+        let association = Association::connect(options.address, &options.nqn, host, queues)?;
+        for queue in 1..=queues {
+            lanes.push(Lane::new(association.connect_queue(queue)?, association.namespace, options)?);
+        }
+        associations.push(association);
+        remaining -= queues;
+    }
+    Ok((associations, lanes))
+}

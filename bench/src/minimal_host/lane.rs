@@ -1,0 +1,130 @@
+//! One I/O connection with reads in flight.
+
+use std::io::{self, IoSliceMut};
+use std::net::TcpStream;
+
+use super::Options;
+use super::connect::{C2H_DATA, Command, Namespace, RESPONSE, SUCCESS, length, status};
+use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
+
+/// One I/O connection.
+pub struct Lane {
+    socket: Socket,
+    /// Received bytes; between turns at most the start of a header.
+    input: Vec<u8>,
+    filled: usize,
+    /// Missing bytes of the current data PDU.
+    missing_data: usize,
+    /// The command that these data complete, if no response follows.
+    completed_by_data: Option<u16>,
+    commands: Vec<Command>,
+    completed: Vec<u16>,
+    output: Vec<u8>,
+    slots: u64,
+    blocks_per_slot: u64,
+    random: fastrand::Rng,
+}
+
+impl Lane {
+    /// Returns a connection without commands.
+    pub fn new(stream: TcpStream, namespace: Namespace, options: &Options) -> io::Result<Lane> {
+        let blocks_per_slot = u64::from(options.block_bytes / namespace.block_bytes).max(1);
+        let length = (blocks_per_slot as u16 - 1).to_le_bytes();
+        let command = |cid| {
+            let read = Command::new(0x02, cid).set(4, &1_u32.to_le_bytes());
+            read.reading(options.block_bytes).set(48, &length)
+        };
+        Ok(Lane {
+            socket: Socket::new(stream, options.unbatched, 0)?,
+            input: vec![0; INPUT_BYTES.min(usize::from(options.depth) * (64 + options.block_bytes as usize))],
+            filled: 0,
+            missing_data: 0,
+            completed_by_data: None,
+            commands: (0..options.depth).map(command).collect(),
+            completed: Vec::with_capacity(options.depth.into()),
+            output: Vec::with_capacity(COMMAND_BYTES * usize::from(options.depth)),
+            slots: namespace.blocks / blocks_per_slot,
+            blocks_per_slot,
+            random: fastrand::Rng::with_seed(1),
+        })
+    }
+
+    /// Sends the first commands.
+    pub fn start(&mut self, depth: u16) -> io::Result<()> {
+        self.completed.extend(0..depth);
+        self.submit()
+    }
+
+    /// Receives once and submits a command for each that completed. Returns their number.
+    pub fn turn(&mut self) -> io::Result<u64> {
+        self.receive()?;
+        let completed = self.completed.len() as u64;
+        if completed > 0 {
+            self.submit()?;
+        }
+        Ok(completed)
+    }
+
+    /// Receives once, submits nothing, and returns whether a command completed.
+    pub fn has_completed(&mut self) -> io::Result<bool> {
+        self.receive()?;
+        Ok(!self.completed.is_empty())
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        self.output.clear();
+        for cid in self.completed.drain(..) {
+            let slba = self.random.u64(0..self.slots) * self.blocks_per_slot;
+            let command = &mut self.commands[usize::from(cid)].0;
+            command[48..56].copy_from_slice(&slba.to_le_bytes());
+            self.output.extend_from_slice(command);
+        }
+        self.socket.send_commands(&self.output)
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        self.filled += self.socket.receive(&mut [IoSliceMut::new(&mut self.input[self.filled..])])?;
+        let mut at = 0;
+        loop {
+            at += self.skip_data(self.filled - at);
+            if self.missing_data > 0 || self.filled - at < HEADER_BYTES {
+                break;
+            }
+            let header: [u8; HEADER_BYTES] = self.input[at..][..HEADER_BYTES].try_into().expect("24 bytes");
+            self.on_header(&header)?;
+            at += HEADER_BYTES;
+        }
+        self.input.copy_within(at..self.filled, 0);
+        self.filled -= at;
+        Ok(())
+    }
+
+    fn skip_data(&mut self, received: usize) -> usize {
+        let skipped = received.min(self.missing_data);
+        self.missing_data -= skipped;
+        if self.missing_data == 0 {
+            self.completed.extend(self.completed_by_data.take());
+        }
+        skipped
+    }
+
+    fn on_header(&mut self, header: &[u8; HEADER_BYTES]) -> io::Result<()> {
+        match header[0] {
+            C2H_DATA => {
+                self.missing_data = length(header).saturating_sub(HEADER_BYTES);
+                let cid = u16::from_le_bytes([header[8], header[9]]);
+                self.completed_by_data = (header[1] & SUCCESS != 0).then_some(cid);
+            }
+            RESPONSE if status(header) == 0 => {
+                self.completed.push(u16::from_le_bytes([header[20], header[21]]));
+            }
+            RESPONSE => {
+                return Err(io::Error::other(format!("read failed with status {:#x}", status(header))));
+            }
+            kind => return Err(io::Error::other(format!("PDU type {kind:#04x} instead of a response"))),
+        }
+        Ok(())
+    }
+}
+
+const INPUT_BYTES: usize = 1 << 20;

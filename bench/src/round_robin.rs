@@ -1,0 +1,37 @@
+//! Round-robin driving of connections.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Calls `turn` for one connection after the other for `time`. Returns the completed operations of each.
+pub(crate) fn run_round_robin<C>(
+    connections: &mut [C],
+    time: Duration,
+    turn: impl Fn(&mut C) -> io::Result<u64>,
+) -> io::Result<Vec<u64>> {
+    let start = Instant::now();
+    let mut completed = vec![0; connections.len()];
+    while start.elapsed() < time {
+        for _ in 0..ROUNDS_PER_CLOCK_READ {
+            for (connection, completed) in connections.iter_mut().zip(&mut completed) {
+                *completed += turn(connection)?;
+            }
+        }
+    }
+    Ok(completed)
+}
+
+const ROUNDS_PER_CLOCK_READ: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_operations_per_connection() {
+        let mut sizes = [1, 10, 100];
+        let completed = run_round_robin(&mut sizes, Duration::from_millis(1), |size| Ok(*size)).unwrap();
+        assert!(completed[0] >= ROUNDS_PER_CLOCK_READ as u64);
+        assert_eq!(completed, [completed[0], 10 * completed[0], 100 * completed[0]]);
+    }
+}

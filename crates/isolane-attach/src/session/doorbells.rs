@@ -1,0 +1,61 @@
+//! Doorbells of one core of the engine.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use isolane_shm::entries::Sender;
+use isolane_shm::{Arena, Bell, SharedMemory, ShmRef, WakeFlag};
+use parking_lot::Mutex;
+
+use super::control_channel::ControlChannel;
+use crate::AttachError;
+use crate::control::{OpenDoorbells, Request};
+use crate::layout::{DoorbellLayout, doorbell};
+
+/// Doorbells of one core of the engine. Their memory is allocated for the lifetime of the session.
+#[derive(Debug)]
+pub struct Doorbells {
+    sender: Mutex<Sender>,
+    bell: Bell<ShmRef<WakeFlag>>,
+    channel: Arc<ControlChannel>,
+}
+
+impl Doorbells {
+    pub(super) fn open(
+        channel: &Arc<ControlChannel>,
+        memory: &SharedMemory,
+        arena: &mut Arena,
+        core: u32,
+    ) -> Result<Doorbells, AttachError> {
+        let bytes = DoorbellLayout::bytes(ENTRIES);
+        let span = arena.alloc(bytes).ok_or(AttachError::OutOfMemory { bytes, of: memory.bytes() })?;
+        let layout = DoorbellLayout { offset: span.offset as u64, entries: ENTRIES };
+        let ring = layout.ring().expect("a valid layout");
+        let (sender, flag) = (Sender::new(memory, ring)?, memory.flag(layout.flag())?);
+        let (bell, engine_end) =
+            Bell::new(flag).map_err(|error| AttachError::system("cannot create a bell", error))?;
+        let open = Request::OpenDoorbells(OpenDoorbells { core, layout });
+        channel.request("doorbells", &open, &[engine_end.as_fd()])?;
+        Ok(Doorbells { sender: Mutex::new(sender), bell, channel: Arc::clone(channel) })
+    }
+
+    /// Requests a poll of an object. Call it only after taking the object's `need_wakeup` flag: then the ring has space,
+    /// unless thousands of objects wait to be polled.
+    ///
+    /// # Errors
+    /// [`AttachError::InvalidIndex`], [`AttachError::SessionClosed`].
+    pub fn ring(&self, id: u32) -> Result<(), AttachError> {
+        self.channel.check_process()?;
+        let mut sender = self.sender.lock();
+        while !sender.push(&doorbell::entry(id))? {
+            self.bell.ring();
+            self.channel.check()?;
+            std::thread::yield_now();
+        }
+        sender.publish();
+        self.bell.ring();
+        Ok(())
+    }
+}
+
+const ENTRIES: u32 = 4096;

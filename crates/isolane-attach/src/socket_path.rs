@@ -1,0 +1,20 @@
+//! Path of an engine's socket, and the command that starts an engine there.
+
+use std::path::{Path, PathBuf};
+
+/// Returns the default path: `$XDG_RUNTIME_DIR/isolane/engine.sock`, else in a directory of this user under `/tmp`.
+pub fn default_path() -> PathBuf {
+    let dir = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("isolane"),
+        _ => PathBuf::from(format!("/tmp/isolane-{}", rustix::process::getuid().as_raw())),
+    };
+    dir.join("engine.sock")
+}
+
+/// Returns the command that starts an engine on `path`.
+pub(crate) fn start_command(path: &Path) -> String {
+    match path == Path::new("") || path == default_path() {
+        true => "isolane engine".into(),
+        false => format!("isolane engine --socket {}", path.display()),
+    }
+}

@@ -1,0 +1,261 @@
+//! Shared control block of a stream: a page of words and flags alongside its two rings.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use isolane_shm::index::RingIndices;
+use isolane_shm::{MemoryError, SharedMemory, ShmRef, WakeFlag, bytes};
+
+use crate::control::StreamLayout;
+use crate::layout::stream as at;
+
+/// Words and flags of a stream. Each is written by one side; if the other side writes it, it harms only itself.
+#[derive(Debug)]
+pub struct ControlBlock {
+    /// Flag of the engine: it needs a doorbell.
+    pub need_wakeup: ShmRef<WakeFlag>,
+    /// Flag of the application: a thread sleeps until data arrives.
+    pub rx_flag: ShmRef<WakeFlag>,
+    /// Flag of the application: a thread sleeps until there is space.
+    pub tx_flag: ShmRef<WakeFlag>,
+    /// Flag of the application: requests a notification in its queue.
+    pub notify: ShmRef<WakeFlag>,
+    tx: ShmRef<RingIndices>,
+    rx_end: ShmRef<AtomicU64>,
+    tx_end: ShmRef<AtomicU64>,
+    tx_draining: ShmRef<AtomicU64>,
+    tx_end_pos: ShmRef<AtomicU64>,
+    tx_bypassed: ShmRef<AtomicU64>,
+    rx_wake_at: ShmRef<AtomicU64>,
+    rx_discarded: ShmRef<AtomicU64>,
+    rx_discarding: ShmRef<AtomicU64>,
+    rx_bypass: ShmRef<AtomicU64>,
+    rx_bypass_ack: ShmRef<AtomicU64>,
+    rx_bypassed: ShmRef<AtomicU64>,
+}
+
+/// How one direction of a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// The peer sent FIN.
+    Finished,
+    /// The direction failed with this error number.
+    Failed(i32),
+}
+
+impl ControlBlock {
+    /// Opens the control block of a stream.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`].
+    pub fn open(memory: &SharedMemory, layout: &StreamLayout) -> Result<ControlBlock, MemoryError> {
+        // A saturated offset is out of bounds.
+        let offset = |at: u64| layout.block.saturating_add(at);
+        Ok(ControlBlock {
+            need_wakeup: memory.flag(offset(at::NEED_WAKEUP))?,
+            rx_flag: memory.flag(offset(at::RX_FLAG))?,
+            tx_flag: memory.flag(offset(at::TX_FLAG))?,
+            notify: memory.flag(offset(at::NOTIFY))?,
+            tx: memory.indices(offset(at::TX))?,
+            rx_end: memory.atomic_u64(offset(at::RX_END))?,
+            tx_end: memory.atomic_u64(offset(at::TX_END))?,
+            tx_draining: memory.atomic_u64(offset(at::TX_DRAINING))?,
+            tx_end_pos: memory.atomic_u64(offset(at::TX_END_POS))?,
+            tx_bypassed: memory.atomic_u64(offset(at::TX_BYPASSED))?,
+            rx_wake_at: memory.atomic_u64(offset(at::RX_WAKE_AT))?,
+            rx_discarded: memory.atomic_u64(offset(at::RX_DISCARDED))?,
+            rx_discarding: memory.atomic_u64(offset(at::RX_DISCARDING))?,
+            rx_bypass: memory.atomic_u64(offset(at::RX_BYPASS))?,
+            rx_bypass_ack: memory.atomic_u64(offset(at::RX_BYPASS_ACK))?,
+            rx_bypassed: memory.atomic_u64(offset(at::RX_BYPASSED))?,
+        })
+    }
+
+    /// Returns how receiving ended, after the ring's contents: if it did, check the ring again.
+    #[inline]
+    pub fn rx_end(&self) -> Option<StreamEnd> {
+        StreamEnd::decode(self.rx_end.load(Ordering::Acquire))
+    }
+
+    /// Returns why nothing more can be sent.
+    #[inline]
+    pub fn tx_end(&self) -> Option<StreamEnd> {
+        StreamEnd::decode(self.tx_end.load(Ordering::Acquire))
+    }
+
+    /// Engine: reports that no data follows what was published.
+    pub fn end_rx(&self, end: StreamEnd) {
+        self.rx_end.store(end.encode(), Ordering::Release);
+    }
+
+    /// Engine: reports that nothing more can be sent.
+    pub fn end_tx(&self, end: StreamEnd) {
+        self.tx_end.store(end.encode(), Ordering::Release);
+    }
+
+    /// Returns `true` if the ring has bytes that no engine has reported as sent.
+    pub fn has_unsent(&self) -> bool {
+        !self.tx.is_empty()
+    }
+
+    /// Returns `true` if SO_LINGER makes the last close reset the connection, because data is still to be sent.
+    pub fn is_draining(&self) -> bool {
+        self.tx_draining.load(Ordering::Acquire) != 0
+    }
+
+    /// Both sides: call it before setting SO_LINGER to reset.
+    pub fn set_draining(&self) {
+        self.tx_draining.store(1, Ordering::Release);
+    }
+
+    /// Returns the position at which the application ends the stream.
+    #[inline]
+    pub fn tx_end_pos(&self) -> Option<u64> {
+        self.tx_end_pos.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Application: ends the stream at `position`.
+    pub fn set_tx_end_pos(&self, position: u64) {
+        self.tx_end_pos.store(position.saturating_add(1), Ordering::Release);
+    }
+
+    /// Returns the bytes that the application sent directly.
+    #[inline]
+    pub fn tx_bypassed(&self) -> u64 {
+        self.tx_bypassed.load(Ordering::Acquire)
+    }
+
+    /// Application: records bytes sent directly. Call it before publishing data that follows them.
+    pub fn set_tx_bypassed(&self, count: u64) {
+        self.tx_bypassed.store(count, Ordering::Release);
+    }
+
+    /// Returns the position from which on a reader takes the `need_wakeup` flag. It only grows: a reader that sees an
+    /// old value takes the flag too often.
+    #[inline]
+    pub fn rx_wake_at(&self) -> u64 {
+        self.rx_wake_at.load(Ordering::Relaxed)
+    }
+
+    /// Engine: sets that position, before it arms the `need_wakeup` flag.
+    pub fn set_rx_wake_at(&self, position: u64) {
+        self.rx_wake_at.store(position, Ordering::Relaxed);
+    }
+
+    /// Returns how many bytes the engine has discarded from the kernel's buffer, and how many it was about to have
+    /// discarded.
+    pub fn rx_discarded(&self) -> (u64, u64) {
+        (self.rx_discarded.load(Ordering::Acquire), self.rx_discarding.load(Ordering::Acquire))
+    }
+
+    /// Engine: announces that it discards up to `position`.
+    pub fn set_rx_discarding(&self, position: u64) {
+        // Not reordered after the system call, which is opaque to the compiler. A successor of this process sees all its
+        // stores.
+        self.rx_discarding.store(position, Ordering::Release);
+    }
+
+    /// Engine: records that it has discarded up to `position`.
+    pub fn set_rx_discarded(&self, position: u64) {
+        self.rx_discarded.store(position, Ordering::Release);
+    }
+
+    /// Returns the application's latest request: to receive directly ([`requests_bypass`]), or through the ring.
+    #[inline]
+    pub fn rx_bypass(&self) -> u64 {
+        self.rx_bypass.load(Ordering::Acquire)
+    }
+
+    /// Application: sets a request. After an even one, it must not receive directly until the engine acknowledges an odd
+    /// one.
+    pub fn set_rx_bypass(&self, request: u64) {
+        self.rx_bypass.store(request, Ordering::Release);
+    }
+
+    /// Returns the value of [`ControlBlock::rx_bypass`] that the engine has applied.
+    #[inline]
+    pub fn rx_bypass_ack(&self) -> u64 {
+        self.rx_bypass_ack.load(Ordering::Acquire)
+    }
+
+    /// Engine: acknowledges a request. If it is odd, the application has read all data of the ring, and the engine
+    /// receives no more.
+    pub fn set_rx_bypass_ack(&self, request: u64) {
+        self.rx_bypass_ack.store(request, Ordering::Release);
+    }
+
+    /// Returns the bytes that the application received directly.
+    pub fn rx_bypassed(&self) -> u64 {
+        self.rx_bypassed.load(Ordering::Acquire)
+    }
+
+    /// Application: records bytes received directly, before it requests the ring again.
+    #[inline]
+    pub fn set_rx_bypassed(&self, count: u64) {
+        self.rx_bypassed.store(count, Ordering::Release);
+    }
+}
+
+/// Returns `true` if a value of [`ControlBlock::rx_bypass`] requests to receive directly.
+#[inline]
+pub fn requests_bypass(request: u64) -> bool {
+    request % 2 == 1
+}
+
+impl StreamLayout {
+    /// Returns the layout of the receive ring.
+    pub fn rx_ring(&self) -> bytes::Layout {
+        let indices = self.block.saturating_add(at::RX);
+        bytes::Layout { indices, bytes: self.rx, capacity: self.rx_capacity }
+    }
+
+    /// Returns the layout of the transmit ring.
+    pub fn tx_ring(&self) -> bytes::Layout {
+        let indices = self.block.saturating_add(at::TX);
+        bytes::Layout { indices, bytes: self.tx, capacity: self.tx_capacity }
+    }
+}
+
+impl StreamEnd {
+    fn decode(word: u64) -> Option<StreamEnd> {
+        match word {
+            0 => None,
+            FINISHED => Some(StreamEnd::Finished),
+            failed => Some(StreamEnd::Failed(failed as u32 as i32)),
+        }
+    }
+
+    fn encode(self) -> u64 {
+        match self {
+            StreamEnd::Finished => FINISHED,
+            StreamEnd::Failed(error) => FAILED | u64::from(error as u32),
+        }
+    }
+}
+
+const FINISHED: u64 = 1;
+const FAILED: u64 = 1 << 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_end() {
+        for end in [StreamEnd::Finished, StreamEnd::Failed(104), StreamEnd::Failed(1), StreamEnd::Failed(0)] {
+            assert_eq!(StreamEnd::decode(end.encode()), Some(end));
+        }
+        assert_eq!(StreamEnd::decode(0), None);
+    }
+
+    #[test]
+    fn rejects_block_out_of_bounds() {
+        let memory = SharedMemory::create("block", 8192).unwrap();
+        for block in [8192, u64::MAX, u64::MAX - 4095, 64] {
+            let layout = StreamLayout { block, rx: 0, rx_capacity: 4096, tx: 0, tx_capacity: 4096 };
+            assert!(ControlBlock::open(&memory, &layout).is_err(), "{block}");
+            if block != 64 {
+                assert!(bytes::Writer::resume(&memory, layout.rx_ring()).is_err(), "{block}");
+            }
+        }
+    }
+}

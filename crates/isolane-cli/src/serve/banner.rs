@@ -1,0 +1,144 @@
+//! Output of `serve` once it is ready: listeners, volumes, and commands for users.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use crate::invocation::quoted;
+
+/// The data of the banner.
+pub struct Banner<'a> {
+    /// Addresses of listeners.
+    pub listeners: &'a [SocketAddr],
+    /// Name of the subsystem.
+    pub nqn: &'a str,
+    /// Namespace ID and description of each volume.
+    pub volumes: &'a [(u32, String)],
+    /// Name of this program.
+    pub program: &'a str,
+}
+
+impl Banner<'_> {
+    /// Returns one `listening on` line per listener, one line per volume, and commands for a Linux host and for this
+    /// program.
+    pub fn to_text(&self) -> String {
+        let Banner { listeners, nqn, volumes, program } = self;
+        let reachable: Vec<Vec<SocketAddr>> = listeners.iter().map(reachable).collect();
+        let mut text = String::new();
+        for (listener, addresses) in listeners.iter().zip(&reachable) {
+            let _ = writeln!(text, "listening on {listener}");
+            for address in addresses.iter().filter(|address| *address != listener) {
+                let _ = writeln!(text, "  hosts connect to {address}");
+            }
+        }
+        for (nsid, description) in *volumes {
+            let _ = writeln!(text, "namespace {nsid}: {description}");
+        }
+        let (Some(to), Some((nsid, _))) = (reachable.iter().flatten().next(), volumes.first()) else {
+            return text;
+        };
+        let at = format!("-t tcp -a {} -s {}", to.ip(), to.port());
+        let subsystem = format!("nvme+tcp://{to}/{nqn}");
+        let volume = if volumes.len() > 1 { format!("{subsystem}?nsid={nsid}") } else { subsystem.clone() };
+        let (subsystem, volume) = (quoted(&subsystem), quoted(&volume));
+        let _ = write!(
+            text,
+            "\nfrom a Linux host:\n  sudo modprobe nvme-tcp\n  sudo nvme discover {at}\n  sudo nvme connect {at} -n {nqn}\n  \
+             sudo nvme disconnect -n {nqn}\n\
+             \nfrom user space:\n  {program} info {subsystem}\n  {program} bench {volume}\n",
+        );
+        text
+    }
+}
+
+/// Returns the addresses that reach a listener: for the wildcard address, all of this machine, loopback last.
+fn reachable(listener: &SocketAddr) -> Vec<SocketAddr> {
+    let any = listener.ip();
+    if !any.is_unspecified() {
+        return vec![*listener];
+    }
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let mut addresses = match any {
+        IpAddr::V4(_) => local_ipv4(&read("/proc/net/fib_trie")),
+        IpAddr::V6(_) => local_ipv6(&read("/proc/net/if_inet6")),
+    };
+    addresses.sort_by_key(IpAddr::is_loopback);
+    addresses.dedup();
+    addresses.into_iter().map(|address| SocketAddr::new(address, listener.port())).collect()
+}
+
+/// Returns the local addresses in the kernel's routing table: `|-- ADDRESS`, then `/32 host LOCAL`.
+fn local_ipv4(table: &str) -> Vec<IpAddr> {
+    let lines: Vec<&str> = table.lines().map(str::trim).collect();
+    let locals = lines.windows(2).filter(|pair| pair[1] == "/32 host LOCAL");
+    let mut addresses: Vec<IpAddr> =
+        locals.filter_map(|pair| pair[0].strip_prefix("|-- ")?.parse().ok()).collect();
+    addresses.sort();
+    addresses
+}
+
+/// Returns the addresses in the kernel's list, without link-local ones: address, index, prefix, scope.
+fn local_ipv6(list: &str) -> Vec<IpAddr> {
+    let address = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let bits = u128::from_str_radix(fields.next()?, 16).ok()?;
+        (fields.nth(2)? != "20").then(|| Ipv6Addr::from_bits(bits).into())
+    };
+    list.lines().filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(listeners: &[&str], volumes: &[(u32, &str)]) -> String {
+        let listeners: Vec<_> = listeners.iter().map(|address| address.parse().unwrap()).collect();
+        let volumes: Vec<_> = volumes.iter().map(|(nsid, text)| (*nsid, (*text).to_owned())).collect();
+        Banner { listeners: &listeners, nqn: "nqn.x", volumes: &volumes, program: "./isolane" }.to_text()
+    }
+
+    #[test]
+    fn has_listeners_volumes_and_commands() {
+        let text = text(&["127.0.0.1:4420", "[::1]:4421"], &[(1, "disk.img, file, 1.0 GiB, read-only")]);
+        assert!(text.starts_with(
+            "listening on 127.0.0.1:4420\nlistening on [::1]:4421\nnamespace 1: disk.img, file"
+        ));
+        assert!(text.contains("nvme discover -t tcp -a 127.0.0.1 -s 4420\n"));
+        assert!(text.contains("nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.x\n"));
+        assert!(text.contains("nvme disconnect -n nqn.x\n"));
+        assert!(text.contains("  ./isolane bench nvme+tcp://127.0.0.1:4420/nqn.x\n"));
+    }
+
+    #[test]
+    fn measures_one_volume_with_quoted_uri() {
+        let text = text(&["127.0.0.1:4420"], &[(3, "mem:1G"), (4, "mem:1G")]);
+        assert!(text.contains("bench 'nvme+tcp://127.0.0.1:4420/nqn.x?nsid=3'\n"), "{text}");
+        assert!(text.contains("info nvme+tcp://127.0.0.1:4420/nqn.x\n"), "{text}");
+    }
+
+    #[test]
+    fn brackets_ipv6_only_in_uris() {
+        let text = text(&["[::1]:4420"], &[(1, "mem:1G")]);
+        assert!(text.contains("-a ::1 -s 4420") && text.contains("'nvme+tcp://[::1]:4420/nqn.x'"));
+    }
+
+    #[test]
+    fn expands_wildcard_addresses() {
+        let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     |-- 127.0.0.1\n        \
+                     /32 host LOCAL\n     |-- 192.168.1.5\n        /32 host LOCAL\n     |-- 192.168.1.255\n        \
+                     /32 link BROADCAST\nLocal:\n     |-- 192.168.1.5\n        /32 host LOCAL\n";
+        let mut addresses = local_ipv4(table);
+        addresses.dedup();
+        assert_eq!(addresses, ["127.0.0.1", "192.168.1.5"].map(|address| address.parse::<IpAddr>().unwrap()));
+        let list = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                    fe800000000000000000000000000001 02 40 20 80     eth0\n\
+                    20010db8000000000000000000000001 02 40 00 80     eth0\n";
+        assert_eq!(
+            local_ipv6(list),
+            ["::1", "2001:db8::1"].map(|address| address.parse::<IpAddr>().unwrap())
+        );
+        let reachable = reachable(&"0.0.0.0:4420".parse().unwrap());
+        assert!(!reachable.is_empty() && reachable.iter().all(|address| !address.ip().is_unspecified()));
+        assert!(reachable.is_sorted_by_key(|address| address.ip().is_loopback()), "{reachable:?}");
+    }
+}

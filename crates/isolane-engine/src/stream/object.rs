@@ -1,0 +1,269 @@
+//! Stream as an object of a core.
+//!
+//! A failed stream stays until its application closes it: only then is it known how much the application has
+//! read, and whether it can get the socket back.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use isolane_attach::control::{CloseMode, Object, SessionLimits, StreamLayout};
+use isolane_attach::stream::Origin;
+use isolane_shm::WakeFlag;
+use parking_lot::Mutex;
+use rustix::net::sockopt;
+
+use super::dead_stream::DeadStream;
+use super::notifications::PendingNotification;
+use super::{SocketRefusal, StreamError, StreamMachine, StreamRecord};
+use crate::EngineConfig;
+use crate::close_threads::Socket;
+use crate::object::{
+    BuiltObject, CloseReason, NO_DESCRIPTORS, ObjectBuilder, ObjectContext, ObjectKind, PollStatus,
+    PolledObject, ProtocolViolation, Ready, RecoveryState, Rejection, Turn,
+};
+
+/// Streams, as a kind of objects.
+pub(crate) struct StreamKind {
+    config: EngineConfig,
+}
+
+impl StreamKind {
+    pub fn new(config: &EngineConfig) -> StreamKind {
+        StreamKind { config: config.clone() }
+    }
+}
+
+impl ObjectKind for StreamKind {
+    fn name(&self) -> &'static str {
+        "streams"
+    }
+
+    fn matches(&self, object: &Object) -> bool {
+        matches!(object, Object::Stream(_))
+    }
+
+    fn max_objects(&self, limits: &SessionLimits) -> u32 {
+        limits.streams
+    }
+
+    fn open(&self, object: &Object, descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
+        let (Object::Stream(place), Some(socket)) = (object, descriptors.into_iter().next()) else {
+            return Err(Rejection::violation("a stream without its socket"));
+        };
+        adopt(socket, *place, &self.config).map_err(|refusal| match refusal {
+            SocketRefusal::System(error) => Rejection::system(&error),
+            refusal => Rejection::Refused(refusal.to_string()),
+        })
+    }
+
+    fn resume(&self, _: &Object, note: &[u8], descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
+        let missing = || format!("the engine has no descriptor left for it{NO_DESCRIPTORS}");
+        let socket = descriptors.into_iter().next().ok_or_else(missing);
+        resume(socket, note, &self.config).map_err(Rejection::Violation)
+    }
+}
+
+/// Checks a socket and returns a builder that adopts it. The socket is unchanged until the builder runs, which
+/// must not happen before the supervisor has stored the record.
+///
+/// # Errors
+/// [`SocketRefusal`].
+pub(super) fn adopt(
+    socket: OwnedFd,
+    place: StreamLayout,
+    config: &EngineConfig,
+) -> Result<ObjectBuilder, SocketRefusal> {
+    let record = StreamRecord::capture(socket.as_fd(), place)?;
+    let duplicate = socket.try_clone()?;
+    // If the builder is dropped, a close thread closes the socket.
+    let socket = Socket::new(socket);
+    let locks = config.needless_lock;
+    let build = move |context: ObjectContext| {
+        let notification = PendingNotification::new(context.id, context.queue);
+        let machine = StreamMachine::resume(socket.into_inner(), &context.memory, record);
+        let machine = machine.map_err(|error| error.to_string())?;
+        Ok(built(&record, Stream::new(machine, notification, false, locks)))
+    };
+    Ok(ObjectBuilder {
+        // Core that receives the packets of the connection.
+        core: sockopt::socket_incoming_cpu(&duplicate)
+            .ok()
+            .and_then(|cpu| config.cores.iter().position(|core| *core == cpu as usize))
+            .map(|index| index as u32),
+        build: Box::new(build),
+        recovery: RecoveryState { note: record.encode().to_vec(), descriptors: vec![duplicate] },
+    })
+}
+
+/// Returns a builder that resumes a stream of a previous engine from its note. If that fails, for example
+/// because no descriptor is left for the socket, it builds a [`DeadStream`].
+///
+/// # Errors
+/// Describes an invalid note.
+pub(super) fn resume(
+    socket: Result<OwnedFd, String>,
+    note: &[u8],
+    config: &EngineConfig,
+) -> Result<ObjectBuilder, String> {
+    let note = note.try_into().map_err(|_| format!("its note has {} bytes", note.len()))?;
+    let (record, locks) = (StreamRecord::decode(note), config.needless_lock);
+    let build = move |context: ObjectContext| {
+        let (session, id) = (context.session, context.id);
+        let notification = PendingNotification::new(id, context.queue);
+        let duplicate = socket.as_ref().ok().and_then(|socket| socket.try_clone().ok());
+        let machine = socket.and_then(|socket| {
+            StreamMachine::resume(socket, &context.memory, record).map_err(|error| error.to_string())
+        });
+        match machine {
+            Ok(machine) => Ok(built(&record, Stream::new(machine, notification, true, locks))),
+            Err(error) => {
+                log::warn!("session {session}: stream {id} cannot be resumed: {error}");
+                let dead = DeadStream::new(&context.memory, &record, error, notification, duplicate);
+                dead.map(|dead| built(&record, dead)).map_err(|error| error.to_string())
+            }
+        }
+    };
+    Ok(ObjectBuilder { core: None, build: Box::new(build), recovery: RecoveryState::default() })
+}
+
+fn built(record: &StreamRecord, object: impl PolledObject + 'static) -> BuiltObject {
+    let origin = Origin { written: record.written, oob_inline: record.oob_inline };
+    BuiltObject { object: Box::new(object), answer: Some(origin.encode()) }
+}
+
+/// Stream on its core.
+struct Stream {
+    machine: StreamMachine,
+    notification: PendingNotification,
+    /// A previous engine had the stream, and its application knows that it is open.
+    resumed: bool,
+    /// Read events of the socket are on.
+    reads: bool,
+    /// Both directions were failed for the application.
+    failed: bool,
+    closing: Option<CloseReason>,
+    /// Uncontended lock, taken at each poll ([`EngineConfig::needless_lock`]).
+    needless_lock: Option<Mutex<()>>,
+}
+
+impl Stream {
+    fn new(machine: StreamMachine, notification: PendingNotification, resumed: bool, locks: bool) -> Stream {
+        let needless_lock = locks.then(Mutex::default);
+        Stream { machine, notification, resumed, reads: true, failed: false, closing: None, needless_lock }
+    }
+
+    fn try_poll(&mut self, now: Instant) -> Result<PollStatus, StreamError> {
+        match self.closing {
+            None if self.failed => return Ok(PollStatus::Idle),
+            None => {}
+            Some(CloseReason::Requested(CloseMode::Close) | CloseReason::ClientGone) if self.failed => {
+                self.machine.close_failed()?;
+                return Ok(PollStatus::Closed(Ok(())));
+            }
+            Some(CloseReason::Requested(CloseMode::Close) | CloseReason::ClientGone) => {
+                self.machine.close(now)
+            }
+            Some(_) => {
+                self.machine.release()?;
+                return Ok(PollStatus::Closed(Ok(())));
+            }
+        }
+        let progress = self.machine.poll()?;
+        if progress.notifies {
+            self.notification.mark_due();
+        }
+        if progress.closed {
+            self.machine.release()?;
+            return Ok(PollStatus::Closed(Ok(())));
+        }
+        if self.reads != self.machine.wants_reads() {
+            self.reads = !self.reads;
+            return Ok(PollStatus::SetReadInterest { reads: self.reads });
+        }
+        Ok(if progress.busy { PollStatus::Busy } else { PollStatus::Idle })
+    }
+
+    fn on_error(&mut self, error: StreamError) -> Result<PollStatus, ProtocolViolation> {
+        match error {
+            StreamError::InvalidIndex(error) => {
+                self.machine.abandon();
+                Err(error.into())
+            }
+            error if self.closing.is_some() => {
+                self.machine.abandon();
+                Ok(PollStatus::Closed(Err(error.to_string())))
+            }
+            error => {
+                self.fail(&error.to_string());
+                Ok(PollStatus::Busy)
+            }
+        }
+    }
+
+    fn fail(&mut self, reason: &str) {
+        log::debug!("stream {} failed: {reason}", self.notification.id());
+        self.failed = true;
+        self.machine.fail();
+        self.notification.mark_due();
+    }
+}
+
+impl PolledObject for Stream {
+    fn poll(&mut self, turn: &Turn) -> Result<PollStatus, ProtocolViolation> {
+        drop(self.needless_lock.as_ref().map(Mutex::lock));
+        let status = self.try_poll(turn.now).or_else(|error| self.on_error(error))?;
+        self.notification.send()?;
+        Ok(status)
+    }
+
+    fn prepare_idle(&mut self, turn: &Turn) -> Result<PollStatus, ProtocolViolation> {
+        // A requested close must start first.
+        if self.failed || (self.closing.is_some() && !self.machine.is_closing()) {
+            return self.poll(turn);
+        }
+        match self.machine.prepare_idle() {
+            Ok(true) => Ok(PollStatus::Idle),
+            Ok(false) => Ok(PollStatus::Busy),
+            Err(error) => self.on_error(error),
+        }
+    }
+
+    fn on_ready(&mut self, ready: Ready) {
+        self.machine.on_ready(ready);
+    }
+
+    fn on_watch_failed(&mut self, reason: &str) -> bool {
+        if self.resumed {
+            self.fail(reason);
+        } else {
+            // Nothing was read or written yet.
+            let _ = self.machine.release();
+        }
+        self.resumed
+    }
+
+    fn relieve(&mut self, turn: &Turn) -> bool {
+        self.machine.relieve(turn.now)
+    }
+
+    fn on_close(&mut self, reason: CloseReason) {
+        // A closing stream continues to close during a shutdown.
+        let closes =
+            matches!(self.closing, Some(CloseReason::ClientGone | CloseReason::Requested(CloseMode::Close)));
+        if !(closes && reason == CloseReason::Shutdown) {
+            self.closing = Some(reason);
+        }
+    }
+
+    fn need_wakeup(&self) -> &WakeFlag {
+        self.machine.need_wakeup()
+    }
+
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.machine.socket())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.notification.deadline()
+    }
+}

@@ -1,0 +1,237 @@
+//! Submission and completion queues of one caller, between its thread and the thread that drives the client.
+//!
+//! Both are lock-free and hold as many entries as the caller may have outstanding, so neither is ever full.
+//!
+//! Invariant: every request taken from the queue gets exactly one completion; dropping its [`ReplyGuard`] completes
+//! it with an error.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::time::Instant;
+
+use crossbeam_queue::ArrayQueue;
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+use crate::error::RequestError;
+use crate::lane_class::LaneClass;
+use crate::request::{Completion, Request};
+
+/// A request that waits for the leader.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub class: LaneClass,
+    pub request: Request,
+    pub tag: u64,
+}
+
+/// Queues of one caller, or idle ones for the next caller.
+#[derive(Debug)]
+pub(crate) struct CallerQueue {
+    submissions: ArrayQueue<Submission>,
+    completions: ArrayQueue<Completion>,
+    /// Whether it is in the list of callers with submissions.
+    listed: AtomicBool,
+    /// Shared by all queues of the same thread.
+    parker: Arc<Parker>,
+}
+
+impl CallerQueue {
+    /// Creates queues for `depth` requests at a time, at least one.
+    pub(crate) fn new(depth: usize) -> Arc<CallerQueue> {
+        CallerQueue::with_parker(depth, Arc::default())
+    }
+
+    /// Creates queues of the same thread at another service; a completion in either wakes the thread.
+    pub(crate) fn sibling(&self, depth: usize) -> Arc<CallerQueue> {
+        CallerQueue::with_parker(depth, Arc::clone(&self.parker))
+    }
+
+    fn with_parker(depth: usize, parker: Arc<Parker>) -> Arc<CallerQueue> {
+        Arc::new(CallerQueue {
+            submissions: ArrayQueue::new(depth),
+            completions: ArrayQueue::new(depth),
+            listed: AtomicBool::new(false),
+            parker,
+        })
+    }
+
+    /// Queues a request. Returns it if `depth` requests are queued already.
+    pub(crate) fn submit(&self, submission: Submission) -> Result<(), Submission> {
+        self.submissions.push(submission)
+    }
+
+    pub(crate) fn has_submissions(&self) -> bool {
+        !self.submissions.is_empty()
+    }
+
+    pub(crate) fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
+    }
+
+    pub(crate) fn take_completion(&self) -> Option<Completion> {
+        self.completions.pop()
+    }
+
+    pub(crate) fn take_submission(&self) -> Option<Submission> {
+        self.submissions.pop()
+    }
+
+    /// Returns `true` if the caller must be added to the list now: once until [`CallerQueue::on_dequeued`].
+    pub(crate) fn try_enqueue(&self) -> bool {
+        !self.listed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Must precede taking its submissions, so that later ones list it again.
+    pub(crate) fn on_dequeued(&self) {
+        self.listed.swap(false, Ordering::AcqRel);
+    }
+
+    fn complete(&self, completion: Completion) {
+        let pushed = self.completions.push(completion);
+        debug_assert!(pushed.is_ok(), "at most `depth` requests are outstanding");
+    }
+
+    /// Wakes the caller if it sleeps; completions do not do that.
+    pub(crate) fn wake(&self) {
+        self.parker.wake();
+    }
+
+    /// Sleeps until a completion arrives, [`CallerQueue::wake`] is called, or `deadline`; not at all if
+    /// `is_over` returns `true`.
+    pub(crate) fn sleep(&self, deadline: Option<Instant>, is_over: impl Fn() -> bool) {
+        self.parker.sleep(deadline, || self.has_completions() || is_over());
+    }
+
+    /// Fails every queued request: the volume is closed.
+    pub(crate) fn reject_all(&self) {
+        while let Some(Submission { request, tag, .. }) = self.submissions.pop() {
+            let buffer = request.into_buffer();
+            self.complete(Completion { tag, result: Err(RequestError::Closed), buffer });
+        }
+        self.wake();
+    }
+}
+
+/// Obligation to complete one request of a caller.
+#[derive(Debug)]
+pub(crate) struct ReplyGuard {
+    caller: Option<Arc<CallerQueue>>,
+    tag: u64,
+}
+
+impl ReplyGuard {
+    pub(crate) fn new(caller: &Arc<CallerQueue>, tag: u64) -> ReplyGuard {
+        ReplyGuard { caller: Some(Arc::clone(caller)), tag }
+    }
+
+    /// Queues the completion and returns the caller to wake.
+    #[inline(always)]
+    pub(crate) fn complete(mut self, completion: Completion) -> Option<Arc<CallerQueue>> {
+        let caller = self.caller.take()?;
+        caller.complete(Completion { tag: self.tag, ..completion });
+        Some(caller)
+    }
+}
+
+impl Drop for ReplyGuard {
+    fn drop(&mut self) {
+        if let Some(caller) = self.caller.take() {
+            caller.complete(Completion { tag: self.tag, result: Err(RequestError::Closed), buffer: None });
+            caller.wake();
+        }
+    }
+}
+
+/// Wakes one sleeping thread. Costs a fence and a load while the thread is awake.
+#[derive(Debug, Default)]
+struct Parker {
+    state: AtomicU32,
+}
+
+impl Parker {
+    /// Makes everything written before visible to the thread that it wakes.
+    fn wake(&self) {
+        // Orders the completion before the load: either the sleeper sees the completion, or this sees the sleeper.
+        fence(Ordering::SeqCst);
+        if self.state.load(Ordering::Relaxed) == ASLEEP && self.state.swap(AWAKE, Ordering::AcqRel) == ASLEEP
+        {
+            // Fails only if no thread sleeps.
+            let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    fn sleep(&self, deadline: Option<Instant>, is_over: impl Fn() -> bool) {
+        self.state.store(ASLEEP, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        while self.state.load(Ordering::Acquire) == ASLEEP {
+            let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if is_over() || remaining.is_some_and(|remaining| remaining.is_zero()) {
+                self.state.store(AWAKE, Ordering::Relaxed);
+                return;
+            }
+            // A timeout that the clock cannot represent never passes.
+            let timeout = remaining.and_then(|remaining| Timespec::try_from(remaining).ok());
+            // Ends by a wake, a signal, or because the state has changed: the loop checks again.
+            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, ASLEEP, timeout.as_ref());
+        }
+    }
+}
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isolane_memory::Buffer;
+
+    fn submission(tag: u64) -> Submission {
+        let request = Request::Read { lba: 0, buffer: Buffer::contiguous(512) };
+        Submission { class: LaneClass::Read, request, tag }
+    }
+
+    #[test]
+    fn lists_caller_once_until_dequeued() {
+        let caller = CallerQueue::new(2);
+        assert!(caller.submit(submission(1)).is_ok() && caller.try_enqueue());
+        assert!(caller.submit(submission(2)).is_ok() && !caller.try_enqueue());
+        assert!(caller.submit(submission(3)).is_err());
+        caller.on_dequeued();
+        assert_eq!(caller.take_submission().map(|taken| taken.tag), Some(1));
+        assert!(caller.try_enqueue());
+    }
+
+    #[test]
+    fn dropped_reply_completes_with_error() {
+        let caller = CallerQueue::new(2);
+        caller.submit(submission(1)).unwrap();
+        drop(ReplyGuard::new(&caller, 2));
+        caller.reject_all();
+        let (taken, queued) = (caller.take_completion().unwrap(), caller.take_completion().unwrap());
+        assert!(matches!((taken.tag, taken.result), (2, Err(RequestError::Closed))));
+        assert!(matches!((queued.tag, queued.result), (1, Err(RequestError::Closed))));
+        assert!(taken.buffer.is_none() && queued.buffer.is_some());
+    }
+
+    #[test]
+    fn sleeper_misses_no_wake() {
+        let (caller, rounds) = (CallerQueue::new(1), 20_000);
+        let completer = Arc::clone(&caller);
+        let thread = std::thread::spawn(move || {
+            for tag in 0..rounds {
+                while completer.take_submission().is_none() {
+                    std::thread::yield_now();
+                }
+                let completion = Completion { tag: 0, result: Ok(()), buffer: None };
+                ReplyGuard::new(&completer, tag).complete(completion).unwrap().wake();
+            }
+        });
+        for tag in 0..rounds {
+            caller.submit(submission(tag)).unwrap();
+            caller.sleep(None, || false);
+            assert_eq!(caller.take_completion().unwrap().tag, tag);
+        }
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,276 @@
+//! Client that its caller drives: over a direct association, or through an isolated engine.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use isolane_reactor::Waker;
+use rustix::fd::BorrowedFd;
+
+use crate::client_state::ClientState;
+use crate::connect::fence::Fences;
+use crate::connect::journal::{AssociationJournal, StaleAssociation};
+use crate::error::ConnectError;
+use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
+use crate::lane_class::{LaneClass, LaneCounts};
+use crate::options::Options;
+use crate::reply::Reply;
+use crate::request::{Completion, Request, Wait};
+use crate::unflushed::Era;
+use crate::uri::Uri;
+use crate::{direct, via_engine};
+
+/// One volume, driven by its caller: over its own association or, with [`Options::via`] or `?via=engine` in the
+/// URI, through an isolated engine.
+///
+/// ```no_run
+/// use isolane_host::{Buffer, Client, Options, Request, Wait};
+///
+/// # fn main() -> Result<(), isolane_host::ConnectError> {
+/// let uri = "nvme+tcp://127.0.0.1:4420".parse().expect("a well-formed URI");
+/// let mut client = Client::connect(&uri, Options::default())?;
+/// for tag in 0..32 {
+///     client.submit(0, Request::Read { lba: tag * 8, buffer: Buffer::contiguous(4096) }, tag);
+/// }
+/// let mut completions = Vec::new();
+/// while completions.len() < 32 {
+///     client.turn(&mut completions, Wait::Forever);
+/// }
+/// client.close();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It may move to another thread, but not often, because its reactor must adapt to the new thread.
+///
+/// A client with its own association must be turned at least twice per keep-alive timeout, or the target ends the
+/// association and the client reconnects. Through an engine, the engine keeps the association alive.
+pub struct Client(Backend);
+
+// Rarely moved, and used for every request: no pointer in between.
+#[allow(clippy::large_enum_variant)]
+enum Backend {
+    Direct(direct::Client),
+    Engine(via_engine::EngineClient),
+}
+
+/// Evaluates an expression with the client of either backend.
+macro_rules! with_backend {
+    ($self:expr, $client:ident => $value:expr) => {
+        match $self {
+            Backend::Direct($client) => $value,
+            Backend::Engine($client) => $value,
+        }
+    };
+}
+
+impl Client {
+    /// Connects and chooses the volume: the URI's namespace, or the only one.
+    ///
+    /// # Errors
+    /// [`ConnectError::Unsupported`] if the options or the URI name cores, which need a [`Volume`](crate::Volume)
+    /// with a thread on each; [`ConnectError::Engine`]; and the errors of connecting.
+    pub fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
+        Ok(Client(match uri.is_via_engine(&options) {
+            true => Backend::Engine(via_engine::EngineClient::connect(uri, options)?),
+            false => Backend::Direct(direct::Client::connect(uri, options)?),
+        }))
+    }
+
+    /// Connects in place of a process that was killed, over its own association, and records every association in
+    /// a journal, so that this process may be killed as well. Each of the `stale` associations goes with the key
+    /// of its journal entry; all of their connections had ended before this call. No write is sent before they
+    /// are known dead by the rule of [`fence`](crate::fence). If this process is killed, its connections are reset.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_with_journal(
+        uri: &Uri,
+        options: Options,
+        journal: &Arc<dyn AssociationJournal>,
+        stale: &[(u64, StaleAssociation)],
+    ) -> Result<Client, ConnectError> {
+        Ok(Client(Backend::Direct(direct::Client::connect_with_journal(uri, options, journal, stale)?)))
+    }
+
+    /// Connects as one of several clients of a volume, whose writes wait for the fences of each.
+    pub(crate) fn connect_sharing_fences(
+        uri: &Uri,
+        options: Options,
+        fences: Arc<Fences>,
+    ) -> Result<Client, ConnectError> {
+        match uri.is_via_engine(&options) {
+            // The engine has the fences.
+            true => Client::connect(uri, options),
+            false => {
+                let client = direct::Client::connect_sharing_fences(uri, options, fences)?;
+                Ok(Client(Backend::Direct(client)))
+            }
+        }
+    }
+
+    #[inline]
+    fn state(&self) -> &ClientState {
+        with_backend!(&self.0, client => &client.state)
+    }
+
+    #[inline]
+    fn state_mut(&mut self) -> &mut ClientState {
+        with_backend!(&mut self.0, client => &mut client.state)
+    }
+
+    /// Description of the target, as of the last connection. Through an engine it has only the namespace that
+    /// requests go to.
+    pub fn info(&self) -> &Info {
+        &self.state().info
+    }
+
+    /// The namespace that requests go to.
+    pub fn namespace(&self) -> &NamespaceInfo {
+        &self.state().namespace
+    }
+
+    /// Describes for a log line how a waiting turn sleeps, or which engine has the volume.
+    pub fn io_description(&self) -> &str {
+        with_backend!(&self.0, client => client.io_description())
+    }
+
+    /// Returns a waker that ends a waiting turn from any thread.
+    pub fn waker(&self) -> Waker {
+        with_backend!(&self.0, client => client.waker())
+    }
+
+    /// Requests without a completion.
+    pub fn outstanding(&self) -> usize {
+        self.state().requests.outstanding()
+    }
+
+    /// Returns when the client must be turned even if nothing happens.
+    pub(crate) fn housekeeping(&self) -> Instant {
+        with_backend!(&self.0, client => client.housekeeping())
+    }
+
+    /// Returns whether the association is up, or the volume is open at its engine. While it is not, requests wait.
+    pub fn is_connected(&self) -> bool {
+        with_backend!(&self.0, client => client.is_connected())
+    }
+
+    /// Returns whether the client is closed for good: every request fails.
+    pub fn is_closed(&self) -> bool {
+        self.end_reason().is_some()
+    }
+
+    /// Returns the reason for [`Client::is_closed`].
+    pub fn end_reason(&self) -> Option<&ConnectError> {
+        with_backend!(&self.0, client => client.end_reason())
+    }
+
+    /// Returns the last protocol violation, disconnect, or failed attempt to reconnect; empty before the
+    /// first one.
+    pub fn last_error(&self) -> &str {
+        with_backend!(&self.0, client => client.last_error())
+    }
+
+    /// Lanes that requests are spread over, by class.
+    pub fn lanes(&self) -> LaneCounts {
+        self.state().lanes
+    }
+
+    /// Status of every connection of the association: the admin queue first, then lanes by class. Empty while it
+    /// is down, or if an [engine](Client::engine) owns the connections. The thread that turns the client drives
+    /// all of them.
+    pub fn connections(&self) -> Vec<ConnectionStatus> {
+        match &self.0 {
+            Backend::Direct(client) => client.connections(),
+            Backend::Engine(_) => Vec::new(),
+        }
+    }
+
+    /// The engine that has the volume. `None` if this process has its own association, or while the engine
+    /// restarts.
+    pub fn engine(&self) -> Option<EngineStatus> {
+        match &self.0 {
+            Backend::Direct(_) => None,
+            Backend::Engine(client) => client.status(),
+        }
+    }
+
+    /// The era of the target that acknowledged the last commands. A different era means that the target lost, or
+    /// may have lost, acknowledged writes in between.
+    pub fn era(&self) -> Era {
+        self.state().unflushed.era()
+    }
+
+    /// Stops failing flushes after acknowledged writes were lost. The caller compares the [`Client::era`] of
+    /// each user's writes with the era of its flush.
+    pub fn leave_losses_to_caller(&mut self) {
+        self.state_mut().unflushed.leave_to_caller();
+    }
+
+    /// Submits a request; `tag` is returned in its completion. The next turn sends it together with all others. A
+    /// request that is not accepted completes with an error.
+    ///
+    /// `lane` is an index within the class that serves the request: reads go to the read class if it has lanes,
+    /// everything else to the default class.
+    #[inline]
+    pub fn submit(&mut self, lane: usize, request: Request, tag: u64) {
+        let class = request.lane_class();
+        self.submit_to(class, lane, request, tag);
+    }
+
+    /// Submits a request to a class. If it has no lanes, another class [serves](LaneCounts::serving) the request.
+    #[inline]
+    pub fn submit_to(&mut self, class: LaneClass, lane: usize, request: Request, tag: u64) {
+        self.submit_with(class, lane, request, Reply::Tag(tag));
+    }
+
+    /// Submits a request with any kind of reply.
+    #[inline]
+    pub(crate) fn submit_with(&mut self, class: LaneClass, lane: usize, request: Request, reply: Reply) {
+        with_backend!(&mut self.0, client => client.submit_with(class, lane, request, reply));
+    }
+
+    /// Turns the client once: sends queued requests, receives, and appends completions. Waits if nothing happens;
+    /// a [`Client::waker`] ends the wait. Returns the number of completions.
+    #[inline]
+    pub fn turn(&mut self, completions: &mut Vec<Completion>, wait: Wait) -> usize {
+        with_backend!(&mut self.0, client => client.turn(completions, wait))
+    }
+
+    /// Sends queued requests.
+    #[inline]
+    pub(crate) fn transmit(&mut self) {
+        with_backend!(&mut self.0, client => client.transmit());
+    }
+
+    /// Returns a descriptor that becomes readable when a client that waits outside has work. `None` if it waits in
+    /// io_uring or for an engine, which makes that impossible.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.0 {
+            Backend::Direct(client) => client.wait_fd(),
+            Backend::Engine(_) => None,
+        }
+    }
+
+    /// Prepares for a wait outside of the client, and returns when it must be turned even if nothing happens. Call
+    /// [`Client::finish_wait`] and turn it earlier if its descriptor becomes readable or a request is submitted.
+    /// Returns `None` if it must be turned now, which is always so with [`Mode::Poll`](crate::Mode::Poll).
+    pub fn prepare_wait(&mut self) -> Option<Instant> {
+        match &mut self.0 {
+            Backend::Direct(client) => client.prepare_wait(),
+            Backend::Engine(_) => None,
+        }
+    }
+
+    /// Ends a wait outside of the client; without one it does nothing.
+    pub fn finish_wait(&mut self) {
+        match &mut self.0 {
+            Backend::Direct(client) => client.finish_wait(),
+            Backend::Engine(_) => {}
+        }
+    }
+
+    /// Shuts the association down. Requests in flight get no completion.
+    pub fn close(self) {
+        with_backend!(self.0, client => client.close());
+    }
+}

@@ -1,0 +1,206 @@
+//! Connecting: from a URI to connected queues and a known volume.
+//!
+//! Sequential code on blocking sockets with one deadline; a client that must not block runs it on a separate
+//! thread. The order follows Fabrics 1.1 §3.3 and Base §3.5: ICReq, Connect of the admin queue, CAP, CC.EN,
+//! CSTS.RDY, Identify Controller, Number of Queues, Connect of each I/O queue, namespaces.
+//!
+//! Invariant: a returned association is complete; on any error every connection is closed.
+
+mod admin;
+mod connect_queue;
+mod connection;
+pub(crate) mod discovery;
+pub(crate) mod expiry;
+mod features;
+pub mod fence;
+mod generation;
+mod inventory;
+pub(crate) mod journal;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Instant;
+
+use isolane_wire::Nqn;
+
+use admin::Admin;
+pub(crate) use admin::{RetryDelays, shutdown};
+use connect_queue::{QueueSpec, connect_queue};
+pub(crate) use connection::{BlockingConnection, describe};
+pub(crate) use inventory::{has_no_descriptors, namespace};
+
+use crate::error::{ConnectError, Step};
+use crate::info::{Info, Negotiated};
+use crate::lane_class::LaneCounts;
+use crate::options::{FlushAfterLoss, Options};
+use crate::uri::Uri;
+use journal::{AssociationJournal, JournalEntry, StaleAssociation};
+
+/// Target and options of a connection.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub uri: Uri,
+    pub options: Options,
+    /// Journal of the associations.
+    pub journal: Option<Arc<dyn AssociationJournal>>,
+}
+
+/// Connected queues, and a description of the target.
+pub(crate) struct Association {
+    /// Time before the first connection was opened.
+    pub started_at: Instant,
+    pub admin: BlockingConnection,
+    pub lanes: Vec<BlockingConnection>,
+    pub info: Info,
+    /// Its journal entry.
+    pub note: Option<JournalEntry>,
+    /// AERL: maximum number of asynchronous event requests.
+    pub max_async_events: usize,
+    /// Delays that a status can select.
+    pub retry_delays: RetryDelays,
+}
+
+impl Plan {
+    /// Returns the result of the first flush after a loss.
+    pub(crate) fn flush_after_loss(&self) -> FlushAfterLoss {
+        self.options.flush_after_loss.or(self.uri.flush_after_loss).unwrap_or_default()
+    }
+
+    /// Records an association in the journal.
+    fn note(&self, info: &Info) -> Result<Option<JournalEntry>, ConnectError> {
+        let Some(journal) = &self.journal else { return Ok(None) };
+        let note = JournalEntry::make(journal, &StaleAssociation::of(info, &self.options));
+        let what = "a journal entry, which writes need";
+        note.map(Some).map_err(|source| ConnectError::System { what, source: Arc::new(source) })
+    }
+}
+
+/// Connects to the first usable address of the host.
+pub(crate) fn associate(plan: &Plan) -> Result<Association, ConnectError> {
+    let deadline = Instant::now() + plan.options.connect_timeout;
+    let mut failure = None;
+    for address in resolve(&plan.uri)? {
+        match associate_at(address, plan, deadline) {
+            Ok(association) => return Ok(association),
+            Err(error) => failure = Some(error),
+        }
+    }
+    Err(failure.unwrap_or_else(|| unresolved(&plan.uri, std::io::ErrorKind::NotFound.into())))
+}
+
+/// Connects to a target, describes it, and disconnects.
+///
+/// # Errors
+/// [`ConnectError`].
+pub fn inspect(uri: &Uri, options: &Options) -> Result<Info, ConnectError> {
+    let plan =
+        |depth| Plan { uri: uri.clone(), options: Options { depth, ..options.clone() }, journal: None };
+    let association = match associate(&plan(options.depth)) {
+        // Inspection sends no commands that need the depth.
+        Err(ConnectError::Depth { max, .. }) if max > 0 => associate(&plan(max))?,
+        result => result?,
+    };
+    drop(association.lanes);
+    if let Err(error) = shutdown(association.admin) {
+        log::info!("{}: controller not shut down cleanly: {error}", association.info.address);
+    }
+    Ok(association.info)
+}
+
+/// Returns the addresses of the URI's host without duplicates.
+pub(crate) fn resolve(uri: &Uri) -> Result<Vec<SocketAddr>, ConnectError> {
+    let found = (uri.host.as_str(), uri.port).to_socket_addrs().map_err(|error| unresolved(uri, error))?;
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in found {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses)
+}
+
+fn unresolved(uri: &Uri, error: std::io::Error) -> ConnectError {
+    ConnectError::Resolve { host: uri.host.clone(), source: Arc::new(error) }
+}
+
+fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<Association, ConnectError> {
+    let started_at = Instant::now();
+    let (address, nqn) = find_subsystem(address, plan, deadline)?;
+    let mut admin = Admin::connect(address, &nqn, &plan.options, deadline)?;
+    let controller = admin.enable_and_identify()?;
+    admin.check_depth(plan.options.depth)?;
+    let classes = features::negotiate_io_queues(&mut admin, plan.options.classes())?;
+    features::enable_async_events(&mut admin)?;
+    let retry_delays = features::enable_retry_delays(&mut admin)?;
+    let lanes = connect_lanes(&admin, &nqn, &plan.options, classes.total(), deadline)?;
+    let namespaces = inventory::namespaces(&mut admin)?;
+    let negotiated = negotiated(&admin, &lanes, classes, &plan.options);
+    let info = Info { address, nqn, controller, namespaces, negotiated };
+    Ok(Association {
+        started_at,
+        max_async_events: admin.max_async_events(),
+        retry_delays,
+        note: plan.note(&info)?,
+        info,
+        admin: admin.into_connection(),
+        lanes,
+    })
+}
+
+/// Returns the subsystem of the URI, or the only one that discovery finds.
+fn find_subsystem(
+    address: SocketAddr,
+    plan: &Plan,
+    deadline: Instant,
+) -> Result<(SocketAddr, Nqn), ConnectError> {
+    match plan.uri.nqn {
+        Some(nqn) => Ok((address, nqn)),
+        None => discovery::only_subsystem(address, &plan.options, deadline),
+    }
+}
+
+/// Connects the queue of every lane.
+fn connect_lanes(
+    admin: &Admin,
+    nqn: &Nqn,
+    options: &Options,
+    lanes: usize,
+    deadline: Instant,
+) -> Result<Vec<BlockingConnection>, ConnectError> {
+    (1..=lanes)
+        .map(|qid| {
+            let spec = QueueSpec {
+                step: Step::ConnectIo,
+                nqn: *nqn,
+                qid: u16::try_from(qid).unwrap_or(u16::MAX),
+                entries: options.depth + 1,
+                cntlid: admin.cntlid,
+                kato_ms: 0,
+            };
+            let (mut connection, _) = connect_queue(admin.connection.address(), &spec, options, deadline)?;
+            connection.queue.set_max_in_capsule(admin.max_in_capsule_bytes() as usize);
+            Ok(connection)
+        })
+        .collect()
+}
+
+fn negotiated(
+    admin: &Admin,
+    lanes: &[BlockingConnection],
+    classes: LaneCounts,
+    options: &Options,
+) -> Negotiated {
+    let transport = lanes.first().unwrap_or(&admin.connection).parameters();
+    Negotiated {
+        header_digest: transport.header_digest,
+        data_digest: transport.data_digest,
+        data_alignment_bytes: transport.data_alignment_bytes,
+        max_h2c_data_bytes: transport.max_h2c_data_bytes,
+        max_in_capsule_bytes: admin.max_in_capsule_bytes(),
+        flow_control_disabled: lanes.iter().all(|lane| lane.flow_control_disabled),
+        keep_alive: options.keep_alive,
+        lanes: classes,
+        depth: options.depth,
+        max_transfer_bytes: admin.max_transfer_bytes(options.max_transfer_bytes),
+    }
+}

@@ -1,0 +1,239 @@
+//! Changes of the association: connected, lost, reconnecting, closed.
+//!
+//! Losing one connection loses the association, and all its connections are reset. Commands in flight go to
+//! `replay`, which decides what to repeat. A thread makes the new association, with growing delays.
+//!
+//! Invariant: while the association is down, an attempt to connect is in progress or has a due time.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use isolane_memory::Buffer;
+use isolane_proto::host::{Abandoned, Completed};
+
+use super::association::{Link, LiveAssociation, Outage};
+use super::graceful_close;
+use super::lane::{DisconnectReason, Lane};
+use super::{Client, Message};
+use crate::connect::expiry::OldAssociation;
+use crate::connect::fence::{MAX_FENCES, NewAssociation};
+use crate::connect::journal::{JournalEntry, StaleAssociation};
+use crate::connect::{self, Association, BlockingConnection};
+use crate::difference::Difference;
+use crate::error::{ConnectError, RequestError};
+use crate::info::{Info, NamespaceInfo};
+use crate::io_limits::IoLimits;
+use crate::options::{Reconnect, WriteReplay};
+use crate::request_table::{Part, PartRange};
+use crate::unflushed::Era;
+
+/// Time for the target to shut its controller down.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Client {
+    /// Starts to use an association. A closed client drops it.
+    pub(super) fn on_connected(&mut self, association: Association) -> Result<(), ConnectError> {
+        let Link::Down(outage) = self.link else { return Ok(()) };
+        self.check_volume(&association.info)?;
+        self.check_quiesce(&association.info)?;
+        let info = association.info.clone();
+        let era = Era::new(&info, &self.state.namespace, self.plan.flush_after_loss());
+        let cntlid = info.controller.cntlid;
+        let new = NewAssociation { address: info.address, cntlid, started_at: association.started_at };
+        let keep_alive = self.plan.options.keep_alive;
+        self.retries.set_delays(association.retry_delays);
+        let nsid = self.state.namespace.nsid;
+        let live = LiveAssociation::adopt(association, nsid, keep_alive, outage, &mut self.reactor)
+            .map_err(|source| ConnectError::System { what: "a socket", source: Arc::new(source) })?;
+        if let Some(error) = self.state.unflushed.enter(era) {
+            log::error!("{}: the next flush fails: {error}", info.address);
+        }
+        self.replay.on_association(&new, self.plan.options.reconnect.writes);
+        self.remap_backlog(info.negotiated.lanes);
+        self.link = Link::Up(Box::new(live));
+        self.state.info = info;
+        self.now = Instant::now();
+        self.housekeeping = self.now;
+        self.apply_verdicts();
+        (0..self.backlogs.len()).for_each(|lane| self.pump(lane));
+        Ok(())
+    }
+
+    /// Updates the description of the volume, which must be the same volume as before.
+    fn check_volume(&mut self, info: &Info) -> Result<(), ConnectError> {
+        let namespace = info.choose(Some(self.state.namespace.nsid))?;
+        if let Some(difference) =
+            Difference::of_volume((info, namespace), (&self.state.info, &self.state.namespace))
+        {
+            return Err(ConnectError::VolumeChanged(difference));
+        }
+        self.state.limits = IoLimits::new(namespace, info)?;
+        self.state.namespace = namespace.clone();
+        Ok(())
+    }
+
+    /// Rejects an association whose writes, if lost, could never be known to have ended.
+    fn check_quiesce(&self, info: &Info) -> Result<(), ConnectError> {
+        let Reconnect { writes, .. } = &self.plan.options.reconnect;
+        let quiesce = self.plan.options.reconnect.quiesce_time(info.controller.command_quiesce_time);
+        match quiesce {
+            None if *writes == WriteReplay::AfterTimeout => Err(ConnectError::NoQuiesceTime(info.address)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn on_message(&mut self, message: Message) {
+        match message {
+            // A closed client drops the association.
+            Message::Connected(_) if !matches!(self.link, Link::Down(_)) => {}
+            Message::Connected(Ok(association)) => {
+                if let Err(error) = self.on_connected(*association) {
+                    self.on_failed_attempt(error);
+                } else {
+                    log::info!("{}: reconnected", self.state.info.address);
+                }
+            }
+            Message::Connected(Err(error)) => self.on_failed_attempt(error),
+            Message::Fenced { id, verdict } => {
+                self.replay.on_verdict(id, verdict);
+                self.apply_verdicts();
+            }
+        }
+    }
+
+    pub(super) fn on_admin_completed(&mut self, completed: Completed) -> Result<(), DisconnectReason> {
+        let Link::Up(live) = &mut self.link else { return Ok(()) };
+        let Some(identified) = live.admin.on_completed(completed)? else { return Ok(()) };
+        let (nsid, descriptors) = (self.state.namespace.nsid, identified.descriptors.as_ref());
+        let data = identified.namespace.as_slice().unwrap_or_default();
+        let Some(now) = connect::namespace(nsid, data, descriptors.and_then(Buffer::as_slice)) else {
+            return Err(DisconnectReason::Violation(format!("namespace {nsid} went away")));
+        };
+        if let Some(difference) = Difference::of(&now, &self.state.namespace) {
+            return Err(DisconnectReason::VolumeChanged { nsid, difference });
+        }
+        if now.blocks != self.state.namespace.blocks {
+            log::info!("namespace {nsid} has {} blocks now", now.blocks);
+        }
+        self.state.limits.capacity_blocks = now.blocks;
+        self.state.namespace = NamespaceInfo { generation: self.state.namespace.generation, ..now };
+        Ok(())
+    }
+
+    /// Handles the loss of the association: resets its connections, sorts the commands in flight, and schedules
+    /// an attempt to reconnect.
+    pub(super) fn on_disconnect(&mut self, reason: &DisconnectReason) {
+        let Link::Up(live) = &self.link else { return };
+        let outage = Outage::after(live, &self.plan.options.reconnect, self.now);
+        let Link::Up(mut live) = std::mem::replace(&mut self.link, Link::Down(outage)) else { return };
+        let in_flight: usize = live.lanes.iter().map(Lane::in_flight).sum();
+        log::warn!("{}: {reason}; {in_flight} commands in flight", self.state.info.address);
+        self.last_error = reason.to_string();
+        let entry = live.entry.take();
+        live.reset_all(&mut self.reactor).into_iter().for_each(|abandoned| self.on_abandoned(abandoned));
+        self.replay.raise_fence(self.old_association(), entry, &self.plan);
+        self.apply_verdicts();
+        self.housekeeping = self.now;
+        if let DisconnectReason::VolumeChanged { difference, .. } = reason {
+            return self.fail_all(ConnectError::VolumeChanged(*difference));
+        }
+        if outage.is_over(&self.plan.options.reconnect, self.now) {
+            let (address, reason) = (self.state.info.address, reason.to_string());
+            self.fail_all(ConnectError::Lost { address, reason });
+        }
+    }
+
+    fn old_association(&self) -> OldAssociation {
+        StaleAssociation::of(&self.state.info, &self.plan.options).old(Instant::now())
+    }
+
+    fn on_abandoned(&mut self, abandoned: Abandoned) {
+        let part = Part::from_tag(abandoned.tag);
+        let Some(request) = self.state.requests.get_mut(part.slot) else { return };
+        request.in_flight -= 1;
+        request.return_buffer(part.index, abandoned.buffer);
+        if abandoned.sent && request.operation.changes_blocks() {
+            self.replay.record_uncertain(part, request);
+        } else {
+            self.backlogs[request.lane].push_front(PartRange::one(part));
+        }
+    }
+
+    /// Starts an attempt to connect if one is due.
+    pub(super) fn poll_reconnect(&mut self) {
+        let Link::Down(outage) = &mut self.link else { return };
+        let is_due = outage.next.is_some_and(|next| self.now >= next);
+        if !is_due {
+            return;
+        }
+        if self.replay.fences() >= MAX_FENCES {
+            if outage.is_over(&self.plan.options.reconnect, self.now) {
+                let reason = format!("{MAX_FENCES} controllers of lost associations may still be alive");
+                let address = self.state.info.address;
+                self.fail_all(ConnectError::Lost { address, reason });
+            }
+            return;
+        }
+        outage.next = None;
+        outage.attempt += 1;
+        let (plan, sender) = (Arc::clone(&self.plan), self.sender.clone());
+        let attempt = move || {
+            let result = connect::associate(&plan).map(Box::new);
+            // A dropped client needs no association, which is then closed.
+            let _ = sender.send(Message::Connected(result));
+        };
+        let thread = std::thread::Builder::new().name("isolane-connect".to_owned()).spawn(attempt);
+        if let Err(error) = thread {
+            self.on_failed_attempt(ConnectError::System { what: "a thread", source: Arc::new(error) });
+        }
+    }
+
+    fn on_failed_attempt(&mut self, error: ConnectError) {
+        let Link::Down(outage) = &mut self.link else { return };
+        let (reconnect, address) = (&self.plan.options.reconnect, self.state.info.address);
+        self.last_error = error.to_string();
+        if outage.is_over(reconnect, self.now) || !error.is_transient() {
+            log::error!("{address}: cannot reconnect: {error}");
+            return self.fail_all(error);
+        }
+        let pause = reconnect.pause(outage.attempt);
+        outage.next = Some(self.now + pause);
+        self.housekeeping = self.now;
+        let (attempt, next) = (outage.attempt, pause.as_millis());
+        log::info!("{address}: attempt {attempt} to reconnect failed: {error}; next in {next} ms");
+    }
+
+    /// Closes the client for good: every request fails.
+    pub(super) fn fail_all(&mut self, error: ConnectError) {
+        let error = Arc::new(error);
+        self.replay.abandon(&mut self.state.requests);
+        self.retries.clear();
+        self.backlogs.iter_mut().for_each(|backlog| backlog.clear());
+        self.link = Link::Closed(Arc::clone(&error));
+        self.state.requests.abort_all(|_| RequestError::Lost(Arc::clone(&error)));
+    }
+
+    /// Shuts the association down: I/O connections first, then CC.SHN over the admin queue. Commands in flight get
+    /// no completion.
+    pub(crate) fn close(mut self) {
+        let closed = Link::Closed(Arc::new(ConnectError::Unsupported("the client was closed".to_owned())));
+        let Link::Up(live) = std::mem::replace(&mut self.link, closed) else { return };
+        let LiveAssociation { admin, lanes, entry, .. } = *live;
+        for (socket, _) in lanes.into_iter().filter_map(|lane| lane.into_parts(&mut self.reactor)) {
+            graceful_close::clear_abortive_close(&socket);
+        }
+        let Some((socket, queue)) = admin.lane.into_parts(&mut self.reactor) else { return };
+        graceful_close::clear_abortive_close(&socket);
+        let resumed = BlockingConnection::resume(TcpStream::from(socket), queue, SHUTDOWN_TIMEOUT);
+        let ended = resumed
+            .map_err(|error| error.to_string())
+            .and_then(|connection| connect::shutdown(connection).map_err(|error| error.to_string()));
+        match ended {
+            Ok(()) => entry.into_iter().for_each(JournalEntry::on_dead),
+            Err(error) => {
+                log::info!("{}: controller not shut down cleanly: {error}", self.state.info.address);
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Client of one association, driven in its caller's thread.
+//!
+//! ```text
+//! submit_with ─ accept ─ SubmitSlot::submit (must wait: RequestTable ─ backlog ─ pump ─ send_part)
+//! turn: Lane::transmit ─ Reactor::turn ─ Lane::receive ─ RequestTable::complete_single (rare: on_completed)
+//! ```
+//!
+//! One thread, no lock, one `sendmsg` per lane and turn. Only reconnecting and the probes of a
+//! [`fence`](crate::fence) run on other threads.
+//!
+//! Invariants: each request gets exactly one completion; a request goes through the lane it was submitted to.
+
+mod admin_queue;
+mod association;
+mod coalesce;
+mod command;
+mod flow;
+mod graceful_close;
+mod lane;
+mod link;
+mod replay;
+mod retry;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use isolane_proto::host::Completed;
+use isolane_reactor::{Event, Reactor, ReactorConfig, Waker, cpu, mailbox, socket};
+
+use self::association::{Link, LiveAssociation, Outage};
+use self::coalesce::Coalescer;
+use self::lane::Lane;
+use self::replay::Replay;
+use self::retry::Retries;
+use crate::client_state::ClientState;
+use crate::connect::expiry::Verdict;
+use crate::connect::fence::Fences;
+use crate::connect::journal::{AssociationJournal, JournalEntry, StaleAssociation};
+use crate::connect::{self, Association, Plan};
+use crate::error::ConnectError;
+use crate::info::ConnectionStatus;
+use crate::io_limits::IoLimits;
+use crate::lane_class::{LaneClass, LaneCounts};
+use crate::options::Options;
+use crate::request_table::PartRange;
+use crate::uri::Uri;
+
+/// Client of one association with one volume; see [`crate::Client`]. Its fields drop in order: connections, and
+/// with them the buffers of commands, before the replies in `state`.
+pub(crate) struct Client {
+    plan: Arc<Plan>,
+    link: Link,
+    /// Cause of the last disconnect or failed attempt to connect.
+    last_error: String,
+    /// Lanes of the current or last association.
+    lanes: LaneCounts,
+    /// Parts that wait for capacity, by lane.
+    backlogs: Vec<VecDeque<PartRange>>,
+    replay: Replay,
+    retries: Retries,
+    coalescer: Coalescer,
+    reactor: Reactor,
+    sender: mailbox::Sender<Message>,
+    messages: mailbox::Receiver<Message>,
+    events: Vec<Event>,
+    completed: Vec<Completed>,
+    overflow: Box<[u8]>,
+    now: Instant,
+    housekeeping: Instant,
+    woken: bool,
+    /// Whether lanes have more to send than their share of the last turn.
+    has_more: bool,
+    pub(crate) state: ClientState,
+}
+
+/// Messages from other threads.
+enum Message {
+    /// An attempt to connect has ended.
+    Connected(Result<Box<Association>, ConnectError>),
+    /// Verdict about a lost association.
+    Fenced { id: u64, verdict: Verdict },
+}
+
+impl Client {
+    /// Connects, as [`crate::Client::connect`].
+    pub(crate) fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
+        let plan = Plan { uri: uri.clone(), options, journal: None };
+        Client::check_options(&plan)?;
+        Client::connect_with(plan, Arc::default(), |_| ())
+    }
+
+    /// Connects, as [`crate::Client::connect_with_journal`].
+    pub(crate) fn connect_with_journal(
+        uri: &Uri,
+        options: Options,
+        journal: &Arc<dyn AssociationJournal>,
+        stale: &[(u64, StaleAssociation)],
+    ) -> Result<Client, ConnectError> {
+        let died = Instant::now();
+        let plan = Plan { uri: uri.clone(), options, journal: Some(Arc::clone(journal)) };
+        Client::check_options(&plan)?;
+        let fences = Arc::<Fences>::default();
+        Client::connect_with(plan, Arc::clone(&fences), |plan| {
+            for (key, stale) in stale {
+                fences.raise_for(stale, JournalEntry::of(journal, *key), died, plan);
+            }
+        })
+    }
+
+    /// Connects as one of several clients of a volume, whose writes wait for the fences of each.
+    pub(crate) fn connect_sharing_fences(
+        uri: &Uri,
+        options: Options,
+        fences: Arc<Fences>,
+    ) -> Result<Client, ConnectError> {
+        Client::connect_with(Plan { uri: uri.clone(), options, journal: None }, fences, |_| ())
+    }
+
+    fn check_options(plan: &Plan) -> Result<(), ConnectError> {
+        if !plan.options.cores.is_empty() || !plan.uri.cores.is_empty() {
+            let several =
+                "cores for a client, which its one caller drives; leave them out, or connect a volume";
+            return Err(ConnectError::Unsupported(several.to_owned()));
+        }
+        match plan.options.lanes {
+            0 => Err(ConnectError::no_default_lane()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Calls `before_use` before anything is written.
+    fn connect_with(
+        plan: Plan,
+        fences: Arc<Fences>,
+        before_use: impl FnOnce(&Plan),
+    ) -> Result<Client, ConnectError> {
+        let plan = Arc::new(plan);
+        let association = connect::associate(&plan)?;
+        let info = association.info.clone();
+        let namespace = info.choose(plan.uri.nsid)?.clone();
+        let limits = IoLimits::new(&namespace, &info)?;
+        let options = &plan.options;
+        let config = ReactorConfig { io: options.io, mode: options.mode, spin: options.spin, core: None };
+        let reactor = Reactor::new(config).map_err(|error| ConnectError::System {
+            what: "a reactor",
+            source: Arc::new(std::io::Error::other(error.to_string())),
+        })?;
+        let (sender, messages) = mailbox::unbounded(reactor.waker());
+        let member = sender.clone();
+        fences.join(move |id, verdict| {
+            // A closed client needs no verdict.
+            let _ = member.send(Message::Fenced { id, verdict });
+        });
+        let (lanes, now) = (info.negotiated.lanes, Instant::now());
+        let mut client = Client {
+            link: Link::Down(Outage::initial()),
+            last_error: String::new(),
+            lanes,
+            backlogs: vec![VecDeque::new(); lanes.total()],
+            replay: Replay::new(fences),
+            retries: Retries::new(options.command_timeout),
+            coalescer: Coalescer::new(options.coalesce),
+            reactor,
+            sender,
+            messages,
+            events: Vec::new(),
+            completed: Vec::new(),
+            overflow: vec![0; OVERFLOW_BYTES].into_boxed_slice(),
+            now,
+            housekeeping: now,
+            woken: false,
+            has_more: false,
+            state: ClientState::new(info, namespace, limits, options.max_requests),
+            plan,
+        };
+        before_use(&client.plan);
+        client.on_connected(association)?;
+        log::info!("{}: connected", client.state.info.address);
+        Ok(client)
+    }
+
+    pub(crate) fn io_description(&self) -> &str {
+        self.reactor.backend_description()
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        self.reactor.waker()
+    }
+
+    pub(crate) fn housekeeping(&self) -> Instant {
+        self.housekeeping
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self.link, Link::Up(_))
+    }
+
+    pub(crate) fn end_reason(&self) -> Option<&ConnectError> {
+        match &self.link {
+            Link::Closed(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn last_error(&self) -> &str {
+        &self.last_error
+    }
+
+    /// Returns the status of every connection, as [`crate::Client::connections`].
+    pub(crate) fn connections(&self) -> Vec<ConnectionStatus> {
+        let Link::Up(live) = &self.link else { return Vec::new() };
+        let LiveAssociation { admin, lanes, .. } = &**live;
+        let admin = self.status_of(&admin.lane, 0, None);
+        let lanes = lanes.iter().enumerate().filter_map(|(index, lane)| {
+            // Queues are connected in the order of lanes.
+            self.status_of(lane, index as u16 + 1, Some(self.lanes.locate(index)))
+        });
+        admin.into_iter().chain(lanes).collect()
+    }
+
+    fn status_of(
+        &self,
+        lane: &Lane,
+        qid: u16,
+        position: Option<(LaneClass, usize)>,
+    ) -> Option<ConnectionStatus> {
+        let socket = self.reactor.socket(lane.token())?;
+        Some(ConnectionStatus {
+            cntlid: self.state.info.controller.cntlid,
+            core: None,
+            qid,
+            lane: position,
+            local: socket::local_addr(&socket).ok()?,
+            driving_core: cpu::current(),
+            incoming_cpu: socket::incoming_cpu(&socket),
+        })
+    }
+}
+
+/// Size of the buffer for data whose destination is not known yet. Large enough for a deep queue of small reads,
+/// small enough for the second-level cache.
+const OVERFLOW_BYTES: usize = 128 * 1024;

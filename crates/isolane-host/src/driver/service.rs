@@ -1,0 +1,470 @@
+//! One client shared by threads, with a thread that drives it while no caller does.
+//!
+//! The client is behind a lock that no caller waits for: the thread that holds it *leads*. A caller that finds
+//! another thread leading queues its requests, wakes the leader, and spins or sleeps until they complete. Every
+//! thread that queues a request, or stops leading, then checks again: if there is work and no leader, it unparks
+//! the service's thread.
+//!
+//! A caller queues first and then checks for a leader; a leader releases the lock first and then checks for
+//! requests. With a full fence between the two steps on both sides, at least one of them sees the other.
+//!
+//! Invariants: while a request has no completion, a thread leads or has been woken to lead; a panic while leading
+//! closes the volume, because the client is in an unknown state; the client, and with it every buffer, is dropped
+//! before the replies.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+use isolane_reactor::cpu;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::client_driver::{ClientDriver, ClientStatus, MAX_MESSAGES, Message, SubmissionQueue};
+use super::spin_wait::{SpinWait, Spinners};
+use crate::caller_queue::{CallerQueue, Submission};
+use crate::client::Client;
+use crate::connect::fence::Fences;
+use crate::error::{ConnectError, RequestError};
+use crate::info::{Info, NamespaceInfo};
+use crate::lane_class::{LaneClass, LaneCounts};
+use crate::oneshot::{Receiver, Sender, oneshot};
+use crate::options::{IoChoice, Mode, Options};
+use crate::reply::Reply;
+use crate::request::Wait;
+use crate::request::{Completion, Request};
+use crate::uri::Uri;
+
+/// Time that closing waits for requests in flight.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time between housekeeping turns of the service's thread while callers lead.
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Idle queues kept for later blocking calls.
+const MAX_IDLE_CALLERS: usize = 256;
+
+/// One client, and the thread that drives it.
+pub(crate) struct Service {
+    /// `None` once the volume is closed.
+    driver: Mutex<Option<ClientDriver>>,
+    queue: SubmissionQueue,
+    waker: isolane_reactor::Waker,
+    /// The service's own thread.
+    thread: Thread,
+    /// Requests without a completion when a leader last released the client.
+    outstanding: AtomicUsize,
+    spinners: Spinners,
+    stopping: AtomicBool,
+    closed: AtomicBool,
+    /// Whether callers may lead.
+    inline: bool,
+    /// The core that its thread is pinned to.
+    pub core: Option<usize>,
+    pub lanes: LaneCounts,
+    /// Queues of blocking calls that have ended.
+    idle: ArrayQueue<Arc<CallerQueue>>,
+    /// Dropped when the thread ends; `None` from then on.
+    on_exit: Mutex<Option<Vec<Sender<()>>>>,
+}
+
+/// Where a service connects to.
+pub(super) struct ServiceSpec {
+    pub uri: Uri,
+    pub options: Options,
+    pub core: Option<usize>,
+    /// Shared by all services of the volume.
+    pub fences: Arc<Fences>,
+}
+
+/// A connected service.
+pub(super) struct Started {
+    pub service: ServiceOwner,
+    pub info: Info,
+    pub namespace: NamespaceInfo,
+}
+
+/// Stops the service when it is dropped.
+pub(crate) struct ServiceOwner(Arc<Service>);
+
+impl Deref for ServiceOwner {
+    type Target = Service;
+
+    fn deref(&self) -> &Service {
+        &self.0
+    }
+}
+
+impl Drop for ServiceOwner {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Limit of one wait for completions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitLimit {
+    /// Whether the thread polls instead of sleeping.
+    pub polls: bool,
+    pub deadline: Option<Instant>,
+}
+
+impl WaitLimit {
+    /// Returns whether the deadline has passed. Reads the clock only if there is one.
+    pub(crate) fn is_over(self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+impl Service {
+    /// Starts a thread that connects and then drives the client.
+    pub(super) fn start(
+        spec: ServiceSpec,
+    ) -> Result<impl Future<Output = Result<Started, ConnectError>>, ConnectError> {
+        let ((sender, receiver), core) = (oneshot(), spec.core);
+        let thread = thread::Builder::new().name("isolane-volume".to_owned());
+        let spawned = thread.spawn(move || match Service::connect(spec) {
+            Ok(started) => {
+                let service = Arc::clone(&started.service.0);
+                let _notifier = ExitNotifier(&service);
+                sender.send(Ok(started));
+                service.run_thread();
+            }
+            Err(error) => sender.send(Err(on_core(core, error))),
+        });
+        spawned.map_err(|source| ConnectError::System { what: "a thread", source: Arc::new(source) })?;
+        Ok(async {
+            let ended = "the volume's thread ended while connecting";
+            receiver.await.unwrap_or_else(|| Err(ConnectError::Unsupported(ended.to_owned())))
+        })
+    }
+
+    fn connect(ServiceSpec { uri, mut options, core, fences }: ServiceSpec) -> Result<Started, ConnectError> {
+        if let Some(core) = core {
+            cpu::pin(core).map_err(|source| ConnectError::Core { core, source: Arc::new(source) })?;
+        }
+        let inline = options.inline_submit && options.io != IoChoice::Uring;
+        if inline {
+            // A ring belongs to one thread.
+            options.io = IoChoice::Epoll;
+        }
+        let spin = if options.mode == Mode::Sleep { Duration::ZERO } else { options.spin };
+        let batching = options.batching;
+        let client = Client::connect_sharing_fences(&uri, options, fences)?;
+        let (info, namespace) = (client.info().clone(), client.namespace().clone());
+        let service = Service {
+            waker: client.waker(),
+            lanes: client.lanes(),
+            driver: Mutex::new(Some(ClientDriver::new(client, !batching))),
+            queue: SubmissionQueue::default(),
+            thread: thread::current(),
+            outstanding: AtomicUsize::new(0),
+            spinners: Spinners::new(spin),
+            stopping: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            inline,
+            core,
+            idle: ArrayQueue::new(MAX_IDLE_CALLERS),
+            on_exit: Mutex::new(Some(Vec::new())),
+        };
+        Ok(Started { service: ServiceOwner(Arc::new(service)), info, namespace })
+    }
+
+    /// Leads while no caller does, and turns the idle client for housekeeping.
+    fn run_thread(&self) {
+        while !self.is_stopping() {
+            let next = self.try_lead().and_then(|mut leader| leader.run_until_idle());
+            if !self.is_stopping() {
+                let now = Instant::now();
+                let wait = next.map_or(HOUSEKEEPING_INTERVAL, |next| next.saturating_duration_since(now));
+                thread::park_timeout(wait);
+            }
+        }
+        let Some(mut leader) = self.leader(self.driver.lock()) else { return };
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        let mut outstanding = leader.turn(Wait::None);
+        while (outstanding > 0 || !self.queue.is_empty()) && Instant::now() < deadline {
+            outstanding = leader.turn(Wait::Until(deadline));
+        }
+        leader.close();
+    }
+
+    /// Executes one request and waits for its completion. A caller on another core may not lead.
+    pub(super) fn run(&self, class: LaneClass, request: Request, may_lead: bool) -> Completion {
+        let caller = self.idle.pop().unwrap_or_else(|| CallerQueue::new(1));
+        let submitted = caller.submit(Submission { class, request, tag: 0 });
+        debug_assert!(submitted.is_ok(), "an idle queue is empty");
+        let completion = loop {
+            self.wait(&caller, WaitLimit { polls: class == LaneClass::Poll, deadline: None }, may_lead);
+            if let Some(completion) = caller.take_completion() {
+                break completion;
+            }
+        };
+        // Dropped if enough are kept.
+        let _ = self.idle.push(caller);
+        completion
+    }
+
+    /// Queues a request for the leader.
+    pub(super) fn post(&self, class: LaneClass, request: Request, reply: Reply) {
+        self.post_message(Message::Request { class, request, reply });
+    }
+
+    /// Requests the status of the client from the leader.
+    pub(super) fn request_status(&self) -> Receiver<ClientStatus> {
+        let (sender, receiver) = oneshot();
+        self.post_message(Message::Status(sender));
+        receiver
+    }
+
+    fn post_message(&self, message: Message) {
+        if let Err(message) = self.queue.messages.push(message) {
+            return message.reject(RequestError::TooMany(MAX_MESSAGES));
+        }
+        self.wake_leader();
+        self.reject_if_closed(None);
+    }
+
+    /// Submits the queued requests of a caller without waiting.
+    pub(crate) fn send(&self, caller: &Arc<CallerQueue>) {
+        if caller.has_submissions() {
+            self.enqueue(caller);
+            self.wake_thread_if_idle();
+            self.reject_if_closed(Some(caller));
+        }
+    }
+
+    /// Waits until the caller, which has outstanding requests, has a completion, or until the limit. Drives the
+    /// client in this thread if it `may_lead`.
+    pub(crate) fn wait(&self, caller: &Arc<CallerQueue>, limit: WaitLimit, may_lead: bool) {
+        if !may_lead || caller.has_completions() {
+            // A caller that never leads leaves its requests to the service's thread.
+            self.send(caller);
+        }
+        let may_lead = may_lead && self.inline;
+        let mut spin = SpinWait::new(&self.spinners, may_lead);
+        let mut is_enqueued = false;
+        while !caller.has_completions() {
+            if may_lead
+                && !self.is_stopping()
+                && let Some(mut leader) = self.try_lead()
+            {
+                leader.run_for(caller, limit);
+                if limit.is_over() {
+                    break;
+                }
+                continue;
+            }
+            if !std::mem::replace(&mut is_enqueued, true) && caller.has_submissions() {
+                self.enqueue(caller);
+                self.reject_if_closed(Some(caller));
+                continue;
+            }
+            if spin.should_spin() {
+                std::hint::spin_loop();
+                continue;
+            }
+            if limit.is_over() {
+                break;
+            }
+            caller.sleep(limit.deadline, || may_lead && !self.is_stopping() && !self.driver.is_locked());
+        }
+        if spin.end() {
+            self.recheck_after_release();
+        }
+    }
+
+    /// Returns the spin time of a caller that waits for several services.
+    pub(crate) fn spin_wait(&self) -> SpinWait<'_> {
+        SpinWait::new(&self.spinners, false)
+    }
+
+    /// Begins to close the client. The result is ready when the thread has ended.
+    pub(super) fn close(&self) -> Receiver<()> {
+        let (sender, receiver) = oneshot();
+        match &mut *self.on_exit.lock() {
+            Some(waiting) => waiting.push(sender),
+            None => drop(sender),
+        }
+        self.stop();
+        receiver
+    }
+
+    /// Makes the service's thread the only leader, which closes the client.
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.waker.wake();
+        self.thread.unpark();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Returns `None` if another thread leads or the volume is closed.
+    fn try_lead(&self) -> Option<LeaderGuard<'_>> {
+        if self.driver.is_locked() {
+            return None;
+        }
+        self.leader(self.driver.try_lock()?)
+    }
+
+    fn leader<'a>(&'a self, driver: MutexGuard<'a, Option<ClientDriver>>) -> Option<LeaderGuard<'a>> {
+        if driver.is_none() {
+            return None;
+        }
+        self.spinners.on_lead();
+        Some(LeaderGuard { service: self, driver: Some(driver) })
+    }
+
+    /// Lists a caller with submissions, and wakes the leader if there is one.
+    fn enqueue(&self, caller: &Arc<CallerQueue>) {
+        let mut unlisted = caller.try_enqueue().then(|| Arc::clone(caller));
+        while let Some(caller) = unlisted {
+            unlisted = self.queue.callers.push(caller).err();
+            if unlisted.is_some() {
+                // The list is full, which a leader soon changes.
+                self.wake_leader();
+                self.reject_if_closed(None);
+                thread::yield_now();
+            }
+        }
+        self.waker.wake();
+    }
+
+    /// Wakes the leader or, without one, the service's thread.
+    fn wake_leader(&self) {
+        self.waker.wake();
+        self.wake_thread_if_idle();
+    }
+
+    fn wake_thread_if_idle(&self) {
+        fence(Ordering::SeqCst);
+        if !self.driver.is_locked() {
+            self.thread.unpark();
+        }
+    }
+
+    /// Must be called by every thread that led, or was counted on to lead, and no longer does.
+    fn recheck_after_release(&self) {
+        fence(Ordering::SeqCst);
+        let stopping = self.is_stopping();
+        let has_work = self.outstanding.load(Ordering::Relaxed) > 0 || !self.queue.is_empty() || stopping;
+        let has_spinner = self.spinners.has_leaders() && !stopping;
+        if has_work && !self.driver.is_locked() && !has_spinner {
+            self.thread.unpark();
+        }
+    }
+
+    /// If the volume is closed, fails all queued requests and all requests of `caller`.
+    fn reject_if_closed(&self, caller: Option<&Arc<CallerQueue>>) {
+        fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::Relaxed) {
+            self.queue.reject_all();
+            caller.into_iter().for_each(|caller| caller.reject_all());
+        }
+    }
+}
+
+/// Adds the core to an error.
+pub(super) fn on_core(core: Option<usize>, error: ConnectError) -> ConnectError {
+    match (core, error) {
+        (Some(core), error) if !matches!(error, ConnectError::Core { .. }) => {
+            ConnectError::OnCore { core, source: Box::new(error) }
+        }
+        (_, error) => error,
+    }
+}
+
+/// Reports the end of a service's thread, also after a panic.
+struct ExitNotifier<'a>(&'a Service);
+
+impl Drop for ExitNotifier<'_> {
+    fn drop(&mut self) {
+        self.0.on_exit.lock().take();
+    }
+}
+
+/// The exclusive right to drive the client, until it is dropped.
+struct LeaderGuard<'a> {
+    service: &'a Service,
+    /// Holds a driver until [`LeaderGuard::take`].
+    driver: Option<MutexGuard<'a, Option<ClientDriver>>>,
+}
+
+impl LeaderGuard<'_> {
+    /// Turns the client once. Returns the number of outstanding requests.
+    fn turn(&mut self, wait: Wait) -> usize {
+        let queue = &self.service.queue;
+        self.driver().map_or(0, |driver| driver.turn(queue, wait))
+    }
+
+    /// Turns the client until no work is left, or the volume stops. Returns the next time for housekeeping.
+    fn run_until_idle(&mut self) -> Option<Instant> {
+        let service = self.service;
+        let mut wait = Wait::None;
+        loop {
+            let outstanding = self.turn(wait);
+            let stays = !service.inline || self.driver().is_some_and(|driver| driver.serving_futures);
+            if service.is_stopping() || (!stays && outstanding == 0 && service.queue.is_empty()) {
+                return self.driver().map(|driver| driver.housekeeping());
+            }
+            wait = Wait::Forever;
+        }
+    }
+
+    /// Turns the client until the caller has a completion, the limit is reached, or the volume stops.
+    fn run_for(&mut self, caller: &Arc<CallerQueue>, limit: WaitLimit) {
+        let service = self.service;
+        let wait = match limit {
+            WaitLimit { polls: true, .. } => Wait::None,
+            WaitLimit { deadline: Some(deadline), .. } => Wait::Until(deadline),
+            WaitLimit { deadline: None, .. } => Wait::Forever,
+        };
+        if let Some(driver) = self.driver() {
+            driver.submit_all(caller);
+        }
+        while !caller.has_completions() && !service.is_stopping() {
+            self.turn(wait);
+            if limit.is_over() {
+                return;
+            }
+        }
+    }
+
+    /// Closes the association. Requests without a completion fail.
+    fn close(mut self) {
+        if let Some(driver) = self.take() {
+            driver.close();
+        }
+    }
+
+    fn driver(&mut self) -> Option<&mut ClientDriver> {
+        self.driver.as_deref_mut()?.as_mut()
+    }
+
+    /// Removes the driver for good.
+    fn take(&mut self) -> Option<ClientDriver> {
+        self.service.stopping.store(true, Ordering::Release);
+        self.driver.as_deref_mut()?.take()
+    }
+}
+
+impl Drop for LeaderGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // The client is in an unknown state and must not be turned again.
+            drop(self.take());
+        }
+        let outstanding = self.driver().map(|driver| driver.outstanding());
+        self.service.outstanding.store(outstanding.unwrap_or_default(), Ordering::Relaxed);
+        if outstanding.is_none() {
+            self.service.closed.store(true, Ordering::SeqCst);
+            self.service.reject_if_closed(None);
+        }
+        drop(self.driver.take());
+        self.service.recheck_after_release();
+    }
+}

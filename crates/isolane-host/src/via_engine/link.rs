@@ -1,0 +1,240 @@
+//! State of the volume at the engine: open, reopening after the engine was killed, or closed for good.
+//!
+//! Invariant: while it is down, an attempt to open it is in progress or has a due time.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak, mpsc};
+use std::time::Instant;
+
+use isolane_attach::{Session, Watcher};
+use isolane_reactor::Waker;
+
+use super::open::{OpenVolume, StaleVolume};
+use super::{EngineClient, system_error};
+use crate::difference::Difference;
+use crate::error::{ConnectError, RequestError};
+use crate::io_limits::IoLimits;
+use crate::request_table::Part;
+
+/// State of the volume at the engine.
+// Rarely moved, and used for every request.
+#[allow(clippy::large_enum_variant)]
+pub(super) enum Link {
+    Up(OpenVolume),
+    Down(Outage),
+    Closed(Arc<ConnectError>),
+}
+
+/// Time without the open volume.
+pub(super) struct Outage {
+    since: Instant,
+    /// The volume at the killed engine.
+    stale: Option<StaleVolume>,
+    attempt: u32,
+    /// When the next attempt is due, unless one is in progress.
+    next: Instant,
+    attempt_result: Option<mpsc::Receiver<Attempt>>,
+}
+
+type Attempt = Result<(u64, OpenVolume), ConnectError>;
+
+/// Events of the session.
+pub(super) struct SessionEvents {
+    /// Epoch of the engine that has the session.
+    epoch: AtomicU64,
+    /// Epoch of the engine that opened the volume.
+    opened: AtomicU64,
+    over: AtomicBool,
+    waker: Waker,
+}
+
+impl SessionEvents {
+    pub fn watch(session: &Session, waker: Waker, epoch: u64) -> Arc<SessionEvents> {
+        let epochs = || AtomicU64::new(epoch);
+        let events = Arc::new(SessionEvents {
+            epoch: epochs(),
+            opened: epochs(),
+            over: AtomicBool::new(false),
+            waker,
+        });
+        let watcher: Arc<dyn Watcher> = Arc::clone(&events) as _;
+        let watcher: Weak<dyn Watcher> = Arc::downgrade(&watcher);
+        session.watch(watcher);
+        // Restarts before the watch began are not reported.
+        events.epoch.fetch_max(session.epoch(), Ordering::AcqRel);
+        events
+    }
+
+    /// Returns whether the volume must be reopened, or the session is closed.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.epoch.load(Ordering::Acquire) != self.opened.load(Ordering::Relaxed)
+            || self.over.load(Ordering::Acquire)
+    }
+}
+
+impl Watcher for SessionEvents {
+    fn on_restart(&self, epoch: u64) {
+        self.epoch.fetch_max(epoch, Ordering::AcqRel);
+        self.waker.wake();
+    }
+
+    fn on_close(&self) {
+        self.over.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+impl EngineClient {
+    /// Handles the events of the session.
+    #[cold]
+    pub(super) fn poll_link(&mut self) {
+        if matches!(self.link, Link::Closed(_)) {
+            return;
+        }
+        if self.events.over.load(Ordering::Acquire) {
+            let reason = self
+                .session
+                .check()
+                .err()
+                .map_or_else(|| "session closed".to_owned(), |error| error.to_string());
+            return self.abandon(ConnectError::Engine(reason));
+        }
+        if matches!(self.link, Link::Up(_)) {
+            self.on_engine_restart();
+        }
+        self.resume_opening();
+    }
+
+    /// Handles the end of the engine: takes its outcomes; the other requests are resubmitted later.
+    fn on_engine_restart(&mut self) {
+        if let Err(error) = self.reap() {
+            return self.abandon(error);
+        }
+        let now = Instant::now();
+        self.last_error = "engine restarted".to_owned();
+        log::info!(
+            "{}: engine restarted; {} requests are outstanding",
+            self.state.info.address,
+            self.state.requests.len()
+        );
+        let down = Outage { since: now, stale: None, attempt: 0, next: now, attempt_result: None };
+        let link = std::mem::replace(&mut self.link, Link::Down(down));
+        if let (Link::Up(opened), Link::Down(outage)) = (link, &mut self.link) {
+            outage.stale = Some(opened.into_stale());
+        }
+    }
+
+    fn resume_opening(&mut self) {
+        let Link::Down(outage) = &mut self.link else { return };
+        if let Some(attempt_result) = &outage.attempt_result {
+            match attempt_result.try_recv() {
+                Ok(Ok((epoch, opened))) => self.on_opened(epoch, opened),
+                Ok(Err(error)) => self.on_refused(error),
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    self.abandon(ConnectError::Engine(
+                        "the thread that opens the volume has ended".to_owned(),
+                    ));
+                }
+            }
+        } else if Instant::now() >= outage.next {
+            self.begin_opening();
+        }
+    }
+
+    /// Opens the volume on a separate thread, because the engine may block.
+    fn begin_opening(&mut self) {
+        let waker = self.waker();
+        let Link::Down(outage) = &mut self.link else { return };
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let (opener, session, flag) = (Arc::clone(&self.opener), self.session.clone(), self.waiter.offset());
+        let stale = outage.stale.take();
+        let attempt = move || {
+            let _ = sender.send(opener.open(&session, flag, stale));
+            waker.wake();
+        };
+        (outage.attempt, outage.attempt_result) = (outage.attempt + 1, Some(receiver));
+        let thread = std::thread::Builder::new().name("isolane-reopen".to_owned()).spawn(attempt);
+        if let Err(error) = thread {
+            self.abandon(system_error("a thread", error));
+        }
+    }
+
+    fn on_opened(&mut self, epoch: u64, mut opened: OpenVolume) {
+        let namespace = match opened.info.choose(Some(self.state.namespace.nsid)) {
+            Ok(namespace) => namespace.clone(),
+            Err(error) => return self.abandon(error),
+        };
+        let (now, before) = ((&opened.info, &namespace), (&self.state.info, &self.state.namespace));
+        if let Some(difference) = Difference::of_volume(now, before) {
+            return self.abandon(ConnectError::VolumeChanged(difference));
+        }
+        let part_blocks = self.state.limits.part_blocks;
+        match IoLimits::new(&namespace, &opened.info).map(|limits| limits.within(self.slots.bytes())) {
+            // The index of a part depends on the part size.
+            Ok(limits) if limits.part_blocks < part_blocks && self.state.requests.len() > 0 => {
+                let difference = Difference::CommandBlocks(part_blocks, limits.part_blocks);
+                return self.abandon(ConnectError::VolumeChanged(difference));
+            }
+            Ok(limits) => {
+                self.state.limits = IoLimits { part_blocks: part_blocks.min(limits.part_blocks), ..limits }
+            }
+            Err(error) => return self.abandon(error),
+        }
+        log::info!("{}: volume reopened", self.state.info.address);
+        self.events.opened.store(epoch, Ordering::Relaxed);
+        self.state.namespace = namespace;
+        self.state.info = opened.info.clone();
+        self.slots.resubmit_all(&mut opened.submissions);
+        self.link = Link::Up(opened);
+        self.pump();
+    }
+
+    fn on_refused(&mut self, error: ConnectError) {
+        let Link::Down(outage) = &mut self.link else { return };
+        self.last_error = error.to_string();
+        let (now, reconnect) = (Instant::now(), &self.opener.options.reconnect);
+        let is_over = reconnect.timeout.is_some_and(|after| now >= outage.since + after);
+        if is_over || self.session.check().is_err() {
+            return self.abandon(error);
+        }
+        let pause = reconnect.pause(outage.attempt);
+        outage.next = now + pause;
+        outage.attempt_result = None;
+        log::info!(
+            "{}: cannot reopen the volume: {error}; next attempt in {} ms",
+            self.state.info.address,
+            pause.as_millis()
+        );
+    }
+
+    /// Returns when to check a volume that is down.
+    pub(super) fn link_due(&self) -> Option<Instant> {
+        match &self.link {
+            Link::Down(outage) if outage.attempt_result.is_none() => Some(outage.next),
+            _ => None,
+        }
+    }
+
+    /// Closes the client for good: every request fails.
+    #[cold]
+    pub(super) fn abandon(&mut self, error: ConnectError) {
+        log::error!("{}: {error}", self.state.info.address);
+        let error = Arc::new(error);
+        self.link = Link::Closed(Arc::clone(&error));
+        self.backlog.clear();
+        for (tag, buffer) in self.slots.drain() {
+            let part = Part::from_tag(tag);
+            let Some(request) = self.state.requests.get_mut(part.slot) else { continue };
+            request.return_buffer(part.index, buffer);
+        }
+        self.state.requests.abort_all(|request| {
+            let is_uncertain = request.in_flight > 0 && request.operation.changes_blocks();
+            match is_uncertain {
+                true => RequestError::FateUnknown,
+                false => RequestError::Lost(Arc::clone(&error)),
+            }
+        });
+    }
+}

@@ -1,0 +1,345 @@
+//! Client of a volume that an isolated engine is connected to: the same requests, through shared memory.
+//!
+//! ```text
+//! submit_with ─ accept ─ Slots::put ─ submission ring (must wait: RequestTable ─ backlog ─ pump)
+//! turn: doorbell if the engine sleeps ─ outcome ring ─ reap ─ RequestTable::complete_single
+//! ```
+//!
+//! Payload is copied into and out of slots in the session's memory. The engine never sees a caller's buffer, and a
+//! later change of a slot by the engine or the target does not reach a caller. If the engine is killed, the
+//! outstanding requests are submitted to its successor, which writes nothing before the associations of its
+//! predecessor are known dead ([`StaleAssociation`](crate::StaleAssociation)).
+//!
+//! Invariants: each request gets exactly one completion; values from the engine are validated before use.
+
+mod link;
+mod open;
+mod slots;
+mod wait;
+pub mod wire;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use isolane_attach::Session;
+use isolane_reactor::Waker;
+use isolane_reactor::spin::AdaptiveSpin;
+
+use self::link::{Link, SessionEvents};
+use self::open::VolumeOpener;
+use self::slots::Slots;
+use self::wait::FutexWaiter;
+use self::wire::{Operation, Outcome, Submission};
+use crate::client_state::ClientState;
+use crate::error::{ConnectError, RequestError};
+use crate::info::EngineStatus;
+use crate::io_limits::IoLimits;
+use crate::lane_class::LaneClass;
+use crate::options::Options;
+use crate::reply::Reply;
+use crate::request::{BlockRange, Completion, Request, Wait};
+use crate::request_table::{self, Part, PartRange};
+use crate::uri::Uri;
+
+/// Client of a volume at an engine, driven by its caller; see [`crate::Client`].
+pub(crate) struct EngineClient {
+    opener: Arc<VolumeOpener>,
+    session: Session,
+    link: Link,
+    /// Cause of the last restart or failed attempt to open the volume.
+    last_error: String,
+    events: Arc<SessionEvents>,
+    slots: Slots,
+    /// Parts that wait for a slot.
+    backlog: VecDeque<PartRange>,
+    waiter: FutexWaiter,
+    spin: AdaptiveSpin,
+    woken: bool,
+    has_worked: bool,
+    description: String,
+    pub(crate) state: ClientState,
+}
+
+impl EngineClient {
+    /// Connects to the volume through the engine that `uri` or `options` name.
+    pub(crate) fn connect(uri: &Uri, options: Options) -> Result<EngineClient, ConnectError> {
+        let opener = Arc::new(VolumeOpener::new(uri, options)?);
+        let session = opener.attach()?;
+        let slots = Slots::new(&session, &opener.options)?;
+        let waiter = FutexWaiter::new(&session)?;
+        let (epoch, opened) = opener.open(&session, waiter.offset(), None)?;
+        let events = SessionEvents::watch(&session, waiter.waker(), epoch);
+        let (info, namespace) = (opened.info.clone(), opened.info.choose(None)?.clone());
+        let limits = IoLimits::new(&namespace, &info)?.within(slots.bytes());
+        let options = &opener.options;
+        let EngineStatus { path, core } = opened.status(&opener.path, &session);
+        let description = format!("engine at {}, core {core}", path.display());
+        Ok(EngineClient {
+            link: Link::Up(opened),
+            last_error: String::new(),
+            events,
+            slots,
+            backlog: VecDeque::new(),
+            spin: AdaptiveSpin::new(options.mode, options.spin, Instant::now()),
+            waiter,
+            woken: false,
+            has_worked: false,
+            description,
+            state: ClientState::new(info, namespace, limits, options.max_requests),
+            session,
+            opener,
+        })
+    }
+
+    pub(crate) fn io_description(&self) -> &str {
+        &self.description
+    }
+
+    pub(crate) fn status(&self) -> Option<EngineStatus> {
+        let Link::Up(opened) = &self.link else { return None };
+        Some(opened.status(&self.opener.path, &self.session))
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        self.waiter.waker()
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self.link, Link::Up(_))
+    }
+
+    pub(crate) fn end_reason(&self) -> Option<&ConnectError> {
+        match &self.link {
+            Link::Closed(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn last_error(&self) -> &str {
+        &self.last_error
+    }
+
+    /// Submits a request, as [`crate::Client::submit_to`].
+    #[inline]
+    pub(crate) fn submit_with(&mut self, class: LaneClass, lane: usize, request: Request, reply: Reply) {
+        match self.check(class, lane, &request) {
+            Ok(range) => self.accept(route(class, lane), range, request, reply),
+            Err(error) => self.state.requests.reject(error, request, reply),
+        }
+    }
+
+    /// Turns the client once, as [`crate::Client::turn`].
+    pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, wait: Wait) -> usize {
+        self.woken = false;
+        loop {
+            self.poll();
+            let finished = self.state.requests.take_completions(completions);
+            if finished > 0 || self.woken || !self.idle(wait) {
+                return finished;
+            }
+        }
+    }
+
+    /// Publishes submissions to the engine.
+    pub(crate) fn transmit(&mut self) {
+        if let Link::Up(opened) = &mut self.link
+            && self.slots.take_unpublished()
+            && let Err(error) = opened.publish(&self.session)
+        {
+            self.abandon(error.into());
+        }
+    }
+
+    /// Closes the volume, unless commands are in flight, which the engine completes first.
+    pub(crate) fn close(self) {
+        if let Link::Up(opened) = self.link
+            && self.slots.is_idle()
+        {
+            opened.into_stale().close(&self.session);
+        }
+    }
+
+    #[inline]
+    fn check(&self, class: LaneClass, lane: usize, request: &Request) -> Result<BlockRange, RequestError> {
+        if let Link::Closed(error) = &self.link {
+            return Err(RequestError::Lost(Arc::clone(error)));
+        }
+        self.state.check_capacity()?;
+        let lanes = self.state.lanes.count(self.state.lanes.serving(class, request.is_read()));
+        match lane < lanes {
+            true => self.state.limits.check(request),
+            false => Err(RequestError::Lane { lane, lanes }),
+        }
+    }
+
+    /// Submits a single command at once if nothing precedes it; otherwise queues the request.
+    #[inline]
+    fn accept(&mut self, route: usize, range: BlockRange, request: Request, reply: Reply) {
+        if let Link::Up(opened) = &mut self.link
+            && self.backlog.is_empty()
+            && self.slots.has_free()
+            && self.state.limits.parts(&range) == 1
+        {
+            let (operation, buffer) = match request {
+                Request::Read { buffer, .. } => (request_table::Operation::Read, buffer),
+                Request::Write { buffer, fua, .. } => (request_table::Operation::Write { fua }, buffer),
+                other => return self.enqueue(route, range, other, reply),
+            };
+            let command = submission(route, wire_operation(&operation), range);
+            let tag = self.state.requests.insert_in_flight(reply, route, operation, range);
+            self.slots.put(&mut opened.submissions, command, tag, Some(buffer));
+            return;
+        }
+        self.enqueue(route, range, request, reply);
+    }
+
+    fn enqueue(&mut self, route: usize, range: BlockRange, request: Request, reply: Reply) {
+        let slot = self.state.insert(reply, route, request, range);
+        let Some(request) = self.state.requests.get(slot) else { return };
+        self.backlog.push_back(PartRange::all(slot, request));
+        self.pump();
+    }
+
+    /// Submits waiting parts while slots are free.
+    fn pump(&mut self) {
+        while let Some(parts) = self.backlog.front_mut()
+            && self.slots.has_free()
+            && let Link::Up(opened) = &mut self.link
+        {
+            let (part, is_last) = parts.take();
+            if is_last {
+                self.backlog.pop_front();
+            }
+            let Some(request) = self.state.requests.get_mut(part.slot) else { continue };
+            if request.has_failed() {
+                request.remaining -= 1;
+                self.state.requests.finish_if_done(part.slot);
+                continue;
+            }
+            let Some((request, range, buffer)) = self.state.begin_part(part) else { continue };
+            let command = submission(request.lane, wire_operation(&request.operation), range);
+            match &request.operation {
+                request_table::Operation::Deallocate(ranges) => {
+                    self.slots.put_ranges(&mut opened.submissions, command, part.tag(), ranges);
+                }
+                _ => self.slots.put(&mut opened.submissions, command, part.tag(), buffer),
+            }
+        }
+    }
+
+    /// Does all available work.
+    #[inline]
+    fn poll(&mut self) {
+        self.woken |= self.waiter.was_woken();
+        if !self.is_connected() || self.events.is_set() {
+            self.poll_link();
+        }
+        self.transmit();
+        if let Err(error) = self.reap() {
+            self.abandon(error);
+        }
+        if !self.backlog.is_empty() {
+            self.pump();
+            self.transmit();
+        }
+    }
+
+    /// Takes the available outcomes.
+    #[inline]
+    fn reap(&mut self) -> Result<(), ConnectError> {
+        let Link::Up(opened) = &mut self.link else { return Ok(()) };
+        if opened.outcomes.refresh().map_err(invalid_index)? == 0 {
+            return Ok(());
+        }
+        self.has_worked = true;
+        while let Some(entry) = opened.outcomes.pop() {
+            let outcome = Outcome::decode(&entry).ok_or_else(malformed_outcome)?;
+            let is_good = outcome.result.is_ok();
+            if is_good && let Some(error) = self.state.unflushed.enter(outcome.era) {
+                log::error!("{}: the next flush fails: {error}", self.state.info.address);
+            }
+            let (tag, buffer) = self.slots.take(outcome.tag, is_good).ok_or_else(malformed_outcome)?;
+            let part = Part::from_tag(tag);
+            let buffer = match is_good {
+                true => self.state.complete_single(part.slot, buffer),
+                false => Err(buffer),
+            };
+            if let Err(buffer) = buffer {
+                complete_part(&mut self.state, part, outcome.result, buffer);
+            }
+        }
+        opened.outcomes.publish();
+        Ok(())
+    }
+}
+
+#[cold]
+fn complete_part(
+    state: &mut ClientState,
+    part: Part,
+    result: Result<(), RequestError>,
+    buffer: Option<isolane_memory::Buffer>,
+) {
+    let Some(request) = state.requests.get_mut(part.slot) else { return };
+    request.in_flight -= 1;
+    request.return_buffer(part.index, buffer);
+    state.complete_part(part, result);
+}
+
+/// Encodes class and lane as the lane of a request.
+#[inline]
+fn route(class: LaneClass, lane: usize) -> usize {
+    lane | match class {
+        LaneClass::Default => 0,
+        LaneClass::Read => 1 << 16,
+        LaneClass::Poll => 2 << 16,
+    }
+}
+
+/// Returns a submission without a tag and payload.
+#[inline]
+fn submission(route: usize, operation: Operation, range: BlockRange) -> Submission {
+    let class = match route >> 16 {
+        0 => LaneClass::Default,
+        1 => LaneClass::Read,
+        _ => LaneClass::Poll,
+    };
+    Submission { tag: 0, operation, class, lane: route as u16, range, offset: 0, len: 0 }
+}
+
+#[inline]
+fn wire_operation(operation: &request_table::Operation) -> Operation {
+    match operation {
+        request_table::Operation::Read => Operation::Read,
+        request_table::Operation::Write { fua } => Operation::Write { fua: *fua },
+        request_table::Operation::Flush(_) => Operation::Flush,
+        request_table::Operation::WriteZeroes { fua, deallocate } => {
+            Operation::WriteZeroes { fua: *fua, deallocate: *deallocate }
+        }
+        request_table::Operation::Deallocate(_) => Operation::Deallocate,
+    }
+}
+
+fn invalid_index(error: isolane_shm::InvalidIndex) -> ConnectError {
+    ConnectError::Engine(error.to_string())
+}
+
+#[cold]
+fn malformed_outcome() -> ConnectError {
+    ConnectError::Engine("outcome of an unknown command".to_owned())
+}
+
+fn engine_error(error: isolane_attach::AttachError) -> ConnectError {
+    ConnectError::Engine(error.to_string())
+}
+
+impl From<isolane_attach::AttachError> for ConnectError {
+    fn from(error: isolane_attach::AttachError) -> ConnectError {
+        engine_error(error)
+    }
+}
+
+fn system_error(what: &'static str, source: std::io::Error) -> ConnectError {
+    ConnectError::System { what, source: Arc::new(source) }
+}

@@ -1,0 +1,138 @@
+//! Payload in memory that another process maps and can change at any time.
+//!
+//! Bytes are copied, or their address is passed to the kernel; no reference to them is formed. Ranges can overlap.
+//! Only data of the other process is stored there, and data read from there is not trusted.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use isolane_shm::{MemoryError, SharedMemory};
+
+/// Range of shared memory, which stays mapped while this lives.
+pub(crate) struct Shared {
+    memory: SharedMemory,
+    offset: u64,
+    len: usize,
+    start: NonNull<u8>,
+}
+
+// SAFETY: an address in a mapping that is kept here and not tied to a thread; only copies and the kernel use it.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Returns a range, which can come from the other process.
+    pub(crate) fn new(memory: &SharedMemory, offset: u64, len: usize) -> Result<Arc<Shared>, MemoryError> {
+        let start = start_of(memory, offset, len)?;
+        Ok(Arc::new(Shared { memory: memory.clone(), offset, len, start }))
+    }
+
+    /// Moves this range.
+    pub(crate) fn rebind(&mut self, offset: u64, len: usize) -> Result<(), MemoryError> {
+        self.start = start_of(&self.memory, offset, len)?;
+        (self.offset, self.len) = (offset, len);
+        Ok(())
+    }
+
+    /// Splits off the bytes from `at` on.
+    ///
+    /// # Panics
+    /// If `at` is outside.
+    pub(crate) fn split_off(&mut self, at: usize) -> Arc<Shared> {
+        let (start, len) = self.range(at, self.len - at);
+        self.len = at;
+        Arc::new(Shared { memory: self.memory.clone(), offset: self.offset + at as u64, len, start })
+    }
+
+    /// Reverts [`Shared::split_off`]. Returns `false` if `tail` does not follow.
+    pub(crate) fn join(&mut self, tail: &Shared) -> bool {
+        let end = self.start.addr().get() + self.len;
+        let adjacent = end == tail.start.addr().get() && self.offset + self.len as u64 == tail.offset;
+        self.len += if adjacent { tail.len } else { 0 };
+        adjacent
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies bytes out from `offset`.
+    pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        self.range(offset, bytes.len());
+        let copied = self.memory.copy_out(self.offset + offset as u64, bytes);
+        debug_assert!(copied.is_ok(), "a range is inside of its memory");
+    }
+
+    /// Copies bytes in at `offset`.
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        self.range(offset, bytes.len());
+        let copied = self.memory.copy_in(self.offset + offset as u64, bytes);
+        debug_assert!(copied.is_ok(), "a range is inside of its memory");
+    }
+
+    /// Calls a function with copies of a range, in order.
+    pub(crate) fn for_each_slice(&self, offset: usize, len: usize, mut f: impl FnMut(&[u8])) {
+        let mut copy = [0; COPY_BYTES];
+        for at in (0..len).step_by(COPY_BYTES) {
+            let part = &mut copy[..COPY_BYTES.min(len - at)];
+            self.copy_out(offset + at, part);
+            f(part);
+        }
+    }
+
+    /// Returns address and length of a range.
+    ///
+    /// # Panics
+    /// If it is outside.
+    pub(crate) fn range(&self, offset: usize, len: usize) -> (NonNull<u8>, usize) {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(is_inside, "{len} bytes from {offset} are outside of a range of {} bytes", self.len);
+        // SAFETY: inside of the mapping, as checked.
+        (unsafe { self.start.add(offset) }, len)
+    }
+
+    /// Returns a range for the kernel to read.
+    pub(crate) fn io_slice(&self, offset: usize, len: usize) -> IoSlice<'_> {
+        let (start, len) = self.range(offset, len);
+        // SAFETY: an `IoSlice` has the layout of an `iovec`, and these bytes are mapped while it lives. Only
+        // the kernel reads them, so they can change.
+        unsafe { std::mem::transmute::<IoVec, IoSlice<'_>>(IoVec { start, len }) }
+    }
+
+    /// Returns a range for the kernel to write.
+    pub(crate) fn io_slice_mut(&mut self, offset: usize, len: usize) -> IoSliceMut<'_> {
+        let (start, len) = self.range(offset, len);
+        // SAFETY: as above, for an `IoSliceMut`; this process has no other reference to the bytes.
+        unsafe { std::mem::transmute::<IoVec, IoSliceMut<'_>>(IoVec { start, len }) }
+    }
+}
+
+/// Whether there is no other reference. (There are no weak references.)
+pub(crate) fn is_unique(range: &Arc<Shared>) -> bool {
+    let is_unique = Arc::strong_count(range) == 1;
+    if is_unique {
+        fence(Ordering::Acquire);
+    }
+    is_unique
+}
+
+fn start_of(memory: &SharedMemory, offset: u64, len: usize) -> Result<NonNull<u8>, MemoryError> {
+    let slice = memory.raw_slice(offset, len as u64)?;
+    Ok(NonNull::new(slice.as_ptr()).unwrap_or(NonNull::dangling()))
+}
+
+/// Layout of an `iovec`.
+#[repr(C)]
+struct IoVec {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+/// Size of a copy.
+const COPY_BYTES: usize = 1024;
+
+#[cfg(test)]
+mod tests;

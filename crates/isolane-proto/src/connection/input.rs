@@ -1,0 +1,186 @@
+//! Received bytes that were not parsed yet: a partial header, and a range of the overflow buffer.
+//!
+//! Invariant: unread bytes are either all in the driver's overflow or, after [`InputBuffer::defer`], all in
+//! `kept`. Without unread bytes, any overflow will do, including an empty one.
+
+use std::ops::Range;
+
+/// The longest header with its digest (ICReq: 128), and room for a TermReq (152).
+pub(crate) const MAX_HEADER_BYTES: usize = 160;
+
+/// The unread input of one connection.
+pub(crate) struct InputBuffer {
+    header: [u8; MAX_HEADER_BYTES],
+    header_len: usize,
+    unread: Range<usize>,
+    kept: Vec<u8>,
+    received_bytes: u64,
+    /// Bytes from the start of the connection up to the unread ones.
+    consumed_bytes: u64,
+}
+
+impl InputBuffer {
+    pub(crate) fn new() -> InputBuffer {
+        InputBuffer {
+            header: [0; MAX_HEADER_BYTES],
+            header_len: 0,
+            unread: 0..0,
+            kept: Vec::new(),
+            received_bytes: 0,
+            consumed_bytes: 0,
+        }
+    }
+
+    /// `n` bytes arrived, of which the first `direct` are in their place already; of the others, those in
+    /// `unread` of the overflow come next.
+    pub(crate) fn received(&mut self, n: usize, direct: usize, unread: Range<usize>) {
+        debug_assert!(self.unread.is_empty(), "bytes received before the last ones were consumed");
+        self.received_bytes += n as u64;
+        self.consumed_bytes += direct as u64;
+        self.set_unread(unread);
+    }
+
+    /// All unread bytes were read; `placed` more are in their place already, and then come those in `unread`
+    /// of the overflow.
+    #[inline]
+    pub(crate) fn skip(&mut self, placed: usize, unread: Range<usize>) {
+        debug_assert!(self.unread.is_empty() && self.kept.is_empty(), "bytes were left behind");
+        self.consumed_bytes += placed as u64;
+        self.set_unread(unread);
+    }
+
+    /// An empty range names no place in the overflow: it is looked up in an empty one as well.
+    #[inline]
+    fn set_unread(&mut self, unread: Range<usize>) {
+        self.unread = if unread.is_empty() { 0..0 } else { unread };
+    }
+
+    /// These are the unread bytes.
+    pub(crate) fn keep(&mut self, bytes: Vec<u8>) {
+        self.unread = 0..bytes.len();
+        self.kept = bytes;
+    }
+
+    /// Bytes from the start of the connection up to the unread ones.
+    pub(crate) fn consumed_bytes(&self) -> u64 {
+        self.consumed_bytes
+    }
+
+    /// Bytes ever received.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// The unread bytes.
+    #[inline]
+    pub(crate) fn unread<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
+        let source = if self.kept.is_empty() { overflow } else { &self.kept };
+        &source[self.unread.clone()]
+    }
+
+    /// How many they are.
+    #[inline]
+    pub(crate) fn unread_len(&self) -> usize {
+        self.unread.len()
+    }
+
+    /// Marks the first `n` unread bytes as read.
+    #[inline]
+    pub(crate) fn consume(&mut self, n: usize) {
+        self.unread.start += n;
+        self.consumed_bytes += n as u64;
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+            if !self.kept.is_empty() {
+                self.kept = Vec::new();
+            }
+        }
+    }
+
+    /// Collects header bytes until there are `want`; false when more must arrive.
+    pub(crate) fn collect_header(&mut self, overflow: &[u8], want: usize) -> bool {
+        let missing = want.saturating_sub(self.header_len);
+        let source = if self.kept.is_empty() { overflow } else { &self.kept };
+        let available = &source[self.unread.clone()];
+        let n = missing.min(available.len());
+        self.header[self.header_len..][..n].copy_from_slice(&available[..n]);
+        self.header_len += n;
+        if n > 0 {
+            self.consume(n);
+        }
+        n == missing
+    }
+
+    /// The collected header bytes.
+    pub(crate) fn header(&self) -> &[u8] {
+        &self.header[..self.header_len]
+    }
+
+    /// The header was acted on: the next one may be collected.
+    pub(crate) fn clear_header(&mut self) {
+        self.header_len = 0;
+    }
+
+    /// Whether a header is cut in the middle.
+    pub(crate) fn is_mid_header(&self) -> bool {
+        self.header_len > 0
+    }
+
+    /// Takes the unread bytes out of the overflow, which the driver wants for another connection.
+    pub(crate) fn defer(&mut self, overflow: &[u8]) {
+        if self.kept.is_empty() && !self.unread.is_empty() {
+            self.kept = overflow[self.unread.clone()].to_vec();
+            self.unread = 0..self.kept.len();
+        }
+    }
+
+    /// Whether bytes are kept from an earlier overflow.
+    pub(crate) fn is_deferred(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Discards everything unread.
+    pub(crate) fn discard(&mut self) {
+        self.unread = 0..0;
+        self.kept = Vec::new();
+        self.header_len = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collects_header_from_several_receives() {
+        let mut input = InputBuffer::new();
+        input.received(3, 0, 0..3);
+        assert!(!input.collect_header(b"abc", 5));
+        assert!(input.unread(b"abc").is_empty() && input.is_mid_header());
+        input.received(4, 0, 0..4);
+        assert!(input.collect_header(b"defg", 5));
+        assert_eq!((input.header(), input.unread(b"defg")), (&b"abcde"[..], &b"fg"[..]));
+    }
+
+    #[test]
+    fn needs_no_overflow_without_unread_bytes() {
+        let mut input = InputBuffer::new();
+        input.received(8, 0, 4..4);
+        assert_eq!(input.unread(b""), b"");
+        input.skip(8, 16..16);
+        assert_eq!(input.unread(b""), b"");
+    }
+
+    #[test]
+    fn keeps_deferred_bytes() {
+        let mut input = InputBuffer::new();
+        input.received(4, 0, 0..4);
+        input.consume(1);
+        input.defer(b"abcd");
+        input.defer(b"other bytes");
+        assert!(input.is_deferred());
+        assert_eq!(input.unread(b""), b"bcd");
+        input.consume(3);
+        assert!(!input.is_deferred());
+    }
+}

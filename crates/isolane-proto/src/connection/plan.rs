@@ -1,0 +1,93 @@
+//! Slices for one `readv` and one `sendmsg`.
+//!
+//! A plan borrows the connection, so nothing moves under the kernel's pointers. Plans are bounded and
+//! large; callers that need one in every turn fill it in place.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::{Deref, DerefMut};
+
+use arrayvec::ArrayVec;
+
+/// The most slices one receive plan holds: 64 of payload and the overflow, with room to spare.
+pub const MAX_RECEIVE_SLICES: usize = 66;
+/// The most slices one transmit plan holds.
+pub const MAX_TRANSMIT_SLICES: usize = 256;
+/// The most payload slices of a receive plan.
+pub(crate) const MAX_DESTINATION_SLICES: usize = 64;
+/// The most bytes of them: a turn is bounded.
+pub(crate) const MAX_DESTINATION_BYTES: usize = 256 * 1024;
+
+/// Where the next bytes of the connection go, in order: destinations of payload, then the overflow.
+///
+/// Empty when the machine must not be given bytes now (input was
+/// [deferred](crate::target::Queue::defer_input)).
+#[derive(Default)]
+pub struct ReceivePlan<'a> {
+    pub(crate) slices: ArrayVec<IoSliceMut<'a>, MAX_RECEIVE_SLICES>,
+}
+
+impl ReceivePlan<'_> {
+    /// An empty plan, to be filled.
+    #[inline]
+    pub fn new() -> Self {
+        ReceivePlan { slices: ArrayVec::new_const() }
+    }
+}
+
+impl<'a> Deref for ReceivePlan<'a> {
+    type Target = [IoSliceMut<'a>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.slices
+    }
+}
+
+impl DerefMut for ReceivePlan<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.slices
+    }
+}
+
+/// Bytes to send next, in order: headers and references to payload.
+#[derive(Default)]
+pub struct TransmitPlan<'a> {
+    slices: ArrayVec<IoSlice<'a>, MAX_TRANSMIT_SLICES>,
+    bytes: usize,
+}
+
+impl<'a> TransmitPlan<'a> {
+    /// An empty plan, to be filled.
+    #[inline]
+    pub fn new() -> Self {
+        TransmitPlan { slices: ArrayVec::new_const(), bytes: 0 }
+    }
+
+    /// Total length of all slices.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a slice; false when the plan is full.
+    #[inline]
+    pub(crate) fn push(&mut self, slice: &'a [u8]) -> bool {
+        let is_taken = self.slices.try_push(IoSlice::new(slice)).is_ok();
+        self.bytes += if is_taken { slice.len() } else { 0 };
+        is_taken
+    }
+
+    /// As [`TransmitPlan::push`], for a piece of so many bytes that may be foreign memory.
+    #[inline]
+    pub(crate) fn push_piece(&mut self, (piece, len): (IoSlice<'a>, usize)) -> bool {
+        let is_taken = self.slices.try_push(piece).is_ok();
+        self.bytes += if is_taken { len } else { 0 };
+        is_taken
+    }
+}
+
+impl<'a> Deref for TransmitPlan<'a> {
+    type Target = [IoSlice<'a>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.slices
+    }
+}

@@ -1,0 +1,424 @@
+//! SendQueue of one connection: headers in one byte buffer, with references to payload between them.
+//!
+//! Invariant: `headers[headers_sent..]` is exactly the concatenation of the unsent header parts of
+//! `items`, so adjacent headers are sent as one slice.
+
+use std::collections::VecDeque;
+
+use isolane_memory::{PAGE_SIZE, Payload, ZeroCopySend};
+use isolane_wire::digest::{Digest, crc32c};
+
+use super::plan::TransmitPlan;
+use super::stall::Watermark;
+
+/// A queue of bytes to send.
+#[derive(Default)]
+pub(crate) struct SendQueue {
+    headers: Vec<u8>,
+    headers_sent: usize,
+    items: VecDeque<Item>,
+    /// Bytes of the front item's payload that are gone.
+    payload_sent: usize,
+    pending_bytes: usize,
+    queued_bytes: u64,
+}
+
+/// A run of header bytes and the payload behind it.
+struct Item {
+    header_len: usize,
+    payload: Payload,
+}
+
+impl SendQueue {
+    /// Appends header bytes; those behind other header bytes join their run.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, header: &[u8]) {
+        self.append::<24>(header, None);
+    }
+
+    /// Appends a PDU with data, and its digest where that was negotiated.
+    #[inline(always)]
+    pub(crate) fn push_with_data(&mut self, header: &[u8], payload: Payload, digested: bool) {
+        self.append_with_data::<24>(header, payload, digested);
+    }
+
+    /// [`SendQueue::push`] for a command capsule without data.
+    #[inline(always)]
+    pub(crate) fn push_command(&mut self, header: &[u8]) {
+        self.append::<72>(header, None);
+    }
+
+    /// [`SendQueue::push_with_data`] for a command capsule.
+    #[inline(always)]
+    pub(crate) fn push_command_with_data(&mut self, header: &[u8], payload: Payload, digested: bool) {
+        self.append_with_data::<72>(header, payload, digested);
+    }
+
+    #[inline(always)]
+    fn append_with_data<const USUAL: usize>(&mut self, header: &[u8], payload: Payload, digested: bool) {
+        match digested {
+            true => self.append_digested::<USUAL>(header, payload),
+            false => self.append::<USUAL>(header, Some(payload)),
+        }
+    }
+
+    /// What another process may change is copied first, lest it be sent with a digest that is wrong by then.
+    #[inline(always)]
+    fn append_digested<const USUAL: usize>(&mut self, header: &[u8], payload: Payload) {
+        let payload = payload.into_private();
+        let digest = digest(&payload);
+        self.append::<USUAL>(header, Some(payload));
+        self.push(&digest.to_le_bytes());
+    }
+
+    /// Headers mostly have the length `USUAL`, which the compiler knows and then copies without a call.
+    #[inline(always)]
+    fn append<const USUAL: usize>(&mut self, header: &[u8], payload: Option<Payload>) {
+        match <&[u8; USUAL]>::try_from(header) {
+            Ok(usual) => self.headers.extend_from_slice(usual),
+            Err(_) => self.extend_headers(header),
+        }
+        let len = header.len() + payload.as_ref().map_or(0, Payload::len);
+        self.pending_bytes += len;
+        self.queued_bytes += len as u64;
+        match self.items.back_mut() {
+            Some(item) if item.payload.is_empty() => {
+                item.header_len += header.len();
+                if let Some(payload) = payload {
+                    item.payload = payload;
+                }
+            }
+            _ => {
+                self.items.push_back(Item { header_len: header.len(), payload: payload.unwrap_or_default() })
+            }
+        }
+    }
+
+    /// Not inlined: the compiler would make one copy of any length of both.
+    #[inline(never)]
+    fn extend_headers(&mut self, header: &[u8]) {
+        self.headers.extend_from_slice(header);
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending_bytes == 0
+    }
+
+    /// Number of queued bytes.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending_bytes
+    }
+
+    /// Those among them that are memory of our own, not references.
+    pub(crate) fn pending_header_bytes(&self) -> usize {
+        self.headers.len() - self.headers_sent
+    }
+
+    /// Bytes ever queued: the position of what is queued next.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// Bytes ever sent.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.queued_bytes - self.pending_bytes as u64
+    }
+
+    /// What the peer has to take, and what it has taken.
+    pub(crate) fn bytes(&self) -> Watermark {
+        Watermark { expected: self.queued_bytes, done: self.sent_bytes() }
+    }
+
+    /// Drops everything that waits: the connection has ended.
+    pub(crate) fn clear(&mut self) {
+        self.queued_bytes = self.sent_bytes();
+        self.pending_bytes = 0;
+        self.payload_sent = 0;
+        self.items.clear();
+        self.headers.clear();
+        self.headers_sent = 0;
+    }
+
+    /// The next bytes as a gather list.
+    pub(crate) fn fill_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
+        let mut headers = &self.headers[self.headers_sent..];
+        let mut skip = self.payload_sent;
+        for item in &self.items {
+            let (header, behind) = headers.split_at(item.header_len);
+            if !header.is_empty() && !plan.push(header) {
+                return;
+            }
+            let is_taken = match item.payload.as_slice() {
+                Some(slice) => plan.push(&slice[skip..]),
+                None => {
+                    let mut pieces = item.payload.io_slices(skip, item.payload.len() - skip);
+                    pieces.all(|piece| plan.push_piece(piece))
+                }
+            };
+            if !is_taken {
+                return;
+            }
+            (headers, skip) = (behind, 0);
+        }
+    }
+
+    /// Drops `n` bytes that the kernel has taken and hands payload that is wholly gone to `release`.
+    pub(crate) fn advance(&mut self, n: usize, mut release: impl FnMut(Payload)) {
+        assert!(n <= self.pending_bytes, "more bytes reported as sent than were planned");
+        if n == self.pending_bytes {
+            return self.advance_all(release);
+        }
+        self.pending_bytes -= n;
+        let mut left = n;
+        while let Some(item) = self.items.front_mut() {
+            let header = left.min(item.header_len);
+            item.header_len -= header;
+            self.headers_sent += header;
+            left -= header;
+            let payload = left.min(item.payload.len() - self.payload_sent);
+            self.payload_sent += payload;
+            left -= payload;
+            if item.header_len > 0 || self.payload_sent < item.payload.len() {
+                break;
+            }
+            self.payload_sent = 0;
+            if let Some(item) = self.items.pop_front()
+                && !item.payload.is_empty()
+            {
+                release(item.payload);
+            }
+        }
+        self.compact();
+    }
+
+    /// Drops `n` bytes that the kernel has taken and still reads: everything that they lie in goes to `lent`.
+    pub(crate) fn advance_zerocopy(&mut self, n: usize, lent: &mut ZeroCopySend) {
+        // What is unsent of the headers moves to other memory, which `lent` brings from its last use.
+        lent.headers.clear();
+        lent.headers.extend_from_slice(&self.headers[self.headers_sent..]);
+        std::mem::swap(&mut lent.headers, &mut self.headers);
+        self.headers_sent = 0;
+        lent.bytes = n;
+        self.advance(n, |payload| lent.payloads.push(payload));
+        if self.payload_sent > 0
+            && let Some(item) = self.items.front()
+        {
+            lent.payloads.push(item.payload.clone());
+        }
+    }
+
+    /// Releases everything, after a complete send.
+    #[inline]
+    fn advance_all(&mut self, mut release: impl FnMut(Payload)) {
+        self.pending_bytes = 0;
+        self.payload_sent = 0;
+        self.headers.clear();
+        self.headers_sent = 0;
+        for item in self.items.drain(..) {
+            if !item.payload.is_empty() {
+                release(item.payload);
+            }
+        }
+    }
+
+    /// Gives the sent headers' space back: at once when nothing is left, else when it is worth a move.
+    fn compact(&mut self) {
+        if self.headers_sent == self.headers.len() {
+            self.headers.clear();
+            self.headers_sent = 0;
+        } else if self.headers_sent >= COMPACT_BYTES {
+            self.headers.drain(..self.headers_sent);
+            self.headers_sent = 0;
+        }
+    }
+}
+
+/// Sent header bytes are moved out of the way once there are so many.
+const COMPACT_BYTES: usize = 16 * 1024;
+
+/// The data digest. That of a page that was sent before is known, unless the page has been written since. Within
+/// a page the processor reads ahead by itself, but not from one page to the next.
+fn digest(payload: &Payload) -> u32 {
+    if let Some(known) = payload.page_checksum(crc32c) {
+        return known;
+    }
+    let mut digest = Digest::new();
+    let slices = payload.slices(0, payload.len());
+    let mut pages = slices.flat_map(|slice| slice.chunks(PAGE_SIZE)).peekable();
+    while let Some(page) = pages.next() {
+        pages.peek().copied().into_iter().for_each(isolane_memory::prefetch);
+        digest.update(page);
+    }
+    digest.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use isolane_shm::SharedMemory;
+
+    use super::*;
+    use crate::connection::MAX_TRANSMIT_SLICES;
+
+    fn planned(output: &SendQueue) -> TransmitPlan<'_> {
+        let mut plan = TransmitPlan::new();
+        output.fill_plan(&mut plan);
+        plan
+    }
+
+    fn sent(output: &SendQueue) -> Vec<u8> {
+        planned(output).iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    #[test]
+    fn sends_shared_memory_in_place_without_digest() {
+        let memory = SharedMemory::create("isolane-test", PAGE_SIZE).unwrap();
+        memory.copy_in(0, b"as it was").unwrap();
+        let place = || isolane_memory::Buffer::in_shared_memory(&memory, 0, 9).unwrap().into_payload();
+        let (mut plain, mut digested) = (SendQueue::default(), SendQueue::default());
+        plain.push_with_data(b"head", place(), false);
+        digested.push_with_data(b"head", place(), true);
+        memory.copy_in(6, b"IS!").unwrap();
+        assert_eq!(sent(&plain), b"headas it IS!");
+        assert_eq!(planned(&plain).bytes(), 13);
+        let bytes = sent(&digested);
+        assert_eq!(bytes[..13], *b"headas it was");
+        assert_eq!(bytes[13..], crc32c(b"as it was").to_le_bytes());
+    }
+
+    #[test]
+    fn sends_in_order_after_partial_writes() {
+        for step in [1, 2, 3, 5, 7, 100] {
+            let mut output = SendQueue::default();
+            output.push(b"ab");
+            output.push(b"cd");
+            output.push_with_data(b"", Payload::from(b"PAYLOAD".to_vec()), false);
+            output.push_with_data(b"", Payload::from(b"more".to_vec()), false);
+            output.push(b"ef");
+            let mut all: Vec<u8> = Vec::new();
+            while !output.is_empty() {
+                let n = step.min(output.pending_bytes());
+                all.extend(&sent(&output)[..n]);
+                output.advance(n, drop);
+            }
+            assert_eq!(all, b"abcdPAYLOADmoreef");
+            assert_eq!((output.queued_bytes(), output.sent_bytes(), output.headers.len()), (17, 17, 0));
+        }
+    }
+
+    #[test]
+    fn headers_that_wait_are_told_apart_from_payload() {
+        let mut output = SendQueue::default();
+        output.push(b"header");
+        output.push_with_data(b"", Payload::from(b"data".to_vec()), true);
+        assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (6 + 4 + 4, 6 + 4));
+        output.advance(8, drop);
+        assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (2 + 4, 4));
+        output.advance(6, drop);
+        assert_eq!(output.pending_header_bytes(), 0);
+    }
+
+    #[test]
+    fn releases_sent_payload() {
+        let mut output = SendQueue::default();
+        output.push(b"header");
+        output.push_with_data(b"", Payload::from(b"data".to_vec()), false);
+        let mut released = 0;
+        output.advance(9, |_| released += 1);
+        assert_eq!(released, 0);
+        output.advance(1, |payload| released += payload.len());
+        assert_eq!(released, 4);
+    }
+
+    /// Where the slices of the plan are in memory: what the kernel reads.
+    fn places(output: &SendQueue) -> Vec<(*const u8, usize)> {
+        planned(output).iter().map(|slice| (slice.as_ptr(), slice.len())).collect()
+    }
+
+    /// The bytes of a place that what was lent keeps; none if it does not keep all of them.
+    fn kept(lent: &ZeroCopySend, (start, len): (*const u8, usize)) -> Option<&[u8]> {
+        let payloads = lent.payloads.iter().flat_map(|payload| payload.slices(0, payload.len()));
+        let mut memory = std::iter::once(&lent.headers[..]).chain(payloads);
+        memory.find_map(|slice| {
+            let from = (start as usize).checked_sub(slice.as_ptr() as usize)?;
+            slice.get(from..from + len)
+        })
+    }
+
+    #[test]
+    fn keeps_memory_of_zerocopy_sends() {
+        for step in [1, 2, 3, 7, 9, 100] {
+            let mut output = SendQueue::default();
+            output.push(b"abcd");
+            output.push_with_data(b"", Payload::from(b"PAYLOAD".to_vec()), false);
+            output.push(b"ef");
+            output.push_with_data(b"", Payload::from(b"more".to_vec()), true);
+            let (mut all, mut lents): (Vec<u8>, Vec<_>) = (Vec::new(), Vec::new());
+            while !output.is_empty() {
+                let n = step.min(output.pending_bytes());
+                let (bytes, places) = (sent(&output)[..n].to_vec(), places(&output));
+                all.extend(&bytes);
+                let mut lent = ZeroCopySend::default();
+                output.advance_zerocopy(n, &mut lent);
+                assert_eq!(lent.bytes, n);
+                if all.len() < 12 {
+                    output.push(b"+");
+                }
+                lents.push((lent, bytes, places));
+            }
+            assert_eq!(all[..17], *b"abcdPAYLOADefmore");
+            // Where the kernel reads are still the bytes that it was given, whatever was queued and sent
+            // meanwhile.
+            for (lent, bytes, places) in &lents {
+                let mut left = &bytes[..];
+                for (start, len) in places {
+                    let (taken, rest) = left.split_at(left.len().min(*len));
+                    assert!(
+                        taken.is_empty() || kept(lent, (*start, taken.len())) == Some(taken),
+                        "step {step}"
+                    );
+                    left = rest;
+                }
+                assert!(left.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn reuses_header_memory_after_zerocopy() {
+        let mut output = SendQueue::default();
+        let mut lent = ZeroCopySend { headers: Vec::with_capacity(4096), ..ZeroCopySend::default() };
+        let spare = lent.headers.as_ptr();
+        output.push(b"header");
+        output.advance_zerocopy(6, &mut lent);
+        assert_eq!(lent.headers, b"header");
+        output.push(b"next");
+        assert_eq!(planned(&output)[0].as_ptr(), spare);
+    }
+
+    #[test]
+    fn bounds_slices_of_plan() {
+        let mut output = SendQueue::default();
+        for _ in 0..200 {
+            output.push(b"h");
+            output.push_with_data(b"", Payload::from(b"p".to_vec()), false);
+        }
+        assert_eq!((planned(&output).len(), planned(&output).bytes()), (MAX_TRANSMIT_SLICES, 256));
+        output.advance(256, drop);
+        assert_eq!(planned(&output).len(), 144);
+    }
+
+    #[test]
+    fn reclaims_sent_headers() {
+        let mut output = SendQueue::default();
+        for _ in 0..10_000 {
+            output.push(&[1; 24]);
+            output.push(&[2; 24]);
+            output.advance(24 + 23, drop);
+            output.push(&[3; 1]);
+            output.advance(1, drop);
+            output.advance(1, drop);
+        }
+        assert!(output.headers.capacity() < 4 * COMPACT_BYTES);
+    }
+}

@@ -1,0 +1,125 @@
+//! Protocol violations of a peer, and the TermReq that reports them (TCP 1.0 §3.5).
+
+use isolane_wire::pdu::{CommonHeader, HeaderFault};
+
+/// The connection cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{fault}")]
+pub struct FatalError {
+    /// Cause.
+    pub fault: Violation,
+    /// FES and FEI of the TermReq that was queued; none if the connection is closed without one.
+    pub status: Option<HeaderFault>,
+}
+
+/// A protocol violation by the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A PDU type that does not exist or belongs to the other direction.
+    #[error("invalid PDU type {0:#04x} for this direction")]
+    PduType(u8),
+    /// A PDU that may not come now.
+    #[error("PDU of type {0:#04x} out of sequence")]
+    Sequence(u8),
+    /// A header field with an impossible value, or an unsupported parameter.
+    #[error("PDU of type {pdu_type:#04x} has an {fault}")]
+    Header {
+        /// The PDU's type.
+        pdu_type: u8,
+        /// The lowest wrong field.
+        fault: HeaderFault,
+    },
+    /// The header digest does not match.
+    #[error("wrong header digest: the network or memory corrupts data")]
+    HeaderDigest,
+    /// Data for a tag or command that does not await any.
+    #[error("unexpected data for command {cid:#06x}")]
+    UnknownTransfer {
+        /// The CID it named.
+        cid: u16,
+    },
+    /// Data does not continue where the last PDU ended, or LAST is misused.
+    #[error("data of command {cid:#06x} out of order")]
+    DataOrder {
+        /// The command.
+        cid: u16,
+    },
+    /// Data outside of the range that was agreed.
+    #[error("data outside the range of command {cid:#06x}")]
+    DataRange {
+        /// The command.
+        cid: u16,
+    },
+    /// More data in one PDU than announced with MAXH2CDATA.
+    #[error("H2CData PDU of {0} bytes exceeds MAXH2CDATA")]
+    DataLimit(u32),
+    /// An R2T outside of the command's data, or one that overlaps another.
+    #[error("R2T outside the range of command {cid:#06x}")]
+    R2tRange {
+        /// The command.
+        cid: u16,
+    },
+    /// More R2Ts for one command than MAXR2T.
+    #[error("R2Ts for command {cid:#06x} exceed MAXR2T")]
+    R2tLimit {
+        /// The command.
+        cid: u16,
+    },
+    /// More commands than the queue has entries.
+    #[error("more commands than the {0} entries of the queue")]
+    QueueOverrun(usize),
+    /// An answer for a command that is not in flight.
+    #[error("response to command {cid:#06x}, which is not in flight")]
+    UnknownCommand {
+        /// The CID.
+        cid: u16,
+    },
+    /// A command completed successfully although not all of its data was transferred.
+    #[error("command {cid:#06x} succeeded before all of its data was transferred")]
+    ShortTransfer {
+        /// The command.
+        cid: u16,
+    },
+    /// A success that was told in a way that was not agreed.
+    #[error("SUCCESS flag for command {cid:#06x} although flow control is in use")]
+    SuccessFlag {
+        /// The command.
+        cid: u16,
+    },
+    /// A digest that was not requested.
+    #[error("digests enabled that were not requested")]
+    Digests,
+    /// A TermReq that cannot be one.
+    #[error("TermReq of invalid length")]
+    TermReq,
+    /// No successful handshake in time.
+    #[error("handshake timed out")]
+    HandshakeTimeout,
+    /// A transfer stood still.
+    #[error("transfer stalled")]
+    Stalled,
+}
+
+impl FatalError {
+    /// An error reported in a TermReq.
+    pub(crate) fn new(fault: Violation, status: HeaderFault) -> FatalError {
+        FatalError { fault, status: Some(status) }
+    }
+
+    /// An error after which the connection is closed at once.
+    pub(crate) fn without_term_req(fault: Violation) -> FatalError {
+        FatalError { fault, status: None }
+    }
+
+    /// A wrong header of a PDU of this type.
+    pub(crate) fn header(pdu_type: u8, fault: HeaderFault) -> FatalError {
+        let is_type = fault == HeaderFault::invalid(CommonHeader::TYPE);
+        let what = if is_type { Violation::PduType(pdu_type) } else { Violation::Header { pdu_type, fault } };
+        Self::new(what, fault)
+    }
+
+    /// A PDU that may not come now.
+    pub(crate) fn sequence(fault: Violation) -> FatalError {
+        Self::new(fault, HeaderFault::sequence())
+    }
+}

@@ -1,0 +1,137 @@
+//! Usual answers that are taken where they lie tell the same story as those that are taken step by step.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use isolane_memory::Buffer;
+use isolane_wire::pdu::{C2hData, CapsuleResp};
+use isolane_wire::{CompletionEntry, Status, SubmissionEntry};
+use proptest::prelude::*;
+
+use super::*;
+use crate::test_pair::fill;
+
+/// What the target says to one command.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// All data, and that it was a success.
+    Data,
+    /// All data, and a response behind it.
+    DataAndResponse,
+    /// A response with this status code.
+    Response(u8),
+}
+
+/// One command of 512 bytes and its answer.
+#[derive(Clone, Copy, Debug)]
+struct Exchange {
+    is_write: bool,
+    answer: Answer,
+}
+
+/// A host after its handshake, without digests.
+fn connected(flow_control_disabled: bool, now: Instant) -> Queue {
+    let mut host = Queue::new(ConnectionConfig::default(), now);
+    host.handle_transmitted(host.transmit_pending_bytes());
+    let response = IcResp { cpda: 0, digests: Digests::default(), maxh2cdata: 4096 }.encode();
+    let mut stream: VecDeque<u8> = response.iter().copied().collect();
+    let mut overflow = [0; 4096];
+    let n = fill(&mut host.receive_plan(&mut overflow), usize::MAX, &mut stream);
+    host.handle_received(n);
+    assert!(matches!(host.poll_event(&overflow, now), Some(Event::Connected(_))));
+    host.set_connected(65, flow_control_disabled);
+    host
+}
+
+fn submit(host: &mut Queue, exchange: Exchange, tag: u64) -> u16 {
+    let (opcode, data) = match exchange.is_write {
+        true => (0x01, Data::Write(Buffer::contiguous(512))),
+        false => (0x02, Data::Read(Buffer::contiguous(512))),
+    };
+    host.submit(SubmissionEntry::new(opcode, 1), data, tag).expect("there is room")
+}
+
+fn answer(stream: &mut VecDeque<u8>, cid: u16, answer: Answer) {
+    let framing = Framing::default();
+    let (has_data, success, status) = match answer {
+        Answer::Data => (true, true, None),
+        Answer::DataAndResponse => (true, false, Some(0)),
+        Answer::Response(status) => (false, false, Some(status)),
+    };
+    if has_data {
+        let data = C2hData { cccid: cid, datao: 0, datal: 512, last: true, success };
+        stream.extend(&*data.encode(&framing));
+        stream.extend([cid as u8; 512]);
+    }
+    if let Some(status) = status {
+        let entry =
+            CompletionEntry { cid, status: Status::new(Status::SCT_GENERIC, status), ..Default::default() };
+        stream.extend(&*CapsuleResp { entry }.encode(&framing));
+    }
+}
+
+/// Everything that the host tells of a stream that arrives in pieces of so many bytes.
+fn told(host: &mut Queue, stream: &mut VecDeque<u8>, piece: usize, now: Instant) -> Vec<String> {
+    let mut overflow = vec![0xee; 65536];
+    let mut story = Vec::new();
+    while !stream.is_empty() {
+        let n = fill(&mut host.receive_plan(&mut overflow), piece, stream);
+        host.handle_received(n);
+        while let Some(event) = host.poll_event(&overflow, now) {
+            story.push(format!("{event:?}"));
+            if let Event::Completed(Completed { entry, buffer: Some(buffer), .. }) = event
+                && entry.status.is_success()
+            {
+                story.push(format!("{:?}", buffer.to_vec()));
+            }
+        }
+        overflow.fill(0xdd);
+    }
+    story
+}
+
+fn exchange() -> impl Strategy<Value = Exchange> {
+    prop_oneof![
+        8 => Just(Exchange { is_write: false, answer: Answer::Data }),
+        2 => Just(Exchange { is_write: false, answer: Answer::DataAndResponse }),
+        4 => Just(Exchange { is_write: true, answer: Answer::Response(0) }),
+        1 => (any::<bool>(), 0u8..3).prop_map(|(is_write, status)| Exchange {
+            is_write,
+            answer: Answer::Response(status)
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    /// No header is whole in a piece of 16 bytes, so there every answer is taken step by step.
+    #[test]
+    fn segmentation_does_not_change_events(
+        bursts in prop::collection::vec(prop::collection::vec(exchange(), 1..24), 1..5),
+        damage in prop::option::of((any::<prop::sample::Index>(), 1u8..)),
+        damaged_burst in 0usize..5,
+        flow_control_disabled in prop::bool::weighted(0.9),
+        piece in 1usize..=16,
+    ) {
+        let now = Instant::now();
+        let mut hosts = [usize::MAX, piece].map(|piece| (connected(flow_control_disabled, now), piece));
+        for (at, burst) in bursts.iter().enumerate() {
+            let stories = hosts.each_mut().map(|(host, piece)| {
+                let burst = &burst[..burst.len().min(host.room())];
+                let cids: Vec<u16> = (0..).zip(burst).map(|(tag, one)| submit(host, *one, tag)).collect();
+                host.handle_transmitted(host.transmit_pending_bytes());
+                let mut stream = VecDeque::new();
+                cids.iter().zip(burst).for_each(|(cid, one)| answer(&mut stream, *cid, one.answer));
+                if let Some((index, bits)) = damage && at == damaged_burst && !stream.is_empty() {
+                    // Mostly into a header: 536 bytes are one read.
+                    let index = index.index(stream.len());
+                    let index = if bits % 4 > 0 { index / 536 * 536 + index % 24 } else { index };
+                    stream[index] ^= bits;
+                }
+                (told(host, &mut stream, *piece, now), host.in_flight())
+            });
+            prop_assert_eq!(&stories[0], &stories[1]);
+        }
+    }
+}

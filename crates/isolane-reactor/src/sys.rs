@@ -1,0 +1,115 @@
+//! System calls without a library wrapper: block device requests, open file description locks, and
+//! some socket options.
+
+#![allow(unsafe_code)]
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
+use std::fs::File;
+use std::io;
+
+/// Discards a range of a block device. The range may read as anything afterwards.
+pub(crate) fn discard(device: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
+    // SAFETY: BLKDISCARD reads two 64-bit numbers, start and length in bytes, and writes nothing here.
+    let request = unsafe { Setter::<BLKDISCARD, [u64; 2]>::new([offset, len]) };
+    // SAFETY: as above.
+    Ok(unsafe { ioctl(device, request) }?)
+}
+
+/// Zeroes a range of a block device.
+pub(crate) fn zero(device: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
+    // SAFETY: BLKZEROOUT reads two 64-bit numbers, start and length in bytes, and writes nothing here.
+    let request = unsafe { Setter::<BLKZEROOUT, [u64; 2]>::new([offset, len]) };
+    // SAFETY: as above.
+    Ok(unsafe { ioctl(device, request) }?)
+}
+
+/// Locks a whole file for its open file description. Returns `false` if another lock conflicts.
+pub(crate) fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
+    // SAFETY: all zeroes is a valid `flock`: the whole file, from its start, no process.
+    let mut request: libc::flock = unsafe { std::mem::zeroed() };
+    request.l_type = (if exclusive { libc::F_WRLCK } else { libc::F_RDLCK }) as libc::c_short;
+    request.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the descriptor is open, and the request outlives the call, which reads it only.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) } {
+        0 => Ok(true),
+        _ => match io::Error::last_os_error() {
+            error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+            error => Err(error),
+        },
+    }
+}
+
+/// Returns the bytes in a TCP socket that were never sent.
+pub(crate) fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
+    // SAFETY: SIOCOUTQNSD writes one `c_int` and reads nothing.
+    let request = unsafe { Getter::<SIOCOUTQNSD, libc::c_int>::new() };
+    // SAFETY: as above.
+    let count = unsafe { ioctl(socket, request) }?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Enables zero-copy sends.
+pub(crate) fn set_zerocopy(socket: &impl AsFd) -> io::Result<()> {
+    setsockopt(socket, libc::SO_ZEROCOPY, 1)
+}
+
+/// Requests that the network card's driver keeps interrupts off while the socket is polled.
+pub(crate) fn set_prefer_busy_poll(socket: &impl AsFd, preferred: bool) -> io::Result<()> {
+    setsockopt(socket, libc::SO_PREFER_BUSY_POLL, libc::c_int::from(preferred))
+}
+
+/// Whether busy polling is preferred.
+pub(crate) fn prefer_busy_poll(socket: &impl AsFd) -> io::Result<bool> {
+    getsockopt(socket, libc::SO_PREFER_BUSY_POLL).map(|value| value != 0)
+}
+
+/// Restores automatic tuning of buffers whose sizes were set.
+pub(crate) fn unlock_buffers(socket: &impl AsFd) -> io::Result<()> {
+    setsockopt(socket, libc::SO_BUF_LOCK, 0)
+}
+
+/// Whether automatic tuning is disabled.
+#[cfg(test)]
+pub(crate) fn is_buffer_size_locked(socket: &impl AsFd) -> io::Result<bool> {
+    getsockopt(socket, libc::SO_BUF_LOCK).map(|locks| locks != 0)
+}
+
+fn setsockopt(socket: &impl AsFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let (descriptor, len) = (socket.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the descriptor is open, and the kernel reads one `c_int`, which outlives the call.
+    let result =
+        unsafe { libc::setsockopt(descriptor, libc::SOL_SOCKET, name, (&raw const value).cast(), len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn getsockopt(socket: &impl AsFd, name: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let descriptor = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `value`, and the length to
+    // `len`.
+    let result = unsafe {
+        libc::getsockopt(descriptor, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `linux/fs.h`.
+const BLKDISCARD: Opcode = opcode::none(0x12, 119);
+const BLKZEROOUT: Opcode = opcode::none(0x12, 127);
+/// `linux/sockios.h`.
+const SIOCOUTQNSD: Opcode = 0x894b;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn discard_and_zero_reject_regular_files() {
+        let file = tempfile::tempfile().expect("a file");
+        for result in [discard(&file, 0, 4096), zero(&file, 0, 4096)] {
+            assert_eq!(result.expect_err("refused").raw_os_error(), Some(25), "ENOTTY");
+        }
+    }
+}

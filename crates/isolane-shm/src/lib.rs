@@ -1,0 +1,44 @@
+//! Shared-memory rings, wakeups, and payload memory for two processes that do not trust each other.
+//!
+//! `isolane-attach` (the application side) and `isolane-engine` communicate through this crate.
+//!
+//! * [`SharedMemory`]: a sealed, mapped memfd, addressed by offset.
+//! * [`index`]: the protocol of a ring's two indices.
+//! * [`bytes`]: byte rings.
+//! * [`entries`]: rings of 64-byte entries, copied out before they are decoded.
+//! * [`WakeFlag`], [`Bell`]: wakeups across processes, sent only to a side that is about to sleep.
+//! * [`adopted`]: moves bytes between a ring and a TCP socket that another process also holds.
+//! * [`PeerCred`], [`PeerProcess`]: the process at the other end of a Unix socket.
+//! * [`process_id`]: an identity of this process that a fork does not inherit.
+//! * [`start_with_default_signals`]: the signal state of programs that this process starts.
+//! * [`Arena`]: the page allocator of the memory's owner.
+//!
+//! Invariants:
+//! * Each side uses its own index, capacity, and mask. An out-of-range index from the peer is the error
+//!   [`InvalidIndex`], after which the peer is abandoned.
+//! * No reference to the bytes of shared memory is ever formed, because they may change at any time.
+
+pub mod adopted;
+mod arena;
+mod bell;
+pub mod bytes;
+pub mod entries;
+pub mod index;
+mod memory;
+mod peer;
+mod process;
+mod signals;
+mod sockopt;
+mod sync;
+pub mod testing;
+
+pub use arena::{Arena, Span};
+pub use bell::{Bell, WakeFlag, forbid_fd_passing, timespec};
+pub use index::InvalidIndex;
+pub use memory::{MemoryError, RawSlice, SharedMemory, ShmRef};
+pub use peer::{PeerCred, PeerProcess};
+pub use process::process_id;
+pub use signals::start_with_default_signals;
+
+/// Size of a page in bytes; offsets and lengths of rings are multiples of it.
+pub const PAGE_SIZE: usize = 4096;

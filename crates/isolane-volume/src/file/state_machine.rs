@@ -1,0 +1,471 @@
+//! State machine of a file volume: the next operation of each request and the meaning of its
+//! result.
+//!
+//! Makes no system calls, so it runs on real files and on simulated disks. At most one operation
+//! per request is in flight. Invariants: see [`file`](super).
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use isolane_memory::{Buffer, Pool};
+use isolane_reactor::file::{FileOp, FileOpKind};
+
+use super::features::Features;
+use super::health::{self, Health, Overlap, Promise, Unrecorded};
+use super::range_lock::{Access, Announcement, LONG_BYTES, RangeLock, RangeLocks};
+use super::zeroing::{Method, Purpose, ZeroStep, Zeroing};
+use crate::request::task::{SyncPermit, Task, TaskState};
+use crate::{BlockRange, Identity, Request, Step, Volume, VolumeError, VolumeInfo};
+
+/// The state machine of a file volume.
+#[derive(Debug)]
+pub struct FileStateMachine {
+    name: String,
+    info: VolumeInfo,
+    identity: Identity,
+    features: Features,
+    /// Direct I/O: addresses, offsets, and lengths are multiples of the block size.
+    direct: bool,
+    locks: Arc<RangeLocks>,
+    health: Arc<Health>,
+    syncing: Arc<AtomicBool>,
+}
+
+impl FileStateMachine {
+    /// Creates the state machine of a file. Without a volatile cache in `info`, every write is
+    /// durable on completion.
+    pub fn new(
+        name: String,
+        info: VolumeInfo,
+        identity: Identity,
+        features: Features,
+        direct: bool,
+    ) -> FileStateMachine {
+        let (locks, syncing) = (RangeLocks::new(), Arc::default());
+        FileStateMachine { name, info, identity, features, direct, locks, health: Arc::default(), syncing }
+    }
+
+    /// Checks the size of the file. If it is smaller than the volume, all later requests fail.
+    pub fn check_size(&self, size: io::Result<u64>) -> Result<(), VolumeError> {
+        match size {
+            Ok(size) if size < self.info.bytes() => Err(self.health.record_shrunk(&self.name)),
+            Ok(_) => Ok(()),
+            Err(error) => Err(VolumeError::SizeUnknown {
+                raw_os_error: error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()),
+            }),
+        }
+    }
+
+    fn start_read(&self, lba: u64, blocks: u64, pool: &mut Pool) -> Step {
+        let (offset, len) = self.offset(lba, blocks);
+        if len == 0 {
+            return Step::done();
+        }
+        let Some(_lock) = self.locks.try_lock(offset, len, Access::Read) else {
+            return Step::Retry(Request::Read { lba, blocks });
+        };
+        match pool.buffer(len as usize) {
+            None => Step::Retry(Request::Read { lba, blocks }),
+            Some(buffer) => {
+                Step::File(FileOp::read(offset, buffer, 0, len as usize), Task(TaskState::Read { _lock }))
+            }
+        }
+    }
+
+    fn start_write(&self, lba: u64, blocks: u64, data: Buffer, fua: bool, pool: &mut Pool) -> Step {
+        let (offset, len) = self.offset(lba, blocks);
+        if len == 0 {
+            return Step::done();
+        }
+        let Some(lock) = self.locks.try_lock(offset, len, Access::Write) else {
+            return Step::Retry(Request::Write { lba, blocks, data, fua });
+        };
+        let data = match self.align(data, pool) {
+            Ok(data) => data,
+            Err(data) => return Step::Retry(Request::Write { lba, blocks, data, fua }),
+        };
+        let durable = self.is_durable(fua);
+        let synced_by_write = durable && self.direct;
+        let operation = FileOp::write(offset, data, 0, len as usize, synced_by_write);
+        let unrecorded = synced_by_write.then(|| Unrecorded::new(&self.health, Promise::DurableWrite));
+        Step::File(operation, Task(TaskState::Write { lock, durable, unrecorded }))
+    }
+
+    /// Copies data that is not aligned for direct I/O. Returns the data if out of memory.
+    fn align(&self, data: Buffer, pool: &mut Pool) -> Result<Buffer, Buffer> {
+        if !self.direct || data.is_aligned(self.info.block_size as usize) {
+            return Ok(data);
+        }
+        let Some(mut copy) = pool.buffer(data.len()) else {
+            return Err(data);
+        };
+        let mut offset = 0;
+        for slice in data.slices(0, data.len()) {
+            copy.copy_in(offset, slice);
+            offset += slice.len();
+        }
+        Ok(copy)
+    }
+
+    fn resume_read(&self, state: TaskState, done: usize, mut operation: FileOp, pool: &mut Pool) -> Step {
+        if let Err(error) = self.health.check_read() {
+            return fail(error, operation, pool);
+        }
+        if done as u64 == operation.len {
+            let data = operation.buffer.take();
+            return Step::Done(Ok(data.map(Buffer::into_payload).unwrap_or_default()));
+        }
+        // A short read means end of file if the next one is empty.
+        match self.usable_len(done) {
+            0 => {
+                let error = self.health.record_shrunk(&self.name);
+                fail(error, operation, pool)
+            }
+            done => Step::File(advance(operation, done), Task(state)),
+        }
+    }
+
+    fn resume_write(
+        &self,
+        (lock, durable, unrecorded): (RangeLock, bool, Option<Unrecorded>),
+        done: usize,
+        operation: FileOp,
+        pool: &mut Pool,
+    ) -> Step {
+        if done as u64 != operation.len {
+            return match self.usable_len(done) {
+                0 => {
+                    unrecorded.map(Unrecorded::record);
+                    let len = operation.len + operation.buffer_offset as u64;
+                    let error = VolumeError::ShortWrite { done: operation.buffer_offset as u64, len };
+                    fail(error, operation, pool)
+                }
+                done => {
+                    let state = TaskState::Write { lock, durable, unrecorded };
+                    Step::File(advance(operation, done), Task(state))
+                }
+            };
+        }
+        drop(lock);
+        recycle(operation, pool);
+        match (durable, unrecorded) {
+            (false, _) => Step::done(),
+            // RWF_DSYNC has already synced the data of a direct write.
+            (true, Some(unrecorded)) => self.confirm_sync(unrecorded.record()),
+            (true, None) => self.sync(),
+        }
+    }
+
+    /// Handles the repetition without durability of a durable write that failed with ENOSPC.
+    fn resume_repeated(
+        &self,
+        (lock, raw_os_error, unrecorded): (RangeLock, i32, Option<Unrecorded>),
+        done: usize,
+        operation: FileOp,
+        pool: &mut Pool,
+    ) -> Step {
+        let error = match self.usable_len(done) {
+            _ if done as u64 == operation.len => self.health.record_sync_failure(&self.name, raw_os_error),
+            0 => health::write_error(raw_os_error),
+            done => {
+                let state = TaskState::Repeat { _lock: lock, raw_os_error, unrecorded };
+                return Step::File(advance(operation, done), Task(state));
+            }
+        };
+        unrecorded.map(Unrecorded::record);
+        fail(error, operation, pool)
+    }
+
+    /// Runs the next step of a zeroing request.
+    fn zero(&self, mut zeroing: Zeroing, pool: &mut Pool) -> Step {
+        while let Some(step) = zeroing.next(&self.features) {
+            if step.method == Method::Skip {
+                zeroing.advance(step.len);
+                continue;
+            }
+            if step.len >= LONG_BYTES {
+                return match self.locks.announce(step.offset, step.len) {
+                    Some(announcement) => self.zero_announced(zeroing, announcement, pool),
+                    None => Step::Retry(remaining_request(&zeroing)),
+                };
+            }
+            return match self.locks.try_lock(step.offset, step.len, Access::Write) {
+                Some(lock) => self.run_zero_step(zeroing, step, lock, pool),
+                None => Step::Retry(remaining_request(&zeroing)),
+            };
+        }
+        if zeroing.durable { self.sync() } else { Step::done() }
+    }
+
+    /// Runs the next step, whose range is announced.
+    fn zero_announced(&self, zeroing: Zeroing, announcement: Announcement, pool: &mut Pool) -> Step {
+        let announced = announcement.bytes();
+        match (announcement.into_lock(), zeroing.next(&self.features)) {
+            // A step that turned out to be unsupported is split or skipped.
+            (Ok(lock), Some(step)) if (LONG_BYTES..=announced).contains(&step.len) => {
+                self.run_zero_step(zeroing, step, lock, pool)
+            }
+            (Ok(lock), _) => {
+                drop(lock);
+                self.zero(zeroing, pool)
+            }
+            (Err(announcement), _) => {
+                Step::Retry(Request::Continue(Task(TaskState::Announced { zeroing, announcement })))
+            }
+        }
+    }
+
+    fn run_zero_step(&self, zeroing: Zeroing, step: ZeroStep, lock: RangeLock, pool: &mut Pool) -> Step {
+        let operation = match step.method {
+            Method::Range(kind) => FileOp::range(kind, step.offset, step.len),
+            Method::Skip => {
+                drop(lock);
+                return self.zero(zeroing, pool);
+            }
+            Method::Write => match zeroes(step.len as usize, pool) {
+                Some(zeroes) => FileOp::write(step.offset, zeroes, 0, step.len as usize, false),
+                None => return Step::Retry(remaining_request(&zeroing)),
+            },
+        };
+        Step::File(operation, Task(TaskState::Zero { zeroing, lock }))
+    }
+
+    fn resume_zero(&self, mut zeroing: Zeroing, done: usize, operation: FileOp, pool: &mut Pool) -> Step {
+        if matches!(operation.kind, FileOpKind::Write { .. }) {
+            let whole = done - done % self.info.block_size as usize;
+            if whole == 0 {
+                let error = VolumeError::ShortWrite { done: 0, len: operation.len };
+                return fail(error, operation, pool);
+            }
+            zeroing.advance(whole as u64);
+        } else {
+            zeroing.advance(operation.len);
+        }
+        recycle(operation, pool);
+        self.zero(zeroing, pool)
+    }
+
+    /// Syncs all completed writes of all cores.
+    fn sync(&self) -> Step {
+        if let Err(error) = self.health.check() {
+            return Step::failed(error);
+        }
+        if self.info.read_only {
+            return Step::done();
+        }
+        // Only one of two overlapping syncs gets an error: on direct files each waits for the
+        // other's result; on buffered files they do not overlap.
+        let turn = if self.direct { None } else { SyncPermit::take(&self.syncing) };
+        if turn.is_none() && !self.direct {
+            return Step::Retry(Request::Flush);
+        }
+        let unrecorded = Unrecorded::new(&self.health, Promise::Sync);
+        Step::File(FileOp::sync(), Task(TaskState::Sync { unrecorded, turn }))
+    }
+
+    /// Completes a successful sync or durable write. An overlapping operation of another core may
+    /// have failed first and taken the error meant for this one, and that core may not have
+    /// recorded it yet.
+    fn confirm_sync(&self, overlap: Overlap) -> Step {
+        if !self.health.has_passed(&overlap) {
+            return Step::Retry(Request::Continue(Task(TaskState::Promise { overlap })));
+        }
+        self.health.check().map_or_else(Step::failed, |()| Step::done())
+    }
+
+    /// Continues a request that had to wait.
+    fn proceed(&self, task: Task, pool: &mut Pool) -> Step {
+        match task.0 {
+            TaskState::Announced { zeroing, announcement } => {
+                self.zero_announced(zeroing, announcement, pool)
+            }
+            TaskState::Promise { overlap } => self.confirm_sync(overlap),
+            state => unreachable!("{state:?} waits for its operation"),
+        }
+    }
+
+    /// Handles a failed operation.
+    fn refuse(&self, state: TaskState, raw_os_error: i32, mut operation: FileOp, pool: &mut Pool) -> Step {
+        if health::is_interrupted(raw_os_error) {
+            return Step::File(operation, Task(state));
+        }
+        let sync_failure = || self.health.record_sync_failure(&self.name, raw_os_error);
+        let error = match state {
+            TaskState::Zero { zeroing, lock }
+                if health::is_unsupported(raw_os_error) && operation.buffer.is_none() =>
+            {
+                drop(lock);
+                self.features.disable(operation.kind);
+                log::info!("{}: {:?} is not supported, using another method", self.name, operation.kind);
+                return self.zero(zeroing, pool);
+            }
+            TaskState::Read { .. } => health::read_error(raw_os_error),
+            TaskState::Sync { unrecorded, turn } => {
+                let error = sync_failure();
+                unrecorded.record();
+                drop(turn);
+                error
+            }
+            TaskState::Write { lock, unrecorded: Some(unrecorded), .. }
+                if health::is_out_of_space(raw_os_error) =>
+            {
+                operation.kind = FileOpKind::Write { durable: false };
+                let unrecorded = Some(unrecorded);
+                return Step::File(
+                    operation,
+                    Task(TaskState::Repeat { _lock: lock, raw_os_error, unrecorded }),
+                );
+            }
+            TaskState::Write { unrecorded, .. } | TaskState::Repeat { unrecorded, .. } => {
+                // A write without durability, or one that failed twice with ENOSPC, loses only its
+                // own data. Any other durable write may have failed in its sync.
+                let loses_own_data_only = unrecorded.is_none() || health::is_out_of_space(raw_os_error);
+                let error =
+                    if loses_own_data_only { health::write_error(raw_os_error) } else { sync_failure() };
+                unrecorded.map(Unrecorded::record);
+                error
+            }
+            TaskState::Zero { .. } => health::write_error(raw_os_error),
+            TaskState::Announced { .. }
+            | TaskState::Promise { .. }
+            | TaskState::Check { .. }
+            | TaskState::Pending(_) => {
+                unreachable!("the task has no operation of the state machine")
+            }
+        };
+        fail(error, operation, pool)
+    }
+
+    fn is_durable(&self, fua: bool) -> bool {
+        fua || !self.info.volatile_cache
+    }
+
+    /// Returns the usable part of a short transfer: direct I/O continues at whole blocks only.
+    fn usable_len(&self, done: usize) -> usize {
+        if self.direct { done - done % self.info.block_size as usize } else { done }
+    }
+
+    /// Returns offset and length in bytes of existing blocks.
+    fn offset(&self, lba: u64, blocks: u64) -> (u64, u64) {
+        let block_size = u64::from(self.info.block_size);
+        (lba * block_size, blocks * block_size)
+    }
+}
+
+impl Volume for FileStateMachine {
+    fn info(&self) -> &VolumeInfo {
+        &self.info
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn start(&self, request: Request, pool: &mut Pool) -> Step {
+        let is_read = matches!(request, Request::Read { .. });
+        let check_health = || if is_read { self.health.check_read() } else { self.health.check() };
+        if let Err(error) = request.check(&self.info).and_then(|()| check_health()) {
+            if let Request::Write { data, .. } = request {
+                pool.recycle_buffer(data);
+            }
+            return Step::failed(error);
+        }
+        let block_size = self.info.block_size;
+        match request {
+            Request::Read { lba, blocks } => self.start_read(lba, blocks, pool),
+            Request::Write { lba, blocks, data, fua } => self.start_write(lba, blocks, data, fua, pool),
+            Request::Flush => self.sync(),
+            Request::WriteZeroes { lba, blocks, fua, deallocate } => {
+                let range = BlockRange { lba, blocks };
+                self.zero(Zeroing::write_zeroes(range, block_size, deallocate, self.is_durable(fua)), pool)
+            }
+            Request::Deallocate { ranges, fua } => {
+                let zeroed = self.info.zeroes_after_deallocate;
+                self.zero(Zeroing::deallocate(&ranges, block_size, zeroed, self.is_durable(fua)), pool)
+            }
+            Request::Continue(task) => self.proceed(task, pool),
+        }
+    }
+
+    fn resume(&self, task: Task, result: io::Result<usize>, operation: FileOp, pool: &mut Pool) -> Step {
+        let done = match result {
+            Ok(done) => done,
+            Err(error) => {
+                let raw_os_error = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
+                return self.refuse(task.0, raw_os_error, operation, pool);
+            }
+        };
+        match task.0 {
+            state @ TaskState::Read { .. } => self.resume_read(state, done, operation, pool),
+            TaskState::Write { lock, durable, unrecorded } => {
+                self.resume_write((lock, durable, unrecorded), done, operation, pool)
+            }
+            TaskState::Repeat { _lock, raw_os_error, unrecorded } => {
+                self.resume_repeated((_lock, raw_os_error, unrecorded), done, operation, pool)
+            }
+            TaskState::Zero { zeroing, lock } => {
+                drop(lock);
+                self.resume_zero(zeroing, done, operation, pool)
+            }
+            TaskState::Sync { unrecorded, turn } => {
+                let step = self.confirm_sync(unrecorded.record());
+                drop(turn);
+                step
+            }
+            TaskState::Announced { .. }
+            | TaskState::Promise { .. }
+            | TaskState::Check { .. }
+            | TaskState::Pending(_) => {
+                unreachable!("the task has no operation of the state machine")
+            }
+        }
+    }
+}
+
+/// Returns the remainder of an operation after `done` bytes.
+fn advance(mut operation: FileOp, done: usize) -> FileOp {
+    operation.offset += done as u64;
+    operation.buffer_offset += done;
+    operation.len -= done as u64;
+    operation
+}
+
+fn fail(error: VolumeError, operation: FileOp, pool: &mut Pool) -> Step {
+    recycle(operation, pool);
+    Step::failed(error)
+}
+
+fn recycle(operation: FileOp, pool: &mut Pool) {
+    if let Some(buffer) = operation.buffer {
+        pool.recycle_buffer(buffer);
+    }
+}
+
+/// Returns the remainder of a zeroing request as a new request.
+fn remaining_request(zeroing: &Zeroing) -> Request {
+    let mut ranges = zeroing.remaining_ranges();
+    let fua = zeroing.durable;
+    match (zeroing.purpose, ranges.next()) {
+        (_, None) => Request::Flush,
+        (Purpose::Free { .. }, Some(first)) => {
+            Request::Deallocate { ranges: std::iter::once(first).chain(ranges).collect(), fua }
+        }
+        (purpose, Some(BlockRange { lba, blocks })) => {
+            Request::WriteZeroes { lba, blocks, fua, deallocate: purpose == Purpose::ZeroAndFree }
+        }
+    }
+}
+
+fn zeroes(len: usize, pool: &mut Pool) -> Option<Buffer> {
+    let mut buffer = pool.buffer(len)?;
+    buffer.slices_mut(0, len).for_each(|slice| slice.fill(0));
+    Some(buffer)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! Size and features of a volume, and ranges of its blocks.
+
+use crate::VolumeError;
+
+/// Consecutive blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRange {
+    /// The first block.
+    pub lba: u64,
+    /// Number of blocks.
+    pub blocks: u64,
+}
+
+/// Size and features of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Block size in bytes: 512 or 4,096.
+    pub block_size: u32,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Writes are rejected.
+    pub read_only: bool,
+    /// A power cut may lose a completed write without `fua` until the next flush.
+    pub volatile_cache: bool,
+    /// Deallocate has an effect.
+    pub deallocate: bool,
+    /// Deallocated blocks read as zeroes (DLFEAT).
+    pub zeroes_after_deallocate: bool,
+}
+
+impl VolumeInfo {
+    /// Returns the size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.blocks * u64::from(self.block_size)
+    }
+
+    /// Checks that a range of blocks exists and returns its offset and length in bytes.
+    #[inline]
+    pub(crate) fn locate(&self, lba: u64, blocks: u64) -> Result<(u64, u64), VolumeError> {
+        if lba.checked_add(blocks).is_none_or(|end| end > self.blocks) {
+            return Err(VolumeError::OutOfRange { lba, blocks, volume_blocks: self.blocks });
+        }
+        let block_size = u64::from(self.block_size);
+        Ok((lba * block_size, blocks * block_size))
+    }
+}
+
+/// Supported block sizes, in bytes.
+pub const BLOCK_SIZES: [u32; 2] = [512, 4096];
