@@ -20,7 +20,7 @@ impl Completion {
     }
 
     /// Success with a result in dword 0.
-    pub fn result(dw0: u32) -> Completion {
+    pub fn with_dw0(dw0: u32) -> Completion {
         Completion { status: Status::SUCCESS, dw0, dw1: 0 }
     }
 

@@ -1,6 +1,6 @@
 //! Sans-IO state machines of the NVMe/TCP host and target.
 //!
-//! * [`target::Queue`] and [`host::Queue`]: one connection each, from bytes to commands and back.
+//! * [`target::Connection`] and [`host::Connection`]: one connection each, from bytes to commands and back.
 //! * [`subsystem`]: the control path of a target: associations, admin commands, and events.
 //! * [`queue`]: code that both ends of a connection share.
 //!

@@ -54,7 +54,7 @@ fn handshake_negotiates_options() {
     };
     let mut pair = Pair::new(options, limits);
     assert_eq!(
-        pair.host.submit(command(READ, 0), Data::None, 1).map_err(|rejected| rejected.refusal),
+        pair.host.submit(command(READ, 0), Data::None, 1).map_err(|rejected| rejected.kind),
         Err(SubmitErrorKind::NotConnected)
     );
     pair.drive();
@@ -104,7 +104,7 @@ fn result_requires_response() {
     pair.submit(command(READ, 0), Data::Read(Buffer::contiguous(512)), 0);
     pair.drive();
     let (permit, ..) = pair.command();
-    pair.target.complete_with_data(permit, Payload::from(pattern(512, 1)), Completion::result(5));
+    pair.target.complete_with_data(permit, Payload::from(pattern(512, 1)), Completion::with_dw0(5));
     pair.transmit_target();
     assert_eq!(types(pair.to_host.clone()), [PduType::C2hData, PduType::CapsuleResp]);
     pair.drive();
@@ -195,10 +195,10 @@ fn rejects_commands_beyond_queue_size() {
     (0..3).for_each(|tag| pair.submit(command(FLUSH, 0), Data::None, tag));
     let rejected = pair.host.submit(command(FLUSH, 0), Data::Read(Buffer::contiguous(512)), 3);
     let rejected = rejected.expect_err("the queue is full");
-    assert_eq!(rejected.refusal, SubmitErrorKind::Full);
+    assert_eq!(rejected.kind, SubmitErrorKind::Full);
     assert_eq!(rejected.data.into_buffer().map(|buffer| buffer.len()), Some(512));
     pair.drive();
-    assert_eq!((pair.target.in_flight(), pair.host.room()), (3, 0));
+    assert_eq!((pair.target.in_flight(), pair.host.capacity()), (3, 0));
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn closes_silent_host() {
     pair.pass(ConnectionConfig::default().handshake);
     assert!(pair.target.is_closed());
     let [target::Event::Fatal(error)] = &pair.target_ends[..] else { panic!("{:?}", pair.target_ends) };
-    assert_eq!((error.fault, error.status), (Violation::HandshakeTimeout, None));
+    assert_eq!((error.violation, error.status), (Violation::HandshakeTimeout, None));
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn only_stalled_transfers_have_deadline() {
     }
     pair.receive_target();
     let [target::Event::Fatal(error)] = &pair.target_ends[..] else { panic!("{:?}", pair.target_ends) };
-    assert_eq!(error.fault, Violation::Stalled);
+    assert_eq!(error.violation, Violation::Stalled);
     assert_eq!(pair.target.take_buffers().map(|buffer| buffer.len()).sum::<usize>(), 100_000);
 }
 
@@ -339,7 +339,7 @@ fn trickling_transfer_is_stalled() {
         pair.pass(Duration::from_secs(5));
     }
     let [target::Event::Fatal(error)] = &pair.target_ends[..] else { panic!("{:?}", pair.target_ends) };
-    assert_eq!(error.fault, Violation::Stalled);
+    assert_eq!(error.violation, Violation::Stalled);
 }
 
 /// A day in the life of a queue: everything there is, and what both sides saw of it.

@@ -15,8 +15,8 @@ use crate::{Completion, host, target};
 
 /// The two ends and what lies between them.
 pub(crate) struct Pair {
-    pub(crate) host: host::Queue,
-    pub(crate) target: target::Queue,
+    pub(crate) host: host::Connection,
+    pub(crate) target: target::Connection,
     pub(crate) now: Instant,
     pub(crate) pool: Pool,
     pub(crate) to_target: VecDeque<u8>,
@@ -46,8 +46,8 @@ impl Pair {
     pub(crate) fn new(options: host::ConnectionConfig, limits: target::ConnectionConfig) -> Pair {
         let now = Instant::now();
         Pair {
-            host: host::Queue::new(options, now),
-            target: target::Queue::new(limits, now),
+            host: host::Connection::new(options, now),
+            target: target::Connection::new(limits, now),
             now,
             pool: Pool::new(4096),
             to_target: VecDeque::new(),
@@ -219,7 +219,7 @@ impl Pair {
 }
 
 /// An event in short; which slot a command has depends on when others were answered.
-fn told(target: &target::Queue, event: &target::Event) -> String {
+fn told(target: &target::Connection, event: &target::Event) -> String {
     match event {
         target::Event::Command { permit, transfer } => {
             format!("{:x?} {transfer:?}", target.entry(permit).encode())

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_proto::subsystem::{
-    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, Event, Host, Port,
+    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, Port,
 };
 use isolane_reactor::mailbox::{SendError, Sender};
 use isolane_volume::BlockRange;
@@ -300,9 +300,9 @@ impl Shared {
     ) -> usize {
         let control = self.control.lock();
         let Some(host) = control.port.host_to_drain(entry, data) else { return 0 };
-        let lanes = control.lanes.iter().filter(|(id, _)| !id.is_discovery).flat_map(|(_, lanes)| lanes);
+        let lanes = control.lanes.iter().filter(|(id, _)| !id.discovery).flat_map(|(_, lanes)| lanes);
         let mut cores: Vec<usize> =
-            lanes.filter(|lane| lane.host.may_be(&host)).map(|lane| lane.core).collect();
+            lanes.filter(|lane| lane.host.matches(&host)).map(|lane| lane.core).collect();
         cores.sort_unstable();
         cores.dedup();
         for core in &cores {
@@ -347,22 +347,22 @@ impl Shared {
         }
     }
 
-    fn deliver(&self, control: &mut Control, event: Event) {
+    fn deliver(&self, control: &mut Control, event: ControlEvent) {
         match event {
-            Event::AsyncEvents { id } => {
+            ControlEvent::AsyncEvents { id } => {
                 for lane in control.lanes_of(id).filter(|lane| lane.qid == 0) {
                     self.post(lane.core, Message::AsyncEvents { lane: lane.address });
                 }
             }
-            Event::CloseIoQueues { id } => {
+            ControlEvent::CloseIoQueues { id } => {
                 let lanes = control.lanes_of(id).filter(|lane| lane.qid != 0);
                 lanes.for_each(|lane| self.post_close(lane, "the host disabled the controller"));
             }
-            Event::Close { id, reason } => {
+            ControlEvent::Close { id, reason } => {
                 control.lanes_of(id).for_each(|lane| self.post_close(lane, reason_text(reason)));
             }
-            Event::Shutdown { id } => self.post_shutdown(control, id),
-            Event::Ended { id } => {
+            ControlEvent::Shutdown { id } => self.post_shutdown(control, id),
+            ControlEvent::Ended { id } => {
                 control.lanes.remove(&id);
                 control.fences.remove(&id);
             }

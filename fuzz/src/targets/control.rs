@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use isolane_proto::subsystem::{
-    Action, AssociationId, CloseReason, ConnectionInfo, Event, NamespaceConfig, NamespaceGeometry, Port,
-    PortConfig, SubsystemConfig, data_expected,
+    Action, AssociationId, CloseReason, ConnectionInfo, ControlEvent, NamespaceConfig, NamespaceGeometry,
+    Port, PortConfig, SubsystemConfig, data_expected,
 };
 use isolane_wire::fabrics::{ConnectCommand, ConnectData};
 use isolane_wire::{Nqn, SubmissionEntry};
@@ -140,7 +140,7 @@ impl Harness {
         let expected = data_expected(&entry);
         let lengths = [0, 1024, 4096, 512, 8, 64];
         let right =
-            lengths.into_iter().chain((0..1024).map(|dwords| dwords * 4)).find(|&len| expected.is(len));
+            lengths.into_iter().chain((0..1024).map(|dwords| dwords * 4)).find(|&len| expected.matches(len));
         let len = if has_wrong_length { input.u32() } else { right.unwrap_or(0) };
         match self.port.handle_command(id, qid, &entry, len, self.now) {
             Action::CompleteWithData(data, _) => {
@@ -206,17 +206,20 @@ impl Harness {
     fn drain_events(&mut self) {
         while let Some(event) = self.port.poll_event() {
             match event {
-                Event::CloseIoQueues { id } => self.close_all(id, 1),
-                Event::Close { id, reason: CloseReason::AdminQueueLost | CloseReason::KeepAliveExpired } => {
+                ControlEvent::CloseIoQueues { id } => self.close_all(id, 1),
+                ControlEvent::Close {
+                    id,
+                    reason: CloseReason::AdminQueueLost | CloseReason::KeepAliveExpired,
+                } => {
                     self.close_all(id, 0);
                 }
-                Event::Shutdown { id } => self.flushes.push(id),
-                Event::Ended { id } => {
+                ControlEvent::Shutdown { id } => self.flushes.push(id),
+                ControlEvent::Ended { id } => {
                     assert!(!self.queues.iter().any(|queue| queue.0 == id), "drained before it ended");
                     assert!(!self.ended.contains(&id), "an association ends once");
                     self.ended.push(id);
                 }
-                Event::AsyncEvents { id } => {
+                ControlEvent::AsyncEvents { id } => {
                     assert!(!self.ended.contains(&id));
                     while self.port.poll_async_event(id).is_some() {}
                 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
-use isolane_proto::host::{Completed, ConnectionConfig, Data, Event, Queue};
+use isolane_proto::host::{Completed, Connection, ConnectionConfig, Data, Event};
 use isolane_wire::{SubmissionEntry, digest::crc32c, pdu::IcResp};
 
 use super::splitter::{Splitter, fill, take};
@@ -12,7 +12,7 @@ use crate::input::Input;
 
 /// Connection, driver, and transcript.
 pub(crate) struct HostHarness {
-    pub(crate) queue: Queue,
+    pub(crate) queue: Connection,
     open: BTreeSet<u64>,
     next_tag: u64,
     now: Instant,
@@ -25,7 +25,7 @@ impl HostHarness {
     pub(crate) fn new(options: ConnectionConfig) -> Self {
         let now = Instant::now();
         Self {
-            queue: Queue::new(options, now),
+            queue: Connection::new(options, now),
             open: BTreeSet::new(),
             next_tag: 0,
             now,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::{Buffer, Page, Payload, Pool};
 use isolane_proto::Completion;
-use isolane_proto::target::{ConnectionConfig, DataLocation, Event, Permit, Queue, Transfer};
+use isolane_proto::target::{Connection, ConnectionConfig, DataLocation, Event, Permit, Transfer};
 use isolane_wire::opcode::{AdminOpcode, FabricsType};
 use isolane_wire::{Status, SubmissionEntry, digest::crc32c, fabrics::ConnectCommand};
 
@@ -17,7 +17,7 @@ pub(crate) const MAX_TRANSFER_LEN: u32 = 64 * 1024;
 
 /// Connection, driver, and transcript.
 pub(crate) struct TargetHarness {
-    pub(crate) queue: Queue,
+    pub(crate) queue: Connection,
     pool: Pool,
     /// Staging pages for every receive; empty without prediction.
     staging: Vec<Page>,
@@ -33,7 +33,7 @@ impl TargetHarness {
     pub(crate) fn new(limits: ConnectionConfig) -> Self {
         let now = Instant::now();
         Self {
-            queue: Queue::new(limits, now),
+            queue: Connection::new(limits, now),
             pool: Pool::new(1024),
             staging: Vec::new(),
             held: Vec::new(),

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
-use isolane_proto::host::{Data, Queue};
+use isolane_proto::host::{Connection, Data};
 use isolane_wire::admin::{Cns, GetLogPageCommand, IdentifyCommand, LogPage};
 use isolane_wire::fabrics::{
     CNTLID_DYNAMIC, ConnectResponse, PropertyGetCommand, PropertySetCommand, PropertySize,
@@ -105,7 +105,7 @@ impl Admin {
             0 => u16::MAX,
             maxcmd => maxcmd,
         };
-        let max = self.cap.mqes().min(by_commands).min(Queue::MAX_DEPTH as u16);
+        let max = self.cap.mqes().min(by_commands).min(Connection::MAX_DEPTH as u16);
         match (1..=max).contains(&depth) {
             true => Ok(()),
             false => Err(ConnectError::Depth { requested: depth, max }),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
-use isolane_proto::host::{self, Completed, Data, Event, Queue};
+use isolane_proto::host::{self, Completed, Connection, Data, Event};
 use isolane_reactor::socket;
 use isolane_wire::fabrics::ConnectRejection;
 use isolane_wire::{CompletionEntry, SubmissionEntry};
@@ -21,7 +21,7 @@ use crate::options::Options;
 /// A socket and the protocol state of its queue.
 pub(crate) struct BlockingConnection {
     pub stream: TcpStream,
-    pub queue: Queue,
+    pub queue: Connection,
     /// Whether Connect turned submission queue flow control off.
     pub flow_control_disabled: bool,
     address: SocketAddr,
@@ -59,7 +59,7 @@ impl BlockingConnection {
         let stream = connect(address, options, remaining)?;
         socket::set_nodelay(&stream).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;
-        let queue = Queue::new(connection_config(options), opened);
+        let queue = Connection::new(connection_config(options), opened);
         let mut connection = BlockingConnection {
             stream,
             queue,
@@ -77,7 +77,7 @@ impl BlockingConnection {
     /// Resumes a connection that was in use, for a last exchange.
     pub(crate) fn resume(
         stream: TcpStream,
-        queue: Queue,
+        queue: Connection,
         timeout: Duration,
     ) -> io::Result<BlockingConnection> {
         let opened = Instant::now();
@@ -111,7 +111,7 @@ impl BlockingConnection {
         data: Data,
     ) -> Result<Reply, ConnectError> {
         if let Err(rejected) = self.queue.submit(entry, data, TAG) {
-            return Err(self.protocol_violation(step, format!("command not accepted: {}", rejected.refusal)));
+            return Err(self.protocol_violation(step, format!("command not accepted: {}", rejected.kind)));
         }
         loop {
             match self.next_event(step)? {

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::time::Instant;
 
 use isolane_proto::connection::{ReceivePlan, TransmitPlan};
-use isolane_proto::host::{Abandoned, Completed, Event, Queue, SubmitErrorKind, SubmitSlot};
+use isolane_proto::host::{Abandoned, Completed, Connection, Event, SubmitErrorKind, SubmitSlot};
 use isolane_reactor::{Reactor, Received, Token};
 
 use super::graceful_close;
@@ -44,7 +44,7 @@ impl CompletionSink for Vec<Completed> {
 /// One connection in use.
 pub(crate) struct Lane {
     token: Token,
-    conn: Queue,
+    conn: Connection,
     /// Whether the socket's send buffer is full.
     blocked: bool,
 }
@@ -67,7 +67,7 @@ impl Lane {
 
     /// Number of commands that can be submitted now.
     pub(crate) fn capacity(&self) -> usize {
-        self.conn.room()
+        self.conn.capacity()
     }
 
     /// Returns a slot for a command, which the next [`Lane::transmit`] sends.
@@ -199,7 +199,7 @@ impl Lane {
     }
 
     /// Removes the connection from the reactor for a last exchange.
-    pub(crate) fn into_parts(self, reactor: &mut Reactor) -> Option<(rustix::fd::OwnedFd, Queue)> {
+    pub(crate) fn into_parts(self, reactor: &mut Reactor) -> Option<(rustix::fd::OwnedFd, Connection)> {
         Some((reactor.remove(self.token)?, self.conn))
     }
 }

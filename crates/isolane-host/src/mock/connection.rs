@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_proto::Completion;
-use isolane_proto::target::{ConnectionConfig, DataLocation, Event, Permit, Queue, Transfer};
+use isolane_proto::target::{Connection, ConnectionConfig, DataLocation, Event, Permit, Transfer};
 use isolane_wire::io::{DatasetManagementCommand, ReadCommand, WriteCommand, WriteZeroesCommand};
 use isolane_wire::opcode::IoOpcode;
 use isolane_wire::pdu::{C2hData, CapsuleResp, R2t};
@@ -33,8 +33,8 @@ pub(super) fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     };
     let generation = shared.generation.load(Ordering::SeqCst);
     let controller = Controller::new(Arc::clone(shared));
-    let queue = Queue::new(limits, Instant::now());
-    let mut connection = Connection {
+    let queue = Connection::new(limits, Instant::now());
+    let mut connection = MockConnection {
         stream,
         queue,
         shared,
@@ -48,9 +48,9 @@ pub(super) fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     connection.controller.leave(generation);
 }
 
-struct Connection<'a> {
+struct MockConnection<'a> {
     stream: TcpStream,
-    queue: Queue,
+    queue: Connection,
     shared: &'a Arc<Shared>,
     generation: u64,
     controller: Controller,
@@ -59,7 +59,7 @@ struct Connection<'a> {
     framing: Framing,
 }
 
-impl Connection<'_> {
+impl MockConnection<'_> {
     fn run(&mut self) {
         let mut overflow = vec![0; 65_536];
         while self.is_open && !self.is_dropped() {

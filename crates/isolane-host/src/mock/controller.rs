@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use isolane_memory::Payload;
 use isolane_proto::Completion;
-use isolane_proto::target::{Permit, Queue};
+use isolane_proto::target::{Connection, Permit};
 use isolane_wire::admin::{AsyncEvent, Cns, GetLogPageCommand, IdentifyCommand, LogPage, Notice};
 use isolane_wire::fabrics::{
     CNTLID_DYNAMIC, ConnectCommand, ConnectData, ConnectRejection, PropertyGetCommand, PropertySetCommand,
@@ -68,7 +68,7 @@ impl Controller {
     /// Data of Connect or of Set Features has arrived.
     pub(super) fn on_data(
         &mut self,
-        queue: &mut Queue,
+        queue: &mut Connection,
         permit: Permit,
         entry: &SubmissionEntry,
         data: &[u8],
@@ -84,7 +84,7 @@ impl Controller {
         queue.complete(permit, Completion::success());
     }
 
-    fn on_connect(&mut self, queue: &mut Queue, permit: Permit, entry: &SubmissionEntry, data: &[u8]) {
+    fn on_connect(&mut self, queue: &mut Connection, permit: Permit, entry: &SubmissionEntry, data: &[u8]) {
         let command = ConnectCommand::parse(entry);
         let data = ConnectData::decode_prefix(data).unwrap();
         let script = self.shared.script.lock().clone();
@@ -95,7 +95,7 @@ impl Controller {
                 let is_disabled =
                     command.attributes.disable_sq_flow_control() && script.confirms_flow_control;
                 queue.set_connected(command.qid, command.sqsize, is_disabled);
-                queue.complete(permit, Completion::result(u32::from(cntlid)));
+                queue.complete(permit, Completion::with_dw0(u32::from(cntlid)));
             }
             Err(CompletionEntry { status, dw0, dw1, .. }) => {
                 queue.complete(permit, Completion { status, dw0, dw1 })
@@ -140,7 +140,7 @@ impl Controller {
         }
     }
 
-    pub(super) fn on_admin(&mut self, queue: &mut Queue, permit: Permit, entry: &SubmissionEntry) {
+    pub(super) fn on_admin(&mut self, queue: &mut Connection, permit: Permit, entry: &SubmissionEntry) {
         let script = self.shared.script.lock().clone();
         match AdminOpcode::decode(entry.opcode) {
             Some(AdminOpcode::Fabrics) => self.on_property(queue, permit, entry, &script),
@@ -160,7 +160,7 @@ impl Controller {
             }
             Some(AdminOpcode::SetFeatures) => {
                 let granted = u32::from(script.max_lanes - 1);
-                queue.complete(permit, Completion::result(granted << 16 | granted));
+                queue.complete(permit, Completion::with_dw0(granted << 16 | granted));
             }
             Some(AdminOpcode::KeepAlive) if script.ignores_keep_alive => permit.forfeit(),
             Some(AdminOpcode::KeepAlive) => {
@@ -189,7 +189,7 @@ impl Controller {
     }
 
     /// Holds the request, or reports immediately that the namespace grows.
-    fn on_event_request(&mut self, queue: &mut Queue, permit: Permit) {
+    fn on_event_request(&mut self, queue: &mut Connection, permit: Permit) {
         let grows = self.shared.script.lock().fault == Some((0, Fault::Grow));
         if grows {
             let mut script = self.shared.script.lock();
@@ -202,7 +202,7 @@ impl Controller {
     }
 
     /// Reports a changed namespace if the test requests it.
-    pub(super) fn send_notice(&mut self, queue: &mut Queue) {
+    pub(super) fn send_notice(&mut self, queue: &mut Connection) {
         let notices = self.shared.notices.load(Ordering::SeqCst);
         if notices == self.notices {
             return;
@@ -210,11 +210,17 @@ impl Controller {
         if let Some(permit) = self.held_event.take() {
             self.notices = notices;
             let event = AsyncEvent::notice(Notice::NamespaceAttributeChanged, LogPage::ChangedNamespaces);
-            queue.complete(permit, Completion::result(event.0));
+            queue.complete(permit, Completion::with_dw0(event.0));
         }
     }
 
-    fn on_property(&mut self, queue: &mut Queue, permit: Permit, entry: &SubmissionEntry, script: &Script) {
+    fn on_property(
+        &mut self,
+        queue: &mut Connection,
+        permit: Permit,
+        entry: &SubmissionEntry,
+        script: &Script,
+    ) {
         if entry.fctype() == FabricsType::PropertySet.code() {
             self.cc = Cc(PropertySetCommand::parse(entry).value as u32);
             let is_shutdown = self.cc.shn() != Cc::SHN_NONE;

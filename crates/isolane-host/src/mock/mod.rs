@@ -1,6 +1,6 @@
 //! A target for this crate's tests: correct by default, and wrong in one chosen way on request.
 //!
-//! One thread for each connection, on loopback, over the real [`isolane_proto::target::Queue`]; what a
+//! One thread for each connection, on loopback, over the real [`isolane_proto::target::Connection`]; what a
 //! well-behaved queue cannot send goes to the socket as bytes. It remembers the order in which writes landed.
 
 mod connection;

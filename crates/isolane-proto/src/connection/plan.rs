@@ -20,7 +20,7 @@ pub(crate) const MAX_DESTINATION_BYTES: usize = 256 * 1024;
 /// Where the next bytes of the connection go, in order: destinations of payload, then the overflow.
 ///
 /// Empty when the machine must not be given bytes now (input was
-/// [deferred](crate::target::Queue::defer_input)).
+/// [deferred](crate::target::Connection::defer_input)).
 #[derive(Default)]
 pub struct ReceivePlan<'a> {
     pub(crate) slices: ArrayVec<IoSliceMut<'a>, MAX_RECEIVE_SLICES>,

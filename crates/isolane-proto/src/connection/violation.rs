@@ -4,10 +4,10 @@ use isolane_wire::pdu::{CommonHeader, HeaderFault};
 
 /// The connection cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{fault}")]
+#[error("{violation}")]
 pub struct FatalError {
     /// Cause.
-    pub fault: Violation,
+    pub violation: Violation,
     /// FES and FEI of the TermReq that was queued; none if the connection is closed without one.
     pub status: Option<HeaderFault>,
 }
@@ -102,24 +102,25 @@ pub enum Violation {
 
 impl FatalError {
     /// An error reported in a TermReq.
-    pub(crate) fn new(fault: Violation, status: HeaderFault) -> FatalError {
-        FatalError { fault, status: Some(status) }
+    pub(crate) fn new(violation: Violation, status: HeaderFault) -> FatalError {
+        FatalError { violation, status: Some(status) }
     }
 
     /// An error after which the connection is closed at once.
-    pub(crate) fn without_term_req(fault: Violation) -> FatalError {
-        FatalError { fault, status: None }
+    pub(crate) fn without_term_req(violation: Violation) -> FatalError {
+        FatalError { violation, status: None }
     }
 
     /// A wrong header of a PDU of this type.
     pub(crate) fn header(pdu_type: u8, fault: HeaderFault) -> FatalError {
         let is_type = fault == HeaderFault::invalid(CommonHeader::TYPE);
-        let what = if is_type { Violation::PduType(pdu_type) } else { Violation::Header { pdu_type, fault } };
-        Self::new(what, fault)
+        let violation =
+            if is_type { Violation::PduType(pdu_type) } else { Violation::Header { pdu_type, fault } };
+        Self::new(violation, fault)
     }
 
     /// A PDU that may not come now.
-    pub(crate) fn sequence(fault: Violation) -> FatalError {
-        Self::new(fault, HeaderFault::sequence())
+    pub(crate) fn sequence(violation: Violation) -> FatalError {
+        Self::new(violation, HeaderFault::sequence())
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Command {
     pub(super) transferred: usize,
     /// No data may follow: LAST was set.
     pub(super) last_seen: bool,
-    pub(super) is_digest_ok: bool,
+    pub(super) digest_ok: bool,
     /// Where in the output the command starts, and where the last that belongs to it ends.
     pub(super) output_start: u64,
     pub(super) output_end: u64,
@@ -80,7 +80,7 @@ impl Commands {
         command.by_r2t = false;
         command.transferred = 0;
         command.last_seen = false;
-        command.is_digest_ok = true;
+        command.digest_ok = true;
         command.output_start = output_start;
         command.output_end = output_start;
         command.r2t_ends.clear();
@@ -163,7 +163,7 @@ impl Commands {
         if matches!(command.data, Data::Read(_)) {
             self.next = at + 1;
         }
-        (command.tag, std::mem::take(&mut command.data), command.is_digest_ok)
+        (command.tag, std::mem::take(&mut command.data), command.digest_ok)
     }
 
     /// Takes every command out: the connection has ended, and everything sent ended at `sent_bytes`.
@@ -219,7 +219,7 @@ impl Command {
             by_r2t: false,
             transferred: 0,
             last_seen: false,
-            is_digest_ok: true,
+            digest_ok: true,
             output_start: 0,
             output_end: 0,
             r2t_ends: ArrayVec::new(),

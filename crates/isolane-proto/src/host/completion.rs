@@ -3,13 +3,13 @@
 use isolane_wire::CompletionEntry;
 use isolane_wire::pdu::{CapsuleResp, HeaderFault};
 
-use super::Queue;
+use super::Connection;
 use super::commands::Command;
 use super::event::{Completed, Data, Event};
 use super::receive::Step;
 use crate::connection::{FatalError, Header, Violation};
 
-impl Queue {
+impl Connection {
     /// CapsuleResp: a command ended.
     #[inline(always)]
     pub(super) fn handle_response(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {

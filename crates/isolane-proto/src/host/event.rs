@@ -78,10 +78,10 @@ pub enum SubmitErrorKind {
 
 /// A command that was not taken, and its data.
 #[derive(Debug, thiserror::Error)]
-#[error("{refusal}")]
+#[error("{kind}")]
 pub struct SubmitError {
     /// Why.
-    pub refusal: SubmitErrorKind,
+    pub kind: SubmitErrorKind,
     /// Data of the command.
     pub data: Data,
 }

@@ -5,7 +5,7 @@
 //!          ─ receive_plan ─ readv ─ handle_received ─ poll_event …
 //! ```
 //!
-//! [`Queue`] is the mirror image of [`target::Queue`](crate::target::Queue). It knows no controller: Connect
+//! [`Connection`] is the mirror image of [`target::Connection`](crate::target::Connection). It knows no controller: Connect
 //! and Identify are commands like any other. It never sees a socket or a clock.
 //!
 //! Invariants: a command is completed once, or abandoned once; its buffer comes back only when neither the
@@ -42,7 +42,7 @@ use crate::connection::{
 };
 
 /// The host's end of one connection.
-pub struct Queue {
+pub struct Connection {
     options: ConnectionConfig,
     phase: Phase,
     handshake_deadline: Instant,
@@ -61,17 +61,17 @@ pub struct Queue {
     progress: StallDetector,
 }
 
-impl Queue {
+impl Connection {
     /// The most commands in flight that a queue here keeps track of, however large the target's is.
     pub const MAX_DEPTH: usize = commands::MAX_COMMANDS;
 
     /// A connection that was just made: ICReq is queued.
-    pub fn new(options: ConnectionConfig, now: Instant) -> Queue {
+    pub fn new(options: ConnectionConfig, now: Instant) -> Connection {
         let options = options.clamped();
         let mut output = SendQueue::default();
         let digests = Digests::default().with_header(options.header_digest).with_data(options.data_digest);
         output.push(&IcReq { hpda: options.hpda, digests, maxr2t: options.maxr2t }.encode());
-        Queue {
+        Connection {
             phase: Phase::Handshake,
             handshake_deadline: now + options.handshake,
             receiver: Receiver::new(Direction::ControllerToHost),
@@ -109,7 +109,7 @@ impl Queue {
     }
 
     /// Commands that may be submitted now.
-    pub fn room(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         if matches!(self.phase, Phase::Open) {
             self.depth.saturating_sub(self.commands.in_flight())
         } else {
@@ -124,13 +124,13 @@ impl Queue {
         plan
     }
 
-    /// Puts [`Queue::transmit_plan`] into an empty plan.
+    /// Puts [`Connection::transmit_plan`] into an empty plan.
     pub fn fill_transmit_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
         self.output.fill_plan(plan);
     }
 
     /// The kernel has taken the first `n` bytes of the plan. Poll events afterwards if any command
-    /// [lingers](Queue::has_deferred_completions).
+    /// [lingers](Connection::has_deferred_completions).
     pub fn handle_transmitted(&mut self, n: usize) {
         self.output.advance(n, drop);
     }
@@ -151,7 +151,7 @@ impl Queue {
         self.deferred > 0
     }
 
-    /// The deadline to call [`Queue::handle_timeout`] at, if there is one. How long a command may take is not
+    /// The deadline to call [`Connection::handle_timeout`] at, if there is one. How long a command may take is not
     /// the transport's business.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
@@ -249,9 +249,9 @@ impl Queue {
     }
 }
 
-impl std::fmt::Debug for Queue {
+impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue")
+        f.debug_struct("Connection")
             .field("phase", &self.phase)
             .field("in_flight", &self.in_flight())
             .field("pending_bytes", &self.output.pending_bytes())

@@ -75,9 +75,9 @@ fn pattern(tag: u64, at: usize) -> u8 {
     (tag as usize * 31 + at * 7 + at / 256) as u8
 }
 
-fn connected(digests: Digests, pda: u8, now: Instant) -> Queue {
+fn connected(digests: Digests, pda: u8, now: Instant) -> Connection {
     let (header_digest, data_digest) = (digests.header(), digests.data());
-    let mut host = Queue::new(
+    let mut host = Connection::new(
         ConnectionConfig { header_digest, data_digest, hpda: pda, ..ConnectionConfig::default() },
         now,
     );
@@ -94,7 +94,7 @@ fn connected(digests: Digests, pda: u8, now: Instant) -> Queue {
 }
 
 /// Receives all of the stream in pieces, and checks every command that ends.
-fn receive(host: &mut Queue, target: &mut Target, cuts: &[usize], now: Instant) -> Vec<u64> {
+fn receive(host: &mut Connection, target: &mut Target, cuts: &[usize], now: Instant) -> Vec<u64> {
     let mut overflow = vec![0xee; 65536];
     let mut ended = Vec::new();
     let mut cuts = cuts.iter().cycle();

@@ -8,7 +8,7 @@ use std::time::Instant;
 use isolane_memory::Buffer;
 use isolane_wire::pdu::PduType;
 
-use super::Queue;
+use super::Connection;
 use super::commands::Commands;
 use super::event::Event;
 use crate::connection::{self, FatalError, Header, Phase, Prediction, ReceivePlan};
@@ -29,10 +29,10 @@ pub(super) enum Receiving {
 /// Result of one receive step.
 pub(super) type Step = connection::Step<Event>;
 
-impl Queue {
+impl Connection {
     /// Where the next bytes of the connection go: the buffer of the read that is arriving, then `overflow`.
     ///
-    /// Pass the same overflow to the [`Queue::poll_event`]s that follow. It may be shared with other
+    /// Pass the same overflow to the [`Connection::poll_event`]s that follow. It may be shared with other
     /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
     ///
     /// On the guess that data comes in the order of the commands, the plan goes on with the buffers of other
@@ -44,7 +44,7 @@ impl Queue {
         plan
     }
 
-    /// Puts [`Queue::receive_plan`] into an empty plan.
+    /// Puts [`Connection::receive_plan`] into an empty plan.
     pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
         if !self.receiver.should_predict() {
             let destination = destination(&mut self.commands, self.receiving);
@@ -95,7 +95,7 @@ impl Queue {
         }
     }
 
-    /// Keeps what is unread in `overflow`, because others shall have their turn. Until [`Queue::poll_event`]
+    /// Keeps what is unread in `overflow`, because others shall have their turn. Until [`Connection::poll_event`]
     /// has used it up (pass any overflow), the receive plan is empty.
     pub fn defer_input(&mut self, overflow: &[u8]) {
         self.receiver.defer(overflow);
@@ -173,9 +173,9 @@ impl Queue {
             return self.on_input_exhausted(overflow);
         }
         self.receiving = Receiving::Header;
-        let is_digest_ok = self.receiver.is_digest_ok();
+        let digest_ok = self.receiver.is_digest_ok();
         if let Some(command) = self.commands.find(cid) {
-            command.is_digest_ok &= is_digest_ok;
+            command.digest_ok &= digest_ok;
         }
         self.finish_c2h_data(cid, success)
     }

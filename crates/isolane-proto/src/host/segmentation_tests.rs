@@ -30,8 +30,8 @@ struct Exchange {
 }
 
 /// A host after its handshake, without digests.
-fn connected(flow_control_disabled: bool, now: Instant) -> Queue {
-    let mut host = Queue::new(ConnectionConfig::default(), now);
+fn connected(flow_control_disabled: bool, now: Instant) -> Connection {
+    let mut host = Connection::new(ConnectionConfig::default(), now);
     host.handle_transmitted(host.transmit_pending_bytes());
     let response = IcResp { cpda: 0, digests: Digests::default(), maxh2cdata: 4096 }.encode();
     let mut stream: VecDeque<u8> = response.iter().copied().collect();
@@ -43,7 +43,7 @@ fn connected(flow_control_disabled: bool, now: Instant) -> Queue {
     host
 }
 
-fn submit(host: &mut Queue, exchange: Exchange, tag: u64) -> u16 {
+fn submit(host: &mut Connection, exchange: Exchange, tag: u64) -> u16 {
     let (opcode, data) = match exchange.is_write {
         true => (0x01, Data::Write(Buffer::contiguous(512))),
         false => (0x02, Data::Read(Buffer::contiguous(512))),
@@ -71,7 +71,7 @@ fn answer(stream: &mut VecDeque<u8>, cid: u16, answer: Answer) {
 }
 
 /// Everything that the host tells of a stream that arrives in pieces of so many bytes.
-fn told(host: &mut Queue, stream: &mut VecDeque<u8>, piece: usize, now: Instant) -> Vec<String> {
+fn told(host: &mut Connection, stream: &mut VecDeque<u8>, piece: usize, now: Instant) -> Vec<String> {
     let mut overflow = vec![0xee; 65536];
     let mut story = Vec::new();
     while !stream.is_empty() {
@@ -118,7 +118,7 @@ proptest! {
         let mut hosts = [usize::MAX, piece].map(|piece| (connected(flow_control_disabled, now), piece));
         for (at, burst) in bursts.iter().enumerate() {
             let stories = hosts.each_mut().map(|(host, piece)| {
-                let burst = &burst[..burst.len().min(host.room())];
+                let burst = &burst[..burst.len().min(host.capacity())];
                 let cids: Vec<u16> = (0..).zip(burst).map(|(tag, one)| submit(host, *one, tag)).collect();
                 host.handle_transmitted(host.transmit_pending_bytes());
                 let mut stream = VecDeque::new();

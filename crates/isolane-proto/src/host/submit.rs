@@ -3,20 +3,20 @@
 use isolane_wire::pdu::{CapsuleCmd, HeaderBytes};
 use isolane_wire::{Sgl, SubmissionEntry};
 
-use super::Queue;
+use super::Connection;
 use super::event::{Data, SubmitError, SubmitErrorKind};
 use crate::connection::Phase;
 
 /// Room for one command in a queue: what is put into it is not refused.
-pub struct SubmitSlot<'a>(&'a mut Queue);
+pub struct SubmitSlot<'a>(&'a mut Connection);
 
-impl Queue {
+impl Connection {
     /// Queues a command. The queue fills in the CID (and returns it), the data pointer and its kind.
     #[inline]
     pub fn submit(&mut self, entry: SubmissionEntry, data: Data, tag: u64) -> Result<u16, SubmitError> {
         match self.reserve() {
             Ok(slot) => Ok(slot.submit(entry, data, tag)),
-            Err(refusal) => Err(SubmitError { refusal, data }),
+            Err(kind) => Err(SubmitError { kind, data }),
         }
     }
 
@@ -33,7 +33,7 @@ impl Queue {
 }
 
 impl SubmitSlot<'_> {
-    /// As [`Queue::submit`].
+    /// As [`Connection::submit`].
     #[inline(always)]
     pub fn submit(self, mut entry: SubmissionEntry, data: Data, tag: u64) -> u16 {
         let SubmitSlot(queue) = self;

@@ -14,7 +14,7 @@ use crate::test_pair::{fill, take};
 
 /// A host, and a target that answers whatever it likes.
 struct BadTarget {
-    host: Queue,
+    host: Connection,
     framing: Framing,
     now: Instant,
     stream: VecDeque<u8>,
@@ -26,7 +26,7 @@ impl BadTarget {
     fn new(options: ConnectionConfig) -> BadTarget {
         let now = Instant::now();
         let mut target = BadTarget {
-            host: Queue::new(options, now),
+            host: Connection::new(options, now),
             framing: Framing::default(),
             now,
             stream: VecDeque::new(),
@@ -147,7 +147,7 @@ fn handshake_times_out() {
     target.host.handle_timeout(deadline);
     target.poll();
     let [Event::Fatal(error)] = &target.events[..] else { panic!("{:?}", target.events) };
-    assert_eq!((error.fault, target.host.is_closed()), (Violation::HandshakeTimeout, true));
+    assert_eq!((error.violation, target.host.is_closed()), (Violation::HandshakeTimeout, true));
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn rejects_success_before_data_was_sent() {
     target.r2t(cid, 0, 16384);
     target.respond(cid, Status::SUCCESS);
     let Some(Event::Fatal(error)) = target.events.pop() else { panic!("it was believed") };
-    assert_eq!(error.fault, Violation::ShortTransfer { cid });
+    assert_eq!(error.violation, Violation::ShortTransfer { cid });
 }
 
 #[test]
@@ -358,8 +358,8 @@ fn discards_input_after_end() {
 #[test]
 fn connection_is_send() {
     fn is_send<T: Send>() {}
-    is_send::<Queue>();
-    is_send::<crate::target::Queue>();
+    is_send::<Connection>();
+    is_send::<crate::target::Connection>();
 }
 
 proptest! {

@@ -6,13 +6,13 @@
 use isolane_wire::CompletionEntry;
 use isolane_wire::pdu::{C2hData, H2cData, HeaderFault, R2t};
 
-use super::Queue;
+use super::Connection;
 use super::commands::Command;
 use super::event::{Data, Event};
 use super::receive::{Receiving, Step};
 use crate::connection::{FatalError, Header, Violation};
 
-impl Queue {
+impl Connection {
     /// C2HData: the next part of a read, into its buffer.
     #[inline(always)]
     pub(super) fn handle_c2h_data(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {

@@ -47,7 +47,7 @@ fn new_command_replaces_held_request_with_its_cid() {
     pair.target.complete(permit, Completion::success());
     let told: Vec<_> = responses(&mut pair).iter().map(|entry| (entry.cid, entry.status)).collect();
     assert_eq!(told, [(cid, Status::SUCCESS)], "the command completes, the request does not");
-    pair.target.complete_held(cid, Completion::result(7));
+    pair.target.complete_held(cid, Completion::with_dw0(7));
     assert!(responses(&mut pair).is_empty());
 }
 
@@ -56,8 +56,8 @@ fn answered_request_completes_first() {
     let (mut pair, cid) = holding(true);
     send_as(&mut pair, cid);
     let (permit, ..) = pair.command();
-    pair.target.complete_held(cid, Completion::result(7));
-    pair.target.complete(permit, Completion::result(8));
+    pair.target.complete_held(cid, Completion::with_dw0(7));
+    pair.target.complete(permit, Completion::with_dw0(8));
     let told: Vec<_> = responses(&mut pair).iter().map(|entry| (entry.cid, entry.dw0)).collect();
     assert_eq!(told, [(cid, 7), (cid, 8)]);
 }

@@ -15,7 +15,7 @@ use isolane_wire::{Status, SubmissionEntry};
 use super::association::Association;
 use super::namespace::{Kind, SubsystemProfile};
 use super::property::{self, Transition};
-use super::{Action, Event, IoTotals, data_expected, feature, identify, log};
+use super::{Action, ControlEvent, IoTotals, data_expected, feature, identify, log};
 use crate::completion::Completion;
 
 /// One command with what came along.
@@ -43,7 +43,7 @@ pub(super) struct CommandContext<'a> {
     pub(super) is_degraded: bool,
 }
 
-type Events = VecDeque<Event>;
+type Events = VecDeque<ControlEvent>;
 
 /// Executes a command, and remembers it if it fails.
 pub(super) fn execute(
@@ -94,7 +94,7 @@ pub(super) fn is_offered(opcode: AdminOpcode, kind: Kind) -> bool {
 
 /// The SGL has to describe what the command moves, no more and no less (SGLS bit 18 is clear).
 pub(super) fn check_transfer(command: &Command) -> Result<(), Status> {
-    if data_expected(command.entry).is(command.data_bytes) {
+    if data_expected(command.entry).matches(command.data_bytes) {
         return Ok(());
     }
     Err(refused(Status::DATA_SGL_LENGTH_INVALID))
@@ -148,7 +148,7 @@ fn hold_async_event(
 fn abort(association: &mut Association, entry: &SubmissionEntry, events: &mut Events) -> Action {
     let AbortCommand { sqid, cid } = AbortCommand::parse(entry);
     let is_aborted = sqid == 0 && association.abort_async_event(cid, events);
-    Action::Complete(Completion::result(AbortResponse(0).with_not_aborted(!is_aborted).0))
+    Action::Complete(Completion::with_dw0(AbortResponse(0).with_not_aborted(!is_aborted).0))
 }
 
 fn fabrics(
@@ -199,10 +199,10 @@ fn set_property(
     association.keep_alive.restart(now);
     match transition {
         Transition::None => {}
-        Transition::Shutdown => events.push_back(Event::Shutdown { id }),
+        Transition::Shutdown => events.push_back(ControlEvent::Shutdown { id }),
         Transition::CloseIoQueues => {
             association.abort_async_events(events);
-            events.push_back(Event::CloseIoQueues { id });
+            events.push_back(ControlEvent::CloseIoQueues { id });
         }
         Transition::Reset => {
             association.abort_async_events(events);

@@ -18,7 +18,7 @@ use super::log::ErrorLog;
 use super::namespace::SubsystemProfile;
 use super::property::Registers;
 use super::{
-    AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControllerStatus, Event, IoCounters,
+    AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControlEvent, ControllerStatus, IoCounters,
     IoTotals,
 };
 use crate::completion::Completion;
@@ -34,7 +34,7 @@ pub struct Host {
 
 impl Host {
     /// Whether both may be one host: the names are equal, or, if either has none, the identifiers.
-    pub fn may_be(&self, other: &Host) -> bool {
+    pub fn matches(&self, other: &Host) -> bool {
         match (&self.nqn, &other.nqn) {
             (Some(name), Some(other)) => name == other,
             _ => self.hostid == other.hostid,
@@ -67,13 +67,13 @@ pub(super) struct Association {
     pub(super) changed_namespaces: BTreeSet<u32>,
     /// Its connections are being closed; it waits for its last I/O.
     pub(super) is_ending: bool,
-    queues: BTreeMap<u16, Queue>,
+    queues: BTreeMap<u16, QueueState>,
     /// Disconnected queues that it goes on without although their I/O has not ended.
     stuck_queues: usize,
 }
 
 #[derive(Debug)]
-struct Queue {
+struct QueueState {
     counters: Arc<IoCounters>,
     is_connected: bool,
 }
@@ -93,8 +93,8 @@ impl Association {
             host,
             connection,
             status: Arc::new(ControllerStatus::new(profile.has_volatile_cache())),
-            registers: Registers::new(id.is_discovery),
-            keep_alive: KeepAlive::new(kato_ms, id.is_discovery, now),
+            registers: Registers::new(id.discovery),
+            keep_alive: KeepAlive::new(kato_ms, id.discovery, now),
             events: AsyncEvents::new(profile.events_offered()),
             features: Features::new(profile),
             errors: ErrorLog::default(),
@@ -115,7 +115,7 @@ impl Association {
     /// Makes a queue known; the caller has checked that there is none of this QID.
     pub(super) fn add_queue(&mut self, qid: u16) -> Arc<IoCounters> {
         let counters = Arc::new(IoCounters::default());
-        self.queues.insert(qid, Queue { counters: counters.clone(), is_connected: true });
+        self.queues.insert(qid, QueueState { counters: counters.clone(), is_connected: true });
         counters
     }
 
@@ -194,7 +194,7 @@ impl Association {
     }
 
     /// Ends the association if its host has been silent for too long.
-    pub(super) fn handle_timeout(&mut self, now: Instant, events: &mut VecDeque<Event>) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, events: &mut VecDeque<ControlEvent>) {
         let (watch, status) = (self.watch(), &self.status);
         if !self.is_ending && self.keep_alive.is_expired(watch, now, || status.take_traffic()) {
             self.registers.fail();
@@ -203,38 +203,38 @@ impl Association {
     }
 
     /// All of its connections have to go.
-    pub(super) fn end(&mut self, reason: CloseReason, events: &mut VecDeque<Event>) {
+    pub(super) fn end(&mut self, reason: CloseReason, events: &mut VecDeque<ControlEvent>) {
         if self.is_ending {
             return;
         }
         self.is_ending = true;
         self.events.clear_requests();
         self.publish_ready();
-        events.push_back(Event::Close { id: self.id, reason });
+        events.push_back(ControlEvent::Close { id: self.id, reason });
     }
 
     /// Answers held Async Event Requests with what waits.
-    pub(super) fn poll_events(&mut self, events: &mut VecDeque<Event>) {
+    pub(super) fn poll_events(&mut self, events: &mut VecDeque<ControlEvent>) {
         self.events.report();
         self.announce_answers(events);
     }
 
     /// Held Async Event Requests end with a reset.
-    pub(super) fn abort_async_events(&mut self, events: &mut VecDeque<Event>) {
+    pub(super) fn abort_async_events(&mut self, events: &mut VecDeque<ControlEvent>) {
         self.events.answer_all(Completion::failed(Status::ABORTED_SQ_DELETION));
         self.announce_answers(events);
     }
 
     /// Answers the held Async Event Request of this CID as aborted. Returns `false` if none is held.
-    pub(super) fn abort_async_event(&mut self, cid: u16, events: &mut VecDeque<Event>) -> bool {
+    pub(super) fn abort_async_event(&mut self, cid: u16, events: &mut VecDeque<ControlEvent>) -> bool {
         let is_aborted = self.events.answer(cid, Completion::failed(Status::ABORTED_BY_REQUEST));
         self.announce_answers(events);
         is_aborted
     }
 
-    fn announce_answers(&self, events: &mut VecDeque<Event>) {
+    fn announce_answers(&self, events: &mut VecDeque<ControlEvent>) {
         if self.events.has_answers() {
-            events.push_back(Event::AsyncEvents { id: self.id });
+            events.push_back(ControlEvent::AsyncEvents { id: self.id });
         }
     }
 

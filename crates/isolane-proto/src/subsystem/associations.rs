@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::association::Association;
 use super::event::Notice;
 use super::namespace::SubsystemProfile;
-use super::{AssociationId, CloseReason, Event, IoTotals};
+use super::{AssociationId, CloseReason, ControlEvent, IoTotals};
 
 /// One subsystem and its controllers.
 #[derive(Debug)]
@@ -53,7 +53,12 @@ impl Subsystem {
     }
 
     /// A connection is gone.
-    pub(super) fn handle_disconnected(&mut self, id: AssociationId, qid: u16, events: &mut VecDeque<Event>) {
+    pub(super) fn handle_disconnected(
+        &mut self,
+        id: AssociationId,
+        qid: u16,
+        events: &mut VecDeque<ControlEvent>,
+    ) {
         let Some(association) = self.association(id) else { return };
         association.disconnect_queue(qid);
         if qid == 0 {
@@ -62,7 +67,12 @@ impl Subsystem {
     }
 
     /// The I/O of a queue has ended; the association goes with its last one.
-    pub(super) fn handle_drained(&mut self, id: AssociationId, qid: u16, events: &mut VecDeque<Event>) {
+    pub(super) fn handle_drained(
+        &mut self,
+        id: AssociationId,
+        qid: u16,
+        events: &mut VecDeque<ControlEvent>,
+    ) {
         let Some(association) = self.association(id) else { return };
         let totals = association.remove_queue(qid);
         association.publish_ready();
@@ -79,16 +89,16 @@ impl Subsystem {
     }
 
     /// The I/O of a queue that an association goes on without has ended.
-    pub(super) fn handle_unstuck(&mut self, id: AssociationId, events: &mut VecDeque<Event>) {
+    pub(super) fn handle_unstuck(&mut self, id: AssociationId, events: &mut VecDeque<ControlEvent>) {
         let Some(association) = self.association(id) else { return };
         association.forget_left_queue();
         self.end_if_over(id, events);
     }
 
-    fn end_if_over(&mut self, id: AssociationId, events: &mut VecDeque<Event>) {
+    fn end_if_over(&mut self, id: AssociationId, events: &mut VecDeque<ControlEvent>) {
         if self.association(id).is_some_and(|association| association.is_ending && association.is_drained()) {
             self.associations.remove(&id.cntlid);
-            events.push_back(Event::Ended { id });
+            events.push_back(ControlEvent::Ended { id });
         }
     }
 
@@ -105,14 +115,14 @@ impl Subsystem {
     }
 
     /// Ends the associations of silent hosts.
-    pub(super) fn handle_timeout(&mut self, now: Instant, events: &mut VecDeque<Event>) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, events: &mut VecDeque<ControlEvent>) {
         for association in self.associations.values_mut() {
             association.handle_timeout(now, events);
         }
     }
 
     /// Tells every host of this subsystem.
-    pub(super) fn raise(&mut self, notice: Notice, nsid: Option<u32>, events: &mut VecDeque<Event>) {
+    pub(super) fn raise(&mut self, notice: Notice, nsid: Option<u32>, events: &mut VecDeque<ControlEvent>) {
         for association in self.associations.values_mut() {
             association.changed_namespaces.extend(nsid);
             association.events.raise(notice);

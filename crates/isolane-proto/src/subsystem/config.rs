@@ -53,7 +53,7 @@ pub struct SubsystemConfig {
 /// One namespace as the control path sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceConfig {
-    /// Namespace identifier, from 1 to [`NSID_MAX`].
+    /// Namespace identifier, from 1 to [`MAX_NSID`].
     pub nsid: u32,
     /// What a command is checked against.
     pub geometry: NamespaceGeometry,
@@ -101,7 +101,7 @@ impl NamespaceGeometry {
 }
 
 /// Highest namespace identifier (NN of Identify Controller).
-pub const NSID_MAX: u32 = 1024;
+pub const MAX_NSID: u32 = 1024;
 /// Entries of an admin submission queue (ASQSZ of the discovery log).
 pub const MAX_ADMIN_ENTRIES: u16 = 128;
 /// In-capsule data that admin and fabrics commands may always carry (TCP §3.3.1).
@@ -140,8 +140,8 @@ pub enum ConfigError {
         /// Room in the field.
         bytes_max: usize,
     },
-    /// A namespace identifier outside of 1 to [`NSID_MAX`].
-    #[error("namespace id {0} is not between 1 and {NSID_MAX}: choose another")]
+    /// A namespace identifier outside of 1 to [`MAX_NSID`].
+    #[error("namespace id {0} is not between 1 and {MAX_NSID}: choose another")]
     Nsid(u32),
     /// One identifier twice.
     #[error("namespace id {0} is given twice: choose another for one of them")]
@@ -223,7 +223,7 @@ impl SubsystemConfig {
 
 impl NamespaceConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        if !(1..=NSID_MAX).contains(&self.nsid) {
+        if !(1..=MAX_NSID).contains(&self.nsid) {
             return Err(ConfigError::Nsid(self.nsid));
         }
         if ![9, 12].contains(&self.geometry.block_shift) {

@@ -43,7 +43,7 @@ pub(super) fn parse(entry: &SubmissionEntry, data: &[u8]) -> Result<Connect, Con
 }
 
 /// The host in the data of a Connect, for log lines; `None` if its name is not valid.
-pub fn host_of(data: &[u8]) -> Option<Host> {
+pub fn parse_host(data: &[u8]) -> Option<Host> {
     host(&ConnectData::decode_prefix(data)?)
 }
 
@@ -94,7 +94,7 @@ impl Subsystem {
         let cntlid = self.allocate_cntlid().filter(|_| !is_full).ok_or_else(busy)?;
         let id = AssociationId {
             cntlid,
-            is_discovery: self.profile.kind == Kind::Discovery,
+            discovery: self.profile.kind == Kind::Discovery,
             serial: self.next_serial(),
         };
         let kato_ms = connect.command.kato_ms;
@@ -150,7 +150,7 @@ fn connected(association: &Association, connect: &Connect, counters: Arc<super::
         host: association.host,
         status: association.status.clone(),
         counters,
-        completion: Completion::result(response.0),
+        completion: Completion::with_dw0(response.0),
     }
 }
 

@@ -23,7 +23,7 @@ pub enum DataExpected {
 
 impl DataExpected {
     /// Whether the host's SGL describes exactly these bytes.
-    pub fn is(self, data_bytes: u32) -> bool {
+    pub fn matches(self, data_bytes: u32) -> bool {
         match self {
             DataExpected::None => data_bytes == 0,
             DataExpected::FromHost(bytes) => data_bytes == bytes,

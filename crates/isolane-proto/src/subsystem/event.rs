@@ -144,7 +144,7 @@ impl AsyncEvents {
         {
             self.waiting.remove(&notice);
             self.reported.insert(notice);
-            self.answered.push((cid, Completion::result(notice.result().0)));
+            self.answered.push((cid, Completion::with_dw0(notice.result().0)));
         }
     }
 

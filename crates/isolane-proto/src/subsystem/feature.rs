@@ -18,7 +18,7 @@ use super::admin::{Command, check_transfer, refused};
 use super::association::Association;
 use super::identify::WARNING_TEMPERATURE_KELVIN;
 use super::namespace::{Kind, SubsystemProfile};
-use super::{Action, DataExpected, Event};
+use super::{Action, ControlEvent, DataExpected};
 use crate::completion::Completion;
 
 /// The values that no other part of a controller keeps.
@@ -175,7 +175,7 @@ pub(super) fn read(
         return Ok(Action::CompleteWithData(none, Completion::success()));
     }
     let value = value(association, feature, command.cdw11)?;
-    Ok(Action::Complete(Completion::result(value)))
+    Ok(Action::Complete(Completion::with_dw0(value)))
 }
 
 fn value(association: &Association, feature: FeatureId, cdw11: u32) -> Result<u32, Status> {
@@ -211,7 +211,7 @@ pub(super) fn write(
     association: &mut Association,
     profile: &SubsystemProfile,
     command: &Command,
-    events: &mut VecDeque<Event>,
+    events: &mut VecDeque<ControlEvent>,
 ) -> Result<Action, Status> {
     let set = SetFeaturesCommand::parse(command.entry);
     let feature = offered(set.fid, profile.kind)?;
@@ -237,7 +237,7 @@ fn apply(
     feature: FeatureId,
     cdw11: u32,
     command: &Command,
-    events: &mut VecDeque<Event>,
+    events: &mut VecDeque<ControlEvent>,
 ) -> Result<Action, Status> {
     let mut result = 0;
     match feature {
@@ -258,7 +258,7 @@ fn apply(
         FeatureId::KeepAliveTimer => association.keep_alive.set_kato(cdw11, command.now),
         _ => return Err(refused(Status::INVALID_FIELD)),
     }
-    Ok(Action::Complete(Completion::result(result)))
+    Ok(Action::Complete(Completion::with_dw0(result)))
 }
 
 /// There is one power state (NPSS 0).
@@ -299,7 +299,7 @@ fn set_queues(association: &mut Association, asked: NumberOfQueues) -> Result<u3
 fn set_events(
     association: &mut Association,
     config: AsyncEventConfiguration,
-    events: &mut VecDeque<Event>,
+    events: &mut VecDeque<ControlEvent>,
 ) -> Result<(), Status> {
     let smart = AsyncEventConfiguration(0).with_smart(u8::MAX);
     let offered = association.features.events_offered.0 | smart.0;

@@ -16,7 +16,7 @@ use isolane_wire::{Ascii, NqnField, Status, SubmissionEntry};
 use super::admin::{CommandContext, refused};
 use super::association::Association;
 use super::namespace::{Kind, SubsystemProfile};
-use super::{Action, MAX_ADMIN_ENTRIES, NSID_MAX, NamespaceConfig, keep_alive, log, property};
+use super::{Action, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig, keep_alive, log, property};
 use crate::completion::Completion;
 use crate::target::MAX_ASYNC_EVENTS;
 
@@ -98,7 +98,7 @@ fn namespace_or_zeroes(
 ) -> Result<[u8; 4096], Status> {
     match profile.namespaces.get(&nsid) {
         Some(found) => Ok(encode(found)),
-        None if (1..=NSID_MAX).contains(&nsid) => Ok([0; 4096]),
+        None if (1..=MAX_NSID).contains(&nsid) => Ok([0; 4096]),
         None => Err(refused(Status::INVALID_NAMESPACE)),
     }
 }
@@ -157,7 +157,7 @@ fn io_controller(common: Controller, profile: &SubsystemProfile) -> Controller {
         sqes: SQES,
         cqes: CQES,
         maxcmd: config.max_queue_entries,
-        nn: NSID_MAX,
+        nn: MAX_NSID,
         oncs: Oncs(0).with_dataset_management(true).with_write_zeroes(true),
         vwc: VolatileCache(0)
             .with_present(profile.has_volatile_cache())

@@ -50,10 +50,10 @@ use crate::completion::Completion;
 
 pub use association::Host;
 pub use config::{
-    ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, MAX_ADMIN_ENTRIES, NSID_MAX, NamespaceConfig,
+    ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig,
     NamespaceGeometry, PortConfig, SubsystemConfig,
 };
-pub use connect::host_of;
+pub use connect::parse_host;
 pub use data_len::{DataExpected, data_expected};
 pub use io::{DeallocateRange, IoCommand, parse_io, parse_ranges};
 pub use port::Port;
@@ -65,7 +65,7 @@ pub struct AssociationId {
     /// Controller ID within its subsystem.
     pub cntlid: u16,
     /// Whether it is a discovery controller.
-    pub is_discovery: bool,
+    pub discovery: bool,
     /// Counts the associations of this port.
     pub serial: u64,
 }
@@ -111,7 +111,7 @@ pub enum Action {
     Complete(Completion),
     /// Send the data, then answer. Its length is what [`data_expected`] told.
     CompleteWithData(Vec<u8>, Completion),
-    /// Hold the request with [`Queue::hold`](crate::target::Queue::hold) until [`Port::poll_async_event`]
+    /// Hold the request with [`Connection::hold`](crate::target::Connection::hold) until [`Port::poll_async_event`]
     /// returns its completion.
     HoldAsyncEvent,
     /// Flush every volume, then answer with this; with the volume's status if a flush fails.
@@ -122,7 +122,7 @@ pub enum Action {
 
 /// What the rest of the target has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ControlEvent {
     /// Held Async Event Requests have been answered: take their completions with
     /// [`Port::poll_async_event`] where the admin queue is driven.
     AsyncEvents {

@@ -12,8 +12,8 @@ use super::associations::Subsystem;
 use super::event::Notice;
 use super::namespace::SubsystemProfile;
 use super::{
-    Action, AssociationId, AssociationInfo, ConfigError, ConnectRefusal, Connected, ConnectionInfo, Event,
-    Host, IoTotals, NamespaceConfig, PortConfig, connect,
+    Action, AssociationId, AssociationInfo, ConfigError, ConnectRefusal, Connected, ConnectionInfo,
+    ControlEvent, Host, IoTotals, NamespaceConfig, PortConfig, connect,
 };
 use crate::completion::Completion;
 
@@ -28,7 +28,7 @@ pub struct Port {
     started: Option<Instant>,
     /// A volume could not be flushed.
     is_degraded: bool,
-    events: VecDeque<Event>,
+    events: VecDeque<ControlEvent>,
 }
 
 impl Port {
@@ -95,7 +95,7 @@ impl Port {
         let wants_totals = entry.opcode == AdminOpcode::GetLogPage.code();
         let totals = if wants_totals { self.nvm.totals() } else { IoTotals::default() };
         let uptime = self.started.map(|started| now.saturating_duration_since(started)).unwrap_or_default();
-        let (associations, profile) = if id.is_discovery {
+        let (associations, profile) = if id.discovery {
             (&mut self.discovery.associations, &self.discovery.profile)
         } else {
             (&mut self.nvm.associations, &self.nvm.profile)
@@ -154,15 +154,15 @@ impl Port {
         subsystem.handle_unstuck(id, events);
     }
 
-    /// The flush that an [`Event::Shutdown`] asked for has ended; `is_durable`: without an error. From the first
+    /// The flush that an [`ControlEvent::Shutdown`] asked for has ended; `durable`: without an error. From the first
     /// error on the SMART log warns that reliability is degraded.
-    pub fn handle_flushed(&mut self, id: AssociationId, is_durable: bool) {
-        self.is_degraded |= !is_durable;
+    pub fn handle_flushed(&mut self, id: AssociationId, durable: bool) {
+        self.is_degraded |= !durable;
         self.subsystem(id).0.handle_flushed(id);
     }
 
     /// What else is to be done; `None`: nothing more.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<ControlEvent> {
         self.events.pop_front()
     }
 
@@ -217,8 +217,8 @@ impl Port {
         self.nvm.raise(Notice::NamespaceChanged, Some(nsid), &mut self.events);
     }
 
-    fn subsystem(&mut self, id: AssociationId) -> (&mut Subsystem, &mut VecDeque<Event>) {
-        let subsystem = if id.is_discovery { &mut self.discovery } else { &mut self.nvm };
+    fn subsystem(&mut self, id: AssociationId) -> (&mut Subsystem, &mut VecDeque<ControlEvent>) {
+        let subsystem = if id.discovery { &mut self.discovery } else { &mut self.nvm };
         (subsystem, &mut self.events)
     }
 }

@@ -14,7 +14,7 @@ pub enum Event {
     Connected(IcReq),
     /// A command arrived.
     Command {
-        /// To be completed; [`Queue::entry`](super::Queue::entry) returns the command.
+        /// To be completed; [`Connection::entry`](super::Connection::entry) returns the command.
         permit: Permit,
         /// What its SGL and opcode say about its data.
         transfer: Transfer,
@@ -23,8 +23,8 @@ pub enum Event {
     Data {
         /// To be completed.
         permit: Permit,
-        /// The memory given to [`receive_into`](super::Queue::receive_into) or
-        /// [`request_data`](super::Queue::request_data).
+        /// The memory given to [`receive_into`](super::Connection::receive_into) or
+        /// [`request_data`](super::Connection::request_data).
         buffer: Buffer,
         /// False if a data digest was wrong: the command fails with Transient Transport Error, the
         /// connection stays (TCP 1.0 §3.3.1.2).
@@ -48,7 +48,7 @@ pub enum Transfer {
         /// Where it is.
         place: DataLocation,
     },
-    /// Data to the host: what [`complete_with_data`](super::Queue::complete_with_data) may send at most.
+    /// Data to the host: what [`complete_with_data`](super::Connection::complete_with_data) may send at most.
     ToHost {
         /// Bytes.
         len: u32,
@@ -60,9 +60,9 @@ pub enum Transfer {
 /// Where write data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataLocation {
-    /// In the capsule: it follows now. Answer with [`receive_into`](super::Queue::receive_into), or it is
+    /// In the capsule: it follows now. Answer with [`receive_into`](super::Connection::receive_into), or it is
     /// skipped.
     InCapsule,
-    /// At the host: ask for it with [`request_data`](super::Queue::request_data).
+    /// At the host: ask for it with [`request_data`](super::Connection::request_data).
     Transport,
 }

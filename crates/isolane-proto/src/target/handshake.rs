@@ -3,13 +3,13 @@
 use isolane_wire::Framing;
 use isolane_wire::pdu::{Digests, IcReq, IcResp};
 
-use super::Queue;
+use super::Connection;
 use super::event::Event;
 use super::receive::Step;
 use super::slots::MAX_GRANTS;
 use crate::connection::{FatalError, Header, Phase};
 
-impl Queue {
+impl Connection {
     /// Answers ICReq and keeps to what was agreed from here on.
     pub(super) fn handle_ic_req(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
         let request = self.receiver.decode(overflow, |bytes, _| IcReq::decode(bytes))?;

@@ -5,11 +5,11 @@
 //!
 //! Invariant: a held request is completed or replaced, never both.
 
-use super::{Permit, Queue};
+use super::{Connection, Permit};
 use crate::Completion;
 
-impl Queue {
-    /// Keeps an Async Event Request until [`Queue::complete_held`] or [`Queue::replace_held`].
+impl Connection {
+    /// Keeps an Async Event Request until [`Connection::complete_held`] or [`Connection::replace_held`].
     ///
     /// # Panics
     /// If more than [`MAX_ASYNC_EVENTS`] requests are held.

@@ -5,10 +5,10 @@
 //!              ─ complete… ─ transmit_plan ─ sendmsg ─ handle_transmitted
 //! ```
 //!
-//! [`Queue`] knows no controller and no volume: it keeps the rules of the transport and nothing else. It
+//! [`Connection`] knows no controller and no volume: it keeps the rules of the transport and nothing else. It
 //! never sees a socket or a clock. After [`Event::Fatal`] or [`Event::Terminated`] it goes on like this: send
-//! what [`Queue::wants_transmit`], then, when [`Queue::is_finished_sending`], shut down writing, go on
-//! reading (the bytes are thrown away), and close when [`Queue::is_closed`] or at the end of the stream.
+//! what [`Connection::wants_transmit`], then, when [`Connection::is_finished_sending`], shut down writing, go on
+//! reading (the bytes are thrown away), and close when [`Connection::is_closed`] or at the end of the stream.
 //! Closing with unread data in the socket would destroy the TermReq on its way.
 //!
 //! Invariants: a command is answered once; no byte is placed into memory that was not given for it, at the
@@ -50,7 +50,7 @@ use self::transmit::LongResponses;
 use crate::connection::{FatalError, Outstanding, Phase, Receiver, SendQueue, StallDetector, Violation};
 
 /// The target's end of one connection.
-pub struct Queue {
+pub struct Connection {
     limits: ConnectionConfig,
     phase: Phase,
     handshake_deadline: Instant,
@@ -98,11 +98,11 @@ impl SubmissionQueue {
     }
 }
 
-impl Queue {
+impl Connection {
     /// A connection that was just accepted.
-    pub fn new(limits: ConnectionConfig, now: Instant) -> Queue {
+    pub fn new(limits: ConnectionConfig, now: Instant) -> Connection {
         let limits = limits.clamped();
-        Queue {
+        Connection {
             phase: Phase::Handshake,
             handshake_deadline: now + limits.handshake,
             is_connected: false,
@@ -163,7 +163,7 @@ impl Queue {
         self.receiver.received_bytes() + self.output.sent_bytes()
     }
 
-    /// The deadline to call [`Queue::handle_timeout`] at, if there is one.
+    /// The deadline to call [`Connection::handle_timeout`] at, if there is one.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Draining(until) => Some(until),
@@ -248,9 +248,9 @@ impl Queue {
     }
 }
 
-impl std::fmt::Debug for Queue {
+impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue")
+        f.debug_struct("Connection")
             .field("qid", &self.submission_queue.id)
             .field("phase", &self.phase)
             .field("in_flight", &self.in_flight())

@@ -5,10 +5,10 @@
 
 /// The right and the duty to answer one command.
 ///
-/// It must reach [`Queue::complete`](super::Queue::complete),
-/// [`Queue::complete_with_data`](super::Queue::complete_with_data),
-/// [`Queue::receive_into`](super::Queue::receive_into), [`Queue::request_data`](super::Queue::request_data)
-/// or [`Queue::abandon`](super::Queue::abandon), or, when the queue is gone, [`Permit::forfeit`]. Dropping it
+/// It must reach [`Connection::complete`](super::Connection::complete),
+/// [`Connection::complete_with_data`](super::Connection::complete_with_data),
+/// [`Connection::receive_into`](super::Connection::receive_into), [`Connection::request_data`](super::Connection::request_data)
+/// or [`Connection::abandon`](super::Connection::abandon), or, when the queue is gone, [`Permit::forfeit`]. Dropping it
 /// otherwise is a bug that debug builds report by a panic.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an accepted command must be answered or abandoned"]

@@ -28,7 +28,7 @@ enum Manner {
 
 /// A target with its driver, and the stream that comes from the host.
 struct Target {
-    queue: Queue,
+    queue: Connection,
     framing: Framing,
     stream: VecDeque<u8>,
     manners: VecDeque<Manner>,
@@ -42,7 +42,7 @@ impl Target {
     fn connected(digests: Digests, pda: u8, staging: usize) -> Target {
         let now = Instant::now();
         let mut target = Target {
-            queue: Queue::new(ConnectionConfig { cpda: pda, ..ConnectionConfig::default() }, now),
+            queue: Connection::new(ConnectionConfig { cpda: pda, ..ConnectionConfig::default() }, now),
             framing: Framing::default(),
             stream: VecDeque::new(),
             manners: VecDeque::new(),

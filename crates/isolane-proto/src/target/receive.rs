@@ -9,7 +9,7 @@ use isolane_memory::{Buffer, Page};
 use isolane_wire::Status;
 use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType};
 
-use super::Queue;
+use super::Connection;
 use super::capsule::transfer;
 use super::event::{DataLocation, Event, Transfer};
 use super::slots::{RejectReason, Slots};
@@ -30,10 +30,10 @@ pub(super) enum Receiving {
     Discard,
 }
 
-impl Queue {
+impl Connection {
     /// Where the next bytes of the connection go: the destinations of the running payload, then `overflow`.
     ///
-    /// Pass the same overflow to the [`Queue::poll_event`]s that follow. It may be shared with other
+    /// Pass the same overflow to the [`Connection::poll_event`]s that follow. It may be shared with other
     /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
     pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
         let mut plan = ReceivePlan::new();
@@ -41,7 +41,7 @@ impl Queue {
         plan
     }
 
-    /// Puts [`Queue::receive_plan`] into an empty plan.
+    /// Puts [`Connection::receive_plan`] into an empty plan.
     pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
         let should_predict = self.receiver.should_predict() && self.staging.is_usable();
         let destination = destination(&mut self.slots, self.receiving);
@@ -61,7 +61,7 @@ impl Queue {
     }
 
     /// As many pages as were lent: those, or the pages of buffers that have changed places with them. To be
-    /// called when [`Queue::poll_event`] has returned `None`, or input was deferred, or the connection ends:
+    /// called when [`Connection::poll_event`] has returned `None`, or input was deferred, or the connection ends:
     /// what is unread in them is lost.
     pub fn take_staged(&mut self) -> Vec<Page> {
         if self.receiver.has_unverified() {
@@ -101,7 +101,7 @@ impl Queue {
     }
 
     /// Keeps what is unread in `overflow`, because no memory is free for the command that was just yielded,
-    /// or because others shall have their turn. Until [`Queue::poll_event`] has used it up (pass any
+    /// or because others shall have their turn. Until [`Connection::poll_event`] has used it up (pass any
     /// overflow), the receive plan is empty.
     pub fn defer_input(&mut self, overflow: &[u8]) {
         if self.receiver.has_unverified() {

@@ -19,7 +19,7 @@ const READ: u8 = 0x02;
 
 /// A target, and a host that sends whatever it likes.
 struct BadHost {
-    target: Queue,
+    target: Connection,
     framing: Framing,
     now: Instant,
     stream: VecDeque<u8>,
@@ -39,7 +39,7 @@ impl BadHost {
             ..ConnectionConfig::default()
         };
         BadHost {
-            target: Queue::new(limits, now),
+            target: Connection::new(limits, now),
             framing: Framing::default(),
             now,
             stream: VecDeque::new(),
@@ -472,7 +472,7 @@ fn ignores_term_req_of_invalid_length() {
         bytes[4..8].copy_from_slice(&plen.to_le_bytes());
         host.say(&bytes);
         let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
-        assert_eq!((error.fault, error.status), (Violation::TermReq, None));
+        assert_eq!((error.violation, error.status), (Violation::TermReq, None));
         assert!(host.target.is_closed() && !host.target.wants_transmit());
     }
 }
@@ -498,7 +498,7 @@ fn partial_pdu_has_deadline() {
     host.target.handle_timeout(deadline + Duration::from_secs(60));
     host.say(&[0]);
     let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
-    assert_eq!(error.fault, Violation::Stalled);
+    assert_eq!(error.violation, Violation::Stalled);
 }
 
 #[test]
@@ -515,7 +515,7 @@ fn detects_stalled_transfer_behind_other_traffic() {
         }
     }
     let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
-    assert_eq!(error.fault, Violation::Stalled);
+    assert_eq!(error.violation, Violation::Stalled);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 use isolane_memory::Buffer;
 use isolane_wire::pdu::{H2cData, HeaderFault, R2t};
 
-use super::Queue;
+use super::Connection;
 use super::config::Scheduling;
 use super::event::Event;
 use super::permit::Permit;
@@ -58,9 +58,9 @@ impl Grants {
     }
 }
 
-impl Queue {
+impl Connection {
     /// The in-capsule data of the command that was just yielded goes to `buffer`, which has exactly its
-    /// length. Must come before the next [`Queue::poll_event`], which skips the data otherwise.
+    /// length. Must come before the next [`Connection::poll_event`], which skips the data otherwise.
     ///
     /// # Panics
     /// If the command is not the one just yielded, or its data has another length.
@@ -175,10 +175,10 @@ impl Queue {
 
     /// The data of an H2CData PDU is in its place.
     pub(super) fn finish_h2c_data(&mut self, at: u16, ttag: u16, len: u32) -> Step {
-        let is_digest_ok = self.receiver.is_digest_ok();
+        let digest_ok = self.receiver.is_digest_ok();
         let Some((_, slot, grant)) = self.slots.grant(ttag) else { return Step::Continue };
         *self.grants.outstanding(slot.grants[grant].unscheduled) -= len as usize;
-        slot.is_digest_ok &= is_digest_ok;
+        slot.digest_ok &= digest_ok;
         slot.received += len;
         slot.grants[grant].next += len;
         if slot.grants[grant].next == slot.grants[grant].end {
@@ -190,10 +190,10 @@ impl Queue {
     }
 
     /// All data of a command is there: the permit goes back to the driver.
-    pub(super) fn finish_transfer(&mut self, at: u16, is_digest_ok: bool) -> Step {
+    pub(super) fn finish_transfer(&mut self, at: u16, in_capsule_ok: bool) -> Step {
         match self.slots.take_permit(at) {
             Some((permit, buffer, digest_ok)) => {
-                Step::Event(Event::Data { permit, buffer, digest_ok: digest_ok && is_digest_ok })
+                Step::Event(Event::Data { permit, buffer, digest_ok: digest_ok && in_capsule_ok })
             }
             None => Step::Continue,
         }

@@ -12,7 +12,7 @@ use isolane_memory::{Payload, Pool, ZeroCopySend};
 use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, TermReq};
 use isolane_wire::{CompletionEntry, Direction, Framing, Status, SubmissionEntry};
 
-use super::Queue;
+use super::Connection;
 use super::config::Scheduling;
 use super::permit::Permit;
 use super::transfer_scheduler::TransferScheduler;
@@ -60,7 +60,7 @@ impl LongResponses {
     }
 }
 
-impl Queue {
+impl Connection {
     /// Answers a command without data to send.
     pub fn complete(&mut self, permit: Permit, completion: Completion) {
         let cid = permit.cid();
@@ -102,7 +102,7 @@ impl Queue {
         plan
     }
 
-    /// Puts [`Queue::transmit_plan`] into an empty plan.
+    /// Puts [`Connection::transmit_plan`] into an empty plan.
     pub fn fill_transmit_plan<'a>(&'a mut self, plan: &mut TransmitPlan<'a>) {
         if !self.long_responses.turns.is_empty() {
             self.queue_chunks();

@@ -38,7 +38,7 @@ impl Core {
         } else if self.newcomer_log.is_due(self.now) {
             log::warn!("{}: the connection ends before Connect: {error}", lane.peer());
         }
-        if lane.queue.is_closed() {
+        if lane.conn.is_closed() {
             self.close(lane, "of that error");
         } else {
             self.leave(lane, "of that error");
@@ -79,8 +79,8 @@ impl Core {
         }
         lane.phase = Phase::Closed;
         self.disconnect(lane);
-        lane.queue.handle_eof();
-        for buffer in lane.queue.take_buffers() {
+        lane.conn.handle_eof();
+        for buffer in lane.conn.take_buffers() {
             self.memory.pool.recycle_buffer(buffer);
         }
         for at in &mut lane.volumes {
@@ -104,7 +104,7 @@ impl Core {
         let connecting = lane.connecting.take().map(|connecting| connecting.permit);
         let stalled = lane.stalled.take().map(|stalled| stalled.permit);
         for permit in connecting.into_iter().chain(stalled) {
-            lane.queue.abandon(permit);
+            lane.conn.abandon(permit);
         }
         self.note_left(lane);
         if let Some(association) = &lane.association {

@@ -22,7 +22,7 @@ impl Core {
         entry: &SubmissionEntry,
         transfer: Transfer,
     ) {
-        if lane.queue.is_held(entry.cid) {
+        if lane.conn.is_held(entry.cid) {
             self.replace_async_event(lane, entry.cid);
         }
         if let Transfer::Invalid(status) = transfer {
@@ -76,7 +76,7 @@ impl Core {
     pub(super) fn answer_async_events(&mut self, lane: &mut Lane) {
         let Some(id) = lane.association.as_ref().map(|association| association.id) else { return };
         while let Some((cid, completion)) = self.shared.control(|port| port.poll_async_event(id)) {
-            lane.queue.complete_held(cid, completion);
+            lane.conn.complete_held(cid, completion);
             self.mark_dirty(lane);
         }
     }
@@ -87,10 +87,10 @@ impl Core {
         let Some(id) = lane.association.as_ref().map(|association| association.id) else { return };
         match self.shared.control(|port| port.replace_async_event(id, cid)) {
             Some(completion) => {
-                lane.queue.complete_held(cid, completion);
+                lane.conn.complete_held(cid, completion);
                 self.mark_dirty(lane);
             }
-            None => lane.queue.replace_held(cid),
+            None => lane.conn.replace_held(cid),
         }
     }
 
@@ -103,9 +103,9 @@ impl Core {
     pub(super) fn complete(&mut self, lane: &mut Lane, permit: Permit, completion: Completion) {
         lane.release_reserve(&permit);
         if !lane.is_open() {
-            return lane.queue.abandon(permit);
+            return lane.conn.abandon(permit);
         }
-        lane.queue.complete(permit, completion);
+        lane.conn.complete(permit, completion);
         self.mark_dirty(lane);
     }
 
@@ -126,7 +126,7 @@ impl Core {
             return self.answer(lane, id, permit, action);
         }
         match transfer {
-            Transfer::FromHost { len, place } if is_connect(entry) && data_expected(entry).is(len) => {
+            Transfer::FromHost { len, place } if is_connect(entry) && data_expected(entry).matches(len) => {
                 take_connect_data(lane, permit, len, place);
             }
             _ if is_connect(entry) => self.begin_connect(lane, permit, *entry, Vec::new()),
@@ -138,10 +138,10 @@ impl Core {
         match action {
             Action::Complete(completion) => self.complete(lane, permit, completion),
             Action::CompleteWithData(data, completion) => {
-                lane.queue.complete_with_data(permit, Payload::from(data), completion);
+                lane.conn.complete_with_data(permit, Payload::from(data), completion);
                 self.mark_dirty(lane);
             }
-            Action::HoldAsyncEvent => lane.queue.hold(permit),
+            Action::HoldAsyncEvent => lane.conn.hold(permit),
             Action::Flush(completion) => {
                 lane.begin(false);
                 self.plan_answer(id, lane.key, permit, completion);
@@ -158,8 +158,8 @@ impl Core {
 fn take_connect_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
     let buffer = Buffer::contiguous(len as usize);
     match place {
-        DataLocation::InCapsule => lane.queue.receive_into(permit, buffer),
-        DataLocation::Transport => lane.queue.request_data(permit, buffer),
+        DataLocation::InCapsule => lane.conn.receive_into(permit, buffer),
+        DataLocation::Transport => lane.conn.request_data(permit, buffer),
     }
 }
 

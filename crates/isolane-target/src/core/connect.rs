@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_proto::Completion;
-use isolane_proto::subsystem::{ConnectRefusal, host_of};
+use isolane_proto::subsystem::{ConnectRefusal, parse_host};
 use isolane_proto::target::Permit;
 use isolane_reactor::socket;
 use isolane_wire::{Status, SubmissionEntry};
@@ -64,7 +64,7 @@ impl Core {
                     self.index,
                     self.arrival_of(lane)
                 );
-                lane.queue.set_connected(connected.qid, connected.sqsize, connected.flow_control_disabled);
+                lane.conn.set_connected(connected.qid, connected.sqsize, connected.flow_control_disabled);
                 lane.association = Some(Association {
                     id: connected.id,
                     qid: connected.qid,
@@ -110,7 +110,7 @@ impl Core {
 
     fn refuse(&mut self, lane: &mut Lane, permit: Permit, data: &[u8], completion: Completion) {
         let host =
-            host_of(data).map_or(String::from("a host whose name is not valid"), |host| host.to_string());
+            parse_host(data).map_or(String::from("a host whose name is not valid"), |host| host.to_string());
         let why = format!("Connect of {host}: {}", completion.status);
         self.shared.log_refusal(&self.counters, lane.peer(), &why);
         self.complete(lane, permit, completion);

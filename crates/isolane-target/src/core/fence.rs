@@ -77,8 +77,8 @@ impl Driver {
             return reading.readers.push(reader);
         }
         let is_older = |lane: &Lane| {
-            let association = lane.association.as_ref().filter(|association| !association.id.is_discovery);
-            association.is_some_and(|association| association.host.may_be(&host))
+            let association = lane.association.as_ref().filter(|association| !association.id.discovery);
+            association.is_some_and(|association| association.host.matches(&host))
         };
         let keys = self.lanes.keys().filter(|key| self.lanes.get(*key).is_some_and(is_older));
         let lanes: Vec<_> = keys.map(|key| Unread { key, bytes_left: MAX_READ_BYTES }).collect();
@@ -143,7 +143,7 @@ impl Driver {
 
     /// Bytes that an open lane has received.
     fn received_bytes(&self, key: Key) -> Option<u64> {
-        self.lanes.get(key).filter(|lane| lane.is_open()).map(|lane| lane.queue.received_bytes())
+        self.lanes.get(key).filter(|lane| lane.is_open()).map(|lane| lane.conn.received_bytes())
     }
 
     /// Starts the commands that their fence holds no longer: a bounded number is looked at in each turn.

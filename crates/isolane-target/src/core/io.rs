@@ -179,7 +179,7 @@ impl Core {
             DataLocation::InCapsule => match self.in_capsule_buffer(lane, &permit, position, len) {
                 Some(buffer) => {
                     self.expect_data(lane, position, len);
-                    lane.queue.receive_into(permit, buffer);
+                    lane.conn.receive_into(permit, buffer);
                 }
                 None => {
                     self.counters.deferred_commands.add(1);

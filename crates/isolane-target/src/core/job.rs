@@ -224,7 +224,7 @@ impl Core {
         match operation {
             Operation::Read => {
                 counters.record_read(len as u64);
-                lane.queue.complete_with_data(permit, payload, Completion::success());
+                lane.conn.complete_with_data(permit, payload, Completion::success());
                 self.mark_dirty(lane);
             }
             Operation::Write => {

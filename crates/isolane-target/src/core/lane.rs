@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_proto::subsystem::{AssociationId, ConnectionInfo, ControllerStatus, Host, IoCounters};
-use isolane_proto::target::{ConnectionConfig, Permit, Queue};
+use isolane_proto::target::{Connection, ConnectionConfig, Permit};
 use isolane_reactor::Token;
 use isolane_wire::SubmissionEntry;
 
@@ -31,7 +31,7 @@ pub(crate) struct Lane {
     /// The socket; none once it is closed.
     pub token: Option<Token>,
     pub connection: ConnectionInfo,
-    pub queue: Queue,
+    pub conn: Connection,
     pub phase: Phase,
     /// What the connection belongs to, once Connect has succeeded.
     pub association: Option<Association>,
@@ -167,7 +167,7 @@ impl Lane {
             reported_bytes: 0,
             token: Some(token),
             connection,
-            queue: Queue::new(limits, now),
+            conn: Connection::new(limits, now),
             phase: Phase::Open,
             association: None,
             connecting: None,

@@ -100,7 +100,7 @@ impl Driver {
         let keys: Vec<Key> = self.lanes.keys().collect();
         let loads = keys.into_iter().filter_map(|key| {
             let lane = self.lanes.get_mut(key).filter(|lane| lane.is_open() && lane.association.is_some())?;
-            let moved = lane.queue.moved_bytes();
+            let moved = lane.conn.moved_bytes();
             let before = std::mem::replace(&mut lane.reported_bytes, moved);
             Some(LaneLoad { name: lane.name, moved_bytes: moved - before })
         });

@@ -66,7 +66,7 @@ impl Driver {
                 reactor: self.core.index,
                 core: None,
                 incoming_cpu: socket::incoming_cpu(&socket),
-                moved_bytes: lane.queue.moved_bytes(),
+                moved_bytes: lane.conn.moved_bytes(),
                 unsent_bytes: socket::unsent_bytes(&socket).unwrap_or(0),
             });
         }

@@ -44,32 +44,32 @@ impl Core {
         if is_full(lane) {
             return self.pause(lane);
         }
-        lane.queue.stage_pages(std::mem::take(&mut self.memory.receive_pages));
+        lane.conn.stage_pages(std::mem::take(&mut self.memory.receive_pages));
         let progress = self.receive_from(lane, token, overflow);
-        self.memory.receive_pages = lane.queue.take_staged();
+        self.memory.receive_pages = lane.conn.take_staged();
         progress
     }
 
     fn receive_from(&mut self, lane: &mut Lane, token: Token, overflow: &mut [u8]) -> Progress {
         let fair = overflow.len().min(self.max_receive_bytes);
         let mut plan = ReceivePlan::new();
-        lane.queue.fill_receive_plan(&mut overflow[..fair], &mut plan);
+        lane.conn.fill_receive_plan(&mut overflow[..fair], &mut plan);
         let received = self.reactor.receive(token, within(&mut plan, self.max_receive_bytes));
         drop(plan);
         match received {
             Ok(Received::Bytes(count)) => {
                 self.counters.received_bytes.add(count as u64);
-                lane.queue.handle_received(count);
+                lane.conn.handle_received(count);
                 self.act(lane, overflow)
             }
             Ok(Received::WouldBlock) => Progress::Empty,
             Ok(Received::Eof) => {
-                lane.queue.handle_eof();
+                lane.conn.handle_eof();
                 self.close(lane, "the host closed it");
                 Progress::Ended
             }
             Err(error) => {
-                lane.queue.handle_eof();
+                lane.conn.handle_eof();
                 log::info!("{}: receiving failed: {error}", lane.peer());
                 self.close(lane, "the connection is broken");
                 Progress::Ended
@@ -81,7 +81,7 @@ impl Core {
     pub(super) fn act(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
             self.foresee(lane, overflow);
-            let Some(event) = lane.queue.poll_event(overflow, self.now) else { break };
+            let Some(event) = lane.conn.poll_event(overflow, self.now) else { break };
             self.handle_queue_event(lane, event);
         }
         if !lane.is_open() {
@@ -89,7 +89,7 @@ impl Core {
         }
         self.mark_dirty(lane);
         if lane.stalled.is_some() || is_full(lane) {
-            lane.queue.defer_input(overflow);
+            lane.conn.defer_input(overflow);
             return self.pause(lane);
         }
         Progress::More
@@ -100,7 +100,7 @@ impl Core {
     #[inline]
     fn foresee(&self, lane: &Lane, overflow: &[u8]) {
         for (ahead, soon) in [(COMMANDS_AHEAD_SOON, Soon::Next), (COMMANDS_AHEAD_LATER, Soon::AfterNext)] {
-            if let Some((nsid, lba)) = lane.queue.peek_block(overflow, ahead)
+            if let Some((nsid, lba)) = lane.conn.peek_block(overflow, ahead)
                 && let Some(position) = self.shared.namespaces.find(nsid)
             {
                 self.shared.namespaces.at(position).volume.foresee(lba, soon);
@@ -111,11 +111,11 @@ impl Core {
     fn handle_queue_event(&mut self, lane: &mut Lane, event: Event) {
         match event {
             Event::Command { permit, transfer } => {
-                let entry = *lane.queue.entry(&permit);
+                let entry = *lane.conn.entry(&permit);
                 self.on_command(lane, permit, &entry, transfer);
             }
             Event::Data { permit, buffer, digest_ok } => {
-                let entry = *lane.queue.entry(&permit);
+                let entry = *lane.conn.entry(&permit);
                 self.on_data(lane, permit, &entry, buffer, digest_ok);
             }
             Event::Connected(request) => log::debug!("{}: initialised with {request:?}", lane.peer()),
@@ -196,8 +196,8 @@ impl Core {
                 return false;
             };
             self.expect_data(lane, position, len);
-            lane.queue.extend_deadline(self.now.saturating_duration_since(stalled.since));
-            lane.queue.receive_into(stalled.permit, buffer);
+            lane.conn.extend_deadline(self.now.saturating_duration_since(stalled.since));
+            lane.conn.receive_into(stalled.permit, buffer);
         }
         lane.is_paused = false;
         if self.act(lane, &[]) != Progress::Paused
@@ -227,13 +227,13 @@ fn within<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut [IoSlic
 /// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has
 /// no more answers.
 fn is_full(lane: &Lane) -> bool {
-    is_filled(lane, 1) && !lane.queue.is_closed()
+    is_filled(lane, 1) && !lane.conn.is_closed()
 }
 
 /// Whether more than one part in `parts` of the room for output is taken.
 fn is_filled(lane: &Lane, parts: usize) -> bool {
-    lane.queue.transmit_pending_bytes() > max_output_bytes(lane) / parts
-        || lane.queue.transmit_pending_header_bytes() > MAX_CONTROL_OUTPUT_BYTES / parts
+    lane.conn.transmit_pending_bytes() > max_output_bytes(lane) / parts
+        || lane.conn.transmit_pending_header_bytes() > MAX_CONTROL_OUTPUT_BYTES / parts
 }
 
 /// One receive can bring thousands of commands whose answers are of any size. What admin commands return is

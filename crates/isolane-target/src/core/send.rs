@@ -23,9 +23,9 @@ impl Core {
     /// when it is writable again.
     pub(super) fn send(&mut self, lane: &mut Lane) {
         let Some(token) = lane.token else { return };
-        if lane.queue.wants_transmit() {
+        if lane.conn.wants_transmit() {
             let mut plan = TransmitPlan::new();
-            lane.queue.fill_transmit_plan(&mut plan);
+            lane.conn.fill_transmit_plan(&mut plan);
             let offered = plan.bytes();
             let sent = match offered >= self.zero_copy_above {
                 true => self.reactor.send_zerocopy(token, &plan),
@@ -35,7 +35,7 @@ impl Core {
             match sent {
                 Ok(Sent { bytes, zerocopy: true }) => self.handle_lent(lane, token, bytes, offered),
                 Ok(Sent { bytes, zerocopy: false }) => {
-                    lane.queue.handle_transmitted(bytes, &mut self.memory.pool);
+                    lane.conn.handle_transmitted(bytes, &mut self.memory.pool);
                     self.handle_sent(lane, bytes, offered);
                 }
                 Err(error) => {
@@ -50,7 +50,7 @@ impl Core {
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, offered: usize) {
         self.counters.sent_bytes.add(count as u64);
         lane.is_stuck = count < offered;
-        if !lane.is_stuck && (lane.queue.wants_transmit() || lane.is_limited()) {
+        if !lane.is_stuck && (lane.conn.wants_transmit() || lane.is_limited()) {
             self.mark_dirty(lane);
         }
         self.resume_after_send(lane);
@@ -59,7 +59,7 @@ impl Core {
     /// The kernel still reads what it has taken: the reactor keeps that, and it counts as the lane's.
     fn handle_lent(&mut self, lane: &mut Lane, token: Token, count: usize, offered: usize) {
         let mut lent = self.spare_lent.pop().unwrap_or_default();
-        lane.queue.handle_zerocopy(count, &mut lent);
+        lane.conn.handle_zerocopy(count, &mut lent);
         lane.lent_bytes += lent.bytes;
         self.reactor.track_zerocopy(token, lent);
         self.counters.lent_bytes.add(count as u64);
@@ -87,7 +87,7 @@ impl Core {
     /// A lane on its way out has said everything: tell the host that nothing follows.
     fn shut_write_if_done(&mut self, lane: &mut Lane) {
         let Phase::Leaving { until, is_write_shut: false } = lane.phase else { return };
-        let Some(token) = lane.token.filter(|_| !lane.queue.wants_transmit()) else { return };
+        let Some(token) = lane.token.filter(|_| !lane.conn.wants_transmit()) else { return };
         lane.phase = Phase::Leaving { until, is_write_shut: true };
         if self.reactor.shutdown_write(token).is_err() {
             self.close(lane, "the connection is broken");

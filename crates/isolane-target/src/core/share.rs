@@ -107,7 +107,7 @@ impl Core {
         let may_pass = self.size(waiting) == Size::Large || passed < MAX_PASSED;
         let has_room = match waiting {
             Waiting::Start { job, .. } if self.is_long_read(job) => {
-                claimed + lane.queue.transmit_pending_long_bytes() + job.len <= MAX_LONG_OUTPUT_BYTES
+                claimed + lane.conn.transmit_pending_long_bytes() + job.len <= MAX_LONG_OUTPUT_BYTES
             }
             _ => true,
         };
@@ -157,7 +157,7 @@ impl Core {
 
     /// Closes a lane that keeps memory and lets it lie while others wait for it.
     pub(super) fn check_idle_memory(&mut self, lane: &mut Lane) {
-        let moved = lane.queue.moved_bytes();
+        let moved = lane.conn.moved_bytes();
         if moved != lane.moved_bytes || idle_bytes(lane) == 0 {
             (lane.moved_bytes, lane.moved_at) = (moved, self.now);
         }
@@ -220,7 +220,7 @@ fn kept_bytes(lane: &Lane) -> usize {
 
 /// Memory that lies until the host does something: for data that it owes, for answers that it has not taken.
 fn idle_bytes(lane: &Lane) -> usize {
-    lane.queue.receiving_bytes() + lane.queue.transmit_pending_bytes() + lane.lent_bytes
+    lane.conn.receiving_bytes() + lane.conn.transmit_pending_bytes() + lane.lent_bytes
 }
 
 /// So many small commands pass a large one.

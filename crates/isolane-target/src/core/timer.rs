@@ -28,10 +28,10 @@ impl Core {
             Phase::Open => {
                 self.check_connect_deadline(lane);
                 self.check_idle_memory(lane);
-                let is_due = lane.queue.poll_timeout().is_some_and(|deadline| self.now >= deadline);
+                let is_due = lane.conn.poll_timeout().is_some_and(|deadline| self.now >= deadline);
                 // A stalled lane waits for our memory, not for its host.
                 if is_due && lane.stalled.is_none() && self.may_end(lane) {
-                    lane.queue.handle_timeout(self.now);
+                    lane.conn.handle_timeout(self.now);
                     self.act(lane, &[]);
                 }
             }

@@ -125,7 +125,7 @@ impl Driver {
             return false;
         }
         // What is in flight needs nothing more from the host: it ends soon if nothing new is taken.
-        if waited >= OPPORTUNITY && lane.queue.receiving_bytes() == 0 && !lane.is_paused {
+        if waited >= OPPORTUNITY && lane.conn.receiving_bytes() == 0 && !lane.is_paused {
             departure.is_held = true;
             self.core.hold_socket(lane);
         }
@@ -245,9 +245,9 @@ impl Lane {
             self.connecting.is_some() || self.stalled.is_some() || self.is_limited() || self.is_paused;
         let keeps =
             self.reserve_slot.is_some() || self.claimed_bytes + self.lent_bytes > 0 || self.active > 0;
-        let queue = &self.queue;
-        let speaks = self.is_dirty || queue.wants_transmit() || queue.receiving_bytes() > 0;
-        is_whole && !waits && !keeps && !speaks && queue.in_flight() == 0
+        let conn = &self.conn;
+        let speaks = self.is_dirty || conn.wants_transmit() || conn.receiving_bytes() > 0;
+        is_whole && !waits && !keeps && !speaks && conn.in_flight() == 0
     }
 }
 

@@ -119,14 +119,14 @@ impl Core {
         lane.unclaim(waiting.position(), claimed);
         self.volumes[waiting.position()].release(claimed);
         match waiting {
-            Waiting::Data { permit, .. } => lane.queue.abandon(permit),
+            Waiting::Data { permit, .. } => lane.conn.abandon(permit),
             Waiting::Start { job, request, .. } => {
                 self.volumes[job.position].release(job.data_bytes);
                 if let Request::Write { data, .. } = request {
                     self.memory.pool.recycle_buffer(data);
                 }
                 self.end(lane, job.is_volatile);
-                lane.queue.abandon(job.permit);
+                lane.conn.abandon(job.permit);
             }
             Waiting::Flush { .. } => {}
         }
@@ -141,7 +141,7 @@ impl Core {
                 };
                 lane.unclaim(position, len);
                 lane.at_volume(position).owed_bytes += len;
-                lane.queue.request_data(permit, buffer);
+                lane.conn.request_data(permit, buffer);
                 self.mark_dirty(lane);
                 None
             }

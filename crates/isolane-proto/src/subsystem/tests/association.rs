@@ -14,13 +14,13 @@ fn silent_host_loses_association() {
     assert_eq!(world.events(), [], "Connect and Property Set were traffic");
     assert_eq!(world.port.poll_timeout(), Some(world.now + 5 * S));
     world.wait(5 * S);
-    assert_eq!(world.events(), [Event::Close { id, reason: CloseReason::KeepAliveExpired }]);
+    assert_eq!(world.events(), [ControlEvent::Close { id, reason: CloseReason::KeepAliveExpired }]);
     assert!(!connected.status.is_ready());
     let action = world.execute(id, keep_alive(), 0);
     assert_eq!(completion(action).status, Status::ABORTED_SQ_DELETION, "too late");
 
     world.drop_queue(id, 0);
-    assert_eq!(world.events(), [Event::Ended { id }]);
+    assert_eq!(world.events(), [ControlEvent::Ended { id }]);
     assert_eq!(world.port.poll_timeout(), None);
 }
 
@@ -44,9 +44,9 @@ fn any_traffic_keeps_association() {
 fn reports_effective_kato() {
     let mut world = World::new();
     let id = world.ready();
-    assert_eq!(world.feature(id, FeatureId::KeepAliveTimer), Completion::result(5000));
+    assert_eq!(world.feature(id, FeatureId::KeepAliveTimer), Completion::with_dw0(5000));
     world.set_feature(id, FeatureId::KeepAliveTimer, 30_001);
-    assert_eq!(world.feature(id, FeatureId::KeepAliveTimer), Completion::result(31_000));
+    assert_eq!(world.feature(id, FeatureId::KeepAliveTimer), Completion::with_dw0(31_000));
     assert_eq!(world.port.poll_timeout(), Some(world.now + 31 * S));
 }
 
@@ -65,7 +65,7 @@ fn drops_controller_never_enabled() {
     let mut world = World::new();
     let id = world.admin();
     world.wait(120 * S);
-    assert_eq!(world.events(), [Event::Close { id, reason: CloseReason::KeepAliveExpired }]);
+    assert_eq!(world.events(), [ControlEvent::Close { id, reason: CloseReason::KeepAliveExpired }]);
 }
 
 #[test]
@@ -75,11 +75,11 @@ fn admin_loss_ends_association_after_io() {
     world.io_queue(id, 1).unwrap();
     world.port.handle_disconnected(id, 0);
     world.port.handle_drained(id, 0);
-    assert_eq!(world.events(), [Event::Close { id, reason: CloseReason::AdminQueueLost }]);
+    assert_eq!(world.events(), [ControlEvent::Close { id, reason: CloseReason::AdminQueueLost }]);
     world.port.handle_disconnected(id, 1);
     assert_eq!(world.events(), []);
     world.port.handle_drained(id, 1);
-    assert_eq!(world.events(), [Event::Ended { id }]);
+    assert_eq!(world.events(), [ControlEvent::Ended { id }]);
     assert!(world.port.associations().is_empty());
 }
 
@@ -97,10 +97,10 @@ fn orphaned_queue_holds_cntlid_until_io_ends() {
     world.drop_queue(id, 1);
     world.drop_queue(id, 0);
     let reason = CloseReason::AdminQueueLost;
-    assert_eq!(world.events(), [Event::CloseIoQueues { id }, Event::Close { id, reason }]);
+    assert_eq!(world.events(), [ControlEvent::CloseIoQueues { id }, ControlEvent::Close { id, reason }]);
     assert_eq!(rejected(world.io_queue(id, 1)).status, Status::CONNECT_CONTROLLER_BUSY);
     world.port.handle_unstuck(id);
-    assert_eq!(world.events(), [Event::Ended { id }]);
+    assert_eq!(world.events(), [ControlEvent::Ended { id }]);
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn compares_unnamed_hosts_by_identifier() {
     let host =
         |name: Option<&str>, id| Host { nqn: name.map(|name| Nqn::new(name).unwrap()), hostid: [id; 16] };
     let (a, b) = (Some("nqn.2014-08.org.example:a"), Some("nqn.2014-08.org.example:b"));
-    assert!(host(a, 1).may_be(&host(a, 2)));
-    assert!(!host(a, 1).may_be(&host(b, 1)));
-    assert!(host(None, 1).may_be(&host(a, 1)) && host(a, 1).may_be(&host(None, 1)));
-    assert!(!host(None, 1).may_be(&host(None, 2)) && !host(a, 1).may_be(&host(None, 2)));
+    assert!(host(a, 1).matches(&host(a, 2)));
+    assert!(!host(a, 1).matches(&host(b, 1)));
+    assert!(host(None, 1).matches(&host(a, 1)) && host(a, 1).matches(&host(None, 1)));
+    assert!(!host(None, 1).matches(&host(None, 2)) && !host(a, 1).matches(&host(None, 2)));
 }
 
 #[test]

@@ -112,8 +112,8 @@ fn changes_raise_generation_and_notify() {
     assert_eq!(world.header(id).genctr, 100);
     world.port.set_advertised(vec!["198.51.100.1:4420".parse().unwrap()]);
     let event = AsyncEvent::notice(admin::Notice::DiscoveryLogPageChange, LogPage::Discovery);
-    let completion = Completion::result(event.0);
-    assert_eq!(world.events(), [Event::AsyncEvents { id }]);
+    let completion = Completion::with_dw0(event.0);
+    assert_eq!(world.events(), [ControlEvent::AsyncEvents { id }]);
     assert_eq!(world.port.poll_async_event(id), Some((3, completion)));
     assert_eq!(world.header(id).genctr, 101);
     assert_eq!(address(&world.records(id)[0]).1, "198.51.100.1");
@@ -128,7 +128,7 @@ fn drops_discovery_host_without_kato() {
     world.wait(119 * S);
     assert_eq!(world.events(), []);
     world.wait(121 * S);
-    assert_eq!(world.events(), [Event::Close { id, reason: CloseReason::KeepAliveExpired }]);
+    assert_eq!(world.events(), [ControlEvent::Close { id, reason: CloseReason::KeepAliveExpired }]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ impl World {
             .events()
             .into_iter()
             .map(|event| match event {
-                Event::AsyncEvents { id } => id,
+                ControlEvent::AsyncEvents { id } => id,
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -37,7 +37,7 @@ impl World {
 
 fn namespace_changed(id: AssociationId, cid: u16) -> (AssociationId, u16, Completion) {
     let event = AsyncEvent::notice(admin::Notice::NamespaceAttributeChanged, LogPage::ChangedNamespaces);
-    (id, cid, Completion::result(event.0))
+    (id, cid, Completion::with_dw0(event.0))
 }
 
 #[test]
@@ -134,11 +134,11 @@ fn abort_ends_held_request_only() {
     let mut world = World::new();
     let id = world.ready();
     world.hold(id, 5);
-    assert_eq!(world.abort(id, 0, 5), Completion::result(0));
+    assert_eq!(world.abort(id, 0, 5), Completion::with_dw0(0));
     let aborted = Completion::failed(Status::ABORTED_BY_REQUEST);
     assert_eq!(world.answers(), [(id, 5, aborted)]);
     for (sqid, cid) in [(0, 5), (1, 5), (0xffff, 0xffff)] {
-        assert_eq!(world.abort(id, sqid, cid), Completion::result(1), "not aborted");
+        assert_eq!(world.abort(id, sqid, cid), Completion::with_dw0(1), "not aborted");
     }
     assert_eq!(world.answers(), []);
 }
@@ -219,6 +219,6 @@ fn rejects_impossible_changes() {
     assert_eq!(world.port.add_namespace(namespace(1)), Err(ConfigError::NsidTwice(1)));
     assert_eq!(world.port.remove_namespace(2), Err(ConfigError::NoNamespace(2)));
     assert_eq!(world.port.change_namespace(namespace(2)), Err(ConfigError::NoNamespace(2)));
-    assert_eq!(world.port.add_namespace(namespace(NSID_MAX + 1)), Err(ConfigError::Nsid(NSID_MAX + 1)));
+    assert_eq!(world.port.add_namespace(namespace(MAX_NSID + 1)), Err(ConfigError::Nsid(MAX_NSID + 1)));
     assert_eq!(world.answers(), []);
 }

@@ -24,11 +24,11 @@ const NOT_CHANGEABLE: [FeatureId; 3] =
 fn interrupts_are_never_coalesced() {
     let mut world = World::new();
     let id = world.ready();
-    assert_eq!(world.feature(id, FeatureId::InterruptCoalescing), Completion::result(0));
+    assert_eq!(world.feature(id, FeatureId::InterruptCoalescing), Completion::with_dw0(0));
     for iv in [0, 1, 0xffff] {
         let fid = FeatureId::InterruptVector.code();
         let get = GetFeaturesCommand { fid, cdw11: iv, ..Default::default() };
-        assert_eq!(world.complete(id, get.entry()), Completion::result(iv | 1 << 16));
+        assert_eq!(world.complete(id, get.entry()), Completion::with_dw0(iv | 1 << 16));
     }
 }
 
@@ -91,7 +91,7 @@ fn grants_requested_queues_within_limit() {
     for (count, granted) in [(1, 1), (2, 2), (4, 4), (5, 4), (128, 4), (65535, 4)] {
         let mut world = World::new();
         let id = world.ready();
-        let expected = Completion::result(asked(granted));
+        let expected = Completion::with_dw0(asked(granted));
         assert_eq!(world.set_feature(id, FeatureId::NumberOfQueues, asked(count)), expected);
         assert_eq!(world.feature(id, FeatureId::NumberOfQueues), expected);
     }
@@ -117,13 +117,13 @@ fn disabling_cache_flushes_it() {
     let id = connected.id;
     world.set_cc(id, Cc::enabled());
     assert!(connected.status.is_write_cache_enabled());
-    assert_eq!(world.feature(id, FeatureId::VolatileWriteCache), Completion::result(1));
+    assert_eq!(world.feature(id, FeatureId::VolatileWriteCache), Completion::with_dw0(1));
 
     let off =
         SetFeaturesCommand { fid: FeatureId::VolatileWriteCache.code(), cdw11: 0, ..Default::default() };
     assert_eq!(world.execute(id, off.entry(), 0), Action::Flush(Completion::success()));
     assert!(!connected.status.is_write_cache_enabled());
-    assert_eq!(world.feature(id, FeatureId::VolatileWriteCache), Completion::result(0));
+    assert_eq!(world.feature(id, FeatureId::VolatileWriteCache), Completion::with_dw0(0));
     assert_eq!(world.execute(id, off.entry(), 0), Action::Flush(Completion::success()), "its flush may fail");
 
     world.set_feature(id, FeatureId::VolatileWriteCache, 1);
@@ -172,10 +172,10 @@ fn there_is_one_temperature_and_one_power_state() {
     let mut world = World::new();
     let id = world.ready();
     let feature = FeatureId::TemperatureThreshold;
-    assert_eq!(world.feature(id, feature), Completion::result(0x157));
+    assert_eq!(world.feature(id, feature), Completion::with_dw0(0x157));
     let under = TemperatureThreshold(0).with_tmpth(300).with_thsel(1).with_tmpsel(0xf);
     assert_eq!(world.set_feature(id, feature, under.0), Completion::success());
-    assert_eq!(world.feature(id, feature), Completion::result(0x157), "the other threshold");
+    assert_eq!(world.feature(id, feature), Completion::with_dw0(0x157), "the other threshold");
     for wrong in [under.with_tmpsel(1), under.with_thsel(2), under.with_tmpsel(8)] {
         assert_eq!(world.set_feature(id, feature, wrong.0), refused(Status::INVALID_FIELD));
     }
@@ -190,7 +190,7 @@ fn rejects_deallocated_block_error() {
     assert!(world.set_feature(id, FeatureId::ErrorRecovery, value.0).is_success());
     let completion = world.set_feature(id, FeatureId::ErrorRecovery, value.with_dulbe(true).0);
     assert_eq!(completion, refused(Status::INVALID_FIELD));
-    assert_eq!(world.feature(id, FeatureId::ErrorRecovery), Completion::result(value.0));
+    assert_eq!(world.feature(id, FeatureId::ErrorRecovery), Completion::with_dw0(value.0));
 }
 
 #[test]
@@ -235,8 +235,8 @@ fn reset_restores_defaults() {
     connected.status.set_write_cache(false);
     world.set_cc(id, Cc(0));
     world.set_cc(id, Cc::enabled());
-    assert_eq!(world.feature(id, FeatureId::NumberOfQueues), Completion::result(0x0003_0003));
-    assert_eq!(world.feature(id, FeatureId::Arbitration), Completion::result(7));
+    assert_eq!(world.feature(id, FeatureId::NumberOfQueues), Completion::with_dw0(0x0003_0003));
+    assert_eq!(world.feature(id, FeatureId::Arbitration), Completion::with_dw0(7));
     assert!(connected.status.is_write_cache_enabled());
 }
 

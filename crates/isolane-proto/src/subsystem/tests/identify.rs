@@ -43,7 +43,7 @@ fn identifies_io_controller() {
     assert_eq!((controller.lpa.0, controller.oaes.0, controller.oacs.0), (0b110, 0x100, 0));
     assert_eq!((controller.oncs.0, controller.fuses, controller.awun, controller.awupf), (0xc, 0, 0, 0));
     assert_ne!((controller.wctemp_kelvin, controller.cctemp_kelvin), (0, 0), "required since 1.2");
-    assert_eq!(controller.nn, NSID_MAX);
+    assert_eq!(controller.nn, MAX_NSID);
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn distinguishes_inactive_and_invalid_nsid() {
     let id = world.ready();
     for cns in [Cns::Namespace, Cns::CommandSetNamespace, Cns::IndependentNamespace] {
         assert_eq!(world.identify(id, cns, 2), Ok([0; 4096]));
-        assert_eq!(world.identify(id, cns, NSID_MAX), Ok([0; 4096]));
-        for nsid in [0, NSID_MAX + 1, NSID_ALL - 1, NSID_ALL] {
+        assert_eq!(world.identify(id, cns, MAX_NSID), Ok([0; 4096]));
+        for nsid in [0, MAX_NSID + 1, NSID_ALL - 1, NSID_ALL] {
             assert_eq!(world.identify(id, cns, nsid), Err(Status::INVALID_NAMESPACE.with_dnr(true)));
         }
     }
@@ -140,11 +140,11 @@ fn active_list_starts_after_nsid() {
 #[test]
 fn full_subsystem_fits_active_list() {
     let mut config = config();
-    config.subsystem.namespaces = (1..=NSID_MAX).map(namespace).collect();
+    config.subsystem.namespaces = (1..=MAX_NSID).map(namespace).collect();
     let mut world = World::with(config);
     let id = world.ready();
     let list = NamespaceList::decode(&world.identify(id, Cns::ActiveNamespaces, 0).unwrap());
-    assert_eq!(list.nsids().len(), NSID_MAX as usize);
+    assert_eq!(list.nsids().len(), MAX_NSID as usize);
 }
 
 #[test]

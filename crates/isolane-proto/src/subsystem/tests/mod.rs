@@ -158,7 +158,7 @@ impl World {
         self.complete(id, PropertySetCommand { size, offset: offset::CC, value: cc.0.into() }.entry())
     }
 
-    fn events(&mut self) -> Vec<Event> {
+    fn events(&mut self) -> Vec<ControlEvent> {
         std::iter::from_fn(|| self.port.poll_event()).collect()
     }
 

@@ -108,7 +108,7 @@ fn shutdown_is_complete_only_after_the_flush() {
     let id = connected.id;
     world.set_cc(id, Cc::enabled());
     assert_eq!(world.set_cc(id, shutdown()), Completion::success());
-    assert_eq!(world.events(), [Event::Shutdown { id }]);
+    assert_eq!(world.events(), [ControlEvent::Shutdown { id }]);
     assert_eq!(world.csts(id), Csts(0).with_rdy(true).with_shst(Csts::SHST_OCCURRING));
     assert!(!connected.status.is_ready(), "no I/O is taken any more");
 
@@ -148,7 +148,7 @@ fn ready_drops_after_all_io_ends() {
     world.io_queue(id, 1).unwrap();
     world.io_queue(id, 2).unwrap();
     world.set_cc(id, Cc(0));
-    assert_eq!(world.events(), [Event::CloseIoQueues { id }]);
+    assert_eq!(world.events(), [ControlEvent::CloseIoQueues { id }]);
     world.drop_queue(id, 1);
     world.port.handle_disconnected(id, 2);
     assert!(world.csts(id).rdy());
@@ -194,5 +194,5 @@ fn handles_enable_with_shutdown() {
     let id = world.admin();
     world.set_cc(id, shutdown());
     assert_eq!(world.csts(id).shst(), Csts::SHST_OCCURRING);
-    assert_eq!(world.events(), [Event::Shutdown { id }]);
+    assert_eq!(world.events(), [ControlEvent::Shutdown { id }]);
 }

@@ -167,7 +167,7 @@ impl Slots {
         permit.forfeit();
         slot.buffer = Some(buffer);
         slot.transfer = self.transfers;
-        slot.is_digest_ok = true;
+        slot.digest_ok = true;
         slot.granted = 0;
         slot.received = 0;
         slot.grants.clear();
@@ -181,7 +181,7 @@ impl Slots {
         self.receiving -= 1;
         self.receiving_bytes -= buffer.len();
         let permit = Permit { slot: at, generation: slot.generation, cid: slot.cid };
-        Some((permit, buffer, slot.is_digest_ok))
+        Some((permit, buffer, slot.digest_ok))
     }
 
     /// The slot that receives data, if there is one.

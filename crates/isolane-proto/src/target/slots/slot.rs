@@ -20,7 +20,7 @@ pub(crate) struct Slot {
     /// The number of its transfer, counted from 1.
     pub(super) transfer: u64,
     /// Data digests so far were right.
-    pub is_digest_ok: bool,
+    pub digest_ok: bool,
     /// Bytes that R2Ts asked for, and bytes that arrived.
     pub(super) granted: u32,
     pub received: u32,
@@ -52,7 +52,7 @@ impl Slot {
             entry: *entry,
             buffer: None,
             transfer: 0,
-            is_digest_ok: true,
+            digest_ok: true,
             granted: 0,
             received: 0,
             grants: ArrayVec::new(),
