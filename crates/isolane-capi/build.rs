@@ -1,5 +1,6 @@
-//! Gives the library in C the name, with the version of its interface, by which a program that was linked with it
-//! looks for it, however it was linked.
+//! Sets the soname of the shared library to its name and major version.
+//!
+//! Invariant: a linked program finds the library by this name in the search path of the system.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -51,7 +51,6 @@ const KNOWN_CYCLIC_IMPORTS: &[(&str, usize)] = &[
     ("crates/isolane-proto", 30),
     ("crates/isolane-target", 32),
     ("crates/isolane-cli", 10),
-    ("crates/isolane-capi", 2),
     ("crates/isolane-memory", 5),
 ];
 

@@ -1,4 +1,4 @@
-//! Connections that come in.
+//! Listeners, which adopt the connections that they accept.
 
 use std::ffi::{c_char, c_int};
 use std::net::TcpListener;
@@ -8,21 +8,22 @@ use isolane_attach::Session;
 use isolane_attach::stream::StreamOptions;
 use rustix::net::sockopt;
 
-use crate::border::{borrowed, give, owned, shared, take, text, without_signals};
-use crate::call::{call, close};
-use crate::failure::Failure;
+use crate::entry::{call, close};
+use crate::error::Failure;
+use crate::ffi::{as_ref, borrowed, from_raw, into_raw, owned, text, with_signals_blocked};
 use crate::options::or_default;
-use crate::stream::{Stream, addresses, hand_out};
+use crate::stream::{Stream, addresses, into_raw_stream};
 
-/// A listener, and how what it accepts is adopted. Not `attach`'s own: signals are blocked while a stream is
-/// adopted, and not while one is waited for.
+/// A listening socket with the options of its streams.
+///
+/// Does not use the listener of `isolane-attach`: signals are blocked during an adoption, but not during the wait
+/// for a connection.
 pub struct Listener {
     listener: TcpListener,
     session: Session,
     options: StreamOptions,
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_listener_bind(
     session: *mut Session,
@@ -30,14 +31,13 @@ pub unsafe extern "C" fn isolane_listener_bind(
     options: *const StreamOptions,
 ) -> *mut Listener {
     call("isolane_listener_bind", || {
-        // SAFETY: as the header says.
-        let (session, address, options) = unsafe { (shared(session)?, text(address)?, or_default(options)) };
+        // SAFETY: the header states the requirements.
+        let (session, address, options) = unsafe { (as_ref(session)?, text(address)?, or_default(options)) };
         let listener = TcpListener::bind(&*addresses(address)?)?;
-        Ok(give(Listener { listener, session: session.clone(), options }))
+        Ok(into_raw(Listener { listener, session: session.clone(), options }))
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_listener_from_fd(
     session: *mut Session,
@@ -45,56 +45,52 @@ pub unsafe extern "C" fn isolane_listener_from_fd(
     options: *const StreamOptions,
 ) -> *mut Listener {
     call("isolane_listener_from_fd", || {
-        // SAFETY: as the header says.
-        let (session, options, fd) = unsafe { (shared(session)?, or_default(options), borrowed(fd)?) };
+        // SAFETY: the header states the requirements.
+        let (session, options, fd) = unsafe { (as_ref(session)?, or_default(options), borrowed(fd)?) };
         if !sockopt::socket_acceptconn(fd).map_err(std::io::Error::from)? {
-            return Err(Failure::argument("the socket does not listen: call listen() before"));
+            return Err(Failure::argument("socket is not listening: call listen() first"));
         }
-        // SAFETY: it is open, and from now on the listener's.
+        // SAFETY: the descriptor is open, and the caller transfers it.
         let listener = unsafe { owned(fd) }.into();
-        Ok(give(Listener { listener, session: session.clone(), options }))
+        Ok(into_raw(Listener { listener, session: session.clone(), options }))
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_listener_accept(listener: *mut Listener) -> *mut Stream {
     call("isolane_listener_accept", || {
-        // SAFETY: as the header says.
-        let Listener { listener, session, options } = unsafe { shared(listener)? };
+        // SAFETY: the header states the requirements.
+        let Listener { listener, session, options } = unsafe { as_ref(listener)? };
         session.check()?;
         let (socket, _) = listener.accept()?;
-        Ok(hand_out(without_signals(|| options.adopt_if_possible(session, socket))?, None))
+        Ok(into_raw_stream(with_signals_blocked(|| options.adopt_if_possible(session, socket))?, None))
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_listener_fd(listener: *const Listener) -> c_int {
-    // SAFETY: as the header says.
-    call("isolane_listener_fd", || Ok(unsafe { shared(listener)? }.listener.as_raw_fd()))
+    // SAFETY: the header states the requirements.
+    call("isolane_listener_fd", || Ok(unsafe { as_ref(listener)? }.listener.as_raw_fd()))
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_listener_into_fd(listener: *mut Listener) -> c_int {
     call("isolane_listener_into_fd", || {
-        // SAFETY: as the header says.
-        let listener = unsafe { take(listener) };
-        let listener =
-            listener.ok_or(Failure::Argument("the listener is NULL: see whether bind has failed"))?;
+        // SAFETY: the header states the requirements.
+        let listener = unsafe { from_raw(listener) }.ok_or(NO_LISTENER)?;
         Ok(listener.listener.into_raw_fd())
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_listener_close(listener: *mut Listener) {
-    // SAFETY: as the header says.
+    // SAFETY: the header states the requirements.
     unsafe { close("isolane_listener_close", listener) };
 }
 
-/// Several threads may use one.
+const NO_LISTENER: Failure = Failure::Argument("listener is NULL: check the result of isolane_listener_bind");
+
+/// Several threads can use a listener or a session.
 const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Listener>();

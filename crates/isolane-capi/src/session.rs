@@ -1,17 +1,16 @@
-//! The connection to an engine.
+//! Sessions: the connection to an engine.
 
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 
 use isolane_attach::{Session, SessionOptions};
 
-use crate::border::{give, places, shared, text, without_signals};
-use crate::call::{call, close};
-use crate::failure::Failure;
+use crate::entry::{call, close};
+use crate::error::Failure;
+use crate::ffi::{as_ref, into_raw, slice_mut, text, with_signals_blocked};
 
-const ISOLANE_DONT_START: c_int = 1;
+const ISOLANE_NO_SPAWN: c_int = 1;
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_session_open(
     path: *const c_char,
@@ -19,33 +18,31 @@ pub unsafe extern "C" fn isolane_session_open(
     flags: c_int,
 ) -> *mut Session {
     call("isolane_session_open", || {
-        if flags & !ISOLANE_DONT_START != 0 {
-            return Err(Failure::argument("there is no such flag: give 0, or ISOLANE_DONT_START"));
+        if flags & !ISOLANE_NO_SPAWN != 0 {
+            return Err(Failure::argument("unknown flag: pass 0 or ISOLANE_NO_SPAWN"));
         }
         let mut options =
-            SessionOptions { spawn_engine: flags & ISOLANE_DONT_START == 0, ..SessionOptions::default() };
+            SessionOptions { spawn_engine: flags & ISOLANE_NO_SPAWN == 0, ..SessionOptions::default() };
         if !path.is_null() {
-            // SAFETY: as the header says.
+            // SAFETY: the header states the requirements.
             options.path = OsStr::from_bytes(unsafe { text(path)? }.to_bytes()).into();
         }
         if memory_bytes > 0 {
             options.memory_bytes = memory_bytes;
         }
-        Ok(give(without_signals(|| Session::open(&options))?))
+        Ok(into_raw(with_signals_blocked(|| Session::open(&options))?))
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_session_check(session: *const Session) -> c_int {
     call("isolane_session_check", || {
-        // SAFETY: as the header says.
-        unsafe { shared(session)? }.check()?;
+        // SAFETY: the header states the requirements.
+        unsafe { as_ref(session)? }.check()?;
         Ok(0)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_session_cores(
     session: *const Session,
@@ -53,16 +50,16 @@ pub unsafe extern "C" fn isolane_session_cores(
     capacity: usize,
 ) -> c_int {
     call("isolane_session_cores", || {
-        // SAFETY: as the header says.
-        let (session, cpus) = unsafe { (shared(session)?, places::<u32>(cpus.cast::<c_void>(), capacity)?) };
+        // SAFETY: the header states the requirements.
+        let (session, cpus) =
+            unsafe { (as_ref(session)?, slice_mut::<u32>(cpus.cast::<c_void>(), capacity)?) };
         cpus.iter_mut().zip(session.cores()).for_each(|(cpu, core)| *cpu = *core);
         Ok(session.cores().len() as c_int)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_session_close(session: *mut Session) {
-    // SAFETY: as the header says.
+    // SAFETY: the header states the requirements.
     unsafe { close("isolane_session_close", session) };
 }

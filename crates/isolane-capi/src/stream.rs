@@ -1,5 +1,8 @@
-//! Streams: their making, their end, and what goes through them.
+//! Streams: connect, adopt, transfer data, and close.
+//!
+//! Invariant: a failed adoption leaves the descriptor with the caller.
 
+use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
@@ -9,37 +12,38 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use isolane_attach::Session;
 use isolane_attach::stream::{self, AdoptError, ReadHalf, StreamOptions, WriteHalf};
+use isolane_shm::process_id;
+use parking_lot::Mutex;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::sockopt;
 
-use crate::border::{borrowed, give, owned, places, shared, take, text, timeout, values, without_signals};
-use crate::call::call;
-use crate::failure::Failure;
+use crate::entry::call;
+use crate::error::Failure;
+use crate::ffi::{
+    as_ref, borrowed, from_raw, into_raw, owned, slice, slice_mut, text, timeout, with_signals_blocked,
+};
 use crate::options::or_default;
-use crate::poller::Members;
 
 const ISOLANE_READ: c_int = 1;
 const ISOLANE_WRITE: c_int = 2;
 
-/// A stream. Its three parts may be in use by three threads, so that no reference to all of it is formed while
-/// it lives.
+/// A stream. Three threads can use its three parts at a time, so code forms no reference to the whole.
 pub struct Stream {
     read: ReadHalf,
     write: WriteHalf,
-    card: Card,
+    meta: StreamMeta,
 }
 
-/// What anybody may know of a stream.
-struct Card {
+/// Properties of a stream that every thread can read.
+struct StreamMeta {
     fd: RawFd,
     core: u32,
     id: u32,
     data: AtomicPtr<c_void>,
-    /// Those of the same poller.
+    /// Streams of the same poller.
     members: Option<Arc<Members>>,
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_connect(
     session: *mut Session,
@@ -47,15 +51,14 @@ pub unsafe extern "C" fn isolane_stream_connect(
     options: *const StreamOptions,
 ) -> *mut Stream {
     call("isolane_stream_connect", || {
-        // SAFETY: as the header says.
-        let (session, address, options) = unsafe { (shared(session)?, text(address)?, or_default(options)) };
+        // SAFETY: the header states the requirements.
+        let (session, address, options) = unsafe { (as_ref(session)?, text(address)?, or_default(options)) };
         session.check()?;
         let socket = TcpStream::connect(&*addresses(address)?)?;
-        Ok(hand_out(without_signals(|| options.adopt_if_possible(session, socket))?, None))
+        Ok(into_raw_stream(with_signals_blocked(|| options.adopt_if_possible(session, socket))?, None))
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_adopt(
     session: *mut Session,
@@ -63,27 +66,25 @@ pub unsafe extern "C" fn isolane_stream_adopt(
     options: *const StreamOptions,
 ) -> *mut Stream {
     call("isolane_stream_adopt", || {
-        // SAFETY: as the header says.
-        let (session, options) = unsafe { (shared(session)?, or_default(options)) };
-        // SAFETY: as the header says.
+        // SAFETY: the header states the requirements.
+        let (session, options) = unsafe { (as_ref(session)?, or_default(options)) };
+        // SAFETY: the header states the requirements.
         let stream = unsafe { adopt(fd, |socket| options.adopt(session, socket))? };
-        Ok(hand_out(stream, None))
+        Ok(into_raw_stream(stream, None))
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_into_fd(stream: *mut Stream) -> c_int {
     call("isolane_stream_into_fd", || {
-        // SAFETY: as the header says.
-        let Stream { read, write, card } = *unsafe { take(stream) }.ok_or(NO_STREAM)?;
-        card.leave();
+        // SAFETY: the header states the requirements.
+        let Stream { read, write, meta } = *unsafe { from_raw(stream) }.ok_or(NO_STREAM)?;
+        meta.leave();
         let socket = stream::Stream::reunite(read, write).into_std().map_err(std::io::Error::from)?;
         Ok(socket.into_raw_fd())
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_read(
     stream: *mut Stream,
@@ -91,13 +92,12 @@ pub unsafe extern "C" fn isolane_stream_read(
     length: usize,
 ) -> isize {
     call("isolane_stream_read", || {
-        // SAFETY: as the header says.
-        let (read, buffer) = unsafe { (reader(stream)?, places(buffer, length)?) };
+        // SAFETY: the header states the requirements.
+        let (read, buffer) = unsafe { (reader(stream)?, slice_mut(buffer, length)?) };
         Ok(read.read(buffer)? as isize)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_write(
     stream: *mut Stream,
@@ -105,13 +105,12 @@ pub unsafe extern "C" fn isolane_stream_write(
     length: usize,
 ) -> isize {
     call("isolane_stream_write", || {
-        // SAFETY: as the header says.
-        let (write, buffer) = unsafe { (writer(stream)?, values(buffer, length)?) };
+        // SAFETY: the header states the requirements.
+        let (write, buffer) = unsafe { (writer(stream)?, slice(buffer, length)?) };
         Ok(write.write(buffer)? as isize)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_try_read(
     stream: *mut Stream,
@@ -119,13 +118,12 @@ pub unsafe extern "C" fn isolane_stream_try_read(
     length: usize,
 ) -> isize {
     call("isolane_stream_try_read", || {
-        // SAFETY: as the header says.
-        let (read, buffer) = unsafe { (reader(stream)?, places(buffer, length)?) };
+        // SAFETY: the header states the requirements.
+        let (read, buffer) = unsafe { (reader(stream)?, slice_mut(buffer, length)?) };
         Ok(read.try_read(buffer)? as isize)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_try_write(
     stream: *mut Stream,
@@ -133,33 +131,30 @@ pub unsafe extern "C" fn isolane_stream_try_write(
     length: usize,
 ) -> isize {
     call("isolane_stream_try_write", || {
-        // SAFETY: as the header says.
-        let (write, buffer) = unsafe { (writer(stream)?, values(buffer, length)?) };
+        // SAFETY: the header states the requirements.
+        let (write, buffer) = unsafe { (writer(stream)?, slice(buffer, length)?) };
         Ok(write.try_write(buffer)? as isize)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_set_read_timeout(stream: *mut Stream, timeout_ns: i64) -> c_int {
     call("isolane_stream_set_read_timeout", || {
-        // SAFETY: as the header says.
+        // SAFETY: the header states the requirements.
         unsafe { reader(stream)? }.set_timeout(timeout(timeout_ns));
         Ok(0)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_set_write_timeout(stream: *mut Stream, timeout_ns: i64) -> c_int {
     call("isolane_stream_set_write_timeout", || {
-        // SAFETY: as the header says.
+        // SAFETY: the header states the requirements.
         unsafe { writer(stream)? }.set_timeout(timeout(timeout_ns));
         Ok(0)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_shutdown(stream: *mut Stream, how: c_int) -> c_int {
     call("isolane_stream_shutdown", || {
@@ -167,158 +162,151 @@ pub unsafe extern "C" fn isolane_stream_shutdown(stream: *mut Stream, how: c_int
             libc::SHUT_RD => Shutdown::Read,
             libc::SHUT_WR => Shutdown::Write,
             libc::SHUT_RDWR => Shutdown::Both,
-            _ => return Err(Failure::argument("give SHUT_RD, SHUT_WR or SHUT_RDWR")),
+            _ => return Err(Failure::argument("unknown direction: pass SHUT_RD, SHUT_WR, or SHUT_RDWR")),
         };
         if how != Shutdown::Write {
-            // SAFETY: as the header says.
+            // SAFETY: the header states the requirements.
             unsafe { reader(stream)? }.shut()?;
         }
         if how != Shutdown::Read {
-            // SAFETY: as the header says.
+            // SAFETY: the header states the requirements.
             unsafe { writer(stream)? }.shut()?;
         }
         Ok(0)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_arm(stream: *mut Stream, interest: c_int) -> c_int {
     call("isolane_stream_arm", || {
         if interest == 0 || interest & !(ISOLANE_READ | ISOLANE_WRITE) != 0 {
-            return Err(Failure::argument("give ISOLANE_READ, ISOLANE_WRITE, or both or-ed"));
+            return Err(Failure::argument("unknown interest: pass ISOLANE_READ, ISOLANE_WRITE, or both"));
         }
-        // SAFETY: as the header says.
-        unsafe { card(stream)? }.members.as_ref().ok_or(NO_POLLER)?;
-        // SAFETY: as the header says.
+        // SAFETY: the header states the requirements.
+        unsafe { meta(stream)? }.members.as_ref().ok_or(NO_POLLER)?;
+        // SAFETY: the header states the requirements.
         let reads = interest & ISOLANE_READ != 0 && unsafe { reader(stream)? }.arm()?;
-        // SAFETY: as the header says.
+        // SAFETY: the header states the requirements.
         let writes = interest & ISOLANE_WRITE != 0 && unsafe { writer(stream)? }.arm()?;
         Ok((reads || writes).into())
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_fd(stream: *const Stream) -> c_int {
-    // SAFETY: as the header says.
-    call("isolane_stream_fd", || Ok(unsafe { card(stream)? }.fd))
+    // SAFETY: the header states the requirements.
+    call("isolane_stream_fd", || Ok(unsafe { meta(stream)? }.fd))
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_core(stream: *const Stream) -> c_int {
-    // SAFETY: as the header says.
-    call("isolane_stream_core", || Ok(unsafe { card(stream)? }.core as c_int))
+    // SAFETY: the header states the requirements.
+    call("isolane_stream_core", || Ok(unsafe { meta(stream)? }.core as c_int))
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_set_data(stream: *mut Stream, data: *mut c_void) -> c_int {
     call("isolane_stream_set_data", || {
-        // SAFETY: as the header says.
-        unsafe { card(stream)? }.data.store(data, Ordering::Release);
+        // SAFETY: the header states the requirements.
+        unsafe { meta(stream)? }.data.store(data, Ordering::Release);
         Ok(0)
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_data(stream: *const Stream) -> *mut c_void {
-    // SAFETY: as the header says.
-    call("isolane_stream_data", || Ok(unsafe { card(stream)? }.data.load(Ordering::Acquire)))
+    // SAFETY: the header states the requirements.
+    call("isolane_stream_data", || Ok(unsafe { meta(stream)? }.data.load(Ordering::Acquire)))
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_close(stream: *mut Stream) {
     call("isolane_stream_close", || {
-        // SAFETY: as the header says.
-        let stream = unsafe { take(stream) };
-        stream.iter().for_each(|stream| stream.card.leave());
+        // SAFETY: the header states the requirements.
+        let stream = unsafe { from_raw(stream) };
+        stream.iter().for_each(|stream| stream.meta.leave());
         drop(stream);
         Ok(())
     });
 }
 
-/// What C knows of a stream from now on.
-pub(crate) fn hand_out(stream: stream::Stream, members: Option<Arc<Members>>) -> *mut Stream {
+/// Transfers a stream to C.
+pub(crate) fn into_raw_stream(stream: stream::Stream, members: Option<Arc<Members>>) -> *mut Stream {
     let (fd, core, id) = (stream.socket().as_raw_fd(), stream.core(), stream.id());
     let (read, write) = stream.split();
-    let card = Card { fd, core, id, data: AtomicPtr::default(), members };
-    let members = card.members.clone();
-    let stream = give(Stream { read, write, card });
+    let meta = StreamMeta { fd, core, id, data: AtomicPtr::default(), members: members.clone() };
+    let stream = into_raw(Stream { read, write, meta });
     if let Some(members) = members {
         members.add(id, stream);
     }
     stream
 }
 
-/// Has a socket of the caller's adopted, which stays the caller's if that fails.
+/// Adopts a socket of the caller, and closes `fd`. If the adoption fails, `fd` stays open.
 ///
 /// # Safety
-/// As of [`borrowed`].
+/// The requirements of [`borrowed`] and [`owned`].
 pub(crate) unsafe fn adopt(
     fd: c_int,
     adopt: impl FnOnce(TcpStream) -> Result<stream::Stream, AdoptError>,
 ) -> Result<stream::Stream, Failure> {
-    // SAFETY: the same is asked.
-    let theirs = unsafe { borrowed(fd)? };
-    let ours = fcntl_dupfd_cloexec(theirs, FD_MIN).map_err(std::io::Error::from)?;
-    // The engine says only that it does not take it.
-    sockopt::socket_type(&ours).map_err(std::io::Error::from)?;
-    let stream = without_signals(|| adopt(ours.into()))?;
-    // SAFETY: it is open, for there is a duplicate; and from now on the stream's.
-    drop(unsafe { owned(theirs) });
+    // SAFETY: this function has the same requirements.
+    let original = unsafe { borrowed(fd)? };
+    let socket = fcntl_dupfd_cloexec(original, MIN_FD).map_err(std::io::Error::from)?;
+    // Reports `ENOTSOCK`; the engine would only refuse the descriptor.
+    sockopt::socket_type(&socket).map_err(std::io::Error::from)?;
+    let stream = with_signals_blocked(|| adopt(socket.into()))?;
+    // SAFETY: the descriptor is open, because its duplication succeeded, and the caller transfers it.
+    drop(unsafe { owned(original) });
     Ok(stream)
 }
 
-/// What an address in words means.
-pub(crate) fn addresses(words: &std::ffi::CStr) -> Result<Vec<SocketAddr>, Failure> {
-    let told = words.to_string_lossy();
-    let (host, port) = told.rsplit_once(':').ok_or(NO_ADDRESS)?;
-    port.parse::<u16>().map_err(|_| NO_ADDRESS)?;
+/// Resolves `HOST:PORT` or `[IPv6]:PORT`.
+pub(crate) fn addresses(text: &std::ffi::CStr) -> Result<Vec<SocketAddr>, Failure> {
+    let text = text.to_string_lossy();
+    let (host, port) = text.rsplit_once(':').ok_or(INVALID_ADDRESS)?;
+    port.parse::<u16>().map_err(|_| INVALID_ADDRESS)?;
     let unknown = |error| {
-        Failure::Told(libc::EHOSTUNREACH, format!("no host {host} is known: {error}; see how it is spelled"))
+        Failure::WithErrno(libc::EHOSTUNREACH, format!("unknown host {host}: {error}; check the spelling"))
     };
-    Ok(told.to_socket_addrs().map_err(unknown)?.collect())
+    Ok(text.to_socket_addrs().map_err(unknown)?.collect())
 }
 
 /// # Safety
-/// As the header says.
+/// `stream` is null or open, and only this thread uses the part.
 #[inline]
 unsafe fn reader<'a>(stream: *mut Stream) -> Result<&'a mut ReadHalf, Failure> {
     match stream.is_null() {
         true => Err(NO_STREAM),
-        // SAFETY: there is such a stream, and only one thread uses this part of it.
+        // SAFETY: the stream is open, and only this thread uses its half.
         false => Ok(unsafe { &mut (*stream).read }),
     }
 }
 
 /// # Safety
-/// As the header says.
+/// `stream` is null or open, and only this thread uses the part.
 #[inline]
 unsafe fn writer<'a>(stream: *mut Stream) -> Result<&'a mut WriteHalf, Failure> {
     match stream.is_null() {
         true => Err(NO_STREAM),
-        // SAFETY: there is such a stream, and only one thread uses this part of it.
+        // SAFETY: the stream is open, and only this thread uses its half.
         false => Ok(unsafe { &mut (*stream).write }),
     }
 }
 
 /// # Safety
-/// As the header says.
+/// `stream` is null or open, and only this thread uses the part.
 #[inline]
-unsafe fn card<'a>(stream: *const Stream) -> Result<&'a Card, Failure> {
+unsafe fn meta<'a>(stream: *const Stream) -> Result<&'a StreamMeta, Failure> {
     match stream.is_null() {
         true => Err(NO_STREAM),
-        // SAFETY: there is such a stream, and this part of it is nowhere changed.
-        false => Ok(unsafe { &(*stream).card }),
+        // SAFETY: the stream is open, and no code forms a mutable reference to this part.
+        false => Ok(unsafe { &(*stream).meta }),
     }
 }
 
-impl Card {
-    /// No poller tells of it any more.
+impl StreamMeta {
+    /// Leaves the stream's poller.
     fn leave(&self) {
         if let Some(members) = &self.members {
             members.remove(self.id);
@@ -326,15 +314,58 @@ impl Card {
     }
 }
 
-/// 0 to 2 are for what a program says and hears.
-const FD_MIN: RawFd = 3;
-const NO_STREAM: Failure = Failure::Argument("the stream is NULL: see whether what made it has failed");
-const NO_POLLER: Failure =
-    Failure::Argument("the stream has no poller to tell: make it with isolane_poller_adopt");
-const NO_ADDRESS: Failure = Failure::Argument("the address is none: give \"HOST:PORT\", or \"[IPv6]:PORT\"");
+/// Open streams of a poller, by their IDs; looked up once per notification.
+pub(crate) struct Members {
+    streams: Mutex<HashMap<u32, AtomicPtr<Stream>>>,
+    /// The process that created the poller.
+    process: u64,
+}
 
-/// The halves go to other threads than the one that made them.
+impl Members {
+    pub(crate) fn new() -> Self {
+        Self { streams: Mutex::default(), process: process_id() }
+    }
+
+    fn add(&self, id: u32, stream: *mut Stream) {
+        self.streams.lock().insert(id, AtomicPtr::new(stream));
+    }
+
+    fn remove(&self, id: u32) {
+        // In a forked child, a thread that only the parent has can hold the lock.
+        if self.process == process_id() {
+            self.streams.lock().remove(&id);
+        }
+    }
+
+    pub(crate) fn find(&self, id: u32) -> Option<*mut Stream> {
+        self.streams.lock().get(&id).map(|stream| stream.load(Ordering::Relaxed))
+    }
+}
+
+/// Descriptors 0 to 2 are standard input, output, and error.
+const MIN_FD: RawFd = 3;
+const NO_STREAM: Failure = Failure::Argument("stream is NULL: check the result of the call that returned it");
+const NO_POLLER: Failure =
+    Failure::Argument("stream has no poller: create the stream with isolane_poller_adopt");
+const INVALID_ADDRESS: Failure = Failure::Argument("invalid address: pass \"HOST:PORT\" or \"[IPv6]:PORT\"");
+
+/// The halves can move to other threads.
 const _: fn() = || {
     fn is_sent<T: Send>() {}
     is_sent::<Stream>();
 };
+
+#[cfg(test)]
+mod tests {
+    use isolane_shm::testing;
+
+    use super::*;
+
+    #[test]
+    fn forked_child_ignores_lock_of_parent() {
+        let members = Members::new();
+        let held = members.streams.lock();
+        assert!(testing::finishes_in_child(|| members.remove(1)), "the child waits for the lock");
+        drop(held);
+    }
+}

@@ -1,43 +1,43 @@
-//! The header, the sources and the libraries name the same functions, of the same types, and the same numbers.
+//! The header, the sources, and the libraries have the same functions, types, and numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a function takes and returns, as Rust says it.
+/// Types of the arguments and the result, in Rust.
 type Signatures = BTreeMap<String, Vec<String>>;
 
 #[test]
-fn the_header_declares_what_the_sources_define() {
+fn header_matches_sources() {
     let (declared, defined) = (declared(&header()), defined(&sources()));
     assert!(declared.len() > 30, "{declared:?}");
     for (name, types) in &declared {
-        assert_eq!(Some(types), defined.get(name), "{name}: the header, and the sources");
+        assert_eq!(Some(types), defined.get(name), "{name}: header and sources");
     }
     assert_eq!(names(&declared), names(&defined));
 }
 
 #[test]
-fn the_header_declares_what_the_libraries_export() {
+fn header_matches_exports() {
     let declared = names(&declared(&header()));
-    assert_eq!(exported(&["-D"], "libisolane.so"), declared, "and nothing else");
-    let of_all = exported(&["-g"], "libisolane.a");
-    let ours: BTreeSet<_> = of_all.into_iter().filter(|name| name.starts_with("isolane_")).collect();
+    assert_eq!(exported(&["-D"], "libisolane.so"), declared);
+    let all = exported(&["-g"], "libisolane.a");
+    let ours: BTreeSet<_> = all.into_iter().filter(|name| name.starts_with("isolane_")).collect();
     assert_eq!(ours, declared);
 }
 
-/// Without a name of its own a program would look for it where it was linked.
+/// Without a soname, a program would look for the library in the directory of its build.
 #[test]
-fn the_shared_library_has_a_name_with_a_version() {
+fn shared_library_has_versioned_soname() {
     let output = Command::new("readelf").arg("-d").arg(built("libisolane.so")).output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     let soname = concat!("Library soname: [libisolane.so.", env!("CARGO_PKG_VERSION_MAJOR"), "]");
-    assert!(told.contains(soname), "{told}");
+    assert!(text.contains(soname), "{text}");
 }
 
 #[test]
-fn the_numbers_of_the_header_are_those_of_the_sources() {
+fn header_numbers_match_sources() {
     let (header, sources) = (header(), sources());
     let numbers: Vec<_> =
         header.split(['{', ',', '}']).filter_map(|item| item.trim().split_once(" = ")).collect();
@@ -49,7 +49,7 @@ fn the_numbers_of_the_header_are_those_of_the_sources() {
 }
 
 #[test]
-fn the_header_is_of_this_version() {
+fn header_has_crate_version() {
     let wanted = format!("#define ISOLANE_VERSION \"{}\"", env!("CARGO_PKG_VERSION"));
     assert!(
         fs::read_to_string(root("include/isolane.h")).unwrap().lines().any(|line| line == wanted),
@@ -58,7 +58,7 @@ fn the_header_is_of_this_version() {
 }
 
 #[test]
-fn declarations_are_read_as_they_are_meant() {
+fn parses_declarations() {
     let text = "const char *isolane_a(void); int isolane_b(isolane_poller *poller, isolane_stream **stream);";
     let expected = [
         ("isolane_a".to_owned(), vec!["*const c_char".to_owned()]),
@@ -70,12 +70,12 @@ fn declarations_are_read_as_they_are_meant() {
     assert_eq!(defined(text), Signatures::from(expected));
 }
 
-/// The header without its comments and directives, and with single blanks.
+/// The header without its comments and directives, and with single spaces.
 fn header() -> String {
     let text = fs::read_to_string(root("include/isolane.h")).unwrap();
     let mut code = String::new();
     for (at, part) in text.split("/*").enumerate() {
-        code += if at == 0 { part } else { part.split_once("*/").expect("a comment that ends").1 };
+        code += if at == 0 { part } else { part.split_once("*/").expect("the end of a comment").1 };
     }
     let lines = code.lines().filter(|line| !line.starts_with('#'));
     lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
@@ -98,11 +98,11 @@ fn declared(header: &str) -> Signatures {
     found
 }
 
-/// A type, and the name behind it.
+/// Splits a declaration into its type and name.
 fn split_name(declaration: &str) -> (&str, &str) {
     let at = declaration.rfind(|letter: char| !letter.is_alphanumeric() && letter != '_');
-    let (of, name) = declaration.split_at(at.expect("a type before a name") + 1);
-    (of.trim().trim_start_matches("extern \"C\" {").trim(), name)
+    let (type_in_c, name) = declaration.split_at(at.expect("a type before a name") + 1);
+    (type_in_c.trim().trim_start_matches("extern \"C\" {").trim(), name)
 }
 
 fn in_rust(type_in_c: &str) -> String {
@@ -124,13 +124,13 @@ fn in_rust(type_in_c: &str) -> String {
         "isolane_stream" => "Stream",
         "isolane_listener" => "Listener",
         "isolane_poller" => "Poller",
-        other => panic!("{other:?} is a type of the header that no one has said in Rust"),
+        other => panic!("{other:?}: unknown type in the header"),
     };
     match (stars, is_const) {
         (0, false) => base.into(),
         (1, true) => format!("*const {base}"),
         (_, false) => format!("{}{base}", "*mut ".repeat(stars)),
-        _ => panic!("{type_in_c:?} is not said in Rust yet"),
+        _ => panic!("{type_in_c:?}: unknown pointer type"),
     }
 }
 
@@ -141,7 +141,9 @@ fn defined(sources: &str) -> Signatures {
         let (arguments, rest) = rest.split_once(')').expect("the end of the arguments");
         let result = rest.split('{').next().unwrap_or_default().trim();
         let arguments = arguments.split(',').filter_map(|argument| argument.split_once(':'));
-        let types = arguments.map(|(_, of)| of.trim()).chain([result.strip_prefix("-> ").unwrap_or("()")]);
+        let types = arguments
+            .map(|(_, argument)| argument.trim())
+            .chain([result.strip_prefix("-> ").unwrap_or("()")]);
         found.insert(name.into(), types.map(str::to_owned).collect());
     }
     found
@@ -158,7 +160,7 @@ fn built(library: &str) -> PathBuf {
 fn exported(options: &[&str], library: &str) -> BTreeSet<String> {
     let library = built(library);
     let output = Command::new("nm").args(options).arg("--defined-only").arg(&library).output();
-    let output = output.expect("nm is there wherever there is a C compiler");
+    let output = output.expect("nm, from the package of the C compiler");
     assert!(output.status.success(), "{}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-/* What the test programs share. */
+/* Checks of the test programs. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -9,26 +9,26 @@
 
 #include "isolane.h"
 
-/* Ends the program if it is not so, and tells where, and what the library has said last. */
+/* Exits with the location and the last error of the library unless the condition holds. */
 #define CHECK(condition)                                                                                \
 	do {                                                                                            \
 		if (!(condition)) {                                                                     \
-			fprintf(stderr, "%s:%d: not so: %s (errno %d, \"%s\")\n", __FILE__, __LINE__,   \
+			fprintf(stderr, "%s:%d: failed: %s (errno %d, \"%s\")\n", __FILE__, __LINE__,   \
 			        #condition, errno, isolane_error_text());                               \
 			exit(1);                                                                        \
 		}                                                                                       \
 	} while (0)
 
-/* `call` has failed so, and has said something like that. */
-#define CHECK_FAILS(call, number, words)                                                                \
+/* Checks that `call` fails with this errno and a text that contains `part`. */
+#define CHECK_FAILS(call, number, part)                                                                \
 	do {                                                                                            \
 		errno = 0;                                                                              \
 		CHECK(!(call));                                                                         \
 		CHECK(errno == (number));                                                               \
-		CHECK(strstr(isolane_error_text(), (words)) != NULL);                                   \
+		CHECK(strstr(isolane_error_text(), (part)) != NULL);                                   \
 	} while (0)
 
-/* Of what returns a number: -1 is the failure. */
-#define CHECK_MINUS(call, number, words) CHECK_FAILS((call) != -1, number, words)
+/* The same for a call that returns -1 on failure. */
+#define CHECK_MINUS(call, number, part) CHECK_FAILS((call) != -1, number, part)
 
 #endif

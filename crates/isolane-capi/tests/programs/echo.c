@@ -1,6 +1,6 @@
 /*
- * An echo with blocking calls, one thread on each side: both ends go through the engine. Then both are taken
- * back, and go on as plain sockets; and are adopted anew.
+ * An echo with blocking calls, one thread on each side, both through the engine. Then one end alternates between a
+ * plain socket and a stream.
  *
  *     echo ENGINE-SOCKET
  */
@@ -14,14 +14,14 @@
 
 #include "check.h"
 
-enum { BYTES = 3 << 20, PIECE = 50000, TURNS = 20 };
+enum { BYTES = 3 << 20, CHUNK = 50000, TURNS = 20 };
 
 static unsigned char pattern(size_t position)
 {
 	return (unsigned char)(position * 2654435761u >> 13);
 }
 
-/* Sends back all that comes, until nothing more comes. */
+/* Sends all bytes back until the peer shuts down. */
 static void *serve(void *argument)
 {
 	isolane_stream *stream = isolane_listener_accept(argument);
@@ -39,16 +39,16 @@ static void *serve(void *argument)
 	return NULL;
 }
 
-/* The half that writes, while another thread reads. */
+/* Uses the write half while another thread reads. */
 static void *write_pattern(void *argument)
 {
 	static unsigned char bytes[BYTES];
 	for (size_t at = 0; at < BYTES; at++)
 		bytes[at] = pattern(at);
 	for (size_t at = 0; at < BYTES;) {
-		/* Longer and shorter ones: some go past the ring. */
-		size_t piece = at % 3 == 0 ? PIECE : 100 + at % 1000;
-		ssize_t sent = isolane_stream_write(argument, bytes + at, piece < BYTES - at ? piece : BYTES - at);
+		/* Some writes are long enough to bypass the ring. */
+		size_t chunk = at % 3 == 0 ? CHUNK : 100 + at % 1000;
+		ssize_t sent = isolane_stream_write(argument, bytes + at, chunk < BYTES - at ? chunk : BYTES - at);
 		CHECK(sent > 0);
 		at += (size_t)sent;
 	}
@@ -69,7 +69,7 @@ static void echo_pattern(isolane_stream *stream)
 	CHECK(pthread_join(writer, NULL) == 0);
 }
 
-/* A plain socket and a stream in turn, as the bytes of a turn are under way. */
+/* Alternates between a plain socket and a stream while bytes are in flight. */
 static isolane_stream *there_and_back(isolane_session *session, isolane_stream *stream)
 {
 	for (int turn = 0; turn < TURNS; turn++) {
@@ -97,7 +97,7 @@ int main(int argc, char **argv)
 {
 	struct sockaddr_in address;
 	socklen_t length = sizeof address;
-	char words[64];
+	char name[64];
 	uint32_t cpus[4];
 	int one = 1, data = 0;
 	pthread_t server;
@@ -105,7 +105,7 @@ int main(int argc, char **argv)
 	CHECK(argc == 2);
 	CHECK(strcmp(isolane_version(), ISOLANE_VERSION) == 0);
 	CHECK(strcmp(isolane_error_text(), "") == 0);
-	isolane_session *session = isolane_session_open(argv[1], 64 << 20, ISOLANE_DONT_START);
+	isolane_session *session = isolane_session_open(argv[1], 64 << 20, ISOLANE_NO_SPAWN);
 	CHECK(session != NULL);
 	CHECK(isolane_session_check(session) == 0);
 	CHECK(isolane_session_cores(session, NULL, 0) == 1);
@@ -114,18 +114,18 @@ int main(int argc, char **argv)
 	isolane_listener *listener = isolane_listener_bind(session, "127.0.0.1:0", NULL);
 	CHECK(listener != NULL);
 	CHECK(getsockname(isolane_listener_fd(listener), (struct sockaddr *)&address, &length) == 0);
-	snprintf(words, sizeof words, "127.0.0.1:%d", ntohs(address.sin_port));
+	snprintf(name, sizeof name, "127.0.0.1:%d", ntohs(address.sin_port));
 	CHECK(pthread_create(&server, NULL, serve, listener) == 0);
 
 	isolane_options *options = isolane_options_new();
 	CHECK(options != NULL);
 	CHECK(isolane_options_set(options, ISOLANE_RX_BYTES, 65536) == 0);
 	CHECK(isolane_options_set(options, ISOLANE_TX_BYTES, 65536) == 0);
-	CHECK(isolane_options_set(options, ISOLANE_PAST_BYTES, 40000) == 0);
-	CHECK(isolane_options_set(options, ISOLANE_PAST_BYTES_READ, 3000) == 0);
+	CHECK(isolane_options_set(options, ISOLANE_BYPASS_WRITE_MIN, 40000) == 0);
+	CHECK(isolane_options_set(options, ISOLANE_BYPASS_READ_MIN, 3000) == 0);
 	CHECK(isolane_options_set(options, ISOLANE_SPIN_NS, 1000) == 0);
 	CHECK(isolane_options_set(options, ISOLANE_CORE, 0) == 0);
-	isolane_stream *stream = isolane_stream_connect(session, words, options);
+	isolane_stream *stream = isolane_stream_connect(session, name, options);
 	CHECK(stream != NULL);
 	isolane_options_free(options);
 
@@ -136,22 +136,22 @@ int main(int argc, char **argv)
 	CHECK(isolane_stream_data(stream) == NULL);
 	CHECK(isolane_stream_set_data(stream, &data) == 0 && isolane_stream_data(stream) == &data);
 
-	/* Nothing is there: at once, and after a while. */
-	CHECK_MINUS(isolane_stream_try_read(stream, words, 1), EAGAIN, "try again");
+	/* No data: without waiting, and after a timeout. */
+	CHECK_MINUS(isolane_stream_try_read(stream, name, 1), EAGAIN, "try again");
 	CHECK(isolane_stream_set_read_timeout(stream, 1000000) == 0);
-	CHECK_MINUS(isolane_stream_read(stream, words, 1), EAGAIN, "try again");
+	CHECK_MINUS(isolane_stream_read(stream, name, 1), EAGAIN, "try again");
 	CHECK(isolane_stream_set_read_timeout(stream, -1) == 0);
 	CHECK(isolane_stream_set_write_timeout(stream, 60000000000) == 0);
 
 	echo_pattern(stream);
 	stream = there_and_back(session, stream);
 
-	/* The session lives on with what it has. */
+	/* The stream keeps its session open. */
 	isolane_session_close(session);
 	echo_pattern(stream);
 	CHECK(isolane_stream_shutdown(stream, SHUT_WR) == 0);
-	CHECK_MINUS(isolane_stream_write(stream, words, 1), EPIPE, "isolane_stream_write");
-	CHECK(isolane_stream_read(stream, words, 1) == 0);
+	CHECK_MINUS(isolane_stream_write(stream, name, 1), EPIPE, "isolane_stream_write");
+	CHECK(isolane_stream_read(stream, name, 1) == 0);
 	CHECK(pthread_join(server, NULL) == 0);
 	isolane_stream_close(stream);
 

@@ -1,6 +1,6 @@
 /*
- * What goes wrong: wrong arguments, an engine that is not there, a peer that resets, signals, and an engine that
- * ends. Nothing of it ends the program.
+ * Errors: wrong arguments, a missing engine, a peer that resets, signals, and an engine that exits. The program
+ * survives each.
  *
  *     errors ENGINE-SOCKET
  */
@@ -14,7 +14,7 @@
 
 #include "check.h"
 
-/* One end is returned, the other is `*far`. */
+/* Returns one end of a connection; the other is `*far`. */
 static int pair(int *far)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -28,11 +28,11 @@ static int pair(int *far)
 	return near;
 }
 
-static void nothing_is_refused(isolane_session *session)
+static void check_null_pointers(isolane_session *session)
 {
 	isolane_stream *stream = NULL;
 	char byte = 0;
-	CHECK_MINUS(isolane_session_check(NULL), EINVAL, "isolane_session_check: a pointer is NULL");
+	CHECK_MINUS(isolane_session_check(NULL), EINVAL, "isolane_session_check: pointer is NULL");
 	CHECK_MINUS(isolane_session_cores(NULL, NULL, 0), EINVAL, "NULL");
 	CHECK_MINUS(isolane_session_cores(session, NULL, 1), EINVAL, "NULL");
 	CHECK_MINUS(isolane_options_set(NULL, ISOLANE_CORE, 0), EINVAL, "NULL");
@@ -40,7 +40,7 @@ static void nothing_is_refused(isolane_session *session)
 	CHECK_FAILS(isolane_stream_connect(session, NULL, NULL), EINVAL, "NULL");
 	CHECK_FAILS(isolane_stream_adopt(NULL, 0, NULL), EINVAL, "NULL");
 	CHECK_MINUS(isolane_stream_into_fd(NULL), EINVAL, "NULL");
-	CHECK_MINUS(isolane_stream_read(NULL, &byte, 1), EINVAL, "the stream is NULL");
+	CHECK_MINUS(isolane_stream_read(NULL, &byte, 1), EINVAL, "stream is NULL");
 	CHECK_MINUS(isolane_stream_write(NULL, &byte, 1), EINVAL, "NULL");
 	CHECK_MINUS(isolane_stream_try_read(NULL, &byte, 1), EINVAL, "NULL");
 	CHECK_MINUS(isolane_stream_try_write(NULL, &byte, 1), EINVAL, "NULL");
@@ -72,15 +72,15 @@ static void nothing_is_refused(isolane_session *session)
 	isolane_poller_close(NULL);
 }
 
-static void wrong_arguments_are_refused(isolane_session *session)
+static void check_wrong_arguments(isolane_session *session)
 {
 	char *nowhere = NULL, byte = 0;
 	int far, fd = pair(&far);
 	isolane_options *options = isolane_options_new();
-	CHECK_MINUS(isolane_options_set(options, 0, 0), EINVAL, "no such option");
-	CHECK_MINUS(isolane_options_set(options, ISOLANE_CORE, (uint64_t)1 << 32), EINVAL, "larger");
-	CHECK_MINUS(isolane_options_set(options, ISOLANE_RX_BYTES, (uint64_t)1 << 40), EINVAL, "larger");
-	CHECK_MINUS(isolane_options_set(options, ISOLANE_TX_BYTES, UINT64_MAX), EINVAL, "larger");
+	CHECK_MINUS(isolane_options_set(options, 0, 0), EINVAL, "unknown option");
+	CHECK_MINUS(isolane_options_set(options, ISOLANE_CORE, (uint64_t)1 << 32), EINVAL, "too large");
+	CHECK_MINUS(isolane_options_set(options, ISOLANE_RX_BYTES, (uint64_t)1 << 40), EINVAL, "too large");
+	CHECK_MINUS(isolane_options_set(options, ISOLANE_TX_BYTES, UINT64_MAX), EINVAL, "too large");
 	CHECK(isolane_options_set(options, ISOLANE_RX_BYTES, 1 << 30) == 0);
 	CHECK(isolane_options_set(options, ISOLANE_TX_BYTES, 1 << 30) == 0);
 	CHECK_FAILS(isolane_stream_adopt(session, fd, options), ENOMEM, "attach with more memory");
@@ -92,9 +92,9 @@ static void wrong_arguments_are_refused(isolane_session *session)
 
 	CHECK_FAILS(isolane_stream_connect(session, "127.0.0.1", NULL), EINVAL, "HOST:PORT");
 	CHECK_FAILS(isolane_stream_connect(session, "127.0.0.1:99999", NULL), EINVAL, "HOST:PORT");
-	CHECK_FAILS(isolane_stream_connect(session, ":1", NULL), EHOSTUNREACH, "is known");
+	CHECK_FAILS(isolane_stream_connect(session, ":1", NULL), EHOSTUNREACH, "unknown host");
 	CHECK_FAILS(isolane_stream_connect(session, "127.0.0.1:1", NULL), ECONNREFUSED, "refused");
-	CHECK_FAILS(isolane_stream_adopt(session, -1, NULL), EBADF, "-1 is no descriptor");
+	CHECK_FAILS(isolane_stream_adopt(session, -1, NULL), EBADF, "-1 is not a descriptor");
 	CHECK_FAILS(isolane_stream_adopt(session, 1 << 20, NULL), EBADF, "isolane_stream_adopt");
 	int null = open("/dev/null", O_RDONLY);
 	CHECK_FAILS(isolane_stream_adopt(session, null, NULL), ENOTSOCK, "isolane_stream_adopt");
@@ -103,7 +103,7 @@ static void wrong_arguments_are_refused(isolane_session *session)
 	CHECK_FAILS(isolane_listener_from_fd(session, -7, NULL), EBADF, "-7");
 	CHECK(close(null) == 0);
 	CHECK_FAILS(isolane_poller_new(session, UINT32_MAX), ENOMEM, "attach with more memory");
-	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, ISOLANE_DONT_START), ENOENT,
+	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, ISOLANE_NO_SPAWN), ENOENT,
 	            "`isolane engine --socket /no/such/engine`");
 	CHECK(setenv("ISOLANE_BIN", "/no/such/program", 1) == 0);
 	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/no/such/program");
@@ -112,9 +112,9 @@ static void wrong_arguments_are_refused(isolane_session *session)
 	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/bin/false exited silently");
 	CHECK(setenv("ISOLANE_BIN", "/bin/true", 1) == 0);
 	CHECK_FAILS(isolane_session_open("/no-such-engine", 0, 0), ENOENT, "/bin/true was started");
-	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, 2), EINVAL, "ISOLANE_DONT_START");
+	CHECK_FAILS(isolane_session_open("/no/such/engine", 0, 2), EINVAL, "ISOLANE_NO_SPAWN");
 
-	/* What could not be adopted is what it was. */
+	/* A failed adoption leaves the socket usable. */
 	isolane_stream *stream = isolane_stream_adopt(session, fd, NULL);
 	CHECK(stream != NULL);
 	CHECK_MINUS(isolane_stream_read(stream, NULL, 1), EINVAL, "NULL");
@@ -130,8 +130,8 @@ static void wrong_arguments_are_refused(isolane_session *session)
 	close(far);
 }
 
-/* The peer has closed with bytes unread: a reset, and no SIGPIPE, whose default would end us. */
-static void a_peer_that_resets_is_told_of(isolane_session *session)
+/* The peer closes with unread bytes: a reset, and no SIGPIPE. */
+static void check_reset_by_peer(isolane_session *session)
 {
 	struct linger at_once = {1, 0};
 	char bytes[100] = "";
@@ -147,8 +147,8 @@ static void a_peer_that_resets_is_told_of(isolane_session *session)
 	isolane_stream_close(stream);
 }
 
-/* A listener that does not wait, and the options of those that it accepts. */
-static void a_listener_waits_as_its_socket_does(isolane_session *session)
+/* Nonblocking accept, and errors of bind. */
+static void check_listener(isolane_session *session)
 {
 	struct sockaddr_in address;
 	socklen_t length = sizeof address;
@@ -160,17 +160,17 @@ static void a_listener_waits_as_its_socket_does(isolane_session *session)
 	CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
 	CHECK_FAILS(isolane_listener_accept(listener), EAGAIN, "try again");
 	CHECK(getsockname(fd, (struct sockaddr *)&address, &length) == 0);
-	char words[64];
-	snprintf(words, sizeof words, "127.0.0.1:%d", ntohs(address.sin_port));
-	CHECK_FAILS(isolane_listener_bind(session, words, NULL), EADDRINUSE, "in use");
+	char name[64];
+	snprintf(name, sizeof name, "127.0.0.1:%d", ntohs(address.sin_port));
+	CHECK_FAILS(isolane_listener_bind(session, name, NULL), EADDRINUSE, "in use");
 	isolane_listener_close(listener);
 }
 
-/* A notice about a stream that was closed is nobody's. */
-static void closed_streams_are_not_told_of(isolane_session *session)
+/* The poller returns no closed stream. */
+static void check_poller_skips_closed_streams(isolane_session *session)
 {
 	int far, other, fd = pair(&far);
-	isolane_stream *told;
+	isolane_stream *next;
 	isolane_poller *poller = isolane_poller_new(session, 4);
 	CHECK(poller != NULL);
 	isolane_stream *closed = isolane_poller_adopt(poller, fd, NULL);
@@ -178,22 +178,22 @@ static void closed_streams_are_not_told_of(isolane_session *session)
 	CHECK(closed != NULL && open != NULL);
 	CHECK(isolane_stream_arm(closed, ISOLANE_READ) == 0);
 	CHECK(send(far, "x", 1, 0) == 1);
-	/* There is a notice now, which is not taken. */
+	/* Waits for a notification, and leaves it queued. */
 	int ready;
 	while ((ready = isolane_poller_arm(poller)) == 0)
 		;
 	CHECK(ready == 1 && isolane_poller_disarm(poller) == 0);
 	isolane_stream_close(closed);
 	int count;
-	while ((count = isolane_poller_wait(poller, &told, 1000000)) == 1)
-		CHECK(told == open);
-	CHECK(count == 0 && told == NULL);
-	CHECK(isolane_poller_take(poller, &told) == 0 && told == NULL);
+	while ((count = isolane_poller_wait(poller, &next, 1000000)) == 1)
+		CHECK(next == open);
+	CHECK(count == 0 && next == NULL);
+	CHECK(isolane_poller_take(poller, &next) == 0 && next == NULL);
 	CHECK(isolane_stream_arm(open, ISOLANE_READ) == 0);
 	CHECK(send(other, "x", 1, 0) == 1);
 	char byte;
 	do {
-		CHECK(isolane_poller_wait(poller, &told, -1) == 1 && told == open);
+		CHECK(isolane_poller_wait(poller, &next, -1) == 1 && next == open);
 	} while (isolane_stream_arm(open, ISOLANE_READ) == 0);
 	isolane_poller_close(poller);
 	CHECK(isolane_stream_read(open, &byte, 1) == 1 && byte == 'x');
@@ -201,8 +201,8 @@ static void closed_streams_are_not_told_of(isolane_session *session)
 	close(far), close(other);
 }
 
-/* A signal of the program's is handled by the program's own threads: this one, which does not want it now. */
-static void signals_are_not_the_librarys(const char *path)
+/* Only the program's own thread handles signals, and it blocks this one. */
+static void check_signals(const char *path)
 {
 	int far, fd = pair(&far);
 	isolane_session *session = isolane_session_open(path, 4 << 20, 0);
@@ -223,24 +223,24 @@ static void signals_are_not_the_librarys(const char *path)
 	close(far);
 }
 
-/* Whoever has started this ends the engine when it reads a line. */
-static void the_end_of_the_engine_is_told(isolane_session *session)
+/* The test that started this program stops the engine once it reads a line. */
+static void check_engine_exit(isolane_session *session)
 {
 	int far, other, fd = pair(&far);
 	char byte;
-	isolane_stream *told, *stream = isolane_stream_adopt(session, fd, NULL);
+	isolane_stream *next, *stream = isolane_stream_adopt(session, fd, NULL);
 	isolane_poller *poller = isolane_poller_new(session, 1);
 	CHECK(stream != NULL && poller != NULL && isolane_session_check(session) == 0);
 	fd = pair(&other);
-	printf("end the engine\n");
+	printf("stop the engine\n");
 	fflush(stdout);
 	CHECK_MINUS(isolane_stream_read(stream, &byte, 1), ECONNABORTED, "attach again");
 	CHECK_MINUS(isolane_stream_write(stream, &byte, 1), ECONNABORTED, "attach again");
-	CHECK_MINUS(isolane_poller_wait(poller, &told, -1), ECONNABORTED, "attach again");
+	CHECK_MINUS(isolane_poller_wait(poller, &next, -1), ECONNABORTED, "attach again");
 	CHECK_MINUS(isolane_session_check(session), ECONNABORTED, "attach again");
 	CHECK_FAILS(isolane_stream_adopt(session, fd, NULL), ECONNABORTED, "attach again");
 	CHECK(close(fd) == 0);
-	/* It works without an engine. */
+	/* Works without an engine. */
 	fd = isolane_stream_into_fd(stream);
 	CHECK(fd >= 0 && write(fd, "x", 1) == 1 && read(far, &byte, 1) == 1 && byte == 'x');
 	isolane_poller_close(poller);
@@ -253,13 +253,13 @@ int main(int argc, char **argv)
 	CHECK_FAILS(isolane_session_open(argv[1], 4095, 0), EINVAL, "whole pages of 4096");
 	isolane_session *session = isolane_session_open(argv[1], 4 << 20, 0);
 	CHECK(session != NULL);
-	nothing_is_refused(session);
-	wrong_arguments_are_refused(session);
-	a_peer_that_resets_is_told_of(session);
-	a_listener_waits_as_its_socket_does(session);
-	closed_streams_are_not_told_of(session);
-	signals_are_not_the_librarys(argv[1]);
-	the_end_of_the_engine_is_told(session);
+	check_null_pointers(session);
+	check_wrong_arguments(session);
+	check_reset_by_peer(session);
+	check_listener(session);
+	check_poller_skips_closed_streams(session);
+	check_signals(argv[1]);
+	check_engine_exit(session);
 	isolane_session_close(session);
 	return 0;
 }

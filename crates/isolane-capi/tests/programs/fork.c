@@ -1,6 +1,5 @@
 /*
- * A child of a program that has a session: the library refuses to use it there, and the child does no harm to the
- * session of its parent. A session of its own works.
+ * A forked child: it cannot use the session of its parent, does not harm that session, and can open another.
  *
  *     fork ENGINE-SOCKET
  */
@@ -14,11 +13,11 @@
 
 #include "check.h"
 
-/* What a child has of its parent's. */
+/* Objects of the parent. */
 struct inherited {
 	isolane_session *session;
 	isolane_poller *poller;
-	/* One that an engine has, one of the poller, and one that works on its socket itself. */
+	/* Through the engine, with a poller, and without an engine. */
 	isolane_stream *stream, *polled, *plain;
 };
 
@@ -32,7 +31,7 @@ static int listener(struct sockaddr_in *address)
 	return listening;
 }
 
-/* One end is returned, the other is `*far`. */
+/* Returns one end of a connection; the other is `*far`. */
 static int pair(int *far)
 {
 	struct sockaddr_in address;
@@ -43,7 +42,7 @@ static int pair(int *far)
 	return near;
 }
 
-/* A stream that no engine has, because its rings would be larger than the session's memory. */
+/* A stream without an engine: its rings would not fit into the session's memory. */
 static isolane_stream *plain(isolane_session *session, int *far)
 {
 	char name[32];
@@ -70,7 +69,7 @@ static void echo(isolane_stream *stream, int far)
 	CHECK(isolane_stream_read(stream, bytes, 1) == 1 && bytes[0] == 'd');
 }
 
-/* Where the memory of the only session is mapped, which is not mapped in a child. */
+/* Address of the memory of the only session; a child does not inherit the mapping. */
 static char *memory_of_session(size_t *bytes)
 {
 	char line[4096];
@@ -86,7 +85,7 @@ static char *memory_of_session(size_t *bytes)
 	return (char *)start;
 }
 
-/* Memory of the child's own may be where that of its parent's session is: to close the session leaves it alone. */
+/* Closing an inherited session does not unmap memory that the child mapped at its address. */
 static void reuse_addresses(isolane_session *inherited, char *start, size_t bytes)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
@@ -129,7 +128,7 @@ static void be_a_child(const char *engine, const struct inherited *parent)
 	isolane_stream_close(parent->stream);
 	isolane_session_close(session);
 
-	own = isolane_session_open(engine, 4 << 20, ISOLANE_DONT_START);
+	own = isolane_session_open(engine, 4 << 20, ISOLANE_NO_SPAWN);
 	CHECK(own != NULL);
 	another = isolane_stream_adopt(own, pair(&far), NULL);
 	CHECK(another != NULL);
@@ -147,10 +146,10 @@ int main(int count, char **arguments)
 	isolane_session *unused;
 	struct inherited own;
 	CHECK(count == 2);
-	unused = isolane_session_open(arguments[1], 4 << 20, ISOLANE_DONT_START);
+	unused = isolane_session_open(arguments[1], 4 << 20, ISOLANE_NO_SPAWN);
 	CHECK(unused != NULL);
 	memory = memory_of_session(&bytes);
-	own.session = isolane_session_open(arguments[1], 4 << 20, ISOLANE_DONT_START);
+	own.session = isolane_session_open(arguments[1], 4 << 20, ISOLANE_NO_SPAWN);
 	CHECK(own.session != NULL);
 	own.poller = isolane_poller_new(own.session, 1);
 	CHECK(own.poller != NULL);

@@ -1,6 +1,6 @@
 /*
- * An echo of many connections in one thread, which sleeps on epoll: on its listener, and on its poller. The
- * clients, in another thread, have a poller that they sleep on.
+ * An echo server of many connections in one thread, which waits for its listener and its poller with epoll. The
+ * clients, in another thread, wait for their poller.
  *
  *     poller ENGINE-SOCKET
  */
@@ -22,14 +22,14 @@ struct server {
 	int listener;
 };
 
-/* A connection of the server, with what is still to be sent back. */
+/* A connection of the server, and its bytes to send back. */
 struct connection {
 	char bytes[4096];
 	size_t from, to;
 };
 
-/* Does what can be done, and arms for the rest. Returns whether the connection lives. */
-static int go_on(isolane_stream *stream)
+/* Reads and writes without waiting, then arms the stream. Returns 0 once the connection is closed. */
+static int progress(isolane_stream *stream)
 {
 	struct connection *connection = isolane_stream_data(stream);
 	ssize_t count;
@@ -73,7 +73,7 @@ static void *serve(void *argument)
 	CHECK(event.data.fd >= 0 && epoll_ctl(sleeper, EPOLL_CTL_ADD, event.data.fd, &event) == 0);
 	while (accepted < CLIENTS || open > 0) {
 		isolane_stream *stream;
-		int told, ready = isolane_poller_arm(poller);
+		int taken, ready = isolane_poller_arm(poller);
 		CHECK(ready >= 0);
 		int count = epoll_wait(sleeper, &event, 1, ready ? 0 : -1);
 		CHECK(count >= 0 && isolane_poller_disarm(poller) == 0);
@@ -83,11 +83,11 @@ static void *serve(void *argument)
 			CHECK((stream = isolane_poller_adopt(poller, fd, NULL)) != NULL);
 			CHECK(isolane_stream_set_data(stream, calloc(1, sizeof(struct connection))) == 0);
 			accepted++;
-			open += go_on(stream);
+			open += progress(stream);
 		}
-		while ((told = isolane_poller_take(poller, &stream)) == 1)
-			open -= !go_on(stream);
-		CHECK(told == 0 && stream == NULL);
+		while ((taken = isolane_poller_take(poller, &stream)) == 1)
+			open -= !progress(stream);
+		CHECK(taken == 0 && stream == NULL);
 	}
 	close(sleeper);
 	isolane_poller_close(poller);
@@ -102,13 +102,13 @@ static int connected(const struct sockaddr_in *address)
 	return fd;
 }
 
-/* Its messages, one after the other: the next goes when the last has come back. */
+/* Bytes of a client, which sends each message after the reply to the one before. */
 struct client {
 	size_t received, sent;
 };
 
-/* Sends and receives until there is nothing to do but wait. Returns whether the client goes on. */
-static int ask(isolane_stream *stream)
+/* Sends and receives without waiting, then arms the stream. Returns 0 once the client is done. */
+static int exchange(isolane_stream *stream)
 {
 	static char message[BYTES], seen[BYTES];
 	struct client *client = isolane_stream_data(stream);
@@ -147,11 +147,11 @@ static void run_clients(isolane_session *session, const struct sockaddr_in *addr
 		CHECK((stream = isolane_poller_adopt(poller, connected(address), NULL)) != NULL);
 		CHECK(isolane_stream_set_data(stream, &clients[i]) == 0);
 		CHECK(isolane_stream_arm(stream, ISOLANE_READ | ISOLANE_WRITE) == 1);
-		left -= !ask(stream);
+		left -= !exchange(stream);
 	}
 	while (left > 0) {
 		CHECK(isolane_poller_wait(poller, &stream, 60000000000) == 1);
-		left -= !ask(stream);
+		left -= !exchange(stream);
 	}
 	isolane_poller_close(poller);
 }

@@ -1,4 +1,6 @@
-//! Why a function has failed: a number for `errno`, and a text that names the culprit and the remedy.
+//! Errors of exported functions: a number for `errno`, and a text that names the culprit and the remedy.
+//!
+//! Invariant: each thread has its own last error.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -9,36 +11,36 @@ use isolane_attach::control::PacketError;
 use isolane_attach::stream::AdoptError;
 use isolane_shm::MemoryError;
 
-/// Why a function has failed.
+/// Error of an exported function.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The caller's mistake.
+    /// A wrong argument: `EINVAL` with this text.
     Argument(&'static str),
-    /// With this number, and for this reason.
-    Told(i32, String),
-    /// The system's, or the engine's.
+    /// This number and text.
+    WithErrno(i32, String),
+    /// An error of the system or the engine.
     Io(io::Error),
 }
 
 impl Failure {
-    pub(crate) fn argument(what: &'static str) -> Failure {
-        Failure::Argument(what)
+    pub(crate) fn argument(message: &'static str) -> Failure {
+        Failure::Argument(message)
     }
 
-    pub(crate) fn bug(words: &str) -> Failure {
-        Failure::Told(libc::EIO, format!("a bug in libisolane, to be reported: {words}"))
+    pub(crate) fn bug(message: &str) -> Failure {
+        Failure::WithErrno(libc::EIO, format!("bug in libisolane, please report: {message}"))
     }
 
-    /// Keeps it for this thread.
-    pub(crate) fn keep(&self, name: &'static str) {
+    /// Makes this the thread's last error.
+    pub(crate) fn store(&self, name: &'static str) {
         let (number, text) = match self {
-            // Without an allocation: there may be many of these.
+            // Does not allocate: nonblocking calls fail often.
             Failure::Io(error) if error.kind() == ErrorKind::WouldBlock => (libc::EAGAIN, Text::Fixed(AGAIN)),
-            Failure::Argument(what) => (libc::EINVAL, Text::new(name, what)),
-            Failure::Told(number, why) => (*number, Text::new(name, why)),
-            Failure::Io(error) => (number_of(error), Text::new(name, &error.to_string())),
+            Failure::Argument(message) => (libc::EINVAL, Text::new(name, message)),
+            Failure::WithErrno(number, message) => (*number, Text::new(name, message)),
+            Failure::Io(error) => (errno_of(error), Text::new(name, &error.to_string())),
         };
-        // A thread that is ending may have none any more.
+        // The value is gone while its thread exits.
         let _ = LAST.try_with(|last| *last.borrow_mut() = text);
         set_error_number(number);
     }
@@ -62,10 +64,10 @@ impl From<AttachError> for Failure {
     }
 }
 
-/// The system's number where it has given one, else what comes nearest.
-fn number_of(error: &io::Error) -> i32 {
+/// Number of the system's error, or the closest one.
+fn errno_of(error: &io::Error) -> i32 {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    let told = match inner {
+    let number = match inner {
         Some(
             AttachError::NoEngine { source, .. }
             | AttachError::Forbidden { source, .. }
@@ -76,7 +78,7 @@ fn number_of(error: &io::Error) -> i32 {
         Some(AttachError::Memory(MemoryError::Size { .. })) => Some(libc::EINVAL),
         _ => error.raw_os_error(),
     };
-    told.unwrap_or(match error.kind() {
+    number.unwrap_or(match error.kind() {
         ErrorKind::NotFound => libc::ENOENT,
         ErrorKind::PermissionDenied => libc::EPERM,
         ErrorKind::OutOfMemory => libc::ENOMEM,
@@ -89,33 +91,32 @@ fn number_of(error: &io::Error) -> i32 {
     })
 }
 
-/// As the header says.
 #[unsafe(no_mangle)]
 pub extern "C" fn isolane_error_text() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_c_str().as_ptr()).unwrap_or(NOTHING.as_ptr())
+    LAST.try_with(|last| last.borrow().as_c_str().as_ptr()).unwrap_or(EMPTY.as_ptr())
 }
 
 enum Text {
     Fixed(&'static CStr),
-    Own(CString),
+    Owned(CString),
 }
 
 impl Text {
-    fn new(name: &str, what: &str) -> Text {
-        let text = format!("{name}: {what}").replace('\0', "?");
-        CString::new(text).map_or(Text::Fixed(NOTHING), Text::Own)
+    fn new(name: &str, message: &str) -> Text {
+        let text = format!("{name}: {message}").replace('\0', "?");
+        CString::new(text).map_or(Text::Fixed(EMPTY), Text::Owned)
     }
 
     fn as_c_str(&self) -> &CStr {
         match self {
             Text::Fixed(text) => text,
-            Text::Own(text) => text,
+            Text::Owned(text) => text,
         }
     }
 }
 
 fn set_error_number(number: i32) {
-    // SAFETY: the C library gives the place of this thread's own `errno`, which is valid as long as the thread.
+    // SAFETY: the C library returns the address of this thread's `errno`, which is valid while the thread runs.
     unsafe { *libc::__errno_location() = number };
 }
 
@@ -125,38 +126,38 @@ pub(crate) fn error_number() -> i32 {
 }
 
 #[cfg(test)]
-pub(crate) fn error_words() -> String {
+pub(crate) fn error_text() -> String {
     LAST.with(|last| last.borrow().as_c_str().to_str().unwrap().to_owned())
 }
 
 thread_local! {
-    static LAST: RefCell<Text> = const { RefCell::new(Text::Fixed(NOTHING)) };
+    static LAST: RefCell<Text> = const { RefCell::new(Text::Fixed(EMPTY)) };
 }
 
-const NOTHING: &CStr = c"";
-const AGAIN: &CStr = c"it would have to wait, or has waited as long as it may: try again later";
+const EMPTY: &CStr = c"";
+const AGAIN: &CStr = c"not ready, or timed out: try again later";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn kept(failure: Failure) -> (i32, String) {
-        failure.keep("isolane_example");
-        (error_number(), error_words())
+    fn stored(failure: Failure) -> (i32, String) {
+        failure.store("isolane_example");
+        (error_number(), error_text())
     }
 
     #[test]
-    fn every_failure_has_a_number_and_says_what_to_do() {
-        let over = || AttachError::SessionClosed("the engine has gone".into());
-        let refused = AttachError::Refused { what: "a stream", reason: "it is no TCP socket".into() };
+    fn every_failure_has_errno_and_hint() {
+        let closed = || AttachError::SessionClosed("the engine has gone".into());
+        let refused = AttachError::Refused { what: "a stream", reason: "not a TCP socket".into() };
         let not_started = AttachError::NotStarted { path: "/x".into(), reason: "no program".into() };
         let system =
             AttachError::System { what: "a thread", source: io::Error::from_raw_os_error(libc::EMFILE) };
-        for (failure, number, words) in [
-            (over().into(), libc::ECONNABORTED, "attach again"),
-            (io::Error::from(over()).into(), libc::ECONNABORTED, "attach again"),
+        for (failure, number, part) in [
+            (closed().into(), libc::ECONNABORTED, "attach again"),
+            (io::Error::from(closed()).into(), libc::ECONNABORTED, "attach again"),
             (not_started.into(), libc::ENOENT, "isolane engine"),
-            (refused.into(), libc::EPERM, "no TCP socket"),
+            (refused.into(), libc::EPERM, "not a TCP socket"),
             (system.into(), libc::EMFILE, "a thread: "),
             (AttachError::OutOfMemory { bytes: 8, of: 4 }.into(), libc::ENOMEM, "attach with more memory"),
             (io::Error::from_raw_os_error(libc::ECONNRESET).into(), libc::ECONNRESET, "reset by peer"),
@@ -164,22 +165,22 @@ mod tests {
             (io::Error::from(ErrorKind::WouldBlock).into(), libc::EAGAIN, "try again later"),
             (io::Error::new(ErrorKind::InvalidData, "garbage").into(), libc::EPROTO, "garbage"),
             (io::Error::other("x\0y").into(), libc::EIO, "x?y"),
-            (Failure::argument("the buffer is NULL"), libc::EINVAL, "isolane_example: the buffer is NULL"),
+            (Failure::argument("buffer is NULL"), libc::EINVAL, "isolane_example: buffer is NULL"),
         ] {
-            let (kept, text) = kept(failure);
-            assert!(kept == number && text.contains(words), "{kept} {number} {text}");
+            let (errno, text) = stored(failure);
+            assert!(errno == number && text.contains(part), "{errno} {number} {text}");
         }
     }
 
     #[test]
-    fn each_thread_has_its_own() {
-        let (_, before) = kept(Failure::argument("mine"));
+    fn each_thread_has_its_own_error() {
+        let (_, before) = stored(Failure::argument("mine"));
         std::thread::spawn(|| {
-            assert_eq!(error_words(), "");
-            kept(Failure::argument("another's"));
+            assert_eq!(error_text(), "");
+            stored(Failure::argument("of another thread"));
         })
         .join()
         .unwrap();
-        assert_eq!(error_words(), before);
+        assert_eq!(error_text(), before);
     }
 }
