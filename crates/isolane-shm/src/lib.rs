@@ -7,9 +7,9 @@
 //! * [`bytes`]: byte rings.
 //! * [`entries`]: rings of 64-byte entries, copied out before they are decoded.
 //! * [`WakeFlag`], [`Bell`]: wakeups across processes, sent only to a side that is about to sleep.
-//! * [`adopted`]: moves bytes between a ring and a TCP socket that another process also holds.
 //! * [`PeerCred`], [`PeerProcess`]: the process at the other end of a Unix socket.
 //! * [`process_id`]: an identity of this process that a fork does not inherit.
+//! * [`sockopt`]: socket options that rustix does not wrap.
 //! * [`start_with_default_signals`]: the signal state of programs that this process starts.
 //! * [`Arena`]: the page allocator of the memory's owner.
 //!
@@ -18,7 +18,6 @@
 //!   [`InvalidIndex`], after which the peer is abandoned.
 //! * No reference to the bytes of shared memory is ever formed, because they may change at any time.
 
-pub mod adopted;
 mod arena;
 mod bell;
 pub mod bytes;
@@ -28,7 +27,7 @@ mod memory;
 mod peer;
 mod process;
 mod signals;
-mod sockopt;
+pub mod sockopt;
 mod sync;
 pub mod testing;
 

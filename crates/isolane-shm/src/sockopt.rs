@@ -7,7 +7,10 @@ use libc::c_int;
 use rustix::io::Errno;
 
 /// Reads an option into `value`. Returns its size in bytes.
-pub(crate) fn getsockopt(
+///
+/// # Errors
+/// The kernel's.
+pub fn getsockopt(
     socket: BorrowedFd<'_>,
     level: c_int,
     name: c_int,
@@ -21,18 +24,21 @@ pub(crate) fn getsockopt(
     Ok(len as usize)
 }
 
-pub(crate) fn getsockopt_int(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> Result<c_int, Errno> {
+/// Reads an integer option.
+///
+/// # Errors
+/// The kernel's.
+pub fn getsockopt_int(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> Result<c_int, Errno> {
     let mut value = [0; size_of::<c_int>()];
     getsockopt(socket, level, name, &mut value)?;
     Ok(c_int::from_ne_bytes(value))
 }
 
-pub(crate) fn setsockopt(
-    socket: BorrowedFd<'_>,
-    level: c_int,
-    name: c_int,
-    value: c_int,
-) -> Result<(), Errno> {
+/// Sets an integer option.
+///
+/// # Errors
+/// The kernel's.
+pub fn setsockopt(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> Result<(), Errno> {
     let len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: the kernel reads one integer from a value that outlives the call.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
@@ -40,7 +46,10 @@ pub(crate) fn setsockopt(
 }
 
 /// Converts the return value of a system call.
-pub(crate) fn cvt(result: isize) -> Result<usize, Errno> {
+///
+/// # Errors
+/// The error number, if `result` is negative.
+pub fn cvt(result: isize) -> Result<usize, Errno> {
     usize::try_from(result)
         .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

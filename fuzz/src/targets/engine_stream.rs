@@ -14,7 +14,7 @@ use isolane_attach::stream::{RxRing, TxRing, open_rings};
 use isolane_engine::object::Ready;
 use isolane_engine::stream::{StreamError, StreamMachine, StreamRecord};
 use isolane_shm::testing::{self, Corruptor};
-use isolane_shm::{MemoryError, PAGE_SIZE, SharedMemory, adopted};
+use isolane_shm::{MemoryError, PAGE_SIZE, SharedMemory};
 use rustix::net::sockopt;
 
 use crate::input::Input;
@@ -141,7 +141,7 @@ impl Harness {
             }
         });
         self.machine = None;
-        let offset = adopted::peek_offset(self.socket.as_fd()).expect("it is a socket");
+        let offset = isolane_tcp::peek_offset(self.socket.as_fd()).expect("it is a socket");
         assert_eq!(offset, -1, "the released socket is as before");
     }
 
@@ -186,7 +186,7 @@ impl Harness {
         if let Some(machine) = &mut self.machine {
             match machine.release() {
                 Ok(()) => {
-                    let offset = adopted::peek_offset(self.socket.as_fd()).expect("it is a socket");
+                    let offset = isolane_tcp::peek_offset(self.socket.as_fd()).expect("it is a socket");
                     assert_eq!(offset, -1, "the returned socket is as before");
                     let unsent = self.outgoing.unsent().map_or(0, |bytes| bytes.len());
                     assert!(unsent <= PAGE_SIZE, "{unsent} bytes of a ring of {PAGE_SIZE}");

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use isolane_shm::adopted::{self, TcpCounters, TcpState};
+use isolane_tcp::{TcpCounters, TcpState};
 
 /// State of a socket before its adoption, reported by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn recover_discarded(
     }
     // All peeked data was published, so the offset counts from there. An untouched or released socket has no offset, and
     // no discard in progress.
-    let ahead = u64::try_from(adopted::peek_offset(socket)?).ok();
+    let ahead = u64::try_from(isolane_tcp::peek_offset(socket)?).ok();
     let discarded = ahead.and_then(|ahead| produced.checked_sub(ahead));
     Ok(discarded.filter(|discarded| (from..=to).contains(discarded)))
 }

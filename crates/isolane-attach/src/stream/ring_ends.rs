@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use isolane_shm::adopted::{self, TcpState};
 use isolane_shm::{MemoryError, SharedMemory, bytes};
+use isolane_tcp::TcpState;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
@@ -201,12 +201,12 @@ impl RxRing {
         let mut discarded = discarded.filter(|discarded| *discarded <= consumed).ok_or_else(desync_error)?;
         // Repeats only at an urgent mark.
         while discarded < consumed {
-            match adopted::discard(socket, (consumed - discarded) as usize)? {
+            match isolane_tcp::discard(socket, (consumed - discarded) as usize)? {
                 0 => return Err(desync_error()),
                 count => discarded += count as u64,
             }
         }
-        adopted::set_peek_offset(socket, -1)?;
+        isolane_tcp::set_peek_offset(socket, -1)?;
         Ok(sockopt::set_socket_oobinline(socket, origin.oob_inline)?)
     }
 }
@@ -293,7 +293,7 @@ impl TxRing {
     /// # Errors
     /// As [`RxRing::reclaim`].
     pub fn reclaim(&mut self, socket: BorrowedFd<'_>, origin: &Origin) -> io::Result<Vec<u8>> {
-        let now = adopted::counters(socket)?;
+        let now = isolane_tcp::counters(socket)?;
         let unsent = self.ring.reclaim_unread().map_err(invalid_index_error)?;
         let published = self.ring.position() - unsent.len() as u64;
         let tx_end_pos = self.shut_down.then(|| self.ring.position());

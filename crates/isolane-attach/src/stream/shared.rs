@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_shm::adopted;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 
@@ -72,7 +71,7 @@ impl Shared {
 
     /// Returns `true` if a close would wait for the peer; one that resets does not.
     fn close_lingers(&self) -> io::Result<bool> {
-        Ok(adopted::unread_bytes(self.as_fd())? == 0 && !adopted::all_acked(self.as_fd())?)
+        Ok(isolane_tcp::unread_bytes(self.as_fd())? == 0 && !isolane_tcp::all_acked(self.as_fd())?)
     }
 
     /// Returns `true` if only this process uses the socket, now and later. Waits for engine and supervisor to exit.

@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use isolane_attach::stream::{ControlBlock, StreamEnd};
-use isolane_shm::{InvalidIndex, MemoryError, SharedMemory, WakeFlag, adopted};
+use isolane_shm::{InvalidIndex, MemoryError, SharedMemory, WakeFlag};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
@@ -258,7 +258,7 @@ impl StreamMachine {
 
     fn moved(&self) -> (u64, u64) {
         // Fails only without a connection, which makes no progress.
-        (self.tx.sent(), adopted::unacknowledged(self.socket.as_fd()).unwrap_or(0))
+        (self.tx.sent(), isolane_tcp::unacknowledged(self.socket.as_fd()).unwrap_or(0))
     }
 
     fn poll_closing(&mut self, busy: bool) -> Result<Progress, StreamError> {
@@ -303,7 +303,8 @@ impl StreamMachine {
         let socket = self.socket.as_fd();
         self.rx.discard_consumed(socket, &self.block, &self.failpoint)?;
         let linger = sockopt::socket_linger(socket).map_err(system("cannot get SO_LINGER"))?;
-        let unread = adopted::unread_bytes(socket).map_err(system("cannot get the count of unread bytes"))?;
+        let unread =
+            isolane_tcp::unread_bytes(socket).map_err(system("cannot get the count of unread bytes"))?;
         let is_requested = linger == Some(Duration::ZERO) && !self.block.is_draining();
         Ok(is_requested || unread > 0)
     }
@@ -321,7 +322,7 @@ impl StreamMachine {
     fn restore(&self) -> Result<(), StreamError> {
         let socket = self.socket.as_fd();
         self.failpoint.hit()?;
-        adopted::set_peek_offset(socket, -1).map_err(system("cannot reset the peek offset"))?;
+        isolane_tcp::set_peek_offset(socket, -1).map_err(system("cannot reset the peek offset"))?;
         self.failpoint.hit()?;
         sockopt::set_socket_oobinline(socket, self.record.oob_inline)
             .map_err(system("cannot restore SO_OOBINLINE"))?;

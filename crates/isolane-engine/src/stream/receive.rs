@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 
 use isolane_attach::stream::{ControlBlock, StreamEnd, recover_discarded, requests_bypass};
-use isolane_shm::adopted::{self, PeekResult, TcpState};
 use isolane_shm::{SharedMemory, bytes};
+use isolane_tcp::{PeekResult, TcpState};
 use rustix::io::Errno;
 
 use super::failpoint::Failpoint;
@@ -58,7 +58,7 @@ impl RxPath {
         failpoint.hit()?;
         block.set_rx_discarding(discarded);
         failpoint.hit()?;
-        adopted::set_peek_offset(socket, ahead).map_err(system(PEEK))?;
+        isolane_tcp::set_peek_offset(socket, ahead).map_err(system(PEEK))?;
         failpoint.hit()?;
         let error = match block.tx_end() {
             Some(StreamEnd::Failed(error)) if error != Errno::PIPE.raw_os_error() => Some(error),
@@ -142,7 +142,7 @@ impl RxPath {
         failpoint: &Failpoint,
         record: &StreamRecord,
     ) -> Result<PathProgress, StreamError> {
-        let peeked = self.ring.peek_from(socket, QUANTUM)?;
+        let peeked = isolane_tcp::peek_into(&mut self.ring, socket, QUANTUM)?;
         failpoint.hit()?;
         match peeked {
             Ok(PeekResult::Bytes(count)) => {
@@ -189,8 +189,8 @@ impl RxPath {
         record: &StreamRecord,
     ) -> Result<StreamEnd, StreamError> {
         let call = "cannot get the final state of a stream";
-        let now = adopted::counters(socket).map_err(system(call))?;
-        let unread = adopted::unread_bytes(socket).map_err(system(call))?;
+        let now = isolane_tcp::counters(socket).map_err(system(call))?;
+        let unread = isolane_tcp::unread_bytes(socket).map_err(system(call))?;
         let data = self.discarded.wrapping_add(block.rx_bypassed()).wrapping_add(unread);
         let has_fin = now.received.wrapping_sub(record.received) == data.wrapping_add(1);
         Ok(match now.state {
@@ -248,7 +248,7 @@ impl RxPath {
         // Takes several calls only at an urgent mark.
         while self.discarded < consumed {
             failpoint.hit()?;
-            let result = adopted::discard(socket, (consumed - self.discarded) as usize);
+            let result = isolane_tcp::discard(socket, (consumed - self.discarded) as usize);
             failpoint.hit()?;
             match result {
                 Ok(count) if count > 0 => self.discarded += count as u64,

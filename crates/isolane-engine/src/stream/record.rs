@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use isolane_attach::control::StreamLayout;
 use isolane_attach::layout::stream::MAX_RING_BYTES;
-use isolane_shm::adopted::{self, TcpState};
+use isolane_tcp::TcpState;
 use rustix::net::{SocketType, sockopt};
 
 /// State of a stream, in addition to its socket and shared memory, that the supervisor stores. Never changes.
@@ -48,15 +48,15 @@ impl StreamRecord {
             return Err(SocketRefusal::Unsupported("its rings are larger than 64 MiB; request less"));
         }
         check_socket(socket)?;
-        let mut before = adopted::counters(socket)?;
+        let mut before = isolane_tcp::counters(socket)?;
         for _ in 0..MAX_RETRIES {
             let fin = match before.state {
                 TcpState::Established => 0,
                 TcpState::CloseWait => 1,
                 _ => return Err(SocketRefusal::Unsupported("it is not connected, or no longer")),
             };
-            let unread = adopted::unread_bytes(socket)?;
-            let after = adopted::counters(socket)?;
+            let unread = isolane_tcp::unread_bytes(socket)?;
+            let after = isolane_tcp::counters(socket)?;
             if before.received == after.received && before.state == after.state {
                 return Ok(StreamRecord {
                     place,
@@ -105,13 +105,13 @@ fn check_socket(socket: BorrowedFd<'_>) -> Result<(), SocketRefusal> {
         && sockopt::socket_protocol(socket)? == Some(rustix::net::ipproto::TCP);
     let reason = if !is_tcp {
         "it is not a TCP socket"
-    } else if adopted::has_ulp(socket)? {
+    } else if isolane_tcp::has_ulp(socket)? {
         "it uses kernel TLS or another protocol above TCP"
-    } else if adopted::has_error_queue(socket)? {
+    } else if isolane_tcp::has_error_queue(socket)? {
         "it uses its error queue; switch SO_ZEROCOPY, SO_TIMESTAMPING and IP_RECVERR off first"
-    } else if adopted::receive_low_water(socket)? != 1 {
+    } else if isolane_tcp::receive_low_water(socket)? != 1 {
         "its SO_RCVLOWAT hides data from the engine; set it to 1"
-    } else if adopted::peek_offset(socket)? != -1 {
+    } else if isolane_tcp::peek_offset(socket)? != -1 {
         "it has a peek offset (SO_PEEK_OFF), so it may be adopted already"
     } else {
         return Ok(());

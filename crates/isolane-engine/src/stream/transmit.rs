@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 
 use isolane_attach::stream::{ControlBlock, StreamEnd, recover_sent};
-use isolane_shm::adopted::{self, SendResult, TcpState};
 use isolane_shm::{SharedMemory, bytes};
+use isolane_tcp::{SendResult, TcpState};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
@@ -40,7 +40,7 @@ impl TxPath {
         // empty ring, a direct send may be in progress, and the kernel may have counted more.
         ring.refresh()?;
         let native = block.tx_bypassed();
-        let now = adopted::counters(socket).map_err(system("cannot get the count of sent bytes"))?;
+        let now = isolane_tcp::counters(socket).map_err(system("cannot get the count of sent bytes"))?;
         let is_shut = now.state == TcpState::Closing && block.tx_end_pos().is_some();
         let sent = recover_sent(&now, record.written, native, block.tx_end_pos());
         // A surplus beyond the data in the ring is a direct send that is not counted yet. A deficit means that
@@ -67,7 +67,7 @@ impl TxPath {
         if self.finished || !self.writable {
             return Ok(PathProgress::default());
         }
-        let sent = self.ring.send_to(socket, QUANTUM)?;
+        let sent = isolane_tcp::send_from(&mut self.ring, socket, QUANTUM)?;
         failpoint.hit()?;
         match sent {
             Ok(SendResult::Bytes(_)) => {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fixture::{Fixture, Pattern};
 use isolane_attach::AttachError;
 use isolane_attach::stream::{AdoptError, Interest, Listener, Poller, Stream, StreamOptions};
-use isolane_shm::{adopted, testing};
+use isolane_shm::testing;
 use rustix::net::sockopt;
 
 #[test]
@@ -248,7 +248,7 @@ fn drop_waits_for_lingering_socket() {
     sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
     let dropping = std::thread::spawn(move || {
         drop(stream);
-        assert!(adopted::all_acked(socket.as_fd()).unwrap(), "it did not wait for its peer");
+        assert!(isolane_tcp::all_acked(socket.as_fd()).unwrap(), "it did not wait for its peer");
     });
     std::thread::sleep(Duration::from_millis(100));
     assert!(!dropping.is_finished(), "its peer has read nothing");

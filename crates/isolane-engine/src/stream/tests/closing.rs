@@ -4,8 +4,6 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use isolane_shm::adopted;
-
 use super::super::STALL_TIMEOUT;
 use super::rig::{ALL, Rig, gone};
 use super::table::assert_reset;
@@ -60,7 +58,7 @@ fn close_waits_for_slow_and_suspended_peers() {
 fn relief_abandons_only_stalled_streams() {
     let (mut rig, start) = closed_with_unsent_data();
     assert!(!is_over(&mut rig));
-    let queued = |rig: &Rig| adopted::unacknowledged(rig.socket.as_fd()).unwrap();
+    let queued = |rig: &Rig| isolane_tcp::unacknowledged(rig.socket.as_fd()).unwrap();
     assert!(!relieve(&mut rig, start));
     let before = queued(&rig);
     let started = Instant::now();

@@ -8,7 +8,7 @@ use std::time::Instant;
 use isolane_attach::control::{self, StreamLayout};
 use isolane_attach::layout::stream as at;
 use isolane_attach::stream::{ControlBlock, StreamEnd};
-use isolane_shm::{PAGE_SIZE, adopted};
+use isolane_shm::PAGE_SIZE;
 use rustix::net::sockopt;
 
 use super::super::object::{adopt, resume};
@@ -35,7 +35,7 @@ fn build(rig: &Rig, build: BuildFn) -> Result<Box<dyn PolledObject>, String> {
 
 /// Checks that the socket has its original options.
 fn assert_untouched(rig: &Rig) {
-    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), -1);
+    assert_eq!(isolane_tcp::peek_offset(rig.socket.as_fd()).unwrap(), -1);
     assert!(!sockopt::socket_oobinline(&rig.socket).unwrap());
 }
 
@@ -61,7 +61,7 @@ fn unwatchable_socket_is_unchanged() {
     let (rig, socket) = idle();
     let builder = adopt(socket, rig.record.place, &EngineConfig::new(vec![])).unwrap();
     let mut stream = build(&rig, builder.build).unwrap();
-    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), 0);
+    assert_eq!(isolane_tcp::peek_offset(rig.socket.as_fd()).unwrap(), 0);
     assert!(!stream.on_watch_failed("no descriptor"));
     assert_untouched(&rig);
 }

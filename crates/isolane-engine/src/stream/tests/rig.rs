@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use isolane_attach::control::StreamLayout;
 use isolane_attach::stream::{Origin, RxRing, Transferred, TxRing, open_rings};
-use isolane_shm::{PAGE_SIZE, SharedMemory, adopted};
+use isolane_shm::{PAGE_SIZE, SharedMemory};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::sockopt;
 
@@ -322,7 +322,7 @@ impl Rig {
         let (mut incoming, mut outgoing) = self.app.take().expect("adopted");
         incoming.reclaim(self.socket.as_fd(), &origin).unwrap();
         let unsent = outgoing.reclaim(self.socket.as_fd(), &origin).unwrap();
-        assert_eq!(adopted::peek_offset(self.socket.as_fd()).unwrap(), -1);
+        assert_eq!(isolane_tcp::peek_offset(self.socket.as_fd()).unwrap(), -1);
         self.send_unsent(&unsent);
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use isolane_attach::control::StreamLayout;
 use isolane_attach::layout::stream as at;
 use isolane_attach::stream::ControlBlock;
-use isolane_shm::adopted::{self, TcpState};
+use isolane_tcp::TcpState;
 use rustix::net::sockopt;
 
 use super::super::{SocketRefusal, StreamMachine, StreamRecord};
@@ -18,7 +18,7 @@ use super::rig::{Rig, gone};
 #[test]
 fn capture_leaves_socket_unchanged() {
     let mut rig = Rig::new(4096, None);
-    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), 0);
+    assert_eq!(isolane_tcp::peek_offset(rig.socket.as_fd()).unwrap(), 0);
     assert!(matches!(
         StreamRecord::capture(rig.socket.as_fd(), rig.record.place),
         Err(SocketRefusal::Unsupported(_))
@@ -26,7 +26,7 @@ fn capture_leaves_socket_unchanged() {
     rig.release();
     let before = StreamRecord::capture(rig.socket.as_fd(), rig.record.place).unwrap();
     assert_eq!(StreamRecord::capture(rig.socket.as_fd(), rig.record.place).unwrap(), before);
-    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), -1);
+    assert_eq!(isolane_tcp::peek_offset(rig.socket.as_fd()).unwrap(), -1);
     assert!(!sockopt::socket_oobinline(&rig.socket).unwrap());
 }
 
@@ -218,7 +218,7 @@ fn bypass_starts_once_peeked_data_was_read() {
     }
     assert_eq!(rig.app_read(200).unwrap(), 99, "later data stays in the kernel");
     rig.app_start_bypass();
-    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), 0);
+    assert_eq!(isolane_tcp::peek_offset(rig.socket.as_fd()).unwrap(), 0);
     assert_eq!((rig.app_read(200).unwrap(), rig.direct_reads), (50, 1));
 }
 
@@ -233,7 +233,7 @@ fn bypassed_engine_is_idle_and_touches_nothing() {
         assert!(rig.engine.as_mut().expect("an engine").machine.prepare_idle().unwrap(), "it has no work");
         rig.kill();
     }
-    assert_eq!(adopted::unread_bytes(rig.socket.as_fd()).unwrap(), 3000);
+    assert_eq!(isolane_tcp::unread_bytes(rig.socket.as_fd()).unwrap(), 3000);
     assert_eq!(rig.app_read(2000).unwrap(), 2000);
     rig.app_set_bypass(false);
     rig.until("the ring", |rig| rig.app_read(5000).is_ok());
@@ -267,7 +267,7 @@ fn reports_clean_end_while_bypassed() {
     rig.app_shut();
     rig.until("the end of the connection", |rig| {
         let _ = rig.peer_read(1);
-        adopted::counters(rig.socket.as_fd()).unwrap().state == TcpState::Closed
+        isolane_tcp::counters(rig.socket.as_fd()).unwrap().state == TcpState::Closed
     });
     rig.until("the end", |rig| match rig.app_read(1) {
         Ok(count) => count == 0,
@@ -289,7 +289,7 @@ fn reports_reset_while_bypassed() {
         sockopt::set_socket_linger(&rig.peer, Some(Duration::ZERO)).unwrap();
         rig.peer = gone().into();
         let start = Instant::now();
-        while adopted::counters(rig.socket.as_fd()).unwrap().state != TcpState::Closed {
+        while isolane_tcp::counters(rig.socket.as_fd()).unwrap().state != TcpState::Closed {
             assert!(start.elapsed() < Duration::from_secs(30), "no reset comes");
         }
         if sends {
@@ -331,7 +331,7 @@ fn releases_socket_while_bypassed() {
     rig.peer_write(100).unwrap();
     rig.until("some bytes", |rig| rig.app_read(40).is_ok());
     rig.release();
-    assert_eq!(adopted::peek_offset(rig.socket.as_fd()).unwrap(), -1);
+    assert_eq!(isolane_tcp::peek_offset(rig.socket.as_fd()).unwrap(), -1);
     rig.native_read(60);
     assert_eq!(rig.down.read, 100);
     rig.adopt();
@@ -543,7 +543,7 @@ fn invalid_words_end_only_their_stream() {
 
 pub(super) fn assert_reset(rig: &mut Rig) {
     let start = Instant::now();
-    while adopted::counters(rig.peer.as_fd()).unwrap().state != TcpState::Closed {
+    while isolane_tcp::counters(rig.peer.as_fd()).unwrap().state != TcpState::Closed {
         assert!(start.elapsed() < Duration::from_secs(30), "no reset comes");
     }
     let mut has_bytes = true;

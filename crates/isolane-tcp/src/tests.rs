@@ -1,15 +1,17 @@
 //! The calls, and the behavior of the kernel that streams through an engine depend on.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use isolane_shm::sockopt::setsockopt;
+use isolane_shm::testing;
 use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use super::*;
-use crate::testing;
 
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -26,11 +28,11 @@ fn next_peek_continues_after_last_one() {
     set_peek_offset(near.as_fd(), 0).unwrap();
     far.write_all(b"one").unwrap();
     wait_for("the bytes", || unread_bytes(near.as_fd()).unwrap() == 3);
-    assert_eq!(writer.peek_from(near.as_fd(), 99), Ok(Ok(PeekResult::Bytes(3))));
-    assert_eq!(writer.peek_from(near.as_fd(), 99), Ok(Ok(PeekResult::WouldBlock)));
+    assert_eq!(peek_into(&mut writer, near.as_fd(), 99), Ok(Ok(PeekResult::Bytes(3))));
+    assert_eq!(peek_into(&mut writer, near.as_fd(), 99), Ok(Ok(PeekResult::WouldBlock)));
     far.write_all(b"two").unwrap();
     wait_for("the bytes", || unread_bytes(near.as_fd()).unwrap() == 6);
-    assert_eq!(writer.peek_from(near.as_fd(), 99), Ok(Ok(PeekResult::Bytes(3))));
+    assert_eq!(peek_into(&mut writer, near.as_fd(), 99), Ok(Ok(PeekResult::Bytes(3))));
     writer.publish();
     let mut read = [0; 9];
     assert_eq!(reader.read(&mut read), Ok(6));
@@ -48,11 +50,11 @@ fn full_ring_reads_nothing_and_fin_is_no_byte() {
     far.write_all(&[7; 4097]).unwrap();
     far.shutdown(Shutdown::Write).unwrap();
     wait_for("all bytes", || unread_bytes(near.as_fd()).unwrap() == 4097);
-    assert_eq!(writer.peek_from(near.as_fd(), 5000), Ok(Ok(PeekResult::Bytes(4096))));
-    assert_eq!(writer.peek_from(near.as_fd(), 5000), Ok(Ok(PeekResult::Full)));
+    assert_eq!(peek_into(&mut writer, near.as_fd(), 5000), Ok(Ok(PeekResult::Bytes(4096))));
+    assert_eq!(peek_into(&mut writer, near.as_fd(), 5000), Ok(Ok(PeekResult::Full)));
     let (mut other, _other_reader, _other_corruptor) = testing::bytes(4096).unwrap();
-    assert_eq!(other.peek_from(near.as_fd(), 5000), Ok(Ok(PeekResult::Bytes(1))));
-    assert_eq!(other.peek_from(near.as_fd(), 5000), Ok(Ok(PeekResult::End)));
+    assert_eq!(peek_into(&mut other, near.as_fd(), 5000), Ok(Ok(PeekResult::Bytes(1))));
+    assert_eq!(peek_into(&mut other, near.as_fd(), 5000), Ok(Ok(PeekResult::End)));
     assert_eq!(discard(near.as_fd(), 9999).unwrap(), 4097);
     assert_eq!(unread_bytes(near.as_fd()).unwrap(), 0);
 }
@@ -62,13 +64,13 @@ fn blocking_socket_never_blocks() {
     let (near, _far) = testing::connection().unwrap();
     assert!(!fcntl_getfl(&near).unwrap().contains(OFlags::NONBLOCK));
     let (mut writer, mut reader, _corruptor) = testing::bytes(1 << 20).unwrap();
-    assert_eq!(writer.peek_from(near.as_fd(), 9), Ok(Ok(PeekResult::WouldBlock)));
+    assert_eq!(peek_into(&mut writer, near.as_fd(), 9), Ok(Ok(PeekResult::WouldBlock)));
     assert_eq!(discard(near.as_fd(), 9).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-    assert_eq!(reader.send_to(near.as_fd(), 9), Ok(Ok(SendResult::Empty)));
+    assert_eq!(send_from(&mut reader, near.as_fd(), 9), Ok(Ok(SendResult::Empty)));
     wait_for("a full buffer", || {
         while writer.write(&[1; 1 << 16]).unwrap() > 0 {}
         reader.publish();
-        reader.send_to(near.as_fd(), usize::MAX).unwrap().unwrap() == SendResult::WouldBlock
+        send_from(&mut reader, near.as_fd(), usize::MAX).unwrap().unwrap() == SendResult::WouldBlock
     });
     assert!(!fcntl_getfl(&near).unwrap().contains(OFlags::NONBLOCK), "the file flags are shared");
 }
@@ -81,10 +83,10 @@ fn reset_is_an_error_without_a_signal() {
     drop(far);
     writer.write(b"too late").unwrap();
     wait_for("the reset", || counters(near.as_fd()).unwrap().state == TcpState::Closed);
-    assert_eq!(writer.peek_from(near.as_fd(), 9), Ok(Err(Errno::CONNRESET)));
-    assert_eq!(reader.send_to(near.as_fd(), 9), Ok(Err(Errno::PIPE)));
+    assert_eq!(peek_into(&mut writer, near.as_fd(), 9), Ok(Err(Errno::CONNRESET)));
+    assert_eq!(send_from(&mut reader, near.as_fd(), 9), Ok(Err(Errno::PIPE)));
     assert_eq!(
-        writer.peek_from(near.as_fd(), 9),
+        peek_into(&mut writer, near.as_fd(), 9),
         Ok(Ok(PeekResult::End)),
         "the kernel reports an error once"
     );
@@ -138,7 +140,7 @@ fn inline_urgent_byte_leaves_no_hole() {
     wait_for("all bytes", || unread_bytes(near.as_fd()).unwrap() == 9);
     let (mut writer, mut reader, _corruptor) = testing::bytes(4096).unwrap();
     wait_for("all bytes", || {
-        let outcome = writer.peek_from(near.as_fd(), 99).unwrap().unwrap();
+        let outcome = peek_into(&mut writer, near.as_fd(), 99).unwrap().unwrap();
         writer.publish();
         outcome == PeekResult::WouldBlock
     });
