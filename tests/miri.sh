@@ -1,5 +1,5 @@
 #!/bin/bash
-# miri.sh - the unsafe code of `ring` and `memory`, and the decoders of `attach`, under Miri, which finds
+# miri.sh - the unsafe code of `ring` and `memory`, and the decoders of `engine-api`, under Miri, which finds
 # undefined behaviour and data races in what a test does.  Needs a nightly toolchain:
 # `rustup toolchain install nightly --profile minimal -c miri,rust-src`.
 #
@@ -9,4 +9,4 @@ cd "$(dirname "$0")/.."
 export MIRIFLAGS="-Zmiri-disable-isolation ${MIRIFLAGS-}" PROPTEST_CASES=${MIRI_CASES:-8}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/miri
 cargo +nightly miri test -p isolane-shm -p isolane-memory --lib
-cargo +nightly miri test -p isolane-attach --lib -- control:: layout:: stream::block::
+cargo +nightly miri test -p isolane-engine-api --lib

@@ -1,10 +1,9 @@
 //! Inputs to start from: one of every PDU, command and structure, and whole dialogues.
 
-use isolane_attach::control::{
-    self, CloseMode, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request,
-    StreamLayout,
+use isolane_engine_api::layout::{DoorbellLayout, NotificationLayout};
+use isolane_engine_api::{
+    CloseMode, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request, StreamLayout,
 };
-use isolane_attach::layout::{DoorbellLayout, NotificationLayout};
 use isolane_host::via_engine::wire::{OpenParams, Operation, Outcome, Submission, VolumeLayout};
 use isolane_host::{BlockRange, Era, LaneClass, Options, RequestError};
 use isolane_wire::pdu::{
@@ -101,7 +100,7 @@ pub(crate) fn control_requests() -> Vec<Vec<u8>> {
         layout: NotificationLayout { offset: 8192, cores: 2, entries: 64 },
     };
     let requests = [
-        Request::Hello(Hello { version: control::VERSION }),
+        Request::Hello(Hello { version: isolane_engine_api::VERSION }),
         Request::OpenDoorbells(port),
         Request::OpenNotificationQueue(queue),
         open(Object::Stream(place)),
@@ -114,8 +113,8 @@ pub(crate) fn control_requests() -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn control_replies() -> Vec<Vec<u8>> {
-    let limits = control::SessionLimits::default();
-    let welcome = control::Welcome { version: 1, session: 2, epoch: 3, cores: vec![0, 1], limits };
+    let limits = isolane_engine_api::SessionLimits::default();
+    let welcome = isolane_engine_api::Welcome { version: 1, session: 2, epoch: 3, cores: vec![0, 1], limits };
     let replies = [
         Reply::Welcome(welcome),
         Reply::Refused("no room".into()),
@@ -314,7 +313,7 @@ pub(crate) fn engine_entries() -> Vec<Vec<u8>> {
         .map(Err)
         .chain([Ok(())])
         .map(|result| Outcome { tag: 5, result, era: Era::default() }.encode());
-    let doorbell = isolane_attach::layout::doorbell::entry(9);
+    let doorbell = isolane_engine_api::layout::doorbell::entry(9);
     submissions.into_iter().chain(outcomes).chain([doorbell]).map(bytes).collect()
 }
 

@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use isolane_attach::control::{
-    CloseMode, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request as Ask, StreamLayout,
-};
-use isolane_attach::layout::{DoorbellLayout, NotificationLayout};
 use isolane_attach::stream::{Stream, StreamOptions};
 use isolane_attach::{Allocation, Session};
 use isolane_engine::{Engine, EngineConfig, listen};
+use isolane_engine_api::layout::{DoorbellLayout, NotificationLayout};
+use isolane_engine_api::{
+    CloseMode, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request as Ask, StreamLayout,
+};
 use isolane_host::via_engine::wire::{OpenParams, Operation, Submission, VolumeLayout};
 use isolane_host::{BlockRange, Buffer, Client, LaneClass, Mode, Options, Request, Uri, Via};
 use isolane_shm::WakeFlag;

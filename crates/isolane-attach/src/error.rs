@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use isolane_shm::{InvalidIndex, MemoryError};
 
-use crate::control::{PacketError, hint};
-use crate::socket_path::start_command;
+use isolane_engine_api::start_command;
+use isolane_engine_api::{PacketError, hint};
 
 /// Error of a session or one of its objects.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,8 @@
 //!
 //! * [`Session`]: the connection to an engine, and the memory that is shared with it.
 //! * [`stream`]: TCP connections whose bytes pass through the engine.
-//! * [`control`]: the control protocol on the Unix socket, which the engine uses as well.
-//! * [`layout`]: the layout of the shared memory, which the engine uses as well.
+//!
+//! `isolane-engine-api` has the protocol between both.
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -40,13 +40,10 @@
 
 #![forbid(unsafe_code)]
 
-pub mod control;
 mod error;
-pub mod layout;
 mod session;
-mod socket_path;
 pub mod stream;
 
 pub use error::AttachError;
+pub use isolane_engine_api::default_path;
 pub use session::{Allocation, Doorbells, NotificationQueue, Session, SessionOptions, Watcher};
-pub use socket_path::default_path;

@@ -7,8 +7,8 @@ use std::ffi::{CStr, CString, c_char};
 use std::io::{self, ErrorKind};
 
 use isolane_attach::AttachError;
-use isolane_attach::control::PacketError;
 use isolane_attach::stream::AdoptError;
+use isolane_engine_api::PacketError;
 use isolane_shm::MemoryError;
 
 /// Error of an exported function.

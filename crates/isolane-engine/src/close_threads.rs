@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use isolane_attach::control::{PacketError, PacketSocket};
+use isolane_engine_api::{PacketError, PacketSocket};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fcntl_get_seals;

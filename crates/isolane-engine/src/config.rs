@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use isolane_attach::control::{MAX_CORES, SessionLimits, hint};
+use isolane_engine_api::{MAX_CORES, SessionLimits, hint};
 use isolane_reactor::Mode;
 
 /// Configuration of an engine.

@@ -34,5 +34,4 @@ mod watch;
 pub use config::{EngineConfig, EngineError};
 pub use control::listen;
 pub use engine::Engine;
-pub use isolane_attach::control::SessionLimits;
-pub use isolane_attach::default_path;
+pub use isolane_engine_api::{SessionLimits, default_path};

@@ -16,7 +16,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use isolane_attach::control::{CloseMode, Object, SessionLimits, hint};
+use isolane_engine_api::{CloseMode, Object, SessionLimits, hint};
 use isolane_shm::entries::{Entry, Sender};
 use isolane_shm::{Bell, InvalidIndex, MemoryError, SharedMemory, ShmRef, WakeFlag};
 

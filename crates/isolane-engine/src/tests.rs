@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{
+use isolane_attach::stream::open_rings;
+use isolane_attach::{AttachError, Session, SessionOptions};
+use isolane_engine_api::layout::{DoorbellLayout, stream as at};
+use isolane_engine_api::{
     CloseMode, Hello, MAX_MESSAGE_BYTES, MAX_REQUESTS_IN_FLIGHT, Object, OpenDoorbells, OpenObject,
     PacketError, PacketSocket, Reply, Request, StreamLayout, VERSION,
 };
-use isolane_attach::layout::{DoorbellLayout, stream as at};
-use isolane_attach::stream::open_rings;
-use isolane_attach::{AttachError, Session, SessionOptions};
 use isolane_reactor::Mode;
 use isolane_shm::{Bell, PAGE_SIZE, SharedMemory, WakeFlag};
 use rustix::fd::AsFd;

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use isolane_attach::control::MAX_CORES;
+use isolane_engine_api::MAX_CORES;
 use isolane_shm::{MemoryError, PAGE_SIZE, SharedMemory, ShmRef};
 
 /// Sessions that an engine's threads work for, in memory that the engine and its supervisor share.

@@ -8,11 +8,11 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::StreamLayout;
-use isolane_attach::layout::stream as layout;
 use isolane_attach::stream::{RxRing, TxRing, open_rings};
 use isolane_engine::object::Ready;
 use isolane_engine::stream::{StreamError, StreamMachine, StreamRecord};
+use isolane_engine_api::StreamLayout;
+use isolane_engine_api::layout::stream as layout;
 use isolane_shm::testing::{self, Corruptor};
 use isolane_shm::{MemoryError, PAGE_SIZE, SharedMemory};
 use rustix::net::sockopt;

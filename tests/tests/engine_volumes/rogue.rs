@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{Object, OpenObject, Reply, Request as Ask};
 use isolane_attach::{AttachError, Session};
+use isolane_engine_api::{Object, OpenObject, Reply, Request as Ask};
 use isolane_host::via_engine::wire::{OpenParams, Operation, Outcome, Submission, VolumeLayout};
 use isolane_host::{BlockRange, LaneClass, Options};
 use isolane_shm::WakeFlag;

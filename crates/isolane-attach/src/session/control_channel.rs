@@ -16,7 +16,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::pending_closes::{PendingCloses, UNSOLICITED};
 use super::{Allocation, Watcher};
 use crate::AttachError;
-use crate::control::{
+use isolane_engine_api::{
     Hello, MAX_REQUESTS_IN_FLIGHT, Object, OpenObject, PacketError, PacketSocket, Reply, Request, VERSION,
     Welcome,
 };

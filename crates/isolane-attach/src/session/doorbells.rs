@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use super::control_channel::ControlChannel;
 use crate::AttachError;
-use crate::control::{OpenDoorbells, Request};
-use crate::layout::{DoorbellLayout, doorbell};
+use isolane_engine_api::layout::{DoorbellLayout, doorbell};
+use isolane_engine_api::{OpenDoorbells, Request};
 
 /// Doorbells of one core of the engine. Their memory is allocated for the lifetime of the session.
 #[derive(Debug)]

@@ -32,8 +32,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::geteuid;
 
 use crate::AttachError;
-use crate::control::{PacketError, PacketSocket, Reply, Request, SessionLimits, Welcome};
-use crate::socket_path::default_path;
+use isolane_engine_api::default_path;
+use isolane_engine_api::{PacketError, PacketSocket, Reply, Request, SessionLimits, Welcome};
 
 pub use allocation::Allocation;
 use control_channel::ControlChannel;
@@ -163,7 +163,7 @@ impl Session {
     /// Creates a session on a channel, without doorbells.
     #[cfg(test)]
     fn on_channel(channel: &Arc<ControlChannel>, memory_bytes: usize) -> Session {
-        use crate::control::VERSION;
+        use isolane_engine_api::VERSION;
         let memory = SharedMemory::create("session", memory_bytes).unwrap();
         let (cores, limits) = (vec![0], SessionLimits::default());
         Session(Arc::new(Inner {

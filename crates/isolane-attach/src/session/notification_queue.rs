@@ -10,8 +10,8 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::{Allocation, Session, Watcher};
 use crate::AttachError;
-use crate::control::{OpenNotificationQueue, Request};
-use crate::layout::NotificationLayout;
+use isolane_engine_api::layout::NotificationLayout;
+use isolane_engine_api::{OpenNotificationQueue, Request};
 
 /// Notification queue: one thread waits on it for events of all cores of the engine.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::Allocation;
-use crate::control::{CloseMode, PacketSocket, Request};
+use isolane_engine_api::{CloseMode, PacketSocket, Request};
 
 #[derive(Default)]
 pub(super) struct PendingCloses {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use isolane_shm::start_with_default_signals;
 
-use crate::socket_path::default_path;
+use isolane_engine_api::default_path;
 
 /// Error to report if still no engine can be reached.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 
 use super::*;
-use crate::control::{CloseMode, MAX_REQUESTS_IN_FLIGHT, Object, OpenObject, VERSION};
+use isolane_engine_api::{CloseMode, MAX_REQUESTS_IN_FLIGHT, Object, OpenObject, VERSION};
 
 /// User of another engine, who created the directory first.
 const OTHER_USER: u32 = 54_321;

@@ -21,8 +21,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use super::wait::ZERO;
 use super::wakers::StreamWakers;
 use crate::AttachError;
-use crate::layout::notification;
 use crate::session::{NotificationQueue, Session};
+use isolane_engine_api::layout::notification;
 
 /// Handle to a session's driver thread, which exits when the last handle is dropped.
 pub(super) struct DriverHandle(Arc<Driver>);

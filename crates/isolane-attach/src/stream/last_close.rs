@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 
-use super::control_block::ControlBlock;
+use isolane_engine_api::stream::ControlBlock;
 
 pub(super) struct LastClose {
     /// Weak, because wakers must not keep the socket open.

@@ -7,12 +7,11 @@
 //! * [`Stream`]: a connection, similar to `std`'s `TcpStream`: blocking with timeouts, non-blocking, or async.
 //!   [`Stream::adopt`] and [`Stream::into_std`] convert. [`Listener`] accepts streams.
 //! * [`Poller`]: waits of one thread for many streams.
-//! * [`RxRing`], [`TxRing`], [`ControlBlock`]: the application's ends of the rings, and the other shared state.
+//! * [`RxRing`], [`TxRing`]: the application's ends of the rings.
 //!
 //! While a stream is adopted, do not read or write its socket directly. Urgent data is received inline.
 
 mod accept_waker;
-mod control_block;
 mod driver;
 mod halves;
 mod into_std;
@@ -20,7 +19,6 @@ mod last_close;
 mod listener;
 mod options;
 mod poller;
-mod recovery;
 mod ring_ends;
 mod shared;
 mod wait;
@@ -36,13 +34,11 @@ use std::time::Duration;
 
 use crate::{AttachError, Session};
 
-pub use control_block::{ControlBlock, StreamEnd, requests_bypass};
 pub use halves::{ReadHalf, WriteHalf};
 pub use into_std::{IntoStdError, Parts};
 pub use listener::Listener;
 pub use options::{AdoptError, StreamOptions};
 pub use poller::Poller;
-pub use recovery::{Origin, recover_discarded, recover_sent};
 pub use ring_ends::{RxRing, Transferred, TxRing, open_rings};
 
 /// TCP connection whose data passes through an engine.

@@ -15,11 +15,13 @@ use super::halves::{ReadHalf, WriteHalf};
 use super::last_close::LastClose;
 use super::shared::Shared;
 use super::wakers::StreamWakers;
-use super::{ControlBlock, Origin, RxRing, Stream, TxRing, open_rings};
+use isolane_engine_api::stream::{ControlBlock, Origin};
+
+use super::{RxRing, Stream, TxRing, open_rings};
 use crate::AttachError;
-use crate::control::{Object, OpenObject, Reply, Request, StreamLayout};
-use crate::layout::stream as block_layout;
 use crate::session::{Allocation, Session, Watcher};
+use isolane_engine_api::layout::stream as block_layout;
+use isolane_engine_api::{Object, OpenObject, Reply, Request, StreamLayout};
 
 /// Options of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::{AdoptError, Stream, StreamOptions};
 use crate::AttachError;
-use crate::layout::notification;
 use crate::session::{NotificationQueue, Session};
+use isolane_engine_api::layout::notification;
 
 /// A thread's notification queue. It reports each change of the streams that it adopted, once per [`Stream::arm`].
 #[derive(Debug)]

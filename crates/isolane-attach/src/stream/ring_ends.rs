@@ -9,9 +9,10 @@ use isolane_tcp::TcpState;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
-use super::control_block::{ControlBlock, StreamEnd, requests_bypass};
-use super::recovery::{Origin, recover_discarded, recover_sent};
-use crate::control::StreamLayout;
+use isolane_engine_api::StreamLayout;
+use isolane_engine_api::stream::{
+    ControlBlock, Origin, StreamEnd, recover_discarded, recover_sent, requests_bypass,
+};
 
 /// Result of a read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

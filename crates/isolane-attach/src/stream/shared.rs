@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use rustix::net::sockopt;
 
 use super::driver::DriverHandle;
-use super::recovery::Origin;
 use super::wakers::StreamWakers;
 use crate::AttachError;
-use crate::control::{CloseMode, Request};
 use crate::session::{Allocation, Session};
+use isolane_engine_api::stream::Origin;
+use isolane_engine_api::{CloseMode, Request};
 
 pub(super) struct Shared {
     pub session: Session,

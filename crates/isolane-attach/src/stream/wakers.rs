@@ -6,10 +6,10 @@ use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
 
-use super::control_block::ControlBlock;
 use super::last_close::LastClose;
 use super::wait::register;
 use crate::session::Watcher;
+use isolane_engine_api::stream::ControlBlock;
 
 pub(super) struct StreamWakers {
     pub block: Arc<ControlBlock>,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{
+use isolane_engine_api::{
     CloseMode, MAX_REQUESTS_IN_FLIGHT, OpenObject, Packet, PacketError, PacketSocket, Reply,
 };
 use isolane_shm::SharedMemory;

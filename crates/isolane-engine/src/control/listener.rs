@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use isolane_attach::control::PacketSocket;
+use isolane_engine_api::PacketSocket;
 use rustix::fs::{stat, unlink};
 use rustix::io::Errno;
 use rustix::net::{

@@ -21,7 +21,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{PacketError, PacketSocket, Reply, hint};
+use isolane_engine_api::{PacketError, PacketSocket, Reply, hint};
 use isolane_reactor::mailbox::{Receiver, Sender};
 use isolane_shm::{PeerProcess, SharedMemory};
 

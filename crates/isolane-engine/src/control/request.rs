@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use isolane_attach::control::{
+use isolane_engine_api::{
     CloseMode, Hello, OpenDoorbells, OpenNotificationQueue, OpenObject, Packet, Reply, Request, VERSION,
     Welcome, hint,
 };

@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use isolane_attach::control::{OpenObject, PacketSocket, Reply, Request};
+use isolane_engine_api::{OpenObject, PacketSocket, Reply, Request};
 use isolane_shm::{PeerProcess, SharedMemory};
 
 use super::client::{Attached, Client, ObjectRecord, Stage, UNSOLICITED};

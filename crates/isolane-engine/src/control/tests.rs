@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 
-use isolane_attach::control::{Hello, OpenDoorbells, Packet, Request, VERSION};
-use isolane_attach::layout::DoorbellLayout;
+use isolane_engine_api::layout::DoorbellLayout;
+use isolane_engine_api::{Hello, OpenDoorbells, Packet, Request, VERSION};
 use isolane_reactor::mailbox;
 use isolane_shm::{Bell, PAGE_SIZE};
 use rustix::event::{EventfdFlags, eventfd};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use isolane_attach::layout::doorbell;
+use isolane_engine_api::layout::doorbell;
 use isolane_shm::entries::Receiver;
 
 use crate::close_threads;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use isolane_attach::layout::{DoorbellLayout, NotificationLayout, doorbell, notification};
+use isolane_engine_api::layout::{DoorbellLayout, NotificationLayout, doorbell, notification};
 use isolane_reactor::mailbox;
 use isolane_shm::{Bell, PAGE_SIZE, SharedMemory, ShmRef, WakeFlag, entries};
 
@@ -301,7 +301,7 @@ fn reports_close_of_known_and_unknown_objects() {
     fixture.open(7, Behavior::Normal);
     fixture.next_event();
     for id in [7, 8] {
-        let reason = CloseReason::Requested(isolane_attach::control::CloseMode::Release);
+        let reason = CloseReason::Requested(isolane_engine_api::CloseMode::Release);
         fixture.send(CoreMessage::Close { session: 1, id, reason });
         fixture.turn();
         assert!(

@@ -1,6 +1,6 @@
 //! Messages between an engine and its supervisor, one packet each.
 
-use isolane_attach::control::{DecodeError, Decoder, Encoder};
+use isolane_engine_api::{DecodeError, Decoder, Encoder};
 
 use super::Record;
 

@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{PacketError, PacketSocket};
+use isolane_engine_api::{PacketError, PacketSocket};
 use parking_lot::{Condvar, Mutex};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 

@@ -1,6 +1,6 @@
 //! Records of sessions, grants, and notes.
 
-use isolane_attach::control::{DecodeError, Decoder, Encoder, MAX_MESSAGE_BYTES, Request};
+use isolane_engine_api::{DecodeError, Decoder, Encoder, MAX_MESSAGE_BYTES, Request};
 
 use crate::object::RecoveryState;
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use isolane_attach::control::{CloseMode, MAX_DESCRIPTORS, MAX_TEXT_BYTES, Object, OpenObject, Request};
+use isolane_engine_api::{CloseMode, MAX_DESCRIPTORS, MAX_TEXT_BYTES, Object, OpenObject, Request};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;

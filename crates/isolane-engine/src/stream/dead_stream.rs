@@ -6,8 +6,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use isolane_attach::control::CloseMode;
-use isolane_attach::stream::ControlBlock;
+use isolane_engine_api::CloseMode;
+use isolane_engine_api::stream::ControlBlock;
 use isolane_shm::{MemoryError, SharedMemory, WakeFlag};
 
 use super::notifications::PendingNotification;

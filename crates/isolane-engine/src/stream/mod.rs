@@ -27,7 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use isolane_attach::stream::{ControlBlock, StreamEnd};
+use isolane_engine_api::stream::{ControlBlock, StreamEnd};
 use isolane_shm::{InvalidIndex, MemoryError, SharedMemory, WakeFlag};
 use rustix::io::Errno;
 use rustix::net::sockopt;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use isolane_attach::layout::notification;
+use isolane_engine_api::layout::notification;
 
 use crate::object::{Notifier, ProtocolViolation};
 

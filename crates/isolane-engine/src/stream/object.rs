@@ -6,8 +6,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use isolane_attach::control::{CloseMode, Object, SessionLimits, StreamLayout};
-use isolane_attach::stream::Origin;
+use isolane_engine_api::stream::Origin;
+use isolane_engine_api::{CloseMode, Object, SessionLimits, StreamLayout};
 use isolane_shm::WakeFlag;
 use parking_lot::Mutex;
 use rustix::net::sockopt;

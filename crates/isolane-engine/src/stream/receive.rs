@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use isolane_attach::stream::{ControlBlock, StreamEnd, recover_discarded, requests_bypass};
+use isolane_engine_api::stream::{ControlBlock, StreamEnd, recover_discarded, requests_bypass};
 use isolane_shm::{SharedMemory, bytes};
 use isolane_tcp::{PeekResult, TcpState};
 use rustix::io::Errno;

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use isolane_attach::stream::{ControlBlock, StreamEnd, recover_sent};
+use isolane_engine_api::stream::{ControlBlock, StreamEnd, recover_sent};
 use isolane_shm::{SharedMemory, bytes};
 use isolane_tcp::{SendResult, TcpState};
 use rustix::io::Errno;

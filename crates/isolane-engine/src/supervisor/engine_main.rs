@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{PacketError, PacketSocket};
+use isolane_engine_api::{PacketError, PacketSocket};
 use isolane_shm::SharedMemory;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

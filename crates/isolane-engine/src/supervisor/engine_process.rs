@@ -6,7 +6,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{Packet, PacketError, PacketSocket};
+use isolane_engine_api::{Packet, PacketError, PacketSocket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 

@@ -71,7 +71,7 @@ const MAX_DEATHS: u32 = 2;
 mod tests {
     use std::os::fd::OwnedFd;
 
-    use isolane_attach::control::{CloseMode, PacketError, PacketSocket, Request};
+    use isolane_engine_api::{CloseMode, PacketError, PacketSocket, Request};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;

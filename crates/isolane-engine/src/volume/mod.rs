@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_attach::control::{Object, SessionLimits};
+use isolane_engine_api::{Object, SessionLimits};
 use isolane_host::via_engine::wire::OpenParams;
 use isolane_host::{IoChoice, Options, Uri};
 use isolane_reactor::Mode;

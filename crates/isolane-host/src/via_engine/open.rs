@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use isolane_attach::control::{MAX_TEXT_BYTES, Object, OpenObject, Reply, Request};
 use isolane_attach::{Allocation, AttachError, Session};
+use isolane_engine_api::{MAX_TEXT_BYTES, Object, OpenObject, Reply, Request};
 use isolane_shm::entries::{Receiver, Sender};
 use isolane_shm::{InvalidIndex, ShmRef, WakeFlag};
 

@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use isolane_attach::control::{self, StreamLayout};
-use isolane_attach::layout::stream as at;
-use isolane_attach::stream::{ControlBlock, StreamEnd};
+use isolane_engine_api::StreamLayout;
+use isolane_engine_api::layout::stream as at;
+use isolane_engine_api::stream::{ControlBlock, StreamEnd};
 use isolane_shm::PAGE_SIZE;
 use rustix::net::sockopt;
 
@@ -111,7 +111,7 @@ fn releases_failed(config: &EngineConfig) {
     for _ in 0..3 {
         assert_eq!(poll(&mut stream), Ok(PollStatus::Idle));
     }
-    stream.on_close(CloseReason::Requested(control::CloseMode::Release));
+    stream.on_close(CloseReason::Requested(isolane_engine_api::CloseMode::Release));
     assert_eq!(poll(&mut stream), Ok(PollStatus::Closed(Ok(()))));
     assert_untouched(&rig);
     rig.native_read(1000);
@@ -127,13 +127,13 @@ fn stream_with_foreign_reads_is_not_released() {
     }
     let mut socket = &rig.socket;
     std::io::Read::read_exact(&mut socket, &mut [0; 100]).unwrap();
-    for ending in [control::CloseMode::Release, control::CloseMode::Close] {
+    for ending in [isolane_engine_api::CloseMode::Release, isolane_engine_api::CloseMode::Close] {
         stream.on_close(CloseReason::Requested(ending));
         match (ending, poll(&mut stream)) {
-            (control::CloseMode::Release, Ok(PollStatus::Closed(Err(reason)))) => {
+            (isolane_engine_api::CloseMode::Release, Ok(PollStatus::Closed(Err(reason)))) => {
                 assert!(reason.contains("has read"), "{reason}")
             }
-            (control::CloseMode::Close, Ok(PollStatus::Closed(_))) => {}
+            (isolane_engine_api::CloseMode::Close, Ok(PollStatus::Closed(_))) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -142,9 +142,13 @@ fn stream_with_foreign_reads_is_not_released() {
 #[test]
 fn unresumable_stream_reports_its_error() {
     for (reason, is_ok, socket) in [
-        (CloseReason::Requested(control::CloseMode::Release), false, Ok(())),
-        (CloseReason::Requested(control::CloseMode::Release), false, Err("no descriptor".to_owned())),
-        (CloseReason::Requested(control::CloseMode::Close), true, Ok(())),
+        (CloseReason::Requested(isolane_engine_api::CloseMode::Release), false, Ok(())),
+        (
+            CloseReason::Requested(isolane_engine_api::CloseMode::Release),
+            false,
+            Err("no descriptor".to_owned()),
+        ),
+        (CloseReason::Requested(isolane_engine_api::CloseMode::Close), true, Ok(())),
         (CloseReason::ClientGone, true, Ok(())),
         (CloseReason::Shutdown, true, Ok(())),
     ] {
@@ -172,7 +176,7 @@ fn unwatchable_stream_stays_to_report_error() {
     let (mut rig, mut stream) = adopted();
     assert!(stream.on_watch_failed("no descriptor"));
     assert_eq!(rig.app_read(1).unwrap_err().kind(), ErrorKind::ConnectionAborted);
-    stream.on_close(CloseReason::Requested(control::CloseMode::Release));
+    stream.on_close(CloseReason::Requested(isolane_engine_api::CloseMode::Release));
     assert_eq!(poll(&mut stream), Ok(PollStatus::Closed(Ok(()))));
     assert_untouched(&rig);
 }
@@ -187,7 +191,7 @@ fn next_engine_resets_failed_stream_with_unsent_data() {
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
     let builder = resume(Ok(socket), &rig.record.encode(), &EngineConfig::new(vec![])).unwrap();
     let mut stream = build(&rig, builder.build).unwrap();
-    stream.on_close(CloseReason::Requested(control::CloseMode::Close));
+    stream.on_close(CloseReason::Requested(isolane_engine_api::CloseMode::Close));
     let is_closed = |stream: &mut _| matches!(poll(stream), Ok(PollStatus::Closed(Ok(()))));
     assert!((0..10).any(|_| is_closed(&mut stream)), "the stream does not close");
     rig.socket = TcpStream::from(gone());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use isolane_attach::control::{DecodeError, Decoder, Encoder, MAX_TEXT_BYTES, Object};
+use isolane_engine_api::{DecodeError, Decoder, Encoder, MAX_TEXT_BYTES, Object};
 use isolane_wire::Nqn;
 use uuid::Uuid;
 

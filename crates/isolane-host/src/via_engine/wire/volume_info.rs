@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use isolane_attach::control::{DecodeError, Decoder, Encoder, MAX_TEXT_BYTES};
+use isolane_engine_api::{DecodeError, Decoder, Encoder, MAX_TEXT_BYTES};
 use isolane_wire::Nqn;
 use isolane_wire::log::RestartLoss;
 use isolane_wire::registers::Vs;

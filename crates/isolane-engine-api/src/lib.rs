@@ -1,4 +1,10 @@
-//! Control protocol between an application and its engine, over a Unix socket.
+//! Protocol between an application and an isolated engine.
+//!
+//! `isolane-attach` is the application side, `isolane-engine` the engine side.
+//!
+//! * [`Request`], [`Reply`]: the control protocol over a Unix socket ([`PacketSocket`]).
+//! * [`layout`]: the layout of the shared memory.
+//! * [`stream`]: the control block of a stream, and the recovery of its positions after a restart.
 //!
 //! A packet is one message of at most [`MAX_MESSAGE_BYTES`] with at most [`MAX_DESCRIPTORS`] descriptors
 //! ([`PacketSocket`]). Each [`Request`] of an application gets one [`Reply`] with the same serial number; up to
@@ -13,10 +19,15 @@
 //! The data path uses shared memory only. Invariant: a decoded message is within its bounds; anything else is a
 //! [`DecodeError`] that names the first invalid field.
 
+#![forbid(unsafe_code)]
+
 mod codec;
+pub mod layout;
 mod packet_socket;
 mod reply;
 mod request;
+mod socket_path;
+pub mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +38,7 @@ pub use request::{
     CloseMode, Envelope, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Request,
     StreamLayout,
 };
+pub use socket_path::{default_path, start_command};
 
 /// Version of this protocol; both sides must use the same.
 pub const VERSION: u32 = 5;

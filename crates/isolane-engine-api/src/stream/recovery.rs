@@ -18,7 +18,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Encodes the state for [`Reply::Opened`](crate::control::Reply::Opened).
+    /// Encodes the state for [`Reply::Opened`](crate::Reply::Opened).
     pub fn encode(&self) -> Vec<u8> {
         [self.written, self.oob_inline.into()].map(u64::to_le_bytes).concat()
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use isolane_shm::index::RingIndices;
 use isolane_shm::{MemoryError, SharedMemory, ShmRef, WakeFlag, bytes};
 
-use crate::control::StreamLayout;
+use crate::StreamLayout;
 use crate::layout::stream as at;
 
 /// Words and flags of a stream. Each is written by one side; if the other side writes it, it harms only itself.

@@ -12,7 +12,7 @@ pub fn default_path() -> PathBuf {
 }
 
 /// Returns the command that starts an engine on `path`.
-pub(crate) fn start_command(path: &Path) -> String {
+pub fn start_command(path: &Path) -> String {
     match path == Path::new("") || path == default_path() {
         true => "isolane engine".into(),
         false => format!("isolane engine --socket {}", path.display()),

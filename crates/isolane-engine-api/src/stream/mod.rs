@@ -1,0 +1,7 @@
+//! Shared state of a stream: its control block, and the recovery of its positions.
+
+mod control_block;
+mod recovery;
+
+pub use control_block::{ControlBlock, StreamEnd, requests_bypass};
+pub use recovery::{Origin, recover_discarded, recover_sent};
