@@ -8,5 +8,5 @@ mod accept_loop;
 mod corruption;
 #[path = "hostile/faulty_path.rs"]
 mod faulty_path;
-#[path = "../../crates/isolane-target/tests/common/patience.rs"]
-mod patience;
+#[path = "../../crates/isolane-target/tests/common/timeout.rs"]
+mod timeout;

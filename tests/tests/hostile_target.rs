@@ -6,7 +6,7 @@
 mod accept_loop;
 #[path = "hostile/bad_replies.rs"]
 mod bad_replies;
-#[path = "../../crates/isolane-target/tests/common/patience.rs"]
-mod patience;
 #[path = "hostile/rogue_target.rs"]
 mod rogue_target;
+#[path = "../../crates/isolane-target/tests/common/timeout.rs"]
+mod timeout;

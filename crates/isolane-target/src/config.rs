@@ -49,10 +49,10 @@ pub struct TargetConfig {
     /// the address that has the most.
     pub max_newcomers: usize,
     /// A host has so long from its connection to a successful Connect.
-    pub handshake: Duration,
+    pub handshake_timeout: Duration,
     /// A transfer may stand still for so long, twice that at the most; and for so long a host may leave bytes of ours
     /// unacknowledged.
-    pub stall: Duration,
+    pub stall_timeout: Duration,
     /// After so long nobody waits for a volume any more: a controller's shutdown completes without its flush, and
     /// its reset without the commands that are stuck. What overlaps a change among them still comes after it.
     pub stuck_after: Duration,
@@ -62,10 +62,10 @@ pub struct TargetConfig {
     /// At this interval lanes are moved between cores by their load, and reactors without any sleep; `None`
     /// leaves each where it was placed. Nothing moves with one core. Where cpufreq allows it, the clock of
     /// the first core follows its load until the target has ended in order.
-    pub schedule: Option<Duration>,
+    pub rebalance_interval: Option<Duration>,
     /// Sends of at least so many bytes are made without a copy, where the kernel can do that: with 0 every
     /// send. `None` always copies.
-    pub zero_copy_above: Option<usize>,
+    pub zerocopy_threshold: Option<usize>,
     /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024 are taken.
     pub max_pool_pages: usize,
 }
@@ -89,12 +89,12 @@ impl TargetConfig {
             queue_depth: 256,
             max_connections: 4096,
             max_newcomers: 12 * 1024,
-            handshake: ConnectionConfig::default().handshake,
-            stall: ConnectionConfig::default().stall,
+            handshake_timeout: ConnectionConfig::default().handshake,
+            stall_timeout: ConnectionConfig::default().stall,
             stuck_after: Duration::from_secs(10),
             scheduling: true,
-            schedule: None,
-            zero_copy_above: None,
+            rebalance_interval: None,
+            zerocopy_threshold: None,
             max_pool_pages: 32 * 1024,
         }
     }
@@ -104,8 +104,8 @@ impl TargetConfig {
         ConnectionConfig {
             max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
             scheduling: if self.scheduling { Scheduling::ON } else { Scheduling::OFF },
-            handshake: self.handshake,
-            stall: self.stall,
+            handshake: self.handshake_timeout,
+            stall: self.stall_timeout,
             ..ConnectionConfig::default()
         }
     }

@@ -35,7 +35,7 @@ pub(crate) fn ask(shared: &Shared, cores: &[usize]) -> Vec<ConnectionStatus> {
     let (sender, answers) = mpsc::channel();
     shared.post_to_all(|| Message::Describe(sender.clone()));
     drop(sender);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + REPLY_TIMEOUT;
     let mut all = Vec::new();
     while let Ok(status) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         all.push(ConnectionStatus { core: cores.get(status.reactor).copied(), ..status });
@@ -45,4 +45,4 @@ pub(crate) fn ask(shared: &Shared, cores: &[usize]) -> Vec<ConnectionStatus> {
 }
 
 /// A core answers in its next turn.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The I/O operations that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum IoKind {
     /// Read.
     Read,
     /// Write.
@@ -22,19 +22,19 @@ pub enum Operation {
     Deallocate,
 }
 
-impl Operation {
+impl IoKind {
     /// Every operation, in the order of [`NamespaceCounters::operations`].
-    pub const ALL: [Operation; 5] =
-        [Operation::Read, Operation::Write, Operation::Flush, Operation::WriteZeroes, Operation::Deallocate];
+    pub const ALL: [IoKind; 5] =
+        [IoKind::Read, IoKind::Write, IoKind::Flush, IoKind::WriteZeroes, IoKind::Deallocate];
 
     /// The name as the specification writes it, in lower case.
     pub fn name(self) -> &'static str {
         match self {
-            Operation::Read => "read",
-            Operation::Write => "write",
-            Operation::Flush => "flush",
-            Operation::WriteZeroes => "write zeroes",
-            Operation::Deallocate => "deallocate",
+            IoKind::Read => "read",
+            IoKind::Write => "write",
+            IoKind::Flush => "flush",
+            IoKind::WriteZeroes => "write zeroes",
+            IoKind::Deallocate => "deallocate",
         }
     }
 }
@@ -58,7 +58,7 @@ pub struct Counters {
     /// Bytes written to sockets.
     pub sent_bytes: u64,
     /// Those among them that the kernel was asked not to copy.
-    pub lent_bytes: u64,
+    pub zerocopy_bytes: u64,
     /// Admin and fabrics commands taken.
     pub admin_commands: u64,
     /// Connections ended because the peer broke the protocol, or a deadline.
@@ -78,13 +78,13 @@ pub struct Counters {
 pub struct NamespaceCounters {
     /// The namespace id.
     pub nsid: u32,
-    /// One entry per [`Operation::ALL`].
+    /// One entry per [`IoKind::ALL`].
     pub operations: [OperationCounters; 5],
 }
 
 impl NamespaceCounters {
     /// The counters of one operation.
-    pub fn of(&self, operation: Operation) -> &OperationCounters {
+    pub fn get(&self, operation: IoKind) -> &OperationCounters {
         &self.operations[operation as usize]
     }
 }
@@ -193,7 +193,7 @@ pub(crate) struct CoreCounters {
     pub connections_refused: Counter,
     pub received_bytes: Counter,
     pub sent_bytes: Counter,
-    pub lent_bytes: Counter,
+    pub zerocopy_bytes: Counter,
     pub admin_commands: Counter,
     pub fatal_errors: Counter,
     pub digest_errors: Counter,
@@ -230,7 +230,7 @@ impl CoreCounters {
     pub(crate) fn record(
         &self,
         index: usize,
-        operation: Operation,
+        operation: IoKind,
         outcome: Result<u64, ()>,
         latency: Duration,
     ) {
@@ -253,7 +253,7 @@ impl CoreCounters {
         sum.connections_refused += self.connections_refused.value();
         sum.received_bytes += self.received_bytes.value();
         sum.sent_bytes += self.sent_bytes.value();
-        sum.lent_bytes += self.lent_bytes.value();
+        sum.zerocopy_bytes += self.zerocopy_bytes.value();
         sum.admin_commands += self.admin_commands.value();
         sum.fatal_errors += self.fatal_errors.value();
         sum.digest_errors += self.digest_errors.value();
@@ -277,24 +277,24 @@ mod tests {
     #[test]
     fn what_cores_record_is_summed_by_namespace_and_operation() {
         let cores = [CoreCounters::new(2), CoreCounters::new(2)];
-        cores[0].record(1, Operation::Write, Ok(4096), Duration::from_micros(10));
-        cores[1].record(1, Operation::Write, Ok(512), Duration::from_micros(10));
-        cores[1].record(1, Operation::Write, Err(()), Duration::from_micros(10));
+        cores[0].record(1, IoKind::Write, Ok(4096), Duration::from_micros(10));
+        cores[1].record(1, IoKind::Write, Ok(512), Duration::from_micros(10));
+        cores[1].record(1, IoKind::Write, Err(()), Duration::from_micros(10));
         let mut sum = Counters { namespaces: vec![NamespaceCounters::default(); 2], ..Counters::default() };
         cores.iter().for_each(|core| core.add_to(&mut sum));
-        let writes = sum.namespaces[1].of(Operation::Write);
+        let writes = sum.namespaces[1].get(IoKind::Write);
         assert_eq!((writes.commands, writes.bytes, writes.errors), (3, 4608, 1));
-        assert_eq!(sum.namespaces[0].of(Operation::Write).commands, 0);
+        assert_eq!(sum.namespaces[0].get(IoKind::Write).commands, 0);
     }
 
     #[test]
     fn a_quantile_is_at_most_a_quarter_above_the_duration() {
         for us in [1u64, 2, 3, 4, 7, 10, 100, 999, 5_000, 1_000_000, 60_000_000] {
             let core = CoreCounters::new(1);
-            core.record(0, Operation::Read, Ok(0), Duration::from_micros(us));
+            core.record(0, IoKind::Read, Ok(0), Duration::from_micros(us));
             let mut sum = Counters { namespaces: vec![NamespaceCounters::default()], ..Counters::default() };
             core.add_to(&mut sum);
-            let median = sum.namespaces[0].of(Operation::Read).latency.quantile(0.5).as_micros() as u64;
+            let median = sum.namespaces[0].get(IoKind::Read).latency.quantile(0.5).as_micros() as u64;
             assert!(
                 median > us && median <= us + us.div_ceil(4).max(1),
                 "{us} µs was reported as {median} µs"

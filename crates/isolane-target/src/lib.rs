@@ -15,7 +15,7 @@
 //! config.listen.push("127.0.0.1:0".parse()?);
 //! let target = Target::start(config)?;
 //! println!("listening on {}", target.local_addrs()[0]);
-//! target.shutdown(Target::SHUTDOWN);
+//! target.shutdown(Target::SHUTDOWN_TIMEOUT);
 //! # Ok(())
 //! # }
 //! ```
@@ -31,20 +31,21 @@ mod core;
 mod counters;
 mod descriptors;
 mod fence;
+mod lane_quota;
 mod listen;
+mod log_limiter;
 mod namespace;
 mod newcomers;
+mod nvme_status;
 mod placement;
 mod scheduler;
-mod seats;
 mod shared;
-mod status;
-mod table;
+mod slab;
 mod target;
 
 pub use config::{StartError, TargetConfig};
 pub use connections::ConnectionStatus;
-pub use counters::{Counters, Latency, NamespaceCounters, Operation, OperationCounters};
+pub use counters::{Counters, IoKind, Latency, NamespaceCounters, OperationCounters};
 pub use listen::{Listen, parse_address};
 pub use placement::Placement;
 pub use target::{ShutdownReport, Target};

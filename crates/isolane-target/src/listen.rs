@@ -78,7 +78,7 @@ impl Listen {
     /// every host how large the buffers are. An address in use is waited for: the kernel tears a killed
     /// program's ring down on its own time, and keeps the listeners that the ring accepted from until then.
     pub(crate) fn open(&self) -> Result<TcpListener, StartError> {
-        wait_for_the_dead(self.address, HELD_TIMEOUT, || self.try_open())
+        bind_with_retry(self.address, HELD_TIMEOUT, || self.try_open())
     }
 
     fn try_open(&self) -> Result<TcpListener, StartError> {
@@ -103,14 +103,14 @@ impl Listen {
 
 /// Tries again while the address is in use, for a bounded time. Whether its user still lives cannot be known:
 /// other users' programs are not seen.
-fn wait_for_the_dead<T>(
+fn bind_with_retry<T>(
     address: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
     attempt: impl FnMut() -> Result<T, StartError>,
 ) -> Result<T, StartError> {
-    retry::retry_while_held(patience, attempt, is_in_use, || {
+    retry::retry_while_held(timeout, attempt, is_in_use, || {
         log::warn!(
-            "{address} is in use; trying for {patience:?} whether a program that was killed lets go of it"
+            "{address} is in use; trying for {timeout:?} whether a program that was killed lets go of it"
         );
     })
 }
@@ -159,7 +159,7 @@ mod tests {
         let is_refused = |outcome: Result<_, StartError>| is_in_use(&outcome);
         assert!(is_refused(listen.try_open()), "it is held");
         let mut held = Some(held);
-        let outcome = wait_for_the_dead(listen.address, HELD_TIMEOUT, || {
+        let outcome = bind_with_retry(listen.address, HELD_TIMEOUT, || {
             let outcome = listen.try_open();
             drop(held.take());
             outcome
@@ -171,9 +171,8 @@ mod tests {
     fn an_address_that_stays_in_use_is_refused_with_the_remedy() {
         let held = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let listen = Listen::from(held.local_addr().expect("it is bound"));
-        let patience = Duration::from_millis(50);
-        let error =
-            wait_for_the_dead(listen.address, patience, || listen.try_open()).expect_err("it is held");
+        let timeout = Duration::from_millis(50);
+        let error = bind_with_retry(listen.address, timeout, || listen.try_open()).expect_err("it is held");
         let (text, port) = (error.to_string(), listen.address.port().to_string());
         assert!(text.contains(&port) && text.contains("stop the program that uses it"), "{text}");
     }

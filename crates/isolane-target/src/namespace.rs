@@ -28,7 +28,7 @@ impl Namespace {
     }
 
     /// As the control path describes it to hosts.
-    pub(crate) fn describe(&self) -> NamespaceConfig {
+    pub(crate) fn to_config(&self) -> NamespaceConfig {
         let (geometry, identity) = (self.volume.info(), self.volume.identity());
         NamespaceConfig {
             nsid: self.nsid,

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use parking_lot::Mutex;
 
-use crate::shared::Address;
+use crate::shared::LaneId;
 
 /// The newcomers of all cores.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Arrival(u64);
 struct Table {
     arrivals: u64,
     len: usize,
-    of_address: HashMap<IpAddr, BTreeMap<Arrival, Address>>,
+    of_address: HashMap<IpAddr, BTreeMap<Arrival, LaneId>>,
     /// One entry for each address: how many it has, its oldest, and which it is.
     by_count: BTreeSet<(usize, Reverse<Arrival>, IpAddr)>,
 }
@@ -50,7 +50,7 @@ impl Newcomers {
     }
 
     /// Enters a connection; returns the one that has to be closed for it, which is entered no longer.
-    pub(crate) fn enter(&self, from: IpAddr, lane: Address) -> (Arrival, Option<Address>) {
+    pub(crate) fn enter(&self, from: IpAddr, lane: LaneId) -> (Arrival, Option<LaneId>) {
         let mut table = self.table.lock();
         let displaced = if table.len < self.max { None } else { table.displace() };
         table.arrivals += 1;
@@ -60,13 +60,13 @@ impl Newcomers {
     }
 
     /// A newcomer has connected its queue, or has ended. One that was displaced is not there any more.
-    pub(crate) fn leave(&self, from: IpAddr, arrival: Arrival) {
+    pub(crate) fn remove(&self, from: IpAddr, arrival: Arrival) {
         self.table.lock().change(network(from), |lanes| _ = lanes.remove(&arrival));
     }
 }
 
 impl Table {
-    fn displace(&mut self) -> Option<Address> {
+    fn displace(&mut self) -> Option<LaneId> {
         let (_, Reverse(oldest), address) = *self.by_count.last()?;
         let mut displaced = None;
         self.change(address, |lanes| displaced = lanes.remove(&oldest));
@@ -74,9 +74,9 @@ impl Table {
     }
 
     /// Changes the newcomers of an address, and what is counted of them.
-    fn change(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<Arrival, Address>)) {
+    fn change(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<Arrival, LaneId>)) {
         let lanes = self.of_address.entry(address).or_default();
-        let rank = |lanes: &BTreeMap<Arrival, Address>| {
+        let rank = |lanes: &BTreeMap<Arrival, LaneId>| {
             lanes.first_key_value().map(|(oldest, _)| (lanes.len(), Reverse(*oldest), address))
         };
         let (before, len_before) = (rank(lanes), lanes.len());
@@ -107,11 +107,11 @@ fn network(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Table as Keys;
+    use crate::slab::Slab as Keys;
 
-    fn lanes(count: usize) -> Vec<Address> {
+    fn lanes(count: usize) -> Vec<LaneId> {
         let mut keys = Keys::default();
-        (0..count).map(|_| Address { core: 0, lane: keys.insert(()) }).collect()
+        (0..count).map(|_| LaneId { core: 0, lane: keys.insert(()) }).collect()
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -145,13 +145,13 @@ mod tests {
         let from = ip("192.0.2.1");
         let (first, _) = newcomers.enter(from, lanes[0]);
         let (second, _) = newcomers.enter(from, lanes[1]);
-        newcomers.leave(from, first);
+        newcomers.remove(from, first);
         assert_eq!(newcomers.enter(from, lanes[2]).1, None);
         let (last, displaced) = newcomers.enter(from, lanes[3]);
         assert_eq!(displaced, Some(lanes[1]));
-        newcomers.leave(from, second);
+        newcomers.remove(from, second);
         assert_eq!(newcomers.len(), 2, "one that was displaced has left already");
-        newcomers.leave(from, last);
+        newcomers.remove(from, last);
         assert_eq!(newcomers.enter(from, lanes[4]).1, None);
         let table = newcomers.table.lock();
         assert_eq!((table.of_address.len(), table.by_count.len()), (1, 1));

@@ -40,7 +40,7 @@ impl Placer {
     /// connections a reactor has.
     pub(crate) fn place(&mut self, incoming: Option<usize>, load: impl Fn(usize) -> u64) -> usize {
         let least = (0..self.reactors).map(&load).min().unwrap_or(0);
-        let is_crowded = |reactor: usize| load(reactor) >= 2 * least + CROWD;
+        let is_crowded = |reactor: usize| load(reactor) >= 2 * least + IMBALANCE;
         if self.placement == Placement::LeastLoaded {
             return (0..self.reactors).min_by_key(|reactor| load(*reactor)).unwrap_or(0);
         }
@@ -51,19 +51,20 @@ impl Placer {
         {
             return reactor;
         }
-        self.take_turn(is_crowded)
+        self.next_round_robin(is_crowded)
     }
 
-    fn take_turn(&mut self, is_crowded: impl Fn(usize) -> bool) -> usize {
+    fn next_round_robin(&mut self, is_crowded: impl Fn(usize) -> bool) -> usize {
         let turns = self.turn..self.turn + 2 * self.reactors;
-        let turn = turns.into_iter().find(|turn| !is_crowded(self.of_turn(*turn))).unwrap_or(self.turn);
+        let turn =
+            turns.into_iter().find(|turn| !is_crowded(self.reactor_of_turn(*turn))).unwrap_or(self.turn);
         self.turn = turn + 1;
-        self.of_turn(turn)
+        self.reactor_of_turn(turn)
     }
 
     /// Each round begins one reactor further on: hosts connect an admin queue and then so many I/O queues,
     /// and all the busy ones of many hosts must not meet on one reactor.
-    fn of_turn(&self, turn: usize) -> usize {
+    fn reactor_of_turn(&self, turn: usize) -> usize {
         (turn % self.reactors + turn / self.reactors) % self.reactors
     }
 }
@@ -81,7 +82,7 @@ fn nearest(core: usize, cores: &[usize], topology: &Topology) -> Vec<usize> {
 }
 
 /// A reactor is crowded when it has so many connections more than twice the least.
-const CROWD: u64 = 4;
+const IMBALANCE: u64 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -149,7 +150,7 @@ mod tests {
         let counts: Vec<_> =
             (0..4).map(|it| reactors.iter().filter(|reactor| **reactor == it).count()).collect();
         assert!(counts[1..].iter().all(|count| *count >= 10), "{counts:?}");
-        assert!(counts[0] <= 2 * 12 + CROWD as usize, "{counts:?}");
+        assert!(counts[0] <= 2 * 12 + IMBALANCE as usize, "{counts:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use crate::shared::Address;
+use crate::shared::LaneId;
 
 /// What a core did in one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,14 +21,14 @@ pub(crate) struct CoreLoad {
 /// What a lane did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneLoad {
-    pub name: Address,
+    pub name: LaneId,
     pub moved_bytes: u64,
 }
 
 /// A lane is to go from one core to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
-    pub lane: Address,
+    pub lane: LaneId,
     pub from: usize,
     pub to: usize,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Move {
 /// Plans moves, round by round.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduler {
-    lanes: HashMap<Address, History>,
+    lanes: HashMap<LaneId, History>,
     cores: Vec<CoreHistory>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Scheduler {
 struct History {
     idle_rounds: u32,
     /// Stays where it is for so many rounds more.
-    rest_rounds: u32,
+    cooldown_rounds: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,14 +57,14 @@ impl Scheduler {
     /// What to move after a round with these loads, one for each core.
     pub(crate) fn plan(&mut self, loads: &[CoreLoad]) -> Vec<Move> {
         self.remember(loads);
-        let mut moves: Vec<Move> = (0..loads.len()).filter_map(|from| self.relieve(from, loads)).collect();
+        let mut moves: Vec<Move> = (0..loads.len()).filter_map(|from| self.offload(from, loads)).collect();
         let mut first_busy = loads.first().map_or(0.0, |first| first.busy);
         for (from, load) in loads.iter().enumerate().skip(1) {
-            self.pack(from, load, &mut first_busy, &mut moves);
+            self.consolidate(from, load, &mut first_busy, &mut moves);
         }
         moves.truncate(MAX_MOVES);
         for it in &moves {
-            self.lanes.insert(it.lane, History { idle_rounds: 0, rest_rounds: REST_ROUNDS });
+            self.lanes.insert(it.lane, History { idle_rounds: 0, cooldown_rounds: COOLDOWN_ROUNDS });
         }
         moves
     }
@@ -74,8 +74,8 @@ impl Scheduler {
         for lane in loads.iter().flat_map(|load| &load.lanes) {
             let history = old.get(&lane.name).copied().unwrap_or_default();
             let idle_rounds = if lane.moved_bytes == 0 { history.idle_rounds + 1 } else { 0 };
-            let rest_rounds = history.rest_rounds.saturating_sub(1);
-            self.lanes.insert(lane.name, History { idle_rounds, rest_rounds });
+            let cooldown_rounds = history.cooldown_rounds.saturating_sub(1);
+            self.lanes.insert(lane.name, History { idle_rounds, cooldown_rounds });
         }
         self.cores.resize(loads.len(), CoreHistory::default());
         for (core, load) in self.cores.iter_mut().zip(loads) {
@@ -85,7 +85,7 @@ impl Scheduler {
     }
 
     /// A lane for which another core is better, if this one has too much to do.
-    fn relieve(&self, from: usize, loads: &[CoreLoad]) -> Option<Move> {
+    fn offload(&self, from: usize, loads: &[CoreLoad]) -> Option<Move> {
         let load = &loads[from];
         if self.cores[from].overloaded_rounds < OVERLOADED_ROUNDS {
             return None;
@@ -96,27 +96,27 @@ impl Scheduler {
         let weight = |lane: &LaneLoad| load.busy * lane.moved_bytes as f64 / bytes.max(1) as f64;
         // With less than the difference the other core does not become what this one is.
         let helps = |lane: &&LaneLoad| lane.moved_bytes > 0 && least.busy + weight(lane) < load.busy * GAIN;
-        let movable = load.lanes.iter().filter(|lane| self.may_move(lane.name)).filter(helps);
+        let movable = load.lanes.iter().filter(|lane| self.can_move(lane.name)).filter(helps);
         let best = movable.max_by_key(|lane| balance(weight(lane), load.busy - least.busy))?;
         (to != from && least.busy <= RELIEF).then_some(Move { lane: best.name, from, to })
     }
 
     /// Lanes that the first core can have as well; `first_busy` is what it has then.
-    fn pack(&self, from: usize, load: &CoreLoad, first_busy: &mut f64, moves: &mut Vec<Move>) {
+    fn consolidate(&self, from: usize, load: &CoreLoad, first_busy: &mut f64, moves: &mut Vec<Move>) {
         let is_light = self.cores[from].light_rounds >= LIGHT_ROUNDS && *first_busy + load.busy <= PACKED;
         if is_light {
             *first_busy += load.busy;
         }
         for lane in &load.lanes {
             let is_idle = self.lanes.get(&lane.name).is_some_and(|it| it.idle_rounds >= IDLE_ROUNDS);
-            if (is_light || is_idle && *first_busy < OVERLOADED) && self.may_move(lane.name) {
+            if (is_light || is_idle && *first_busy < OVERLOADED) && self.can_move(lane.name) {
                 moves.push(Move { lane: lane.name, from, to: 0 });
             }
         }
     }
 
-    fn may_move(&self, lane: Address) -> bool {
-        self.lanes.get(&lane).is_none_or(|history| history.rest_rounds == 0)
+    fn can_move(&self, lane: LaneId) -> bool {
+        self.lanes.get(&lane).is_none_or(|history| history.cooldown_rounds == 0)
     }
 }
 
@@ -139,7 +139,7 @@ const PACKED: f64 = 0.5;
 /// A lane without traffic for so long goes to the first core.
 const IDLE_ROUNDS: u32 = 10;
 /// A lane that was moved stays for so long.
-const REST_ROUNDS: u32 = 10;
+const COOLDOWN_ROUNDS: u32 = 10;
 /// In one round.
 const MAX_MOVES: usize = 64;
 

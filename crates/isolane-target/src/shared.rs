@@ -19,20 +19,21 @@ use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
 use crate::connections::ConnectionStatus;
-use crate::core::{LogLimit, Traveller};
+use crate::core::MigratingLane;
 use crate::counters::CoreCounters;
 use crate::fence::Fence;
+use crate::lane_quota::LaneQuota;
+use crate::log_limiter::LogLimiter;
 use crate::namespace::Namespaces;
 use crate::newcomers::Newcomers;
 use crate::scheduler::CoreLoad;
-use crate::seats::Seats;
-use crate::table::Key;
+use crate::slab::SlabKey;
 
 /// A lane, as another core names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Address {
+pub(crate) struct LaneId {
     pub core: usize,
-    pub lane: Key,
+    pub lane: SlabKey,
 }
 
 /// What cores tell each other.
@@ -41,28 +42,28 @@ pub(crate) enum Message {
     /// This connection is yours.
     Adopt { socket: std::net::TcpStream, peer: SocketAddr },
     /// Close this connection before Connect, whose place another has taken.
-    Displace { lane: Address },
+    Displace { lane: LaneId },
     /// Close this lane: its association, or its controller's I/O, has ended.
-    Close { lane: Address, reason: &'static str },
+    Close { lane: LaneId, reason: &'static str },
     /// Answer held Async Event Requests of this lane; the port has their completions.
-    AsyncEvents { lane: Address },
+    AsyncEvents { lane: LaneId },
     /// CC.SHN was set: when none of `busy` is, flush all volumes and tell the port.
-    Shutdown { id: AssociationId, busy: Vec<Arc<Busy>> },
+    Shutdown { id: AssociationId, busy: Vec<Arc<InFlight>> },
     /// There is nothing to do: by dropping this, a core says that it sees what the port changed before.
-    See(Arc<()>),
+    Checkpoint(Arc<()>),
     /// Read the data that has arrived on all connections of this host, enter its unfinished changes into the
-    /// fence, then answer with [`Message::HostRead`].
-    ReadHost { host: Box<Host>, fence: Arc<Fence>, reply_to: Address },
+    /// fence, then answer with [`Message::HostDrained`].
+    DrainHost { host: Box<Host>, fence: Arc<Fence>, reply_to: LaneId },
     /// One core has raised its part of a fence.
-    HostRead { lane: Key },
+    HostDrained { lane: SlabKey },
     /// To the first core: what another did lately.
     Load { core: usize, load: CoreLoad },
     /// Let this lane go to another core as soon as it can.
-    Depart { lane: Address, to: usize },
+    Migrate { lane: LaneId, to: usize },
     /// The same for the connection of this peer, if it is yours.
-    DepartPeer { peer: SocketAddr, to: usize },
+    MigratePeer { peer: SocketAddr, to: usize },
     /// This lane is yours.
-    Arrive(Traveller),
+    MigrateIn(MigratingLane),
     /// Tell about every connection; the sender is dropped when that is done.
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish what is in flight, close everything, flush; by then at the latest.
@@ -71,13 +72,13 @@ pub(crate) enum Message {
 
 /// How many commands of one lane are at volumes. Written by the owning core alone.
 #[derive(Debug, Default)]
-pub(crate) struct Busy {
+pub(crate) struct InFlight {
     commands: AtomicU32,
     /// Those among them that may leave something in a volatile cache.
     volatile: AtomicU32,
 }
 
-impl Busy {
+impl InFlight {
     pub(crate) fn set(&self, commands: u32, volatile: u32) {
         self.volatile.store(volatile, Ordering::Release);
         self.commands.store(commands, Ordering::Release);
@@ -102,20 +103,20 @@ pub(crate) struct Shared {
     pub scheduling: bool,
     /// How long anybody waits for a volume.
     pub stuck_after: Duration,
-    pub seats: Seats,
+    pub lane_quota: LaneQuota,
     pub newcomers: Newcomers,
-    refusal_log: Mutex<LogLimit>,
+    refusal_log: Mutex<LogLimiter>,
     /// Cores whose lanes are all closed after [`Message::Stop`].
     pub cores_drained: AtomicUsize,
-    control: Mutex<Control>,
+    control: Mutex<ControlState>,
 }
 
 /// What is decided about all cores before they begin.
-pub(crate) struct Bounds {
+pub(crate) struct CoreLimits {
     pub max_connections: usize,
     pub max_newcomers: usize,
     /// Lanes that one core may have.
-    pub lanes_on_each: usize,
+    pub max_lanes_per_core: usize,
     /// Short commands pass long ones.
     pub scheduling: bool,
     /// How long anybody waits for a volume.
@@ -123,25 +124,25 @@ pub(crate) struct Bounds {
 }
 
 /// The port, and which lanes its associations have.
-struct Control {
+struct ControlState {
     port: Port,
     /// Connected lanes, and those with commands still at volumes.
     lanes: HashMap<AssociationId, Vec<LaneEntry>>,
     /// Fences that were not over when the association began.
     fences: HashMap<AssociationId, Arc<Fence>>,
-    unnamed_log: LogLimit,
+    unnamed_log: LogLimiter,
 }
 
 struct LaneEntry {
     qid: u16,
     host: Host,
     /// Its name.
-    address: Address,
+    address: LaneId,
     /// The core that owns it now.
     core: usize,
-    busy: Arc<Busy>,
+    busy: Arc<InFlight>,
     /// Its association goes on without it, although its commands have not ended.
-    is_stuck: bool,
+    stuck: bool,
 }
 
 impl Shared {
@@ -150,14 +151,14 @@ impl Shared {
         namespaces: Namespaces,
         counters: Vec<Arc<CoreCounters>>,
         mailboxes: Vec<Sender<Message>>,
-        bounds: Bounds,
+        bounds: CoreLimits,
     ) -> Shared {
         let (lanes, fences, unnamed_log) = Default::default();
-        let control = Control { port, lanes, fences, unnamed_log };
+        let control = ControlState { port, lanes, fences, unnamed_log };
         Shared {
             namespaces,
             counters,
-            seats: Seats::new(mailboxes.len(), bounds.lanes_on_each, bounds.max_connections),
+            lane_quota: LaneQuota::new(mailboxes.len(), bounds.max_lanes_per_core, bounds.max_connections),
             newcomers: Newcomers::new(bounds.max_newcomers),
             refusal_log: Mutex::default(),
             mailboxes,
@@ -184,7 +185,7 @@ impl Shared {
 
     /// The most sockets of connections that are open at the same time, with those that are being closed.
     pub(crate) fn max_descriptors(&self) -> u64 {
-        (self.seats.max_connected() + self.newcomers.max() + MAX_CLOSING) as u64
+        (self.lane_quota.max_connected() + self.newcomers.max() + MAX_CLOSING) as u64
     }
 
     /// Leaves a message with a core. A core that has stopped needs none.
@@ -213,7 +214,7 @@ impl Shared {
         &self,
         (entry, data): (&SubmissionEntry, &[u8]),
         from: ConnectionInfo,
-        (address, busy): (Address, &Arc<Busy>),
+        (address, busy): (LaneId, &Arc<InFlight>),
         fence: Arc<Fence>,
         now: Instant,
     ) -> Result<(Connected, Option<Arc<Fence>>), ConnectRefusal> {
@@ -221,7 +222,7 @@ impl Shared {
         let connected = control.port.connect(entry, data, from, now)?;
         let Connected { id, qid, host, .. } = connected;
         let entry =
-            LaneEntry { qid, host, address, core: address.core, busy: Arc::clone(busy), is_stuck: false };
+            LaneEntry { qid, host, address, core: address.core, busy: Arc::clone(busy), stuck: false };
         control.lanes.entry(id).or_default().push(entry);
         if qid == 0 {
             if host.nqn.is_none() && control.unnamed_log.is_due(now) {
@@ -246,11 +247,11 @@ impl Shared {
     }
 
     /// No command of a connection that is gone is at a volume any more.
-    pub(crate) fn drained(&self, id: AssociationId, qid: u16, lane: Address) {
+    pub(crate) fn drained(&self, id: AssociationId, qid: u16, lane: LaneId) {
         let mut control = self.control.lock();
         let mut is_known = false;
         if let Some(lanes) = control.lanes.get_mut(&id) {
-            is_known = lanes.iter().any(|entry| entry.address == lane && entry.is_stuck);
+            is_known = lanes.iter().any(|entry| entry.address == lane && entry.stuck);
             lanes.retain(|entry| entry.address != lane);
         }
         control.lanes.retain(|_, lanes| !lanes.is_empty());
@@ -268,12 +269,12 @@ impl Shared {
         &self,
         id: AssociationId,
         qid: u16,
-        lane: Address,
+        lane: LaneId,
         changes: &[(usize, BlockRange, Arc<()>)],
     ) {
         let mut control = self.control.lock();
         for entry in control.lanes.get_mut(&id).into_iter().flatten() {
-            entry.is_stuck |= entry.address == lane;
+            entry.stuck |= entry.address == lane;
         }
         control.fences.entry(id).or_default().enter(changes, 0);
         control.port.handle_stuck(id, qid);
@@ -282,21 +283,21 @@ impl Shared {
 
     /// The loads of all lanes of an association but those that it goes on without: their commands have failed
     /// for the host.
-    pub(crate) fn busy_of(&self, id: AssociationId) -> Vec<Arc<Busy>> {
+    pub(crate) fn in_flight_of(&self, id: AssociationId) -> Vec<Arc<InFlight>> {
         let control = self.control.lock();
-        let lanes = control.lanes_of(id).filter(|lane| !lane.is_stuck);
+        let lanes = control.lanes_of(id).filter(|lane| !lane.stuck);
         lanes.map(|lane| Arc::clone(&lane.busy)).collect()
     }
 
     /// Asks the cores that own connections of the host of this Connect with the same subsystem to raise the
     /// fence; returns how many will answer. The lock is held until all are asked, so that no connection moves
     /// meanwhile.
-    pub(crate) fn ask_to_read(
+    pub(crate) fn request_drain(
         &self,
         entry: &SubmissionEntry,
         data: &[u8],
         fence: &Arc<Fence>,
-        reply_to: Address,
+        reply_to: LaneId,
     ) -> usize {
         let control = self.control.lock();
         let Some(host) = control.port.host_to_drain(entry, data) else { return 0 };
@@ -306,7 +307,7 @@ impl Shared {
         cores.sort_unstable();
         cores.dedup();
         for core in &cores {
-            self.post(*core, Message::ReadHost { host: Box::new(host), fence: Arc::clone(fence), reply_to });
+            self.post(*core, Message::DrainHost { host: Box::new(host), fence: Arc::clone(fence), reply_to });
         }
         cores.len()
     }
@@ -316,38 +317,38 @@ impl Shared {
     ///
     /// # Errors
     /// The lane comes back.
-    pub(crate) fn hand_over(
+    pub(crate) fn migrate(
         &self,
         id: AssociationId,
-        name: Address,
+        name: LaneId,
         to: usize,
-        traveller: Traveller,
+        migrating: MigratingLane,
         is_mailbox_empty: impl FnOnce() -> bool,
-    ) -> Result<(), Traveller> {
+    ) -> Result<(), MigratingLane> {
         let mut control = self.control.lock();
         let mut lanes = control.lanes.get_mut(&id).into_iter().flatten();
         let Some(entry) = lanes.find(|lane| lane.address == name).filter(|_| is_mailbox_empty()) else {
-            return Err(traveller);
+            return Err(migrating);
         };
-        match self.mailboxes[to].send(Message::Arrive(traveller)) {
+        match self.mailboxes[to].send(Message::MigrateIn(migrating)) {
             Ok(()) => {
                 entry.core = to;
                 Ok(())
             }
-            Err(SendError::Full(Message::Arrive(back)) | SendError::Closed(Message::Arrive(back))) => {
+            Err(SendError::Full(Message::MigrateIn(back)) | SendError::Closed(Message::MigrateIn(back))) => {
                 Err(back)
             }
             Err(_) => unreachable!("another message came back than was sent"),
         }
     }
 
-    fn deliver_events(&self, control: &mut Control) {
+    fn deliver_events(&self, control: &mut ControlState) {
         while let Some(event) = control.port.poll_event() {
             self.deliver(control, event);
         }
     }
 
-    fn deliver(&self, control: &mut Control, event: ControlEvent) {
+    fn deliver(&self, control: &mut ControlState, event: ControlEvent) {
         match event {
             ControlEvent::AsyncEvents { id } => {
                 for lane in control.lanes_of(id).filter(|lane| lane.qid == 0) {
@@ -374,7 +375,7 @@ impl Shared {
     }
 
     /// The core of the admin queue sees to the flush.
-    fn post_shutdown(&self, control: &Control, id: AssociationId) {
+    fn post_shutdown(&self, control: &ControlState, id: AssociationId) {
         let busy = control.lanes_of(id).map(|lane| Arc::clone(&lane.busy)).collect();
         if let Some(admin) = control.lanes_of(id).find(|lane| lane.qid == 0) {
             self.post(admin.core, Message::Shutdown { id, busy });
@@ -382,7 +383,7 @@ impl Shared {
     }
 }
 
-impl Control {
+impl ControlState {
     fn lanes_of(&self, id: AssociationId) -> impl Iterator<Item = &LaneEntry> {
         self.lanes.get(&id).into_iter().flatten()
     }

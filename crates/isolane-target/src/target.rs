@@ -24,9 +24,9 @@ use crate::descriptors;
 use crate::listen::Listen;
 use crate::namespace::{Namespace, Namespaces};
 use crate::placement::Placer;
-use crate::shared::{Bounds, Message, Shared};
+use crate::shared::{CoreLimits, Message, Shared};
 
-/// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN`].
+/// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN_TIMEOUT`].
 pub struct Target {
     shared: Arc<Shared>,
     threads: Vec<CoreThread>,
@@ -47,7 +47,7 @@ struct CoreThread {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShutdownReport {
     /// Commands that were still at volumes when the time was over.
-    pub commands_cut: usize,
+    pub commands_aborted: usize,
     /// Volumes whose last flush failed.
     pub flushes_failed: usize,
     /// Cores that failed instead of stopping.
@@ -65,9 +65,9 @@ impl ShutdownReport {
     }
 
     fn add(&mut self, core: CoreReport) {
-        self.commands_cut += core.commands_cut;
+        self.commands_aborted += core.commands_aborted;
         self.flushes_failed += core.flushes_failed;
-        self.cores_failed += usize::from(core.is_failed);
+        self.cores_failed += usize::from(core.failed);
     }
 }
 
@@ -76,7 +76,7 @@ impl std::error::Error for ShutdownReport {}
 impl fmt::Display for ShutdownReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
-            (self.commands_cut, "commands were cut off by the deadline"),
+            (self.commands_aborted, "commands were cut off by the deadline"),
             (self.flushes_failed, "flushes of volumes failed"),
             (self.cores_failed, "cores failed"),
             (self.cores_stuck, "cores were left waiting for volumes that hang"),
@@ -93,7 +93,7 @@ impl fmt::Display for ShutdownReport {
 
 impl Target {
     /// How long commands in flight get to finish by default.
-    pub const SHUTDOWN: Duration = Duration::from_secs(5);
+    pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
     /// Starts to serve.
     ///
@@ -112,7 +112,7 @@ impl Target {
         let namespaces = Namespaces::new(namespaces);
         let cores = spawn_cores(&config)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
-        let (shared, mailboxes) = introduce(&config, port, namespaces, &cores, max_descriptors);
+        let (shared, mailboxes) = build_shared(&config, port, namespaces, &cores, max_descriptors);
         let cores_given = config.cores.clone();
         let mut target =
             Target { shared, threads: Vec::new(), local_addrs, io_description, cores: cores_given };
@@ -156,10 +156,10 @@ impl Target {
     }
 
     /// Moves the connection of this peer to another reactor, as soon as nothing of it is under way, if that
-    /// is soon. Only with [`TargetConfig::schedule`]; the scheduler may move it on.
+    /// is soon. Only with [`TargetConfig::rebalance_interval`]; the scheduler may move it on.
     pub fn relocate(&self, peer: SocketAddr, reactor: usize) {
         if reactor < self.shared.mailboxes.len() {
-            self.shared.post_to_all(|| Message::DepartPeer { peer, to: reactor });
+            self.shared.post_to_all(|| Message::MigratePeer { peer, to: reactor });
         }
     }
 
@@ -177,11 +177,11 @@ impl Target {
         mailbox: Mailbox<Message>,
         acceptor: Option<Acceptor>,
     ) -> Result<(), StartError> {
-        let (begun, has_begun) = mpsc::channel();
+        let (begun, started) = mpsc::channel();
         let setup = Setup { shared: Arc::clone(&self.shared), mailbox, acceptor, begun };
         let gone = || StartError::Begin(std::io::ErrorKind::Other.into());
         core.setup.send(setup).map_err(|_| gone())?;
-        has_begun.recv().map_err(|_| gone())?.map_err(StartError::Begin)?;
+        started.recv().map_err(|_| gone())?.map_err(StartError::Begin)?;
         self.threads.push(core.thread);
         Ok(())
     }
@@ -192,7 +192,7 @@ impl Target {
             (0..self.threads.len()).for_each(|core| self.shared.post(core, Message::Stop { deadline }));
         }
         let mut report = ShutdownReport::default();
-        let give_up_at = deadline + self.shared.stuck_after + END_WAIT;
+        let give_up_at = deadline + self.shared.stuck_after + JOIN_TIMEOUT;
         for core in self.threads.drain(..) {
             core.end(give_up_at, &mut report);
         }
@@ -202,7 +202,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        self.stop(Target::SHUTDOWN);
+        self.stop(Target::SHUTDOWN_TIMEOUT);
     }
 }
 
@@ -259,7 +259,8 @@ fn spawn_cores(config: &TargetConfig) -> Result<Vec<Spawned>, StartError> {
 
 fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Result<Spawned, StartError> {
     let reactor = ReactorConfig { io: config.io, mode: config.mode, spin: config.spin, core };
-    let bounds = (config.max_pool_pages, config.zero_copy_above, config.schedule, config.limits());
+    let bounds =
+        (config.max_pool_pages, config.zerocopy_threshold, config.rebalance_interval, config.limits());
     let (ready, made) = mpsc::channel();
     let (setup, later) = mpsc::channel();
     let (reports, report) = mpsc::channel();
@@ -276,7 +277,7 @@ fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Resul
 fn run_core(
     index: usize,
     config: ReactorConfig,
-    (max_pool_pages, zero_copy_above, schedule, limits): (
+    (max_pool_pages, zerocopy_threshold, rebalance_interval, limits): (
         usize,
         Option<usize>,
         Option<Duration>,
@@ -297,8 +298,17 @@ fn run_core(
     let _ = ready.send(Ok((reactor.waker(), reactor.backend_description().to_owned())));
     // No setup comes when another core could not be started.
     let Ok(Setup { shared, mailbox, acceptor, begun }) = later.recv() else { return };
-    let parts =
-        Parts { index, cpu, shared, reactor, mailbox, max_pool_pages, zero_copy_above, schedule, limits };
+    let parts = Parts {
+        index,
+        cpu,
+        shared,
+        reactor,
+        mailbox,
+        max_pool_pages,
+        zerocopy_threshold,
+        rebalance_interval,
+        limits,
+    };
     let mut driver = Driver::new(parts);
     let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
     let is_listening = listening.is_ok();
@@ -310,7 +320,7 @@ fn run_core(
 }
 
 /// Makes what the cores share, with a mailbox for each.
-fn introduce(
+fn build_shared(
     config: &TargetConfig,
     port: Port,
     namespaces: Namespaces,
@@ -321,10 +331,10 @@ fn introduce(
     let (senders, mailboxes) = cores.iter().map(|core| mailbox::unbounded(core.waker.clone())).unzip();
     let (max_connections, max_newcomers) =
         descriptors::share(max_descriptors, config.max_connections, config.max_newcomers);
-    let bounds = Bounds {
+    let bounds = CoreLimits {
         max_connections,
         max_newcomers,
-        lanes_on_each: max_lanes(config.max_pool_pages),
+        max_lanes_per_core: max_lanes(config.max_pool_pages),
         scheduling: config.scheduling,
         stuck_after: config.stuck_after,
     };
@@ -340,7 +350,7 @@ fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
         subsystem: SubsystemConfig {
             nqn: config.nqn,
             serial: config.serial.clone(),
-            namespaces: namespaces.iter().map(Namespace::describe).collect(),
+            namespaces: namespaces.iter().map(Namespace::to_config).collect(),
             allowed_hosts: config.allowed_hosts.clone(),
             max_io_queues: config.io_queues,
             max_queue_entries: config.queue_depth,
@@ -355,4 +365,4 @@ fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
 }
 
 /// How long the cores get to end when nothing hangs any more.
-const END_WAIT: Duration = Duration::from_secs(2);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::filter::{Filter, Verdict};
+use common::interposer::{Decision, Interposer};
 use common::*;
 use isolane_target::TargetConfig;
 use isolane_volume::Request;
@@ -129,11 +129,11 @@ fn a_disabled_controller_closes_its_io_connections_and_can_be_enabled_again() {
 #[test]
 fn what_a_host_has_sent_on_older_connections_is_done_before_it_is_admitted_anew() {
     let mut config = TargetConfig { queue_depth: 1024, ..two_cores(&[]) };
-    let slow = Filter::over("mem:1M", |request| {
+    let slow = Interposer::over("mem:1M", |request| {
         if matches!(request, Request::Write { .. }) {
             std::thread::sleep(Duration::from_micros(500));
         }
-        Verdict::Pass(request)
+        Decision::Pass(request)
     });
     config.volumes.push((1, slow));
     let (_target, address) = start(config);

@@ -144,7 +144,7 @@ fn only_allowed_hosts_are_admitted() {
 
 #[test]
 fn a_connection_that_never_introduces_itself_is_closed() {
-    let config = TargetConfig { handshake: Duration::from_millis(300), ..config(&["mem:1M"]) };
+    let config = TargetConfig { handshake_timeout: Duration::from_millis(300), ..config(&["mem:1M"]) };
     let (target, address) = start(config);
     let mut hosts = [MockHost::dial(address), MockHost::initialised(address, IcReq::default())];
     hosts.iter_mut().for_each(MockHost::expect_end);
@@ -153,7 +153,7 @@ fn a_connection_that_never_introduces_itself_is_closed() {
 
 #[test]
 fn a_transfer_that_stands_still_ends_its_connection_and_no_other() {
-    let config = TargetConfig { stall: Duration::from_millis(300), ..config(&["mem:1M"]) };
+    let config = TargetConfig { stall_timeout: Duration::from_millis(300), ..config(&["mem:1M"]) };
     let (_target, address) = start(config);
     let admin = MockHost::admin(address);
     let (mut slow, mut good) = (admin.io_queue(1, 31), admin.io_queue(2, 31));
@@ -164,7 +164,7 @@ fn a_transfer_that_stands_still_ends_its_connection_and_no_other() {
 
 #[test]
 fn a_host_that_takes_no_answers_is_cut_off() {
-    let config = TargetConfig { stall: Duration::from_millis(300), ..config(&["mem:16M"]) };
+    let config = TargetConfig { stall_timeout: Duration::from_millis(300), ..config(&["mem:16M"]) };
     let (target, address) = start(config);
     let admin = MockHost::admin(address);
     let mut slow = admin.io_queue(1, 63);

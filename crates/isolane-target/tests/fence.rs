@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::filter::{Filter, Verdict};
+use common::interposer::{Decision, Interposer};
 use common::*;
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::Request;
@@ -26,9 +26,9 @@ fn holding(is_held: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (Targe
     let holds = Arc::new(AtomicBool::new(true));
     let flag = Arc::clone(&holds);
     let volume =
-        Filter::over("mem:1M", move |request| match is_held(&request) && flag.load(Ordering::Acquire) {
-            true => Verdict::Later(request),
-            false => Verdict::Pass(request),
+        Interposer::over("mem:1M", move |request| match is_held(&request) && flag.load(Ordering::Acquire) {
+            true => Decision::Later(request),
+            false => Decision::Pass(request),
         });
     (TargetConfig { volumes: vec![(1, volume)], ..two_cores(&[]) }, holds)
 }
@@ -180,7 +180,8 @@ fn releases_new_io_when_a_connection_that_was_not_read_ends() {
 /// A core that reads a host lets no connection go, so one that moves shows that its core has stopped reading.
 #[test]
 fn stops_reading_on_all_cores_when_the_new_association_has_ended() {
-    let config = TargetConfig { schedule: Some(Duration::from_secs(3600)), ..two_cores(&["mem:64K"]) };
+    let config =
+        TargetConfig { rebalance_interval: Some(Duration::from_secs(3600)), ..two_cores(&["mem:64K"]) };
     let (target, address) = start(config);
     let admin = MockHost::admin(address);
     let queues = [1, 2].map(|qid| admin.io_queue(qid, 1023));

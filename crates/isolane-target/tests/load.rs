@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use common::filter::{Filter, Verdict};
+use common::interposer::{Decision, Interposer};
 use common::*;
 use isolane_target::TargetConfig;
 use isolane_volume::Request;
@@ -63,11 +63,11 @@ fn a_small_pool_serves_more_transfers_than_it_holds() {
 #[test]
 fn a_queue_whose_writes_wait_stalls_without_memory_and_goes_on() {
     let attempts = AtomicU32::new(0);
-    let slow = Filter::over("mem:64M", move |request| match request {
+    let slow = Interposer::over("mem:64M", move |request| match request {
         Request::Write { blocks: 32, .. } if attempts.fetch_add(1, Ordering::Relaxed) % 5 != 4 => {
-            Verdict::Later(request)
+            Decision::Later(request)
         }
-        _ => Verdict::Pass(request),
+        _ => Decision::Pass(request),
     });
     let (_target, address) =
         start(TargetConfig { max_pool_pages: 1024, volumes: vec![(1, slow)], ..config(&[]) });
@@ -133,11 +133,11 @@ fn many_hosts_that_let_memory_lie_lose_it_to_those_who_wait() {
 #[test]
 fn writes_that_hold_memory_are_not_held_up_by_those_who_wait_for_it() {
     let attempts = AtomicU32::new(0);
-    let slow = Filter::over("mem:64M", move |request| match request {
+    let slow = Interposer::over("mem:64M", move |request| match request {
         Request::Write { blocks: 2048, .. } if attempts.fetch_add(1, Ordering::Relaxed) < 20 => {
-            Verdict::Later(request)
+            Decision::Later(request)
         }
-        _ => Verdict::Pass(request),
+        _ => Decision::Pass(request),
     });
     let (target, address) =
         start(TargetConfig { max_pool_pages: 1024, volumes: vec![(1, slow)], ..config(&[]) });

@@ -39,7 +39,8 @@ fn warnings(with: &str) -> usize {
 /// A target with little room, on two reactors, whose newcomers have all the time they want.
 fn small(max_newcomers: usize, max_connections: usize) -> (Target, SocketAddr) {
     let _ = log::set_logger(&WARNINGS);
-    let config = TargetConfig { cores: one_core_twice(), handshake: 10 * PATIENCE, ..config(&["mem:1M"]) };
+    let config =
+        TargetConfig { cores: one_core_twice(), handshake_timeout: 10 * TEST_TIMEOUT, ..config(&["mem:1M"]) };
     start(TargetConfig { max_newcomers, max_connections, ..config })
 }
 
@@ -49,7 +50,7 @@ fn dial_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
     socket.bind(&SocketAddr::new(IpAddr::V4(Ipv4Addr::from(from)), 0).into()).unwrap();
     socket.connect(&to.into()).unwrap();
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream
 }
 

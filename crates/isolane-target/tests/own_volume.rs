@@ -31,6 +31,6 @@ fn serves_volume_that_completes_on_another_thread() {
         }
         assert!(queue.fetch(read_entry(2048, 1), 512).0.status.is(Status::LBA_OUT_OF_RANGE));
         drop((admin, queue));
-        target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+        target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use isolane_target::{IoChoice, Mode, Operation, TargetConfig};
+use isolane_target::{IoChoice, IoKind, Mode, TargetConfig};
 use isolane_wire::Status;
 use isolane_wire::admin::{Cns, IdentifyCommand};
 use isolane_wire::pdu::IcReq;
@@ -23,7 +23,7 @@ fn a_host_connects_identifies_writes_and_reads_back() {
     assert_eq!(queue.fetch(read_entry(16, 8), 4096).1, vec![0; 4096]);
 
     let counters = target.counters();
-    let write = counters.namespaces[0].of(Operation::Write);
+    let write = counters.namespaces[0].get(IoKind::Write);
     assert_eq!((write.commands, write.bytes, write.errors), (1, 4096, 0));
     assert_eq!(counters.connections_open, 2);
 }

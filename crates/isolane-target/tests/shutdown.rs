@@ -10,7 +10,7 @@ use isolane_wire::pdu::{ControllerPdu, H2cData};
 use isolane_wire::{Sgl, Status, SubmissionEntry, admin};
 
 /// Far longer than a target needs that waits for nobody.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_target_with_idle_hosts_stops_at_once() {
@@ -23,8 +23,8 @@ fn a_target_with_idle_hosts_stops_at_once() {
         admin.expect_end();
         queue.expect_end();
     });
-    target.shutdown(PATIENCE).into_result().unwrap();
-    assert!(begun.elapsed() < PATIENCE / 2, "it took {:?}", begun.elapsed());
+    target.shutdown(TEST_TIMEOUT).into_result().unwrap();
+    assert!(begun.elapsed() < TEST_TIMEOUT / 2, "it took {:?}", begun.elapsed());
     waiting.join().unwrap();
 }
 
@@ -33,8 +33,8 @@ fn hosts_that_do_not_close_delay_the_end_a_little_only() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let begun = Instant::now();
-    target.shutdown(PATIENCE).into_result().unwrap();
-    assert!(begun.elapsed() < PATIENCE / 2, "it took {:?}", begun.elapsed());
+    target.shutdown(TEST_TIMEOUT).into_result().unwrap();
+    assert!(begun.elapsed() < TEST_TIMEOUT / 2, "it took {:?}", begun.elapsed());
     drop(admin);
 }
 
@@ -50,8 +50,8 @@ fn a_half_received_transfer_is_not_waited_for_and_changes_nothing() {
     queue.send_bytes(&header.encode(&queue.outbound));
     queue.send_bytes(&[5; 40_000]);
     let begun = Instant::now();
-    target.shutdown(PATIENCE).into_result().unwrap();
-    assert!(begun.elapsed() < PATIENCE / 2, "it took {:?}", begun.elapsed());
+    target.shutdown(TEST_TIMEOUT).into_result().unwrap();
+    assert!(begun.elapsed() < TEST_TIMEOUT / 2, "it took {:?}", begun.elapsed());
 
     let (_target, address) = start(config);
     let (_admin, mut queue) = pair(address, 31);
@@ -80,7 +80,7 @@ fn every_acknowledged_write_is_there_after_a_restart_in_the_middle_of_many() {
         }
     });
     std::thread::sleep(Duration::from_millis(20));
-    target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+    target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
     let acknowledged = writer.join().unwrap().min(2048);
     drop(admin);
     let (_target, address) = start(config);

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use common::filter::{Filter, Verdict};
+use common::interposer::{Decision, Interposer};
 use common::stuck::{Relief, Stuck};
 use common::*;
 use isolane_target::{IoChoice, Target, TargetConfig};
@@ -118,7 +118,7 @@ fn a_host_with_a_stuck_write_reaches_the_other_namespaces_and_no_stale_write_pas
         let (target, stuck, written) = place.release();
         assert_eq!(queue.completion(newer).0.status, Status::SUCCESS);
         drop((admin, queue));
-        target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+        target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
         drop(stuck);
         expect_order(&written.join().unwrap());
     }
@@ -145,7 +145,7 @@ fn a_reset_completes_although_a_write_is_stuck() {
     let (target, stuck, written) = place.release();
     assert_eq!(queue.completion(newest).0.status, Status::SUCCESS);
     drop((admin, queue));
-    target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+    target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
     drop(stuck);
     expect_order(&written.join().unwrap());
 }
@@ -245,8 +245,8 @@ fn the_target_ends_although_a_volume_hangs() {
         eventually("a write hangs", || stuck.begun() == 1);
         let (ended, has_ended) = mpsc::channel();
         let shutdown = thread::spawn(move || ended.send(target.shutdown(Duration::ZERO)));
-        let report = has_ended.recv_timeout(PATIENCE).expect("the shutdown ends");
-        assert_eq!((report.commands_cut, report.flushes_failed, report.cores_failed), (1, 1, 0));
+        let report = has_ended.recv_timeout(TEST_TIMEOUT).expect("the shutdown ends");
+        assert_eq!((report.commands_aborted, report.flushes_failed, report.cores_failed), (1, 1, 0));
         assert!(report.cores_stuck >= 1, "{report}");
         shutdown.join().unwrap().unwrap();
         drop(relief);
@@ -257,13 +257,13 @@ fn the_target_ends_although_a_volume_hangs() {
 fn a_shutdown_completes_although_a_volume_has_failed_for_good() {
     let flushes = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&flushes);
-    let failing = Filter::over("mem:1M", |request| match request {
-        Request::Flush => Verdict::Fail(VolumeError::SyncFailed { raw_os_error: 5 }),
-        _ => Verdict::Pass(request),
+    let failing = Interposer::over("mem:1M", |request| match request {
+        Request::Flush => Decision::Fail(VolumeError::SyncFailed { raw_os_error: 5 }),
+        _ => Decision::Pass(request),
     });
-    let counting = Filter::over("mem:1M", move |request| {
+    let counting = Interposer::over("mem:1M", move |request| {
         count.fetch_add(usize::from(matches!(request, Request::Flush)), Ordering::SeqCst);
-        Verdict::Pass(request)
+        Decision::Pass(request)
     });
     let (_target, address) =
         start(TargetConfig { volumes: vec![(1, failing), (2, counting)], ..config(&[]) });
@@ -292,18 +292,19 @@ fn the_files_of_other_volumes_are_served_while_one_hangs() {
 /// namespace 2 every other request.
 fn holding(dir: &Path, is_held: fn(&Request) -> bool) -> (Target, std::net::SocketAddr) {
     let file = |name: &str| format!("{},size=1M", dir.join(name).display());
-    let hung = Filter::over(&file("hung"), move |request| match is_held(&request) {
-        true => Verdict::Later(request),
-        false => Verdict::Pass(request),
+    let hung = Interposer::over(&file("hung"), move |request| match is_held(&request) {
+        true => Decision::Later(request),
+        false => Decision::Pass(request),
     });
     let count = AtomicUsize::new(0);
-    let busy = Filter::over(&file("busy"), move |request| match count.fetch_add(1, Ordering::SeqCst) % 2 {
-        0 => Verdict::Later(request),
-        _ => Verdict::Pass(request),
-    });
+    let busy =
+        Interposer::over(&file("busy"), move |request| match count.fetch_add(1, Ordering::SeqCst) % 2 {
+            0 => Decision::Later(request),
+            _ => Decision::Pass(request),
+        });
     start(TargetConfig {
         volumes: vec![(1, hung), (2, busy)],
-        stuck_after: PATIENCE,
+        stuck_after: TEST_TIMEOUT,
         queue_depth: 1024,
         cores: one_core_twice()[..1].to_vec(),
         ..config(&[])

@@ -5,7 +5,7 @@ mod common;
 use std::net::SocketAddr;
 use std::thread;
 
-use common::filter::{Filter, Verdict};
+use common::interposer::{Decision, Interposer};
 use common::*;
 use isolane_target::{IoChoice, StartError, Target, TargetConfig};
 use isolane_volume::{Request, VolumeError};
@@ -39,7 +39,7 @@ fn a_file_keeps_what_was_written_over_a_restart() {
         assert_eq!(queue.write(durable.entry(), &data[..4096]).0.status, Status::SUCCESS);
         assert_eq!(queue.run(io::flush(1)).status, Status::SUCCESS);
         drop((admin, queue));
-        target.shutdown(Target::SHUTDOWN).into_result().unwrap();
+        target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
 
         let again = format!("{}", dir.path().join("image").display());
         let (_target, address) = start(common::config(&[&again]));
@@ -121,11 +121,11 @@ fn race(mut queue: MockHost) {
 
 #[test]
 fn a_failing_volume_fails_its_commands_and_nothing_else() {
-    let full = Filter::over("mem:16M", |request| match request {
-        Request::Write { lba: 8.., .. } => Verdict::Fail(VolumeError::NoSpace { raw_os_error: 28 }),
-        Request::Read { lba: 8.., .. } => Verdict::Fail(VolumeError::ReadFailed { raw_os_error: 5 }),
-        Request::Flush => Verdict::Fail(VolumeError::SyncFailed { raw_os_error: 5 }),
-        _ => Verdict::Pass(request),
+    let full = Interposer::over("mem:16M", |request| match request {
+        Request::Write { lba: 8.., .. } => Decision::Fail(VolumeError::NoSpace { raw_os_error: 28 }),
+        Request::Read { lba: 8.., .. } => Decision::Fail(VolumeError::ReadFailed { raw_os_error: 5 }),
+        Request::Flush => Decision::Fail(VolumeError::SyncFailed { raw_os_error: 5 }),
+        _ => Decision::Pass(request),
     });
     let (target, address) = start(TargetConfig { volumes: vec![(1, full)], ..config(&[]) });
     let (admin, mut queue) = pair(address, 31);
@@ -134,9 +134,9 @@ fn a_failing_volume_fails_its_commands_and_nothing_else() {
     assert_eq!(queue.run(io::flush(1)).status.kind(), Status::WRITE_FAULT);
     assert_eq!(queue.write(write_entry(0, 8), &[1; 4096]).0.status, Status::SUCCESS);
     let counters = target.counters();
-    assert_eq!(counters.namespaces[0].of(isolane_target::Operation::Write).errors, 1);
+    assert_eq!(counters.namespaces[0].get(isolane_target::IoKind::Write).errors, 1);
     drop((admin, queue));
-    let report = target.shutdown(Target::SHUTDOWN);
+    let report = target.shutdown(Target::SHUTDOWN_TIMEOUT);
     assert_eq!((report.flushes_failed, report.into_result().is_err()), (1, true));
 }
 

@@ -11,7 +11,7 @@ use isolane_wire::{Sgl, Status, SubmissionEntry};
 
 fn zero_copy(volumes: &[&str], io: IoChoice) -> TargetConfig {
     let mut config = config(volumes);
-    config.zero_copy_above = Some(16 << 10);
+    config.zerocopy_threshold = Some(16 << 10);
     config.io = io;
     config
 }
@@ -35,7 +35,7 @@ fn what_is_read_without_a_copy_is_what_was_written_also_when_it_is_overwritten_m
             write(&mut queue, salt);
             assert_eq!(read(&mut queue), pattern(salt, BYTES));
         }
-        eventually("at least the first is counted", || target.counters().lent_bytes > 0);
+        eventually("at least the first is counted", || target.counters().zerocopy_bytes > 0);
     }
 }
 
@@ -49,14 +49,14 @@ fn hosts_that_take_nothing_and_go_cost_no_memory() {
     config.max_pool_pages = POOL_PAGES;
     let (target, address) = start(config);
     for _ in 0..2 * POOL_PAGES * PAGE_SIZE / BYTES {
-        let lent = target.counters().lent_bytes;
+        let lent = target.counters().zerocopy_bytes;
         let (admin, mut queue) = pair(address, 31);
         for _ in 0..4 {
             let entry =
                 SubmissionEntry { sgl: Sgl::Transport { len: BYTES as u32 }, ..read_entry(0, BLOCKS) };
             queue.send(entry, &[]);
         }
-        eventually("a whole read is lent", || target.counters().lent_bytes >= lent + BYTES as u64);
+        eventually("a whole read is lent", || target.counters().zerocopy_bytes >= lent + BYTES as u64);
         drop((queue, admin));
         eventually("both connections are gone", || target.counters().connections_open == 0);
     }
@@ -76,7 +76,7 @@ fn closed_connections_whose_bytes_are_still_out_count_against_the_limit() {
         let entry = SubmissionEntry { sgl: Sgl::Transport { len: BYTES as u32 }, ..read_entry(0, BLOCKS) };
         queue.send(entry, &[]);
     }
-    eventually("something is lent", || target.counters().lent_bytes > 0);
+    eventually("something is lent", || target.counters().zerocopy_bytes > 0);
     drop(admin);
     eventually("both are closed", || target.counters().connections_open == 0);
     let connect = || {
@@ -94,9 +94,12 @@ fn closed_connections_whose_bytes_are_still_out_count_against_the_limit() {
 /// The kernel counts the sends of a socket wherever it is, and so does what moves with it.
 #[test]
 fn a_connection_that_has_moved_is_still_sent_to_without_a_copy() {
-    let schedule = Some(Duration::from_secs(3600));
-    let (target, address) =
-        start(TargetConfig { cores: vec![0, 0], schedule, ..zero_copy(&["mem:4M"], IoChoice::Auto) });
+    let rebalance_interval = Some(Duration::from_secs(3600));
+    let (target, address) = start(TargetConfig {
+        cores: vec![0, 0],
+        rebalance_interval,
+        ..zero_copy(&["mem:4M"], IoChoice::Auto)
+    });
     let (_admin, mut queue) = pair(address, 31);
     write(&mut queue, 7);
     let peer = queue.stream.local_addr().unwrap();
@@ -106,10 +109,10 @@ fn a_connection_that_has_moved_is_still_sent_to_without_a_copy() {
         target.relocate(peer, 1 - before);
         reactor() == Some(1 - before)
     });
-    assert_eq!(target.counters().lent_bytes, 0, "nothing long was sent before");
+    assert_eq!(target.counters().zerocopy_bytes, 0, "nothing long was sent before");
     assert_eq!(read(&mut queue), pattern(7, BYTES));
     // It is counted after the send, which its host may see the end of first.
-    eventually("it is counted", || target.counters().lent_bytes > 0);
+    eventually("it is counted", || target.counters().zerocopy_bytes > 0);
 }
 
 /// The least that a target takes.

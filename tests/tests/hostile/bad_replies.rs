@@ -13,8 +13,8 @@ use isolane_wire::pdu::{CapsuleCmd, Digests, HeaderFault, IcReq, IcResp, TermReq
 use isolane_wire::registers::{Cap, Csts};
 use isolane_wire::{Ascii, Direction, Nqn, Status, SubmissionEntry};
 
-use crate::patience::{PATIENCE, without_hanging};
 use crate::rogue_target::*;
+use crate::timeout::{TEST_TIMEOUT, with_timeout};
 
 /// Number of commands of one `inspect`, including ICReqs.
 const STEPS: usize = 16;
@@ -82,9 +82,8 @@ fn bad_replies_during_setup_never_hang() {
                     });
                     let (uri, options) = (rogue.uri(), options.clone());
                     // Some replies come too late to matter, and a failed feature does not end the setup.
-                    let _ = without_hanging(&format!("step {step}, reply {reply}"), move || {
-                        inspect(&uri, &options)
-                    });
+                    let _ =
+                        with_timeout(&format!("step {step}, reply {reply}"), move || inspect(&uri, &options));
                 }
             });
         }
@@ -149,7 +148,7 @@ fn exercise(what: &str, facts: TargetFacts, options: Options) -> Result<Info, Co
 }
 
 fn finish(client: &mut Client, count: usize, what: &str) -> Vec<Completion> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let mut completions = Vec::new();
     while completions.len() < count {
         client.turn(&mut completions, Wait::Until(Instant::now() + Duration::from_millis(50)));
@@ -288,7 +287,7 @@ fn discovery_of_invalid_logs_ends() {
         let rogue = RogueTarget::start(facts, |_| Reaction::Correct);
         let uri = format!("nvme+tcp://{}", rogue.address).parse().unwrap();
         let options = Options { connect_timeout: Duration::from_secs(2), ..short_timeouts() };
-        let listed = without_hanging(&format!("log {at}"), move || {
+        let listed = with_timeout(&format!("log {at}"), move || {
             let listed = discover(&uri, &options).map_or(0, |entries| entries.len());
             let _ = inspect(&uri, &options);
             listed

@@ -11,7 +11,7 @@ use isolane_target::{Target, TargetConfig};
 use isolane_volume::{open, spec};
 
 use crate::faulty_path::{Damage, FaultyPath, PathLog};
-use crate::patience::PATIENCE;
+use crate::timeout::TEST_TIMEOUT;
 
 const NQN: &str = "nqn.2024-01.org.example:path";
 /// The connections of one client.
@@ -131,13 +131,13 @@ impl Trial {
     /// Checks the volume without the proxy.
     fn check_volume(&self, seed: u8) {
         let uri = format!("nvme+tcp://{}/{NQN}", self.target).parse().unwrap();
-        let slow = Options { connect_timeout: PATIENCE, command_timeout: PATIENCE, ..options(false) };
+        let slow = Options { connect_timeout: TEST_TIMEOUT, command_timeout: TEST_TIMEOUT, ..options(false) };
         self.check(&mut Client::connect(&uri, slow).unwrap(), seed, &RANGES);
     }
 }
 
 fn finish(client: &mut Client, requests: Vec<Request>, what: &str) -> Vec<Completion> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     let (count, mut completions) = (requests.len(), Vec::new());
     requests.into_iter().enumerate().for_each(|(tag, request)| client.submit(0, request, tag as u64));
     while completions.len() < count {

@@ -208,8 +208,9 @@ fn overwrite_during_unread_reads(config: TargetConfig) {
     let _alone = alone();
     let placement = Placement::RoundRobin;
     // On a loaded machine the writes take longer than the default stall limit.
-    let stall = Duration::from_secs(600);
-    let (_target, address) = start(TargetConfig { cores: one_core_twice(), placement, stall, ..config });
+    let stall_timeout = Duration::from_secs(600);
+    let (_target, address) =
+        start(TargetConfig { cores: one_core_twice(), placement, stall_timeout, ..config });
     let (_admin, mut writer) = pair(address, 31);
     let mut write = |round| {
         for at in 0..4 {
@@ -264,6 +265,6 @@ fn unread_responses_stay_intact_on_epoll() {
 
 #[test]
 fn unread_zerocopy_responses_stay_intact() {
-    let (mode, zero_copy_above) = (Mode::Poll, Some(0));
-    overwrite_during_unread_reads(TargetConfig { mode, zero_copy_above, ..config(&["mem:4M"]) });
+    let (mode, zerocopy_threshold) = (Mode::Poll, Some(0));
+    overwrite_during_unread_reads(TargetConfig { mode, zerocopy_threshold, ..config(&["mem:4M"]) });
 }

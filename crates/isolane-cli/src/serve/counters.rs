@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use isolane_target::{ConnectionStatus, Counters, Operation};
+use isolane_target::{ConnectionStatus, Counters, IoKind};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -65,8 +65,8 @@ fn to_text(counters: &Counters) -> String {
         counters.deferred_commands,
     );
     for namespace in &counters.namespaces {
-        for operation in Operation::ALL {
-            let count = namespace.of(operation);
+        for operation in IoKind::ALL {
+            let count = namespace.get(operation);
             if count.commands == 0 {
                 continue;
             }
@@ -91,10 +91,10 @@ fn to_json(counters: &Counters) -> serde_json::Value {
         .namespaces
         .iter()
         .map(|namespace| {
-            let operations: serde_json::Map<_, _> = Operation::ALL
+            let operations: serde_json::Map<_, _> = IoKind::ALL
                 .into_iter()
                 .map(|operation| {
-                    let count = namespace.of(operation);
+                    let count = namespace.get(operation);
                     let value = json!({
                         "commands": count.commands,
                         "bytes": count.bytes,
@@ -117,7 +117,7 @@ fn to_json(counters: &Counters) -> serde_json::Value {
         "connections_per_core": counters.connections_per_core,
         "received_bytes": counters.received_bytes,
         "sent_bytes": counters.sent_bytes,
-        "zerocopy_bytes": counters.lent_bytes,
+        "zerocopy_bytes": counters.zerocopy_bytes,
         "admin_commands": counters.admin_commands,
         "fatal_errors": counters.fatal_errors,
         "digest_errors": counters.digest_errors,

@@ -246,8 +246,8 @@ fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure>
     config.io = args.io.choice();
     config.io_queues = args.io_queues;
     config.queue_depth = args.queue_depth;
-    config.schedule = (args.scheduler == SchedulerArg::Dynamic).then_some(REBALANCE_INTERVAL);
-    config.zero_copy_above = args.zerocopy_threshold.0;
+    config.rebalance_interval = (args.scheduler == SchedulerArg::Dynamic).then_some(REBALANCE_INTERVAL);
+    config.zerocopy_threshold = args.zerocopy_threshold.0;
     config.scheduling = args.fair_queueing == FairQueueingArg::On;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")

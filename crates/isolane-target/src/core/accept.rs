@@ -13,8 +13,8 @@ use isolane_reactor::{ListenerToken, SocketOptions, Token, socket};
 use super::lane::Lane;
 use super::{Core, Driver};
 use crate::placement::Placer;
-use crate::shared::{Address, Message};
-use crate::table::Key;
+use crate::shared::{LaneId, Message};
+use crate::slab::SlabKey;
 
 /// What the core that accepts needs for it.
 pub(crate) struct Acceptor {
@@ -74,8 +74,8 @@ impl Driver {
         if let Err(error) = options.apply(&socket) {
             return log::warn!("{peer}: cannot be served: {error}");
         }
-        if is_from_here(&socket, peer) {
-            options.tune_for_loopback(&socket, SEND_BUFFER_HERE_BYTES);
+        if is_local_peer(&socket, peer) {
+            options.tune_for_loopback(&socket, LOCAL_SEND_BUFFER_BYTES);
         }
         let core = self.place(&socket, peer);
         self.listeners.given[core] += 1;
@@ -89,7 +89,7 @@ impl Driver {
     /// The connection is this core's own from now on.
     pub(super) fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
         self.core.counters.connections_total.add(1);
-        if self.stop.is_some() {
+        if self.shutdown.is_some() {
             return;
         }
         match self.prepare(socket) {
@@ -111,7 +111,7 @@ impl Driver {
     fn insert(&mut self, token: Token, connection: ConnectionInfo) {
         let limits = self.limits.clone();
         let now = self.core.now;
-        let name = |lane| Address { core: self.core.index, lane };
+        let name = |lane| LaneId { core: self.core.index, lane };
         let newcomers = &self.core.shared.newcomers;
         let mut displaced = None;
         let key = self.lanes.insert_with(|key| {
@@ -119,7 +119,7 @@ impl Driver {
             displaced = other;
             Lane { newcomer: Some(arrival), ..Lane::new(name(key), token, connection, limits, now) }
         });
-        self.know(token, key);
+        self.bind_token(token, key);
         match displaced {
             Some(lane) if lane.core == self.core.index => self.displace(lane),
             Some(lane) => self.core.shared.post(lane.core, Message::Displace { lane }),
@@ -128,7 +128,7 @@ impl Driver {
     }
 
     /// Closes a newcomer whose place another has taken.
-    pub(super) fn displace(&mut self, lane: Address) {
+    pub(super) fn displace(&mut self, lane: LaneId) {
         let Some(lane) = self.lanes.get_mut(lane.lane).filter(|lane| lane.newcomer.is_some()) else { return };
         let peer = lane.peer();
         if let Some(socket) = lane.token.and_then(|token| self.core.reactor.socket(token)) {
@@ -143,7 +143,7 @@ impl Driver {
     }
 
     /// From now on events of this socket are the lane's.
-    pub(super) fn know(&mut self, token: Token, key: Key) {
+    pub(super) fn bind_token(&mut self, token: Token, key: SlabKey) {
         if self.by_token.len() <= token.index() {
             self.by_token.resize(token.index() + 1, None);
         }
@@ -184,7 +184,7 @@ impl Core {
             socket::set_user_timeout(&socket, self.stall)?;
             socket::set_keepalive(&socket, PROBE_AFTER, PROBE_INTERVAL, PROBES)?;
         }
-        if self.zero_copy_above != usize::MAX {
+        if self.zerocopy_threshold != usize::MAX {
             self.reactor.enable_zerocopy(token)?;
         }
         Ok(())
@@ -200,15 +200,15 @@ fn reset(socket: &impl AsFd) {
 /// The core that the connection's packets arrive on. Those from this machine itself arrive where their sender
 /// runs, which says nothing, and is the one core where our reactor would be in the way.
 fn incoming_cpu(socket: &TcpStream, peer: SocketAddr) -> Option<usize> {
-    if is_from_here(socket, peer) { None } else { socket::incoming_cpu(socket) }
+    if is_local_peer(socket, peer) { None } else { socket::incoming_cpu(socket) }
 }
 
-fn is_from_here(socket: &TcpStream, peer: SocketAddr) -> bool {
+fn is_local_peer(socket: &TcpStream, peer: SocketAddr) -> bool {
     socket.local_addr().is_ok_and(|local| socket::is_local(local.ip(), peer.ip()))
 }
 
 /// Send buffer of connections from this machine: four answers of 128 KiB.
-const SEND_BUFFER_HERE_BYTES: usize = 512 * 1024;
+const LOCAL_SEND_BUFFER_BYTES: usize = 512 * 1024;
 
 /// A host that has been silent for so long is asked, at this interval and so often, whether it is there.
 const PROBE_AFTER: Duration = Duration::from_secs(60);

@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 
 use isolane_proto::connection::FatalError;
 
-use super::flush::Then;
+use super::flush::AfterFlush;
 use super::job::{FileWork, Job};
 use super::lane::{Lane, Phase};
 use super::waiting::Waiting;
 use super::{Core, CoreReport, Driver};
-use crate::table::Key;
+use crate::slab::SlabKey;
 
 /// How far a core is on its way to its end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stop {
+pub(super) struct ShutdownState {
     deadline: Instant,
     /// All lanes are gone, and the other cores know.
-    is_drained: bool,
+    drained: bool,
     /// Nothing is left to do.
-    is_over: bool,
+    finished: bool,
     flushes_failed: usize,
 }
 
@@ -41,23 +41,23 @@ impl Core {
         if lane.conn.is_closed() {
             self.close(lane, "of that error");
         } else {
-            self.leave(lane, "of that error");
+            self.close_gracefully(lane, "of that error");
         }
     }
 
     /// Says what is queued, then waits for the host to close.
-    pub(super) fn leave(&mut self, lane: &mut Lane, reason: &str) {
-        self.leave_until(lane, reason, self.now + LEAVE_WAIT);
+    pub(super) fn close_gracefully(&mut self, lane: &mut Lane, reason: &str) {
+        self.close_gracefully_by(lane, reason, self.now + GRACEFUL_CLOSE_TIMEOUT);
     }
 
-    fn leave_until(&mut self, lane: &mut Lane, reason: &str, until: Instant) {
+    fn close_gracefully_by(&mut self, lane: &mut Lane, reason: &str, until: Instant) {
         if !lane.is_open() {
             return;
         }
         log::debug!("{}: ending, because {reason}", lane.peer());
-        lane.phase = Phase::Leaving { until, is_write_shut: false };
-        if let (true, Some(token)) = (lane.is_paused, lane.token) {
-            lane.is_paused = false;
+        lane.phase = Phase::Closing { until, write_shut: false };
+        if let (true, Some(token)) = (lane.paused, lane.token) {
+            lane.paused = false;
             self.reactor.resume(token);
         }
         self.disconnect(lane);
@@ -73,7 +73,7 @@ impl Core {
             // Anybody can cause as many of these lines as they like.
             Some(arrival) => {
                 log::debug!("{}: closed, because {reason}", lane.peer());
-                self.shared.newcomers.leave(lane.peer().ip(), arrival);
+                self.shared.newcomers.remove(lane.peer().ip(), arrival);
             }
             None => log::info!("{}: closed, because {reason}", lane.peer()),
         }
@@ -84,7 +84,7 @@ impl Core {
             self.memory.pool.recycle_buffer(buffer);
         }
         for at in &mut lane.volumes {
-            self.volumes[at.position()].release(std::mem::take(&mut at.owed_bytes));
+            self.volumes[at.position()].release(std::mem::take(&mut at.awaited_bytes));
         }
         if let Some(token) = lane.token.take() {
             self.reactor.close(token);
@@ -96,7 +96,7 @@ impl Core {
 
     /// The connection is lost to its association. What has not reached a volume is cancelled.
     fn disconnect(&mut self, lane: &mut Lane) {
-        if std::mem::replace(&mut lane.is_disconnected, true) {
+        if std::mem::replace(&mut lane.disconnected, true) {
             return;
         }
         lane.disconnected_at = self.now;
@@ -106,7 +106,7 @@ impl Core {
         for permit in connecting.into_iter().chain(stalled) {
             lane.conn.abandon(permit);
         }
-        self.note_left(lane);
+        self.record_left(lane);
         if let Some(association) = &lane.association {
             self.shared.disconnect(association.id, association.qid);
             self.ended.push(lane.key);
@@ -116,7 +116,7 @@ impl Core {
 
 impl Core {
     /// Counts a lane that is gone at the volumes which still work on its commands.
-    fn note_left(&mut self, lane: &mut Lane) {
+    fn record_left(&mut self, lane: &mut Lane) {
         if lane.active == 0 {
             return;
         }
@@ -134,7 +134,7 @@ impl Core {
     }
 
     /// A volume has ended a command of a lane that is gone.
-    pub(super) fn note_left_ended(&mut self, lane: &mut Lane, position: usize) {
+    pub(super) fn record_left_ended(&mut self, lane: &mut Lane, position: usize) {
         let Some(at) = lane.left_at.iter().position(|(left_at, _)| *left_at == position) else { return };
         lane.left_at[at].1 -= 1;
         if lane.left_at[at].1 == 0 {
@@ -152,10 +152,10 @@ impl Core {
     /// A controller that is reset waits only so long for the commands of its I/O connections. Then it goes on
     /// without those that are stuck at their volumes, and its next connections are fenced from them.
     pub(super) fn check_stuck(&mut self, lane: &mut Lane) {
-        let is_late = lane.is_disconnected
+        let is_late = lane.disconnected
             && lane.active > 0
             && self.now.saturating_duration_since(lane.disconnected_at) >= self.shared.stuck_after;
-        let Some(association) = lane.association.as_ref().filter(|_| is_late && !lane.is_left_behind) else {
+        let Some(association) = lane.association.as_ref().filter(|_| is_late && !lane.left_behind) else {
             return;
         };
         if association.qid == 0 || association.status.has_ended() {
@@ -170,7 +170,7 @@ impl Core {
         );
         let changes = self.unfinished_changes(&HashSet::from([lane.key]));
         self.shared.leave_stuck(association.id, association.qid, lane.name, &changes);
-        lane.is_left_behind = true;
+        lane.left_behind = true;
     }
 }
 
@@ -179,90 +179,95 @@ impl Driver {
     pub(super) fn reap(&mut self) {
         while let Some(key) = self.core.ended.pop() {
             let Some(lane) = self.lanes.get_mut(key) else { continue };
-            if lane.active > 0 || !lane.is_disconnected {
+            if lane.active > 0 || !lane.disconnected {
                 continue;
             }
             if let Some(association) = lane.association.take() {
                 self.core.shared.drained(association.id, association.qid, lane.name);
             }
             if lane.phase == Phase::Closed {
-                self.travellers.remove(&lane.name);
-                let has_seat = self.lanes.remove(key).is_some_and(|lane| lane.has_seat);
-                if has_seat {
-                    self.core.shared.seats.leave(self.core.index);
+                self.migrated_in.remove(&lane.name);
+                let in_quota = self.lanes.remove(key).is_some_and(|lane| lane.in_quota);
+                if in_quota {
+                    self.core.shared.lane_quota.disconnect(self.core.index);
                 }
             }
         }
     }
 
     /// Finish what is in flight, and end.
-    pub(super) fn begin_stop(&mut self, deadline: Instant) {
-        self.stop.get_or_insert(Stop { deadline, is_drained: false, is_over: false, flushes_failed: 0 });
-        self.core.is_stopping = true;
+    pub(super) fn begin_shutdown(&mut self, deadline: Instant) {
+        self.shutdown.get_or_insert(ShutdownState {
+            deadline,
+            drained: false,
+            finished: false,
+            flushes_failed: 0,
+        });
+        self.core.stopping = true;
         self.stop_listening();
         for key in self.lanes.keys().collect::<Vec<_>>() {
             if let Some(lane) = self.lanes.get_mut(key)
                 && let Some(token) = lane.token.filter(|_| lane.is_open())
             {
-                lane.is_paused = true;
+                lane.paused = true;
                 self.core.reactor.pause(token);
             }
         }
     }
 
     /// Ends lanes that have nothing in flight any more, and the core when none is left.
-    pub(super) fn see_to_stop(&mut self) {
-        let Some(stop) = self.stop else { return };
+    pub(super) fn poll_shutdown(&mut self) {
+        let Some(stop) = self.shutdown else { return };
         let is_late = self.core.now >= stop.deadline;
         for key in self.lanes.keys().collect::<Vec<_>>() {
             let Some(lane) = self.lanes.get_mut(key) else { continue };
             if is_late {
                 self.core.close(lane, "the target stops");
             } else if lane.is_open() && lane.active == 0 {
-                let until = stop.deadline.min(self.core.now + STOP_LEAVE_WAIT);
-                self.core.leave_until(lane, "the target stops", until);
+                let until = stop.deadline.min(self.core.now + SHUTDOWN_CLOSE_TIMEOUT);
+                self.core.close_gracefully_by(lane, "the target stops", until);
             }
         }
-        let is_drained = self.lanes.is_empty() || is_late;
-        if is_drained && !stop.is_drained {
+        let drained = self.lanes.is_empty() || is_late;
+        if drained && !stop.drained {
             self.announce_drained(stop);
         }
     }
 
     /// The core that is drained last flushes the volumes; the others are done.
-    fn announce_drained(&mut self, stop: Stop) {
+    fn announce_drained(&mut self, stop: ShutdownState) {
         let shared = &self.core.shared;
         let before = shared.cores_drained.fetch_add(1, Ordering::AcqRel);
         let is_last = before + 1 == shared.counters.len();
-        self.stop = Some(Stop { is_drained: true, is_over: !is_last, ..stop });
+        self.shutdown = Some(ShutdownState { drained: true, finished: !is_last, ..stop });
         if is_last {
-            self.core.start_flush(Then::Stop);
+            self.core.start_flush(AfterFlush::Shutdown);
         }
     }
 
     /// The last flush has ended.
     pub(super) fn handle_final_flush(&mut self, flushes_failed: usize) {
-        if let Some(stop) = &mut self.stop {
-            *stop = Stop { is_over: true, flushes_failed, ..*stop };
+        if let Some(stop) = &mut self.shutdown {
+            *stop = ShutdownState { finished: true, flushes_failed, ..*stop };
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.stop.is_some_and(|stop| stop.is_over)
+    pub(super) fn is_finished(&self) -> bool {
+        self.shutdown.is_some_and(|stop| stop.finished)
     }
 
     /// Lets go of everything.
     pub(super) fn finish(&mut self) -> CoreReport {
         self.core.name_in_flight();
-        let commands_cut = self.lanes.iter().map(|lane| lane.active as usize).sum();
+        let commands_aborted = self.lanes.iter().map(|lane| lane.active as usize).sum();
         for key in self.lanes.keys().collect::<Vec<_>>() {
             if let Some(mut lane) = self.lanes.remove(key) {
                 self.core.close(&mut lane, "the target stops");
             }
         }
         self.core.forfeit_all();
-        let flushes_failed = self.stop.map_or(0, |stop| stop.flushes_failed);
-        CoreReport { commands_cut, flushes_failed, is_failed: false }
+        let flushes_failed = self.shutdown.map_or(0, |stop| stop.flushes_failed);
+        CoreReport { commands_aborted, flushes_failed, failed: false }
     }
 }
 
@@ -291,7 +296,7 @@ impl Core {
                 Waiting::Flush { .. } => {}
             }
         }
-        for key in self.files.keys().collect::<Vec<Key>>() {
+        for key in self.files.keys().collect::<Vec<SlabKey>>() {
             if let Some(FileWork::Command { job, .. }) = self.files.remove(key) {
                 job.permit.forfeit();
             }
@@ -303,6 +308,6 @@ impl Core {
 /// A volume that has not ended the commands of so many lanes that are gone gets no new ones.
 const MAX_LANES_LEFT: usize = 256;
 /// How long a host may take to read our last words and close (TCP 1.0 §3.5: at most 30 s).
-const LEAVE_WAIT: Duration = Duration::from_secs(5);
+const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same when the target stops.
-const STOP_LEAVE_WAIT: Duration = Duration::from_millis(500);
+const SHUTDOWN_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -73,7 +73,7 @@ impl Core {
     }
 
     /// Answers held Async Event Requests that the port has completions for.
-    pub(super) fn answer_async_events(&mut self, lane: &mut Lane) {
+    pub(super) fn complete_async_events(&mut self, lane: &mut Lane) {
         let Some(id) = lane.association.as_ref().map(|association| association.id) else { return };
         while let Some((cid, completion)) = self.shared.control(|port| port.poll_async_event(id)) {
             lane.conn.complete_held(cid, completion);
@@ -101,7 +101,7 @@ impl Core {
 
     /// Answers a command without data.
     pub(super) fn complete(&mut self, lane: &mut Lane, permit: Permit, completion: Completion) {
-        lane.release_reserve(&permit);
+        lane.release_guaranteed(&permit);
         if !lane.is_open() {
             return lane.conn.abandon(permit);
         }
@@ -148,7 +148,7 @@ impl Core {
             }
             Action::Disconnect(completion) => {
                 self.complete(lane, permit, completion);
-                self.leave(lane, "the host disconnected it");
+                self.close_gracefully(lane, "the host disconnected it");
             }
         }
     }

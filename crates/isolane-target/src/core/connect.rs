@@ -13,7 +13,7 @@ use isolane_wire::{Status, SubmissionEntry};
 use super::Core;
 use super::lane::{Association, Connecting, Lane};
 use crate::fence::Fence;
-use crate::shared::Address;
+use crate::shared::LaneId;
 
 impl Core {
     /// The data of a Connect is complete.
@@ -27,15 +27,15 @@ impl Core {
         if lane.connecting.is_some() {
             return self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR);
         }
-        let (until, fence) = (self.now + CONNECT_WAIT, Arc::<Fence>::default());
-        let address = Address { core: self.index, lane: lane.key };
-        let cores_left = self.shared.ask_to_read(&entry, &data, &fence, address);
+        let (until, fence) = (self.now + CONNECT_TIMEOUT, Arc::<Fence>::default());
+        let address = LaneId { core: self.index, lane: lane.key };
+        let cores_left = self.shared.request_drain(&entry, &data, &fence, address);
         lane.connecting = Some(Connecting { permit, entry, data, cores_left, fence, until });
         self.try_connect(lane);
     }
 
     /// A core has raised its part of the fence.
-    pub(super) fn on_host_read(&mut self, lane: &mut Lane) {
+    pub(super) fn on_host_drained(&mut self, lane: &mut Lane) {
         if let Some(connecting) = &mut lane.connecting {
             connecting.cores_left = connecting.cores_left.saturating_sub(1);
             self.try_connect(lane);
@@ -47,10 +47,10 @@ impl Core {
         let Some(connecting) = lane.connecting.take_if(|connecting| connecting.cores_left == 0) else {
             return;
         };
-        let (core, address) = (self.index, Address { core: self.index, lane: lane.key });
+        let (core, address) = (self.index, LaneId { core: self.index, lane: lane.key });
         let Connecting { permit, entry, data, fence, .. } = connecting;
         let from = lane.connection;
-        if !self.shared.seats.admit(core, self.shared.lingering() as usize) {
+        if !self.shared.lane_quota.admit(core, self.shared.lingering() as usize) {
             return self.refuse(lane, permit, &data, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
         }
         match self.shared.connect((&entry, &data), from, (address, &lane.busy), fence, self.now) {
@@ -62,7 +62,7 @@ impl Core {
                     connected.id.cntlid,
                     connected.host,
                     self.index,
-                    self.arrival_of(lane)
+                    self.incoming_cpu_suffix(lane)
                 );
                 lane.conn.set_connected(connected.qid, connected.sqsize, connected.flow_control_disabled);
                 lane.association = Some(Association {
@@ -73,9 +73,9 @@ impl Core {
                     counters: connected.counters,
                     fence,
                 });
-                lane.has_seat = true;
+                lane.in_quota = true;
                 if let Some(arrival) = lane.newcomer.take() {
-                    self.shared.newcomers.leave(lane.peer().ip(), arrival);
+                    self.shared.newcomers.remove(lane.peer().ip(), arrival);
                 }
                 self.complete(lane, permit, connected.completion);
                 if let Some(Err(error)) = lane.token.map(|token| self.keep_socket(token)) {
@@ -84,14 +84,14 @@ impl Core {
                 }
             }
             Err(ConnectRefusal(completion)) => {
-                self.shared.seats.leave(core);
+                self.shared.lane_quota.disconnect(core);
                 self.refuse(lane, permit, &data, completion);
             }
         }
     }
 
     /// Where the packets of a lane arrive, for the end of a log line.
-    fn arrival_of(&self, lane: &Lane) -> String {
+    fn incoming_cpu_suffix(&self, lane: &Lane) -> String {
         let socket = lane.token.and_then(|token| self.reactor.socket(token));
         let core = socket.and_then(|socket| socket::incoming_cpu(&socket));
         core.map_or(String::new(), |core| format!("; its packets arrive on core {core}"))
@@ -114,9 +114,9 @@ impl Core {
         let why = format!("Connect of {host}: {}", completion.status);
         self.shared.log_refusal(&self.counters, lane.peer(), &why);
         self.complete(lane, permit, completion);
-        self.leave(lane, "its Connect was refused");
+        self.close_gracefully(lane, "its Connect was refused");
     }
 }
 
 /// A Connect waits no longer than this for the cores that read its host's older connections.
-const CONNECT_WAIT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

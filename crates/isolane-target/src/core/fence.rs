@@ -22,16 +22,16 @@ use super::receive::Progress;
 use super::waiting::Waiting;
 use super::{Core, Driver};
 use crate::fence::Fence;
-use crate::shared::{Address, Message};
-use crate::table::Key;
+use crate::shared::{LaneId, Message};
+use crate::slab::SlabKey;
 
 /// Reading the data that has arrived from one host.
-pub(super) struct HostReading {
+pub(super) struct HostDrain {
     host: Host,
-    lanes: Vec<Unread>,
+    lanes: Vec<UndrainedLane>,
     readers: Vec<Reader>,
     until: Instant,
-    has_begun: bool,
+    started: bool,
 }
 
 /// A Connect that the host is read for.
@@ -39,19 +39,19 @@ struct Reader {
     /// Gone when the Connect was refused, or when its association has ended.
     fence: Weak<Fence>,
     /// Who waits for the answer; none once it was given.
-    reply_to: Option<Address>,
+    reply_to: Option<LaneId>,
 }
 
 /// A lane that is still to be read from.
-struct Unread {
-    key: Key,
+struct UndrainedLane {
+    key: SlabKey,
     bytes_left: u64,
 }
 
-impl HostReading {
+impl HostDrain {
     /// No later Connect joins it.
     pub(super) fn begin(&mut self) {
-        self.has_begun = true;
+        self.started = true;
     }
 
     /// Whether no Connect waits for it, so that there is no hurry.
@@ -60,70 +60,69 @@ impl HostReading {
     }
 
     fn reply(&mut self, core: &Core) {
-        for Address { core: to, lane } in self.readers.iter_mut().filter_map(|reader| reader.reply_to.take())
-        {
-            core.shared.post(to, Message::HostRead { lane });
+        for LaneId { core: to, lane } in self.readers.iter_mut().filter_map(|reader| reader.reply_to.take()) {
+            core.shared.post(to, Message::HostDrained { lane });
         }
     }
 }
 
 impl Driver {
     /// Another core, or this one, needs to know the changes of this host that are unfinished.
-    pub(super) fn begin_reading_host(&mut self, host: Host, fence: Arc<Fence>, reply_to: Address) {
+    pub(super) fn begin_host_drain(&mut self, host: Host, fence: Arc<Fence>, reply_to: LaneId) {
         let reader = Reader { fence: Arc::downgrade(&fence), reply_to: Some(reply_to) };
-        let mut open = self.readings.iter_mut().filter(|reading| !reading.has_begun);
-        if let Some(reading) = open.find(|reading| reading.host == host) {
-            fence.add_unread(reading.lanes.len());
-            return reading.readers.push(reader);
+        let mut open = self.host_drains.iter_mut().filter(|drain| !drain.started);
+        if let Some(drain) = open.find(|drain| drain.host == host) {
+            fence.add_unread(drain.lanes.len());
+            return drain.readers.push(reader);
         }
         let is_older = |lane: &Lane| {
             let association = lane.association.as_ref().filter(|association| !association.id.discovery);
             association.is_some_and(|association| association.host.matches(&host))
         };
         let keys = self.lanes.keys().filter(|key| self.lanes.get(*key).is_some_and(is_older));
-        let lanes: Vec<_> = keys.map(|key| Unread { key, bytes_left: MAX_READ_BYTES }).collect();
+        let lanes: Vec<_> = keys.map(|key| UndrainedLane { key, bytes_left: MAX_DRAIN_BYTES }).collect();
         fence.add_unread(lanes.len());
-        let until = self.core.now + READ_WAIT;
-        self.readings.push(HostReading { host, lanes, readers: vec![reader], until, has_begun: false });
+        let until = self.core.now + DRAIN_TIMEOUT;
+        self.host_drains.push(HostDrain { host, lanes, readers: vec![reader], until, started: false });
     }
 
     /// Continues to read, a bounded number of receives a turn.
-    pub(super) fn read_hosts(&mut self) {
-        let mut readings = std::mem::take(&mut self.readings);
-        readings.retain_mut(|reading| {
-            reading.begin();
-            reading.readers.retain(|reader| reader.fence.strong_count() > 0);
-            self.read_lanes(reading);
-            let is_read = reading.lanes.is_empty() || reading.readers.is_empty();
-            if is_read || self.core.now >= reading.until {
-                reading.reply(&self.core);
+    pub(super) fn poll_host_drains(&mut self) {
+        let mut host_drains = std::mem::take(&mut self.host_drains);
+        host_drains.retain_mut(|drain| {
+            drain.begin();
+            drain.readers.retain(|reader| reader.fence.strong_count() > 0);
+            self.read_lanes(drain);
+            let is_read = drain.lanes.is_empty() || drain.readers.is_empty();
+            if is_read || self.core.now >= drain.until {
+                drain.reply(&self.core);
             }
             !is_read
         });
-        self.readings = readings;
+        self.host_drains = host_drains;
     }
 
     /// Reads once from each lane; the changes of those that were read to their end go into the fences.
-    fn read_lanes(&mut self, reading: &mut HostReading) {
-        reading.lanes.iter_mut().for_each(|unread| self.read_until_empty(unread));
-        let is_read = |unread: &Unread| unread.bytes_left == 0;
-        let read: HashSet<Key> =
-            reading.lanes.iter().filter(|lane| is_read(lane)).map(|lane| lane.key).collect();
+    fn read_lanes(&mut self, drain: &mut HostDrain) {
+        drain.lanes.iter_mut().for_each(|unread| self.read_until_empty(unread));
+        let is_read = |unread: &UndrainedLane| unread.bytes_left == 0;
+        let read: HashSet<SlabKey> =
+            drain.lanes.iter().filter(|lane| is_read(lane)).map(|lane| lane.key).collect();
         if read.is_empty() {
             return;
         }
         let changes = self.core.unfinished_changes(&read);
         // Otherwise the lanes count as unread until some of the changes have ended.
-        let fences: Vec<_> = reading.readers.iter().filter_map(|reader| reader.fence.upgrade()).collect();
+        let fences: Vec<_> = drain.readers.iter().filter_map(|reader| reader.fence.upgrade()).collect();
         if fences.iter().all(|fence| fence.has_room(changes.len())) {
             fences.iter().for_each(|fence| fence.enter(&changes, read.len()));
-            reading.lanes.retain(|unread| !is_read(unread));
+            drain.lanes.retain(|unread| !is_read(unread));
         }
     }
 
     /// Reads from a lane until nothing is there, or so much that all is read which was there at the start.
-    fn read_until_empty(&mut self, unread: &mut Unread) {
-        let Unread { key, bytes_left } = unread;
+    fn read_until_empty(&mut self, unread: &mut UndrainedLane) {
+        let UndrainedLane { key, bytes_left } = unread;
         for _ in 0..RECEIVES_PER_TURN {
             // What comes on a lane that is on its way out is thrown away.
             let Some(before) = self.received_bytes(*key).filter(|_| *bytes_left > 0) else {
@@ -142,12 +141,12 @@ impl Driver {
     }
 
     /// Bytes that an open lane has received.
-    fn received_bytes(&self, key: Key) -> Option<u64> {
+    fn received_bytes(&self, key: SlabKey) -> Option<u64> {
         self.lanes.get(key).filter(|lane| lane.is_open()).map(|lane| lane.conn.received_bytes())
     }
 
     /// Starts the commands that their fence holds no longer: a bounded number is looked at in each turn.
-    pub(super) fn see_to_fenced(&mut self) {
+    pub(super) fn poll_fenced(&mut self) {
         for _ in 0..self.core.fenced.len().min(FENCED_PER_TURN) {
             let Some(waiting) = self.core.fenced.pop_front() else { return };
             let Waiting::Start { lane: key, job, request } = waiting else { unreachable!("{ONLY_STARTS}") };
@@ -162,7 +161,10 @@ impl Driver {
 
 impl Core {
     /// The changes of these lanes that have all of their data and have not ended.
-    pub(super) fn unfinished_changes(&mut self, lanes: &HashSet<Key>) -> Vec<(usize, BlockRange, Arc<()>)> {
+    pub(super) fn unfinished_changes(
+        &mut self,
+        lanes: &HashSet<SlabKey>,
+    ) -> Vec<(usize, BlockRange, Arc<()>)> {
         let rows = [&mut self.waiting, &mut self.blocked, &mut self.fenced].into_iter().flatten();
         let waiting = rows.filter_map(|waiting| match waiting {
             Waiting::Start { lane, job, .. } => Some((*lane, job)),
@@ -179,9 +181,9 @@ impl Core {
 
 const ONLY_STARTS: &str = "only commands that are to be started wait for a fence";
 /// A Connect waits no longer than this for a core to read.
-const READ_WAIT: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Read from one lane for a Connect, in bytes: no socket's buffer holds as much.
-const MAX_READ_BYTES: u64 = 32 << 20;
+const MAX_DRAIN_BYTES: u64 = 32 << 20;
 /// Receives on one lane and turn for a Connect.
 const RECEIVES_PER_TURN: u32 = 16;
 /// Commands that wait for their fence and are looked at in one turn.

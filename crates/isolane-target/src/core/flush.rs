@@ -16,73 +16,73 @@ use isolane_wire::Status;
 use super::job::FileWork;
 use super::waiting::Waiting;
 use super::{Core, Driver};
-use crate::counters::Operation;
-use crate::shared::{Busy, Message};
-use crate::status;
-use crate::table::Key;
+use crate::counters::IoKind;
+use crate::nvme_status;
+use crate::shared::{InFlight, Message};
+use crate::slab::SlabKey;
 
 /// One flush of all volumes that is under way.
 pub(super) struct FlushGroup {
     /// Positions of volumes that have not answered yet.
     left: Vec<usize>,
     /// Volumes are still being asked.
-    is_starting: bool,
+    starting: bool,
     failures: usize,
     /// Nobody waits any longer for those that are left.
     until: Instant,
     /// One of the failures.
     status: Option<Status>,
-    then: Then,
+    then: AfterFlush,
 }
 
 /// What follows a flush of all volumes.
 #[derive(Debug)]
-pub(super) enum Then {
+pub(super) enum AfterFlush {
     /// Answer a command.
-    Answer { lane: Key, permit: Permit, completion: Completion },
+    Answer { lane: SlabKey, permit: Permit, completion: Completion },
     /// Tell the port that the association's controller may finish its shutdown.
-    ShutDown(AssociationId),
-    /// Stop this core.
-    Stop,
+    ReportShutdown(AssociationId),
+    /// Shutdown this core.
+    Shutdown,
 }
 
 /// A flush of all volumes that has ended.
 pub(super) struct Flushed {
     failures: usize,
     status: Option<Status>,
-    then: Then,
+    then: AfterFlush,
 }
 
 /// A flush of all volumes that has to wait for commands which are at volumes now.
-pub(super) struct Planned {
-    busy: Vec<Arc<Busy>>,
+pub(super) struct PendingFlush {
+    busy: Vec<Arc<InFlight>>,
     /// Shared with a message to every core. When ours is the only reference, every core has seen what the
     /// port changed, and has counted among `busy` what it began before.
-    unseen: Arc<()>,
+    checkpoint: Arc<()>,
     /// By then a shutdown does not wait for commands any more, and a command fails.
     until: Instant,
-    then: Then,
+    then: AfterFlush,
 }
 
-impl Planned {
+impl PendingFlush {
     fn is_late(&self, now: Instant) -> bool {
-        now >= self.until && !matches!(self.then, Then::Stop)
+        now >= self.until && !matches!(self.then, AfterFlush::Shutdown)
     }
 
     fn is_due(&mut self) -> bool {
-        let is_seen = Arc::get_mut(&mut self.unseen).is_some();
+        let is_seen = Arc::get_mut(&mut self.checkpoint).is_some();
         is_seen
             && self.busy.iter().all(|busy| match self.then {
-                Then::ShutDown(_) | Then::Stop => busy.is_idle(),
-                Then::Answer { .. } => busy.is_durable(),
+                AfterFlush::ReportShutdown(_) | AfterFlush::Shutdown => busy.is_idle(),
+                AfterFlush::Answer { .. } => busy.is_durable(),
             })
     }
 }
 
 impl Core {
     /// The controller shuts down: flushes as soon as no command of its association is at a volume.
-    pub(super) fn plan_shutdown(&mut self, id: AssociationId, busy: Vec<Arc<Busy>>) {
-        self.plan(busy, Then::ShutDown(id));
+    pub(super) fn plan_shutdown(&mut self, id: AssociationId, busy: Vec<Arc<InFlight>>) {
+        self.plan(busy, AfterFlush::ReportShutdown(id));
     }
 
     /// The volatile cache was disabled: flushes as soon as nothing that was started before can leave anything
@@ -90,54 +90,59 @@ impl Core {
     pub(super) fn plan_answer(
         &mut self,
         id: AssociationId,
-        lane: Key,
+        lane: SlabKey,
         permit: Permit,
         completion: Completion,
     ) {
-        self.plan(self.shared.busy_of(id), Then::Answer { lane, permit, completion });
+        self.plan(self.shared.in_flight_of(id), AfterFlush::Answer { lane, permit, completion });
     }
 
-    fn plan(&mut self, busy: Vec<Arc<Busy>>, then: Then) {
-        let unseen = Arc::new(());
-        self.shared.post_to_all(|| Message::See(Arc::clone(&unseen)));
+    fn plan(&mut self, busy: Vec<Arc<InFlight>>, then: AfterFlush) {
+        let checkpoint = Arc::new(());
+        self.shared.post_to_all(|| Message::Checkpoint(Arc::clone(&checkpoint)));
         let until = self.now + self.shared.stuck_after;
-        self.planned.push(Planned { busy, unseen, until, then });
+        self.pending_flushes.push(PendingFlush { busy, checkpoint, until, then });
     }
 
     /// Flushes every volume.
-    pub(super) fn start_flush(&mut self, then: Then) {
+    pub(super) fn start_flush(&mut self, then: AfterFlush) {
         self.start_flush_after(then, 0);
     }
 
     /// The same, after so many failures.
-    fn start_flush_after(&mut self, then: Then, failures: usize) {
+    fn start_flush_after(&mut self, then: AfterFlush, failures: usize) {
         let until = self.now + self.shared.stuck_after;
         let positions = self.positions_to_flush(&then);
         let left = positions.clone();
-        let group = FlushGroup { left, is_starting: true, failures, until, status: None, then };
+        let group = FlushGroup { left, starting: true, failures, until, status: None, then };
         let group = self.flushes.insert(group);
         for position in positions {
-            if let Some(waiting) = self.attempt_flush(group, position, Request::Flush) {
+            if let Some(waiting) = self.try_start_flush(group, position, Request::Flush) {
                 self.wait(waiting);
             }
         }
         if let Some(group) = self.flushes.get_mut(group) {
-            group.is_starting = false;
+            group.starting = false;
         }
         self.finish_if_done(group);
     }
 
     /// A command needs no volume without a volatile cache.
-    fn positions_to_flush(&self, then: &Then) -> Vec<usize> {
+    fn positions_to_flush(&self, then: &AfterFlush) -> Vec<usize> {
         let is_needed = |position: &usize| {
             let volume = &self.shared.namespaces.at(*position).volume;
-            !matches!(then, Then::Answer { .. }) || volume.info().volatile_cache
+            !matches!(then, AfterFlush::Answer { .. }) || volume.info().volatile_cache
         };
         (0..self.shared.namespaces.len()).filter(is_needed).collect()
     }
 
     /// Starts one volume's part, unless earlier ones are stuck at that volume.
-    pub(super) fn attempt_flush(&mut self, group: Key, position: usize, request: Request) -> Option<Waiting> {
+    pub(super) fn try_start_flush(
+        &mut self,
+        group: SlabKey,
+        position: usize,
+        request: Request,
+    ) -> Option<Waiting> {
         // Nobody waits for it any more.
         self.flushes.get(group)?;
         if self.volumes[position].flushes >= MAX_FLUSHES && !matches!(request, Request::Continue(_)) {
@@ -145,24 +150,30 @@ impl Core {
         }
         let volume = &self.shared.namespaces.at(position).volume;
         let step = volume.start(request, &mut self.memory.pool);
-        self.proceed_flush(group, position, step)
+        self.advance_flush(group, position, step)
     }
 
     /// The reactor has carried out a part's operation.
-    pub(super) fn resume_flush(&mut self, group: Key, position: usize, task: Task, finished: FileCompletion) {
+    pub(super) fn resume_flush(
+        &mut self,
+        group: SlabKey,
+        position: usize,
+        task: Task,
+        finished: FileCompletion,
+    ) {
         let FileCompletion { result, operation, .. } = finished;
         let volume = &self.shared.namespaces.at(position).volume;
         self.volumes[position].flushes -= 1;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
-        if let Some(waiting) = self.proceed_flush(group, position, step) {
+        if let Some(waiting) = self.advance_flush(group, position, step) {
             self.wait(waiting);
         }
     }
 
-    fn proceed_flush(&mut self, group: Key, position: usize, step: Step) -> Option<Waiting> {
+    fn advance_flush(&mut self, group: SlabKey, position: usize, step: Step) -> Option<Waiting> {
         match step {
             Step::Done(outcome) => {
-                let failure = self.note_flush(position, outcome);
+                let failure = self.record_flush(position, outcome);
                 self.finish_part(group, position, failure);
             }
             Step::File(operation, task) => {
@@ -181,14 +192,14 @@ impl Core {
         None
     }
 
-    fn note_flush(&mut self, position: usize, outcome: Outcome) -> Option<Status> {
+    fn record_flush(&mut self, position: usize, outcome: Outcome) -> Option<Status> {
         let error = outcome.err()?;
         let volume: &dyn Volume = &*self.shared.namespaces.at(position).volume;
-        self.volume_log.note(position, volume, Operation::Flush, &error, self.now);
-        Some(status::of_volume_error(&error, Operation::Flush))
+        self.volume_log.note(position, volume, IoKind::Flush, &error, self.now);
+        Some(nvme_status::status_for(&error, IoKind::Flush))
     }
 
-    fn finish_part(&mut self, key: Key, position: usize, failure: Option<Status>) {
+    fn finish_part(&mut self, key: SlabKey, position: usize, failure: Option<Status>) {
         let Some(group) = self.flushes.get_mut(key) else { return };
         group.left.retain(|left| *left != position);
         group.failures += usize::from(failure.is_some());
@@ -196,8 +207,8 @@ impl Core {
         self.finish_if_done(key);
     }
 
-    fn finish_if_done(&mut self, key: Key) {
-        let is_done = |group: &FlushGroup| group.left.is_empty() && !group.is_starting;
+    fn finish_if_done(&mut self, key: SlabKey) {
+        let is_done = |group: &FlushGroup| group.left.is_empty() && !group.starting;
         if self.flushes.get(key).is_some_and(is_done)
             && let Some(FlushGroup { failures, status, then, .. }) = self.flushes.remove(key)
         {
@@ -226,15 +237,16 @@ impl Core {
 
 impl Driver {
     /// Begins the flushes whose time has come, and does what follows those that have ended.
-    pub(super) fn see_to_flushes(&mut self) {
+    pub(super) fn poll_flushes(&mut self) {
         let core = &mut self.core;
-        for at in (0..core.planned.len()).rev() {
-            let (is_due, is_late) = (core.planned[at].is_due(), core.planned[at].is_late(core.now));
+        for at in (0..core.pending_flushes.len()).rev() {
+            let (is_due, is_late) =
+                (core.pending_flushes[at].is_due(), core.pending_flushes[at].is_late(core.now));
             if is_due || is_late {
-                let Planned { then, .. } = core.planned.swap_remove(at);
+                let PendingFlush { then, .. } = core.pending_flushes.swap_remove(at);
                 match then {
                     then if is_due => core.start_flush(then),
-                    Then::Answer { .. } => {
+                    AfterFlush::Answer { .. } => {
                         log::error!("cannot disable a write cache: commands of its controller are stuck");
                         let status = Some(Status::NAMESPACE_NOT_READY);
                         core.flushed.push(Flushed { failures: 1, status, then });
@@ -255,12 +267,12 @@ impl Driver {
 
     fn handle_flushed(&mut self, Flushed { failures, status, then }: Flushed) {
         match then {
-            Then::ShutDown(id) => {
+            AfterFlush::ReportShutdown(id) => {
                 self.core.shared.control(|port| port.handle_flushed(id, failures == 0));
                 log::info!("controller {}: shut down by its host, {failures} failed flushes", id.cntlid);
             }
-            Then::Stop => self.handle_final_flush(failures),
-            Then::Answer { lane, permit, completion } => {
+            AfterFlush::Shutdown => self.handle_final_flush(failures),
+            AfterFlush::Answer { lane, permit, completion } => {
                 let Some(lane) = self.lanes.get_mut(lane) else { return permit.forfeit() };
                 let completion = status.map_or(completion, Completion::failed);
                 self.core.end(lane, false);
@@ -270,10 +282,10 @@ impl Driver {
     }
 }
 
-impl Then {
+impl AfterFlush {
     /// Gives up the command that waits for it.
     fn forfeit(self) {
-        if let Then::Answer { permit, .. } = self {
+        if let AfterFlush::Answer { permit, .. } = self {
             permit.forfeit();
         }
     }
@@ -282,11 +294,11 @@ impl Then {
 impl Core {
     /// Gives up all commands that wait for flushes.
     pub(super) fn forfeit_flushes(&mut self) {
-        let groups: Vec<Key> = self.flushes.keys().collect();
+        let groups: Vec<SlabKey> = self.flushes.keys().collect();
         let groups = groups.into_iter().filter_map(|key| self.flushes.remove(key)).map(|group| group.then);
-        let planned = self.planned.drain(..).map(|planned| planned.then);
+        let pending_flushes = self.pending_flushes.drain(..).map(|pending_flushes| pending_flushes.then);
         let flushed = self.flushed.drain(..).map(|flushed| flushed.then);
-        groups.chain(planned).chain(flushed).for_each(Then::forfeit);
+        groups.chain(pending_flushes).chain(flushed).for_each(AfterFlush::forfeit);
     }
 }
 

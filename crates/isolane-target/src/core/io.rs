@@ -15,10 +15,10 @@ use super::Core;
 use super::command::data_len;
 use super::job::Job;
 use super::lane::{Association, Lane, Stalled};
-use super::memory::Size;
+use super::memory_budget::Size;
 use super::waiting::Waiting;
 use crate::config::MAX_TRANSFER_BYTES;
-use crate::counters::Operation;
+use crate::counters::IoKind;
 
 impl Core {
     /// An I/O command arrived, its data not yet.
@@ -111,7 +111,7 @@ impl Core {
             && Size::of(len) == Size::Small
             && let Some(payload) = namespace.volume.try_read(lba, blocks, &mut self.memory.pool)
         {
-            let operation = (position, Operation::Read);
+            let operation = (position, IoKind::Read);
             return self.complete_io(lane, permit, operation, len, Duration::ZERO, payload);
         }
         let read = Request::Read { lba, blocks };
@@ -138,7 +138,7 @@ impl Core {
         let (volume, len) = (&self.shared.namespaces.at(position).volume, data.len());
         match volume.try_write(lba, blocks, data, &mut self.memory.pool) {
             Ok(()) => {
-                let operation = (position, Operation::Write);
+                let operation = (position, IoKind::Write);
                 self.complete_io(lane, permit, operation, len, Duration::ZERO, Payload::default());
             }
             Err(data) => self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }),
@@ -201,7 +201,7 @@ impl Core {
     /// Answers with an error; but if the association has ended meanwhile, the lane ends without an answer.
     fn refuse_io(&mut self, lane: &mut Lane, permit: Permit, status: Status) {
         if lane.association.as_ref().is_some_and(|association| association.status.has_ended()) {
-            self.leave(lane, "its association has ended");
+            self.close_gracefully(lane, "its association has ended");
         }
         self.fail(lane, permit, status);
     }

@@ -13,13 +13,13 @@ use isolane_reactor::file::{FileCompletion, FileOp};
 use isolane_volume::{BlockRange, Outcome, Request, Step, Task, Volume, VolumeError};
 
 use super::lane::{Association, Lane};
-use super::log_limit::LogLimit;
 use super::waiting::Waiting;
 use super::{Core, Driver};
-use crate::counters::Operation;
+use crate::counters::IoKind;
+use crate::log_limiter::LogLimiter;
 use crate::namespace::Namespace;
-use crate::status;
-use crate::table::Key;
+use crate::nvme_status;
+use crate::slab::SlabKey;
 
 /// A command that has been given to a volume.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Job {
     pub permit: Permit,
     /// Position of its namespace.
     pub position: usize,
-    pub operation: Operation,
+    pub operation: IoKind,
     pub len: usize,
     /// All blocks that it touches lie within.
     pub blocks: BlockRange,
@@ -37,15 +37,15 @@ pub(super) struct Job {
     /// Its volume reads from a file, into memory of the pool.
     pub reads_into_pool: bool,
     /// Memory that it has claimed for that, in bytes.
-    pub claimed: usize,
+    pub reserved: usize,
     /// Memory of the data that it writes, in bytes.
     pub data_bytes: usize,
     /// What is to be done after the first request, if that succeeds.
     pub then: Option<Request>,
     /// It may leave something in a volatile cache.
-    pub is_volatile: bool,
+    pub volatile: bool,
     /// Counted among the lane's commands at volumes.
-    pub is_counted: bool,
+    pub counted: bool,
 }
 
 impl Job {
@@ -59,15 +59,15 @@ impl Job {
     ) -> Job {
         let in_bytes = |blocks: u64| (blocks as usize) << namespace.geometry.block_shift;
         let (operation, len, is_durable) = match request {
-            Request::Read { blocks, .. } => (Operation::Read, in_bytes(*blocks), true),
-            Request::Write { data, fua, .. } => (Operation::Write, data.len(), *fua),
-            Request::Flush => (Operation::Flush, 0, true),
-            Request::WriteZeroes { blocks, fua, .. } => (Operation::WriteZeroes, in_bytes(*blocks), *fua),
-            Request::Deallocate { fua, .. } => (Operation::Deallocate, 0, *fua),
+            Request::Read { blocks, .. } => (IoKind::Read, in_bytes(*blocks), true),
+            Request::Write { data, fua, .. } => (IoKind::Write, data.len(), *fua),
+            Request::Flush => (IoKind::Flush, 0, true),
+            Request::WriteZeroes { blocks, fua, .. } => (IoKind::WriteZeroes, in_bytes(*blocks), *fua),
+            Request::Deallocate { fua, .. } => (IoKind::Deallocate, 0, *fua),
             Request::Continue(_) => unreachable!("a job begins with its first request"),
         };
         let data_bytes = if let Request::Write { data, .. } = request { data.len() } else { 0 };
-        let is_volatile = !is_durable && namespace.volume.info().volatile_cache;
+        let volatile = !is_durable && namespace.volume.info().volatile_cache;
         Job {
             permit,
             position,
@@ -77,17 +77,17 @@ impl Job {
             mark: None,
             started,
             reads_into_pool: namespace.volume.file().is_some(),
-            claimed: 0,
+            reserved: 0,
             data_bytes,
             then: None,
-            is_volatile,
-            is_counted: false,
+            volatile,
+            counted: false,
         }
     }
 
     /// Whether it changes blocks.
     pub(super) fn is_change(&self) -> bool {
-        matches!(self.operation, Operation::Write | Operation::WriteZeroes | Operation::Deallocate)
+        matches!(self.operation, IoKind::Write | IoKind::WriteZeroes | IoKind::Deallocate)
     }
 
     /// Lives as long as the job.
@@ -105,9 +105,9 @@ impl Job {
 #[derive(Debug)]
 pub(super) enum FileWork {
     /// A command of a lane.
-    Command { lane: Key, job: Job, task: Task },
+    Command { lane: SlabKey, job: Job, task: Task },
     /// One volume's part of a flush of all.
-    Flush { group: Key, position: usize, task: Task },
+    Flush { group: SlabKey, position: usize, task: Task },
 }
 
 impl Core {
@@ -117,29 +117,29 @@ impl Core {
             self.count(lane, &mut job);
             return self.fenced.push_back(Waiting::Start { lane: lane.key, job, request });
         }
-        job.claimed = job.bytes_to_take(&request);
-        if job.claimed > 0 || self.is_long_read(&job) {
+        job.reserved = job.bytes_to_take(&request);
+        if job.reserved > 0 || self.is_long_read(&job) {
             self.count(lane, &mut job);
             return self.enter(lane, Waiting::Start { lane: lane.key, job, request });
         }
-        if let Some(waiting) = self.attempt(lane, job, request) {
+        if let Some(waiting) = self.try_start(lane, job, request) {
             self.wait(waiting);
         }
     }
 
     /// Gives a request to its volume; says what to wait for if not now.
-    pub(super) fn attempt(&mut self, lane: &mut Lane, job: Job, request: Request) -> Option<Waiting> {
+    pub(super) fn try_start(&mut self, lane: &mut Lane, job: Job, request: Request) -> Option<Waiting> {
         let is_new = lane.is_open() && !matches!(request, Request::Continue(_));
         if is_new && self.has_left_too_many(job.position) {
-            return self.proceed(lane, job, Step::Retry(request));
+            return self.advance(lane, job, Step::Retry(request));
         }
         let volume = &self.shared.namespaces.at(job.position).volume;
         let step = volume.start(request, &mut self.memory.pool);
-        self.proceed(lane, job, step)
+        self.advance(lane, job, step)
     }
 
     /// What a volume wants next.
-    fn proceed(&mut self, lane: &mut Lane, mut job: Job, step: Step) -> Option<Waiting> {
+    fn advance(&mut self, lane: &mut Lane, mut job: Job, step: Step) -> Option<Waiting> {
         match step {
             Step::Done(outcome) => {
                 self.finish(lane, job, outcome);
@@ -168,9 +168,9 @@ impl Core {
 
     /// From now on the command counts among those at volumes.
     fn count(&mut self, lane: &mut Lane, job: &mut Job) {
-        if !job.is_counted {
-            job.is_counted = true;
-            lane.begin(job.is_volatile);
+        if !job.counted {
+            job.counted = true;
+            lane.begin(job.volatile);
             self.volumes[job.position].hold(job.data_bytes);
         }
     }
@@ -180,19 +180,19 @@ impl Core {
         if let (Ok(_), Some(next), true) = (&outcome, job.then.take(), lane.is_open()) {
             return self.start(lane, job, next);
         }
-        let Job { permit, position, operation, len, started, is_counted, is_volatile, .. } = job;
-        lane.unclaim(position, job.claimed);
-        self.volumes[position].release(job.claimed);
+        let Job { permit, position, operation, len, started, counted, volatile, .. } = job;
+        lane.unreserve(position, job.reserved);
+        self.volumes[position].release(job.reserved);
         let latency = match started == self.now {
             true => Duration::ZERO,
             false => self.now.saturating_duration_since(started),
         };
-        if lane.is_disconnected {
-            self.note_left_ended(lane, position);
+        if lane.disconnected {
+            self.record_left_ended(lane, position);
         }
-        if is_counted {
+        if counted {
             self.volumes[position].release(job.data_bytes);
-            self.end(lane, is_volatile);
+            self.end(lane, volatile);
         }
         match outcome {
             Ok(payload) => self.complete_io(lane, permit, (position, operation), len, latency, payload),
@@ -200,7 +200,7 @@ impl Core {
                 self.counters.record(position, operation, Err(()), latency);
                 let (now, volume) = (self.now, &*self.shared.namespaces.at(position).volume);
                 self.volume_log.note(position, volume, operation, &error, now);
-                self.fail(lane, permit, status::of_volume_error(&error, operation));
+                self.fail(lane, permit, nvme_status::status_for(&error, operation));
             }
         }
     }
@@ -211,7 +211,7 @@ impl Core {
         &mut self,
         lane: &mut Lane,
         permit: Permit,
-        (position, operation): (usize, Operation),
+        (position, operation): (usize, IoKind),
         len: usize,
         latency: Duration,
         payload: Payload,
@@ -222,12 +222,12 @@ impl Core {
             return self.complete(lane, permit, Completion::success());
         };
         match operation {
-            Operation::Read => {
+            IoKind::Read => {
                 counters.record_read(len as u64);
                 lane.conn.complete_with_data(permit, payload, Completion::success());
                 self.mark_dirty(lane);
             }
-            Operation::Write => {
+            IoKind::Write => {
                 counters.record_write(len as u64);
                 self.complete(lane, permit, Completion::success());
             }
@@ -236,15 +236,15 @@ impl Core {
     }
 
     /// A command is no longer at a volume.
-    pub(super) fn end(&mut self, lane: &mut Lane, is_volatile: bool) {
-        lane.end(is_volatile);
+    pub(super) fn end(&mut self, lane: &mut Lane, volatile: bool) {
+        lane.end(volatile);
         if lane.active == 0 && !lane.is_open() {
             self.ended.push(lane.key);
         }
     }
 
     /// The reactor carries out an operation on a volume's file; `token` brings it back.
-    pub(super) fn submit(&mut self, position: usize, token: Key, operation: FileOp) {
+    pub(super) fn submit(&mut self, position: usize, token: SlabKey, operation: FileOp) {
         let volume = &self.shared.namespaces.at(position).volume;
         match volume.file() {
             Some(file) => self.reactor.submit_file(token.to_u64(), file, operation),
@@ -257,7 +257,7 @@ impl Core {
         let FileCompletion { result, operation, .. } = finished;
         let volume = &self.shared.namespaces.at(job.position).volume;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
-        if let Some(waiting) = self.proceed(lane, job, step) {
+        if let Some(waiting) = self.advance(lane, job, step) {
             self.wait(waiting);
         }
     }
@@ -266,7 +266,7 @@ impl Core {
 impl Driver {
     /// The reactor has carried out a file operation.
     pub(super) fn handle_file(&mut self, finished: FileCompletion) {
-        match self.core.files.remove(Key::from_u64(finished.token)) {
+        match self.core.files.remove(SlabKey::from_u64(finished.token)) {
             Some(FileWork::Command { lane: key, job, task }) => match self.lanes.get_mut(key) {
                 Some(lane) => self.core.resume_job(lane, job, task, finished),
                 None => unreachable!("a lane went before its last command"),
@@ -296,12 +296,12 @@ fn blocks_of(request: &Request) -> BlockRange {
 
 /// Log lines about failing volumes: one a second for each, however many commands fail.
 pub(super) struct VolumeLog {
-    lines: Vec<LogLimit>,
+    lines: Vec<LogLimiter>,
 }
 
 impl VolumeLog {
     pub(super) fn new(namespaces: usize) -> VolumeLog {
-        VolumeLog { lines: vec![LogLimit::default(); namespaces] }
+        VolumeLog { lines: vec![LogLimiter::default(); namespaces] }
     }
 
     /// Notes that a command failed. What the host did wrong is not the log's business.
@@ -309,7 +309,7 @@ impl VolumeLog {
         &mut self,
         position: usize,
         volume: &dyn Volume,
-        operation: Operation,
+        operation: IoKind,
         error: &VolumeError,
         now: Instant,
     ) {

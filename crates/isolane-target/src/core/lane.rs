@@ -17,15 +17,15 @@ use super::job::Job;
 use super::waiting::Waiting;
 use crate::fence::Fence;
 use crate::newcomers::Arrival;
-use crate::shared::{Address, Busy};
-use crate::table::Key;
+use crate::shared::{InFlight, LaneId};
+use crate::slab::SlabKey;
 
 /// One connection.
 pub(crate) struct Lane {
     /// Its own place in the table.
-    pub key: Key,
+    pub key: SlabKey,
     /// The place where it was born: its name on all cores, for life.
-    pub name: Address,
+    pub name: LaneId,
     /// Bytes moved when the load was last reported.
     pub reported_bytes: u64,
     /// The socket; none once it is closed.
@@ -40,15 +40,15 @@ pub(crate) struct Lane {
     /// A command whose in-capsule data has no memory yet. Nothing is read until it has.
     pub stalled: Option<Stalled>,
     /// The command, by its slot, that uses the memory reserved for this lane.
-    pub reserve_slot: Option<u16>,
+    pub guaranteed_slot: Option<u16>,
     /// What it has at each volume; entries of volumes without anything are used again.
     pub volumes: Vec<AtVolume>,
     /// Commands that would exceed a share of memory or output, at all volumes.
     pub limited: usize,
     /// Memory claimed for all volumes, in bytes.
-    pub claimed_bytes: usize,
+    pub reserved_bytes: usize,
     /// Bytes that the kernel still reads from our memory.
-    pub lent_bytes: usize,
+    pub zerocopy_bytes: usize,
     /// Bytes moved when the deadlines were last looked at, and since when there are so many.
     pub moved_bytes: u64,
     pub moved_at: Instant,
@@ -57,24 +57,24 @@ pub(crate) struct Lane {
     /// Those among them that may leave something in a volatile cache.
     pub volatile: u32,
     /// The same numbers, for other cores.
-    pub busy: Arc<Busy>,
+    pub busy: Arc<InFlight>,
     /// In the list of lanes that are to be sent from in this turn.
-    pub is_dirty: bool,
+    pub dirty: bool,
     /// The socket did not take all of the last send: it takes more when the reactor says so.
-    pub is_stuck: bool,
+    pub send_blocked: bool,
     /// Not read from until there is room: memory, or space for output.
-    pub is_paused: bool,
+    pub paused: bool,
     /// The port has heard that the connection is lost.
-    pub is_disconnected: bool,
+    pub disconnected: bool,
     pub disconnected_at: Instant,
     /// Its association goes on without waiting for its commands.
-    pub is_left_behind: bool,
+    pub left_behind: bool,
     /// Once it is disconnected: the positions of volumes that still work on commands of it, and how many.
     pub left_at: Vec<(usize, u32)>,
     /// Its place among the connections before Connect.
     pub newcomer: Option<Arrival>,
     /// Its queue was connected, and it has a seat.
-    pub has_seat: bool,
+    pub in_quota: bool,
 }
 
 /// What one lane has at one volume.
@@ -82,13 +82,13 @@ pub(crate) struct Lane {
 pub(crate) struct AtVolume {
     position: usize,
     /// Commands that would exceed a share of memory or output, small and large ones.
-    pub beyond_share: [VecDeque<Waiting>; 2],
+    pub over_share: [VecDeque<Waiting>; 2],
     /// Small commands that have passed the large ones there.
     pub passed: u32,
     /// Memory promised to commands that wait for it, or taken by reads in flight, in bytes.
-    pub claimed_bytes: usize,
+    pub reserved_bytes: usize,
     /// Memory for data that the host is to send, in bytes.
-    pub owed_bytes: usize,
+    pub awaited_bytes: usize,
 }
 
 impl AtVolume {
@@ -97,11 +97,11 @@ impl AtVolume {
     }
 
     pub(crate) fn is_limited(&self) -> bool {
-        self.beyond_share.iter().any(|row| !row.is_empty())
+        self.over_share.iter().any(|row| !row.is_empty())
     }
 
     fn is_idle(&self) -> bool {
-        !self.is_limited() && self.claimed_bytes == 0 && self.owed_bytes == 0
+        !self.is_limited() && self.reserved_bytes == 0 && self.awaited_bytes == 0
     }
 }
 
@@ -112,10 +112,10 @@ pub(crate) enum Phase {
     Open,
     /// What is queued is sent, then writing is shut down, and what still comes is thrown away until the host
     /// closes. Closing with unread data in the socket would destroy what was sent last (TCP 1.0 §3.5).
-    Leaving {
+    Closing {
         /// By then it is closed in any case.
         until: Instant,
-        is_write_shut: bool,
+        write_shut: bool,
     },
     /// The socket is closed; commands may still be at volumes.
     Closed,
@@ -155,7 +155,7 @@ pub(crate) struct Stalled {
 
 impl Lane {
     pub(crate) fn new(
-        name: Address,
+        name: LaneId,
         token: Token,
         connection: ConnectionInfo,
         limits: ConnectionConfig,
@@ -172,25 +172,25 @@ impl Lane {
             association: None,
             connecting: None,
             stalled: None,
-            reserve_slot: None,
+            guaranteed_slot: None,
             volumes: Vec::new(),
             limited: 0,
-            claimed_bytes: 0,
-            lent_bytes: 0,
+            reserved_bytes: 0,
+            zerocopy_bytes: 0,
             moved_bytes: 0,
             moved_at: now,
             active: 0,
             volatile: 0,
             busy: Arc::default(),
-            is_dirty: false,
-            is_stuck: false,
-            is_paused: false,
-            is_disconnected: false,
+            dirty: false,
+            send_blocked: false,
+            paused: false,
+            disconnected: false,
             disconnected_at: now,
-            is_left_behind: false,
+            left_behind: false,
             left_at: Vec::new(),
             newcomer: None,
-            has_seat: false,
+            in_quota: false,
         }
     }
 
@@ -204,16 +204,16 @@ impl Lane {
     }
 
     /// One more command is at a volume.
-    pub(crate) fn begin(&mut self, is_volatile: bool) {
+    pub(crate) fn begin(&mut self, volatile: bool) {
         self.active += 1;
-        self.volatile += u32::from(is_volatile);
+        self.volatile += u32::from(volatile);
         self.busy.set(self.active, self.volatile);
     }
 
     /// One command less is at a volume.
-    pub(crate) fn end(&mut self, is_volatile: bool) {
+    pub(crate) fn end(&mut self, volatile: bool) {
         self.active -= 1;
-        self.volatile -= u32::from(is_volatile);
+        self.volatile -= u32::from(volatile);
         self.busy.set(self.active, self.volatile);
     }
 
@@ -244,23 +244,23 @@ impl Lane {
     }
 
     /// Claims memory for a command.
-    pub(crate) fn claim(&mut self, position: usize, len: usize) {
-        self.claimed_bytes += len;
-        self.at_volume(position).claimed_bytes += len;
+    pub(crate) fn reserve(&mut self, position: usize, len: usize) {
+        self.reserved_bytes += len;
+        self.at_volume(position).reserved_bytes += len;
     }
 
     /// The command has got its memory, or is done with it.
-    pub(crate) fn unclaim(&mut self, position: usize, len: usize) {
+    pub(crate) fn unreserve(&mut self, position: usize, len: usize) {
         if len > 0 {
-            self.claimed_bytes -= len;
-            self.at_volume(position).claimed_bytes -= len;
+            self.reserved_bytes -= len;
+            self.at_volume(position).reserved_bytes -= len;
         }
     }
 
     /// Takes a command back that is answered or given up, so that the lane's own memory is free again.
-    pub(crate) fn release_reserve(&mut self, permit: &Permit) {
-        if self.reserve_slot == Some(permit.slot()) {
-            self.reserve_slot = None;
+    pub(crate) fn release_guaranteed(&mut self, permit: &Permit) {
+        if self.guaranteed_slot == Some(permit.slot()) {
+            self.guaranteed_slot = None;
         }
     }
 }

@@ -1,16 +1,16 @@
 //! What each core does, told to the first once an interval; the first has the scheduler plan what moves (S8).
 //!
-//! Not here: how a lane moves (`travel`), and why ([`crate::scheduler`]).
+//! Not here: how a lane moves (`migration`), and why ([`crate::scheduler`]).
 
 use std::time::{Duration, Instant};
 
 use isolane_reactor::frequency::Frequency;
 
 use super::Driver;
-use super::travel::Travel;
+use super::migration::Migration;
 use crate::scheduler::{CoreLoad, LaneLoad, Scheduler};
 use crate::shared::Message;
-use crate::table::Key;
+use crate::slab::SlabKey;
 
 /// When a core reports, and what the first core knows of all.
 pub(super) struct Loads {
@@ -54,7 +54,7 @@ impl Loads {
     }
 
     /// The share of the time with work since the last report, if it is time for another.
-    fn share_if_due(&mut self, now: Instant, busy: Duration) -> Option<f64> {
+    fn busy_share_if_due(&mut self, now: Instant, busy: Duration) -> Option<f64> {
         if now < self.next_report {
             return None;
         }
@@ -73,7 +73,7 @@ impl Loads {
         self.of_cores.iter().map(load).collect()
     }
 
-    fn follow(&mut self, busy: f64) {
+    fn update_frequency(&mut self, busy: f64) {
         let Some(frequency) = &mut self.frequency else { return };
         if let Err(error) = frequency.update(busy) {
             log::warn!("the clock of the first core follows its load no more: {error}");
@@ -86,7 +86,9 @@ impl Driver {
     /// Tells what this core did, if it is time.
     pub(super) fn report_load(&mut self) {
         let (now, busy) = (self.core.now, self.core.reactor.busy_time());
-        let Some(share) = self.travel.as_mut().and_then(|travel| travel.loads.share_if_due(now, busy)) else {
+        let Some(share) =
+            self.migration.as_mut().and_then(|migration| migration.loads.busy_share_if_due(now, busy))
+        else {
             return;
         };
         let load = CoreLoad { busy: share, lanes: self.lane_loads() };
@@ -97,7 +99,7 @@ impl Driver {
     }
 
     fn lane_loads(&mut self) -> Vec<LaneLoad> {
-        let keys: Vec<Key> = self.lanes.keys().collect();
+        let keys: Vec<SlabKey> = self.lanes.keys().collect();
         let loads = keys.into_iter().filter_map(|key| {
             let lane = self.lanes.get_mut(key).filter(|lane| lane.is_open() && lane.association.is_some())?;
             let moved = lane.conn.moved_bytes();
@@ -108,22 +110,22 @@ impl Driver {
     }
 
     /// Another core has reported.
-    pub(super) fn note_load(&mut self, core: usize, load: CoreLoad) {
-        if let Some(travel) = &mut self.travel {
-            travel.loads.of_cores[core] = (self.core.now, load);
+    pub(super) fn record_load(&mut self, core: usize, load: CoreLoad) {
+        if let Some(migration) = &mut self.migration {
+            migration.loads.of_cores[core] = (self.core.now, load);
         }
     }
 
     /// On the first core.
     fn plan_moves(&mut self, own: CoreLoad) {
         let now = self.core.now;
-        let Some(Travel { loads, .. }) = &mut self.travel else { return };
-        loads.follow(own.busy);
+        let Some(Migration { loads, .. }) = &mut self.migration else { return };
+        loads.update_frequency(own.busy);
         loads.of_cores[0] = (now, own);
         let recent = loads.recent(now);
         for it in loads.scheduler.plan(&recent) {
             log::debug!("a lane moves from reactor {} to reactor {}: {:?}", it.from, it.to, it.lane);
-            self.core.shared.post(it.from, Message::Depart { lane: it.lane, to: it.to });
+            self.core.shared.post(it.from, Message::Migrate { lane: it.lane, to: it.to });
         }
     }
 }

@@ -24,10 +24,10 @@
 //! | [`send`] | one vectored send per lane and turn |
 //! | [`close`] | the end of a lane |
 //! | [`load`] | what this core does, told to the first, and what moves therefore |
-//! | [`log_limit`] | lines that others can cause, one a second |
+//! | [`log_limiter`] | lines that others can cause, one a second |
 //! | [`mail`] | what other cores say |
 //! | [`timer`] | deadlines and keep-alive timers |
-//! | [`travel`] | lanes that move to another core |
+//! | [`migration`] | lanes that move to another core |
 //!
 //! Invariant: no lane of this core is touched by another thread, and nothing here waits but the reactor's
 //! turn.
@@ -36,20 +36,19 @@ mod accept;
 mod close;
 mod command;
 mod connect;
+mod fair_share;
 mod fence;
 mod flush;
 mod io;
 mod job;
 mod lane;
 mod load;
-mod log_limit;
-mod mail;
-mod memory;
+mod mailbox;
+mod memory_budget;
+mod migration;
 mod receive;
 mod send;
-mod share;
 mod timer;
-mod travel;
 mod waiting;
 
 use std::collections::{HashMap, VecDeque};
@@ -63,19 +62,19 @@ use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
 
 pub(crate) use self::accept::Acceptor;
-use self::fence::HostReading;
-use self::flush::{FlushGroup, Flushed, Planned};
+use self::fair_share::VolumeUse;
+use self::fence::HostDrain;
+use self::flush::{FlushGroup, Flushed, PendingFlush};
 use self::job::{FileWork, VolumeLog};
 use self::lane::Lane;
-pub(crate) use self::log_limit::LogLimit;
-use self::memory::Memory;
-pub(crate) use self::memory::max_lanes;
-use self::share::VolumeUse;
-pub(crate) use self::travel::Traveller;
+use self::memory_budget::MemoryBudget;
+pub(crate) use self::memory_budget::max_lanes;
+pub(crate) use self::migration::MigratingLane;
 use self::waiting::Waiting;
 use crate::counters::CoreCounters;
-use crate::shared::{Address, Message, Shared};
-use crate::table::{Key, Table};
+use crate::log_limiter::LogLimiter;
+use crate::shared::{LaneId, Message, Shared};
+use crate::slab::{Slab, SlabKey};
 
 /// Everything of one core but its lanes.
 pub(crate) struct Core {
@@ -83,18 +82,18 @@ pub(crate) struct Core {
     shared: Arc<Shared>,
     counters: Arc<CoreCounters>,
     reactor: Reactor,
-    memory: Memory,
+    memory: MemoryBudget,
     now: Instant,
     /// What this turn receives from one lane at most.
     max_receive_bytes: usize,
     /// Sends of so many bytes copy nothing, if the kernel can do that.
-    zero_copy_above: usize,
+    zerocopy_threshold: usize,
     /// For so long a host may leave bytes unacknowledged.
     stall: Duration,
     /// Emptied lists, for the next such sends.
-    spare_lent: Vec<ZeroCopySend>,
+    spare_zerocopy: Vec<ZeroCopySend>,
     /// Operations that the reactor carries out, by the number it knows them by.
-    files: Table<FileWork>,
+    files: Slab<FileWork>,
     /// Commands that wait for memory, in the order of asking.
     waiting: VecDeque<Waiting>,
     /// Commands that wait for their volumes; those come first that a volume has begun.
@@ -102,23 +101,23 @@ pub(crate) struct Core {
     /// Commands that wait for changes of older associations.
     fenced: VecDeque<Waiting>,
     /// Lanes with commands beyond their share of memory.
-    limited: Vec<Key>,
+    limited: Vec<SlabKey>,
     /// Lanes with something to send in this turn.
-    dirty: Vec<Key>,
+    dirty: Vec<SlabKey>,
     /// Lanes that are not read from for want of memory.
-    stalled: VecDeque<Key>,
+    stalled: VecDeque<SlabKey>,
     /// No more commands are taken.
-    is_stopping: bool,
+    stopping: bool,
     /// Lanes to look at because they may have ended.
-    ended: Vec<Key>,
-    flushes: Table<FlushGroup>,
+    ended: Vec<SlabKey>,
+    flushes: Slab<FlushGroup>,
     flushed: Vec<Flushed>,
-    planned: Vec<Planned>,
+    pending_flushes: Vec<PendingFlush>,
     /// What each volume holds of this core, by its position.
     volumes: Vec<VolumeUse>,
     volume_log: VolumeLog,
-    digest_log: LogLimit,
-    newcomer_log: LogLimit,
+    digest_log: LogLimiter,
+    newcomer_log: LogLimiter,
     /// Those whose deadline this tick may still enforce.
     newcomers_to_end: usize,
 }
@@ -126,31 +125,31 @@ pub(crate) struct Core {
 /// One core with its lanes.
 pub(crate) struct Driver {
     core: Core,
-    lanes: Table<Lane>,
+    lanes: Slab<Lane>,
     /// The lane of every socket, by the index of its token.
-    by_token: Vec<Option<(Token, Key)>>,
+    by_token: Vec<Option<(Token, SlabKey)>>,
     overflow: Vec<u8>,
     limits: ConnectionConfig,
     events: Vec<Event>,
     mailbox: Receiver<Message>,
-    readings: Vec<HostReading>,
+    host_drains: Vec<HostDrain>,
     listeners: accept::Listeners,
     /// Lanes that have come from other cores, by their names.
-    travellers: HashMap<Address, Key>,
-    travel: Option<travel::Travel>,
+    migrated_in: HashMap<LaneId, SlabKey>,
+    migration: Option<migration::Migration>,
     next_tick: Instant,
-    stop: Option<close::Stop>,
+    shutdown: Option<close::ShutdownState>,
 }
 
 /// How a core ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CoreReport {
     /// Commands still at volumes.
-    pub commands_cut: usize,
+    pub commands_aborted: usize,
     /// Volumes that could not be flushed.
     pub flushes_failed: usize,
     /// The core's reactor broke.
-    pub is_failed: bool,
+    pub failed: bool,
 }
 
 /// What a core is made of.
@@ -162,9 +161,9 @@ pub(crate) struct Parts {
     pub reactor: Reactor,
     pub mailbox: Receiver<Message>,
     pub max_pool_pages: usize,
-    pub zero_copy_above: Option<usize>,
+    pub zerocopy_threshold: Option<usize>,
     /// How often lanes are moved by load, if at all.
-    pub schedule: Option<Duration>,
+    pub rebalance_interval: Option<Duration>,
     pub limits: ConnectionConfig,
 }
 
@@ -174,67 +173,67 @@ impl Driver {
         let core = Core {
             index: parts.index,
             counters: Arc::clone(&parts.shared.counters[parts.index]),
-            memory: Memory::new(Pool::new(memory::pool_pages(parts.max_pool_pages))),
+            memory: MemoryBudget::new(Pool::new(memory_budget::pool_pages(parts.max_pool_pages))),
             volumes: std::iter::repeat_with(VolumeUse::default).take(parts.shared.namespaces.len()).collect(),
             volume_log: VolumeLog::new(parts.shared.namespaces.len()),
             shared: parts.shared,
             reactor: parts.reactor,
             now,
             max_receive_bytes: usize::MAX,
-            zero_copy_above: parts.zero_copy_above.unwrap_or(usize::MAX),
+            zerocopy_threshold: parts.zerocopy_threshold.unwrap_or(usize::MAX),
             stall: parts.limits.stall,
-            spare_lent: Vec::new(),
-            files: Table::default(),
+            spare_zerocopy: Vec::new(),
+            files: Slab::default(),
             waiting: VecDeque::new(),
             blocked: VecDeque::new(),
             fenced: VecDeque::new(),
             limited: Vec::new(),
             dirty: Vec::new(),
             stalled: VecDeque::new(),
-            is_stopping: false,
+            stopping: false,
             ended: Vec::new(),
-            flushes: Table::default(),
+            flushes: Slab::default(),
             flushed: Vec::new(),
-            planned: Vec::new(),
-            digest_log: LogLimit::default(),
-            newcomer_log: LogLimit::default(),
+            pending_flushes: Vec::new(),
+            digest_log: LogLimiter::default(),
+            newcomer_log: LogLimiter::default(),
             newcomers_to_end: 0,
         };
-        let travel = parts.schedule.map(|interval| {
-            travel::Travel::new(interval, core.reactor.mode(), core.shared.counters.len(), now)
+        let migration = parts.rebalance_interval.map(|interval| {
+            migration::Migration::new(interval, core.reactor.mode(), core.shared.counters.len(), now)
         });
-        let travel = travel.map(|mut travel| {
+        let migration = migration.map(|mut migration| {
             parts
                 .cpu
                 .into_iter()
                 .filter(|_| core.index == 0)
-                .for_each(|cpu| travel.loads.drive_frequency(cpu));
-            travel
+                .for_each(|cpu| migration.loads.drive_frequency(cpu));
+            migration
         });
         Driver {
             listeners: accept::Listeners::new(core.shared.counters.len()),
             core,
-            lanes: Table::default(),
+            lanes: Slab::default(),
             by_token: Vec::new(),
             overflow: vec![0; OVERFLOW_BYTES],
             limits: parts.limits,
             events: Vec::new(),
             mailbox: parts.mailbox,
-            readings: Vec::new(),
-            travellers: HashMap::new(),
-            travel,
+            host_drains: Vec::new(),
+            migrated_in: HashMap::new(),
+            migration,
             next_tick: now + TICK,
-            stop: None,
+            shutdown: None,
         }
     }
 
     /// Turns until the target stops. Dropping it then waits for the operations that are still in flight.
     pub(crate) fn run(&mut self) -> CoreReport {
-        while !self.is_over() {
+        while !self.is_finished() {
             if let Err(error) = self.turn() {
                 log::error!("core {}: the reactor failed: {error}; this core stops", self.core.index);
                 self.core.shared.cores_drained.fetch_add(1, Ordering::AcqRel);
-                return CoreReport { is_failed: true, ..self.finish() };
+                return CoreReport { failed: true, ..self.finish() };
             }
         }
         self.finish()
@@ -245,46 +244,46 @@ impl Driver {
         let mut events = std::mem::take(&mut self.events);
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = self.core.reactor.now();
-        self.take_returned();
-        self.core.memory.measure(self.core.shared.seats.taken(self.core.index));
-        self.core.max_receive_bytes = self.fair_bytes(&events);
+        self.reap_zerocopy();
+        self.core.memory.measure(self.core.shared.lane_quota.taken(self.core.index));
+        self.core.max_receive_bytes = self.per_lane_budget(&events);
         for event in events.drain(..) {
             self.handle_event(event);
         }
         self.events = events;
-        if self.has_more_to_see_to() {
-            self.see_to_more();
+        if self.has_deferred_work() {
+            self.poll_slow_path();
         }
         self.tick_if_due();
         // A host that sees the end of its connection may at once use its queue id again.
         self.reap();
         self.send_dirty();
-        self.see_to_travel();
-        self.see_to_stop();
+        self.poll_migrations();
+        self.poll_shutdown();
         turned
     }
 
     /// Whether anything waits that no event brings on. Mostly not, and then a turn is short.
-    fn has_more_to_see_to(&self) -> bool {
-        let Core { waiting, blocked, fenced, limited, stalled, planned, flushed, .. } = &self.core;
+    fn has_deferred_work(&self) -> bool {
+        let Core { waiting, blocked, fenced, limited, stalled, pending_flushes, flushed, .. } = &self.core;
         !(waiting.is_empty()
             && blocked.is_empty()
             && fenced.is_empty()
             && limited.is_empty()
             && stalled.is_empty()
-            && self.readings.is_empty()
-            && planned.is_empty()
+            && self.host_drains.is_empty()
+            && pending_flushes.is_empty()
             && flushed.is_empty())
     }
 
-    fn see_to_more(&mut self) {
+    fn poll_slow_path(&mut self) {
         self.retry_waiting();
         self.retry_blocked();
         self.admit_limited();
         self.resume_stalled();
-        self.read_hosts();
-        self.see_to_fenced();
-        self.see_to_flushes();
+        self.poll_host_drains();
+        self.poll_fenced();
+        self.poll_flushes();
     }
 
     fn handle_event(&mut self, event: Event) {
@@ -292,14 +291,14 @@ impl Driver {
             Event::Readable(token) => {
                 if let Some(key) = self.lane_of(token) {
                     self.receive(key);
-                    self.send_if_last(key);
+                    self.send_if_was_idle(key);
                 }
             }
             Event::Writable(token) => {
                 if let Some(key) = self.lane_of(token)
                     && let Some(lane) = self.lanes.get_mut(key)
                 {
-                    lane.is_stuck = false;
+                    lane.send_blocked = false;
                     self.core.mark_dirty(lane);
                 }
             }
@@ -310,7 +309,7 @@ impl Driver {
     }
 
     /// What each lane may bring in one turn, so that the others need not wait for long.
-    fn fair_bytes(&self, events: &[Event]) -> usize {
+    fn per_lane_budget(&self, events: &[Event]) -> usize {
         if events.len() < 2 || !self.core.shared.scheduling {
             return usize::MAX;
         }
@@ -318,7 +317,7 @@ impl Driver {
         if readable < 2 { usize::MAX } else { (TURN_BYTES / readable).max(LANE_BYTES) }
     }
 
-    fn lane_of(&self, token: Token) -> Option<Key> {
+    fn lane_of(&self, token: Token) -> Option<SlabKey> {
         let (known, key) = (*self.by_token.get(token.index())?)?;
         (known == token).then_some(key)
     }
@@ -326,24 +325,24 @@ impl Driver {
     /// When the next turn must begin, even if nothing happens.
     fn deadline(&self) -> Option<Instant> {
         let now = self.core.now;
-        let is_reading = self.readings.iter().any(|reading| !reading.is_late());
-        if !self.core.dirty.is_empty() || is_reading || !self.core.ended.is_empty() {
+        let is_draining = self.host_drains.iter().any(|drain| !drain.is_late());
+        if !self.core.dirty.is_empty() || is_draining || !self.core.ended.is_empty() {
             return Some(now);
         }
         if !self.core.waiting.is_empty() || !self.core.blocked.is_empty() {
-            return Some(now + RETRY);
+            return Some(now + RETRY_DELAY);
         }
         let is_watching = !self.core.limited.is_empty()
             || !self.core.stalled.is_empty()
-            || !self.core.planned.is_empty()
+            || !self.core.pending_flushes.is_empty()
             || !self.core.fenced.is_empty()
-            || !self.readings.is_empty()
-            || self.stop.is_some();
+            || !self.host_drains.is_empty()
+            || self.shutdown.is_some();
         if is_watching {
-            return Some(now + WATCH);
+            return Some(now + RECHECK_INTERVAL);
         }
-        let travel = self.travel.as_ref().map(|travel| travel.deadline(now));
-        let next_tick = travel.map_or(self.next_tick, |deadline| deadline.min(self.next_tick));
+        let migration = self.migration.as_ref().map(|migration| migration.deadline(now));
+        let next_tick = migration.map_or(self.next_tick, |deadline| deadline.min(self.next_tick));
         (!self.lanes.is_empty()).then_some(next_tick)
     }
 }
@@ -356,6 +355,6 @@ const LANE_BYTES: usize = 64 << 10;
 /// How often deadlines of lanes and keep-alive timers are looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// How soon commands that wait for other cores' commands are tried again.
-const RETRY: Duration = Duration::from_micros(100);
+const RETRY_DELAY: Duration = Duration::from_micros(100);
 /// How soon slower conditions are looked at again.
-const WATCH: Duration = Duration::from_millis(1);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(1);

@@ -9,7 +9,7 @@ use isolane_volume::Soon;
 
 use super::lane::{Lane, Phase, Stalled};
 use super::{Core, Driver};
-use crate::table::Key;
+use crate::slab::SlabKey;
 
 /// What a receive came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +26,13 @@ pub(super) enum Progress {
 
 impl Driver {
     /// Receives once from a lane and acts on what came.
-    pub(super) fn receive(&mut self, key: Key) -> Progress {
+    pub(super) fn receive(&mut self, key: SlabKey) -> Progress {
         let (core, overflow) = (&mut self.core, &mut self.overflow[..]);
         let Some(lane) = self.lanes.get_mut(key) else { return Progress::Ended };
         match lane.phase {
-            Phase::Open if lane.is_paused => Progress::Paused,
+            Phase::Open if lane.paused => Progress::Paused,
             Phase::Open => core.receive(lane, overflow),
-            Phase::Leaving { .. } => core.discard(lane, overflow),
+            Phase::Closing { .. } => core.discard(lane, overflow),
             Phase::Closed => Progress::Ended,
         }
     }
@@ -54,13 +54,13 @@ impl Core {
         let fair = overflow.len().min(self.max_receive_bytes);
         let mut plan = ReceivePlan::new();
         lane.conn.fill_receive_plan(&mut overflow[..fair], &mut plan);
-        let received = self.reactor.receive(token, within(&mut plan, self.max_receive_bytes));
+        let received = self.reactor.receive(token, truncate_plan(&mut plan, self.max_receive_bytes));
         drop(plan);
         match received {
             Ok(Received::Bytes(count)) => {
                 self.counters.received_bytes.add(count as u64);
                 lane.conn.handle_received(count);
-                self.act(lane, overflow)
+                self.process_input(lane, overflow)
             }
             Ok(Received::WouldBlock) => Progress::Empty,
             Ok(Received::Eof) => {
@@ -78,9 +78,9 @@ impl Core {
     }
 
     /// Acts on everything that was received and not acted on.
-    pub(super) fn act(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
+    pub(super) fn process_input(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
-            self.foresee(lane, overflow);
+            self.prefetch_upcoming(lane, overflow);
             let Some(event) = lane.conn.poll_event(overflow, self.now) else { break };
             self.handle_queue_event(lane, event);
         }
@@ -98,7 +98,7 @@ impl Core {
     /// Tells volumes which blocks come after the next command, so that what they need of them is in the
     /// cache by then.
     #[inline]
-    fn foresee(&self, lane: &Lane, overflow: &[u8]) {
+    fn prefetch_upcoming(&self, lane: &Lane, overflow: &[u8]) {
         for (ahead, soon) in [(COMMANDS_AHEAD_SOON, Soon::Next), (COMMANDS_AHEAD_LATER, Soon::AfterNext)] {
             if let Some((nsid, lba)) = lane.conn.peek_block(overflow, ahead)
                 && let Some(position) = self.shared.namespaces.find(nsid)
@@ -142,8 +142,8 @@ impl Core {
 
     /// Reads no more from a lane until there is room.
     fn pause(&mut self, lane: &mut Lane) -> Progress {
-        if let (false, Some(token)) = (lane.is_paused, lane.token) {
-            lane.is_paused = true;
+        if let (false, Some(token)) = (lane.paused, lane.token) {
+            lane.paused = true;
             self.reactor.pause(token);
             // Who waits for output to leave is resumed by the send that makes room.
             if lane.stalled.is_some() {
@@ -157,13 +157,13 @@ impl Core {
 impl Driver {
     /// Looks at every lane that waits for memory, in the order they began to.
     pub(super) fn resume_stalled(&mut self) {
-        if self.core.is_stopping {
+        if self.core.stopping {
             return;
         }
         for _ in 0..self.core.stalled.len() {
             let Some(key) = self.core.stalled.pop_front() else { break };
             if let Some(lane) = self.lanes.get_mut(key)
-                && lane.is_paused
+                && lane.paused
                 && !self.core.resume(lane)
             {
                 self.core.stalled.push_back(key);
@@ -175,7 +175,7 @@ impl Driver {
 impl Core {
     /// The host has taken some of the output that a paused lane waits for.
     pub(super) fn resume_after_send(&mut self, lane: &mut Lane) {
-        if lane.is_paused && lane.stalled.is_none() && !self.is_stopping {
+        if lane.paused && lane.stalled.is_none() && !self.stopping {
             self.resume(lane);
         }
     }
@@ -183,7 +183,7 @@ impl Core {
     /// Goes on with a paused lane if there is room; false if there is not.
     fn resume(&mut self, lane: &mut Lane) -> bool {
         if !lane.is_open() {
-            lane.is_paused = false;
+            lane.paused = false;
             return true;
         }
         if is_filled(lane, 2) {
@@ -199,8 +199,8 @@ impl Core {
             lane.conn.extend_deadline(self.now.saturating_duration_since(stalled.since));
             lane.conn.receive_into(stalled.permit, buffer);
         }
-        lane.is_paused = false;
-        if self.act(lane, &[]) != Progress::Paused
+        lane.paused = false;
+        if self.process_input(lane, &[]) != Progress::Paused
             && let Some(token) = lane.token
         {
             self.reactor.resume(token);
@@ -210,7 +210,7 @@ impl Core {
 }
 
 /// As many slices of a plan as make `max` bytes.
-fn within<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut [IoSliceMut<'b>] {
+fn truncate_plan<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut [IoSliceMut<'b>] {
     if max == usize::MAX {
         return plan;
     }

@@ -8,13 +8,13 @@ use isolane_reactor::{Sent, Token};
 
 use super::lane::{Lane, Phase};
 use super::{Core, Driver};
-use crate::table::Key;
+use crate::slab::SlabKey;
 
 impl Core {
     /// The lane is to be sent from at the end of this turn.
     pub(super) fn mark_dirty(&mut self, lane: &mut Lane) {
-        if !lane.is_dirty {
-            lane.is_dirty = true;
+        if !lane.dirty {
+            lane.dirty = true;
             self.dirty.push(lane.key);
         }
     }
@@ -27,13 +27,13 @@ impl Core {
             let mut plan = TransmitPlan::new();
             lane.conn.fill_transmit_plan(&mut plan);
             let offered = plan.bytes();
-            let sent = match offered >= self.zero_copy_above {
+            let sent = match offered >= self.zerocopy_threshold {
                 true => self.reactor.send_zerocopy(token, &plan),
                 false => self.reactor.send(token, &plan).map(|bytes| Sent { bytes, zerocopy: false }),
             };
             drop(plan);
             match sent {
-                Ok(Sent { bytes, zerocopy: true }) => self.handle_lent(lane, token, bytes, offered),
+                Ok(Sent { bytes, zerocopy: true }) => self.handle_zerocopy(lane, token, bytes, offered),
                 Ok(Sent { bytes, zerocopy: false }) => {
                     lane.conn.handle_transmitted(bytes, &mut self.memory.pool);
                     self.handle_sent(lane, bytes, offered);
@@ -49,30 +49,30 @@ impl Core {
 
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, offered: usize) {
         self.counters.sent_bytes.add(count as u64);
-        lane.is_stuck = count < offered;
-        if !lane.is_stuck && (lane.conn.wants_transmit() || lane.is_limited()) {
+        lane.send_blocked = count < offered;
+        if !lane.send_blocked && (lane.conn.wants_transmit() || lane.is_limited()) {
             self.mark_dirty(lane);
         }
         self.resume_after_send(lane);
     }
 
     /// The kernel still reads what it has taken: the reactor keeps that, and it counts as the lane's.
-    fn handle_lent(&mut self, lane: &mut Lane, token: Token, count: usize, offered: usize) {
-        let mut lent = self.spare_lent.pop().unwrap_or_default();
-        lane.conn.handle_zerocopy(count, &mut lent);
-        lane.lent_bytes += lent.bytes;
-        self.reactor.track_zerocopy(token, lent);
-        self.counters.lent_bytes.add(count as u64);
+    fn handle_zerocopy(&mut self, lane: &mut Lane, token: Token, count: usize, offered: usize) {
+        let mut sent = self.spare_zerocopy.pop().unwrap_or_default();
+        lane.conn.handle_zerocopy(count, &mut sent);
+        lane.zerocopy_bytes += sent.bytes;
+        self.reactor.track_zerocopy(token, sent);
+        self.counters.zerocopy_bytes.add(count as u64);
         self.handle_sent(lane, count, offered);
     }
 
     /// The kernel is done with what was lent.
-    fn recycle_lent(&mut self, mut lent: ZeroCopySend) {
-        lent.headers.clear();
-        lent.payloads.drain(..).for_each(|payload| self.memory.pool.recycle_payload(payload));
-        lent.bytes = 0;
-        if self.spare_lent.len() < MAX_SPARE_LENT {
-            self.spare_lent.push(lent);
+    fn recycle_zerocopy(&mut self, mut sent: ZeroCopySend) {
+        sent.headers.clear();
+        sent.payloads.drain(..).for_each(|payload| self.memory.pool.recycle_payload(payload));
+        sent.bytes = 0;
+        if self.spare_zerocopy.len() < MAX_SPARE_ZEROCOPY {
+            self.spare_zerocopy.push(sent);
         }
     }
 
@@ -86,9 +86,9 @@ impl Core {
 
     /// A lane on its way out has said everything: tell the host that nothing follows.
     fn shut_write_if_done(&mut self, lane: &mut Lane) {
-        let Phase::Leaving { until, is_write_shut: false } = lane.phase else { return };
+        let Phase::Closing { until, write_shut: false } = lane.phase else { return };
         let Some(token) = lane.token.filter(|_| !lane.conn.wants_transmit()) else { return };
-        lane.phase = Phase::Leaving { until, is_write_shut: true };
+        lane.phase = Phase::Closing { until, write_shut: true };
         if self.reactor.shutdown_write(token).is_err() {
             self.close(lane, "the connection is broken");
         }
@@ -97,27 +97,27 @@ impl Core {
 
 impl Driver {
     /// Takes memory back that was lent to the kernel.
-    pub(super) fn take_returned(&mut self) {
-        while let Some((token, lent)) = self.core.reactor.poll_released() {
+    pub(super) fn reap_zerocopy(&mut self) {
+        while let Some((token, sent)) = self.core.reactor.poll_released() {
             if let Some(key) = self.lane_of(token)
                 && let Some(lane) = self.lanes.get_mut(key).filter(|lane| lane.token == Some(token))
             {
-                lane.lent_bytes -= lent.bytes;
+                lane.zerocopy_bytes -= sent.bytes;
             }
-            self.core.recycle_lent(lent);
+            self.core.recycle_zerocopy(sent);
         }
         self.core.count_lingering();
     }
 
     /// Sends from a lane that had nothing to say before it was just read from: its host goes on while others
     /// are served. What ends a lane is said at the end of the turn.
-    pub(super) fn send_if_last(&mut self, key: Key) {
+    pub(super) fn send_if_was_idle(&mut self, key: SlabKey) {
         if self.core.ended.is_empty()
             && self.core.dirty.last() == Some(&key)
             && let Some(lane) = self.lanes.get_mut(key)
         {
             self.core.dirty.pop();
-            lane.is_dirty = false;
+            lane.dirty = false;
             self.core.send(lane);
         }
     }
@@ -128,7 +128,7 @@ impl Driver {
         let count = self.core.dirty.len();
         for index in 0..count {
             if let Some(lane) = self.lanes.get_mut(self.core.dirty[index]) {
-                lane.is_dirty = false;
+                lane.dirty = false;
                 self.core.send(lane);
             }
         }
@@ -137,4 +137,4 @@ impl Driver {
 }
 
 /// Emptied lists of what was lent that are kept for the next sends.
-const MAX_SPARE_LENT: usize = 256;
+const MAX_SPARE_ZEROCOPY: usize = 256;

@@ -30,21 +30,21 @@ impl Core {
                 self.check_idle_memory(lane);
                 let is_due = lane.conn.poll_timeout().is_some_and(|deadline| self.now >= deadline);
                 // A stalled lane waits for our memory, not for its host.
-                if is_due && lane.stalled.is_none() && self.may_end(lane) {
+                if is_due && lane.stalled.is_none() && self.can_end(lane) {
                     lane.conn.handle_timeout(self.now);
-                    self.act(lane, &[]);
+                    self.process_input(lane, &[]);
                 }
             }
-            Phase::Leaving { until, .. } if self.now >= until => {
+            Phase::Closing { until, .. } if self.now >= until => {
                 self.close(lane, "the host did not close in time");
             }
-            Phase::Leaving { .. } | Phase::Closed => {}
+            Phase::Closing { .. } | Phase::Closed => {}
         }
     }
 
     /// Whether a lane's deadline is enforced now: newcomers that came together end over several ticks, so that
     /// others need not wait for all of that.
-    fn may_end(&mut self, lane: &Lane) -> bool {
+    fn can_end(&mut self, lane: &Lane) -> bool {
         let is_now = lane.newcomer.is_none() || self.newcomers_to_end > 0;
         self.newcomers_to_end -= usize::from(is_now && lane.newcomer.is_some());
         is_now

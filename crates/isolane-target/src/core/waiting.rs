@@ -13,19 +13,19 @@ use isolane_volume::Request;
 
 use super::job::Job;
 use super::lane::Lane;
-use super::memory::Size;
+use super::memory_budget::Size;
 use super::{Core, Driver};
-use crate::table::Key;
+use crate::slab::SlabKey;
 
 /// Something that waits.
 #[derive(Debug)]
 pub(super) enum Waiting {
     /// A command needs memory before its data can be asked for.
-    Data { lane: Key, permit: Permit, position: usize, len: usize },
+    Data { lane: SlabKey, permit: Permit, position: usize, len: usize },
     /// A command is to be given to its volume.
-    Start { lane: Key, job: Job, request: Request },
+    Start { lane: SlabKey, job: Job, request: Request },
     /// A volume is to be flushed.
-    Flush { group: Key, position: usize, request: Request },
+    Flush { group: SlabKey, position: usize, request: Request },
 }
 
 impl Waiting {
@@ -56,7 +56,7 @@ impl Waiting {
     }
 
     /// Whether its volume has begun it: others may wait for it, so it is tried again in every turn.
-    fn has_begun(&self) -> bool {
+    fn started(&self) -> bool {
         match self {
             Waiting::Start { request, .. } | Waiting::Flush { request, .. } => {
                 matches!(request, Request::Continue(_))
@@ -65,7 +65,7 @@ impl Waiting {
         }
     }
 
-    fn lane(&self) -> Option<Key> {
+    fn lane(&self) -> Option<SlabKey> {
         match self {
             Waiting::Data { lane, .. } | Waiting::Start { lane, .. } => Some(*lane),
             Waiting::Flush { .. } => None,
@@ -80,7 +80,7 @@ impl Core {
             return self.wait_for_memory(waiting);
         }
         self.counters.deferred_commands.add(1);
-        match waiting.has_begun() {
+        match waiting.started() {
             true => self.blocked.push_front(waiting),
             false => self.blocked.push_back(waiting),
         }
@@ -96,28 +96,28 @@ impl Core {
     /// Gives up everything that waits for a lane which has ended: it will not be started any more.
     pub(super) fn cancel_waiting(&mut self, lane: &mut Lane) {
         lane.limited = 0;
-        let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.beyond_share));
-        let beyond_share: Vec<_> = rows.flatten().collect();
-        for waiting in beyond_share.into_iter().chain(take_of(&mut self.fenced, lane.key)) {
+        let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.over_share));
+        let over_share: Vec<_> = rows.flatten().collect();
+        for waiting in over_share.into_iter().chain(extract_waiting_for(&mut self.fenced, lane.key)) {
             self.cancel(lane, waiting, false);
         }
-        for waiting in take_of(&mut self.blocked, lane.key) {
+        for waiting in extract_waiting_for(&mut self.blocked, lane.key) {
             self.cancel(lane, waiting, true);
         }
-        for waiting in take_of(&mut self.waiting, lane.key) {
+        for waiting in extract_waiting_for(&mut self.waiting, lane.key) {
             self.memory.end_wait(waiting.bytes_to_take());
             self.cancel(lane, waiting, true);
         }
     }
 
     fn cancel(&mut self, lane: &mut Lane, waiting: Waiting, has_claimed: bool) {
-        let claimed = match &waiting {
+        let reserved = match &waiting {
             Waiting::Data { len, .. } if has_claimed => *len,
-            Waiting::Start { job, .. } if has_claimed => job.claimed,
+            Waiting::Start { job, .. } if has_claimed => job.reserved,
             _ => 0,
         };
-        lane.unclaim(waiting.position(), claimed);
-        self.volumes[waiting.position()].release(claimed);
+        lane.unreserve(waiting.position(), reserved);
+        self.volumes[waiting.position()].release(reserved);
         match waiting {
             Waiting::Data { permit, .. } => lane.conn.abandon(permit),
             Waiting::Start { job, request, .. } => {
@@ -125,7 +125,7 @@ impl Core {
                 if let Request::Write { data, .. } = request {
                     self.memory.pool.recycle_buffer(data);
                 }
-                self.end(lane, job.is_volatile);
+                self.end(lane, job.volatile);
                 lane.conn.abandon(job.permit);
             }
             Waiting::Flush { .. } => {}
@@ -133,33 +133,33 @@ impl Core {
     }
 
     /// Goes on with a command for which there is memory; gives it back if it must wait nevertheless.
-    pub(super) fn go_on(&mut self, lane: &mut Lane, waiting: Waiting) -> Option<Waiting> {
+    pub(super) fn resume_command(&mut self, lane: &mut Lane, waiting: Waiting) -> Option<Waiting> {
         match waiting {
             Waiting::Data { lane: key, permit, position, len } => {
                 let Some(buffer) = self.memory.pool.buffer(len) else {
                     return Some(Waiting::Data { lane: key, permit, position, len });
                 };
-                lane.unclaim(position, len);
-                lane.at_volume(position).owed_bytes += len;
+                lane.unreserve(position, len);
+                lane.at_volume(position).awaited_bytes += len;
                 lane.conn.request_data(permit, buffer);
                 self.mark_dirty(lane);
                 None
             }
-            Waiting::Start { job, request, .. } => self.attempt(lane, job, request),
+            Waiting::Start { job, request, .. } => self.try_start(lane, job, request),
             Waiting::Flush { .. } => self.retry_flush(waiting),
         }
     }
 
     fn retry_flush(&mut self, waiting: Waiting) -> Option<Waiting> {
         match waiting {
-            Waiting::Flush { group, position, request } => self.attempt_flush(group, position, request),
+            Waiting::Flush { group, position, request } => self.try_start_flush(group, position, request),
             other => Some(other),
         }
     }
 }
 
 /// Removes all that waits for one lane.
-fn take_of(row: &mut VecDeque<Waiting>, key: Key) -> VecDeque<Waiting> {
+fn extract_waiting_for(row: &mut VecDeque<Waiting>, key: SlabKey) -> VecDeque<Waiting> {
     let is_its = |waiting: &Waiting| waiting.lane() == Some(key);
     if !row.iter().any(is_its) {
         return VecDeque::new();
@@ -209,13 +209,13 @@ impl Driver {
                 break;
             }
             let Some(waiting) = self.core.blocked.pop_front() else { break };
-            retries_left -= usize::from(!waiting.has_begun());
-            if !self.core.memory.may_claim(waiting.bytes_to_take()) {
+            retries_left -= usize::from(!waiting.started());
+            if !self.core.memory.can_reserve(waiting.bytes_to_take()) {
                 self.core.wait_for_memory(waiting);
                 continue;
             }
             match self.retry(waiting) {
-                Some(waiting) if waiting.has_begun() => begun.push(waiting),
+                Some(waiting) if waiting.started() => begun.push(waiting),
                 Some(waiting) => tried.push_back(waiting),
                 None => {}
             }
@@ -229,9 +229,9 @@ impl Driver {
     /// Goes on with it, and counts the memory that it takes; gives it back if it must wait longer.
     fn retry(&mut self, waiting: Waiting) -> Option<Waiting> {
         let Some(key) = waiting.lane() else { return self.core.retry_flush(waiting) };
-        let Some(lane) = self.lanes.get_mut(key) else { unreachable!("{GONE}") };
+        let Some(lane) = self.lanes.get_mut(key) else { unreachable!("{LANE_REMOVED_EARLY}") };
         let len = waiting.bytes_to_take();
-        let waiting = self.core.go_on(lane, waiting);
+        let waiting = self.core.resume_command(lane, waiting);
         if waiting.is_none() {
             self.core.memory.take(len);
         }
@@ -239,6 +239,6 @@ impl Driver {
     }
 }
 
-const GONE: &str = "a lane went before its last command";
+const LANE_REMOVED_EARLY: &str = "a lane went before its last command";
 /// How many commands of each row one turn tries.
 const RETRIES_PER_TURN: usize = 64;

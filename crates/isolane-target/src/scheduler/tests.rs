@@ -2,7 +2,7 @@
 //! moves carried out.
 
 use super::*;
-use crate::table::Key;
+use crate::slab::SlabKey;
 
 /// Demands of lanes, as shares of a core, and the core that each is on.
 struct World {
@@ -12,8 +12,8 @@ struct World {
     moves: usize,
 }
 
-fn name(lane: usize) -> Address {
-    Address { core: 0, lane: Key::from_u64(lane as u64) }
+fn name(lane: usize) -> LaneId {
+    LaneId { core: 0, lane: SlabKey::from_u64(lane as u64) }
 }
 
 impl World {

@@ -5,9 +5,9 @@
 //! surprised.
 #![allow(dead_code)]
 
-pub mod filter;
-mod patience;
+pub mod interposer;
 pub mod stuck;
+mod timeout;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,7 @@ use isolane_wire::pdu::{
 use isolane_wire::registers::{Cc, Csts};
 use isolane_wire::{CompletionEntry, Framing, Nqn, Sgl, Status, SubmissionEntry, digest};
 
-pub use patience::*;
+pub use timeout::*;
 
 /// Name of the subsystem of every test.
 pub const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349";
@@ -112,7 +112,7 @@ impl MockHost {
     pub fn dial(address: SocketAddr) -> MockHost {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let (outbound, inbound) = (Framing::default(), Framing::default());
         MockHost { stream, outbound, inbound, cntlid: 0xffff, maxh2cdata: 0, next_cid: 0 }
     }

@@ -14,16 +14,16 @@
 use isolane_volume::VolumeError;
 use isolane_wire::Status;
 
-use crate::counters::Operation;
+use crate::counters::IoKind;
 
 /// The status for a command that `error` ended.
-pub(crate) fn of_volume_error(error: &VolumeError, operation: Operation) -> Status {
+pub(crate) fn status_for(error: &VolumeError, operation: IoKind) -> Status {
     let status = match error {
         VolumeError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
         VolumeError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED,
         VolumeError::WrongLength { .. } => Status::INTERNAL_ERROR,
         VolumeError::NoSpace { .. } => Status::CAPACITY_EXCEEDED,
-        VolumeError::Shrunk if operation == Operation::Read => Status::UNRECOVERED_READ_ERROR,
+        VolumeError::Shrunk if operation == IoKind::Read => Status::UNRECOVERED_READ_ERROR,
         VolumeError::ReadFailed { .. } => Status::UNRECOVERED_READ_ERROR,
         VolumeError::Shrunk
         | VolumeError::WriteFailed { .. }
@@ -31,10 +31,10 @@ pub(crate) fn of_volume_error(error: &VolumeError, operation: Operation) -> Stat
         | VolumeError::ShortWrite { .. }
         | VolumeError::SyncFailed { .. } => Status::WRITE_FAULT,
     };
-    status.with_dnr(!is_worth_a_retry(error))
+    status.with_dnr(!is_retryable(error))
 }
 
-fn is_worth_a_retry(error: &VolumeError) -> bool {
+fn is_retryable(error: &VolumeError) -> bool {
     matches!(
         error,
         VolumeError::ReadFailed { .. }
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn every_error_has_the_status_of_the_table() {
-        use Operation::{Flush, Read, Write};
+        use IoKind::{Flush, Read, Write};
         let range = VolumeError::OutOfRange { lba: 1, blocks: 2, volume_blocks: 1 };
         let table = [
             (range, Read, Status::LBA_OUT_OF_RANGE, true),
@@ -68,7 +68,7 @@ mod tests {
             (VolumeError::SyncFailed { raw_os_error: EIO }, Flush, Status::WRITE_FAULT, true),
         ];
         for (error, operation, status, do_not_retry) in table {
-            let answer = of_volume_error(&error, operation);
+            let answer = status_for(&error, operation);
             assert_eq!((answer.kind(), answer.dnr()), (status, do_not_retry), "{error}");
             let code = format!("{:x}/{:02x}h", status.sct(), status.sc());
             let documented = include_str!("../../../docs/DURABILITY.md").contains(&code);

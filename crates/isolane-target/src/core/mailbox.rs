@@ -7,8 +7,8 @@ use isolane_reactor::socket;
 use super::Driver;
 use super::lane::Lane;
 use crate::connections::ConnectionStatus;
-use crate::shared::{Address, Message};
-use crate::table::Key;
+use crate::shared::{LaneId, Message};
+use crate::slab::SlabKey;
 
 impl Driver {
     /// Reads a bounded number of messages.
@@ -25,31 +25,33 @@ impl Driver {
     pub(super) fn handle_message(&mut self, message: Message) {
         match message {
             Message::Adopt { socket, peer } => self.adopt(socket, peer),
-            Message::Close { lane, reason } => self.on_named(lane, |core, lane| core.close(lane, reason)),
-            Message::AsyncEvents { lane } => self.on_named(lane, |core, lane| core.answer_async_events(lane)),
+            Message::Close { lane, reason } => self.with_lane_id(lane, |core, lane| core.close(lane, reason)),
+            Message::AsyncEvents { lane } => {
+                self.with_lane_id(lane, |core, lane| core.complete_async_events(lane))
+            }
             Message::Displace { lane } => self.displace(lane),
-            Message::See(unseen) => drop(unseen),
+            Message::Checkpoint(checkpoint) => drop(checkpoint),
             Message::Shutdown { id, busy } => self.core.plan_shutdown(id, busy),
-            Message::ReadHost { host, fence, reply_to } => self.begin_reading_host(*host, fence, reply_to),
-            Message::HostRead { lane } => self.on_lane(lane, |core, lane| core.on_host_read(lane)),
-            Message::Load { core, load } => self.note_load(core, load),
-            Message::Depart { lane, to } => self.begin_departure(lane, to),
-            Message::DepartPeer { peer, to } => self.begin_departure_of(peer, to),
-            Message::Arrive(traveller) => self.arrive(traveller),
+            Message::DrainHost { host, fence, reply_to } => self.begin_host_drain(*host, fence, reply_to),
+            Message::HostDrained { lane } => self.with_lane(lane, |core, lane| core.on_host_drained(lane)),
+            Message::Load { core, load } => self.record_load(core, load),
+            Message::Migrate { lane, to } => self.request_migration(lane, to),
+            Message::MigratePeer { peer, to } => self.request_peer_migration(peer, to),
+            Message::MigrateIn(migrating) => self.migrate_in(migrating),
             Message::Describe(asker) => self.describe_lanes(&asker),
-            Message::Stop { deadline } => self.begin_stop(deadline),
+            Message::Stop { deadline } => self.begin_shutdown(deadline),
         }
     }
 
-    fn on_lane(&mut self, key: Key, act: impl FnOnce(&mut super::Core, &mut Lane)) {
+    fn with_lane(&mut self, key: SlabKey, f: impl FnOnce(&mut super::Core, &mut Lane)) {
         if let Some(lane) = self.lanes.get_mut(key) {
-            act(&mut self.core, lane);
+            f(&mut self.core, lane);
         }
     }
 
-    fn on_named(&mut self, name: Address, act: impl FnOnce(&mut super::Core, &mut Lane)) {
+    fn with_lane_id(&mut self, name: LaneId, f: impl FnOnce(&mut super::Core, &mut Lane)) {
         if let Some(key) = self.key_of(name) {
-            self.on_lane(key, act);
+            self.with_lane(key, f);
         }
     }
 

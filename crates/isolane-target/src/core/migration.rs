@@ -11,91 +11,91 @@ use std::time::{Duration, Instant};
 
 use isolane_reactor::{Detached, Mode};
 
-use super::fence::HostReading;
+use super::fence::HostDrain;
 use super::lane::{Lane, Phase};
 use super::load::Loads;
 use super::{Core, Driver};
-use crate::shared::Address;
-use crate::table::Key;
+use crate::shared::LaneId;
+use crate::slab::SlabKey;
 
 /// A lane between two cores.
-pub(crate) struct Traveller {
+pub(crate) struct MigratingLane {
     lane: Option<Box<Lane>>,
     socket: Option<Detached>,
 }
 
-impl std::fmt::Debug for Traveller {
+impl std::fmt::Debug for MigratingLane {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Traveller").field("name", &self.lane.as_ref().map(|lane| lane.name)).finish()
     }
 }
 
 /// What the dynamic scheduler needs on one core.
-pub(super) struct Travel {
+pub(super) struct Migration {
     pub(super) loads: Loads,
     mode: Mode,
-    departures: Vec<Departure>,
+    pending: Vec<PendingMigration>,
 }
 
-struct Departure {
-    name: Address,
+struct PendingMigration {
+    name: LaneId,
     to: usize,
     since: Instant,
-    is_held: bool,
+    reading_paused: bool,
 }
 
-impl Travel {
-    pub(super) fn new(interval: Duration, mode: Mode, cores: usize, now: Instant) -> Travel {
-        Travel { loads: Loads::new(interval, cores, now), mode, departures: Vec::new() }
+impl Migration {
+    pub(super) fn new(interval: Duration, mode: Mode, cores: usize, now: Instant) -> Migration {
+        Migration { loads: Loads::new(interval, cores, now), mode, pending: Vec::new() }
     }
 
     /// When a turn is needed.
     pub(super) fn deadline(&self, now: Instant) -> Instant {
-        if self.departures.is_empty() { self.loads.next_report() } else { now + WATCH }
+        if self.pending.is_empty() { self.loads.next_report() } else { now + RECHECK_INTERVAL }
     }
 }
 
 impl Driver {
     /// Reports, plans, and lets lanes go, if the target's scheduler is dynamic.
-    pub(super) fn see_to_travel(&mut self) {
-        if self.travel.is_none() || self.core.is_stopping {
+    pub(super) fn poll_migrations(&mut self) {
+        if self.migration.is_none() || self.core.stopping {
             return;
         }
         self.report_load();
-        self.see_to_departures();
+        self.poll_pending_migrations();
         self.choose_mode();
     }
 
     /// The scheduler wants a lane elsewhere.
-    pub(super) fn begin_departure(&mut self, name: Address, to: usize) {
+    pub(super) fn request_migration(&mut self, name: LaneId, to: usize) {
         let since = self.core.now;
-        if let Some(travel) = &mut self.travel
+        if let Some(migration) = &mut self.migration
             && to != self.core.index
-            && !travel.departures.iter().any(|departure| departure.name == name)
+            && !migration.pending.iter().any(|pending| pending.name == name)
         {
-            travel.departures.push(Departure { name, to, since, is_held: false });
+            migration.pending.push(PendingMigration { name, to, since, reading_paused: false });
         }
     }
 
     /// Somebody else wants the connection of this peer elsewhere.
-    pub(super) fn begin_departure_of(&mut self, peer: SocketAddr, to: usize) {
+    pub(super) fn request_peer_migration(&mut self, peer: SocketAddr, to: usize) {
         let name = self.lanes.iter().find(|lane| lane.peer() == peer).map(|lane| lane.name);
-        name.into_iter().for_each(|name| self.begin_departure(name, to));
+        name.into_iter().for_each(|name| self.request_migration(name, to));
     }
 
     /// Messages are read meanwhile, and may tell of more departures.
-    fn see_to_departures(&mut self) {
-        let Some(travel) = &mut self.travel else { return };
-        let mut departures = std::mem::take(&mut travel.departures);
-        departures.retain_mut(|departure| self.is_still_to_go(departure));
-        if let Some(travel) = &mut self.travel {
-            departures.append(&mut travel.departures);
-            travel.departures = departures;
+    fn poll_pending_migrations(&mut self) {
+        let Some(migration) = &mut self.migration else { return };
+        let mut pending = std::mem::take(&mut migration.pending);
+        pending.retain_mut(|pending| self.is_still_wanted(pending));
+        if let Some(migration) = &mut self.migration {
+            pending.append(&mut migration.pending);
+            migration.pending = pending;
         }
     }
 
-    fn is_still_to_go(&mut self, departure: &mut Departure) -> bool {
-        let Some(key) = self.key_of(departure.name) else { return false };
+    fn is_still_wanted(&mut self, pending: &mut PendingMigration) -> bool {
+        let Some(key) = self.key_of(pending.name) else { return false };
         let now = self.core.now;
         let Some(lane) = self.lanes.get_mut(key) else { return false };
         if !lane.is_open() {
@@ -104,56 +104,56 @@ impl Driver {
             return false;
         }
         if lane.is_quiet()
-            && self.readings.is_empty()
+            && self.host_drains.is_empty()
             && !lane.token.is_some_and(|token| self.core.reactor.has_zerocopy_in_flight(token))
         {
-            if !self.core.shared.seats.take(departure.to) {
-                self.core.keep(lane, departure, "there is no room for it");
+            if !self.core.shared.lane_quota.try_acquire(pending.to) {
+                self.core.keep(lane, pending, "there is no room for it");
                 return false;
             }
-            if self.depart(key, departure.to) {
+            if self.migrate_out(key, pending.to) {
                 return false;
             }
         }
         // What could not be handed over is back, in another place.
-        let Some(lane) = self.key_of(departure.name).and_then(|key| self.lanes.get_mut(key)) else {
+        let Some(lane) = self.key_of(pending.name).and_then(|key| self.lanes.get_mut(key)) else {
             return false;
         };
-        let waited = now.saturating_duration_since(departure.since);
-        if waited >= PATIENCE {
-            self.core.keep(lane, departure, "it is too busy");
+        let waited = now.saturating_duration_since(pending.since);
+        if waited >= ABANDON_AFTER {
+            self.core.keep(lane, pending, "it is too busy");
             return false;
         }
         // What is in flight needs nothing more from the host: it ends soon if nothing new is taken.
-        if waited >= OPPORTUNITY && lane.conn.receiving_bytes() == 0 && !lane.is_paused {
-            departure.is_held = true;
+        if waited >= QUIESCE_AFTER && lane.conn.receiving_bytes() == 0 && !lane.paused {
+            pending.reading_paused = true;
             self.core.hold_socket(lane);
         }
         true
     }
 
     /// Lets a lane go to a seat that was taken for it; false if a message has come for it, or for whom it is.
-    fn depart(&mut self, key: Key, to: usize) -> bool {
-        let has_left = self.pack(key).is_some_and(|traveller| self.send_off(traveller, to));
+    fn migrate_out(&mut self, key: SlabKey, to: usize) -> bool {
+        let has_left = self.extract(key).is_some_and(|migrating| self.dispatch(migrating, to));
         // One of its two seats is free now.
-        self.core.shared.seats.give_back(if has_left { self.core.index } else { to });
+        self.core.shared.lane_quota.release(if has_left { self.core.index } else { to });
         has_left
     }
 
     /// Takes a lane off this core.
-    fn pack(&mut self, key: Key) -> Option<Traveller> {
+    fn extract(&mut self, key: SlabKey) -> Option<MigratingLane> {
         let lane = self.lanes.get_mut(key)?;
         let socket = self.core.reactor.detach(lane.token?)?;
         lane.token = None;
         let lane = self.lanes.remove(key)?;
-        self.travellers.remove(&lane.name);
+        self.migrated_in.remove(&lane.name);
         self.core.counters.connections_open.subtract(1);
-        Some(Traveller { lane: Some(Box::new(lane)), socket: Some(socket) })
+        Some(MigratingLane { lane: Some(Box::new(lane)), socket: Some(socket) })
     }
 
     /// Gives a lane to another core, or takes it back in.
-    fn send_off(&mut self, traveller: Traveller, to: usize) -> bool {
-        let Some(lane) = &traveller.lane else { return false };
+    fn dispatch(&mut self, migrating: MigratingLane, to: usize) -> bool {
+        let Some(lane) = &migrating.lane else { return false };
         let (name, peer) = (lane.name, lane.peer());
         let id = lane.association.as_ref().map(|association| association.id);
         let mut unread = Vec::new();
@@ -163,16 +163,16 @@ impl Driver {
             unread.is_empty()
         };
         let outcome = match id {
-            Some(id) => self.core.shared.hand_over(id, name, to, traveller, is_mailbox_empty),
-            None => Err(traveller),
+            Some(id) => self.core.shared.migrate(id, name, to, migrating, is_mailbox_empty),
+            None => Err(migrating),
         };
         let has_left = match outcome {
             Ok(()) => {
                 log::debug!("{peer}: moved to reactor {to}");
                 true
             }
-            Err(traveller) => {
-                self.arrive(traveller);
+            Err(migrating) => {
+                self.migrate_in(migrating);
                 false
             }
         };
@@ -181,20 +181,20 @@ impl Driver {
     }
 
     /// A lane comes from another core, and has its seat here already.
-    pub(super) fn arrive(&mut self, mut traveller: Traveller) {
-        let (Some(mut lane), Some(socket)) = (traveller.lane.take(), traveller.socket.take()) else { return };
+    pub(super) fn migrate_in(&mut self, mut migrating: MigratingLane) {
+        let (Some(mut lane), Some(socket)) = (migrating.lane.take(), migrating.socket.take()) else { return };
         self.core.counters.connections_open.add(1);
         // None of them has this lane, so a Connect that comes after it joins none of them.
-        self.readings.iter_mut().for_each(HostReading::begin);
+        self.host_drains.iter_mut().for_each(HostDrain::begin);
         let added = self.core.reactor.attach(socket);
         let name = lane.name;
         let key = self.lanes.insert_with(|key| {
             (lane.key, lane.token) = (key, added.as_ref().ok().copied());
             *lane
         });
-        self.travellers.insert(name, key);
+        self.migrated_in.insert(name, key);
         match added {
-            Ok(token) => self.know(token, key),
+            Ok(token) => self.bind_token(token, key),
             Err(error) => {
                 log::warn!("a connection that moved cannot be served: {error}");
                 if let Some(lane) = self.lanes.get_mut(key) {
@@ -205,27 +205,27 @@ impl Driver {
     }
 
     /// A lane by the name that it was born with.
-    pub(super) fn key_of(&self, name: Address) -> Option<Key> {
-        let is_its = |key: &Key| self.lanes.get(*key).is_some_and(|lane| lane.name == name);
-        self.travellers.get(&name).copied().or(Some(name.lane)).filter(is_its)
+    pub(super) fn key_of(&self, name: LaneId) -> Option<SlabKey> {
+        let is_its = |key: &SlabKey| self.lanes.get(*key).is_some_and(|lane| lane.name == name);
+        self.migrated_in.get(&name).copied().or(Some(name.lane)).filter(is_its)
     }
 
     /// A reactor without connections sleeps, whatever the mode.
     fn choose_mode(&mut self) {
-        let Some(travel) = &self.travel else { return };
+        let Some(migration) = &self.migration else { return };
         let has_work = !self.lanes.is_empty() || !self.listeners.is_empty();
-        let mode = if has_work { travel.mode } else { Mode::Sleep };
+        let mode = if has_work { migration.mode } else { Mode::Sleep };
         self.core.reactor.set_mode(mode);
     }
 }
 
 impl Core {
     /// The lane does not leave.
-    fn keep(&mut self, lane: &Lane, departure: &Departure, why: &str) {
-        if departure.is_held && !lane.is_paused {
+    fn keep(&mut self, lane: &Lane, pending: &PendingMigration, why: &str) {
+        if pending.reading_paused && !lane.paused {
             self.resume_socket(lane);
         }
-        log::debug!("{}: stays, and does not move to reactor {}: {why}", lane.peer(), departure.to);
+        log::debug!("{}: stays, and does not move to reactor {}: {why}", lane.peer(), pending.to);
     }
 
     fn hold_socket(&mut self, lane: &Lane) {
@@ -240,20 +240,20 @@ impl Core {
 impl Lane {
     /// Whether nothing of it is under way on its core.
     fn is_quiet(&self) -> bool {
-        let is_whole = self.phase == Phase::Open && self.association.is_some() && !self.is_disconnected;
-        let waits =
-            self.connecting.is_some() || self.stalled.is_some() || self.is_limited() || self.is_paused;
-        let keeps =
-            self.reserve_slot.is_some() || self.claimed_bytes + self.lent_bytes > 0 || self.active > 0;
+        let is_whole = self.phase == Phase::Open && self.association.is_some() && !self.disconnected;
+        let waits = self.connecting.is_some() || self.stalled.is_some() || self.is_limited() || self.paused;
+        let keeps = self.guaranteed_slot.is_some()
+            || self.reserved_bytes + self.zerocopy_bytes > 0
+            || self.active > 0;
         let conn = &self.conn;
-        let speaks = self.is_dirty || conn.wants_transmit() || conn.receiving_bytes() > 0;
+        let speaks = self.dirty || conn.wants_transmit() || conn.receiving_bytes() > 0;
         is_whole && !waits && !keeps && !speaks && conn.in_flight() == 0
     }
 }
 
 /// How often a departure is tried.
-const WATCH: Duration = Duration::from_millis(1);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// For so long a lane may become quiet by itself; then it is not read from.
-const OPPORTUNITY: Duration = Duration::from_millis(5);
+const QUIESCE_AFTER: Duration = Duration::from_millis(5);
 /// After so long it stays.
-const PATIENCE: Duration = Duration::from_millis(200);
+const ABANDON_AFTER: Duration = Duration::from_millis(200);

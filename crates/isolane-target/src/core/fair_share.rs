@@ -18,11 +18,11 @@ use isolane_proto::target::Permit;
 
 use super::job::Job;
 use super::lane::Lane;
-use super::memory::Size;
+use super::memory_budget::Size;
 use super::waiting::Waiting;
 use super::{Core, Driver};
 use crate::config::MAX_TRANSFER_BYTES;
-use crate::counters::Operation;
+use crate::counters::IoKind;
 
 /// What one volume holds of a core.
 #[derive(Debug, Default)]
@@ -53,8 +53,8 @@ impl Core {
         let (position, size) = (waiting.position(), self.size(&waiting));
         let may_pass_others = !self.volumes[position].is_crowded || waiting.bytes_to_take() == 0;
         if may_pass_others
-            && lane.at_volume(position).beyond_share[size as usize].is_empty()
-            && self.may_go_on(lane, &waiting)
+            && lane.at_volume(position).over_share[size as usize].is_empty()
+            && self.can_run(lane, &waiting)
         {
             return self.admit(lane, waiting);
         }
@@ -63,12 +63,12 @@ impl Core {
         }
         self.counters.deferred_commands.add(1);
         lane.limited += 1;
-        lane.at_volume(position).beyond_share[size as usize].push_back(waiting);
+        lane.at_volume(position).over_share[size as usize].push_back(waiting);
     }
 
     /// Whether the answer to a command is so long that others should pass it.
     pub(super) fn is_long_read(&self, job: &Job) -> bool {
-        Size::of(job.len) == Size::Large && job.operation == Operation::Read && self.shared.scheduling
+        Size::of(job.len) == Size::Large && job.operation == IoKind::Read && self.shared.scheduling
     }
 
     /// Without scheduling all commands of a lane to one volume wait in one row.
@@ -81,39 +81,39 @@ impl Core {
         let (position, len) = (waiting.position(), waiting.bytes_to_take());
         let at = lane.at_volume(position);
         match self.size(&waiting) {
-            Size::Small if !at.beyond_share[Size::Large as usize].is_empty() => at.passed += 1,
+            Size::Small if !at.over_share[Size::Large as usize].is_empty() => at.passed += 1,
             Size::Small => {}
             Size::Large => at.passed = 0,
         }
-        lane.claim(position, len);
+        lane.reserve(position, len);
         self.volumes[position].hold(len);
-        if !self.memory.claim(len) {
+        if !self.memory.reserve(len) {
             return self.wait_for_memory(waiting);
         }
-        if let Some(waiting) = self.go_on(lane, waiting) {
+        if let Some(waiting) = self.resume_command(lane, waiting) {
             self.wait(waiting);
         }
     }
 
     /// Whether a command may go on that is the first of its size at its volume.
-    fn may_go_on(&self, lane: &mut Lane, waiting: &Waiting) -> bool {
+    fn can_run(&self, lane: &mut Lane, waiting: &Waiting) -> bool {
         let (position, len) = (waiting.position(), waiting.bytes_to_take());
         if !self.is_within_volume(position, len, 1) {
             return false;
         }
-        let (kept, idle) = (kept_bytes(lane), idle_bytes(lane));
+        let (kept, idle) = (held_bytes(lane), stalled_bytes(lane));
         let at = lane.at_volume(position);
-        let (claimed, passed) = (at.claimed_bytes, at.passed);
-        let may_pass = self.size(waiting) == Size::Large || passed < MAX_PASSED;
+        let (reserved, passed) = (at.reserved_bytes, at.passed);
+        let can_pass = self.size(waiting) == Size::Large || passed < MAX_PASSED;
         let has_room = match waiting {
             Waiting::Start { job, .. } if self.is_long_read(job) => {
-                claimed + lane.conn.transmit_pending_long_bytes() + job.len <= MAX_LONG_OUTPUT_BYTES
+                reserved + lane.conn.transmit_pending_long_bytes() + job.len <= MAX_LONG_OUTPUT_BYTES
             }
             _ => true,
         };
         let left = self.share_bytes().saturating_sub(kept);
-        let is_within_lane = if self.has_several_volumes() { claimed + len <= left } else { len <= left };
-        claimed + idle == 0 || (may_pass && has_room && is_within_lane)
+        let is_within_lane = if self.has_several_volumes() { reserved + len <= left } else { len <= left };
+        reserved + idle == 0 || (can_pass && has_room && is_within_lane)
     }
 
     /// Whether a volume holds no more than `parts` times of what is left with `len` more bytes.
@@ -135,36 +135,36 @@ impl Core {
         position: usize,
         len: usize,
     ) -> Option<Buffer> {
-        let may_spare = self.is_within_volume(position, len, IN_CAPSULE_PARTS);
-        self.memory.in_capsule_buffer(lane, permit, len, may_spare)
+        let can_share = self.is_within_volume(position, len, IN_CAPSULE_PARTS);
+        self.memory.in_capsule_buffer(lane, permit, len, can_share)
     }
 
     /// The data of a command is to arrive in memory of the pool.
     pub(super) fn expect_data(&mut self, lane: &mut Lane, position: usize, len: usize) {
-        lane.at_volume(position).owed_bytes += len;
+        lane.at_volume(position).awaited_bytes += len;
         self.volumes[position].hold(len);
     }
 
     /// The data has arrived; while it is at its volume, the job of the command holds it.
     pub(super) fn on_expected_data(&mut self, lane: &mut Lane, position: usize, len: usize) {
-        lane.at_volume(position).owed_bytes -= len;
+        lane.at_volume(position).awaited_bytes -= len;
         self.volumes[position].release(len);
     }
 
     fn share_bytes(&self) -> usize {
-        (self.memory.pool.max_pages() * PAGE_SIZE / LANES_FULL).max(MAX_TRANSFER_BYTES as usize)
+        (self.memory.pool.max_pages() * PAGE_SIZE / SHARES_PER_POOL).max(MAX_TRANSFER_BYTES as usize)
     }
 
     /// Closes a lane that keeps memory and lets it lie while others wait for it.
     pub(super) fn check_idle_memory(&mut self, lane: &mut Lane) {
         let moved = lane.conn.moved_bytes();
-        if moved != lane.moved_bytes || idle_bytes(lane) == 0 {
+        if moved != lane.moved_bytes || stalled_bytes(lane) == 0 {
             (lane.moved_bytes, lane.moved_at) = (moved, self.now);
         }
         let lies = self.now.saturating_duration_since(lane.moved_at);
-        if self.memory.is_short() && lies >= MAX_IDLE {
+        if self.memory.is_short() && lies >= MAX_STALL {
             self.counters.fatal_errors.add(1);
-            log::warn!("{}: it keeps {} bytes of memory and does nothing", lane.peer(), idle_bytes(lane));
+            log::warn!("{}: it keeps {} bytes of memory and does nothing", lane.peer(), stalled_bytes(lane));
             self.close(lane, "others wait for the memory that it keeps");
         }
     }
@@ -198,15 +198,15 @@ impl Core {
     /// Admits the commands of a lane to one volume.
     fn admit_limited_to(&mut self, lane: &mut Lane, position: usize) {
         for size in [Size::Small, Size::Large] {
-            while let Some(next) = lane.at_volume(position).beyond_share[size as usize].pop_front() {
-                if self.may_go_on(lane, &next) {
+            while let Some(next) = lane.at_volume(position).over_share[size as usize].pop_front() {
+                if self.can_run(lane, &next) {
                     lane.limited -= 1;
                     self.admit(lane, next);
                     continue;
                 }
                 self.volumes[position].is_crowded |=
                     !self.is_within_volume(position, next.bytes_to_take(), 1);
-                lane.at_volume(position).beyond_share[size as usize].push_front(next);
+                lane.at_volume(position).over_share[size as usize].push_front(next);
                 break;
             }
         }
@@ -214,13 +214,13 @@ impl Core {
 }
 
 /// Memory given to a lane's commands or promised to them.
-fn kept_bytes(lane: &Lane) -> usize {
-    lane.claimed_bytes + idle_bytes(lane)
+fn held_bytes(lane: &Lane) -> usize {
+    lane.reserved_bytes + stalled_bytes(lane)
 }
 
 /// Memory that lies until the host does something: for data that it owes, for answers that it has not taken.
-fn idle_bytes(lane: &Lane) -> usize {
-    lane.conn.receiving_bytes() + lane.conn.transmit_pending_bytes() + lane.lent_bytes
+fn stalled_bytes(lane: &Lane) -> usize {
+    lane.conn.receiving_bytes() + lane.conn.transmit_pending_bytes() + lane.zerocopy_bytes
 }
 
 /// So many small commands pass a large one.
@@ -231,6 +231,6 @@ const MAX_LONG_OUTPUT_BYTES: usize = 4 << 20;
 /// What a volume may hold before in-capsule data for it stops its lane, in parts of what is left.
 const IN_CAPSULE_PARTS: usize = 3;
 /// So many lanes with full shares fill the pool.
-const LANES_FULL: usize = 8;
+const SHARES_PER_POOL: usize = 8;
 /// While others wait, memory may lie for so long.
-const MAX_IDLE: Duration = Duration::from_secs(5);
+const MAX_STALL: Duration = Duration::from_secs(5);

@@ -1,30 +1,30 @@
 //! A table of slots with generations: how a core names its lanes and its commands.
 //!
-//! A [`Key`] that outlived its entry finds nothing, even when the slot holds another entry by then; so a late
+//! A [`SlabKey`] that outlived its entry finds nothing, even when the slot holds another entry by then; so a late
 //! message or completion can never reach the wrong connection.
 
-/// Names an entry of a [`Table`].
+/// Names an entry of a [`Slab`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct SlabKey {
     slot: u32,
     generation: u32,
 }
 
-impl Key {
+impl SlabKey {
     /// As one number, for tokens that other crates carry.
     pub(crate) fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// Back from [`Key::to_u64`].
-    pub(crate) fn from_u64(raw: u64) -> Key {
-        Key { slot: raw as u32, generation: (raw >> 32) as u32 }
+    /// Back from [`SlabKey::to_u64`].
+    pub(crate) fn from_u64(raw: u64) -> SlabKey {
+        SlabKey { slot: raw as u32, generation: (raw >> 32) as u32 }
     }
 }
 
 /// Entries in reused slots.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
@@ -35,13 +35,13 @@ struct Slot<T> {
     entry: Option<T>,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Table { slots: Vec::new(), free: Vec::new() }
+        Slab { slots: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<T> Table<T> {
+impl<T> Slab<T> {
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -50,33 +50,33 @@ impl<T> Table<T> {
         self.len() == 0
     }
 
-    pub(crate) fn insert(&mut self, entry: T) -> Key {
+    pub(crate) fn insert(&mut self, entry: T) -> SlabKey {
         self.insert_with(|_| entry)
     }
 
     /// Inserts an entry that knows its own key.
-    pub(crate) fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce(SlabKey) -> T) -> SlabKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, entry: None });
             (self.slots.len() - 1) as u32
         });
         let place = &mut self.slots[slot as usize];
-        let key = Key { slot, generation: place.generation };
+        let key = SlabKey { slot, generation: place.generation };
         place.entry = Some(make(key));
         key
     }
 
-    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+    pub(crate) fn get(&self, key: SlabKey) -> Option<&T> {
         let slot = self.slots.get(key.slot as usize)?;
         (slot.generation == key.generation).then_some(slot.entry.as_ref()).flatten()
     }
 
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, key: SlabKey) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.slot as usize)?;
         (slot.generation == key.generation).then_some(slot.entry.as_mut()).flatten()
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+    pub(crate) fn remove(&mut self, key: SlabKey) -> Option<T> {
         let slot = self.slots.get_mut(key.slot as usize).filter(|slot| slot.generation == key.generation)?;
         let entry = slot.entry.take()?;
         slot.generation = slot.generation.wrapping_add(1);
@@ -85,9 +85,9 @@ impl<T> Table<T> {
     }
 
     /// The keys of all entries.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = SlabKey> + '_ {
         let occupied = self.slots.iter().enumerate().filter(|(_, slot)| slot.entry.is_some());
-        occupied.map(|(index, slot)| Key { slot: index as u32, generation: slot.generation })
+        occupied.map(|(index, slot)| SlabKey { slot: index as u32, generation: slot.generation })
     }
 
     /// All entries, to be changed.
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_key_that_outlived_its_entry_finds_nothing() {
-        let mut table = Table::default();
+        let mut table = Slab::default();
         let old = table.insert("old");
         assert_eq!(table.remove(old), Some("old"));
         let new = table.insert("new");
@@ -118,11 +118,11 @@ mod tests {
 
     #[test]
     fn a_key_survives_the_way_through_a_token() {
-        let mut table = Table::default();
+        let mut table = Slab::default();
         let first = table.insert(0);
         table.remove(first);
         let key = table.insert(1);
-        assert_eq!(Key::from_u64(key.to_u64()), key);
+        assert_eq!(SlabKey::from_u64(key.to_u64()), key);
         assert_eq!(table.keys().collect::<Vec<_>>(), [key]);
     }
 }

@@ -14,7 +14,11 @@ use isolane_wire::{Sgl, Status, SubmissionEntry};
 
 /// Two reactors, and a scheduler that does nothing by itself for the time of a test.
 fn two_reactors(volumes: &[&str]) -> TargetConfig {
-    TargetConfig { cores: one_core_twice(), schedule: Some(Duration::from_secs(3600)), ..config(volumes) }
+    TargetConfig {
+        cores: one_core_twice(),
+        rebalance_interval: Some(Duration::from_secs(3600)),
+        ..config(volumes)
+    }
 }
 
 fn reactor_of(target: &Target, peer: SocketAddr) -> Option<usize> {
@@ -186,8 +190,8 @@ fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
 
 #[test]
 fn idle_connections_gather_on_the_first_reactor_and_those_of_hosts_that_go_are_gone() {
-    let schedule = Some(Duration::from_millis(10));
-    let (target, address) = start(TargetConfig { schedule, ..two_reactors(&["mem:1M"]) });
+    let rebalance_interval = Some(Duration::from_millis(10));
+    let (target, address) = start(TargetConfig { rebalance_interval, ..two_reactors(&["mem:1M"]) });
     let admin = MockHost::admin(address);
     let mut queues: Vec<_> = (1..6).map(|qid| admin.io_queue(qid, 31)).collect();
     eventually("all are on the first", || target.counters().connections_per_core == [6, 0]);

@@ -10,25 +10,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The seats of all cores.
 #[derive(Debug)]
-pub(crate) struct Seats {
+pub(crate) struct LaneQuota {
     taken: Vec<AtomicUsize>,
-    on_each: usize,
+    per_core: usize,
     /// Connected lanes, on whichever core.
     connected: AtomicUsize,
     max_connected: usize,
 }
 
-impl Seats {
-    pub(crate) fn new(cores: usize, on_each: usize, max_connected: usize) -> Seats {
+impl LaneQuota {
+    pub(crate) fn new(cores: usize, per_core: usize, max_connected: usize) -> LaneQuota {
         let taken = (0..cores).map(|_| AtomicUsize::new(0)).collect();
-        Seats { taken, on_each, connected: AtomicUsize::new(0), max_connected }
+        LaneQuota { taken, per_core, connected: AtomicUsize::new(0), max_connected }
     }
 
     /// Takes a seat for a lane that connects; `lingering` closed connections count as if they had one. False
     /// if all are taken.
     pub(crate) fn admit(&self, core: usize, lingering: usize) -> bool {
         let has_room = raise(&self.connected, self.max_connected.saturating_sub(lingering));
-        let is_admitted = has_room && self.take(core);
+        let is_admitted = has_room && self.try_acquire(core);
         if has_room && !is_admitted {
             self.connected.fetch_sub(1, Ordering::Relaxed);
         }
@@ -36,18 +36,18 @@ impl Seats {
     }
 
     /// A lane has left the target.
-    pub(crate) fn leave(&self, core: usize) {
+    pub(crate) fn disconnect(&self, core: usize) {
         self.connected.fetch_sub(1, Ordering::Relaxed);
-        self.give_back(core);
+        self.release(core);
     }
 
     /// Takes a seat for a lane that moves to this core; false if all are taken.
-    pub(crate) fn take(&self, core: usize) -> bool {
-        raise(&self.taken[core], self.on_each)
+    pub(crate) fn try_acquire(&self, core: usize) -> bool {
+        raise(&self.taken[core], self.per_core)
     }
 
     /// A lane has left a core.
-    pub(crate) fn give_back(&self, core: usize) {
+    pub(crate) fn release(&self, core: usize) {
         self.taken[core].fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -74,18 +74,18 @@ mod tests {
 
     #[test]
     fn a_full_core_takes_nobody_until_somebody_leaves_and_others_do_not_care() {
-        let seats = Seats::new(2, 2, 8);
-        assert_eq!([1, 1, 1, 0].map(|core| seats.take(core)), [true, true, false, true]);
-        seats.give_back(1);
-        assert_eq!([1, 1].map(|core| seats.take(core)), [true, false]);
+        let lane_quota = LaneQuota::new(2, 2, 8);
+        assert_eq!([1, 1, 1, 0].map(|core| lane_quota.try_acquire(core)), [true, true, false, true]);
+        lane_quota.release(1);
+        assert_eq!([1, 1].map(|core| lane_quota.try_acquire(core)), [true, false]);
     }
 
     #[test]
     fn admits_no_more_lanes_than_there_may_be_connections() {
-        let seats = Seats::new(2, 2, 3);
-        assert_eq!([0, 0, 0, 1, 1].map(|core| seats.admit(core, 0)), [true, true, false, true, false]);
-        seats.leave(0);
-        assert!(!seats.admit(1, 1), "one lingers");
-        assert!(seats.admit(1, 0));
+        let lane_quota = LaneQuota::new(2, 2, 3);
+        assert_eq!([0, 0, 0, 1, 1].map(|core| lane_quota.admit(core, 0)), [true, true, false, true, false]);
+        lane_quota.disconnect(0);
+        assert!(!lane_quota.admit(1, 1), "one lingers");
+        assert!(lane_quota.admit(1, 0));
     }
 }

@@ -11,7 +11,7 @@ use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeError, VolumeI
 use super::volume;
 
 /// What becomes of a request.
-pub enum Verdict {
+pub enum Decision {
     /// The volume below does it.
     Pass(Request),
     /// It is to be tried again.
@@ -21,18 +21,18 @@ pub enum Verdict {
 }
 
 /// A volume in front of another.
-pub struct Filter<F> {
+pub struct Interposer<F> {
     below: Arc<dyn Volume>,
-    judge: F,
+    decide: F,
 }
 
-impl<F: Fn(Request) -> Verdict + Send + Sync + 'static> Filter<F> {
-    pub fn over(text: &str, judge: F) -> Arc<dyn Volume> {
-        Arc::new(Filter { below: volume(text), judge })
+impl<F: Fn(Request) -> Decision + Send + Sync + 'static> Interposer<F> {
+    pub fn over(text: &str, decide: F) -> Arc<dyn Volume> {
+        Arc::new(Interposer { below: volume(text), decide })
     }
 }
 
-impl<F: Fn(Request) -> Verdict + Send + Sync> Volume for Filter<F> {
+impl<F: Fn(Request) -> Decision + Send + Sync> Volume for Interposer<F> {
     fn info(&self) -> &VolumeInfo {
         self.below.info()
     }
@@ -50,10 +50,10 @@ impl<F: Fn(Request) -> Verdict + Send + Sync> Volume for Filter<F> {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        match (self.judge)(request) {
-            Verdict::Pass(request) => self.below.start(request, pool),
-            Verdict::Later(request) => Step::Retry(request),
-            Verdict::Fail(error) => Step::Done(Err(error)),
+        match (self.decide)(request) {
+            Decision::Pass(request) => self.below.start(request, pool),
+            Decision::Later(request) => Step::Retry(request),
+            Decision::Fail(error) => Step::Done(Err(error)),
         }
     }
 

@@ -12,15 +12,15 @@ use super::lane::Lane;
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES};
 
 /// The pool, and how much of it is not kept for anybody.
-pub(crate) struct Memory {
+pub(crate) struct MemoryBudget {
     pub pool: Pool,
     /// Taken for good, lent to every lane in turn for the time of a receive.
     pub receive_pages: Vec<Page>,
     /// Pages that may be taken by anybody in this turn.
-    spare_pages: usize,
+    available_pages: usize,
     /// Those of them that are in the pool already, and those that the system may be asked for in this turn.
     ready_pages: usize,
-    fresh_pages: usize,
+    new_pages: usize,
     /// How many commands wait for memory, by size: later ones of the same size must not overtake them.
     waiters: [usize; 2],
 }
@@ -38,12 +38,18 @@ impl Size {
     }
 }
 
-impl Memory {
-    pub(crate) fn new(mut pool: Pool) -> Memory {
+impl MemoryBudget {
+    pub(crate) fn new(mut pool: Pool) -> MemoryBudget {
         let pages = pool.buffer(RECEIVE_BYTES).and_then(|buffer| buffer.into_pages().ok());
         let receive_pages = pages.into_iter().flatten().collect();
-        let mut memory =
-            Memory { pool, receive_pages, spare_pages: 0, ready_pages: 0, fresh_pages: 0, waiters: [0; 2] };
+        let mut memory = MemoryBudget {
+            pool,
+            receive_pages,
+            available_pages: 0,
+            ready_pages: 0,
+            new_pages: 0,
+            waiters: [0; 2],
+        };
         memory.measure(0);
         memory
     }
@@ -51,9 +57,9 @@ impl Memory {
     /// Looks at the pool anew; called once a turn.
     #[inline]
     pub(crate) fn measure(&mut self, lanes: usize) {
-        self.spare_pages = self.pool.free_pages().saturating_sub(lanes * RESERVE_PAGES);
+        self.available_pages = self.pool.free_pages().saturating_sub(lanes * GUARANTEED_PAGES);
         self.ready_pages = self.pool.ready_pages();
-        self.fresh_pages = FRESH_PAGES_PER_TURN;
+        self.new_pages = NEW_PAGES_PER_TURN;
     }
 
     /// A command begins to wait for so many bytes, if any.
@@ -67,16 +73,16 @@ impl Memory {
     }
 
     /// Counts `len` bytes as taken, if they may be. Whoever waits has the first right.
-    pub(crate) fn claim(&mut self, len: usize) -> bool {
-        let may_claim = self.may_claim(len);
-        if may_claim {
+    pub(crate) fn reserve(&mut self, len: usize) -> bool {
+        let can_reserve = self.can_reserve(len);
+        if can_reserve {
             self.take(len);
         }
-        may_claim
+        can_reserve
     }
 
     /// Whether `len` bytes may be taken without passing a command that waits.
-    pub(crate) fn may_claim(&self, len: usize) -> bool {
+    pub(crate) fn can_reserve(&self, len: usize) -> bool {
         len == 0 || self.waiters[Size::of(len) as usize] == 0 && self.has_room(len)
     }
 
@@ -84,16 +90,16 @@ impl Memory {
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let kept = if Size::of(len) == Size::Large { self.pool.max_pages() / SMALL_SHARE } else { 0 };
         let pages = pages_for(len);
-        pages + kept <= self.spare_pages && (pages <= self.ready_pages || self.fresh_pages > 0)
+        pages + kept <= self.available_pages && (pages <= self.ready_pages || self.new_pages > 0)
     }
 
     /// Counts `len` bytes as taken in this turn.
     pub(crate) fn take(&mut self, len: usize) {
         let pages = pages_for(len);
         let fresh = pages.saturating_sub(self.ready_pages);
-        self.spare_pages = self.spare_pages.saturating_sub(pages);
+        self.available_pages = self.available_pages.saturating_sub(pages);
         self.ready_pages -= pages - fresh;
-        self.fresh_pages = self.fresh_pages.saturating_sub(fresh);
+        self.new_pages = self.new_pages.saturating_sub(fresh);
     }
 
     /// Whether commands wait for memory.
@@ -103,25 +109,25 @@ impl Memory {
 
     /// Memory that is left for large commands, in bytes.
     pub(crate) fn left_for_large(&self) -> usize {
-        self.spare_pages.saturating_sub(self.pool.max_pages() / SMALL_SHARE) * PAGE_SIZE
+        self.available_pages.saturating_sub(self.pool.max_pages() / SMALL_SHARE) * PAGE_SIZE
     }
 
-    /// Memory for in-capsule data: out of what is spare if `may_spare`, else out of what is kept for the lane.
+    /// Memory for in-capsule data: out of what is spare if `can_share`, else out of what is kept for the lane.
     pub(crate) fn in_capsule_buffer(
         &mut self,
         lane: &mut Lane,
         permit: &Permit,
         len: usize,
-        may_spare: bool,
+        can_share: bool,
     ) -> Option<Buffer> {
-        let is_spare = may_spare && self.has_room(len);
-        if !is_spare && (lane.reserve_slot.is_some() || pages_for(len) > RESERVE_PAGES) {
+        let is_spare = can_share && self.has_room(len);
+        if !is_spare && (lane.guaranteed_slot.is_some() || pages_for(len) > GUARANTEED_PAGES) {
             return None;
         }
         let buffer = self.pool.buffer(len)?;
         match is_spare {
             true => self.take(len),
-            false => lane.reserve_slot = Some(permit.slot()),
+            false => lane.guaranteed_slot = Some(permit.slot()),
         }
         Some(buffer)
     }
@@ -134,18 +140,18 @@ pub(crate) fn pool_pages(asked: usize) -> usize {
 
 /// How many lanes a core can keep memory free for.
 pub(crate) fn max_lanes(pool_pages_asked: usize) -> usize {
-    pool_pages(pool_pages_asked) / 2 / RESERVE_PAGES
+    pool_pages(pool_pages_asked) / 2 / GUARANTEED_PAGES
 }
 
 /// Pages kept for each lane: the in-capsule data of one command.
-pub(crate) const RESERVE_PAGES: usize = pages_for(MAX_IN_CAPSULE_BYTES as usize);
+pub(crate) const GUARANTEED_PAGES: usize = pages_for(MAX_IN_CAPSULE_BYTES as usize);
 /// What one receive places on a guess at most.
 const RECEIVE_BYTES: usize = 128 << 10;
 /// Commands up to this size are small.
 const MAX_SMALL_BYTES: usize = 64 * 1024;
 /// New memory that one turn begins to ask the system for: half a region. A region takes 0.3 ms where the
 /// machine has it, 5 ms where its hypervisor has to find it.
-const FRESH_PAGES_PER_TURN: usize = 256;
+const NEW_PAGES_PER_TURN: usize = 256;
 /// One part in so many of the pool is for small commands only.
 const SMALL_SHARE: usize = 8;
 /// The least memory of a core: half of it is never kept for lanes, and the largest transfer fits into that
@@ -162,25 +168,25 @@ mod tests {
 
     #[test]
     fn a_turn_asks_for_little_new_memory_and_for_any_that_was_used_before() {
-        let mut memory = Memory::new(Pool::new(4 * MIN_POOL_PAGES));
-        let len = FRESH_PAGES_PER_TURN * PAGE_SIZE;
+        let mut memory = MemoryBudget::new(Pool::new(4 * MIN_POOL_PAGES));
+        let len = NEW_PAGES_PER_TURN * PAGE_SIZE;
         let buffers: Vec<Buffer> = (0..3)
             .map(|turn| {
                 memory.measure(1);
-                assert!(memory.claim(len), "turn {turn}");
-                assert!(!memory.claim(len) && !memory.claim(1), "turn {turn}");
+                assert!(memory.reserve(len), "turn {turn}");
+                assert!(!memory.reserve(len) && !memory.reserve(1), "turn {turn}");
                 memory.pool.buffer(len).unwrap()
             })
             .collect();
         buffers.into_iter().for_each(|buffer| memory.pool.recycle_buffer(buffer));
         memory.measure(1);
-        assert!((0..4).all(|_| memory.claim(len)), "three that were used, and a new one");
-        assert!(!memory.claim(1));
+        assert!((0..4).all(|_| memory.reserve(len)), "three that were used, and a new one");
+        assert!(!memory.reserve(1));
     }
 
     #[test]
     fn the_largest_transfer_gets_its_memory_in_one_turn() {
-        let mut memory = Memory::new(Pool::new(MIN_POOL_PAGES));
-        assert!(memory.claim(MAX_TRANSFER_BYTES as usize));
+        let mut memory = MemoryBudget::new(Pool::new(MIN_POOL_PAGES));
+        assert!(memory.reserve(MAX_TRANSFER_BYTES as usize));
     }
 }
