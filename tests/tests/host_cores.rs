@@ -68,7 +68,7 @@ fn on_each_core(act: impl Fn(usize) + Sync) {
 }
 
 #[test]
-fn every_class_runs_on_the_core_of_its_caller() {
+fn classes_run_on_core_of_caller() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("disk").to_string_lossy().into_owned();
     let target = Target::start(config(&volume(&format!("{file},size=64M")))).unwrap();

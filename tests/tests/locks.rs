@@ -1,4 +1,4 @@
-//! Lock-free I/O path: its source files contain no lock, and those of the target do not call its control path.
+//! Lock-free I/O path: its source files contain no lock, and the target's do not call its control path.
 //!
 //! Reads the sources as text. Outside of the listed files, an I/O can take a lock only here:
 //! * the page arena, for the first use of a page (`isolane-memory/src/arena.rs`)

@@ -25,7 +25,7 @@ fn connect(address: SocketAddr, options: &str) -> Result<Client, ConnectError> {
     Client::connect(&uri, Options { mode: Mode::Sleep, lanes: 2, socket, ..Options::default() })
 }
 
-/// Sockets of this process with `address`: those of the target, or those of the host.
+/// Sockets of this process with `address`, of the target or of the host.
 fn ends(address: SocketAddr, target_side: bool) -> Vec<OwnedFd> {
     let this = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -40,7 +40,7 @@ fn ends(address: SocketAddr, target_side: bool) -> Vec<OwnedFd> {
     copies.filter(matches).collect()
 }
 
-/// Options without those that the test does not set.
+/// Only the options that the test sets.
 fn requested_only(options: SocketOptions) -> String {
     let options =
         SocketOptions { busy_poll_us: None, prefer_busy_poll: None, congestion_control: None, ..options };

@@ -1,4 +1,6 @@
-//! What an engine does when the system gives it no more: it refuses what is new, says why, and keeps what it has.
+//! An engine at the limits of the system.
+//!
+//! Invariant: it refuses new objects with a reason, and keeps the existing ones.
 
 mod program;
 
@@ -19,7 +21,7 @@ use rustix::net::{
 use program::{Engine, until};
 
 impl Engine {
-    /// One that may have so many descriptors.
+    /// Starts an engine with a limit of descriptors.
     fn start(descriptors: u32) -> Engine {
         let mut program = Command::new("sh");
         program.args(["-c", "ulimit -n \"$0\"; exec \"$@\"", &descriptors.to_string()]);
@@ -40,13 +42,13 @@ impl Engine {
         self.try_attach().unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    /// No more descriptors for the supervisor than it has now, and so many more.
+    /// Limits the supervisor to its current descriptors and `more` others.
     fn limit_supervisor(&self, more: usize) {
         let pid = self.supervisor.id();
-        let numbers = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let used: Vec<usize> =
-            numbers.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect();
-        // What it has inherited may be called by high numbers.
+            entries.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect();
+        // Inherited descriptors can have high numbers.
         let limit = (0..).filter(|number| !used.contains(number)).nth(more).unwrap();
         let status =
             Command::new("prlimit").args([format!("--nofile={limit}"), format!("--pid={pid}")]).status();
@@ -54,20 +56,20 @@ impl Engine {
     }
 }
 
-/// Bytes go both ways.
+/// Checks that a stream transfers data in both directions.
 fn is_alive((stream, peer): &mut (Stream, TcpStream)) {
     stream.set_read_timeout(Some(Duration::from_secs(60)));
     for byte in [1, 2] {
-        let mut came = [0];
+        let mut received = [0];
         stream.write_all(&[byte]).unwrap();
-        peer.read_exact(&mut came).unwrap();
-        peer.write_all(&came).unwrap();
-        stream.read_exact(&mut came).unwrap();
-        assert_eq!(came, [byte]);
+        peer.read_exact(&mut received).unwrap();
+        peer.write_all(&received).unwrap();
+        stream.read_exact(&mut received).unwrap();
+        assert_eq!(received, [byte]);
     }
 }
 
-/// As many streams as there can be, and why there is not another.
+/// Opens streams up to the limit; returns them and the error of the next one.
 fn fill(session: &Session) -> (Vec<(Stream, TcpStream)>, AttachError) {
     let mut streams = Vec::new();
     loop {
@@ -85,8 +87,8 @@ fn names_the_remedy(error: &AttachError) {
     assert!(error.to_string().contains("ulimit -n"), "{error}");
 }
 
-/// What there is goes on, also through a restart, and there is room again for what goes.
-fn goes_on(engine: &Engine, session: &Session, mut streams: Vec<(Stream, TcpStream)>) {
+/// Checks that streams work, also after a restart, and that closed streams make space for others.
+fn keeps_serving(engine: &Engine, session: &Session, mut streams: Vec<(Stream, TcpStream)>) {
     streams.iter_mut().for_each(is_alive);
     let (_, error) = fill(session);
     names_the_remedy(&error);
@@ -98,7 +100,7 @@ fn goes_on(engine: &Engine, session: &Session, mut streams: Vec<(Stream, TcpStre
     streams.iter_mut().for_each(is_alive);
     drop(streams.split_off(1));
     let (mut more, _) =
-        until("room for another", || Some(fill(session)).filter(|(more, _)| !more.is_empty()));
+        until("space for another", || Some(fill(session)).filter(|(more, _)| !more.is_empty()));
     more.iter_mut().for_each(is_alive);
     streams.iter_mut().for_each(is_alive);
     assert_eq!(session.epoch(), epoch + 1, "{}", engine.log());
@@ -113,7 +115,7 @@ fn engine_out_of_fds_keeps_its_objects() {
     assert!(!streams.is_empty());
     assert_eq!(engine.pid(), pid, "{}", engine.log());
     assert!(engine.log().contains("ulimit -n"), "{}", engine.log());
-    goes_on(&engine, &session, streams);
+    keeps_serving(&engine, &session, streams);
 }
 
 #[test]
@@ -121,7 +123,7 @@ fn engine_out_of_fds_rejects_clients() {
     let engine = Engine::start(64);
     let pid = engine.pid();
     let mut sessions = Vec::new();
-    // The engine closes what a client no longer needs a moment later: full is refused twice in a row.
+    // The engine closes unused descriptors with a delay: it is at its limit after two refusals in a row.
     let mut refused = 0;
     while refused < 2 {
         match engine.try_attach() {
@@ -138,7 +140,7 @@ fn engine_out_of_fds_rejects_clients() {
     assert_eq!(engine.pid(), pid);
     sessions.iter().for_each(|session| session.check().unwrap());
     sessions.pop();
-    until("room for another", || engine.try_attach().ok());
+    until("space for another", || engine.try_attach().ok());
 }
 
 #[test]
@@ -151,7 +153,7 @@ fn supervisor_out_of_fds_keeps_engine() {
     assert!(!streams.is_empty());
     names_the_remedy(&engine.try_attach().unwrap_err());
     assert_eq!(engine.pid(), pid, "{}", engine.log());
-    goes_on(&engine, &session, streams);
+    keeps_serving(&engine, &session, streams);
 }
 
 #[test]
@@ -163,7 +165,7 @@ fn dropped_clients_do_not_fill_the_log() {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         connect(&socket, &SocketAddrUnix::new(engine.path()).unwrap()).unwrap();
         send(&socket, b"no message", SendFlags::empty()).unwrap();
-        // It says why, and hangs up.
+        // The engine sends the reason and closes the connection.
         let mut bytes = [0; 2048];
         while recv(&socket, &mut bytes[..], RecvFlags::empty()).unwrap().0 > 0 {}
     }
@@ -174,8 +176,8 @@ fn dropped_clients_do_not_fill_the_log() {
     engine.attach();
 }
 
-/// Not a test by itself: the application of the next one, in a process of its own. Its rings are full both ways, and
-/// so is its notification queue.
+/// Not a test: the application of the next test, in a separate process. Its rings are full in both directions, and its
+/// notification queue is full.
 #[test]
 fn stopped_application() {
     let Ok(path) = std::env::var("ISOLANE_TEST_ENGINE") else { return };
@@ -223,13 +225,13 @@ fn stopped_application_does_not_block_others() {
     for _ in 0..100 {
         is_alive(&mut before);
     }
-    // Through a restart as well, which is told to everybody.
+    // Also after a restart, which the engine announces to all clients.
     signal("KILL", engine.pid());
     until("the next engine", || (session.epoch() > 1).then_some(()));
     is_alive(&mut before);
     let (socket, peer) = testing::connection().unwrap();
     is_alive(&mut (Stream::adopt(&engine.attach(), socket).unwrap(), peer));
-    // And it does not keep the engine from ending.
+    // The application does not block the stop of the engine.
     signal("TERM", engine.supervisor.id());
     assert!(engine.supervisor.wait().unwrap().success(), "{}", engine.log());
     application.kill().unwrap();
@@ -237,17 +239,17 @@ fn stopped_application_does_not_block_others() {
 }
 
 #[test]
-fn rejects_invalid_volume_layout() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file");
-    fs::write(&file, "somebody's").unwrap();
-    let long = folder.path().join("x".repeat(200)).join("sock");
-    for (path, why) in [(&file, "not a socket; choose another path"), (&long, "choose a shorter path")] {
+fn rejects_unsuitable_socket_paths() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "precious").unwrap();
+    let long = dir.path().join("x".repeat(200)).join("sock");
+    for (path, reason) in [(&file, "not a socket; choose another path"), (&long, "choose a shorter path")] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_isolane"));
         let output = command.args(["engine", "--socket"]).arg(path).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains(why), "{text}");
+        assert!(!output.status.success() && text.contains(reason), "{text}");
     }
-    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(left, [file]);
+    let remaining: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(remaining, [file]);
 }

@@ -1,5 +1,6 @@
-//! The engine's process is killed, and replaced, under streams whose bytes say where they belong: none is lost,
-//! doubled or out of order, and no peer notices.
+//! Streams whose engine is killed and replaced during transfers.
+//!
+//! Invariant: no byte is lost, duplicated, or reordered, and no peer sees an error.
 
 mod program;
 
@@ -29,11 +30,11 @@ impl Engine {
         attach(&self.path())
     }
 
-    /// Kills the engine, and waits for the next. One that has lived for less than a second is started again
-    /// after a pause.
+    /// Kills the engine, and waits for the next. The supervisor delays the restart of an engine that ran for less than
+    /// a second.
     fn kill(&self) {
         let pid = self.pid();
-        // It may have died meanwhile, as others kill it, too.
+        // Another thread may have killed this engine.
         signal(pid, "KILL");
         while self.pid() == pid {
             std::thread::sleep(Duration::from_millis(1));
@@ -42,8 +43,8 @@ impl Engine {
 }
 
 fn signal(pid: u32, signal: &str) {
-    let outcome = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
-    assert!(outcome.is_ok());
+    let result = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    assert!(result.is_ok());
 }
 
 /// Stops a process, and waits until each of its threads has stopped: another core may run one for a moment.
@@ -68,7 +69,7 @@ fn attach(path: &Path) -> Session {
     .unwrap()
 }
 
-/// Bytes of which each says where it belongs.
+/// Byte sequence in which each byte depends on its position.
 struct Pattern {
     seed: u64,
     position: u64,
@@ -97,7 +98,7 @@ impl Pattern {
         }
     }
 
-    /// All that comes, to the end.
+    /// Checks all data up to the end of the stream.
     fn check_all(&mut self, source: &mut impl Read) {
         let mut bytes = vec![0; 30_000];
         loop {
@@ -109,7 +110,7 @@ impl Pattern {
     }
 }
 
-/// Writes until it is to end, then says so. Returns how much that was.
+/// Writes until `ends` is set, then calls `end`. Returns the number of bytes.
 fn writer<W: Write + Send + 'static>(
     mut target: W,
     seed: u64,
@@ -120,7 +121,7 @@ fn writer<W: Write + Send + 'static>(
     std::thread::spawn(move || {
         let mut pattern = Pattern::new(seed);
         for round in 0usize.. {
-            // Small ones, and some that go past the ring.
+            // Small writes, and some that bypass the ring.
             let len = [64, 1000, 5000, 1, 40_000, 300][round % 6];
             pattern.write(&mut target, len).unwrap();
             moved.fetch_add(len as u64, Ordering::Relaxed);
@@ -145,8 +146,8 @@ fn shut(socket: TcpStream) {
     socket.shutdown(Shutdown::Write).unwrap();
 }
 
-/// Streams that move bytes both ways as fast as they can while `disturb` is called, `times` times. `disturb` comes
-/// back when there is another engine.
+/// Transfers data in both directions of several streams while `disturb` is called `times` times. `disturb` returns once
+/// another engine runs.
 fn under_traffic(times: usize, disturb: impl Fn(&Engine)) {
     let engine = Engine::start();
     let session = engine.attach();
@@ -159,17 +160,17 @@ fn under_traffic(times: usize, disturb: impl Fn(&Engine)) {
         let options = StreamOptions { rx_bytes: bytes, tx_bytes: bytes, ..Default::default() };
         let (read, write): (ReadHalf, WriteHalf) = options.adopt(&session, socket).unwrap().split();
         let (up, down) = (2 * index as u64, 2 * index as u64 + 1);
-        let their_socket = peer.try_clone().unwrap();
+        let peer_writer = peer.try_clone().unwrap();
         threads.push((writer(write, up, ends, moved, |mut write| write.shut().unwrap()), reader(peer, up)));
-        threads.push((writer(their_socket, down, ends, moved, shut), reader(read, down)));
+        threads.push((writer(peer_writer, down, ends, moved, shut), reader(read, down)));
     }
     for time in 0..times {
         let (before, start) = (moved.load(Ordering::Relaxed), Instant::now());
-        // At another moment each time.
+        // The phase differs each time.
         std::thread::sleep(Duration::from_micros(1_000_000 + time as u64 * 977 % 20_000));
         disturb(&engine);
         while moved.load(Ordering::Relaxed) < before + 400_000 {
-            assert!(start.elapsed() < Duration::from_secs(60), "nothing moves any more\n{}", engine.log());
+            assert!(start.elapsed() < Duration::from_secs(60), "no progress\n{}", engine.log());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -182,7 +183,7 @@ fn under_traffic(times: usize, disturb: impl Fn(&Engine)) {
 
 #[test]
 fn streams_survive_engine_kills_under_traffic() {
-    // More, for who has more time.
+    // More in long runs.
     let kills = std::env::var("ISOLANE_TEST_KILLS").map_or(6, |kills| kills.parse().unwrap());
     under_traffic(kills, Engine::kill);
 }
@@ -199,7 +200,7 @@ fn streams_survive_an_upgrade() {
 }
 
 #[test]
-fn sockets_change_hands_while_the_engine_is_killed() {
+fn adopted_sockets_survive_engine_kills() {
     let engine = Engine::start();
     let session = engine.attach();
     let (mut socket, peer) = testing::connection().unwrap();
@@ -229,10 +230,9 @@ fn sockets_change_hands_while_the_engine_is_killed() {
     assert_eq!(seen.join().unwrap(), pattern.position);
 }
 
-/// A ring full of bytes, and a kernel that takes no more: the peer does not read.
-/// Each is asked for again, of whichever engine, and there once.
+/// Each interrupted adoption is requested again from the next engine, and takes effect once.
 #[test]
-fn streams_adopted_side_by_side_survive_engine_kills() {
+fn concurrent_adoptions_survive_engine_kills() {
     let engine = Engine::start();
     let session = engine.attach();
     let ended = AtomicBool::new(false);
@@ -279,13 +279,13 @@ fn ring_bypass_survives_engine_kills() {
     let (mut pattern, mut bytes) = (Pattern::new(1), vec![0; 1 << 16]);
     let (mut reads, mut kills) = (0, 0);
     loop {
-        // Long ones and short ones by turns, a few of each.
+        // Alternates between a few long and a few short reads.
         let len = [1 << 16, 20, 1 << 14, 3000, 1 << 12, 1][reads / 9 % 6];
         let count = stream.read(&mut bytes[..len]).unwrap();
         pattern.check(&bytes[..count]);
         reads += 1;
         if kills < KILLS && pattern.position > (kills + 1) * (TOTAL / (KILLS + 1)) {
-            // Nobody waits for the next: it comes while this goes on.
+            // The next engine starts while the reads continue.
             signal(engine.pid(), "KILL");
             kills += 1;
         }
@@ -378,7 +378,7 @@ fn data_of_closed_stream_survives_engine_kill() {
     assert!(session.epoch() > 1);
 }
 
-/// Not a test by itself: the application of the next one, in a process of its own.
+/// Not a test: the application of the next test, in a separate process.
 #[test]
 fn killed_application() {
     let Ok(path) = std::env::var("ISOLANE_TEST_ENGINE") else { return };
@@ -415,7 +415,7 @@ fn data_of_killed_application_survives_engine_kill() {
     assert_eq!(seen.position, written);
 }
 
-/// Writes and reads until the session is over, takes the socket back and goes on with it. Returns how much was
+/// Writes and reads until the session is closed, then continues with the plain socket. Returns the numbers of bytes
 /// written and read.
 fn outlive(mut stream: Stream, up: u64, down: u64, ends: &'static AtomicBool) -> (u64, u64) {
     let (mut written, mut seen, mut bytes) = (Pattern::new(up), Pattern::new(down), vec![0; 30_000]);
@@ -424,7 +424,7 @@ fn outlive(mut stream: Stream, up: u64, down: u64, ends: &'static AtomicBool) ->
         let chunk: Vec<u8> = (written.position..).take(len).map(|at| written.byte(at)).collect();
         let moved = stream.write(&chunk).and_then(|count| {
             written.position += count as u64;
-            // The last round waits for bytes, and goes past the ring if many of them were long.
+            // Each seventh round waits for data, and bypasses the ring if many reads were long.
             let count = if round % 7 == 0 { stream.read(&mut bytes) } else { stream.try_read(&mut bytes) }?;
             seen.check(&bytes[..count]);
             Ok(())
@@ -454,11 +454,11 @@ fn reclaims_streams_after_supervisor_death() {
             let options = StreamOptions { rx_bytes: bytes, tx_bytes: bytes, ..Default::default() };
             let stream = options.adopt(&session, socket).unwrap();
             let (up, down) = (2 * index as u64, 2 * index as u64 + 1);
-            let their_socket = peer.try_clone().unwrap();
+            let peer_writer = peer.try_clone().unwrap();
             threads.push((
                 std::thread::spawn(move || outlive(stream, up, down, ends)),
                 reader(peer, up),
-                writer(their_socket, down, ends, moved, shut),
+                writer(peer_writer, down, ends, moved, shut),
             ));
         }
         while moved.load(Ordering::Relaxed) < 1_000_000 {
@@ -472,28 +472,28 @@ fn reclaims_streams_after_supervisor_death() {
     }
 }
 
-/// Whoever waits, of whatever kind, and for a peer that neither reads nor writes.
+/// The peers neither read nor write, so every call waits.
 #[test]
 fn supervisor_death_wakes_all_waiters() {
     let mut engine = Engine::start();
     let session = engine.attach();
-    let (told, is_told) = std::sync::mpsc::channel();
+    let (sender, errors) = std::sync::mpsc::channel();
     let mut peers = Vec::new();
-    // Six threads that wait, and this one.
+    // Six waiting threads and this one.
     let all_begin = Arc::new(Barrier::new(7));
     let mut wait = |what: &'static str,
                     wait: fn(&Session, TcpStream, TcpStream, &Barrier) -> std::io::Error| {
         let (socket, peer) = testing::connection().unwrap();
         peers.push(peer.try_clone().unwrap());
-        let (told, session, all_begin) = (told.clone(), session.clone(), Arc::clone(&all_begin));
-        std::thread::spawn(move || told.send((what, wait(&session, socket, peer, &all_begin).kind())));
+        let (sender, session, all_begin) = (sender.clone(), session.clone(), Arc::clone(&all_begin));
+        std::thread::spawn(move || sender.send((what, wait(&session, socket, peer, &all_begin).kind())));
     };
     wait("a read", |session, socket, _, all_begin| {
         let mut stream = Stream::adopt(session, socket).unwrap();
         all_begin.wait();
         stream.read(&mut [0]).unwrap_err()
     });
-    wait("a read past the ring", |session, socket, mut peer, all_begin| {
+    wait("a read around the ring", |session, socket, mut peer, all_begin| {
         let mut stream = Stream::adopt(session, socket).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| peer.write_all(&vec![1; 20 << 16]).unwrap());
@@ -507,7 +507,7 @@ fn supervisor_death_wakes_all_waiters() {
         all_begin.wait();
         (0..).find_map(|_| stream.write(&[1; 1000]).err()).unwrap()
     });
-    wait("a write past the ring", |session, socket, _, all_begin| {
+    wait("a write around the ring", |session, socket, _, all_begin| {
         let mut stream = Stream::adopt(session, socket).unwrap();
         all_begin.wait();
         (0..).find_map(|_| stream.write(&[1; 1 << 20]).err()).unwrap()
@@ -536,26 +536,26 @@ fn supervisor_death_wakes_all_waiters() {
         all_begin.wait();
         loop {
             match stream.poll_read(&mut context, &mut [0]) {
-                Poll::Ready(outcome) => return outcome.unwrap_err(),
+                Poll::Ready(result) => return result.unwrap_err(),
                 Poll::Pending => std::thread::park(),
             }
         }
     });
     all_begin.wait();
-    // Most of them wait by then.
+    // Most threads wait after this time.
     std::thread::sleep(Duration::from_millis(100));
     engine.supervisor.kill().unwrap();
-    let mut left =
-        vec!["a read", "a read past the ring", "a write", "a write past the ring", "a poller", "a task"];
-    while !left.is_empty() {
-        let heard = is_told.recv_timeout(Duration::from_secs(20));
-        let (what, kind) = heard.unwrap_or_else(|_| panic!("nothing was told to {left:?}"));
+    let mut remaining =
+        vec!["a read", "a read around the ring", "a write", "a write around the ring", "a poller", "a task"];
+    while !remaining.is_empty() {
+        let received = errors.recv_timeout(Duration::from_secs(20));
+        let (what, kind) = received.unwrap_or_else(|_| panic!("no error of {remaining:?}"));
         assert_eq!(kind, ErrorKind::ConnectionAborted, "{what}");
-        left.retain(|other| *other != what);
+        remaining.retain(|other| *other != what);
     }
 }
 
-/// Without a word of it, a thread that waits does not wait for ever.
+/// The supervisor cannot announce its death; a waiting thread wakes anyway.
 #[test]
 fn supervisor_death_is_an_error() {
     let mut engine = Engine::start();

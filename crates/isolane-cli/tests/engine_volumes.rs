@@ -1,4 +1,4 @@
-//! Volumes through the engine's program while that is killed.
+//! Volumes through an engine that is killed repeatedly.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const NQN: &str = "nqn.2024-01.org.example:engine-volumes";
 
-/// A program that says on its first line where it listens, ended with the test.
+/// A program that prints its address on the first line, killed on drop.
 struct Server {
     child: Child,
     line: String,
@@ -19,7 +19,7 @@ impl Server {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let line = line.trim().strip_prefix("listening on ").expect("where it listens").to_owned();
+        let line = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
         Server { child, line }
     }
 }
@@ -37,29 +37,29 @@ fn program() -> Command {
     command
 }
 
-struct World {
+struct Harness {
     target: Server,
     engine: Server,
     _folder: tempfile::TempDir,
 }
 
-impl World {
-    fn start() -> World {
-        let folder = tempfile::tempdir().unwrap();
+impl Harness {
+    fn start() -> Harness {
+        let dir = tempfile::tempdir().unwrap();
         let serve =
             ["serve", "mem:16M", "mem:16M", "--listen", "127.0.0.1:0", "--nqn", NQN, "--mode", "sleep"];
         let target = Server::start(program().args(serve));
-        let socket: PathBuf = folder.path().join("sock");
+        let socket: PathBuf = dir.path().join("sock");
         let engine = Server::start(program().args(["engine", "--mode", "sleep", "--socket"]).arg(socket));
-        World { target, engine, _folder: folder }
+        Harness { target, engine, _folder: dir }
     }
 
-    /// The volume, through the engine.
+    /// URI of a volume through the engine.
     fn volume(&self, nsid: u32) -> String {
-        format!("{}&via={}", self.volume_itself(nsid), self.engine.line)
+        format!("{}&via={}", self.direct_volume(nsid), self.engine.line)
     }
 
-    fn volume_itself(&self, nsid: u32) -> String {
+    fn direct_volume(&self, nsid: u32) -> String {
         format!("nvme+tcp://{}/{NQN}?nsid={nsid}", self.target.line)
     }
 
@@ -77,7 +77,7 @@ impl World {
         Command::new("kill").args(["-9", pid]).status().unwrap().success()
     }
 
-    /// Kills it so often while a command runs, each time after a while, and returns what the command said.
+    /// Kills the engine `kills` times while a command runs, and returns the output of the command.
     fn run_while_killing(&self, mut command: Command, kills: u32) -> String {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let (end, mut killed) = (Instant::now() + Duration::from_secs(120), 0);
@@ -87,57 +87,57 @@ impl World {
                 break status;
             }
             killed += u32::from(killed < kills && self.kill_engine());
-            assert!(Instant::now() < end, "it hangs");
+            assert!(Instant::now() < end, "the command hangs");
         };
         let output = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
         assert!(status.success(), "{output}");
-        assert_eq!(killed, kills, "it ended before the engine was killed so often");
+        assert_eq!(killed, kills, "the command ended early");
         output
     }
 }
 
 #[test]
 fn writes_survive_engine_kills() {
-    let world = World::start();
+    let harness = Harness::start();
     let arguments = ["--verify", "--rw", "randrw", "--depth", "16", "--bs", "4k", "--time", "5s"];
-    let output = world.run_while_killing(world.bench(&arguments), 5);
+    let output = harness.run_while_killing(harness.bench(&arguments), 5);
     assert!(output.contains(" 0 wrong"), "{output}");
 }
 
 #[test]
 fn shared_volume_survives_an_engine_kill() {
-    let world = World::start();
+    let harness = Harness::start();
     let arguments = ["--threads", "2", "--rw", "randread", "--bs", "4k", "--time", "3s"];
-    let output = world.run_while_killing(world.bench(&arguments), 3);
+    let output = harness.run_while_killing(harness.bench(&arguments), 3);
     assert!(output.contains("IOPS"), "{output}");
 }
 
 #[test]
 fn processes_verify_parts_concurrently() {
-    let world = World::start();
+    let harness = Harness::start();
     let others: Vec<Child> = (0..3)
         .map(|seed| {
             let seed = seed.to_string();
             let arguments = ["--rw", "randread", "--time", "3s", "--seed", &seed];
-            world.bench(&arguments).stdout(Stdio::null()).spawn().unwrap()
+            harness.bench(&arguments).stdout(Stdio::null()).spawn().unwrap()
         })
         .collect();
-    let output = world.run_while_killing(world.bench(&["--verify", "--rw", "randrw", "--time", "2s"]), 1);
+    let output = harness.run_while_killing(harness.bench(&["--verify", "--rw", "randrw", "--time", "2s"]), 1);
     assert!(output.contains(" 0 wrong"), "{output}");
     for mut other in others {
         assert!(other.wait().unwrap().success());
     }
 }
 
-/// What a command that succeeds says.
+/// Runs a command that succeeds, and returns its output.
 fn succeed(command: &mut Command) -> String {
     let output = command.stderr(Stdio::inherit()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}");
-    said
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{stdout}");
+    stdout
 }
 
-/// What a command that fails says.
+/// Runs a command that fails, and returns its errors.
 fn fail(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -146,55 +146,56 @@ fn fail(command: &mut Command) -> String {
 
 #[test]
 fn bench_reports_engine_and_granted_lanes() {
-    let world = World::start();
+    let harness = Harness::start();
     // The target grants 63 lanes altogether.
     let arguments =
         ["--lanes", "1", "--read-lanes", "70", "--depth", "4", "--time", "50ms", "--show-placement"];
     for threads in [&[][..], &["--threads", "2"]] {
-        let said = succeed(world.bench(&arguments).args(threads));
+        let output = succeed(harness.bench(&arguments).args(threads));
         assert!(
-            said.contains(&format!("\nengine     {}, connections driven on its core ", world.engine.line))
+            output
+                .contains(&format!("\nengine     {}, connections driven on its core ", harness.engine.line))
         );
         assert!(
-            said.contains(" 63 read (of 70 requested)") || said.contains(" 62 read (of 70 requested)"),
-            "{said}"
+            output.contains(" 63 read (of 70 requested)") || output.contains(" 62 read (of 70 requested)"),
+            "{output}"
         );
-        let said = succeed(world.bench(&arguments).args(threads).args(["--json", "-"]));
-        let figures: serde_json::Value = serde_json::from_str(&said).unwrap();
-        assert_eq!(figures["placement"]["engine"]["socket"], world.engine.line);
+        let output = succeed(harness.bench(&arguments).args(threads).args(["--json", "-"]));
+        let figures: serde_json::Value = serde_json::from_str(&output).unwrap();
+        assert_eq!(figures["placement"]["engine"]["socket"], harness.engine.line);
         assert_eq!(figures["placement"]["connections"].as_array().unwrap().len(), 0);
     }
 }
 
 #[test]
 fn rejects_unsupported_options_with_an_engine() {
-    let world = World::start();
-    let said = fail(world.bench(&["--coalesce"]).arg("--time=50ms"));
-    assert!(said.contains("cannot use --coalesce: an engine does not delay operations"), "{said}");
-    let said = fail(&mut world.bench(&["--lanes", "200", "--time", "50ms"]));
-    assert!(said.contains("more than 128 lanes of a class"), "{said}");
-    let (there, itself) = (world.volume(1), world.volume_itself(1));
-    for pair in [[&there, &itself], [&itself, &there]] {
-        let said = fail(program().arg("copy").args(pair));
-        assert!(said.contains("to itself"), "{said}");
+    let harness = Harness::start();
+    let stderr = fail(harness.bench(&["--coalesce"]).arg("--time=50ms"));
+    assert!(stderr.contains("cannot use --coalesce: an engine does not delay operations"), "{stderr}");
+    let stderr = fail(&mut harness.bench(&["--lanes", "200", "--time", "50ms"]));
+    assert!(stderr.contains("more than 128 lanes of a class"), "{stderr}");
+    let (through_engine, direct) = (harness.volume(1), harness.direct_volume(1));
+    for pair in [[&through_engine, &direct], [&direct, &through_engine]] {
+        let stderr = fail(program().arg("copy").args(pair));
+        assert!(stderr.contains("to itself"), "{stderr}");
     }
 }
 
 #[test]
 fn copy_and_info_work_through_an_engine() {
-    let world = World::start();
-    let folder = tempfile::tempdir().unwrap();
-    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
+    let harness = Harness::start();
+    let dir = tempfile::tempdir().unwrap();
+    let (there, back) = (dir.path().join("there"), dir.path().join("back"));
     let bytes: Vec<u8> = (0..5_u32 << 20)
         .map(|at| if at >> 20 == 2 { 0 } else { (at.wrapping_mul(0x9e37_79b9) >> 24) as u8 })
         .collect();
     fs::write(&there, &bytes).unwrap();
-    succeed(program().args(["copy", "--verify"]).arg(&there).arg(world.volume(1)));
-    succeed(program().args(["copy", "--verify", &world.volume(1), &world.volume(2)]));
-    // Without the engine it is the same volume.
-    succeed(program().args(["copy", &world.volume_itself(2)]).arg(&back));
+    succeed(program().args(["copy", "--verify"]).arg(&there).arg(harness.volume(1)));
+    succeed(program().args(["copy", "--verify", &harness.volume(1), &harness.volume(2)]));
+    // The same volume without the engine.
+    succeed(program().args(["copy", &harness.direct_volume(2)]).arg(&back));
     let found = fs::read(&back).unwrap();
     assert!(found.starts_with(&bytes) && found[bytes.len()..].iter().all(|byte| *byte == 0));
-    let said = succeed(program().args(["info", &world.volume(2)]));
-    assert!(said.contains("namespace    2: 16.0 MiB"), "{said}");
+    let output = succeed(program().args(["info", &harness.volume(2)]));
+    assert!(output.contains("namespace    2: 16.0 MiB"), "{output}");
 }

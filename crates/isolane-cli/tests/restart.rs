@@ -1,5 +1,6 @@
-//! Targets that are killed under a host's unflushed writes, and started again: a flush succeeds if the writes are
-//! still there, and fails with the reason if they are not.
+//! Targets that restart while a host has unflushed writes.
+//!
+//! Invariant: the next flush succeeds if the writes survived, and fails with the reason otherwise.
 
 mod program;
 
@@ -19,13 +20,13 @@ fn isolane() -> Command {
 /// A running `isolane serve`, killed with the test.
 struct Target {
     process: Child,
-    /// Kept open, so that the program may print to it.
+    /// Open, so that the program can print.
     _stdout: BufReader<ChildStdout>,
     address: String,
 }
 
 impl Target {
-    /// Serves a volume; listens when this returns.
+    /// Serves a volume; the target is listening when this returns.
     fn serve(volume: &str, listen: &str) -> Target {
         let arguments = ["--log-level", "error", "serve", volume, "--listen", listen, "--nqn", NQN];
         let mut command = isolane();
@@ -42,7 +43,7 @@ impl Target {
         Target { process, _stdout: stdout, address }
     }
 
-    /// Kills it by SIGKILL, and starts it again in its place.
+    /// Kills the target, and starts another at the same address.
     fn restart(&mut self, volume: &str) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -50,7 +51,7 @@ impl Target {
         *self = Target::serve(volume, &address);
     }
 
-    /// The volume, with parameters of its URI.
+    /// Connects to the volume, with parameters of its URI.
     fn connect(&self, parameters: &str) -> BlockingVolume {
         let uri = format!("nvme+tcp://{}/{NQN}?nsid=1{parameters}", self.address).parse().unwrap();
         BlockingVolume::connect(&uri, Options::default()).unwrap()
@@ -72,7 +73,7 @@ fn engine() -> program::Engine {
     program::Engine::start_by(isolane(), &["--mode", "sleep"])
 }
 
-/// The error of a flush that fails for lost writes.
+/// Error of a flush that reports lost writes.
 fn lost(volume: &BlockingVolume) -> (u64, LossCause) {
     match volume.flush() {
         Err(RequestError::WritesLost { writes, cause }) => (writes, cause),
@@ -95,14 +96,14 @@ fn fails_first_flush_after_memory_volume_kill() {
         volume.flush().unwrap();
         let mut block = [1; 4096];
         volume.read_at(&mut block, 0).unwrap();
-        assert_eq!(block, [0; 4096], "it is lost indeed");
+        assert_eq!(block, [0; 4096], "the write survived");
     }
 }
 
 #[test]
 fn keeps_flushing_after_file_target_kill() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("disk").display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk").display().to_string();
     let (mut target, engine) = (Target::serve(&format!("{path},size=16M"), "127.0.0.1:0"), engine());
     let volumes = [target.connect(""), target.connect_via(&engine.path())];
     for (volume, fill) in volumes.iter().zip([1, 2]) {

@@ -1,4 +1,4 @@
-//! The commands in the documents name subcommands, options and files that exist.
+//! Commands in the documents: their subcommands, options, and files exist.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,16 +10,16 @@ fn root() -> PathBuf {
 }
 
 fn documents() -> Vec<PathBuf> {
-    let in_folder = |folder: &str| {
-        let entries = fs::read_dir(root().join(folder)).unwrap();
+    let in_dir = |dir: &str| {
+        let entries = fs::read_dir(root().join(dir)).unwrap();
         entries
             .map(|entry| entry.unwrap().path())
             .filter(|path| path.extension().is_some_and(|end| end == "md"))
     };
-    ["", "docs", "tests"].into_iter().flat_map(in_folder).collect()
+    ["", "docs", "tests"].into_iter().flat_map(in_dir).collect()
 }
 
-/// Lines with a prompt in `console` blocks, and `code` that begins with the program's name.
+/// Lines with a prompt in `console` blocks, and inline code that starts with the program's name.
 fn commands(text: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut is_console = false;
@@ -43,7 +43,7 @@ fn help(subcommand: &str) -> Option<String> {
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }
 
-/// The words before a comment, and those of the first of several commands.
+/// Words of the first command, without a comment.
 fn words(command: &str) -> Vec<&str> {
     let command = command.split(" #").next().unwrap_or_default();
     command.split_whitespace().take_while(|word| !["&", "&&", "|", ">"].contains(word)).collect()
@@ -86,13 +86,13 @@ fn commands_name_existing_files_and_packages() {
             let words = words(&command);
             for (at, word) in words.iter().enumerate() {
                 let is_file =
-                    ["scripts/", "tests/", "crates/", ".ci/"].iter().any(|folder| word.starts_with(folder));
+                    ["scripts/", "tests/", "crates/", ".ci/"].iter().any(|dir| word.starts_with(dir));
                 assert!(!is_file || root().join(word).exists(), "{}: `{command}`: no {word}", path.display());
                 let package =
                     words.get(at + 1).and_then(|name| name.strip_prefix("isolane-")).unwrap_or_default();
                 let is_package = *word == "-p" && !package.is_empty();
-                let folders = [root().join(format!("crates/isolane-{package}")), root().join(package)];
-                let exists = folders.iter().any(|folder| folder.join("Cargo.toml").exists());
+                let dirs = [root().join(format!("crates/isolane-{package}")), root().join(package)];
+                let exists = dirs.iter().any(|dir| dir.join("Cargo.toml").exists());
                 assert!(!is_package || exists, "{}: `{command}`: no {package}", path.display());
                 checked += usize::from(is_file || is_package);
             }

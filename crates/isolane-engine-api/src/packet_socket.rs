@@ -52,7 +52,7 @@ pub enum PacketError {
         /// Descriptors of the packet, as for [`PacketError::TooLong`].
         descriptors: Vec<OwnedFd>,
     },
-    /// This process has too few free descriptors for those of a packet.
+    /// This process has too few free descriptors for a packet.
     #[error("no free descriptor for a received packet{HINT}")]
     NoDescriptors(
         /// The packet, without some of its descriptors. Closing the others may block, as for
@@ -110,7 +110,7 @@ impl PacketSocket {
         }
     }
 
-    /// Receives a packet. If there is none, waits if `blocking`, else returns `None`.
+    /// Receives a packet. Without a packet, waits if `blocking`; otherwise returns `None`.
     ///
     /// # Errors
     /// [`PacketError`]. [`PacketError::TooLong`] and [`PacketError::FdsWithoutData`] discard the packet;

@@ -26,7 +26,7 @@ pub enum Reply {
     },
     /// The engine was replaced. Completed requests remain in effect; repeat the others. Unsolicited.
     EngineRestarted {
-        /// Epoch of the new engine: one more than that of its predecessor.
+        /// Epoch of the new engine: the previous epoch plus one.
         epoch: u64,
     },
 }

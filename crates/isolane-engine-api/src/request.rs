@@ -17,8 +17,8 @@ pub struct Envelope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// First request of every connection, with two descriptors: the memfd of the session, and the write end of a pipe.
-    /// The engine and its supervisor close the latter once they hold nothing of the session. The application then knows
-    /// that its sockets are its own again.
+    /// The engine and its supervisor close the pipe once they hold no object of the session, so the application knows
+    /// when only it uses its sockets.
     Hello(Hello),
     /// Opens the doorbells of one core, with the engine's end of their bell.
     OpenDoorbells(OpenDoorbells),

@@ -297,7 +297,7 @@ fn discovery_of_invalid_logs_ends() {
 }
 
 #[test]
-fn bad_replies_to_io_fail_requests_with_a_reason() {
+fn bad_io_replies_fail_with_reason() {
     let count = bad_replies(&Observed { number: 0, entry: None, io: true }).len();
     for reply in 0..count {
         for opcode in [IoOpcode::Read, IoOpcode::Write, IoOpcode::Flush] {

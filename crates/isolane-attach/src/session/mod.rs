@@ -107,7 +107,7 @@ fn parse_uids(list: &str) -> Vec<u32> {
 }
 
 impl Session {
-    /// Attaches to the engine that listens on `path`, and starts one if there is none.
+    /// Attaches to the engine that listens on `path`, or starts one.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -388,7 +388,7 @@ fn connect_with_retry(
 fn connect_once(options: &SessionOptions) -> Result<OwnedFd, AttachError> {
     let path = &options.path;
     let no_engine = |source: Errno| match source {
-        // An engine may run there nevertheless, so starting another would not help.
+        // An engine may still be running there, so starting another would not help.
         Errno::ACCESS => {
             AttachError::Forbidden { path: path.to_owned(), uid: geteuid().as_raw(), source: source.into() }
         }

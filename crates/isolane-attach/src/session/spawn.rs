@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_program_in_first_dir_and_skips_empty_entries() {
+    fn finds_program_in_first_dir() {
         let (empty, full) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(full.path().join(NAME), "").unwrap();
         let dirs = [PathBuf::new(), empty.path().to_owned(), full.path().to_owned()];

@@ -30,7 +30,7 @@ fn engine_of_other_user_receives_nothing_unless_trusted() {
     let socket = PacketSocket::new(accept(&listener).unwrap());
     assert!(matches!(socket.receive(true), Err(PacketError::Closed)), "the engine received something");
 
-    options.trusted_uids = parse_uids("nobody, 54321");
+    options.trusted_uids = parse_uids("root, 54321");
     std::thread::scope(|scope| {
         let session = scope.spawn(|| Session::open(&options));
         let socket = PacketSocket::new(accept(&listener).unwrap());
@@ -183,7 +183,7 @@ fn restarted_engine_receives_thousands_of_closes() {
 /// A closed stream whose peer acknowledges nothing occupies the memory for as long as the peer lives, unless the engine
 /// abandons it.
 #[test]
-fn session_without_memory_asks_the_engine_to_abandon_closed_streams() {
+fn full_memory_abandons_closed_streams() {
     let (session, engine) = session();
     let bytes = session.memory().bytes();
     let allocation = session.alloc(bytes).unwrap();
@@ -216,7 +216,7 @@ fn close_after_session_end_frees_memory() {
 
 /// The engine still sends from the memory of streams that were closed before the session closed.
 #[test]
-fn memory_is_kept_after_session_end_until_engine_exits() {
+fn keeps_memory_until_engine_exits() {
     let (mut session, engine) = session();
     let (life, engine_life) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     Arc::get_mut(&mut session.0).expect("the only reference").life = life;
@@ -295,7 +295,7 @@ fn request_fails_if_engine_does_not_reply() {
 
 /// A target may be slow: a request queued after opens of volumes waits as long as those may take.
 #[test]
-fn slow_volume_opens_do_not_time_out_queued_requests() {
+fn slow_volume_opens_extend_request_timeout() {
     let (ours, engine) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let channel =

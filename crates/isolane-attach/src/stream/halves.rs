@@ -81,7 +81,7 @@ impl ReadHalf {
         self.timeout = timeout;
     }
 
-    /// Makes later data read as the end of the stream, except what is in the ring.
+    /// Makes reads return the end of the stream after the data in the ring.
     ///
     /// # Errors
     /// [`AttachError::Forked`](crate::AttachError::Forked).

@@ -84,7 +84,7 @@ impl Listener {
     /// Returns the next connection without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none; as [`Listener::accept`].
+    /// `WouldBlock` without a connection, and the errors of [`Listener::accept`].
     pub fn try_accept(&self) -> io::Result<(Stream, SocketAddr)> {
         self.session.check()?;
         let (socket, address) = self.listener.accept()?;

@@ -80,7 +80,7 @@ impl RxRing {
     /// Reads available data. No data arrives while the engine leaves it in the kernel ([`RxRing::set_bypass`]).
     ///
     /// # Errors
-    /// `WouldBlock` if there is none yet; the error of the connection; `InvalidData` if the engine violates the
+    /// `WouldBlock` if no data is available; the error of the connection; `InvalidData` if the engine violates the
     /// protocol.
     #[inline]
     pub fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<Transferred> {
@@ -176,7 +176,7 @@ impl RxRing {
         Ok(count)
     }
 
-    /// Makes later data read as the end of the stream, except what is in the ring.
+    /// Makes reads return the end of the stream after the data in the ring.
     pub fn shut(&mut self) {
         self.shut_down = true;
     }

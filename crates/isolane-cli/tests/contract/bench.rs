@@ -1,4 +1,4 @@
-//! When `bench` ends, what it counts, and what it prints then.
+//! `isolane bench`: its end, counts, and output.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ fn ctrl_c_ends_a_run_with_hung_target() {
     while child.try_wait().unwrap().is_none() {
         if Instant::now() >= deadline {
             child.kill().unwrap();
-            panic!("the bench goes on");
+            panic!("the bench continues");
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -93,20 +93,20 @@ fn ctrl_c_while_verifying_reports_unread_data() {
 #[test]
 fn verifying_reads_announces_the_initial_write() {
     let server = Server::start(&["mem:1M"]);
-    let said = |rw| {
+    let stderr = |rw| {
         let arguments = ["bench", &server.uri, "--rw", rw, "--verify", "--time", "20ms"];
         String::from_utf8(run(&arguments).stderr).unwrap()
     };
-    assert!(said("randread").contains("writing patterns to all 1.0 MiB"), "{}", said("randread"));
-    assert_eq!(said("randwrite"), "");
+    assert!(stderr("randread").contains("writing patterns to all 1.0 MiB"), "{}", stderr("randread"));
+    assert_eq!(stderr("randwrite"), "");
 }
 
-/// Until the target has carried out operations of the bench.
+/// Waits until the target has completed operations of the bench.
 fn wait_for_operations(server: &Server) {
     wait_for_commands(server, "read");
 }
 
-/// Waits until the target has carried out commands of a kind, and returns how many.
+/// Waits until the target has completed commands of a kind, and returns their number.
 fn wait_for_commands(server: &Server, kind: &str) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(60);
     let before = std::fs::metadata(server.log.path()).unwrap().len() as usize;
@@ -118,7 +118,7 @@ fn wait_for_commands(server: &Server, kind: &str) -> u64 {
         if let Some(rest) = log[before..].lines().rev().find_map(|line| line.strip_prefix(&start)) {
             return rest.split_whitespace().next().unwrap().parse().unwrap();
         }
-        assert!(Instant::now() < deadline, "the bench does nothing: {log}");
+        assert!(Instant::now() < deadline, "no operations: {log}");
     }
 }
 
@@ -137,7 +137,7 @@ fn keeps_the_time_when_the_target_dies() {
     }
 }
 
-/// Starts a bench, and kills its target while it runs. Gives more time to a machine that is too slow.
+/// Starts a bench, and kills its target while it runs. Retries with more time on a slow machine.
 fn kill_target_during_bench(options: &[&str], kind: &[&str]) -> Child {
     for time in ["4s", "16s", "60s"] {
         let mut server = Server::start(&["mem:1M"]);
@@ -176,12 +176,12 @@ fn limits_the_rate_and_excludes_the_warm_up() {
     let server = Server::start(&["mem:1M"]);
     for kind in KINDS {
         let limited = figures(&server, &[&["--rate", "200", "--time", "500ms"], kind].concat());
-        // 200 a second for half a second, and at most a tenth of a second's worth more to catch up.
+        // 200/s for half a second, and at most a tenth of a second more to catch up.
         assert!((1..=122).contains(&operations(&limited)), "{limited}");
         assert_eq!(limited["workload"]["rate"], 200);
         let warm =
             figures(&server, &[&["--rate", "200", "--time", "100ms", "--warm-up", "400ms"], kind].concat());
-        // Of both together it would be 100. Some may be in flight when the warm-up ends.
+        // Both phases together would have 100. Some can be in flight when the warm-up ends.
         assert!(operations(&warm) <= 70, "{warm}");
         assert_eq!(warm["workload"]["warm_up_seconds"], 0.4);
     }
@@ -200,11 +200,11 @@ const NQN: &str = "nqn.2024-01.org.example:slow";
 /// Operations that each thread keeps in flight.
 const DEPTH: u64 = 8;
 
-/// A bench without an end, whose operations are all in flight at a target that does not complete any.
+/// A long bench, whose operations are all in flight at a target that completes none.
 fn bench_of_slow_target(kind: &[&str], options: &[&str]) -> (Server, Gate, Child, u64) {
     let server = Server::start(&["mem:1M", "--nqn", NQN]);
     let gate = Gate::start(&server.uri);
-    // Without discovery, which would name the target's own address.
+    // Without discovery, which would bypass the gate.
     let uri = format!("{}/{NQN}", gate.uri);
     let mut command = program();
     command.args(["bench", &uri, "--lanes", "1", "--depth", &DEPTH.to_string(), "--time", "10m"]);

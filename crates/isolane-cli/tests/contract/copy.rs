@@ -1,4 +1,4 @@
-//! What `copy` leaves behind, reports and refuses.
+//! `isolane copy`: its results, reports, and errors.
 
 use std::fs;
 use std::io::Write;
@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use super::{Server, fail, kill, pattern, program, run, succeed, text};
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
 
 #[test]
-fn refuses_a_name_that_looks_like_an_address() {
-    let folder = tempfile::tempdir().unwrap();
-    let from = folder.path().join("from");
+fn rejects_file_names_that_look_like_addresses() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
     fs::write(&from, [1; 512]).unwrap();
     for to in ["127.0.0.1:4440", "nvme+tcp:HOST", "localhost:4420"] {
-        let output = program().current_dir(folder.path()).args(["copy", "from", to]).output().unwrap();
+        let output = program().current_dir(dir.path()).args(["copy", "from", to]).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains("nvme+tcp://HOST:PORT/NQN"), "{to}: {error}");
     }
-    assert_eq!(names(folder.path()), ["from"]);
-    let output = program().current_dir(folder.path()).args(["copy", "from", "./a:1"]).output().unwrap();
+    assert_eq!(names(dir.path()), ["from"]);
+    let output = program().current_dir(dir.path()).args(["copy", "from", "./a:1"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 
@@ -35,8 +35,8 @@ fn refuses_a_name_that_looks_like_an_address() {
 #[test]
 fn interrupted_copy_keeps_the_old_file() {
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
-        let folder = tempfile::tempdir().unwrap();
-        let to = folder.path().join("to");
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("to");
         fs::write(&to, b"old").unwrap();
         let mut command = program();
         command.args(["copy", "-", text(&to)]).stdin(Stdio::piped()).stderr(Stdio::piped());
@@ -44,8 +44,8 @@ fn interrupted_copy_keeps_the_old_file() {
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(&pattern(1 << 20)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while names(folder.path()).len() < 2 {
-            assert!(Instant::now() < deadline, "there is no temporary file");
+        while names(dir.path()).len() < 2 {
+            assert!(Instant::now() < deadline, "no temporary file");
             std::thread::sleep(Duration::from_millis(2));
         }
         kill(&child, signal);
@@ -53,7 +53,7 @@ fn interrupted_copy_keeps_the_old_file() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(error, format!("isolane: interrupted: {} is unchanged\n", text(&to)));
         assert_eq!(output.status.code(), Some(status));
-        assert_eq!(names(folder.path()), ["to"], "{signal}");
+        assert_eq!(names(dir.path()), ["to"], "{signal}");
         assert_eq!(fs::read(&to).unwrap(), b"old");
     }
 }
@@ -66,7 +66,7 @@ fn interrupted_copy_reports_written_data() {
         command.args(["copy", "-", &server.uri]).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        // More than the pipe and one piece: it has begun to write.
+        // More than a pipe and one chunk hold, so the program has started to write.
         stdin.write_all(&pattern(4 << 20)).unwrap();
         kill(&child, signal);
         let output = child.wait_with_output().unwrap();
@@ -79,8 +79,8 @@ fn interrupted_copy_reports_written_data() {
 /// As `nohup` starts it.
 #[test]
 fn ignored_sighup_stays_ignored() {
-    let folder = tempfile::tempdir().unwrap();
-    let to = folder.path().join("to");
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$0\" copy - \"$1\"", env!("CARGO_BIN_EXE_isolane"), text(&to)]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -93,7 +93,7 @@ fn ignored_sighup_stays_ignored() {
 }
 
 #[test]
-fn no_file_is_made_among_the_devices() {
+fn creates_no_file_among_devices() {
     let server = Server::start(&["mem:1M"]);
     for to in ["/dev/isolane-none", "/dev/../dev/isolane-none"] {
         let error = fail(&["copy", &server.uri, to]);
@@ -105,39 +105,39 @@ fn no_file_is_made_among_the_devices() {
 #[test]
 fn failed_copy_leaves_nothing() {
     let server = Server::start(&["mem:1M"]);
-    let folder = tempfile::tempdir().unwrap();
-    let to = folder.path().join("to");
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
     let mut child = program().args(["copy", &server.uri, "-"]).stdout(Stdio::null()).spawn().unwrap();
     assert!(child.wait().unwrap().success());
-    assert!(fail(&["copy", text(folder.path()), text(&to)]).contains("name a file"));
-    assert!(fail(&["copy", &server.uri, "/no/such/folder/to"]).contains("check the path"));
-    assert_eq!(names(folder.path()), [""; 0]);
+    assert!(fail(&["copy", text(dir.path()), text(&to)]).contains("name a file"));
+    assert!(fail(&["copy", &server.uri, "/no/such/dir/to"]).contains("check the path"));
+    assert_eq!(names(dir.path()), [""; 0]);
 }
 
 #[test]
 fn copy_with_failing_source_leaves_nothing() {
     let mut server = Server::start(&["null:1T"]);
-    let folder = tempfile::tempdir().unwrap();
-    let to = folder.path().join("to");
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to");
     let mut command = program();
     command.args(["copy", &server.uri, text(&to), "--reconnect", "0"]);
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while names(folder.path()).is_empty() {
-        assert!(Instant::now() < deadline, "there is no temporary file");
+    while names(dir.path()).is_empty() {
+        assert!(Instant::now() < deadline, "no temporary file");
         std::thread::sleep(Duration::from_millis(2));
     }
     server.child.kill().unwrap();
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("cannot read the volume"), "{error}");
-    assert_eq!(names(folder.path()), [""; 0]);
+    assert_eq!(names(dir.path()), [""; 0]);
 }
 
 #[test]
 fn replaced_file_keeps_mode_and_link_target() {
-    let folder = tempfile::tempdir().unwrap();
-    let (from, to, link) = (folder.path().join("from"), folder.path().join("to"), folder.path().join("link"));
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to, link) = (dir.path().join("from"), dir.path().join("to"), dir.path().join("link"));
     fs::write(&from, pattern(5000)).unwrap();
     fs::write(&to, b"old").unwrap();
     fs::set_permissions(&to, PermissionsExt::from_mode(0o640)).unwrap();
@@ -146,18 +146,18 @@ fn replaced_file_keeps_mode_and_link_target() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o640);
     assert!(fs::read(&to).unwrap() == pattern(5000));
-    assert_eq!(names(folder.path()), ["from", "link", "to"]);
+    assert_eq!(names(dir.path()), ["from", "link", "to"]);
 }
 
 #[test]
 fn reports_copied_data_without_terminal() {
     let server = Server::start(&["mem:1M"]);
-    let folder = tempfile::tempdir().unwrap();
-    let from = folder.path().join("from");
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
     fs::write(&from, pattern(8192)).unwrap();
-    let said = succeed(&["copy", text(&from), &server.uri, "--verify"]);
-    assert!(said.starts_with("copied 8192 bytes (8.0 KiB) to nvme+tcp://"), "{said}");
-    assert!(said.ends_with("; verified all of them\n"), "{said}");
+    let output = succeed(&["copy", text(&from), &server.uri, "--verify"]);
+    assert!(output.starts_with("copied 8192 bytes (8.0 KiB) to nvme+tcp://"), "{output}");
+    assert!(output.ends_with("; verified all of them\n"), "{output}");
     assert_eq!(succeed(&["copy", text(&from), &server.uri, "-q"]), "");
     let piped = run(&["copy", &server.uri, "-"]);
     assert_eq!(piped.stdout.len(), 1 << 20);
@@ -167,8 +167,8 @@ fn reports_copied_data_without_terminal() {
 #[test]
 fn pads_the_last_block_of_files_and_pipes() {
     let server = Server::start(&["mem:1M"]);
-    let folder = tempfile::tempdir().unwrap();
-    let from = folder.path().join("from");
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
     let bytes = pattern(300_001);
     fs::write(&from, &bytes).unwrap();
     let mut expected = bytes.clone();
@@ -178,8 +178,8 @@ fn pads_the_last_block_of_files_and_pipes() {
         assert!(volume[..expected.len()] == expected[..], "{what}");
     };
     succeed(&["bench", &server.uri, "--rw", "write", "--bs", "64k", "--time", "20ms"]);
-    let said = succeed(&["copy", text(&from), &server.uri, "--pad", "--verify"]);
-    assert!(said.starts_with(&format!("copied {} bytes", expected.len())), "{said}");
+    let output = succeed(&["copy", text(&from), &server.uri, "--pad", "--verify"]);
+    assert!(output.starts_with(&format!("copied {} bytes", expected.len())), "{output}");
     is_padded("a file");
     succeed(&["bench", &server.uri, "--rw", "write", "--bs", "64k", "--time", "20ms"]);
     let mut child =
@@ -187,20 +187,20 @@ fn pads_the_last_block_of_files_and_pipes() {
     child.stdin.take().unwrap().write_all(&bytes).unwrap();
     assert!(child.wait().unwrap().success());
     is_padded("a pipe");
-    let to = folder.path().join("to");
+    let to = dir.path().join("to");
     assert!(fail(&["copy", text(&from), text(&to), "--pad"]).contains("remove --pad"));
 }
 
-/// Needs a mount namespace of its own.
+/// Needs a separate mount namespace.
 #[test]
 fn rejects_mount_points_before_the_copy() {
-    let folder = tempfile::tempdir().unwrap();
-    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::write(&from, pattern(5000)).unwrap();
     fs::write(&to, b"old").unwrap();
     let script = "mount --bind to to || exit 77; exec \"$0\" copy from to";
     let mut command = Command::new("unshare");
-    command.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_isolane")]).current_dir(folder.path());
+    command.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_isolane")]).current_dir(dir.path());
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(77) || error.contains("unshare") {

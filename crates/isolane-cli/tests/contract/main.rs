@@ -1,5 +1,4 @@
-//! The command line's contract, tried on the program itself: what it prints, how it fails, what it leaves
-//! behind.
+//! The command line: output, errors, and exit codes of the program.
 
 mod bench;
 mod copy;
@@ -14,7 +13,7 @@ use std::sync::{Arc, Once};
 
 use signal_hook::consts::SIGHUP;
 
-/// A running `isolane serve`, ended with the test.
+/// A running `isolane serve`, killed on drop.
 struct Server {
     child: Child,
     /// Its stderr.
@@ -24,7 +23,7 @@ struct Server {
 }
 
 impl Server {
-    /// Serves on a free port and reads what is printed until the lines to paste are complete.
+    /// Serves on a free port, and reads the output up to the last command to paste.
     fn start(arguments: &[&str]) -> Server {
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut child = program()
@@ -91,7 +90,7 @@ fn succeed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs what must fail, and gives its one line on stderr.
+/// Runs a command that fails, and returns its errors.
 fn fail(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(!output.status.success(), "{arguments:?} succeeded");
@@ -122,7 +121,7 @@ fn serve_prints_commands_and_ends_cleanly() {
 }
 
 #[test]
-fn info_tells_the_namespaces_that_were_asked_for() {
+fn info_prints_namespaces() {
     let server = Server::start(&["mem:1M", "null:1T,block-size=4096,nsid=7,ro"]);
     let info: serde_json::Value = serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
     let namespaces = info["namespaces"].as_array().unwrap();
@@ -139,7 +138,7 @@ fn info_tells_the_namespaces_that_were_asked_for() {
 }
 
 #[test]
-fn discover_names_the_address_that_was_asked() {
+fn discover_prints_the_given_address() {
     let server = Server::start(&["mem:1M"]);
     let found: serde_json::Value =
         serde_json::from_str(&succeed(&["discover", &server.uri, "--json"])).unwrap();
@@ -150,7 +149,7 @@ fn discover_names_the_address_that_was_asked() {
 }
 
 #[test]
-fn several_namespaces_are_listed_when_none_was_named() {
+fn lists_namespaces_if_none_is_selected() {
     let server = Server::start(&["mem:1M", "mem:1M"]);
     let error = fail(&["bench", &server.uri, "--time", "100ms"]);
     assert!(error.contains("nsid=1") && error.contains("nsid=2"), "{error}");
@@ -159,8 +158,8 @@ fn several_namespaces_are_listed_when_none_was_named() {
 #[test]
 fn round_trips_a_file_with_holes() {
     let server = Server::start(&["mem:8M"]);
-    let folder = tempfile::tempdir().unwrap();
-    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
+    let dir = tempfile::tempdir().unwrap();
+    let (there, back) = (dir.path().join("there"), dir.path().join("back"));
     let file = fs::File::create(&there).unwrap();
     file.set_len(8 << 20).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &pattern(300_000), 1 << 20).unwrap();
@@ -184,10 +183,10 @@ fn copies_pipes_in_both_directions() {
 }
 
 #[test]
-fn sizes_are_checked_before_anything_is_written() {
+fn checks_sizes_before_writing() {
     let server = Server::start(&["mem:1M"]);
-    let folder = tempfile::tempdir().unwrap();
-    let (odd, large) = (folder.path().join("odd"), folder.path().join("large"));
+    let dir = tempfile::tempdir().unwrap();
+    let (odd, large) = (dir.path().join("odd"), dir.path().join("large"));
     fs::write(&odd, pattern(1000)).unwrap();
     fs::write(&large, pattern(2 << 20)).unwrap();
     let error = fail(&["copy", text(&odd), &server.uri]);
@@ -313,7 +312,7 @@ fn bench_places_lanes_on_cores() {
     let placed = format!("{}?cores={core}", server.volume(1).split('?').next().unwrap());
     let shown = succeed(&[&["bench", &placed][..], &common[..]].concat());
     assert_eq!(shown.matches(&format!("placed on core {core}, ")).count(), 3, "{shown}");
-    assert!(shown.contains(&format!(", lanes on cores {core}\n")), "those of the URI: {shown}");
+    assert!(shown.contains(&format!(", lanes on cores {core}\n")), "cores of the URI: {shown}");
     assert!(fail(&["bench", &placed]).contains("--threads"));
     assert!(fail(&["copy", &placed, "-"]).contains("leave them out"));
     let error = fail(&["bench", &server.uri, "--threads", "1", "--cores", "1023"]);
@@ -326,8 +325,8 @@ fn bench_places_lanes_on_cores() {
 #[test]
 fn bench_writes_the_promised_json_and_verifies() {
     let server = Server::start(&["mem:4M"]);
-    let folder = tempfile::tempdir().unwrap();
-    let json = folder.path().join("figures.json");
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("figures.json");
     let arguments = [
         "--rw",
         "randrw",
@@ -377,9 +376,9 @@ fn rejects_hosts_that_are_not_allowed() {
 
 #[test]
 fn file_volume_survives_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
-    let volume = format!("{},size=4M", text(&folder.path().join("disk.img")));
-    let input = folder.path().join("input");
+    let dir = tempfile::tempdir().unwrap();
+    let volume = format!("{},size=4M", text(&dir.path().join("disk.img")));
+    let input = dir.path().join("input");
     fs::write(&input, pattern(4 << 20)).unwrap();
     let identity = |server: &Server| {
         let info: serde_json::Value =
@@ -397,8 +396,8 @@ fn file_volume_survives_a_restart() {
 
 #[test]
 fn two_targets_cannot_serve_one_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let volume = format!("{},size=1M", text(&folder.path().join("disk.img")));
+    let dir = tempfile::tempdir().unwrap();
+    let volume = format!("{},size=1M", text(&dir.path().join("disk.img")));
     let _server = Server::start(&[&volume]);
     let error = fail(&["serve", "--listen", "127.0.0.1:0", &volume]);
     assert!(error.contains("disk.img"), "{error}");
@@ -435,8 +434,8 @@ fn explains_invalid_addresses_and_cores() {
 
 #[test]
 fn rejects_copy_of_a_file_to_itself() {
-    let folder = tempfile::tempdir().unwrap();
-    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
     fs::write(&one, pattern(8192)).unwrap();
     fs::hard_link(&one, &two).unwrap();
     assert!(fail(&["copy", text(&one), text(&two)]).contains("to itself"));
@@ -445,8 +444,8 @@ fn rejects_copy_of_a_file_to_itself() {
 
 #[test]
 fn rejects_replacement_of_served_files() {
-    let folder = tempfile::tempdir().unwrap();
-    let (served, other) = (folder.path().join("disk.img"), folder.path().join("other"));
+    let dir = tempfile::tempdir().unwrap();
+    let (served, other) = (dir.path().join("disk.img"), dir.path().join("other"));
     fs::write(&served, pattern(1 << 20)).unwrap();
     fs::write(&other, [0; 512]).unwrap();
     let _server = Server::start(&[text(&served)]);
@@ -457,8 +456,8 @@ fn rejects_replacement_of_served_files() {
 
 #[test]
 fn replaces_longer_files() {
-    let folder = tempfile::tempdir().unwrap();
-    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::write(&from, pattern(5000)).unwrap();
     fs::write(&to, [7; 9000]).unwrap();
     succeed(&["copy", text(&from), text(&to), "--verify"]);
@@ -477,8 +476,8 @@ fn treats_character_devices_as_pipes() {
 #[test]
 fn rejects_unwritable_json_before_measuring() {
     let server = Server::start(&["mem:1M"]);
-    let error = fail(&["bench", &server.uri, "--time", "1h", "--json", "/no/such/folder/figures.json"]);
-    assert!(error.contains("/no/such/folder/figures.json") && error.contains("check the path"), "{error}");
+    let error = fail(&["bench", &server.uri, "--time", "1h", "--json", "/no/such/dir/figures.json"]);
+    assert!(error.contains("/no/such/dir/figures.json") && error.contains("check the path"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What `serve` prints, and which mistakes it refuses.
+//! `isolane serve`: its output, and errors of its arguments.
 
 use std::fs;
 use std::io::Read;
@@ -8,10 +8,10 @@ use super::{Server, fail, kill, program, run, succeed, text};
 
 #[test]
 fn prints_volumes_and_a_valid_bench_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let disk = folder.path().join("disk.img");
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk.img");
     let disk = format!("{},size=4M,ro", text(&disk));
-    fs::write(folder.path().join("disk.img"), vec![0; 4 << 20]).unwrap();
+    fs::write(dir.path().join("disk.img"), vec![0; 4 << 20]).unwrap();
     let server = Server::start(&["mem:1M", &disk, "null:1T,nsid=7"]);
     let printed = server.printed.join("\n");
     for line in [
@@ -66,9 +66,9 @@ fn listens_at_names_and_ports() {
 }
 
 #[test]
-fn refuses_what_looks_like_a_mistake() {
-    let folder = tempfile::tempdir().unwrap();
-    let empty = folder.path().join("empty");
+fn rejects_likely_mistakes() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().join("empty");
     fs::write(&empty, []).unwrap();
     for (volume, remedy) in [
         ("mem:100000T", "choose less, or serve a sparse file"),
@@ -104,7 +104,7 @@ fn distinguishes_decimal_and_binary_units() {
 }
 
 #[test]
-fn two_targets_have_names_of_their_own() {
+fn two_targets_have_different_names() {
     let nqn = |server: &Server| {
         let info: serde_json::Value =
             serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();

@@ -1,4 +1,4 @@
-//! Processes that have inherited the descriptors of an application.
+//! Processes that inherited the descriptors of an application.
 
 use std::os::fd::OwnedFd;
 
@@ -6,7 +6,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use super::*;
 
-/// Not a test by itself: the application of the next one, in a process of its own.
+/// Not a test: the application of the next test, in a separate process.
 #[test]
 fn application_of_the_next_test() {
     let Ok(path) = std::env::var("ISOLANE_TEST_ENGINE") else { return };
@@ -21,12 +21,12 @@ fn application_of_the_next_test() {
     std::thread::sleep(Duration::from_secs(600));
 }
 
-/// All descriptors of a process, as a child that it forks has them. None if this machine does not give them.
+/// Duplicates of all descriptors of a process, as in a forked child; `None` without the permission.
 fn inherited(pid: u32) -> Option<Vec<OwnedFd>> {
     let process = pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()?;
-    let numbers = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
-    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let descriptors = numbers.map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    let fds = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let descriptors = fds.map(|fd| pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok());
     descriptors.collect()
 }
 
@@ -50,8 +50,10 @@ fn detects_end_of_process_with_inherited_connection() {
         }
         application.kill().unwrap();
         application.wait().unwrap();
-        let Some(inherited) = inherited else { return eprintln!("not tried: descriptors cannot be taken") };
-        until("the engine has room for another client", || engine.attach().ok());
+        let Some(inherited) = inherited else {
+            return eprintln!("skipped: no permission to duplicate descriptors");
+        };
+        until("space for another client", || engine.attach().ok());
         drop(inherited);
     }
 }

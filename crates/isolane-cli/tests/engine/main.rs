@@ -1,5 +1,6 @@
-//! The isolated engine as a program: it is killed, replaced, stopped and started on demand, and its clients
-//! notice only what they should.
+//! The engine program: kills, upgrades, stops, and starts on demand.
+//!
+//! Invariant: sessions survive the loss of an engine process, and end with their supervisor.
 
 mod fork;
 mod manage;
@@ -46,14 +47,14 @@ impl Engine {
     }
 }
 
-/// What a session's watcher has heard.
+/// Events of a session.
 #[derive(Default)]
-struct Heard {
+struct Events {
     restarts: AtomicU64,
     ends: AtomicU64,
 }
 
-impl Watcher for Heard {
+impl Watcher for Events {
     fn on_restart(&self, epoch: u64) {
         self.restarts.store(epoch, Ordering::Release);
     }
@@ -62,19 +63,19 @@ impl Watcher for Heard {
     }
 }
 
-fn watched(session: &Session) -> Arc<Heard> {
-    let heard = Arc::new(Heard::default());
-    let watcher: Weak<Heard> = Arc::downgrade(&heard);
+fn watched(session: &Session) -> Arc<Events> {
+    let events = Arc::new(Events::default());
+    let watcher: Weak<Events> = Arc::downgrade(&events);
     session.watch(watcher);
-    heard
+    events
 }
 
 fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_isolane"))
 }
 
-/// By another process: what this one has open to write, each program that another test starts has for a moment,
-/// too, and meanwhile nobody can run it.
+/// Copies a program in another process. A child of another test would briefly inherit a descriptor that is open for
+/// writing, and the copy could not run in the meantime.
 fn copy_to_run(from: &Path, to: &Path) {
     assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }
@@ -85,12 +86,12 @@ fn kill(pid: u32, signal: &str) {
 }
 
 fn is_gone(pid: u32) -> Option<()> {
-    // One that is dead but not waited for by its new parent has no files any more.
+    // A zombie has no executable.
     let is_alive = fs::read_link(format!("/proc/{pid}/exe")).is_ok();
     (!is_alive).then_some(())
 }
 
-/// A session is of use: queues can be opened and closed, and doorbells rung.
+/// Checks that the engine opens queues and handles doorbells of a session.
 fn is_served(session: &Session) {
     let queue = session.open_queue(16).unwrap();
     session.doorbells(0).ring(queue.id()).unwrap();
@@ -102,40 +103,42 @@ fn is_served(session: &Session) {
 fn sessions_survive_repeated_engine_kills() {
     let engine = Engine::start(&[]);
     let sessions = [engine.attach().unwrap(), engine.attach().unwrap()];
-    let heard = sessions.each_ref().map(watched);
+    let events = sessions.each_ref().map(watched);
     let mut queue = sessions[0].open_queue(16).unwrap();
     for epoch in 2..6 {
         kill(engine.pid(), "KILL");
-        // Asked of nobody, or of an engine that dies meanwhile; the next one answers.
+        // The requests can meet no engine or a dying one; the next engine completes them.
         sessions.iter().for_each(is_served);
-        until("a restart is told", || (heard[1].restarts.load(Ordering::Acquire) == epoch).then_some(()));
+        until("a restart is reported", || {
+            (events[1].restarts.load(Ordering::Acquire) == epoch).then_some(())
+        });
         assert_eq!(sessions[1].epoch(), epoch);
     }
-    assert!(!queue.wait(Some(Duration::ZERO)).unwrap(), "the bell of a queue still has its other end");
-    assert_eq!(heard.map(|heard| heard.ends.load(Ordering::Acquire)), [0, 0]);
+    assert!(!queue.wait(Some(Duration::ZERO)).unwrap(), "the queue lost the other end of its bell");
+    assert_eq!(events.map(|events| events.ends.load(Ordering::Acquire)), [0, 0]);
     let newcomer = engine.attach().unwrap();
-    assert!(sessions.iter().all(|session| session.id() != newcomer.id()), "an id was given twice");
+    assert!(sessions.iter().all(|session| session.id() != newcomer.id()), "two sessions have one ID");
     assert!(engine.log().contains("engine died (signal: 9 (SIGKILL)), restarting"));
 }
 
 #[test]
 fn restarted_engine_completes_pending_requests() {
     let engine = Engine::start(&[]);
-    let asking = AtomicU64::new(0);
+    let served = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 let session = engine.attach().unwrap();
-                // Until the fifth engine has answered as well.
+                // Ends once the fifth engine has completed a request.
                 while session.epoch() < 5 {
                     is_served(&session);
-                    asking.fetch_add(1, Ordering::Relaxed);
+                    served.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
         for _ in 0..4 {
-            let before = asking.load(Ordering::Relaxed);
-            until("the sessions are served", || (asking.load(Ordering::Relaxed) > before + 20).then_some(()));
+            let before = served.load(Ordering::Relaxed);
+            until("the sessions are served", || (served.load(Ordering::Relaxed) > before + 20).then_some(()));
             let pid = engine.pid();
             kill(pid, "KILL");
             until("another engine", || (engine.pid() != pid).then_some(()));
@@ -164,9 +167,12 @@ fn releases_client_objects_after_an_engine_kill() {
     let _queue = staying.open_queue(16).unwrap();
     kill(engine.pid(), "KILL");
     drop(leaving);
-    let _second = until("there is room for another", || engine.attach().ok());
+    let _second = until("space for another client", || engine.attach().ok());
     let error = staying.open_queue(16).unwrap_err();
-    assert!(error.to_string().contains("1 notification queues"), "what it has is still counted: {error}");
+    assert!(
+        error.to_string().contains("1 notification queues"),
+        "the first queue is no longer counted: {error}"
+    );
     assert!(matches!(engine.attach(), Err(AttachError::Refused { .. })));
 }
 
@@ -174,29 +180,29 @@ fn releases_client_objects_after_an_engine_kill() {
 fn upgrade_starts_the_current_program() {
     let engine = Engine::start(&[]);
     let session = engine.attach().unwrap();
-    let heard = watched(&session);
+    let events = watched(&session);
     let pid = engine.pid();
     engine.signal("HUP");
-    until("the next engine has the session", || (heard.restarts.load(Ordering::Acquire) == 2).then_some(()));
+    until("the next engine has the session", || (events.restarts.load(Ordering::Acquire) == 2).then_some(()));
     assert_ne!(engine.pid(), pid);
     is_served(&session);
     assert!(!engine.log().contains("died"), "{}", engine.log());
 }
 
 #[test]
-fn sigterm_ends_both_processes_and_tells_the_clients() {
+fn sigterm_stops_both_processes_and_sessions() {
     let mut engine = Engine::start(&[]);
     let session = engine.attach().unwrap();
-    let (heard, pid) = (watched(&session), engine.pid());
+    let (events, pid) = (watched(&session), engine.pid());
     let mut queue = session.open_queue(16).unwrap();
     let sleeper = std::thread::spawn(move || queue.wait(None).unwrap_err());
     engine.signal("TERM");
     assert!(engine.supervisor.wait().unwrap().success(), "{}", engine.log());
-    until("the engine has ended, too", || is_gone(pid));
-    until("the end is told", || (heard.ends.load(Ordering::Acquire) == 1).then_some(()));
+    until("the engine exits", || is_gone(pid));
+    until("the end is reported", || (events.ends.load(Ordering::Acquire) == 1).then_some(()));
     assert!(matches!(sleeper.join().unwrap(), AttachError::SessionClosed(_)));
     assert!(matches!(session.open_queue(4), Err(AttachError::SessionClosed(_))));
-    assert!(!engine.path().exists(), "the socket is left");
+    assert!(!engine.path().exists(), "the socket remains");
     assert!(matches!(engine.attach(), Err(AttachError::NoEngine { .. })));
 }
 
@@ -204,13 +210,13 @@ fn sigterm_ends_both_processes_and_tells_the_clients() {
 fn supervisor_death_ends_engine_with_an_error() {
     let mut engine = Engine::start(&[]);
     let session = engine.attach().unwrap();
-    let (heard, pid) = (watched(&session), engine.pid());
+    let (events, pid) = (watched(&session), engine.pid());
     engine.signal("KILL");
     engine.supervisor.wait().unwrap();
-    until("the engine has ended, too", || is_gone(pid));
-    until("the end is told", || (heard.ends.load(Ordering::Acquire) == 1).then_some(()));
+    until("the engine exits", || is_gone(pid));
+    until("the end is reported", || (events.ends.load(Ordering::Acquire) == 1).then_some(()));
     assert!(matches!(session.check(), Err(AttachError::SessionClosed(_))));
-    // What it has left keeps nobody from starting another there.
+    // Its files do not prevent another start.
     let mut again =
         program().args(["engine", "--socket"]).arg(engine.path()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -228,10 +234,10 @@ fn sigusr1_prints_clients_and_objects() {
     let (socket, _peer) = testing::connection().unwrap();
     let _stream = Stream::adopt(&session, socket).unwrap();
     engine.signal("USR1");
-    until("there is an overview", || engine.log().contains("MiB of memory").then_some(()));
-    let (log, who) = (engine.log(), std::process::id());
+    until("an overview", || engine.log().contains("MiB of memory").then_some(()));
+    let (log, client) = (engine.log(), std::process::id());
     assert!(log.contains(&format!("engine 1, process {pid}: 1 sessions, of 256 at most\n")), "{log}");
-    assert!(log.contains(&format!("session {}, client with pid {who} of user", session.id())), "{log}");
+    assert!(log.contains(&format!("session {}, client with pid {client} of user", session.id())), "{log}");
     assert!(log.contains(": 1 streams, 0 volumes, ") && log.contains(" queues, 4 MiB of memory"), "{log}");
     is_served(&session);
     assert_eq!(engine.pid(), pid);
@@ -244,8 +250,8 @@ fn engine_ignores_signals_and_names_supervisor() {
     for signal in ["HUP", "INT", "TERM", "USR1"] {
         let before = engine.log().len();
         kill(pid, signal);
-        let told = format!("the supervisor (pid {})", engine.supervisor.id());
-        until("the log says so", || engine.log()[before..].contains(&told).then_some(()));
+        let text = format!("the supervisor (pid {})", engine.supervisor.id());
+        until("a log line", || engine.log()[before..].contains(&text).then_some(()));
     }
     is_served(&session);
     assert_eq!((engine.pid(), session.epoch()), (pid, 1), "{}", engine.log());
@@ -254,13 +260,13 @@ fn engine_ignores_signals_and_names_supervisor() {
 #[test]
 fn logs_start_clients_and_end() {
     let mut engine = Engine::start(&[]);
-    let lock = fs::read_to_string(engine.folder.path().join("sock.lock")).unwrap();
+    let lock = fs::read_to_string(engine.dir.path().join("sock.lock")).unwrap();
     assert_eq!(lock, format!("{}\n", engine.supervisor.id()));
     let serves =
         format!("process {}, supervised by process {}; cores ", engine.pid(), engine.supervisor.id());
     assert!(engine.log().contains(&serves) && engine.log().contains(", mode sleep"), "{}", engine.log());
     drop(engine.attach().unwrap());
-    until("the client has left", || engine.log().contains("has left").then_some(()));
+    until("a log line of the client's end", || engine.log().contains("has left").then_some(()));
     assert!(engine.log().contains("has attached"), "{}", engine.log());
     engine.signal("TERM");
     assert!(engine.supervisor.wait().unwrap().success());
@@ -269,21 +275,21 @@ fn logs_start_clients_and_end() {
     assert!(log.contains("engine has ended (exit status: 0)"), "{log}");
 }
 
-/// As in containers that share a folder: the kernel has no number for the other's process.
+/// As in containers that share a directory: the kernel has no PID for the process of the other.
 #[test]
 fn serves_clients_of_other_pid_namespaces() {
     let mut program = Command::new("unshare");
     program.args(["--user", "--map-current-user", "--pid", "--fork", "--kill-child"]);
-    let may_unshare = Command::new("unshare").args(program.get_args()).arg("true").status();
-    if !may_unshare.is_ok_and(|status| status.success()) {
-        return eprintln!("not tried: this machine lets nobody make namespaces");
+    let can_unshare = Command::new("unshare").args(program.get_args()).arg("true").status();
+    if !can_unshare.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: this user cannot create namespaces");
     }
     program.arg(env!("CARGO_BIN_EXE_isolane"));
     let engine = Engine::start_asleep(program, &[]);
     is_served(&engine.attach().unwrap());
 }
 
-/// A user that does not run tests, unlike `nobody`.
+/// A user that runs no other process of this machine.
 const OTHER_UID: u32 = 54_321;
 
 fn set_mode(path: &Path, mode: u32) {
@@ -294,17 +300,15 @@ fn set_mode(path: &Path, mode: u32) {
 fn allowed_users_can_write_to_the_socket() {
     let engine = Engine::start(&["--allow-uid", &OTHER_UID.to_string()]);
     assert_eq!(fs::metadata(engine.path()).unwrap().permissions().mode() & 0o777, 0o666);
-    let warning = format!(
-        "user {OTHER_UID} is allowed to attach, but may not enter {}",
-        engine.folder.path().display()
-    );
+    let warning =
+        format!("user {OTHER_UID} is allowed to attach, but may not enter {}", engine.dir.path().display());
     assert!(engine.log().contains(&warning), "{}", engine.log());
     let closed = Engine::start(&[]);
-    assert_eq!(fs::metadata(closed.path()).unwrap().permissions().mode() & 0o022, 0, "for nobody else");
+    assert_eq!(fs::metadata(closed.path()).unwrap().permissions().mode() & 0o022, 0);
     assert!(!closed.log().contains("may not enter"), "{}", closed.log());
 }
 
-/// Runs once more as processes of another user, which find the socket by the variable.
+/// Runs again as processes of another user, with the socket in the variable.
 #[test]
 fn reports_inaccessible_socket_to_users() {
     if let Some(path) = std::env::var_os("ISOLANE_TEST_SOCKET") {
@@ -322,9 +326,9 @@ fn reports_inaccessible_socket_to_users() {
         return eprintln!("skipped: this process cannot become user {OTHER_UID}; run it as root");
     }
     let (closed, open) = (Engine::start(&[]), Engine::start(&["--allow-uid", &OTHER_UID.to_string()]));
-    let again = open.folder.path().join("again");
+    let again = open.dir.path().join("again");
     copy_to_run(&std::env::current_exe().unwrap(), &again);
-    set_mode(open.folder.path(), 0o755);
+    set_mode(open.dir.path(), 0o755);
     let attach = |engine: &Engine| {
         let name = "reports_inaccessible_socket_to_users";
         let mut again = Command::new(&again);
@@ -334,7 +338,7 @@ fn reports_inaccessible_socket_to_users() {
         String::from_utf8(output.stdout).unwrap()
     };
     for mode in [0o700, 0o755] {
-        set_mode(closed.folder.path(), mode);
+        set_mode(closed.dir.path(), mode);
         let text = attach(&closed);
         assert!(
             text.contains("Permission denied") && text.contains(&format!("--allow-uid {OTHER_UID}")),
@@ -358,12 +362,12 @@ fn rejects_second_engine_on_the_same_socket() {
 #[test]
 fn rejects_symbolic_links_as_lock_and_log() {
     for (name, background) in [("sock.lock", false), ("sock.log", true)] {
-        let folder = tempfile::tempdir().unwrap();
-        let victim = folder.path().join("victim");
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
         fs::write(&victim, "precious").unwrap();
-        std::os::unix::fs::symlink(&victim, folder.path().join(name)).unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join(name)).unwrap();
         let mut engine = program();
-        engine.args(["engine", "--idle-timeout", "1s", "--socket"]).arg(folder.path().join("sock"));
+        engine.args(["engine", "--idle-timeout", "1s", "--socket"]).arg(dir.path().join("sock"));
         let output = engine.args(background.then_some("--daemon")).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{name} is used");
@@ -389,7 +393,7 @@ fn rejects_invalid_values_with_a_hint() {
 }
 
 #[test]
-fn cores_may_be_given_as_a_range() {
+fn accepts_a_range_of_cores() {
     let first = isolane_reactor::cpu::allowed().unwrap()[0];
     let engine = Engine::start(&["--cores", &format!("{first}-{first}")]);
     is_served(&engine.attach().unwrap());
@@ -397,8 +401,8 @@ fn cores_may_be_given_as_a_range() {
 
 #[test]
 fn failed_start_is_reported_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let missing = folder.path().join("no").join("such").join("sock");
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("no").join("such").join("sock");
     let output = program().args(["engine", "--socket"]).arg(missing).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("create its directory"), "{text}");
@@ -407,8 +411,8 @@ fn failed_start_is_reported_once() {
     assert!(!output.status.success() && text.contains("core 100000"), "{text}");
 }
 
-/// Attaches where nothing listens, from several threads at once: only one may start an engine. Runs once more as
-/// a process that finds the program by the variable.
+/// Several threads attach to a socket without an engine: only one starts an engine. Runs again as a process with the
+/// program in the variable.
 #[test]
 fn starts_one_engine_for_concurrent_clients() {
     if std::env::var_os("ISOLANE_BIN") != Some(env!("CARGO_BIN_EXE_isolane").into()) {
@@ -418,8 +422,8 @@ fn starts_one_engine_for_concurrent_clients() {
         assert!(again.status().unwrap().success());
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("sock");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
     let options = SessionOptions {
         path: path.clone(),
         memory_bytes: 4 << 20,
@@ -434,30 +438,30 @@ fn starts_one_engine_for_concurrent_clients() {
     let mut ids: Vec<u32> = sessions.iter().map(Session::id).collect();
     ids.sort();
     ids.dedup();
-    assert_eq!(ids.len(), 4, "they are attached to the same engine");
+    assert_eq!(ids.len(), 4, "more than one engine");
     let supervisor = supervisor_of(&path);
     kill(supervisor, "TERM");
-    until("the engine ends", || is_gone(supervisor));
+    until("the engine exits", || is_gone(supervisor));
     assert!(!path.exists());
     assert!(sessions[0].open_queue(4).is_err());
 }
 
-/// Runs once more as a process that blocks all signals and ignores some, as the C library's threads do.
+/// Runs again as a process that blocks all signals and ignores some, as threads of the C library do.
 #[test]
 fn started_engine_unblocks_signals() {
     const NAME: &str = "started_engine_unblocks_signals";
     if std::env::var_os("ISOLANE_BIN") != Some(env!("CARGO_BIN_EXE_isolane").into()) {
         let blocks = ["--block-signal", "--ignore-signal=HUP,INT,TERM,USR1"];
         if !Command::new("env").args(blocks).arg("true").status().is_ok_and(|status| status.success()) {
-            return eprintln!("not tried: `env` of this machine cannot block signals");
+            return eprintln!("skipped: `env` of this machine cannot block signals");
         }
         let mut again = Command::new("env");
         again.args(blocks).arg(std::env::current_exe().unwrap()).args(["--exact", NAME]);
         assert!(again.env("ISOLANE_BIN", env!("CARGO_BIN_EXE_isolane")).status().unwrap().success());
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("sock");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
     let options = SessionOptions {
         path: path.clone(),
         memory_bytes: 4 << 20,
@@ -465,19 +469,19 @@ fn started_engine_unblocks_signals() {
         ..SessionOptions::default()
     };
     let session = Session::open(&options).unwrap();
-    let (supervisor, heard) = (supervisor_of(&path), watched(&session));
+    let (supervisor, events) = (supervisor_of(&path), watched(&session));
     kill(supervisor, "HUP");
-    until("SIGHUP replaces the engine", || (heard.restarts.load(Ordering::Acquire) == 2).then_some(()));
+    until("SIGHUP replaces the engine", || (events.restarts.load(Ordering::Acquire) == 2).then_some(()));
     kill(supervisor, "USR1");
-    let log = || fs::read_to_string(folder.path().join("sock.log")).unwrap();
+    let log = || fs::read_to_string(dir.path().join("sock.log")).unwrap();
     until("SIGUSR1 prints an overview", || log().contains("1 sessions, of 256 at most").then_some(()));
     kill(supervisor, "TERM");
-    until("SIGTERM ends the supervisor", || is_gone(supervisor));
+    until("SIGTERM stops the supervisor", || is_gone(supervisor));
 }
 
 /// The process that listens on this socket, by its arguments.
 fn supervisor_of(path: &Path) -> u32 {
-    let is_it = |pid: &u32| {
+    let listens = |pid: &u32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let arguments: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
         arguments.contains(&path.as_os_str().as_encoded_bytes())
@@ -486,7 +490,7 @@ fn supervisor_of(path: &Path) -> u32 {
     };
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.find(is_it).expect("it runs")
+    pids.find(listens).expect("a supervisor")
 }
 
 #[test]

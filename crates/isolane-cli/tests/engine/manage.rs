@@ -11,8 +11,8 @@ fn manage(action: &str, path: &Path) -> (bool, String, String) {
 
 #[test]
 fn manages_an_engine_in_the_background() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("sock");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
     let (is_ok, _, error) = manage("status", &path);
     assert!(!is_ok && error.contains("no engine listens on"), "{error}");
     let mut start = program();
@@ -26,15 +26,15 @@ fn manages_an_engine_in_the_background() {
     };
     let session = Session::open(&options).unwrap();
 
-    let supervisor = fs::read_to_string(folder.path().join("sock.lock")).unwrap();
+    let supervisor = fs::read_to_string(dir.path().join("sock.lock")).unwrap();
     let (is_ok, status, error) = manage("status", &path);
     assert!(is_ok && status.contains(&format!("supervisor: process {supervisor}")), "{status}{error}");
     assert!(status.contains("1 sessions, of ") && status.contains("4 MiB of memory"), "{status}");
 
-    let heard = watched(&session);
+    let events = watched(&session);
     let (is_ok, upgraded, error) = manage("upgrade", &path);
     assert!(is_ok && upgraded.starts_with("engine: process "), "{upgraded}{error}");
-    until("the session continues", || (heard.restarts.load(Ordering::Acquire) == 2).then_some(()));
+    until("the session continues", || (events.restarts.load(Ordering::Acquire) == 2).then_some(()));
     is_served(&session);
 
     let (is_ok, log, _) = manage("logs", &path);
@@ -49,16 +49,16 @@ fn manages_an_engine_in_the_background() {
     }
 }
 
-/// As between the moments when a supervisor locks the file and when it writes its PID.
+/// As after a supervisor locks the file and before it writes its PID.
 #[test]
 fn reports_no_stale_pid_during_a_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let lock = folder.path().join("sock.lock");
-    // A process that runs, and is no supervisor.
+    let dir = tempfile::tempdir().unwrap();
+    let lock = dir.path().join("sock.lock");
+    // A running process that is not a supervisor.
     fs::write(&lock, format!("{}\n", std::process::id())).unwrap();
     let held = fs::File::open(&lock).unwrap();
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let (is_ok, status, error) = manage("status", &folder.path().join("sock"));
+    let (is_ok, status, error) = manage("status", &dir.path().join("sock"));
     assert!(!is_ok && error.contains("no engine listens on"), "{status}{error}");
 }
 
@@ -75,10 +75,10 @@ fn manages_an_engine_without_a_log() {
 
 #[test]
 fn reports_the_cause_of_a_missing_engine() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
     fs::write(&file, "precious").unwrap();
-    let (missing, foreign) = (folder.path().join("missing/sock"), folder.path().join("foreign"));
+    let (missing, foreign) = (dir.path().join("missing/sock"), dir.path().join("foreign"));
     for action in ["status", "stop"] {
         let (_, _, error) = manage(action, &file);
         assert!(error.contains("it is not a socket; name the socket of an engine"), "{error}");
@@ -87,10 +87,10 @@ fn reports_the_cause_of_a_missing_engine() {
         let (_, _, error) = manage(action, Path::new("127.0.0.1:4420"));
         assert!(error.contains("looks like an address"), "{error}");
     }
-    let lock = folder.path().join("foreign.lock");
+    let lock = dir.path().join("foreign.lock");
     fs::write(&lock, "1\n").unwrap();
     if std::os::unix::fs::chown(&lock, Some(OTHER_UID), None).is_err() {
-        return eprintln!("not tried: only root can change the owner");
+        return eprintln!("skipped: only root can change the owner");
     }
     let (is_ok, _, error) = manage("stop", &foreign);
     assert!(!is_ok && error.ends_with(&format!("; run as user {OTHER_UID}\n")), "{error}");

@@ -82,7 +82,7 @@ impl ControlBlock {
         StreamEnd::decode(self.tx_end.load(Ordering::Acquire))
     }
 
-    /// Engine: reports that no data follows what was published.
+    /// Engine: reports that no data follows the published data.
     pub fn end_rx(&self, end: StreamEnd) {
         self.rx_end.store(end.encode(), Ordering::Release);
     }
@@ -178,7 +178,7 @@ impl ControlBlock {
     }
 
     /// Engine: acknowledges a request. If it is odd, the application has read all data of the ring, and the engine
-    /// receives no more.
+    /// no longer receives.
     pub fn set_rx_bypass_ack(&self, request: u64) {
         self.rx_bypass_ack.store(request, Ordering::Release);
     }
