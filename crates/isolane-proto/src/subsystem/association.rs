@@ -1,57 +1,29 @@
-//! One association: a host, its controller, its queues.
+//! One association: all state that a controller keeps for one host.
 //!
-//! What it is: all state that a controller keeps for one host. What it is not: a table of them (`Subsystem`).
-//! Invariant: a queue stays in the table until its I/O has ended or is left behind, and an association until
-//! the I/O of all of its queues has ended.
+//! Invariant: a queue stays in the table until its I/O has ended or the queue is abandoned. An association
+//! stays until the I/O of all of its queues has ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use isolane_wire::{Nqn, Status};
+use isolane_wire::feature::{
+    Arbitration, AsyncEventConfiguration, ErrorRecovery, NumberOfQueues, TemperatureThreshold, WriteAtomicity,
+};
+use isolane_wire::log::{ErrorEntry, Transport};
+use isolane_wire::{Status, SubmissionEntry};
 
 use super::event::AsyncEvents;
-use super::feature::Features;
 use super::keep_alive::{KeepAlive, TimerState};
-use super::log::ErrorLog;
-use super::namespace::SubsystemProfile;
+use super::namespace::{SubsystemKind, SubsystemProfile};
 use super::property::Registers;
 use super::{
-    AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControlEvent, ControllerStatus, IoCounters,
-    IoTotals,
+    AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControlEvent, ControllerStatus, Host,
+    IoCounters, IoTotals,
 };
 use crate::completion::Completion;
 
-/// A host, as its Connect names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Host {
-    /// HOSTNQN; `None` if the host sent an empty one.
-    pub nqn: Option<Nqn>,
-    /// HOSTID.
-    pub hostid: [u8; 16],
-}
-
-impl Host {
-    /// Whether both may be one host: the names are equal, or, if either has none, the identifiers.
-    pub fn matches(&self, other: &Host) -> bool {
-        match (&self.nqn, &other.nqn) {
-            (Some(name), Some(other)) => name == other,
-            _ => self.hostid == other.hostid,
-        }
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.nqn {
-            Some(nqn) => nqn.fmt(f),
-            None => write!(f, "a host without a name (identifier {:032x})", u128::from_be_bytes(self.hostid)),
-        }
-    }
-}
-
-/// The controller that serves one host.
+/// The controller of one host.
 #[derive(Debug)]
 pub(super) struct Association {
     pub(super) id: AssociationId,
@@ -63,19 +35,19 @@ pub(super) struct Association {
     pub(super) events: AsyncEvents,
     pub(super) features: Features,
     pub(super) errors: ErrorLog,
-    /// Namespaces that changed since the host read log page 04h.
+    /// Namespaces that changed since the host last read log page 04h.
     pub(super) changed_namespaces: BTreeSet<u32>,
-    /// Its connections are being closed; it waits for its last I/O.
-    pub(super) is_ending: bool,
+    /// Whether its connections are being closed and it waits for its last I/O.
+    pub(super) ending: bool,
     queues: BTreeMap<u16, QueueState>,
-    /// Disconnected queues that it goes on without although their I/O has not ended.
+    /// Number of abandoned queues: disconnected, with I/O that has not ended.
     stuck_queues: usize,
 }
 
 #[derive(Debug)]
 struct QueueState {
     counters: Arc<IoCounters>,
-    is_connected: bool,
+    connected: bool,
 }
 
 impl Association {
@@ -99,7 +71,7 @@ impl Association {
             features: Features::new(profile),
             errors: ErrorLog::default(),
             changed_namespaces: BTreeSet::new(),
-            is_ending: false,
+            ending: false,
             queues: BTreeMap::new(),
             stuck_queues: 0,
         };
@@ -107,19 +79,19 @@ impl Association {
         association
     }
 
-    /// What the admin queue counts; nothing as long as no I/O goes through it.
+    /// The counters of the admin queue; they stay 0, because no I/O passes through it.
     pub(super) fn admin_counters(&self) -> Arc<IoCounters> {
         self.queues.get(&0).map(|queue| queue.counters.clone()).unwrap_or_default()
     }
 
-    /// Makes a queue known; the caller has checked that there is none of this QID.
+    /// Adds a queue; the caller has checked that the QID is free.
     pub(super) fn add_queue(&mut self, qid: u16) -> Arc<IoCounters> {
         let counters = Arc::new(IoCounters::default());
-        self.queues.insert(qid, QueueState { counters: counters.clone(), is_connected: true });
+        self.queues.insert(qid, QueueState { counters: counters.clone(), connected: true });
         counters
     }
 
-    /// Whether the QID is taken, by a connected queue or by one whose I/O has not ended.
+    /// Whether the QID is in use, by a connected queue or by one whose I/O has not ended.
     pub(super) fn has_queue(&self, qid: u16) -> bool {
         self.queues.contains_key(&qid)
     }
@@ -134,39 +106,40 @@ impl Association {
         self.queues.is_empty() && self.stuck_queues == 0
     }
 
-    /// The connection of a queue is gone.
+    /// Handles the loss of a queue's connection.
     pub(super) fn disconnect_queue(&mut self, qid: u16) {
         if let Some(queue) = self.queues.get_mut(&qid) {
-            queue.is_connected = false;
+            queue.connected = false;
         }
     }
 
-    /// The I/O of a disconnected queue has ended; what it counted.
+    /// Removes a disconnected queue whose I/O has ended, and returns its totals.
     pub(super) fn remove_queue(&mut self, qid: u16) -> IoTotals {
         match self.queues.get(&qid) {
-            Some(queue) if !queue.is_connected => {}
+            Some(queue) if !queue.connected => {}
             _ => return IoTotals::default(),
         }
         let totals = self.queues.remove(&qid).map(|queue| queue.counters.totals());
         if !self.has_io_queues() && self.registers.handle_io_queues_gone() {
             self.reset();
         }
+        self.publish_ready();
         totals.unwrap_or_default()
     }
 
-    /// Goes on without a disconnected queue whose I/O does not end; returns the queue's totals. The CNTLID stays
-    /// taken until that I/O has ended: until then a change of this controller may still reach its volume.
-    pub(super) fn leave_queue(&mut self, qid: u16) -> IoTotals {
-        self.stuck_queues += usize::from(self.queues.get(&qid).is_some_and(|queue| !queue.is_connected));
+    /// Removes a disconnected queue whose I/O does not end, and returns its totals. The CNTLID stays in use
+    /// until that I/O has ended, because a write of this controller may still reach its volume.
+    pub(super) fn abandon_queue(&mut self, qid: u16) -> IoTotals {
+        self.stuck_queues += usize::from(self.queues.get(&qid).is_some_and(|queue| !queue.connected));
         self.remove_queue(qid)
     }
 
-    /// The I/O of a queue that was left has ended.
-    pub(super) fn forget_left_queue(&mut self) {
+    /// Handles the end of the I/O of an abandoned queue.
+    pub(super) fn forget_abandoned_queue(&mut self) {
         self.stuck_queues = self.stuck_queues.saturating_sub(1);
     }
 
-    /// What the queues that are there have counted.
+    /// The totals of the present queues.
     pub(super) fn totals(&self) -> IoTotals {
         let mut totals = IoTotals::default();
         for queue in self.queues.values() {
@@ -175,70 +148,69 @@ impl Association {
         totals
     }
 
-    /// What the keep-alive timer has to know.
-    pub(super) fn watch(&self) -> TimerState {
+    fn timer_state(&self) -> TimerState {
         if self.registers.is_ready() { TimerState::Ready } else { TimerState::NotReady }
     }
 
-    /// Tells the cores whether I/O is taken.
+    /// Publishes to the cores whether the controller accepts I/O.
     pub(super) fn publish_ready(&self) {
-        if self.is_ending {
+        if self.ending {
             self.status.set_ended();
         }
-        self.status.set_ready(self.registers.is_ready() && !self.is_ending);
+        self.status.set_ready(self.registers.is_ready() && !self.ending);
     }
 
-    /// When its keep-alive timer is due.
+    /// Deadline of the keep-alive timer.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        if self.is_ending { None } else { self.keep_alive.deadline(self.watch()) }
+        if self.ending { None } else { self.keep_alive.deadline(self.timer_state()) }
     }
 
     /// Ends the association if its host has been silent for too long.
     pub(super) fn handle_timeout(&mut self, now: Instant, events: &mut VecDeque<ControlEvent>) {
-        let (watch, status) = (self.watch(), &self.status);
-        if !self.is_ending && self.keep_alive.is_expired(watch, now, || status.take_traffic()) {
+        let (state, status) = (self.timer_state(), &self.status);
+        if !self.ending && self.keep_alive.is_expired(state, now, || status.take_traffic()) {
             self.registers.fail();
             self.end(CloseReason::KeepAliveExpired, events);
         }
     }
 
-    /// All of its connections have to go.
+    /// Requests that all of its connections close.
     pub(super) fn end(&mut self, reason: CloseReason, events: &mut VecDeque<ControlEvent>) {
-        if self.is_ending {
+        if self.ending {
             return;
         }
-        self.is_ending = true;
+        self.ending = true;
         self.events.clear_requests();
         self.publish_ready();
         events.push_back(ControlEvent::Close { id: self.id, reason });
     }
 
-    /// Answers held Async Event Requests with what waits.
+    /// Completes held Async Event Requests with the pending notices.
     pub(super) fn poll_events(&mut self, events: &mut VecDeque<ControlEvent>) {
         self.events.report();
-        self.announce_answers(events);
+        self.announce_completions(events);
     }
 
-    /// Held Async Event Requests end with a reset.
+    /// Aborts all held Async Event Requests, as a reset does.
     pub(super) fn abort_async_events(&mut self, events: &mut VecDeque<ControlEvent>) {
-        self.events.answer_all(Completion::failed(Status::ABORTED_SQ_DELETION));
-        self.announce_answers(events);
+        self.events.complete_all(Completion::failed(Status::ABORTED_SQ_DELETION));
+        self.announce_completions(events);
     }
 
-    /// Answers the held Async Event Request of this CID as aborted. Returns `false` if none is held.
+    /// Aborts the held Async Event Request with this CID. Returns `false` if the CID is not held.
     pub(super) fn abort_async_event(&mut self, cid: u16, events: &mut VecDeque<ControlEvent>) -> bool {
-        let is_aborted = self.events.answer(cid, Completion::failed(Status::ABORTED_BY_REQUEST));
-        self.announce_answers(events);
+        let is_aborted = self.events.complete(cid, Completion::failed(Status::ABORTED_BY_REQUEST));
+        self.announce_completions(events);
         is_aborted
     }
 
-    fn announce_answers(&self, events: &mut VecDeque<ControlEvent>) {
-        if self.events.has_answers() {
+    fn announce_completions(&self, events: &mut VecDeque<ControlEvent>) {
+        if self.events.has_completions() {
             events.push_back(ControlEvent::AsyncEvents { id: self.id });
         }
     }
 
-    /// The state after a Controller Level Reset (Base 1.4 §7.3.2). KATO and identity stay.
+    /// Applies a Controller Level Reset (Base 1.4 §7.3.2). KATO and identity stay.
     pub(super) fn reset(&mut self) {
         self.features = self.features.at_reset();
         self.status.set_write_cache(self.features.has_volatile_cache);
@@ -246,19 +218,150 @@ impl Association {
         self.changed_namespaces.clear();
     }
 
-    /// Whether an admin command may be executed: fabrics commands only before CC.EN (Fabrics 1.1 §3.1).
+    /// Rejects admin commands before CC.EN, when only fabrics commands are allowed (Fabrics 1.1 §3.1).
     pub(super) fn check_ready(&self) -> Result<(), Status> {
         if self.registers.is_enabled() { Ok(()) } else { Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr(true)) }
     }
 
-    /// For `info` and log lines.
+    /// Summary for `info` and log lines.
     pub(super) fn info(&self) -> AssociationInfo {
         AssociationInfo {
             id: self.id,
             host: self.host,
             connection: self.connection,
-            queues: self.queues.values().filter(|queue| queue.is_connected).count(),
+            queues: self.queues.values().filter(|queue| queue.connected).count(),
             kato_ms: self.keep_alive.kato_ms(),
         }
     }
 }
+
+/// Values of the features that no other part of a controller keeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Features {
+    /// Whether a volatile cache existed when the host connected.
+    pub(super) has_volatile_cache: bool,
+    /// Async events that this controller can report.
+    pub(super) events_offered: AsyncEventConfiguration,
+    max_queues: u16,
+    granted_queues: u16,
+    pub(super) arbitration: Arbitration,
+    pub(super) error_recovery: ErrorRecovery,
+    pub(super) atomicity: WriteAtomicity,
+    over_temperature_kelvin: u16,
+    under_temperature_kelvin: u16,
+}
+
+impl Features {
+    fn new(profile: &SubsystemProfile) -> Features {
+        let max_queues = match profile.kind {
+            SubsystemKind::Nvm => profile.config.max_io_queues,
+            SubsystemKind::Discovery => 0,
+        };
+        Features {
+            has_volatile_cache: profile.has_volatile_cache(),
+            events_offered: profile.events_offered(),
+            max_queues,
+            granted_queues: max_queues,
+            arbitration: Arbitration(0).with_ab(NO_BURST_LIMIT),
+            error_recovery: ErrorRecovery(0),
+            atomicity: WriteAtomicity(0),
+            over_temperature_kelvin: WARNING_TEMPERATURE_KELVIN,
+            under_temperature_kelvin: 0,
+        }
+    }
+
+    /// The values after a reset.
+    fn at_reset(&self) -> Features {
+        Features {
+            granted_queues: self.max_queues,
+            arbitration: Arbitration(0).with_ab(NO_BURST_LIMIT),
+            error_recovery: ErrorRecovery(0),
+            atomicity: WriteAtomicity(0),
+            over_temperature_kelvin: WARNING_TEMPERATURE_KELVIN,
+            under_temperature_kelvin: 0,
+            ..*self
+        }
+    }
+
+    /// Number of I/O queues that the host can connect.
+    pub(super) fn granted_queues(&self) -> u16 {
+        self.granted_queues
+    }
+
+    /// Grants as many pairs as the host requests, within the limit (Base 1.4 §5.21.1.7).
+    pub(super) fn grant_queues(&mut self, requested: NumberOfQueues) -> Result<(), Status> {
+        if requested.submission() == u16::MAX || requested.completion() == u16::MAX {
+            return Err(Status::INVALID_FIELD.with_dnr(true));
+        }
+        let pairs = requested.submission().max(requested.completion()) + 1;
+        self.granted_queues = pairs.min(self.max_queues);
+        Ok(())
+    }
+
+    /// Feature 07h.
+    pub(super) fn queues(&self) -> NumberOfQueues {
+        let granted = self.granted_queues.saturating_sub(1);
+        NumberOfQueues(0).with_submission(granted).with_completion(granted)
+    }
+
+    /// The temperature threshold that `selected` names; `ALL_SENSORS` is valid only in Set Features.
+    pub(super) fn temperature(&mut self, selected: TemperatureThreshold) -> Result<&mut u16, Status> {
+        match (selected.tmpsel(), selected.thsel()) {
+            (COMPOSITE | ALL_SENSORS, OVER) => Ok(&mut self.over_temperature_kelvin),
+            (COMPOSITE | ALL_SENSORS, UNDER) => Ok(&mut self.under_temperature_kelvin),
+            _ => Err(Status::INVALID_FIELD.with_dnr(true)),
+        }
+    }
+}
+
+/// The last errors of one controller, newest first.
+#[derive(Debug, Default)]
+pub(super) struct ErrorLog {
+    entries: VecDeque<ErrorEntry>,
+    pub(super) count: u64,
+}
+
+impl ErrorLog {
+    /// Records a failed command.
+    pub(super) fn record(&mut self, qid: u16, entry: &SubmissionEntry, status: Status) {
+        self.count += 1;
+        self.entries.truncate(MAX_ERRORS - 1);
+        self.entries.push_front(ErrorEntry {
+            error_count: self.count,
+            sqid: qid,
+            cid: entry.cid,
+            status,
+            parameter_location: NO_PARAMETER,
+            nsid: entry.nsid,
+            trtype: Transport::Tcp.code(),
+            ..ErrorEntry::default()
+        });
+    }
+
+    /// Log page 01h.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut page: Vec<u8> = self.entries.iter().flat_map(|entry| entry.encode()).collect();
+        page.resize(MAX_ERRORS * ErrorEntry::LEN, 0);
+        page
+    }
+}
+
+/// Length of the host identifier.
+pub(super) const HOST_IDENTIFIER_BYTES: u64 = 16;
+/// Entries of an error log: ELPE + 1.
+pub(super) const MAX_ERRORS: usize = 64;
+/// WCTEMP and default over temperature threshold. No sensor exists, but revision 1.2 and later require a
+/// value and recommend this one.
+pub(super) const WARNING_TEMPERATURE_KELVIN: u16 = 0x0157;
+/// TMPSEL: the composite temperature, the only one.
+const COMPOSITE: u8 = 0;
+/// TMPSEL: all sensors.
+pub(super) const ALL_SENSORS: u8 = 0xf;
+/// THSEL: over temperature threshold.
+const OVER: u8 = 0;
+/// THSEL: under temperature threshold.
+const UNDER: u8 = 1;
+/// AB: no limit.
+const NO_BURST_LIMIT: u8 = 0b111;
+/// PEL of an error that concerns no particular field.
+const NO_PARAMETER: u16 = 0xffff;

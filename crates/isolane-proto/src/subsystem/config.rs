@@ -1,8 +1,8 @@
-//! What a port serves: one NVM subsystem, its namespaces, its limits.
+//! Configuration of a port: one NVM subsystem, its namespaces, and its limits.
 //!
-//! What it is: plain values, checked once when a [`Port`](super::Port) is made. What it is not: a command
-//! line or a file; those live above. Invariant: what [`PortConfig::check`] accepts, every Identify page can
-//! express.
+//! Checked once when a [`Port`](super::Port) is created.
+//!
+//! Invariant: the Identify pages can express every configuration that [`PortConfig::check`] accepts.
 
 use std::net::SocketAddr;
 
@@ -10,17 +10,17 @@ use isolane_wire::Nqn;
 use isolane_wire::log::RestartLoss;
 use thiserror::Error;
 
-/// Everything a port needs to know at start.
+/// Initial configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// The NVM subsystem that is served; the discovery subsystem is added to it.
+    /// The NVM subsystem; the port adds the discovery subsystem.
     pub subsystem: SubsystemConfig,
-    /// Addresses for the discovery log; empty: the local address of the connection that asks.
+    /// Addresses for the discovery log; if empty, the local address of the discovery connection.
     pub advertise: Vec<SocketAddr>,
-    /// Associations held at once, discovery included; one more is answered with Controller Busy.
+    /// Maximum number of associations, including discovery; a further host gets Controller Busy.
     pub max_associations: usize,
-    /// First generation counter of the discovery log. It must never run backwards, so a target that keeps no
-    /// state gives the seconds since the epoch at its start.
+    /// First generation counter of the discovery log. It must never decrease, so a target without persistent
+    /// state passes the seconds since the epoch at its start.
     pub generation_start: u64,
 }
 
@@ -37,64 +37,64 @@ pub struct SubsystemConfig {
     pub firmware: String,
     /// Namespaces that exist at start, in any order.
     pub namespaces: Vec<NamespaceConfig>,
-    /// Hosts that may connect; `None`: all.
+    /// Hosts that can connect; `None`: all.
     pub allowed_hosts: Option<Vec<Nqn>>,
-    /// I/O queues of one association.
+    /// Maximum number of I/O queues of one association.
     pub max_io_queues: u16,
-    /// Entries of one I/O queue (one of them always stays empty); told as CAP.MQES.
+    /// Entries of one I/O queue, one of which always stays empty; reported as CAP.MQES.
     pub max_queue_entries: u16,
-    /// In-capsule data of an I/O queue, in bytes, a multiple of 16; told as IOCCSZ.
+    /// In-capsule data of an I/O queue, in bytes, a multiple of 16; reported as IOCCSZ.
     pub max_in_capsule_bytes: u32,
-    /// Data of one command, in bytes, a power of two of at least 8 KiB (MDTS 0 would mean no limit); told as
-    /// MDTS.
+    /// Data of one command, in bytes, a power of two of at least 8 KiB (MDTS 0 would mean no limit); reported
+    /// as MDTS.
     pub max_transfer_bytes: u32,
 }
 
-/// One namespace as the control path sees it.
+/// One namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceConfig {
     /// Namespace identifier, from 1 to [`MAX_NSID`].
     pub nsid: u32,
-    /// What a command is checked against.
+    /// Block size, size, and write protection.
     pub geometry: NamespaceGeometry,
     /// UUID of the namespace; all zero: none.
     pub uuid: [u8; 16],
     /// Namespace globally unique identifier; all zero: none.
     pub nguid: [u8; 16],
-    /// Whether completed writes may be lost with the power unless flushed.
+    /// Whether a power failure can lose completed writes that were not flushed.
     pub volatile_cache: bool,
-    /// Whether Deallocate gives space back.
+    /// Whether Deallocate releases space.
     pub deallocate: bool,
-    /// Whether deallocated blocks read as zeroes, always (DLFEAT 001b).
+    /// Whether deallocated blocks always read as zeroes (DLFEAT 001b).
     pub zeroes_after_deallocate: bool,
-    /// Blocks below which deallocation gives nothing back (0: not known).
+    /// Minimum number of blocks that deallocation can release (0: unknown).
     pub deallocate_blocks_preferred: u32,
-    /// Generation of the content; `None`: a host cannot tell a restart from a network break.
+    /// Generation of the content; `None`: a host cannot distinguish a restart from a network failure.
     pub generation: Option<Generation>,
 }
 
 /// Identifies the time during which no acknowledged write is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation {
-    /// A UUID that is replaced whenever acknowledged writes may have been lost.
+    /// A UUID that changes whenever acknowledged writes may have been lost.
     pub id: [u8; 16],
-    /// Acknowledged writes that are lost then.
+    /// The acknowledged writes that are lost in that case.
     pub loses: RestartLoss,
 }
 
-/// What an I/O command is checked against.
+/// The properties of a namespace that every I/O command is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamespaceGeometry {
-    /// Log2 of the bytes of a logical block: 9 to 12.
+    /// Log2 of the logical block size in bytes: 9 to 12.
     pub block_shift: u8,
-    /// Logical blocks.
+    /// Number of logical blocks.
     pub blocks: u64,
-    /// Whether writes are refused.
+    /// Whether writes are rejected.
     pub read_only: bool,
 }
 
 impl NamespaceGeometry {
-    /// Bytes of a logical block.
+    /// Logical block size in bytes.
     pub fn block_bytes(&self) -> u32 {
         1 << self.block_shift
     }
@@ -104,7 +104,7 @@ impl NamespaceGeometry {
 pub const MAX_NSID: u32 = 1024;
 /// Entries of an admin submission queue (ASQSZ of the discovery log).
 pub const MAX_ADMIN_ENTRIES: u16 = 128;
-/// In-capsule data that admin and fabrics commands may always carry (TCP §3.3.1).
+/// In-capsule data that admin and fabrics commands can always carry, in bytes (TCP §3.3.1).
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
 
 impl Default for SubsystemConfig {
@@ -124,35 +124,35 @@ impl Default for SubsystemConfig {
     }
 }
 
-/// Why a configuration cannot be served; always the caller's mistake.
+/// An invalid configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// A name that stands for something else.
-    #[error("{} is the name of the discovery service: give the subsystem a name of its own", Nqn::DISCOVERY)]
+    /// The reserved name of the discovery service.
+    #[error("{} is the name of the discovery service: choose another name for the subsystem", Nqn::DISCOVERY)]
     DiscoveryNqn,
-    /// Text that the field of Identify cannot hold.
-    #[error("the {field} {text:?} is not at most {bytes_max} printable ASCII characters: shorten it")]
+    /// Text that does not fit its field of Identify.
+    #[error("{field} {text:?} is longer than {max_bytes} characters or not printable ASCII: shorten it")]
     Text {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What was given.
+        /// Its value.
         text: String,
-        /// Room in the field.
-        bytes_max: usize,
+        /// Capacity of the field.
+        max_bytes: usize,
     },
     /// A namespace identifier outside of 1 to [`MAX_NSID`].
-    #[error("namespace id {0} is not between 1 and {MAX_NSID}: choose another")]
+    #[error("namespace ID {0} is not between 1 and {MAX_NSID}: choose another")]
     Nsid(u32),
-    /// One identifier twice.
-    #[error("namespace id {0} is given twice: choose another for one of them")]
+    /// A duplicate identifier.
+    #[error("namespace ID {0} is given twice: choose another for one of them")]
     NsidTwice(u32),
     /// A namespace that does not exist.
-    #[error("there is no namespace {0}: name one that exists")]
+    #[error("namespace {0} does not exist: choose another")]
     NoNamespace(u32),
     /// A block size that is not offered.
     #[error("namespace {nsid} has blocks of 2^{shift} bytes: use 512 or 4096 bytes")]
     BlockSize {
-        /// Which namespace.
+        /// The namespace.
         nsid: u32,
         /// Log2 of the size.
         shift: u8,
@@ -160,20 +160,20 @@ pub enum ConfigError {
     /// A namespace without blocks.
     #[error("namespace {0} has no blocks: give it a size of at least one block")]
     Empty(u32),
-    /// A limit outside of what the protocol can express.
+    /// A limit that the protocol cannot express.
     #[error("{field} is {value}: it must be {rule}")]
     Limit {
-        /// Which limit.
+        /// The limit.
         field: &'static str,
-        /// What was given.
+        /// Its value.
         value: u64,
-        /// What would do.
+        /// The valid values.
         rule: &'static str,
     },
 }
 
 impl PortConfig {
-    /// Refuses what Identify, CAP or Connect could not tell truthfully.
+    /// Rejects values that Identify, CAP, or Connect cannot express.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.subsystem.check()?;
         limit("max_associations", self.max_associations as u64, 1..=0xf000, "between 1 and 61440")
@@ -205,12 +205,12 @@ impl SubsystemConfig {
         let in_capsule = u64::from(self.max_in_capsule_bytes);
         limit("max_in_capsule_bytes", in_capsule, 0..=1 << 20, "at most 1 MiB")?;
         if in_capsule % 16 != 0 {
-            return Err(refused("max_in_capsule_bytes", in_capsule, "a multiple of 16"));
+            return Err(invalid_limit("max_in_capsule_bytes", in_capsule, "a multiple of 16"));
         }
         let transfer = u64::from(self.max_transfer_bytes);
         limit("max_transfer_bytes", transfer, 8192..=1 << 28, "between 8 KiB and 256 MiB")?;
         if !transfer.is_power_of_two() {
-            return Err(refused("max_transfer_bytes", transfer, "a power of two"));
+            return Err(invalid_limit("max_transfer_bytes", transfer, "a power of two"));
         }
         Ok(())
     }
@@ -236,12 +236,12 @@ impl NamespaceConfig {
     }
 }
 
-fn text(field: &'static str, text: &str, bytes_max: usize) -> Result<(), ConfigError> {
+fn text(field: &'static str, text: &str, max_bytes: usize) -> Result<(), ConfigError> {
     let is_printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
-    if is_printable && text.len() <= bytes_max {
+    if is_printable && text.len() <= max_bytes {
         return Ok(());
     }
-    Err(ConfigError::Text { field, text: text.into(), bytes_max })
+    Err(ConfigError::Text { field, text: text.into(), max_bytes })
 }
 
 fn limit(
@@ -250,9 +250,9 @@ fn limit(
     range: std::ops::RangeInclusive<u64>,
     rule: &'static str,
 ) -> Result<(), ConfigError> {
-    if range.contains(&value) { Ok(()) } else { Err(refused(field, value, rule)) }
+    if range.contains(&value) { Ok(()) } else { Err(invalid_limit(field, value, rule)) }
 }
 
-fn refused(field: &'static str, value: u64, rule: &'static str) -> ConfigError {
+fn invalid_limit(field: &'static str, value: u64, rule: &'static str) -> ConfigError {
     ConfigError::Limit { field, value, rule }
 }

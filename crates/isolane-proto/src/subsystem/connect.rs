@@ -1,9 +1,11 @@
 //! Fabrics Connect: admits a connection as the admin queue of a new controller or as one of its I/O queues.
 //!
-//! What it is: every reason to refuse, checked in one order, each with the offending field (Fabrics 1.1
-//! §3.3). What it is not: authentication; a host is who it says it is, and needs no name (HOSTNQN) unless only
-//! some are allowed. Invariants: a CNTLID names one
-//! association at a time and is not given again soon; a QID of a controller is one connection.
+//! Checks every reason to refuse in a fixed order, each with the offending field (Fabrics 1.1 §3.3). It does
+//! not authenticate: the identity of a host is its claim, and a name (HOSTNQN) is required only if the
+//! configuration lists the allowed hosts.
+//!
+//! Invariant: a CNTLID names one association at a time and is not reused soon; a QID of a controller is one
+//! connection.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,13 +15,13 @@ use isolane_wire::fabrics::{
 };
 use isolane_wire::{Nqn, NqnError, Status, SubmissionEntry};
 
-use super::association::{Association, Host};
+use super::association::Association;
 use super::associations::Subsystem;
-use super::namespace::Kind;
-use super::{AssociationId, ConnectRefusal, Connected, ConnectionInfo, MAX_ADMIN_ENTRIES};
+use super::namespace::SubsystemKind;
+use super::{AssociationId, ConnectRefusal, Connected, ConnectionInfo, Host, IoCounters, MAX_ADMIN_ENTRIES};
 use crate::completion::Completion;
 
-/// A Connect, decoded; its names are text.
+/// A decoded Connect; its names are text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connect {
     pub(super) command: ConnectCommand,
@@ -28,21 +30,21 @@ pub(super) struct Connect {
     pub(super) host: Host,
 }
 
-/// Decodes the command and its data, in the order of the specification: format, then the fields as they lie.
+/// Decodes the command and its data in the order of the specification: the format, then the fields.
 pub(super) fn parse(entry: &SubmissionEntry, data: &[u8]) -> Result<Connect, ConnectRefusal> {
     let command = ConnectCommand::parse(entry);
     if command.recfmt != 0 {
-        return Err(refused(Status::CONNECT_INCOMPATIBLE_FORMAT));
+        return Err(with_dnr(Status::CONNECT_INCOMPATIBLE_FORMAT));
     }
     let data: &[u8; ConnectData::LEN] =
-        data.try_into().map_err(|_| refused(Status::DATA_SGL_LENGTH_INVALID))?;
+        data.try_into().map_err(|_| with_dnr(Status::DATA_SGL_LENGTH_INVALID))?;
     let data = ConnectData::decode(data);
     let subnqn = data.subnqn.parse().map_err(|_| bad_data(ConnectData::SUBNQN))?;
     let host = host(&data).ok_or(bad_data(ConnectData::HOSTNQN))?;
     Ok(Connect { command, cntlid: data.cntlid, subnqn, host })
 }
 
-/// The host in the data of a Connect, for log lines; `None` if its name is not valid.
+/// Returns the host in the data of a Connect, for log lines; `None` if its name is not valid.
 pub fn parse_host(data: &[u8]) -> Option<Host> {
     host(&ConnectData::decode_prefix(data)?)
 }
@@ -56,13 +58,13 @@ fn host(data: &ConnectData) -> Option<Host> {
     Some(Host { nqn, hostid: data.hostid })
 }
 
-/// A Connect whose SUBNQN nobody here has.
+/// The refusal of an unknown SUBNQN.
 pub(super) fn unknown_subsystem() -> ConnectRefusal {
     bad_data(ConnectData::SUBNQN)
 }
 
 impl Subsystem {
-    /// Admits a queue or tells why not. `is_full`: the port holds as many associations as it may.
+    /// Admits a queue. `is_full`: the port holds the maximum number of associations.
     pub(super) fn connect(
         &mut self,
         connect: &Connect,
@@ -71,7 +73,7 @@ impl Subsystem {
         now: Instant,
     ) -> Result<Connected, ConnectRefusal> {
         if !self.profile.is_allowed(&connect.host) {
-            return Err(refused(Status::CONNECT_INVALID_HOST));
+            return Err(with_dnr(Status::CONNECT_INVALID_HOST));
         }
         match connect.command.qid {
             0 => self.connect_admin(connect, from, is_full, now),
@@ -86,17 +88,15 @@ impl Subsystem {
         is_full: bool,
         now: Instant,
     ) -> Result<Connected, ConnectRefusal> {
-        // Dynamic controllers only: the host must not ask for a certain one (Fabrics 1.1 §3.3).
+        // Dynamic controllers only: the host cannot request a particular one (Fabrics 1.1 §3.3).
         if connect.cntlid != CNTLID_DYNAMIC {
             return Err(bad_data(ConnectData::CNTLID));
         }
         check_sqsize(connect, MAX_ADMIN_ENTRIES)?;
         let cntlid = self.allocate_cntlid().filter(|_| !is_full).ok_or_else(busy)?;
-        let id = AssociationId {
-            cntlid,
-            discovery: self.profile.kind == Kind::Discovery,
-            serial: self.next_serial(),
-        };
+        self.serial += 1;
+        let discovery = self.profile.kind == SubsystemKind::Discovery;
+        let id = AssociationId { cntlid, discovery, serial: self.serial };
         let kato_ms = connect.command.kato_ms;
         let association = Association::new(id, connect.host, from, &self.profile, kato_ms, now);
         let connected = connected(&association, connect, association.admin_counters());
@@ -112,22 +112,22 @@ impl Subsystem {
         if association.host.hostid != connect.host.hostid {
             return Err(bad_data(ConnectData::HOSTID));
         }
-        if association.is_ending {
+        if association.ending {
             return Err(busy());
         }
         let qid = connect.command.qid;
-        if qid > association.features.queues_granted() {
+        if qid > association.features.granted_queues() {
             return Err(bad_command(ConnectCommand::QID));
         }
         check_sqsize(connect, self.profile.config.max_queue_entries)?;
         if !association.registers.is_ready() || association.has_queue(qid) {
-            return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
+            return Err(with_dnr(Status::COMMAND_SEQUENCE_ERROR));
         }
         let counters = association.add_queue(qid);
         Ok(connected(association, connect, counters))
     }
 
-    /// The next CNTLID that is free, counting on from the last so that none comes back soon.
+    /// The next free CNTLID, counted from the last one so that none is reused soon.
     fn allocate_cntlid(&mut self) -> Option<u16> {
         for _ in 0..=MAX_CNTLID {
             let cntlid = self.next_cntlid;
@@ -140,7 +140,7 @@ impl Subsystem {
     }
 }
 
-fn connected(association: &Association, connect: &Connect, counters: Arc<super::IoCounters>) -> Connected {
+fn connected(association: &Association, connect: &Connect, counters: Arc<IoCounters>) -> Connected {
     let response = ConnectResponse(0).with_cntlid(association.id.cntlid);
     Connected {
         id: association.id,
@@ -162,11 +162,11 @@ fn check_sqsize(connect: &Connect, max_entries: u16) -> Result<(), ConnectRefusa
     Err(bad_command(ConnectCommand::SQSIZE))
 }
 
-fn refused(status: Status) -> ConnectRefusal {
+fn with_dnr(status: Status) -> ConnectRefusal {
     ConnectRefusal(Completion::failed(status.with_dnr(true)))
 }
 
-/// Trying again later may succeed, so without DNR.
+/// Without DNR, because a later attempt may succeed.
 fn busy() -> ConnectRefusal {
     ConnectRefusal(Completion::failed(Status::CONNECT_CONTROLLER_BUSY))
 }

@@ -1,7 +1,6 @@
-//! The discovery log: which subsystems a host reaches, and where (Fabrics 1.1 §5.3).
+//! The discovery log: one record for each address of the NVM subsystem (Fabrics 1.1 §5.3).
 //!
-//! What it is: one record per address of the NVM subsystem. What it is not: a registry of other targets.
-//! Invariant: no record names an unspecified address, and none a subsystem that the host may not connect to.
+//! Invariant: every record names a specified address of a subsystem that the host can connect to.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,46 +11,45 @@ use isolane_wire::log::{
 use isolane_wire::{Ascii, NqnField};
 
 use super::MAX_ADMIN_ENTRIES;
-use super::admin::CommandContext;
-use super::association::Association;
+use super::command::CommandContext;
 
-/// The page as this host sees it.
-pub(super) fn log(association: &Association, site: &CommandContext) -> Vec<u8> {
-    let addresses = addresses(association, site);
+/// The page for this host.
+pub(super) fn log(context: &CommandContext) -> Vec<u8> {
+    let addresses = addresses(context);
     let header = DiscoveryHeader {
-        genctr: site.generation,
+        genctr: context.generation,
         numrec: addresses.len() as u64,
         ..DiscoveryHeader::default()
     };
     let mut page = header.encode().to_vec();
     for (port_id, address) in (1..).zip(addresses) {
-        page.extend(entry(site, port_id, address).encode());
+        page.extend(entry(context, port_id, address).encode());
     }
     page
 }
 
-/// What is advertised, or else the address that the host itself has reached.
-fn addresses(association: &Association, site: &CommandContext) -> Vec<SocketAddr> {
-    if !site.served.is_allowed(&association.host) {
+/// The advertised addresses, or the address that the host has reached.
+fn addresses(context: &CommandContext) -> Vec<SocketAddr> {
+    if !context.nvm.is_allowed(&context.association.host) {
         return Vec::new();
     }
-    let local = association.connection.local;
-    match site.advertise {
+    let local = context.association.connection.local;
+    match context.advertise {
         [] => vec![local],
         advertise => advertise.iter().map(|&address| resolve_wildcard(address, local.ip())).collect(),
     }
 }
 
-/// "Any address" means the one that the host has reached.
+/// Replaces a wildcard address by the one that the host has reached.
 fn resolve_wildcard(address: SocketAddr, local: IpAddr) -> SocketAddr {
     let ip = if address.ip().is_unspecified() { local } else { address.ip() };
     SocketAddr::new(ip, address.port())
 }
 
-fn entry(site: &CommandContext, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
+fn entry(context: &CommandContext, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
     let ip = address.ip().to_canonical();
-    // The secure channel stays "not told": libnvme before autumn 2025 takes "not required" for a wish to use
-    // TLS, and then `nvme connect-all` fails for want of a key.
+    // The secure channel stays "not specified": libnvme before autumn 2025 reads "not required" as a request
+    // for TLS, and then `nvme connect-all` fails without a key.
     let treq = TransportRequirements(0).with_disable_sq_flow_control(true);
     DiscoveryEntry {
         trtype: Transport::Tcp.code(),
@@ -62,14 +60,14 @@ fn entry(site: &CommandContext, port_id: u16, address: SocketAddr) -> DiscoveryE
         cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
         asqsz: MAX_ADMIN_ENTRIES,
         trsvcid: Ascii::lossy(&address.port().to_string()),
-        subnqn: NqnField::from(&site.served.config.nqn),
+        subnqn: NqnField::from(&context.nvm.config.nqn),
         traddr: Ascii::lossy(&ip.to_string()),
         sectype: SecureChannel::None.code(),
         ..DiscoveryEntry::default()
     }
 }
 
-/// An IPv4 address that came in through an IPv6 socket is told as IPv4.
+/// An IPv4 address of an IPv6 socket is reported as IPv4.
 fn family(ip: IpAddr) -> AddressFamily {
     match ip {
         IpAddr::V4(_) => AddressFamily::Ipv4,

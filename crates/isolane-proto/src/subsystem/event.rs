@@ -1,7 +1,7 @@
-//! Asynchronous events of one controller: what is held, what waits, what has been told (Base 1.4 §5.2).
+//! Asynchronous events of one controller: held requests, pending notices, and reported notices (Base 1.4 §5.2).
 //!
-//! Tracks Async Event Requests by their CIDs: a request is held until it is answered, and its completion
-//! stays here until the driver of the admin queue takes it.
+//! Tracks Async Event Requests by CID. A request is held until it completes, and its completion stays here until
+//! the driver of the admin queue takes it.
 //!
 //! Invariant: a kind of event that was reported is not reported again before the host has read its log page
 //! without Retain Asynchronous Event.
@@ -19,9 +19,9 @@ use crate::target::MAX_ASYNC_EVENTS;
 /// A kind of event that this controller can report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Notice {
-    /// Namespaces came, went or changed; the changed namespace list (04h) tells which.
+    /// Namespaces were added, removed, or changed; log page 04h lists them.
     NamespaceChanged,
-    /// The discovery log (70h) has another generation.
+    /// The discovery log (70h) has a new generation.
     DiscoveryChanged,
 }
 
@@ -49,118 +49,118 @@ impl Notice {
 #[derive(Debug)]
 pub(super) struct AsyncEvents {
     held: ArrayVec<u16, MAX_ASYNC_EVENTS>,
-    /// Completions that the driver has not taken, the oldest first.
-    answered: ArrayVec<(u16, Completion), MAX_ASYNC_EVENTS>,
-    waiting: BTreeSet<Notice>,
+    /// Completions that the driver has not taken, oldest first.
+    completions: ArrayVec<(u16, Completion), MAX_ASYNC_EVENTS>,
+    pending: BTreeSet<Notice>,
     reported: BTreeSet<Notice>,
     config: AsyncEventConfiguration,
 }
 
 impl AsyncEvents {
-    /// Nothing held; every kind in `config` is on.
+    /// Nothing held; every kind in `config` is enabled.
     pub(super) fn new(config: AsyncEventConfiguration) -> AsyncEvents {
         AsyncEvents {
             held: ArrayVec::new(),
-            answered: ArrayVec::new(),
-            waiting: BTreeSet::new(),
+            completions: ArrayVec::new(),
+            pending: BTreeSet::new(),
             reported: BTreeSet::new(),
             config,
         }
     }
 
-    /// A request came in; more than AERL + 1 of them are refused (Base 1.4 §5.2).
+    /// Holds a request. Rejects it if AERL + 1 requests are held (Base 1.4 §5.2).
     pub(super) fn hold(&mut self, cid: u16) -> Result<(), Status> {
-        if self.held.len() + self.answered.len() >= MAX_ASYNC_EVENTS {
+        if self.held.len() + self.completions.len() >= MAX_ASYNC_EVENTS {
             return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED.with_dnr(true));
         }
         self.held.push(cid);
         Ok(())
     }
 
-    /// Answers the held request of this CID. Returns `false` if none is held.
-    pub(super) fn answer(&mut self, cid: u16, completion: Completion) -> bool {
+    /// Completes the held request with this CID. Returns `false` if the CID is not held.
+    pub(super) fn complete(&mut self, cid: u16, completion: Completion) -> bool {
         let is_held = self.release(cid);
         if is_held {
-            self.answered.push((cid, completion));
+            self.completions.push((cid, completion));
         }
         is_held
     }
 
-    /// Answers all held requests.
-    pub(super) fn answer_all(&mut self, completion: Completion) {
-        self.answered.extend(self.held.drain(..).map(|cid| (cid, completion)));
+    /// Completes all held requests.
+    pub(super) fn complete_all(&mut self, completion: Completion) {
+        self.completions.extend(self.held.drain(..).map(|cid| (cid, completion)));
     }
 
-    /// Another command bears the CID of a request. Returns the request's completion if it has been answered;
-    /// otherwise the request is forgotten.
+    /// Drops the request with this CID, which another command uses now. Returns the completion of the request if
+    /// it has one.
     pub(super) fn replace(&mut self, cid: u16) -> Option<Completion> {
         if self.release(cid) {
             return None;
         }
-        let place = self.answered.iter().position(|(answered, _)| *answered == cid)?;
-        Some(self.answered.remove(place).1)
+        let at = self.completions.iter().position(|(completed, _)| *completed == cid)?;
+        Some(self.completions.remove(at).1)
     }
 
     /// Takes the next completion.
     pub(super) fn poll(&mut self) -> Option<(u16, Completion)> {
-        self.answered.pop_at(0)
+        self.completions.pop_at(0)
     }
 
-    /// Whether completions wait for the driver.
-    pub(super) fn has_answers(&self) -> bool {
-        !self.answered.is_empty()
+    /// Whether the driver must take completions.
+    pub(super) fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
     }
 
-    /// Forgets all notices, but no request.
+    /// Clears all notices, and keeps all requests.
     pub(super) fn reset(&mut self, config: AsyncEventConfiguration) {
-        self.waiting.clear();
+        self.pending.clear();
         self.reported.clear();
         self.config = config;
     }
 
-    /// Forgets all requests.
+    /// Clears all requests.
     pub(super) fn clear_requests(&mut self) {
         self.held.clear();
-        self.answered.clear();
+        self.completions.clear();
     }
 
-    /// Something happened.
+    /// Makes a notice pending, unless it is disabled or was reported already.
     pub(super) fn raise(&mut self, notice: Notice) {
         if notice.is_enabled(self.config) && !self.reported.contains(&notice) {
-            self.waiting.insert(notice);
+            self.pending.insert(notice);
         }
     }
 
-    /// The host has read the log page of this kind: it may be reported again.
+    /// Re-enables a notice whose log page the host has read.
     pub(super) fn clear(&mut self, notice: Notice) {
-        self.waiting.remove(&notice);
+        self.pending.remove(&notice);
         self.reported.remove(&notice);
     }
 
-    /// Answers held requests with the notices that wait.
+    /// Completes held requests with the pending notices.
     pub(super) fn report(&mut self) {
-        while let Some(notice) = self.waiting.first().copied()
+        while let Some(notice) = self.pending.first().copied()
             && let Some(cid) = self.held.pop_at(0)
         {
-            self.waiting.remove(&notice);
+            self.pending.remove(&notice);
             self.reported.insert(notice);
-            self.answered.push((cid, Completion::with_dw0(notice.result().0)));
+            self.completions.push((cid, Completion::with_dw0(notice.result().0)));
         }
     }
 
-    /// Feature 0Bh as it is.
+    /// Feature 0Bh.
     pub(super) fn config(&self) -> AsyncEventConfiguration {
         self.config
     }
 
-    /// Feature 0Bh is set; what is off now is not reported any more.
+    /// Sets feature 0Bh, and drops the pending notices that it disables.
     pub(super) fn set_config(&mut self, config: AsyncEventConfiguration) {
         self.config = config;
-        self.waiting.retain(|notice| notice.is_enabled(config));
+        self.pending.retain(|notice| notice.is_enabled(config));
     }
 
     fn release(&mut self, cid: u16) -> bool {
-        let place = self.held.iter().position(|&held| held == cid);
-        place.map(|place| self.held.remove(place)).is_some()
+        let at = self.held.iter().position(|&held| held == cid);
+        at.map(|at| self.held.remove(at)).is_some()
     }
 }

@@ -1,7 +1,8 @@
 //! Identify: what a controller and its namespaces are (Base 1.4 §5.15).
 //!
-//! What it is: the one place where capabilities are told; docs/CAPABILITIES.md says why each is what it is.
-//! What it is not: their enforcement. Invariant: nothing is claimed here that the target does not keep.
+//! The only place that reports capabilities; docs/CAPABILITIES.md explains each value.
+//!
+//! Invariant: the target keeps every reported capability.
 
 use isolane_wire::admin::{Cns, IdentifyCommand};
 use isolane_wire::identify::{
@@ -11,22 +12,20 @@ use isolane_wire::identify::{
     VolatileCache, firmware_updates,
 };
 use isolane_wire::log::SIGNATURE;
-use isolane_wire::{Ascii, NqnField, Status, SubmissionEntry};
+use isolane_wire::{Ascii, NqnField, Status};
 
-use super::admin::{CommandContext, refused};
-use super::association::Association;
-use super::namespace::{Kind, SubsystemProfile};
-use super::{Action, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig, keep_alive, log, property};
+use super::association::{Association, MAX_ERRORS, WARNING_TEMPERATURE_KELVIN};
+use super::command::{CommandContext, with_dnr};
+use super::namespace::{SubsystemKind, SubsystemProfile};
+use super::{Action, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig, keep_alive, property};
 use crate::completion::Completion;
 use crate::target::MAX_ASYNC_EVENTS;
 
-/// WCTEMP and default over temperature threshold. There is no sensor, but since revision 1.2 a value is
-/// required, and this one is recommended.
-pub(super) const WARNING_TEMPERATURE_KELVIN: u16 = 0x0157;
-/// Aborts at a time, 0's based (ACL): each is answered at once, so the recommended value holds.
+/// Concurrent aborts, 0's based (ACL): each completes immediately, so the recommended value holds.
 const ACL: u8 = 3;
-/// CQT. The keep-alive timer is looked at four times a second, and each core cancels what has not reached a
-/// volume in its next turn. What is at a volume for longer still ends before any later change of its blocks.
+/// CQT. The keep-alive timer is checked four times a second, and each core cancels the commands that have not
+/// reached a volume in its next turn. A command that stays at a volume for longer ends before any later change
+/// of its blocks.
 const QUIESCE_MS: u16 = 5000;
 /// Admin and I/O queue entries: 64 and 16 bytes, required and largest.
 const SQES: u8 = 0x66;
@@ -34,18 +33,14 @@ const CQES: u8 = 0x44;
 /// The NVM command set.
 const CSI_NVM: u8 = 0;
 
-/// Identify.
-pub(super) fn execute(
-    association: &Association,
-    site: &CommandContext,
-    entry: &SubmissionEntry,
-) -> Result<Action, Status> {
-    let command = IdentifyCommand::parse(entry);
-    let cns = Cns::decode(command.cns).ok_or(refused(Status::INVALID_FIELD))?;
-    let data = match (cns, site.profile.kind) {
-        (Cns::Controller, _) => controller(association, site.profile).encode(),
-        (_, Kind::Discovery) => return Err(refused(Status::INVALID_FIELD)),
-        (_, Kind::Nvm) => nvm(cns, site.profile, &command)?,
+/// Executes Identify.
+pub(super) fn execute(context: &CommandContext) -> Result<Action, Status> {
+    let command = IdentifyCommand::parse(context.entry);
+    let cns = Cns::decode(command.cns).ok_or(with_dnr(Status::INVALID_FIELD))?;
+    let data = match (cns, context.profile.kind) {
+        (Cns::Controller, _) => controller(context.association, context.profile).encode(),
+        (_, SubsystemKind::Discovery) => return Err(with_dnr(Status::INVALID_FIELD)),
+        (_, SubsystemKind::Nvm) => nvm(cns, context.profile, &command)?,
     };
     Ok(Action::CompleteWithData(data.to_vec(), Completion::success()))
 }
@@ -61,7 +56,7 @@ fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Resul
             check_command_set(command)?;
             namespace_or_zeroes(profile, nsid, |_| NvmNamespace::default().encode())?
         }
-        // No limit beyond those of the commands themselves.
+        // All fields are 0: no limits other than MDTS.
         Cns::CommandSetController => {
             check_command_set(command)?;
             NvmController::default().encode()
@@ -70,27 +65,26 @@ fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Resul
             check_command_set(command)?;
             active_namespaces(profile, nsid)?.encode()
         }
-        _ => return Err(refused(Status::INVALID_FIELD)),
+        _ => return Err(with_dnr(Status::INVALID_FIELD)),
     })
 }
 
 fn check_command_set(command: &IdentifyCommand) -> Result<(), Status> {
-    if command.csi == CSI_NVM { Ok(()) } else { Err(refused(Status::INVALID_FIELD)) }
+    if command.csi == CSI_NVM { Ok(()) } else { Err(with_dnr(Status::INVALID_FIELD)) }
 }
 
-/// Identifiers above `nsid` in rising order; FFFFFFFEh and FFFFFFFFh cannot be followed (Base 1.4 §5.15.2.3).
+/// Identifiers above `nsid` in rising order; FFFFFFFEh and FFFFFFFFh are invalid (Base 1.4 §5.15.2.3).
 fn active_namespaces(profile: &SubsystemProfile, nsid: u32) -> Result<NamespaceList, Status> {
     let first = nsid.checked_add(1).filter(|&first| first != u32::MAX);
-    let first = first.ok_or(refused(Status::INVALID_NAMESPACE))?;
+    let first = first.ok_or(with_dnr(Status::INVALID_NAMESPACE))?;
     Ok(NamespaceList::new(profile.namespaces.range(first..).map(|(&nsid, _)| nsid)))
 }
 
 fn active(profile: &SubsystemProfile, nsid: u32) -> Result<&NamespaceConfig, Status> {
-    profile.namespaces.get(&nsid).ok_or(refused(Status::INVALID_NAMESPACE))
+    profile.namespaces.get(&nsid).ok_or(with_dnr(Status::INVALID_NAMESPACE))
 }
 
-/// An identifier that is valid but not active has a structure of zeroes; any other is an error (Base 1.4
-/// §5.15.2.1).
+/// A valid but inactive identifier has a structure of zeroes; an invalid one is an error (Base 1.4 §5.15.2.1).
 fn namespace_or_zeroes(
     profile: &SubsystemProfile,
     nsid: u32,
@@ -99,7 +93,7 @@ fn namespace_or_zeroes(
     match profile.namespaces.get(&nsid) {
         Some(found) => Ok(encode(found)),
         None if (1..=MAX_NSID).contains(&nsid) => Ok([0; 4096]),
-        None => Err(refused(Status::INVALID_NAMESPACE)),
+        None => Err(with_dnr(Status::INVALID_NAMESPACE)),
     }
 }
 
@@ -115,15 +109,15 @@ fn controller(association: &Association, profile: &SubsystemProfile) -> Controll
         oaes: oaes(association),
         ctratt: Ctratt(0).with_host_id_128(true).with_tbkas(true),
         aerl: MAX_ASYNC_EVENTS as u8 - 1,
-        elpe: log::MAX_ERRORS as u8 - 1,
+        elpe: MAX_ERRORS as u8 - 1,
         kas: keep_alive::KAS,
         sgls: SglSupport(0).with_support(1).with_offset(true).with_transport(true),
         subnqn: NqnField::from(&config.nqn),
         ..Controller::default()
     };
     match profile.kind {
-        Kind::Nvm => io_controller(common, profile),
-        Kind::Discovery => discovery_controller(common),
+        SubsystemKind::Nvm => io_controller(common, profile),
+        SubsystemKind::Discovery => discovery_controller(common),
     }
 }
 

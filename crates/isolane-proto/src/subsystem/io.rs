@@ -1,55 +1,55 @@
-//! I/O commands, decoded and checked against the namespace that they name.
+//! I/O commands, decoded and checked against the geometry of their namespace.
 //!
-//! What it is: pure functions of an entry and a geometry. What it is not: it knows no controller and no
-//! volume. Invariant: a command that comes out of [`parse_io`] lies inside its namespace, may be done to it,
-//! and moves exactly the bytes that the host described.
+//! Invariant: a command that [`parse_io`] returns is inside its namespace, is allowed there, and moves exactly
+//! the bytes that the host described.
 
 use isolane_wire::io::{DatasetManagementCommand, DsmRange, ReadCommand, WriteCommand, WriteZeroesCommand};
 use isolane_wire::opcode::IoOpcode;
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::NamespaceGeometry;
+use super::command::with_dnr;
 
 /// A checked I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoCommand {
-    /// Return blocks.
+    /// Read blocks.
     Read {
         /// First block.
         lba: u64,
-        /// How many, at least 1.
+        /// Number of blocks, at least 1.
         blocks: u32,
-        /// What is returned must be durable: where a volatile cache is told, flush first.
+        /// The returned data must be durable: flush a volatile cache first.
         fua: bool,
     },
-    /// Store blocks.
+    /// Write blocks.
     Write {
         /// First block.
         lba: u64,
-        /// How many, at least 1.
+        /// Number of blocks, at least 1.
         blocks: u32,
         /// Durable before the completion.
         fua: bool,
     },
     /// Make every completed write durable.
     Flush,
-    /// Blocks that read as zeroes from now on.
+    /// Write zeroes to blocks.
     WriteZeroes {
         /// First block.
         lba: u64,
-        /// How many, at least 1.
+        /// Number of blocks, at least 1.
         blocks: u32,
         /// Durable before the completion.
         fua: bool,
-        /// Whether the space may be given back.
+        /// Whether the space can be released.
         deallocate: bool,
     },
-    /// Give back the space of ranges; [`parse_ranges`] reads them once the data is there.
+    /// Release the space of ranges; [`parse_ranges`] decodes them when their data has arrived.
     Deallocate {
-        /// How many ranges follow as data, 16 bytes each: 1 to 256.
+        /// Number of ranges in the data, 16 bytes each: 1 to 256.
         ranges: u16,
     },
-    /// Hints that are not used (Dataset Management without Deallocate): complete with success.
+    /// Ignored hints (Dataset Management without Deallocate): complete with success.
     NoOp,
 }
 
@@ -58,22 +58,22 @@ pub enum IoCommand {
 pub struct DeallocateRange {
     /// First block.
     pub lba: u64,
-    /// How many; 0 is a range that does nothing.
+    /// Number of blocks; a range of 0 blocks has no effect.
     pub blocks: u32,
 }
 
-/// Decodes and checks an I/O command. `data_bytes` is what the host's SGL describes, 0 without one;
-/// `max_transfer_bytes` the bound told as MDTS.
+/// Decodes and checks an I/O command. `data_bytes` is the length of the host's SGL, 0 without one;
+/// `max_transfer_bytes` is the limit reported as MDTS.
 pub fn parse_io(
     entry: &SubmissionEntry,
     geometry: &NamespaceGeometry,
     data_bytes: u32,
     max_transfer_bytes: u32,
 ) -> Result<IoCommand, Status> {
-    let opcode = IoOpcode::decode(entry.opcode).ok_or(refused(Status::INVALID_OPCODE))?;
+    let opcode = IoOpcode::decode(entry.opcode).ok_or(with_dnr(Status::INVALID_OPCODE))?;
     // Fused operations are not offered (FUSES 0).
     if entry.flags.fuse() != 0 {
-        return Err(refused(Status::INVALID_FIELD));
+        return Err(with_dnr(Status::INVALID_FIELD));
     }
     let parser = Parser { geometry, data_bytes, max_transfer_bytes };
     match opcode {
@@ -82,19 +82,18 @@ pub fn parse_io(
         IoOpcode::Flush => parser.flush(),
         IoOpcode::WriteZeroes => parser.write_zeroes(&WriteZeroesCommand::parse(entry)),
         IoOpcode::DatasetManagement => parser.dataset_management(&DatasetManagementCommand::parse(entry)),
-        _ => Err(refused(Status::INVALID_OPCODE)),
+        _ => Err(with_dnr(Status::INVALID_OPCODE)),
     }
 }
 
-/// The first `ranges` ranges of a Deallocate's data, each checked; the host may have sent more bytes than
-/// these.
+/// Decodes and checks the first `ranges` ranges of a Deallocate's data; the host may have sent more bytes.
 pub fn parse_ranges(
     data: &[u8],
     ranges: u16,
     geometry: &NamespaceGeometry,
 ) -> Result<Vec<DeallocateRange>, Status> {
     let data =
-        data.get(..usize::from(ranges) * DsmRange::LEN).ok_or(refused(Status::DATA_SGL_LENGTH_INVALID))?;
+        data.get(..usize::from(ranges) * DsmRange::LEN).ok_or(with_dnr(Status::DATA_SGL_LENGTH_INVALID))?;
     DsmRange::decode_all(data)
         .map(|range| {
             check_range(geometry, range.slba, range.blocks.into())?;
@@ -103,7 +102,7 @@ pub fn parse_ranges(
         .collect()
 }
 
-/// Data of the most ranges that one command can have.
+/// Data of the maximum number of ranges of one command.
 const MAX_RANGES_BYTES: u32 = (DatasetManagementCommand::MAX_RANGES * DsmRange::LEN) as u32;
 
 struct Parser<'a> {
@@ -124,7 +123,7 @@ impl Parser<'_> {
     fn write(&self, command: &WriteCommand) -> Result<IoCommand, Status> {
         // Directives are not offered (OACS bit 5 clear).
         if command.dtype != 0 {
-            return Err(refused(Status::INVALID_FIELD));
+            return Err(with_dnr(Status::INVALID_FIELD));
         }
         self.check_transfer(command.blocks())?;
         check_range(self.geometry, command.slba, command.blocks().into())?;
@@ -137,7 +136,7 @@ impl Parser<'_> {
         Ok(IoCommand::Flush)
     }
 
-    /// MDTS does not bound it: it moves no data.
+    /// MDTS does not apply, because the command moves no data.
     fn write_zeroes(&self, command: &WriteZeroesCommand) -> Result<IoCommand, Status> {
         self.check_data_bytes(0)?;
         check_range(self.geometry, command.slba, command.blocks().into())?;
@@ -146,11 +145,10 @@ impl Parser<'_> {
         Ok(IoCommand::WriteZeroes { lba: slba, blocks: command.blocks(), fua, deallocate })
     }
 
-    /// Hosts such as Linux describe room for 256 ranges whatever NR says, so more data than ranges is legal
-    /// here.
+    /// Hosts such as Linux always describe 256 ranges, so the data can be longer than the ranges.
     fn dataset_management(&self, command: &DatasetManagementCommand) -> Result<IoCommand, Status> {
         if !(command.data_len()..=MAX_RANGES_BYTES).contains(&self.data_bytes) {
-            return Err(refused(Status::DATA_SGL_LENGTH_INVALID));
+            return Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID));
         }
         if !command.deallocate {
             return Ok(IoCommand::NoOp);
@@ -162,37 +160,32 @@ impl Parser<'_> {
     fn check_transfer(&self, blocks: u32) -> Result<(), Status> {
         let bytes = u64::from(blocks) << self.geometry.block_shift;
         if bytes > u64::from(self.max_transfer_bytes) {
-            return Err(refused(Status::INVALID_FIELD));
+            return Err(with_dnr(Status::INVALID_FIELD));
         }
         self.check_data_bytes(bytes)
     }
 
-    /// The host described as many bytes as the command moves: less would lose data, more would be a claim on
-    /// memory that nothing fills (SGLS bit 18 is clear).
+    /// The host must describe exactly the bytes that the command moves (SGLS bit 18 is clear).
     fn check_data_bytes(&self, bytes: u64) -> Result<(), Status> {
         if u64::from(self.data_bytes) == bytes {
             Ok(())
         } else {
-            Err(refused(Status::DATA_SGL_LENGTH_INVALID))
+            Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID))
         }
     }
 
     fn check_writable(&self) -> Result<(), Status> {
-        if self.geometry.read_only { Err(refused(Status::NAMESPACE_WRITE_PROTECTED)) } else { Ok(()) }
+        if self.geometry.read_only { Err(with_dnr(Status::NAMESPACE_WRITE_PROTECTED)) } else { Ok(()) }
     }
 }
 
-/// Both numbers are the peer's: their sum may not fit in 64 bits.
+/// Both numbers come from the peer: their sum can exceed 64 bits.
 #[inline]
 fn check_range(geometry: &NamespaceGeometry, lba: u64, blocks: u64) -> Result<(), Status> {
     match lba.checked_add(blocks) {
         Some(end) if end <= geometry.blocks => Ok(()),
-        _ => Err(refused(Status::LBA_OUT_OF_RANGE)),
+        _ => Err(with_dnr(Status::LBA_OUT_OF_RANGE)),
     }
-}
-
-fn refused(status: Status) -> Status {
-    status.with_dnr(true)
 }
 
 #[cfg(test)]
@@ -224,15 +217,15 @@ mod tests {
     #[test]
     fn accepts_last_block_only() {
         assert!(parse(read(4095, 0), 512).is_ok());
-        assert_eq!(parse(read(4095, 1), 1024), Err(refused(Status::LBA_OUT_OF_RANGE)));
-        assert_eq!(parse(read(4096, 0), 512), Err(refused(Status::LBA_OUT_OF_RANGE)));
+        assert_eq!(parse(read(4095, 1), 1024), Err(with_dnr(Status::LBA_OUT_OF_RANGE)));
+        assert_eq!(parse(read(4096, 0), 512), Err(with_dnr(Status::LBA_OUT_OF_RANGE)));
     }
 
     #[test]
     fn lba_near_u64_max_does_not_wrap() {
         for slba in [u64::MAX, u64::MAX - 1, u64::MAX - 7] {
-            assert_eq!(parse(read(slba, 7), 4096), Err(refused(Status::LBA_OUT_OF_RANGE)));
-            assert_eq!(parse(write(slba, 7).entry(), 4096), Err(refused(Status::LBA_OUT_OF_RANGE)));
+            assert_eq!(parse(read(slba, 7), 4096), Err(with_dnr(Status::LBA_OUT_OF_RANGE)));
+            assert_eq!(parse(write(slba, 7).entry(), 4096), Err(with_dnr(Status::LBA_OUT_OF_RANGE)));
         }
     }
 
@@ -242,21 +235,24 @@ mod tests {
         let largest = parse_io(&read(0, 2047), &geometry, MDTS, MDTS);
         assert_eq!(largest, Ok(IoCommand::Read { lba: 0, blocks: 2048, fua: false }));
         let larger = parse_io(&read(0, 2048), &geometry, MDTS + 512, MDTS);
-        assert_eq!(larger, Err(refused(Status::INVALID_FIELD)));
+        assert_eq!(larger, Err(with_dnr(Status::INVALID_FIELD)));
     }
 
     #[test]
     fn largest_nlb_does_not_overflow() {
         let geometry = NamespaceGeometry { block_shift: 12, blocks: u64::MAX, read_only: false };
         let result = parse_io(&read(0, 0xffff), &geometry, 0, u32::MAX);
-        assert_eq!(result, Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+        assert_eq!(result, Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID)));
     }
 
     #[test]
     fn rejects_sgl_of_wrong_length() {
         for data_bytes in [0, 511, 513, 1024] {
-            assert_eq!(parse(read(0, 0), data_bytes), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
-            assert_eq!(parse(write(0, 0).entry(), data_bytes), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+            assert_eq!(parse(read(0, 0), data_bytes), Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID)));
+            assert_eq!(
+                parse(write(0, 0).entry(), data_bytes),
+                Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID))
+            );
         }
     }
 
@@ -264,15 +260,15 @@ mod tests {
     fn rejects_data_for_command_without_data() {
         let flush = isolane_wire::io::flush(1);
         assert_eq!(parse(flush, 0), Ok(IoCommand::Flush));
-        assert_eq!(parse(flush, 512), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+        assert_eq!(parse(flush, 512), Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID)));
         let zeroes = WriteZeroesCommand { nsid: 1, ..WriteZeroesCommand::default() };
-        assert_eq!(parse(zeroes.entry(), 512), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+        assert_eq!(parse(zeroes.entry(), 512), Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID)));
     }
 
     #[test]
     fn read_only_namespace_rejects_changes() {
         let geometry = NamespaceGeometry { read_only: true, ..GEOMETRY };
-        let protected = Err(refused(Status::NAMESPACE_WRITE_PROTECTED));
+        let protected = Err(with_dnr(Status::NAMESPACE_WRITE_PROTECTED));
         assert!(parse_io(&read(0, 0), &geometry, 512, MDTS).is_ok());
         assert!(parse_io(&isolane_wire::io::flush(1), &geometry, 0, MDTS).is_ok());
         assert_eq!(parse_io(&write(0, 0).entry(), &geometry, 512, MDTS), protected);
@@ -302,7 +298,7 @@ mod tests {
         let command =
             DatasetManagementCommand { nr: 255, deallocate: true, ..DatasetManagementCommand::default() };
         assert_eq!(parse(command.entry(), 4096), Ok(IoCommand::Deallocate { ranges: 256 }));
-        assert_eq!(parse(command.entry(), 4080), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+        assert_eq!(parse(command.entry(), 4080), Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID)));
 
         let mut data = DsmRange { attributes: 0, blocks: 8, slba: 4088 }.encode().to_vec();
         data.extend(DsmRange { attributes: 0, blocks: 0, slba: 4096 }.encode());
@@ -312,13 +308,13 @@ mod tests {
             [DeallocateRange { lba: 4088, blocks: 8 }, DeallocateRange { lba: 4096, blocks: 0 }]
         );
         data.extend(DsmRange { attributes: 0, blocks: u32::MAX, slba: u64::MAX }.encode());
-        assert_eq!(parse_ranges(&data, 3, &GEOMETRY), Err(refused(Status::LBA_OUT_OF_RANGE)));
+        assert_eq!(parse_ranges(&data, 3, &GEOMETRY), Err(with_dnr(Status::LBA_OUT_OF_RANGE)));
         assert_eq!(
             parse_ranges(&data, 2, &GEOMETRY),
             Ok(ranges),
             "what lies behind the ranges does not matter"
         );
-        assert_eq!(parse_ranges(&data, 4, &GEOMETRY), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+        assert_eq!(parse_ranges(&data, 4, &GEOMETRY), Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID)));
     }
 
     #[test]
@@ -326,7 +322,7 @@ mod tests {
         let command =
             DatasetManagementCommand { nr: 0, deallocate: true, ..DatasetManagementCommand::default() };
         assert_eq!(parse(command.entry(), 4096), Ok(IoCommand::Deallocate { ranges: 1 }));
-        assert_eq!(parse(command.entry(), 4112), Err(refused(Status::DATA_SGL_LENGTH_INVALID)));
+        assert_eq!(parse(command.entry(), 4112), Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID)));
     }
 
     #[test]
@@ -339,12 +335,12 @@ mod tests {
     fn rejects_unsupported_opcodes() {
         for opcode in [IoOpcode::Compare, IoOpcode::Copy, IoOpcode::ReservationRegister] {
             let entry = SubmissionEntry::new(opcode.code(), 1);
-            assert_eq!(parse(entry, 0), Err(refused(Status::INVALID_OPCODE)));
+            assert_eq!(parse(entry, 0), Err(with_dnr(Status::INVALID_OPCODE)));
         }
-        assert_eq!(parse(SubmissionEntry::new(0xc0, 1), 0), Err(refused(Status::INVALID_OPCODE)));
+        assert_eq!(parse(SubmissionEntry::new(0xc0, 1), 0), Err(with_dnr(Status::INVALID_OPCODE)));
         let fused = SubmissionEntry { flags: read(0, 0).flags.with_fuse(1), ..read(0, 0) };
-        assert_eq!(parse(fused, 512), Err(refused(Status::INVALID_FIELD)));
+        assert_eq!(parse(fused, 512), Err(with_dnr(Status::INVALID_FIELD)));
         let directive = WriteCommand { dtype: 1, ..write(0, 0) };
-        assert_eq!(parse(directive.entry(), 512), Err(refused(Status::INVALID_FIELD)));
+        assert_eq!(parse(directive.entry(), 512), Err(with_dnr(Status::INVALID_FIELD)));
     }
 }

@@ -1,16 +1,16 @@
 //! The keep-alive timer of one association (Base 1.4 §7.12, TCP §3.4).
 //!
-//! What it is: when the host was last heard, and for how long it may be silent. Traffic on any queue counts
-//! (TBKAS), so the timer is looked at once per timeout and not once per command: a silent host is found
-//! within two timeouts. What it is not: a clock. Invariant: every association has a timer, except that of a
-//! ready I/O controller whose host asked for none (KATO 0).
+//! Traffic on any queue counts (TBKAS), and the timer is checked once per timeout instead of once per command,
+//! so a silent host is detected within two timeouts.
+//!
+//! Invariant: every association has a timer, except a ready I/O controller whose host disabled it (KATO 0).
 
 use std::time::{Duration, Instant};
 
 /// Granularity of KATO in units of 100 ms (KAS): 1 s.
 pub(super) const KAS: u16 = 10;
-/// How long a controller that is not ready, or a discovery controller without KATO, waits for its host; the
-/// default KATO of transports that require keep alive (Base 1.4 §5.21.1.15).
+/// Timeout of a controller that is not ready, and of a discovery controller without KATO: the default KATO of
+/// transports that require keep alive (Base 1.4 §5.21.1.15).
 const DEFAULT: Duration = Duration::from_millis(120_000);
 
 /// Keep-alive timer.
@@ -18,22 +18,22 @@ const DEFAULT: Duration = Duration::from_millis(120_000);
 pub(super) struct KeepAlive {
     kato: Duration,
     since: Instant,
-    is_discovery: bool,
+    discovery: bool,
 }
 
-/// What the timer has to know of the controller's state.
+/// State of the controller, as the timer uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimerState {
-    /// CSTS.RDY is 1 and no shutdown was asked for: KATO holds.
+    /// CSTS.RDY is 1 and no shutdown was requested: KATO applies.
     Ready,
-    /// Not enabled yet, shut down, or failed: KATO is stopped, but nothing waits for ever.
+    /// Not enabled yet, shut down, or failed: KATO is stopped, and a default timeout applies.
     NotReady,
 }
 
 impl KeepAlive {
-    /// A timer that starts now; `kato_ms` as the host asked.
-    pub(super) fn new(kato_ms: u32, is_discovery: bool, now: Instant) -> KeepAlive {
-        KeepAlive { kato: round_up_kato(kato_ms), since: now, is_discovery }
+    /// A timer that starts now; `kato_ms` is the value that the host requested.
+    pub(super) fn new(kato_ms: u32, discovery: bool, now: Instant) -> KeepAlive {
+        KeepAlive { kato: round_up_kato(kato_ms), since: now, discovery }
     }
 
     /// KATO in milliseconds, rounded up to the granularity.
@@ -41,30 +41,30 @@ impl KeepAlive {
         u32::try_from(self.kato.as_millis()).unwrap_or(u32::MAX)
     }
 
-    /// Feature 0Fh is set.
+    /// Sets feature 0Fh.
     pub(super) fn set_kato(&mut self, kato_ms: u32, now: Instant) {
         self.kato = round_up_kato(kato_ms);
         self.since = now;
     }
 
-    /// The host was heard.
+    /// Restarts the timer after a command of the host.
     pub(super) fn restart(&mut self, now: Instant) {
         self.since = now;
     }
 
-    /// When the timer has to be looked at.
-    pub(super) fn deadline(&self, watch: TimerState) -> Option<Instant> {
-        self.window(watch).map(|window| self.since + window)
+    /// When the timer must be checked.
+    pub(super) fn deadline(&self, state: TimerState) -> Option<Instant> {
+        self.window(state).map(|window| self.since + window)
     }
 
-    /// The time has come: whether the host has been silent. Traffic starts the timer anew.
+    /// Whether the host has been silent until the deadline. Traffic restarts the timer.
     pub(super) fn is_expired(
         &mut self,
-        watch: TimerState,
+        state: TimerState,
         now: Instant,
         had_traffic: impl FnOnce() -> bool,
     ) -> bool {
-        if self.deadline(watch).is_none_or(|deadline| now < deadline) {
+        if self.deadline(state).is_none_or(|deadline| now < deadline) {
             return false;
         }
         if had_traffic() {
@@ -74,11 +74,11 @@ impl KeepAlive {
         true
     }
 
-    fn window(&self, watch: TimerState) -> Option<Duration> {
-        match watch {
+    fn window(&self, state: TimerState) -> Option<Duration> {
+        match state {
             TimerState::NotReady => Some(self.kato.max(DEFAULT)),
             TimerState::Ready if !self.kato.is_zero() => Some(self.kato),
-            TimerState::Ready => self.is_discovery.then_some(DEFAULT),
+            TimerState::Ready => self.discovery.then_some(DEFAULT),
         }
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     #[test]
-    fn kato_is_rounded_up_to_the_granularity() {
+    fn rounds_kato_up_to_granularity() {
         let now = Instant::now();
         assert_eq!(KeepAlive::new(1, false, now).kato_ms(), 1000);
         assert_eq!(KeepAlive::new(5000, false, now).kato_ms(), 5000);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_starts_the_timer_anew() {
+    fn traffic_restarts_timer() {
         let now = Instant::now();
         let mut timer = KeepAlive::new(5000, false, now);
         assert!(!timer.is_expired(TimerState::Ready, now + 5 * S, || true));

@@ -1,34 +1,29 @@
 //! The control path of a target: subsystems, their controllers, and every command that is not I/O.
 //!
-//! What it is: one [`Port`] holds the NVM subsystem and the discovery subsystem with all of their
-//! associations. Commands go in with [`Port::connect`] and [`Port::handle_command`], which answer at once;
-//! what happens beyond the one connection that asked comes out of [`Port::poll_event`]. What it is not: it
-//! owns no connection, no permit, no volume and no clock, and no I/O command passes through it; [`parse_io`]
-//! checks those without it.
+//! One [`Port`] holds the NVM subsystem and the discovery subsystem with all of their associations. It owns no
+//! connection, permit, volume, or clock. I/O commands bypass it: [`parse_io`] checks them.
 //!
-//! How a driver uses it:
+//! A driver uses it as follows:
 //!
-//! 1. The first command of a connection must be Fabrics Connect; anything else is answered
-//!    `Status::COMMAND_SEQUENCE_ERROR`. Its 1,024 bytes go into [`Port::connect`].
-//! 2. Every command of the admin queue, and fabrics commands of I/O queues, go into [`Port::handle_command`]
-//!    with their data. [`data_expected`] says beforehand how much data a command moves; what the host offers
-//!    must equal it.
-//! 3. After every call, [`Port::poll_event`] is drained, and its events are acted on before the returned
-//!    action.
-//! 4. When a connection is gone: [`Port::handle_disconnected`] at once, [`Port::handle_drained`] when no I/O
-//!    of it is in flight any more. Until then its controller keeps its CNTLID. The driver orders the I/O of a
-//!    new association behind the unfinished changes of older ones of the same host, which
-//!    [`Port::host_to_drain`] names.
-//! 5. [`Port::poll_timeout`] and [`Port::handle_timeout`] run the keep-alive timers.
+//! 1. Pass the first command of a connection, which must be Fabrics Connect, to [`Port::connect`] with its data.
+//!    Complete any other first command with `Status::COMMAND_SEQUENCE_ERROR`.
+//! 2. Pass every command of the admin queue, and the fabrics commands of I/O queues, to
+//!    [`Port::handle_command`]. [`data_expected`] returns the length of the data beforehand; the host must
+//!    describe exactly this length.
+//! 3. After every call, drain [`Port::poll_event`], and handle its events before the returned action.
+//! 4. Call [`Port::handle_disconnected`] when a connection is lost, and [`Port::handle_drained`] when its last
+//!    I/O has ended. Until then the controller keeps its CNTLID. Order the I/O of a new association after the
+//!    unfinished changes of older associations of the same host, which [`Port::host_to_drain`] returns.
+//! 5. Run the keep-alive timers with [`Port::poll_timeout`] and [`Port::handle_timeout`].
 //!
 //! Invariant: a CNTLID leaves the table only when every queue of its association has been drained.
 
 mod admin;
 mod association;
 mod associations;
+mod command;
 mod config;
 mod connect;
-mod data_len;
 mod discovery;
 mod event;
 mod feature;
@@ -43,23 +38,54 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use isolane_wire::Nqn;
+
 use crate::completion::Completion;
 
-pub use association::Host;
+pub use command::{DataExpected, data_expected};
 pub use config::{
     ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig,
     NamespaceGeometry, PortConfig, SubsystemConfig,
 };
 pub use connect::parse_host;
-pub use data_len::{DataExpected, data_expected};
 pub use io::{DeallocateRange, IoCommand, parse_io, parse_ranges};
 pub use port::Port;
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
 
-/// One association between a host and a controller; never the same again, although its CNTLID may be.
+/// A host, as its Connect names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// HOSTNQN; `None` if the host sent an empty one.
+    pub nqn: Option<Nqn>,
+    /// HOSTID.
+    pub hostid: [u8; 16],
+}
+
+impl Host {
+    /// Whether both can be the same host: the names are equal, or, if either has no name, the identifiers.
+    pub fn matches(&self, other: &Host) -> bool {
+        match (&self.nqn, &other.nqn) {
+            (Some(name), Some(other)) => name == other,
+            _ => self.hostid == other.hostid,
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.nqn {
+            Some(nqn) => nqn.fmt(f),
+            None => write!(f, "a host without a name (identifier {:032x})", u128::from_be_bytes(self.hostid)),
+        }
+    }
+}
+
+/// Identifier of one association between a host and a controller. It is unique, although its CNTLID can be
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AssociationId {
     /// Controller ID within its subsystem.
@@ -70,110 +96,110 @@ pub struct AssociationId {
     pub serial: u64,
 }
 
-/// Where a connection comes from and where it arrived.
+/// Addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionInfo {
-    /// The address that the host reached; the discovery log names it.
+    /// The address that the host reached, for the discovery log.
     pub local: SocketAddr,
     /// The host's address.
     pub remote: SocketAddr,
 }
 
-/// A queue that has been connected.
+/// A connected queue.
 #[derive(Clone, Debug)]
 pub struct Connected {
     /// Its association.
     pub id: AssociationId,
     /// Queue identifier; 0 is the admin queue.
     pub qid: u16,
-    /// Submission queue size as the host gave it, 0's based.
+    /// Submission queue size, 0's based.
     pub sqsize: u16,
-    /// Whether the host does without submission queue flow control (SQHD is then not meant).
+    /// Whether the host has disabled submission queue flow control, so that SQHD is reserved.
     pub flow_control_disabled: bool,
     /// The host.
     pub host: Host,
-    /// What the I/O path must know of the controller.
+    /// State of the controller for the I/O path.
     pub status: Arc<ControllerStatus>,
-    /// What this queue counts for the SMART log.
+    /// Counters of this queue for the SMART log.
     pub counters: Arc<IoCounters>,
-    /// The answer to the Connect.
+    /// The completion of the Connect.
     pub completion: Completion,
 }
 
-/// A Connect that was not accepted: answer with this, then close the connection when the answer has been sent.
+/// A rejected Connect: send this completion, then close the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRefusal(pub Completion);
 
-/// What to do with a command.
+/// Action that a command requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Answer.
+    /// Complete the command.
     Complete(Completion),
-    /// Send the data, then answer. Its length is what [`data_expected`] told.
+    /// Send the data, whose length is [`data_expected`], then complete the command.
     CompleteWithData(Vec<u8>, Completion),
     /// Hold the request with [`Connection::hold`](crate::target::Connection::hold) until [`Port::poll_async_event`]
     /// returns its completion.
     HoldAsyncEvent,
-    /// Flush every volume, then answer with this; with the volume's status if a flush fails.
+    /// Flush every volume, then complete the command with this completion, or with the status of a failed flush.
     Flush(Completion),
-    /// Answer, send it, close this connection.
+    /// Complete the command, send the completion, then close this connection.
     Disconnect(Completion),
 }
 
-/// What the rest of the target has to do.
+/// Action that the rest of the target must take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlEvent {
-    /// Held Async Event Requests have been answered: take their completions with
-    /// [`Port::poll_async_event`] where the admin queue is driven.
+    /// Held Async Event Requests have completions: take them with [`Port::poll_async_event`] on the core of the
+    /// admin queue.
     AsyncEvents {
-        /// Whose admin queue.
+        /// The association.
         id: AssociationId,
     },
     /// CC.EN became 0: close the I/O connections, keep the admin connection. RDY drops once all are drained.
     CloseIoQueues {
-        /// Whose.
+        /// The association.
         id: AssociationId,
     },
-    /// CC.SHN was set: when no I/O of the association is in flight, or too long, flush every volume and call
+    /// CC.SHN was set: when the I/O of the association has ended or takes too long, flush every volume and call
     /// [`Port::handle_flushed`]. Connections stay open.
     Shutdown {
-        /// Whose.
+        /// The association.
         id: AssociationId,
     },
-    /// Close every connection of the association at once and cancel what has not reached a volume.
+    /// Close every connection of the association and cancel the commands that have not reached a volume.
     Close {
-        /// Whose.
+        /// The association.
         id: AssociationId,
-        /// Why, for the log line.
+        /// The reason, for the log line.
         reason: CloseReason,
     },
-    /// The association is gone, all of its I/O has ended.
+    /// The association has ended, with all of its I/O.
     Ended {
-        /// Which.
+        /// The association.
         id: AssociationId,
     },
 }
 
-/// Why an association was ended.
+/// Reason for the end of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// Its admin connection is gone.
+    /// Its admin connection was lost.
     AdminQueueLost,
-    /// Nothing was heard of the host for longer than the keep-alive timeout.
+    /// The host was silent for longer than the keep-alive timeout.
     KeepAliveExpired,
 }
 
 /// One live association, for `info` and log lines.
 #[derive(Clone, Debug)]
 pub struct AssociationInfo {
-    /// Which.
+    /// Its identifier.
     pub id: AssociationId,
     /// The host.
     pub host: Host,
-    /// Where its admin connection comes from.
+    /// Addresses of its admin connection.
     pub connection: ConnectionInfo,
     /// Connected queues, the admin queue included.
     pub queues: usize,
-    /// Keep-alive timeout in milliseconds; 0: none.
+    /// Keep-alive timeout in milliseconds; 0: disabled.
     pub kato_ms: u32,
 }

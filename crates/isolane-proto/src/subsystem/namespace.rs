@@ -1,29 +1,27 @@
-//! What a subsystem is: its kind, limits and namespaces, apart from who is connected to it.
+//! The kind, limits, and namespaces of a subsystem, without its associations.
 //!
-//! What it is: plain data that every command may look at while one association is changed. What it is not:
-//! the volumes. Invariant: the namespaces are those of [`NamespaceConfig`] that were checked.
+//! Invariant: every namespace has passed [`NamespaceConfig::check`].
 
 use std::collections::BTreeMap;
 
 use isolane_wire::Nqn;
 use isolane_wire::feature::AsyncEventConfiguration;
 
-use super::association::Host;
-use super::{ConfigError, NamespaceConfig, SubsystemConfig};
+use super::{ConfigError, Host, NamespaceConfig, SubsystemConfig};
 
 /// Kind of a subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Controllers of it have I/O queues and namespaces.
+pub(super) enum SubsystemKind {
+    /// Controllers with I/O queues and namespaces.
     Nvm,
-    /// Controllers of it have the discovery log.
+    /// Controllers with the discovery log.
     Discovery,
 }
 
-/// What a subsystem is.
+/// Kind, limits, and namespaces of a subsystem.
 #[derive(Debug)]
 pub(super) struct SubsystemProfile {
-    pub(super) kind: Kind,
+    pub(super) kind: SubsystemKind,
     pub(super) config: SubsystemConfig,
     pub(super) namespaces: BTreeMap<u32, NamespaceConfig>,
 }
@@ -33,10 +31,10 @@ impl SubsystemProfile {
     pub(super) fn nvm(mut config: SubsystemConfig) -> SubsystemProfile {
         let namespaces = std::mem::take(&mut config.namespaces);
         let namespaces = namespaces.into_iter().map(|namespace| (namespace.nsid, namespace)).collect();
-        SubsystemProfile { kind: Kind::Nvm, config, namespaces }
+        SubsystemProfile { kind: SubsystemKind::Nvm, config, namespaces }
     }
 
-    /// The discovery subsystem beside it: same texts and limits, open to all, without namespaces.
+    /// The discovery subsystem next to it: same texts and limits, all hosts allowed, no namespaces.
     pub(super) fn discovery(nvm: &SubsystemConfig) -> SubsystemProfile {
         let config = SubsystemConfig {
             nqn: Nqn::discovery(),
@@ -44,10 +42,10 @@ impl SubsystemProfile {
             allowed_hosts: None,
             ..nvm.clone()
         };
-        SubsystemProfile { kind: Kind::Discovery, config, namespaces: BTreeMap::new() }
+        SubsystemProfile { kind: SubsystemKind::Discovery, config, namespaces: BTreeMap::new() }
     }
 
-    /// Whether a host may connect.
+    /// Whether a host can connect.
     pub(super) fn is_allowed(&self, host: &Host) -> bool {
         let is_listed = |hosts: &Vec<Nqn>| host.nqn.is_some_and(|nqn| hosts.contains(&nqn));
         self.config.allowed_hosts.as_ref().is_none_or(is_listed)
@@ -58,15 +56,15 @@ impl SubsystemProfile {
         self.namespaces.values().any(|namespace| namespace.volatile_cache)
     }
 
-    /// The kinds of async events that its controllers can report; all are on until the host says otherwise.
+    /// The async events that its controllers can report; all are enabled initially.
     pub(super) fn events_offered(&self) -> AsyncEventConfiguration {
         match self.kind {
-            Kind::Nvm => AsyncEventConfiguration(0).with_namespace_attribute(true),
-            Kind::Discovery => AsyncEventConfiguration(0).with_discovery_log(true),
+            SubsystemKind::Nvm => AsyncEventConfiguration(0).with_namespace_attribute(true),
+            SubsystemKind::Discovery => AsyncEventConfiguration(0).with_discovery_log(true),
         }
     }
 
-    /// Adds a namespace that is not there.
+    /// Adds a namespace with a new identifier.
     pub(super) fn add(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
         namespace.check()?;
         if self.namespaces.contains_key(&namespace.nsid) {
@@ -76,17 +74,16 @@ impl SubsystemProfile {
         Ok(())
     }
 
-    /// Removes one that is there.
+    /// Removes a namespace.
     pub(super) fn remove(&mut self, nsid: u32) -> Result<(), ConfigError> {
         self.namespaces.remove(&nsid).map(drop).ok_or(ConfigError::NoNamespace(nsid))
     }
 
-    /// Replaces one that is there.
+    /// Replaces a namespace.
     pub(super) fn change(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
         namespace.check()?;
-        let place =
-            self.namespaces.get_mut(&namespace.nsid).ok_or(ConfigError::NoNamespace(namespace.nsid))?;
-        *place = namespace;
+        let nsid = namespace.nsid;
+        *self.namespaces.get_mut(&nsid).ok_or(ConfigError::NoNamespace(nsid))? = namespace;
         Ok(())
     }
 }

@@ -1,4 +1,6 @@
-//! The subsystems behind one set of listeners, and the only door to them.
+//! The NVM subsystem and the discovery subsystem behind one set of listeners.
+//!
+//! Invariant: every call for an association that has ended is ignored or fails its command.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,13 +9,13 @@ use std::time::Instant;
 use isolane_wire::opcode::AdminOpcode;
 use isolane_wire::{Status, SubmissionEntry};
 
-use super::admin::{self, Command, CommandContext};
 use super::associations::Subsystem;
+use super::command::CommandContext;
 use super::event::Notice;
 use super::namespace::SubsystemProfile;
 use super::{
-    Action, AssociationId, AssociationInfo, ConfigError, ConnectRefusal, Connected, ConnectionInfo,
-    ControlEvent, Host, IoTotals, NamespaceConfig, PortConfig, connect,
+    Action, AssociationId, AssociationInfo, CloseReason, ConfigError, ConnectRefusal, Connected,
+    ConnectionInfo, ControlEvent, Host, IoTotals, NamespaceConfig, PortConfig, admin, connect,
 };
 use crate::completion::Completion;
 
@@ -26,8 +28,8 @@ pub struct Port {
     max_associations: usize,
     generation: u64,
     started: Option<Instant>,
-    /// A volume could not be flushed.
-    is_degraded: bool,
+    /// Whether a flush of a volume has failed.
+    degraded: bool,
     events: VecDeque<ControlEvent>,
 }
 
@@ -43,13 +45,13 @@ impl Port {
             max_associations,
             generation: generation_start,
             started: None,
-            is_degraded: false,
+            degraded: false,
             events: VecDeque::new(),
         })
     }
 
-    /// A Fabrics Connect arrived on a connection that has none yet (Fabrics 1.1 §3.3). `data` is empty if the
-    /// host described another length than [`data_expected`](super::data_expected).
+    /// Handles Fabrics Connect, the first command of a connection (Fabrics 1.1 §3.3). `data` is empty if the
+    /// host described a length other than [`data_expected`](super::data_expected).
     pub fn connect(
         &mut self,
         entry: &SubmissionEntry,
@@ -69,9 +71,8 @@ impl Port {
         subsystem.connect(&connect, from, is_full, now)
     }
 
-    /// The host whose older associations with the NVM subsystem this Connect has to come after: `None` unless
-    /// it may become a controller of that subsystem. What such a host has sent on older connections is read
-    /// first; see the driver's fence.
+    /// Returns the host whose older associations with the NVM subsystem must drain before this Connect; `None`
+    /// if the Connect cannot create a controller of that subsystem. See the driver's fence.
     pub fn host_to_drain(&self, entry: &SubmissionEntry, data: &[u8]) -> Option<Host> {
         let connect = connect::parse(entry, data).ok()?;
         let profile = &self.nvm.profile;
@@ -81,9 +82,9 @@ impl Port {
         is_admitted.then_some(connect.host)
     }
 
-    /// Any command of the admin queue, or a fabrics command of an I/O queue. `data_bytes` is what its SGL
-    /// describes in either direction. No command that is executed here takes data from the host, so what it
-    /// sends along has been discarded.
+    /// Executes a command of the admin queue, or a fabrics command of an I/O queue. `data_bytes` is the length
+    /// that its SGL describes, in either direction. None of these commands takes data from the host, so the
+    /// driver has discarded any.
     pub fn handle_command(
         &mut self,
         id: AssociationId,
@@ -92,81 +93,97 @@ impl Port {
         data_bytes: u32,
         now: Instant,
     ) -> Action {
-        let wants_totals = entry.opcode == AdminOpcode::GetLogPage.code();
-        let totals = if wants_totals { self.nvm.totals() } else { IoTotals::default() };
+        let reads_log = entry.opcode == AdminOpcode::GetLogPage.code();
+        let totals = if reads_log { self.nvm.totals() } else { IoTotals::default() };
         let uptime = self.started.map(|started| now.saturating_duration_since(started)).unwrap_or_default();
         let (associations, profile) = if id.discovery {
             (&mut self.discovery.associations, &self.discovery.profile)
         } else {
             (&mut self.nvm.associations, &self.nvm.profile)
         };
-        let association = associations.get_mut(&id.cntlid).filter(|found| found.id == id && !found.is_ending);
+        let association = associations.get_mut(&id.cntlid).filter(|found| found.id == id && !found.ending);
         let Some(association) = association else {
             return Action::Complete(Completion::failed(Status::ABORTED_SQ_DELETION));
         };
-        let served = &self.nvm.profile;
-        let site = CommandContext {
+        admin::execute(&mut CommandContext {
+            association,
+            events: &mut self.events,
+            qid,
+            entry,
+            data_bytes,
+            now,
             profile,
-            served,
+            nvm: &self.nvm.profile,
             advertise: &self.advertise,
             generation: self.generation,
             totals,
             uptime,
-            is_degraded: self.is_degraded,
-        };
-        let command = Command { qid, entry, data_bytes, now };
-        admin::execute(association, &site, &command, &mut self.events)
+            degraded: self.degraded,
+        })
     }
 
-    /// Takes the completion of an Async Event Request that has been answered, with its CID.
+    /// Takes the completion of an Async Event Request, with its CID.
     pub fn poll_async_event(&mut self, id: AssociationId) -> Option<(u16, Completion)> {
         self.subsystem(id).0.association(id)?.events.poll()
     }
 
-    /// A new command bears the CID of a held Async Event Request: its host has given the request up. Returns
-    /// the request's completion, which must be sent before that of the command, if the request has been
-    /// answered. Otherwise the request is forgotten and never completes.
+    /// Drops an Async Event Request, because a new command has the same CID: the host has abandoned the
+    /// request. Returns the completion of the request if it has one, which must be sent before the command's.
     pub fn replace_async_event(&mut self, id: AssociationId, cid: u16) -> Option<Completion> {
         self.subsystem(id).0.association(id)?.events.replace(cid)
     }
 
-    /// A connection is gone or has failed. The loss of an admin queue ends its association.
+    /// Handles the loss of a connection. The loss of an admin queue ends its association.
     pub fn handle_disconnected(&mut self, id: AssociationId, qid: u16) {
         let (subsystem, events) = self.subsystem(id);
-        subsystem.handle_disconnected(id, qid, events);
+        let Some(association) = subsystem.association(id) else { return };
+        association.disconnect_queue(qid);
+        if qid == 0 {
+            association.end(CloseReason::AdminQueueLost, events);
+        }
     }
 
-    /// No command of a disconnected queue is at a volume any more.
+    /// Handles the end of the last I/O of a disconnected queue.
     pub fn handle_drained(&mut self, id: AssociationId, qid: u16) {
         let (subsystem, events) = self.subsystem(id);
-        subsystem.handle_drained(id, qid, events);
+        let Some(association) = subsystem.association(id) else { return };
+        let totals = association.remove_queue(qid);
+        subsystem.past += totals;
+        subsystem.remove_if_drained(id, events);
     }
 
-    /// The I/O of a disconnected queue does not end: a reset completes without it, and its QID is free. The CNTLID
-    /// stays taken until [`Port::handle_unstuck`].
+    /// Abandons a disconnected queue whose I/O does not end: a reset completes without it, and its QID is
+    /// free. The CNTLID stays in use until [`Port::handle_unstuck`].
     pub fn handle_stuck(&mut self, id: AssociationId, qid: u16) {
-        self.subsystem(id).0.handle_stuck(id, qid);
+        let (subsystem, _) = self.subsystem(id);
+        let Some(association) = subsystem.association(id) else { return };
+        let totals = association.abandon_queue(qid);
+        subsystem.past += totals;
     }
 
-    /// The I/O of a queue that [`Port::handle_stuck`] was called for has ended.
+    /// Handles the end of the I/O of a queue that was passed to [`Port::handle_stuck`].
     pub fn handle_unstuck(&mut self, id: AssociationId) {
         let (subsystem, events) = self.subsystem(id);
-        subsystem.handle_unstuck(id, events);
+        let Some(association) = subsystem.association(id) else { return };
+        association.forget_abandoned_queue();
+        subsystem.remove_if_drained(id, events);
     }
 
-    /// The flush that an [`ControlEvent::Shutdown`] asked for has ended; `durable`: without an error. From the first
-    /// error on the SMART log warns that reliability is degraded.
+    /// Handles the end of the flush that a [`ControlEvent::Shutdown`] requested; `durable` is `false` after an
+    /// error. After the first error, the SMART log reports degraded reliability.
     pub fn handle_flushed(&mut self, id: AssociationId, durable: bool) {
-        self.is_degraded |= !durable;
-        self.subsystem(id).0.handle_flushed(id);
+        self.degraded |= !durable;
+        if let Some(association) = self.subsystem(id).0.association(id) {
+            association.registers.handle_flushed();
+        }
     }
 
-    /// What else is to be done; `None`: nothing more.
+    /// Takes the next event.
     pub fn poll_event(&mut self) -> Option<ControlEvent> {
         self.events.pop_front()
     }
 
-    /// When [`Port::handle_timeout`] is due; `None`: no timer runs.
+    /// Deadline for [`Port::handle_timeout`]; `None` if no timer runs.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.nvm.poll_timeout().into_iter().chain(self.discovery.poll_timeout()).min()
     }
@@ -177,7 +194,7 @@ impl Port {
         self.discovery.handle_timeout(now, &mut self.events);
     }
 
-    /// Adds a namespace, tells every host.
+    /// Adds a namespace and notifies every host.
     pub fn add_namespace(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
         let nsid = namespace.nsid;
         self.nvm.profile.add(namespace)?;
@@ -185,14 +202,14 @@ impl Port {
         Ok(())
     }
 
-    /// Takes a namespace away, tells every host. I/O to it must already be refused.
+    /// Removes a namespace and notifies every host. I/O to it must already be rejected.
     pub fn remove_namespace(&mut self, nsid: u32) -> Result<(), ConfigError> {
         self.nvm.profile.remove(nsid)?;
         self.notify_namespace_changed(nsid);
         Ok(())
     }
 
-    /// Changes the geometry of a namespace, tells every host.
+    /// Changes the geometry of a namespace and notifies every host.
     pub fn change_namespace(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
         let nsid = namespace.nsid;
         self.nvm.profile.change(namespace)?;
@@ -200,14 +217,14 @@ impl Port {
         Ok(())
     }
 
-    /// Tells discovery hosts of other addresses (Fabrics 1.1 §5.3); the generation rises.
+    /// Changes the advertised addresses and notifies discovery hosts (Fabrics 1.1 §5.3); the generation rises.
     pub fn set_advertised(&mut self, advertise: Vec<SocketAddr>) {
         self.advertise = advertise;
         self.generation = self.generation.wrapping_add(1);
         self.discovery.raise(Notice::DiscoveryChanged, None, &mut self.events);
     }
 
-    /// Every association that holds a CNTLID.
+    /// All associations that hold a CNTLID.
     pub fn associations(&self) -> Vec<AssociationInfo> {
         let all = self.nvm.associations.values().chain(self.discovery.associations.values());
         all.map(|association| association.info()).collect()

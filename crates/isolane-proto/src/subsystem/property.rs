@@ -1,15 +1,17 @@
 //! Controller properties: CAP, VS, CC, CSTS (Base 1.4 §3.1, Fabrics 1.1 §3.4 and §3.5).
 //!
-//! What it is: the states of enabling, resetting and shutting down, driven by CC and told by CSTS. What it is
-//! not: it closes nothing and flushes nothing; it says that someone must. Invariant: SHST says "complete"
-//! only after a flush of all namespaces that can be flushed, and RDY drops only without I/O queues.
+//! The states of enabling, resetting, and shutting down, driven by CC and reported by CSTS. The port requests
+//! the closes and flushes.
+//!
+//! Invariant: SHST becomes "complete" only after a flush of all namespaces that can be flushed, and RDY drops
+//! only without I/O queues.
 
 use isolane_wire::Status;
 use isolane_wire::fabrics::{PropertyGetCommand, PropertySetCommand, PropertySize};
 use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
 
 use super::MAX_ADMIN_ENTRIES;
-use super::namespace::{Kind, SubsystemProfile};
+use super::namespace::{SubsystemKind, SubsystemProfile};
 
 /// Version that every controller claims: 1.4.
 pub(super) const VERSION: Vs = Vs::V1_4;
@@ -22,58 +24,58 @@ const READY_TIMEOUT: u8 = 60;
 pub(super) struct Registers {
     cc: Cc,
     phase: Phase,
-    is_discovery: bool,
-    /// Flushes asked for that have not ended.
+    discovery: bool,
+    /// Requested flushes that have not ended.
     flushes: u32,
 }
 
-/// Where a controller is between enabled and shut down.
+/// State of a controller between enabled and shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// CC.EN is 0.
     Disabled,
-    /// Commands are taken.
+    /// Commands are accepted.
     Ready,
     /// CC.SHN is set; I/O ends and caches are flushed.
     ShuttingDown,
-    /// All is flushed.
+    /// All caches are flushed.
     ShutDown,
-    /// CC.EN became 0, but I/O queues are still there.
+    /// CC.EN became 0, but I/O queues still exist.
     Resetting,
-    /// CC asked for what is not supported.
+    /// CC requested an unsupported value, or the host was silent for too long.
     Failed,
 }
 
-/// What a write to CC sets in motion.
+/// Action that a write to CC requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
-    /// Nothing more than the new value.
+    /// None.
     None,
-    /// The I/O queues have to go.
+    /// Close the I/O queues.
     CloseIoQueues,
-    /// The controller is disabled already.
+    /// Reset the controller, which is disabled already.
     Reset,
-    /// I/O has to end, caches have to be flushed.
+    /// End all I/O and flush the caches.
     Shutdown,
 }
 
 impl Registers {
     /// A disabled controller.
-    pub(super) fn new(is_discovery: bool) -> Registers {
-        Registers { cc: Cc(0), phase: Phase::Disabled, is_discovery, flushes: 0 }
+    pub(super) fn new(discovery: bool) -> Registers {
+        Registers { cc: Cc(0), phase: Phase::Disabled, discovery, flushes: 0 }
     }
 
-    /// Whether I/O is taken and KATO runs.
+    /// Whether I/O is accepted and KATO runs.
     pub(super) fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
     }
 
-    /// Whether admin commands are taken.
+    /// Whether admin commands are accepted.
     pub(super) fn is_enabled(&self) -> bool {
         matches!(self.phase, Phase::Ready | Phase::ShuttingDown | Phase::ShutDown)
     }
 
-    /// CSTS as the host reads it.
+    /// CSTS.
     pub(super) fn csts(&self) -> Csts {
         let csts = Csts(0);
         match self.phase {
@@ -85,7 +87,7 @@ impl Registers {
         }
     }
 
-    /// Property Get. The size has to be that of the property (Fabrics 1.1 §3.4).
+    /// Property Get; the size must match the property (Fabrics 1.1 §3.4).
     pub(super) fn property(&self, command: &PropertyGetCommand, cap: Cap) -> Result<u64, Status> {
         let (size, value) = match command.offset {
             offset::CAP => (PropertySize::Bytes8, cap.0),
@@ -119,7 +121,11 @@ impl Registers {
         match (self.phase, self.cc.en()) {
             (Phase::Disabled, true) => {
                 self.phase = if self.is_supported() { Phase::Ready } else { Phase::Failed };
-                if self.phase == Phase::Ready && is_shutdown { self.shut_down() } else { Transition::None }
+                if self.phase == Phase::Ready && is_shutdown {
+                    self.begin_shutdown()
+                } else {
+                    Transition::None
+                }
             }
             (Phase::Disabled | Phase::Resetting, _) => Transition::None,
             (_, false) if has_io_queues => {
@@ -130,37 +136,37 @@ impl Registers {
                 self.phase = Phase::Disabled;
                 Transition::Reset
             }
-            (Phase::Ready, true) if is_shutdown => self.shut_down(),
+            (Phase::Ready, true) if is_shutdown => self.begin_shutdown(),
             (_, true) => Transition::None,
         }
     }
 
-    fn shut_down(&mut self) -> Transition {
+    fn begin_shutdown(&mut self) -> Transition {
         self.phase = Phase::ShuttingDown;
         self.flushes += 1;
         Transition::Shutdown
     }
 
-    /// The command set, page size, arbitration and entry sizes that CC selects (Base 1.4 §3.1.5). A discovery
-    /// controller has no I/O queues, and hosts give it the sizes of one or none.
+    /// Whether CC selects a supported command set, page size, arbitration, and entry size (Base 1.4 §3.1.5).
+    /// A discovery controller has no I/O queues, so its entry sizes are ignored.
     fn is_supported(&self) -> bool {
         let sizes = (self.cc.iosqes(), self.cc.iocqes());
-        let has_sizes = self.is_discovery || sizes == (Cc::IOSQES_64, Cc::IOCQES_16);
+        let has_sizes = self.discovery || sizes == (Cc::IOSQES_64, Cc::IOCQES_16);
         has_sizes && self.cc.css() == 0 && self.cc.mps() == 0 && self.cc.ams() == 0
     }
 
-    /// The last I/O queue is gone; whether that ended a reset.
+    /// Handles the end of the last I/O queue. Returns `true` if that completed a reset.
     pub(super) fn handle_io_queues_gone(&mut self) -> bool {
-        let has_ended = self.phase == Phase::Resetting;
-        if has_ended {
+        let was_resetting = self.phase == Phase::Resetting;
+        if was_resetting {
             self.phase = Phase::Disabled;
         }
-        has_ended
+        was_resetting
     }
 
-    /// The flush of a shutdown has ended. That of a shutdown before a reset says nothing about the one after
-    /// it. One volume that could not be flushed has failed its own commands, and would fail every later shutdown,
-    /// too; for the others this one is complete.
+    /// Handles the end of the flush of a shutdown. A shutdown that follows a reset waits for its own flush. A
+    /// volume that cannot be flushed has failed its own commands and would fail every later shutdown; for the
+    /// other volumes the shutdown is complete.
     pub(super) fn handle_flushed(&mut self) {
         self.flushes = self.flushes.saturating_sub(1);
         if self.phase == Phase::ShuttingDown && self.flushes == 0 {
@@ -168,17 +174,17 @@ impl Registers {
         }
     }
 
-    /// Nothing works any more (CSTS.CFS).
+    /// Marks the controller as failed (CSTS.CFS).
     pub(super) fn fail(&mut self) {
         self.phase = Phase::Failed;
     }
 }
 
-/// CAP (Base 1.4 §3.1.1): contiguous queues, the NVM command set, pages of 4 KiB, round robin only.
+/// CAP (Base 1.4 §3.1.1): contiguous queues, the NVM command set, 4 KiB pages, round robin only.
 pub(super) fn cap(profile: &SubsystemProfile) -> Cap {
     let max_entries = match profile.kind {
-        Kind::Nvm => profile.config.max_queue_entries,
-        Kind::Discovery => MAX_ADMIN_ENTRIES,
+        SubsystemKind::Nvm => profile.config.max_queue_entries,
+        SubsystemKind::Discovery => MAX_ADMIN_ENTRIES,
     };
     Cap(0).with_mqes(max_entries - 1).with_cqr(true).with_to(READY_TIMEOUT).with_css(CSS_NVM)
 }

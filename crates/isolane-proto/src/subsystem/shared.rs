@@ -1,13 +1,14 @@
-//! The few words that the cores of one association share.
+//! Atomics that the cores of one association share.
 //!
-//! What it is: atomics that an I/O queue reads on every command (`ControllerStatus`) or writes alone
-//! (`IoCounters`). What it is not: a place for anything that needs two of them to agree. Invariant: no I/O
-//! writes a word that another core writes, except the first command after a keep-alive turn.
+//! An I/O queue reads `ControllerStatus` on every command, and is the only writer of its `IoCounters`. The
+//! atomics are independent of each other.
+//!
+//! Invariant: no I/O writes a word that another core writes, except the first command after a keep-alive check.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// What every queue of an association must know of its controller.
+/// State of a controller that all of its queues read.
 #[derive(Debug, Default)]
 pub struct ControllerStatus {
     ready: AtomicBool,
@@ -21,24 +22,24 @@ impl ControllerStatus {
         ControllerStatus { write_cache: AtomicBool::new(write_cache), ..ControllerStatus::default() }
     }
 
-    /// Whether I/O commands are taken (CSTS.RDY is 1, no shutdown, no fatal status).
+    /// Whether I/O commands are accepted (CSTS.RDY is 1, no shutdown, no fatal status).
     pub fn is_ready(&self) -> bool {
         self.ready.load(Acquire)
     }
 
-    /// Whether the association is over. What still comes on its connections gets no answer: an error that is
-    /// answered is one that a host reports, silence one that it repeats.
+    /// Whether the association has ended. Later commands get no completion: a host reports an error completion,
+    /// but repeats a command without completion.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Relaxed)
     }
 
-    /// Whether a write without FUA may complete before it is durable (feature 06h). If not, every write,
-    /// Write Zeroes and Deallocate is to be made durable before its completion.
+    /// Whether a write without FUA can complete before it is durable (feature 06h). Otherwise, every Write,
+    /// Write Zeroes, and Deallocate must be durable before its completion.
     pub fn is_write_cache_enabled(&self) -> bool {
         self.write_cache.load(Relaxed)
     }
 
-    /// A command came in on any queue: the keep-alive timer counts it (TBKAS).
+    /// Records a command on any queue for the keep-alive timer (TBKAS).
     pub fn record_traffic(&self) {
         if !self.had_traffic.load(Relaxed) {
             self.had_traffic.store(true, Relaxed);
@@ -62,7 +63,7 @@ impl ControllerStatus {
     }
 }
 
-/// What one I/O queue has done, for the SMART log. Written by the core that owns the queue and by no other.
+/// Counters of one I/O queue for the SMART log. Only the core that owns the queue writes them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct IoCounters {
@@ -73,13 +74,13 @@ pub struct IoCounters {
 }
 
 impl IoCounters {
-    /// A Read has completed.
+    /// Records a completed Read.
     pub fn record_read(&self, bytes: u64) {
         add(&self.reads, 1);
         add(&self.bytes_read, bytes);
     }
 
-    /// A Write has completed.
+    /// Records a completed Write.
     pub fn record_write(&self, bytes: u64) {
         add(&self.writes, 1);
         add(&self.bytes_written, bytes);
@@ -100,11 +101,11 @@ impl IoCounters {
 pub struct IoTotals {
     /// Completed Reads.
     pub reads: u64,
-    /// Bytes they returned.
+    /// Returned bytes.
     pub bytes_read: u64,
     /// Completed Writes.
     pub writes: u64,
-    /// Bytes they took.
+    /// Stored bytes.
     pub bytes_written: u64,
 }
 
@@ -117,7 +118,7 @@ impl std::ops::AddAssign for IoTotals {
     }
 }
 
-/// A load and a store: the only writer is the owner of the queue, so no locked instruction is needed.
+/// Adds without a locked instruction, because the owner of the queue is the only writer.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn traffic_is_seen_once_and_then_forgotten() {
+    fn traffic_is_reported_once() {
         let status = ControllerStatus::default();
         assert!(!status.take_traffic());
         status.record_traffic();

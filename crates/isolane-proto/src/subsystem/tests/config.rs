@@ -1,29 +1,29 @@
-//! What cannot be served is refused at start, with the remedy.
+//! Invalid configurations are rejected at start, with the remedy.
 
 use super::*;
 
 #[track_caller]
-fn assert_refused(spoil: impl FnOnce(&mut PortConfig), text: &str) {
+fn assert_rejected(break_config: impl FnOnce(&mut PortConfig), text: &str) {
     let mut config = config();
-    spoil(&mut config);
+    break_config(&mut config);
     let error = Port::new(config).map(drop).unwrap_err();
     assert_eq!(error.to_string(), text);
 }
 
 #[test]
-fn names_and_texts_have_their_limits() {
-    assert_refused(
+fn rejects_invalid_names_and_texts() {
+    assert_rejected(
         |config| config.subsystem.nqn = Nqn::discovery(),
-        "nqn.2014-08.org.nvmexpress.discovery is the name of the discovery service: give the subsystem a name of \
-         its own",
+        "nqn.2014-08.org.nvmexpress.discovery is the name of the discovery service: choose another name for \
+         the subsystem",
     );
-    assert_refused(
+    assert_rejected(
         |config| config.subsystem.serial = "0123456789abcdef01234".into(),
-        "the serial number \"0123456789abcdef01234\" is not at most 20 printable ASCII characters: shorten it",
+        "serial number \"0123456789abcdef01234\" is longer than 20 characters or not printable ASCII: shorten it",
     );
-    assert_refused(
+    assert_rejected(
         |config| config.subsystem.firmware = "1.0\n".into(),
-        "the firmware revision \"1.0\\n\" is not at most 8 printable ASCII characters: shorten it",
+        "firmware revision \"1.0\\n\" is longer than 8 characters or not printable ASCII: shorten it",
     );
 }
 
@@ -33,42 +33,42 @@ fn checks_namespace_config() {
         change(&mut config.subsystem.namespaces[1]);
     };
     for nsid in ["0", "1025"] {
-        let text = format!("namespace id {nsid} is not between 1 and 1024: choose another");
-        assert_refused(|config| config.subsystem.namespaces[1].nsid = nsid.parse().unwrap(), &text);
+        let text = format!("namespace ID {nsid} is not between 1 and 1024: choose another");
+        assert_rejected(|config| config.subsystem.namespaces[1].nsid = nsid.parse().unwrap(), &text);
     }
-    assert_refused(
+    assert_rejected(
         |config| second(config, |namespace| namespace.nsid = 1),
-        "namespace id 1 is given twice: choose another for one of them",
+        "namespace ID 1 is given twice: choose another for one of them",
     );
-    assert_refused(
+    assert_rejected(
         |config| second(config, |namespace| namespace.geometry.blocks = 0),
         "namespace 3 has no blocks: give it a size of at least one block",
     );
-    assert_refused(
+    assert_rejected(
         |config| second(config, |namespace| namespace.geometry.block_shift = 10),
         "namespace 3 has blocks of 2^10 bytes: use 512 or 4096 bytes",
     );
 }
 
 #[test]
-fn limits_are_those_that_the_protocol_can_tell() {
-    assert_refused(
+fn rejects_limits_outside_protocol() {
+    assert_rejected(
         |config| config.subsystem.max_io_queues = 0,
         "max_io_queues is 0: it must be between 1 and 65534",
     );
-    assert_refused(
+    assert_rejected(
         |config| config.subsystem.max_queue_entries = 1,
         "max_queue_entries is 1: it must be between 2 and 65535",
     );
-    assert_refused(
+    assert_rejected(
         |config| config.subsystem.max_in_capsule_bytes = 24,
         "max_in_capsule_bytes is 24: it must be a multiple of 16",
     );
-    assert_refused(
+    assert_rejected(
         |config| config.subsystem.max_transfer_bytes = 3 << 19,
         "max_transfer_bytes is 1572864: it must be a power of two",
     );
-    assert_refused(
+    assert_rejected(
         |config| config.max_associations = 0,
         "max_associations is 0: it must be between 1 and 61440",
     );

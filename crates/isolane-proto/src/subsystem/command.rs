@@ -1,0 +1,111 @@
+//! An admin or fabrics command with its context, and the checks that all of these commands share.
+//!
+//! Invariant: [`data_expected`] knows the length of every command before the command is executed. An unknown
+//! command moves no data.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use isolane_wire::admin::{GetFeaturesCommand, GetLogPageCommand, IdentifyCommand};
+use isolane_wire::fabrics::ConnectData;
+use isolane_wire::feature::{FeatureId, HostBehaviorSupport};
+use isolane_wire::opcode::{AdminOpcode, FabricsType};
+use isolane_wire::{Status, SubmissionEntry};
+
+use super::association::{Association, HOST_IDENTIFIER_BYTES};
+use super::namespace::{SubsystemKind, SubsystemProfile};
+use super::{ControlEvent, IoTotals};
+
+/// One command, its controller, and the state of the port that the command can read.
+#[derive(Debug)]
+pub(super) struct CommandContext<'a> {
+    pub(super) association: &'a mut Association,
+    pub(super) events: &'a mut VecDeque<ControlEvent>,
+    pub(super) qid: u16,
+    pub(super) entry: &'a SubmissionEntry,
+    /// Length of the data that the host's SGL describes.
+    pub(super) data_bytes: u32,
+    pub(super) now: Instant,
+    /// The subsystem of the controller.
+    pub(super) profile: &'a SubsystemProfile,
+    /// The NVM subsystem, for the discovery log.
+    pub(super) nvm: &'a SubsystemProfile,
+    pub(super) advertise: &'a [SocketAddr],
+    /// Generation of the discovery log.
+    pub(super) generation: u64,
+    pub(super) totals: IoTotals,
+    pub(super) uptime: Duration,
+    /// Whether a flush of a volume has failed.
+    pub(super) degraded: bool,
+}
+
+impl CommandContext<'_> {
+    /// Checks that the SGL describes exactly the data that the command moves (SGLS bit 18 is clear).
+    pub(super) fn check_transfer(&self) -> Result<(), Status> {
+        match data_expected(self.entry).matches(self.data_bytes) {
+            true => Ok(()),
+            false => Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID)),
+        }
+    }
+}
+
+/// Data of one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataExpected {
+    /// No data.
+    None,
+    /// The host sends this many bytes.
+    FromHost(u32),
+    /// The controller returns this many bytes.
+    ToHost(u64),
+}
+
+impl DataExpected {
+    /// Whether the host's SGL describes exactly these bytes.
+    pub fn matches(self, data_bytes: u32) -> bool {
+        match self {
+            DataExpected::None => data_bytes == 0,
+            DataExpected::FromHost(bytes) => data_bytes == bytes,
+            DataExpected::ToHost(bytes) => u64::from(data_bytes) == bytes,
+        }
+    }
+}
+
+/// Returns the data of an admin or fabrics command; [`DataExpected::None`] for an unknown command. A driver
+/// receives data only for [`DataExpected::FromHost`] with the length that the host describes, and discards
+/// it otherwise.
+pub fn data_expected(entry: &SubmissionEntry) -> DataExpected {
+    match AdminOpcode::decode(entry.opcode) {
+        Some(AdminOpcode::Fabrics) if entry.fctype() == FabricsType::Connect.code() => {
+            DataExpected::FromHost(ConnectData::LEN as u32)
+        }
+        Some(AdminOpcode::Identify) => DataExpected::ToHost(IdentifyCommand::DATA_LEN.into()),
+        Some(AdminOpcode::GetLogPage) => DataExpected::ToHost(GetLogPageCommand::parse(entry).len()),
+        Some(AdminOpcode::GetFeatures) => match FeatureId::decode(GetFeaturesCommand::parse(entry).fid) {
+            Some(FeatureId::HostIdentifier) => DataExpected::ToHost(HOST_IDENTIFIER_BYTES),
+            Some(FeatureId::HostBehaviorSupport) => DataExpected::ToHost(HostBehaviorSupport::LEN as u64),
+            _ => DataExpected::None,
+        },
+        _ => DataExpected::None,
+    }
+}
+
+/// Whether controllers of a kind execute an admin command; the command effects log lists the same commands.
+pub(super) fn is_offered(opcode: AdminOpcode, kind: SubsystemKind) -> bool {
+    let is_common = matches!(
+        opcode,
+        AdminOpcode::Identify
+            | AdminOpcode::GetLogPage
+            | AdminOpcode::GetFeatures
+            | AdminOpcode::SetFeatures
+            | AdminOpcode::AsyncEventRequest
+            | AdminOpcode::KeepAlive
+    );
+    is_common || (opcode == AdminOpcode::Abort && kind == SubsystemKind::Nvm)
+}
+
+/// Marks `status` as final: the same command would fail again.
+pub(super) fn with_dnr(status: Status) -> Status {
+    status.with_dnr(true)
+}
