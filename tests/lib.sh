@@ -61,11 +61,11 @@ restart_target() { # NAME SIGNAL: the same target again, on the same port, from 
 	start_target "$1" ${target_arguments[$1]}
 }
 
-guest() { # NAME KERNEL SECONDS [guest.sh OPTION...] -- SCRIPT [ARG...]: run a script of inside/
+guest() { # NAME KERNEL SECONDS [guest.sh OPTION...] -- SCRIPT [ARG...]: run a script of kernel/guest/
 	local name=$1 kernel=$2 limit=$3 options=() f line status; shift 3
 	while [ "$1" != -- ]; do options+=("$1"); shift; done; shift
-	for f in "$tests"/kernel/inside/*; do options+=(-f "$f:/inside/${f##*/}"); done
-	options+=(-f "$tests/checks.sh:/inside/checks.sh")
+	for f in "$tests"/kernel/guest/*; do options+=(-f "$f:/guest/${f##*/}"); done
+	options+=(-f "$tests/checks.sh:/guest/checks.sh")
 	rm -f "$work/answers"; mkfifo "$work/answers"
 	exec 6<> "$work/answers"
 	while IFS= read -r line; do
@@ -74,7 +74,7 @@ guest() { # NAME KERNEL SECONDS [guest.sh OPTION...] -- SCRIPT [ARG...]: run a s
 			*) echo "$line";;
 		esac
 	done < <("$tests/kernel/guest.sh" -k "$kernel" -t "$limit" -l "$logs/$name.kernel" "${options[@]}" \
-		"$tests/kernel/inside/$1" "${@:2}" < "$work/answers" 2>&1; echo $? > "$work/status")
+		"$tests/kernel/guest/$1" "${@:2}" < "$work/answers" 2>&1; echo $? > "$work/status")
 	exec 6>&-
 	status=$(cat "$work/status")
 	[ "$status" = 0 ] || { echo "not ok guest $name ended with status $status (124: out of time, 125: died)"; return 1; }

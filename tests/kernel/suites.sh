@@ -1,5 +1,5 @@
 # The suites of interop.sh.  Each runs in a shell of its own with $kernel set and prints
-# the lines of its checks.  The guests' scripts are in inside/.
+# the lines of its checks.  The guests' scripts are in guest/.
 
 # Volumes the fio suite writes to: every I/O engine of the target with memory and files,
 # each with 512-byte blocks as namespace 1 and 4,096-byte blocks as namespace 2.

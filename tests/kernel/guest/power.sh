@@ -9,8 +9,8 @@
 # for a promise and must see it broken.
 # A combination is VOLUME,HOST,IO with VOLUME of disk|file, HOST of kernel|isolane and IO of
 # uring|epoll.
-. /inside/lib.sh
-. /inside/kernel-target.sh
+. /guest/lib.sh
+. /guest/kernel-target.sh
 cuts=$1; shift
 ADDR=127.0.0.1 PORT=4420 NQN=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001
 region_mib=256

@@ -2,8 +2,8 @@
 # filesystem.sh ADDR PORT NQN - a file system lives on the volume and survives a restart of the target.
 # The driver answers `restart`.
 ADDR=$1 PORT=$2 NQN=$3
-. /inside/lib.sh
-[ -z "${STANDIN-}" ] || { . /inside/kernel-target.sh; ask() { kernel_target_restart "$NQN"; }; }
+. /guest/lib.sh
+[ -z "${STANDIN-}" ] || { . /guest/kernel-target.sh; ask() { kernel_target_restart "$NQN"; }; }
 modprobe nvme-tcp; modprobe ext4
 
 sums() { (cd "$1" && find . -type f | sort | xargs sha256sum); }

@@ -2,7 +2,7 @@
 # kernel's host, and questions to the driver outside.  It knows no test.
 # Expects ADDR, PORT and NQN to be set when something is attached.
 
-. /inside/checks.sh
+. /guest/checks.sh
 on_check_failed() { dmesg | tail -n 12 | sed 's/^/    kernel: /'; }
 exec 8<&0 9>&1 0</dev/null    # the driver's answers and its ear, also while a check's output goes to the log
 

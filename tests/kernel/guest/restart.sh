@@ -2,8 +2,8 @@
 # restart.sh ADDR PORT NQN KILLS - the target is killed and started again under fio: the kernel's host
 # reconnects, replays, and the verify passes.  The driver answers `kill`.
 ADDR=$1 PORT=$2 NQN=$3
-. /inside/lib.sh
-[ -z "${STANDIN-}" ] || { . /inside/kernel-target.sh; ask() { kernel_target_restart "$NQN"; }; }
+. /guest/lib.sh
+[ -z "${STANDIN-}" ] || { . /guest/kernel-target.sh; ask() { kernel_target_restart "$NQN"; }; }
 modprobe nvme-tcp
 # io_uring submits with NOWAIT, and shows the caller an EAGAIN of requests that wait for a path.
 engine=libaio

@@ -1,5 +1,5 @@
 #!/bin/bash
-# own.sh [--long] [--switched] [SUITE...] - Isolane's host against Isolane's target, as programs.
+# e2e.sh [--long] [--switched] [SUITE...] - Isolane's host against Isolane's target, as programs.
 #
 # Suites: combinations (bench --verify over block sizes, depths, digests, I/O engines and
 # volumes), copy, restarts (both ends end and come back at random), killed (kill -9: nothing
@@ -9,10 +9,10 @@
 set -u
 . "$(dirname "$0")/lib.sh"
 
-long= run=own host_options=() engine_options=()
+long= run=e2e host_options=() engine_options=()
 [ "${1-}" = --long ] && { long=1; shift; }
 if [ "${1-}" = --switched ]; then
-	shift; run=switched
+	shift; run=e2e-switched
 	serve_options=(--fair-queueing off --scheduler dynamic --placement round-robin --zerocopy-threshold 0 --mode sleep)
 	engine_options=(--lanes 2 --read-lanes 1 --poll-lanes 1 --share-depth --mode sleep)
 	host_options=("${engine_options[@]}" --coalesce)    # through an engine nothing is held back

@@ -3,7 +3,7 @@
 # A combination is NAME,PORT,NQN,NSID,BLOCK_SIZE,DEPTH,DIGESTS,QUEUES,TOTAL with DIGESTS of
 # none|header|data|both and QUEUES of default|write|poll|write+poll.
 ADDR=$1; shift
-. /inside/lib.sh
+. /guest/lib.sh
 modprobe nvme-tcp
 
 digest_options() {

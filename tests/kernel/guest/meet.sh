@@ -1,7 +1,7 @@
 #!/bin/bash
 # meet.sh ADDR PORT NQN - the first meeting: discover, connect, list, identify, SMART log.
 ADDR=$1 PORT=$2 NQN=$3
-. /inside/lib.sh
+. /guest/lib.sh
 modprobe nvme-tcp
 
 discovers() {

@@ -33,7 +33,7 @@ head -c 1 /dev/random > /dev/null
 cd /blktests || exit 1
 echo 'TMPDIR=/blktests/tmp' > config
 export NVMET_TRTYPES=tcp NVMET_BLKDEV_TYPES=device NVME_IMG_SIZE=352M NVME_NUM_ITER=3 TIMEOUT=20
-export NVME_TARGET_CONTROL=/inside/blktests-control.sh
+export NVME_TARGET_CONTROL=/guest/blktests-control.sh
 
 # These use a device that is there already: the namespace, attached for the test.
 needs_device() { grep -q '^test_device()' "tests/$1"; }

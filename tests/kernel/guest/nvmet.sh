@@ -1,8 +1,8 @@
 #!/bin/bash
 # nvmet.sh NQN - the kernel's own target on a memory-backed disk, until the driver outside
 # has done its checks against it.
-. /inside/lib.sh
-. /inside/kernel-target.sh
+. /guest/lib.sh
+. /guest/kernel-target.sh
 
 modprobe null_blk nr_devices=0
 null_disk disk size=64
