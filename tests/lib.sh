@@ -62,22 +62,49 @@ restart_target() { # NAME SIGNAL: the same target again, on the same port, from 
 }
 
 guest() { # NAME KERNEL SECONDS [guest.sh OPTION...] -- SCRIPT [ARG...]: run a script of kernel/guest/
+	local name=$1 failure=() crash f
+	run_guest "$@" && return 0
+	if crash=$(guest_crash "$name"); then
+		echo "repeating $name once, because its kernel crashed: $crash"
+		printf 'first run: %s\n' "${failure[@]}"
+		for f in asks kernel; do mv "$logs/$name.$f" "$logs/$name.crashed.$f"; done 2> /dev/null
+		run_guest "$@" && return 0
+	fi
+	printf '%s\n' "${failure[@]}"
+	show_end 40 "$logs/$name.kernel"; show_end 20 "$logs/$name.asks"
+	for f in "${!target_pid[@]}"; do show_end 20 "$logs/target-$f.log"; done
+	return 1
+}
+
+# Prints the lines of the guest. The first failure and all that follows go to $failure instead.
+run_guest() {
 	local name=$1 kernel=$2 limit=$3 options=() f line status; shift 3
 	while [ "$1" != -- ]; do options+=("$1"); shift; done; shift
 	for f in "$tests"/kernel/guest/*; do options+=(-f "$f:/guest/${f##*/}"); done
 	options+=(-f "$tests/checks.sh:/guest/checks.sh")
 	rm -f "$work/answers"; mkfifo "$work/answers"
 	exec 6<> "$work/answers"
+	failure=()
 	while IFS= read -r line; do
 		case $line in
 			@*) on_ask "${line#@}" >> "$logs/$name.asks" 2>&1 6>&- && echo done >&6 || echo "cannot $line" >&6;;
-			*) echo "$line";;
+			*) if [ ${#failure[@]} = 0 ] && [ "${line#not ok}" = "$line" ]; then echo "$line"; else failure+=("$line"); fi;;
 		esac
 	done < <("$tests/kernel/guest.sh" -k "$kernel" -t "$limit" -l "$logs/$name.kernel" "${options[@]}" \
 		"$tests/kernel/guest/$1" "${@:2}" < "$work/answers" 2>&1; echo $? > "$work/status")
 	exec 6>&-
 	status=$(cat "$work/status")
-	[ "$status" = 0 ] || { echo "not ok guest $name ended with status $status (124: out of time, 125: died)"; return 1; }
+	[ "$status" = 0 ] || failure+=("not ok guest $name ended with status $status (124: out of time, 125: died)")
+	[ ${#failure[@]} = 0 ]
+}
+
+guest_crash() { # NAME: prints the line of the console log in which the guest's kernel reports a bug of its own
+	grep -aEm 1 'Oops|BUG: |Kernel panic|Voluntary context switch within RCU' "$logs/$1.kernel"
+}
+
+show_end() { # LINES FILE
+	[ -s "$2" ] || return 0
+	echo "    ${2##*/} ends:"; tail -n "$1" "$2" | cut -c -200 | sed 's/^/    /'
 }
 
 on_ask() { echo "nobody answers $1"; return 1; }   # a suite says here what a guest may ask for

@@ -107,6 +107,7 @@ if [ -e /sys/class/net/eth0 ]; then ifconfig eth0 10.0.2.15 netmask 255.255.255.
 port() { for p in /sys/class/virtio-ports/*; do [ "$(cat $p/name 2>/dev/null)" = $1 ] && echo /dev/${p##*/}; done; }
 i=0; while [ -z "$(port rc)" ] && [ $i -lt 50 ]; do sleep 0.1; i=$((i+1)); done
 out=$(port out) in=$(port in) rc=$(port rc)
+dmesg -n 8    # all messages, also of programs that crash
 echo "guest: userspace at $(cut -d' ' -f1 /proc/uptime) s" > /dev/kmsg
 cd /root
 /cmd.run < $in > $out 2>&1
@@ -184,7 +185,7 @@ exec 7<&0
 timeout -k 5 "$limit" qemu-system-x86_64 -machine q35,usb=off "${acc[@]}" -smp "$cpus" -m "$mem" \
 	-nodefaults -no-user-config -display none -no-reboot \
 	-kernel "$kdir/vmlinux" -initrd "$w/initrd" \
-	-append "console=ttyS0 quiet loglevel=6 panic=-1 reboot=t mitigations=off nokaslr random.trust_cpu=on ${kargs[*]-}" \
+	-append "console=ttyS0 quiet loglevel=6 panic=-1 reboot=t mitigations=off nokaslr no_timer_check random.trust_cpu=on ${kargs[*]-}" \
 	-serial "file:$klog" \
 	-netdev "$net" -device virtio-net-pci,netdev=n0,romfile= \
 	-device virtio-serial-pci \

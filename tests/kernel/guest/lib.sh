@@ -3,7 +3,7 @@
 # Expects ADDR, PORT and NQN to be set when something is attached.
 
 . /guest/checks.sh
-on_check_failed() { dmesg | tail -n 12 | sed 's/^/    kernel: /'; }
+on_check_failed() { dmesg | tail -n 40 | sed 's/^/    kernel: /'; }
 exec 8<&0 9>&1 0</dev/null    # the driver's answers and its ear, also while a check's output goes to the log
 
 ask() { # WORD...: let the driver outside do something; returns when it is done
