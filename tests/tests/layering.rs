@@ -50,8 +50,7 @@ const UNSAFE_PATHS: &[&str] = &[
 const UNSAFE_CRATES: &[&str] = &["memory", "shm", "tcp", "reactor", "host", "capi"];
 
 /// Imports that are still part of a cycle, for each package; a number can only decrease.
-const KNOWN_CYCLIC_IMPORTS: &[(&str, usize)] =
-    &[("crates/isolane-target", 32), ("crates/isolane-cli", 10), ("crates/isolane-memory", 5)];
+const KNOWN_CYCLIC_IMPORTS: &[(&str, usize)] = &[("crates/isolane-cli", 10), ("crates/isolane-memory", 5)];
 
 const MAX_LINES: usize = 600;
 

@@ -58,6 +58,7 @@ const TARGET_IO_PATH: &[&str] = &[
     "crates/isolane-target/src/core/send.rs",
     "crates/isolane-target/src/core/fair_share.rs",
     "crates/isolane-target/src/core/waiting.rs",
+    "crates/isolane-target/src/core/work.rs",
 ];
 
 const LOCKS: &[&str] =

@@ -1,16 +1,15 @@
 //! What a target is asked to serve, and why it could not start.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolane_proto::subsystem::ConfigError;
 use isolane_proto::target::{ConnectionConfig, Scheduling};
-use isolane_reactor::{IoChoice, Mode, ReactorConfig, ReactorError, SocketOptionError};
+use isolane_reactor::{IoChoice, Mode, ReactorConfig};
 use isolane_volume::Volume;
 use isolane_wire::Nqn;
 
+use crate::error::StartError;
 use crate::listen::Listen;
 use crate::placement::Placement;
 
@@ -111,50 +110,6 @@ impl TargetConfig {
     }
 }
 
-/// Why a target could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {error}; {}", remedy(error))]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The kernel's answer.
-        error: io::Error,
-    },
-    /// An address is to be listened on more than once.
-    #[error("{0} is given twice: name every address once")]
-    SameAddress(SocketAddr),
-    /// A socket option of a listener cannot be had.
-    #[error("cannot listen on {address}: {error}")]
-    SocketOption {
-        /// The address.
-        address: SocketAddr,
-        /// The option, the kernel's answer, and the remedy.
-        error: SocketOptionError,
-    },
-    /// A reactor could not be set up.
-    #[error(transparent)]
-    Reactor(#[from] ReactorError),
-    /// A thread could not be started.
-    #[error("cannot start the thread of a reactor: {0}; raise the limit of processes (ulimit -u)")]
-    Thread(io::Error),
-    /// A reactor could not begin to accept connections.
-    #[error("cannot begin to serve: {0}; raise the limit of open files (ulimit -n)")]
-    Begin(io::Error),
-    /// Two namespaces would be the same to every host.
-    #[error("{first} and {second} have the same identity; give one of them its own with uuid=")]
-    SameIdentity {
-        /// Name of one volume.
-        first: String,
-        /// Name of the other.
-        second: String,
-    },
-    /// The configuration cannot be served.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-}
-
 impl TargetConfig {
     /// # Errors
     /// When an address is given twice, which would seem to be in use, or when hosts could not tell two
@@ -174,17 +129,6 @@ impl TargetConfig {
             }
         }
         Ok(())
-    }
-}
-
-fn remedy(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "stop the program that uses it, or choose another port with --listen",
-        io::ErrorKind::PermissionDenied => {
-            "choose a port from 1024, or give the program CAP_NET_BIND_SERVICE"
-        }
-        io::ErrorKind::AddrNotAvailable => "choose an address of this machine (ip address shows them)",
-        _ => "choose another address with --listen",
     }
 }
 

@@ -4,8 +4,11 @@
 //! locked instruction, no line shared with another writer). Readers see each number whole, but no
 //! consistent cut across numbers: this is for people and graphs, not for accounting.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+
+use isolane_wire::Nqn;
 
 /// The I/O operations that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +161,27 @@ fn bucket_end_us(index: usize) -> u64 {
     ((5 + quarter) << doubling).div_ceil(4)
 }
 
+/// One connection, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionStatus {
+    /// The host's end.
+    pub peer: SocketAddr,
+    /// The host's name, once it has connected its queue.
+    pub host_nqn: Option<Nqn>,
+    /// The queue, likewise; 0 is the admin queue.
+    pub qid: Option<u16>,
+    /// The reactor that owns it, counted from 0.
+    pub reactor: usize,
+    /// The core that this reactor is pinned to.
+    pub core: Option<usize>,
+    /// The core that its packets were last processed on.
+    pub incoming_cpu: Option<usize>,
+    /// Bytes received and sent.
+    pub moved_bytes: u64,
+    /// Bytes that the kernel has taken and never sent: what is queued now waits behind them.
+    pub unsent_bytes: usize,
+}
+
 /// A number that one thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
@@ -180,6 +204,30 @@ impl Counter {
 
     pub(crate) fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How many commands of one lane are at volumes. Written by the owning core alone.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    commands: AtomicU32,
+    /// Those among them that may leave something in a volatile cache.
+    volatile: AtomicU32,
+}
+
+impl InFlight {
+    pub(crate) fn set(&self, commands: u32, volatile: u32) {
+        self.volatile.store(volatile, Ordering::Release);
+        self.commands.store(commands, Ordering::Release);
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.commands.load(Ordering::Acquire) == 0
+    }
+
+    /// No command is at a volume that may leave something in a volatile cache.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.volatile.load(Ordering::Acquire) == 0
     }
 }
 

@@ -26,10 +26,10 @@
 #![forbid(unsafe_code)]
 
 mod config;
-mod connections;
 mod core;
 mod counters;
 mod descriptors;
+mod error;
 mod fence;
 mod lane_quota;
 mod listen;
@@ -43,9 +43,9 @@ mod shared;
 mod slab;
 mod target;
 
-pub use config::{StartError, TargetConfig};
-pub use connections::ConnectionStatus;
-pub use counters::{Counters, IoKind, Latency, NamespaceCounters, OperationCounters};
+pub use config::TargetConfig;
+pub use counters::{ConnectionStatus, Counters, IoKind, Latency, NamespaceCounters, OperationCounters};
+pub use error::StartError;
 pub use listen::{Listen, parse_address};
 pub use placement::Placement;
 pub use target::{ShutdownReport, Target};

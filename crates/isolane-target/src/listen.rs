@@ -10,7 +10,7 @@ use isolane_reactor::SocketOptions;
 use isolane_reactor::retry::{self, HELD_TIMEOUT};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::config::StartError;
+use crate::error::StartError;
 
 /// A place to listen at. As text: `127.0.0.1:4420`, `[::1]:4420` or `localhost:4420`; `:4420` or `4420` for
 /// 127.0.0.1; and socket options behind commas, as in `10.0.0.1:4420,priority=5,congestion=bbr`.

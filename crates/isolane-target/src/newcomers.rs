@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use parking_lot::Mutex;
 
-use crate::shared::LaneId;
+use crate::slab::LaneId;
 
 /// The newcomers of all cores.
 #[derive(Debug)]

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use crate::shared::LaneId;
+use crate::slab::LaneId;
 
 /// What a core did in one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,7 +21,7 @@ pub(crate) struct CoreLoad {
 /// What a lane did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneLoad {
-    pub name: LaneId,
+    pub id: LaneId,
     pub moved_bytes: u64,
 }
 
@@ -72,10 +72,10 @@ impl Scheduler {
     fn remember(&mut self, loads: &[CoreLoad]) {
         let old = std::mem::take(&mut self.lanes);
         for lane in loads.iter().flat_map(|load| &load.lanes) {
-            let history = old.get(&lane.name).copied().unwrap_or_default();
+            let history = old.get(&lane.id).copied().unwrap_or_default();
             let idle_rounds = if lane.moved_bytes == 0 { history.idle_rounds + 1 } else { 0 };
             let cooldown_rounds = history.cooldown_rounds.saturating_sub(1);
-            self.lanes.insert(lane.name, History { idle_rounds, cooldown_rounds });
+            self.lanes.insert(lane.id, History { idle_rounds, cooldown_rounds });
         }
         self.cores.resize(loads.len(), CoreHistory::default());
         for (core, load) in self.cores.iter_mut().zip(loads) {
@@ -96,9 +96,9 @@ impl Scheduler {
         let weight = |lane: &LaneLoad| load.busy * lane.moved_bytes as f64 / bytes.max(1) as f64;
         // With less than the difference the other core does not become what this one is.
         let helps = |lane: &&LaneLoad| lane.moved_bytes > 0 && least.busy + weight(lane) < load.busy * GAIN;
-        let movable = load.lanes.iter().filter(|lane| self.can_move(lane.name)).filter(helps);
+        let movable = load.lanes.iter().filter(|lane| self.can_move(lane.id)).filter(helps);
         let best = movable.max_by_key(|lane| balance(weight(lane), load.busy - least.busy))?;
-        (to != from && least.busy <= RELIEF).then_some(Move { lane: best.name, from, to })
+        (to != from && least.busy <= RELIEF).then_some(Move { lane: best.id, from, to })
     }
 
     /// Lanes that the first core can have as well; `first_busy` is what it has then.
@@ -108,9 +108,9 @@ impl Scheduler {
             *first_busy += load.busy;
         }
         for lane in &load.lanes {
-            let is_idle = self.lanes.get(&lane.name).is_some_and(|it| it.idle_rounds >= IDLE_ROUNDS);
-            if (is_light || is_idle && *first_busy < OVERLOADED) && self.can_move(lane.name) {
-                moves.push(Move { lane: lane.name, from, to: 0 });
+            let is_idle = self.lanes.get(&lane.id).is_some_and(|it| it.idle_rounds >= IDLE_ROUNDS);
+            if (is_light || is_idle && *first_busy < OVERLOADED) && self.can_move(lane.id) {
+                moves.push(Move { lane: lane.id, from, to: 0 });
             }
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use isolane_proto::subsystem::{
@@ -18,23 +18,15 @@ use isolane_volume::BlockRange;
 use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
-use crate::connections::ConnectionStatus;
 use crate::core::MigratingLane;
-use crate::counters::CoreCounters;
+use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
 use crate::lane_quota::LaneQuota;
 use crate::log_limiter::LogLimiter;
 use crate::namespace::Namespaces;
 use crate::newcomers::Newcomers;
 use crate::scheduler::CoreLoad;
-use crate::slab::SlabKey;
-
-/// A lane, as another core names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LaneId {
-    pub core: usize,
-    pub lane: SlabKey,
-}
+use crate::slab::{LaneId, SlabKey};
 
 /// What cores tell each other.
 #[derive(Debug)]
@@ -57,7 +49,7 @@ pub(crate) enum Message {
     /// One core has raised its part of a fence.
     HostDrained { lane: SlabKey },
     /// To the first core: what another did lately.
-    Load { core: usize, load: CoreLoad },
+    LoadReport { core: usize, load: CoreLoad },
     /// Let this lane go to another core as soon as it can.
     Migrate { lane: LaneId, to: usize },
     /// The same for the connection of this peer, if it is yours.
@@ -68,30 +60,6 @@ pub(crate) enum Message {
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish what is in flight, close everything, flush; by then at the latest.
     Stop { deadline: Instant },
-}
-
-/// How many commands of one lane are at volumes. Written by the owning core alone.
-#[derive(Debug, Default)]
-pub(crate) struct InFlight {
-    commands: AtomicU32,
-    /// Those among them that may leave something in a volatile cache.
-    volatile: AtomicU32,
-}
-
-impl InFlight {
-    pub(crate) fn set(&self, commands: u32, volatile: u32) {
-        self.volatile.store(volatile, Ordering::Release);
-        self.commands.store(commands, Ordering::Release);
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.commands.load(Ordering::Acquire) == 0
-    }
-
-    /// No command is at a volume that may leave something in a volatile cache.
-    pub(crate) fn is_durable(&self) -> bool {
-        self.volatile.load(Ordering::Acquire) == 0
-    }
 }
 
 /// What the cores of one target share.

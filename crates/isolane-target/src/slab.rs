@@ -22,6 +22,13 @@ impl SlabKey {
     }
 }
 
+/// A lane, as another core names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LaneId {
+    pub core: usize,
+    pub lane: SlabKey,
+}
+
 /// Entries in reused slots.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {

@@ -16,11 +16,11 @@ use isolane_reactor::topology::Topology;
 use isolane_reactor::{Reactor, ReactorConfig, ReactorError, SocketOptions, Waker};
 use parking_lot::Mutex;
 
-use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, StartError, TargetConfig};
-use crate::connections::{self, ConnectionStatus};
+use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, TargetConfig};
 use crate::core::{Acceptor, CoreReport, Driver, Parts, max_lanes};
-use crate::counters::{CoreCounters, Counters, NamespaceCounters};
+use crate::counters::{ConnectionStatus, CoreCounters, Counters, NamespaceCounters};
 use crate::descriptors;
+use crate::error::StartError;
 use crate::listen::Listen;
 use crate::namespace::{Namespace, Namespaces};
 use crate::placement::Placer;
@@ -152,7 +152,16 @@ impl Target {
 
     /// Every connection, and where it is.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
-        connections::ask(&self.shared, &self.cores)
+        let (sender, replies) = mpsc::channel();
+        self.shared.post_to_all(|| Message::Describe(sender.clone()));
+        drop(sender);
+        let deadline = Instant::now() + DESCRIBE_TIMEOUT;
+        let mut all = Vec::new();
+        while let Ok(status) = replies.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            all.push(ConnectionStatus { core: self.cores.get(status.reactor).copied(), ..status });
+        }
+        all.sort_by_key(|status| status.peer);
+        all
     }
 
     /// Moves the connection of this peer to another reactor, as soon as nothing of it is under way, if that
@@ -364,5 +373,7 @@ fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
     }
 }
 
+/// Time for the cores to describe their connections; each replies in its next turn.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the cores get to end when nothing hangs any more.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -13,7 +13,8 @@ use isolane_reactor::{ListenerToken, SocketOptions, Token, socket};
 use super::lane::Lane;
 use super::{Core, Driver};
 use crate::placement::Placer;
-use crate::shared::{LaneId, Message};
+use crate::shared::Message;
+use crate::slab::LaneId;
 use crate::slab::SlabKey;
 
 /// What the core that accepts needs for it.

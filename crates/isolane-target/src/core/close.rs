@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 use isolane_proto::connection::FatalError;
 
 use super::flush::AfterFlush;
-use super::job::{FileWork, Job};
 use super::lane::{Lane, Phase};
-use super::waiting::Waiting;
+use super::work::{FileWork, Job, Waiting};
 use super::{Core, CoreReport, Driver};
 use crate::slab::SlabKey;
 
@@ -169,7 +168,7 @@ impl Core {
             self.shared.stuck_after
         );
         let changes = self.unfinished_changes(&HashSet::from([lane.key]));
-        self.shared.leave_stuck(association.id, association.qid, lane.name, &changes);
+        self.shared.leave_stuck(association.id, association.qid, lane.id, &changes);
         lane.left_behind = true;
     }
 }
@@ -183,10 +182,10 @@ impl Driver {
                 continue;
             }
             if let Some(association) = lane.association.take() {
-                self.core.shared.drained(association.id, association.qid, lane.name);
+                self.core.shared.drained(association.id, association.qid, lane.id);
             }
             if lane.phase == Phase::Closed {
-                self.migrated_in.remove(&lane.name);
+                self.migrated_in.remove(&lane.id);
                 let in_quota = self.lanes.remove(key).is_some_and(|lane| lane.in_quota);
                 if in_quota {
                     self.core.shared.lane_quota.disconnect(self.core.index);

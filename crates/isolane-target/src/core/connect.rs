@@ -13,7 +13,7 @@ use isolane_wire::{Status, SubmissionEntry};
 use super::Core;
 use super::lane::{Association, Connecting, Lane};
 use crate::fence::Fence;
-use crate::shared::LaneId;
+use crate::slab::LaneId;
 
 impl Core {
     /// The data of a Connect is complete.

@@ -16,10 +16,8 @@ use std::time::Duration;
 use isolane_memory::{Buffer, PAGE_SIZE};
 use isolane_proto::target::Permit;
 
-use super::job::Job;
 use super::lane::Lane;
-use super::memory_budget::Size;
-use super::waiting::Waiting;
+use super::work::{Job, Size, Waiting};
 use super::{Core, Driver};
 use crate::config::MAX_TRANSFER_BYTES;
 use crate::counters::IoKind;

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use isolane_proto::subsystem::Host;
 use isolane_volume::BlockRange;
 
-use super::job::FileWork;
 use super::lane::Lane;
 use super::receive::Progress;
-use super::waiting::Waiting;
+use super::work::{FileWork, Waiting};
 use super::{Core, Driver};
 use crate::fence::Fence;
-use crate::shared::{LaneId, Message};
+use crate::shared::Message;
+use crate::slab::LaneId;
 use crate::slab::SlabKey;
 
 /// Reading the data that has arrived from one host.

@@ -13,12 +13,11 @@ use isolane_reactor::file::FileCompletion;
 use isolane_volume::{Outcome, Request, Step, Task, Volume};
 use isolane_wire::Status;
 
-use super::job::FileWork;
-use super::waiting::Waiting;
+use super::work::{FileWork, Waiting};
 use super::{Core, Driver};
-use crate::counters::IoKind;
+use crate::counters::{InFlight, IoKind};
 use crate::nvme_status;
-use crate::shared::{InFlight, Message};
+use crate::shared::Message;
 use crate::slab::SlabKey;
 
 /// One flush of all volumes that is under way.

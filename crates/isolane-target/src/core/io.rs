@@ -13,10 +13,8 @@ use isolane_wire::{Status, SubmissionEntry};
 
 use super::Core;
 use super::command::data_len;
-use super::job::Job;
 use super::lane::{Association, Lane, Stalled};
-use super::memory_budget::Size;
-use super::waiting::Waiting;
+use super::work::{Job, Size, Waiting};
 use crate::config::MAX_TRANSFER_BYTES;
 use crate::counters::IoKind;
 

@@ -3,112 +3,21 @@
 //! Invariant: a job is finished exactly once; its permit is answered then, or given up if its lane has ended
 //! meanwhile.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Payload;
 use isolane_proto::Completion;
 use isolane_proto::target::Permit;
 use isolane_reactor::file::{FileCompletion, FileOp};
-use isolane_volume::{BlockRange, Outcome, Request, Step, Task, Volume, VolumeError};
+use isolane_volume::{Outcome, Request, Step, Task, Volume, VolumeError};
 
 use super::lane::{Association, Lane};
-use super::waiting::Waiting;
+use super::work::{FileWork, Job, Waiting};
 use super::{Core, Driver};
 use crate::counters::IoKind;
 use crate::log_limiter::LogLimiter;
-use crate::namespace::Namespace;
 use crate::nvme_status;
 use crate::slab::SlabKey;
-
-/// A command that has been given to a volume.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub permit: Permit,
-    /// Position of its namespace.
-    pub position: usize,
-    pub operation: IoKind,
-    pub len: usize,
-    /// All blocks that it touches lie within.
-    pub blocks: BlockRange,
-    /// Present once the command is in a fence: lives until it ends.
-    mark: Option<Arc<()>>,
-    pub started: Instant,
-    /// Its volume reads from a file, into memory of the pool.
-    pub reads_into_pool: bool,
-    /// Memory that it has claimed for that, in bytes.
-    pub reserved: usize,
-    /// Memory of the data that it writes, in bytes.
-    pub data_bytes: usize,
-    /// What is to be done after the first request, if that succeeds.
-    pub then: Option<Request>,
-    /// It may leave something in a volatile cache.
-    pub volatile: bool,
-    /// Counted among the lane's commands at volumes.
-    pub counted: bool,
-}
-
-impl Job {
-    /// The job of answering a command by this request.
-    pub(super) fn new(
-        permit: Permit,
-        position: usize,
-        namespace: &Namespace,
-        request: &Request,
-        started: Instant,
-    ) -> Job {
-        let in_bytes = |blocks: u64| (blocks as usize) << namespace.geometry.block_shift;
-        let (operation, len, is_durable) = match request {
-            Request::Read { blocks, .. } => (IoKind::Read, in_bytes(*blocks), true),
-            Request::Write { data, fua, .. } => (IoKind::Write, data.len(), *fua),
-            Request::Flush => (IoKind::Flush, 0, true),
-            Request::WriteZeroes { blocks, fua, .. } => (IoKind::WriteZeroes, in_bytes(*blocks), *fua),
-            Request::Deallocate { fua, .. } => (IoKind::Deallocate, 0, *fua),
-            Request::Continue(_) => unreachable!("a job begins with its first request"),
-        };
-        let data_bytes = if let Request::Write { data, .. } = request { data.len() } else { 0 };
-        let volatile = !is_durable && namespace.volume.info().volatile_cache;
-        Job {
-            permit,
-            position,
-            operation,
-            len,
-            blocks: blocks_of(request),
-            mark: None,
-            started,
-            reads_into_pool: namespace.volume.file().is_some(),
-            reserved: 0,
-            data_bytes,
-            then: None,
-            volatile,
-            counted: false,
-        }
-    }
-
-    /// Whether it changes blocks.
-    pub(super) fn is_change(&self) -> bool {
-        matches!(self.operation, IoKind::Write | IoKind::WriteZeroes | IoKind::Deallocate)
-    }
-
-    /// Lives as long as the job.
-    pub(super) fn mark(&mut self) -> &Arc<()> {
-        self.mark.get_or_insert_default()
-    }
-
-    /// Memory that a request will take from the pool: that for the data it reads.
-    pub(super) fn bytes_to_take(&self, request: &Request) -> usize {
-        if self.reads_into_pool && matches!(request, Request::Read { .. }) { self.len } else { 0 }
-    }
-}
-
-/// What the reactor carries out an operation for.
-#[derive(Debug)]
-pub(super) enum FileWork {
-    /// A command of a lane.
-    Command { lane: SlabKey, job: Job, task: Task },
-    /// One volume's part of a flush of all.
-    Flush { group: SlabKey, position: usize, task: Task },
-}
 
 impl Core {
     /// Gives a request to its volume, after those of older associations that it overlaps.
@@ -275,21 +184,6 @@ impl Driver {
                 self.core.resume_flush(group, position, task, finished);
             }
             None => log::error!("the reactor finished a file operation that nobody started"),
-        }
-    }
-}
-
-/// The smallest range that has all blocks of a request.
-fn blocks_of(request: &Request) -> BlockRange {
-    match request {
-        Request::Read { lba, blocks }
-        | Request::Write { lba, blocks, .. }
-        | Request::WriteZeroes { lba, blocks, .. } => BlockRange { lba: *lba, blocks: *blocks },
-        Request::Flush | Request::Continue(_) => BlockRange { lba: 0, blocks: 0 },
-        Request::Deallocate { ranges, .. } => {
-            let first = ranges.iter().map(|range| range.lba).min().unwrap_or(0);
-            let end = ranges.iter().map(|range| range.lba.saturating_add(range.blocks)).max().unwrap_or(0);
-            BlockRange { lba: first, blocks: end - first }
         }
     }
 }

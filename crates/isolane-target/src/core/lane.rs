@@ -10,22 +10,21 @@ use std::time::Instant;
 
 use isolane_proto::subsystem::{AssociationId, ConnectionInfo, ControllerStatus, Host, IoCounters};
 use isolane_proto::target::{Connection, ConnectionConfig, Permit};
-use isolane_reactor::Token;
+use isolane_reactor::{Detached, Token};
 use isolane_wire::SubmissionEntry;
 
-use super::job::Job;
-use super::waiting::Waiting;
+use super::work::{Job, Waiting};
+use crate::counters::InFlight;
 use crate::fence::Fence;
 use crate::newcomers::Arrival;
-use crate::shared::{InFlight, LaneId};
-use crate::slab::SlabKey;
+use crate::slab::{LaneId, SlabKey};
 
 /// One connection.
 pub(crate) struct Lane {
     /// Its own place in the table.
     pub key: SlabKey,
-    /// The place where it was born: its name on all cores, for life.
-    pub name: LaneId,
+    /// Identifies the lane on all cores; does not change when it moves.
+    pub id: LaneId,
     /// Bytes moved when the load was last reported.
     pub reported_bytes: u64,
     /// The socket; none once it is closed.
@@ -153,17 +152,29 @@ pub(crate) struct Stalled {
     pub since: Instant,
 }
 
+/// A lane between two cores.
+pub(crate) struct MigratingLane {
+    pub lane: Option<Box<Lane>>,
+    pub socket: Option<Detached>,
+}
+
+impl std::fmt::Debug for MigratingLane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MigratingLane").field("id", &self.lane.as_ref().map(|lane| lane.id)).finish()
+    }
+}
+
 impl Lane {
     pub(crate) fn new(
-        name: LaneId,
+        id: LaneId,
         token: Token,
         connection: ConnectionInfo,
         limits: ConnectionConfig,
         now: Instant,
     ) -> Lane {
         Lane {
-            key: name.lane,
-            name,
+            key: id.lane,
+            id,
             reported_bytes: 0,
             token: Some(token),
             connection,

@@ -6,8 +6,9 @@ use isolane_reactor::socket;
 
 use super::Driver;
 use super::lane::Lane;
-use crate::connections::ConnectionStatus;
-use crate::shared::{LaneId, Message};
+use crate::counters::ConnectionStatus;
+use crate::shared::Message;
+use crate::slab::LaneId;
 use crate::slab::SlabKey;
 
 impl Driver {
@@ -34,7 +35,7 @@ impl Driver {
             Message::Shutdown { id, busy } => self.core.plan_shutdown(id, busy),
             Message::DrainHost { host, fence, reply_to } => self.begin_host_drain(*host, fence, reply_to),
             Message::HostDrained { lane } => self.with_lane(lane, |core, lane| core.on_host_drained(lane)),
-            Message::Load { core, load } => self.record_load(core, load),
+            Message::LoadReport { core, load } => self.record_load(core, load),
             Message::Migrate { lane, to } => self.request_migration(lane, to),
             Message::MigratePeer { peer, to } => self.request_peer_migration(peer, to),
             Message::MigrateIn(migrating) => self.migrate_in(migrating),

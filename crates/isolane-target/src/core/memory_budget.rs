@@ -9,6 +9,7 @@ use isolane_memory::{Buffer, PAGE_SIZE, Page, Pool, pages_for};
 use isolane_proto::target::Permit;
 
 use super::lane::Lane;
+use super::work::Size;
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES};
 
 /// The pool, and how much of it is not kept for anybody.
@@ -23,19 +24,6 @@ pub(crate) struct MemoryBudget {
     new_pages: usize,
     /// How many commands wait for memory, by size: later ones of the same size must not overtake them.
     waiters: [usize; 2],
-}
-
-/// Small and large commands do not wait for each other: a part of the pool serves small ones only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Size {
-    Small,
-    Large,
-}
-
-impl Size {
-    pub(crate) fn of(len: usize) -> Size {
-        if len <= MAX_SMALL_BYTES { Size::Small } else { Size::Large }
-    }
 }
 
 impl MemoryBudget {
@@ -147,8 +135,6 @@ pub(crate) fn max_lanes(pool_pages_asked: usize) -> usize {
 pub(crate) const GUARANTEED_PAGES: usize = pages_for(MAX_IN_CAPSULE_BYTES as usize);
 /// What one receive places on a guess at most.
 const RECEIVE_BYTES: usize = 128 << 10;
-/// Commands up to this size are small.
-const MAX_SMALL_BYTES: usize = 64 * 1024;
 /// New memory that one turn begins to ask the system for: half a region. A region takes 0.3 ms where the
 /// machine has it, 5 ms where its hypervisor has to find it.
 const NEW_PAGES_PER_TURN: usize = 256;

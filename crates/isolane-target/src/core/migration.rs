@@ -1,44 +1,42 @@
-//! Lanes move between cores (S8): how a lane leaves and arrives. Which ones do say `load` and
-//! [`crate::scheduler`].
+//! Moves of lanes between cores (S8): load reports, and how a lane leaves one core and joins another.
 //!
-//! A lane leaves only while nothing of it is under way: no command is in flight but held Async Event
-//! Requests, no memory of the core's pool is in it, nothing waits to be sent, and no message for it is
-//! unread. So what moves is a socket and a state machine, and there is nothing to forward afterwards. A lane
-//! that is never so by itself is not read from for a moment.
+//! Each core reports its load to the first core once per interval; the first core runs the
+//! [`Scheduler`] and requests the moves. A lane leaves only while it is quiescent: no command is in flight
+//! except held Async Event Requests, it holds no memory of the core's pool, nothing is queued for sending,
+//! and no message for it is unread. So a move transfers a socket and a state machine, and nothing has to be
+//! forwarded afterwards. If a lane does not become quiescent soon, its core briefly stops reading from it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use isolane_reactor::{Detached, Mode};
+use isolane_reactor::Mode;
+use isolane_reactor::frequency::Frequency;
 
 use super::fence::HostDrain;
-use super::lane::{Lane, Phase};
-use super::load::Loads;
+use super::lane::{Lane, MigratingLane, Phase};
 use super::{Core, Driver};
-use crate::shared::LaneId;
-use crate::slab::SlabKey;
+use crate::scheduler::{CoreLoad, LaneLoad, Scheduler};
+use crate::shared::Message;
+use crate::slab::{LaneId, SlabKey};
 
-/// A lane between two cores.
-pub(crate) struct MigratingLane {
-    lane: Option<Box<Lane>>,
-    socket: Option<Detached>,
-}
-
-impl std::fmt::Debug for MigratingLane {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Traveller").field("name", &self.lane.as_ref().map(|lane| lane.name)).finish()
-    }
-}
-
-/// What the dynamic scheduler needs on one core.
+/// State of the dynamic scheduler on one core.
 pub(super) struct Migration {
-    pub(super) loads: Loads,
+    interval: Duration,
     mode: Mode,
+    next_report: Instant,
+    last_report: Instant,
+    /// Busy time at the last report.
+    reported_busy: Duration,
     pending: Vec<PendingMigration>,
+    /// Used on the first core only, as are the fields below.
+    scheduler: Scheduler,
+    core_loads: Vec<(Instant, CoreLoad)>,
+    frequency: Option<Frequency>,
 }
 
+/// A requested move of a lane that is not quiescent yet.
 struct PendingMigration {
-    name: LaneId,
+    id: LaneId,
     to: usize,
     since: Instant,
     reading_paused: bool,
@@ -46,17 +44,66 @@ struct PendingMigration {
 
 impl Migration {
     pub(super) fn new(interval: Duration, mode: Mode, cores: usize, now: Instant) -> Migration {
-        Migration { loads: Loads::new(interval, cores, now), mode, pending: Vec::new() }
+        Migration {
+            interval,
+            mode,
+            next_report: now + interval,
+            last_report: now,
+            reported_busy: Duration::ZERO,
+            pending: Vec::new(),
+            scheduler: Scheduler::default(),
+            core_loads: vec![(now, CoreLoad::default()); cores],
+            frequency: None,
+        }
     }
 
-    /// When a turn is needed.
+    /// Returns the time of the next turn that migrations need.
     pub(super) fn deadline(&self, now: Instant) -> Instant {
-        if self.pending.is_empty() { self.loads.next_report() } else { now + RECHECK_INTERVAL }
+        if self.pending.is_empty() { self.next_report } else { now + RECHECK_INTERVAL }
+    }
+
+    /// Makes the clock of this core follow its load, if the system supports that.
+    pub(super) fn drive_frequency(&mut self, core: usize) {
+        match Frequency::open(core) {
+            Ok(frequency) => {
+                log::info!("core {core}: the clock follows the load");
+                self.frequency = Some(frequency);
+            }
+            Err(error) => log::info!("core {core}: the clock does not follow the load: {error}"),
+        }
+    }
+
+    /// Returns the share of time with work since the last report, if a report is due.
+    fn busy_share_if_due(&mut self, now: Instant, busy: Duration) -> Option<f64> {
+        if now < self.next_report {
+            return None;
+        }
+        let elapsed = now.saturating_duration_since(self.last_report).max(Duration::from_micros(1));
+        let share = (busy - self.reported_busy).as_secs_f64() / elapsed.as_secs_f64();
+        (self.last_report, self.next_report, self.reported_busy) = (now, now + self.interval, busy);
+        Some(share.min(1.0))
+    }
+
+    /// Returns the latest loads; a core without a recent report has no lanes.
+    fn recent_loads(&self, now: Instant) -> Vec<CoreLoad> {
+        let oldest = self.interval * 2;
+        let load = |(at, load): &(Instant, CoreLoad)| {
+            if now.saturating_duration_since(*at) > oldest { CoreLoad::default() } else { load.clone() }
+        };
+        self.core_loads.iter().map(load).collect()
+    }
+
+    fn update_frequency(&mut self, busy: f64) {
+        let Some(frequency) = &mut self.frequency else { return };
+        if let Err(error) = frequency.update(busy) {
+            log::warn!("first core: the clock no longer follows the load: {error}");
+            self.frequency = None;
+        }
     }
 }
 
 impl Driver {
-    /// Reports, plans, and lets lanes go, if the target's scheduler is dynamic.
+    /// Reports the load and advances pending moves, if the scheduler is dynamic.
     pub(super) fn poll_migrations(&mut self) {
         if self.migration.is_none() || self.core.stopping {
             return;
@@ -66,24 +113,65 @@ impl Driver {
         self.choose_mode();
     }
 
-    /// The scheduler wants a lane elsewhere.
-    pub(super) fn request_migration(&mut self, name: LaneId, to: usize) {
-        let since = self.core.now;
-        if let Some(migration) = &mut self.migration
-            && to != self.core.index
-            && !migration.pending.iter().any(|pending| pending.name == name)
-        {
-            migration.pending.push(PendingMigration { name, to, since, reading_paused: false });
+    fn report_load(&mut self) {
+        let (now, busy) = (self.core.now, self.core.reactor.busy_time());
+        let Some(migration) = &mut self.migration else { return };
+        let Some(busy) = migration.busy_share_if_due(now, busy) else { return };
+        let load = CoreLoad { busy, lanes: self.lane_loads() };
+        match self.core.index {
+            0 => self.plan_moves(load),
+            core => self.core.shared.post(0, Message::LoadReport { core, load }),
         }
     }
 
-    /// Somebody else wants the connection of this peer elsewhere.
-    pub(super) fn request_peer_migration(&mut self, peer: SocketAddr, to: usize) {
-        let name = self.lanes.iter().find(|lane| lane.peer() == peer).map(|lane| lane.name);
-        name.into_iter().for_each(|name| self.request_migration(name, to));
+    fn lane_loads(&mut self) -> Vec<LaneLoad> {
+        let lanes = self.lanes.iter_mut().filter(|lane| lane.is_open() && lane.association.is_some());
+        let load = |lane: &mut Lane| {
+            let moved = lane.conn.moved_bytes();
+            let before = std::mem::replace(&mut lane.reported_bytes, moved);
+            LaneLoad { id: lane.id, moved_bytes: moved - before }
+        };
+        lanes.map(load).collect()
     }
 
-    /// Messages are read meanwhile, and may tell of more departures.
+    /// Stores the report of another core.
+    pub(super) fn record_load(&mut self, core: usize, load: CoreLoad) {
+        if let Some(migration) = &mut self.migration {
+            migration.core_loads[core] = (self.core.now, load);
+        }
+    }
+
+    /// Requests the moves that the scheduler chooses. Called on the first core only.
+    fn plan_moves(&mut self, own: CoreLoad) {
+        let now = self.core.now;
+        let Some(migration) = &mut self.migration else { return };
+        migration.update_frequency(own.busy);
+        migration.core_loads[0] = (now, own);
+        let loads = migration.recent_loads(now);
+        for it in migration.scheduler.plan(&loads) {
+            log::debug!("moving a lane from reactor {} to reactor {}: {:?}", it.from, it.to, it.lane);
+            self.core.shared.post(it.from, Message::Migrate { lane: it.lane, to: it.to });
+        }
+    }
+
+    /// Starts to move a lane to another core.
+    pub(super) fn request_migration(&mut self, id: LaneId, to: usize) {
+        let since = self.core.now;
+        if let Some(migration) = &mut self.migration
+            && to != self.core.index
+            && !migration.pending.iter().any(|pending| pending.id == id)
+        {
+            migration.pending.push(PendingMigration { id, to, since, reading_paused: false });
+        }
+    }
+
+    /// Starts to move the connection of `peer`, if this core owns it.
+    pub(super) fn request_peer_migration(&mut self, peer: SocketAddr, to: usize) {
+        let id = self.lanes.iter().find(|lane| lane.peer() == peer).map(|lane| lane.id);
+        id.into_iter().for_each(|id| self.request_migration(id, to));
+    }
+
+    /// Reads messages in the meantime, which may request further moves.
     fn poll_pending_migrations(&mut self) {
         let Some(migration) = &mut self.migration else { return };
         let mut pending = std::mem::take(&mut migration.pending);
@@ -95,108 +183,103 @@ impl Driver {
     }
 
     fn is_still_wanted(&mut self, pending: &mut PendingMigration) -> bool {
-        let Some(key) = self.key_of(pending.name) else { return false };
+        let Some(key) = self.key_of(pending.id) else { return false };
         let now = self.core.now;
         let Some(lane) = self.lanes.get_mut(key) else { return false };
         if !lane.is_open() {
-            // The end of a lane is read.
+            // A closing lane is read until its end.
             self.core.resume_socket(lane);
             return false;
         }
-        if lane.is_quiet()
+        if lane.is_quiescent()
             && self.host_drains.is_empty()
             && !lane.token.is_some_and(|token| self.core.reactor.has_zerocopy_in_flight(token))
         {
             if !self.core.shared.lane_quota.try_acquire(pending.to) {
-                self.core.keep(lane, pending, "there is no room for it");
+                self.core.cancel_migration(lane, pending, "the reactor is full");
                 return false;
             }
             if self.migrate_out(key, pending.to) {
                 return false;
             }
         }
-        // What could not be handed over is back, in another place.
-        let Some(lane) = self.key_of(pending.name).and_then(|key| self.lanes.get_mut(key)) else {
+        // A lane that could not be transferred is back, under another key.
+        let Some(lane) = self.key_of(pending.id).and_then(|key| self.lanes.get_mut(key)) else {
             return false;
         };
         let waited = now.saturating_duration_since(pending.since);
-        if waited >= ABANDON_AFTER {
-            self.core.keep(lane, pending, "it is too busy");
+        if waited >= MIGRATION_TIMEOUT {
+            self.core.cancel_migration(lane, pending, "the lane is too busy");
             return false;
         }
-        // What is in flight needs nothing more from the host: it ends soon if nothing new is taken.
+        // Commands in flight need nothing more from the host: they end soon if no new ones are read.
         if waited >= QUIESCE_AFTER && lane.conn.receiving_bytes() == 0 && !lane.paused {
             pending.reading_paused = true;
-            self.core.hold_socket(lane);
+            lane.token.into_iter().for_each(|token| self.core.reactor.pause(token));
         }
         true
     }
 
-    /// Lets a lane go to a seat that was taken for it; false if a message has come for it, or for whom it is.
+    /// Transfers a lane, whose place at `to` is reserved. Returns `false` if the lane stays, because a
+    /// message for it arrived or the other core has stopped.
     fn migrate_out(&mut self, key: SlabKey, to: usize) -> bool {
         let has_left = self.extract(key).is_some_and(|migrating| self.dispatch(migrating, to));
-        // One of its two seats is free now.
         self.core.shared.lane_quota.release(if has_left { self.core.index } else { to });
         has_left
     }
 
-    /// Takes a lane off this core.
+    /// Removes a lane from this core.
     fn extract(&mut self, key: SlabKey) -> Option<MigratingLane> {
         let lane = self.lanes.get_mut(key)?;
         let socket = self.core.reactor.detach(lane.token?)?;
         lane.token = None;
         let lane = self.lanes.remove(key)?;
-        self.migrated_in.remove(&lane.name);
+        self.migrated_in.remove(&lane.id);
         self.core.counters.connections_open.subtract(1);
         Some(MigratingLane { lane: Some(Box::new(lane)), socket: Some(socket) })
     }
 
-    /// Gives a lane to another core, or takes it back in.
+    /// Sends a lane to another core; takes it back and returns `false` if that fails.
     fn dispatch(&mut self, migrating: MigratingLane, to: usize) -> bool {
         let Some(lane) = &migrating.lane else { return false };
-        let (name, peer) = (lane.name, lane.peer());
-        let id = lane.association.as_ref().map(|association| association.id);
+        let (id, peer) = (lane.id, lane.peer());
+        let association = lane.association.as_ref().map(|association| association.id);
         let mut unread = Vec::new();
         let mailbox = &self.mailbox;
         let is_mailbox_empty = || {
             unread.extend(std::iter::from_fn(|| mailbox.poll()));
             unread.is_empty()
         };
-        let outcome = match id {
-            Some(id) => self.core.shared.migrate(id, name, to, migrating, is_mailbox_empty),
+        let result = match association {
+            Some(association) => self.core.shared.migrate(association, id, to, migrating, is_mailbox_empty),
             None => Err(migrating),
         };
-        let has_left = match outcome {
-            Ok(()) => {
-                log::debug!("{peer}: moved to reactor {to}");
-                true
-            }
-            Err(migrating) => {
-                self.migrate_in(migrating);
-                false
-            }
-        };
+        let has_left = result.is_ok();
+        match result {
+            Ok(()) => log::debug!("{peer}: moved to reactor {to}"),
+            Err(migrating) => self.migrate_in(migrating),
+        }
         unread.into_iter().for_each(|message| self.handle_message(message));
         has_left
     }
 
-    /// A lane comes from another core, and has its seat here already.
+    /// Adds a lane from another core, for which this core's quota is already acquired.
     pub(super) fn migrate_in(&mut self, mut migrating: MigratingLane) {
         let (Some(mut lane), Some(socket)) = (migrating.lane.take(), migrating.socket.take()) else { return };
         self.core.counters.connections_open.add(1);
-        // None of them has this lane, so a Connect that comes after it joins none of them.
+        // No drain includes this lane, so a Connect that comes after it must not join one of them.
         self.host_drains.iter_mut().for_each(HostDrain::begin);
         let added = self.core.reactor.attach(socket);
-        let name = lane.name;
+        let id = lane.id;
         let key = self.lanes.insert_with(|key| {
             (lane.key, lane.token) = (key, added.as_ref().ok().copied());
             *lane
         });
-        self.migrated_in.insert(name, key);
+        self.migrated_in.insert(id, key);
         match added {
             Ok(token) => self.bind_token(token, key),
             Err(error) => {
-                log::warn!("a connection that moved cannot be served: {error}");
+                log::warn!("cannot serve a connection that moved here: {error}");
                 if let Some(lane) = self.lanes.get_mut(key) {
                     self.core.close(lane, "its new core cannot serve it");
                 }
@@ -204,13 +287,13 @@ impl Driver {
         }
     }
 
-    /// A lane by the name that it was born with.
-    pub(super) fn key_of(&self, name: LaneId) -> Option<SlabKey> {
-        let is_its = |key: &SlabKey| self.lanes.get(*key).is_some_and(|lane| lane.name == name);
-        self.migrated_in.get(&name).copied().or(Some(name.lane)).filter(is_its)
+    /// Returns the key of a lane on this core.
+    pub(super) fn key_of(&self, id: LaneId) -> Option<SlabKey> {
+        let is_lane = |key: &SlabKey| self.lanes.get(*key).is_some_and(|lane| lane.id == id);
+        self.migrated_in.get(&id).copied().or(Some(id.lane)).filter(is_lane)
     }
 
-    /// A reactor without connections sleeps, whatever the mode.
+    /// A reactor without connections sleeps in every mode.
     fn choose_mode(&mut self) {
         let Some(migration) = &self.migration else { return };
         let has_work = !self.lanes.is_empty() || !self.listeners.is_empty();
@@ -220,16 +303,11 @@ impl Driver {
 }
 
 impl Core {
-    /// The lane does not leave.
-    fn keep(&mut self, lane: &Lane, pending: &PendingMigration, why: &str) {
+    fn cancel_migration(&mut self, lane: &Lane, pending: &PendingMigration, reason: &str) {
         if pending.reading_paused && !lane.paused {
             self.resume_socket(lane);
         }
-        log::debug!("{}: stays, and does not move to reactor {}: {why}", lane.peer(), pending.to);
-    }
-
-    fn hold_socket(&mut self, lane: &Lane) {
-        lane.token.into_iter().for_each(|token| self.reactor.pause(token));
+        log::debug!("{}: migration to reactor {} canceled: {reason}", lane.peer(), pending.to);
     }
 
     fn resume_socket(&mut self, lane: &Lane) {
@@ -238,22 +316,20 @@ impl Core {
 }
 
 impl Lane {
-    /// Whether nothing of it is under way on its core.
-    fn is_quiet(&self) -> bool {
-        let is_whole = self.phase == Phase::Open && self.association.is_some() && !self.disconnected;
+    /// Returns `true` if the lane can move: nothing of it is in flight, queued, or waiting on its core.
+    fn is_quiescent(&self) -> bool {
+        let is_connected = self.phase == Phase::Open && self.association.is_some() && !self.disconnected;
         let waits = self.connecting.is_some() || self.stalled.is_some() || self.is_limited() || self.paused;
-        let keeps = self.guaranteed_slot.is_some()
-            || self.reserved_bytes + self.zerocopy_bytes > 0
-            || self.active > 0;
+        let holds_memory = self.guaranteed_slot.is_some() || self.reserved_bytes + self.zerocopy_bytes > 0;
         let conn = &self.conn;
-        let speaks = self.dirty || conn.wants_transmit() || conn.receiving_bytes() > 0;
-        is_whole && !waits && !keeps && !speaks && conn.in_flight() == 0
+        let has_io = self.dirty || conn.wants_transmit() || conn.receiving_bytes() > 0;
+        is_connected && !waits && !holds_memory && !has_io && self.active == 0 && conn.in_flight() == 0
     }
 }
 
-/// How often a departure is tried.
+/// Interval at which pending migrations are retried.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// For so long a lane may become quiet by itself; then it is not read from.
+/// Time that a lane gets to become quiescent before its core stops reading from it.
 const QUIESCE_AFTER: Duration = Duration::from_millis(5);
-/// After so long it stays.
-const ABANDON_AFTER: Duration = Duration::from_millis(200);
+/// Time after which a migration is canceled.
+const MIGRATION_TIMEOUT: Duration = Duration::from_millis(200);

@@ -42,7 +42,6 @@ mod flush;
 mod io;
 mod job;
 mod lane;
-mod load;
 mod mailbox;
 mod memory_budget;
 mod migration;
@@ -50,6 +49,7 @@ mod receive;
 mod send;
 mod timer;
 mod waiting;
+mod work;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -65,16 +65,16 @@ pub(crate) use self::accept::Acceptor;
 use self::fair_share::VolumeUse;
 use self::fence::HostDrain;
 use self::flush::{FlushGroup, Flushed, PendingFlush};
-use self::job::{FileWork, VolumeLog};
+use self::job::VolumeLog;
 use self::lane::Lane;
+pub(crate) use self::lane::MigratingLane;
 use self::memory_budget::MemoryBudget;
 pub(crate) use self::memory_budget::max_lanes;
-pub(crate) use self::migration::MigratingLane;
-use self::waiting::Waiting;
+use self::work::{FileWork, Waiting};
 use crate::counters::CoreCounters;
 use crate::log_limiter::LogLimiter;
-use crate::shared::{LaneId, Message, Shared};
-use crate::slab::{Slab, SlabKey};
+use crate::shared::{Message, Shared};
+use crate::slab::{LaneId, Slab, SlabKey};
 
 /// Everything of one core but its lanes.
 pub(crate) struct Core {
@@ -203,11 +203,7 @@ impl Driver {
             migration::Migration::new(interval, core.reactor.mode(), core.shared.counters.len(), now)
         });
         let migration = migration.map(|mut migration| {
-            parts
-                .cpu
-                .into_iter()
-                .filter(|_| core.index == 0)
-                .for_each(|cpu| migration.loads.drive_frequency(cpu));
+            parts.cpu.into_iter().filter(|_| core.index == 0).for_each(|cpu| migration.drive_frequency(cpu));
             migration
         });
         Driver {

@@ -8,70 +8,12 @@
 
 use std::collections::VecDeque;
 
-use isolane_proto::target::Permit;
 use isolane_volume::Request;
 
-use super::job::Job;
 use super::lane::Lane;
-use super::memory_budget::Size;
+use super::work::{Size, Waiting};
 use super::{Core, Driver};
 use crate::slab::SlabKey;
-
-/// Something that waits.
-#[derive(Debug)]
-pub(super) enum Waiting {
-    /// A command needs memory before its data can be asked for.
-    Data { lane: SlabKey, permit: Permit, position: usize, len: usize },
-    /// A command is to be given to its volume.
-    Start { lane: SlabKey, job: Job, request: Request },
-    /// A volume is to be flushed.
-    Flush { group: SlabKey, position: usize, request: Request },
-}
-
-impl Waiting {
-    /// Memory that it needs before it can go on.
-    pub(super) fn bytes_to_take(&self) -> usize {
-        match self {
-            Waiting::Data { len, .. } => *len,
-            Waiting::Start { job, request, .. } => job.bytes_to_take(request),
-            Waiting::Flush { .. } => 0,
-        }
-    }
-
-    /// Position of its namespace.
-    pub(super) fn position(&self) -> usize {
-        match self {
-            Waiting::Start { job, .. } => job.position,
-            Waiting::Data { position, .. } | Waiting::Flush { position, .. } => *position,
-        }
-    }
-
-    /// Whether it moves little or much.
-    pub(super) fn size(&self) -> Size {
-        match self {
-            Waiting::Data { len, .. } => Size::of(*len),
-            Waiting::Start { job, .. } => Size::of(job.len),
-            Waiting::Flush { .. } => Size::Small,
-        }
-    }
-
-    /// Whether its volume has begun it: others may wait for it, so it is tried again in every turn.
-    fn started(&self) -> bool {
-        match self {
-            Waiting::Start { request, .. } | Waiting::Flush { request, .. } => {
-                matches!(request, Request::Continue(_))
-            }
-            Waiting::Data { .. } => false,
-        }
-    }
-
-    fn lane(&self) -> Option<SlabKey> {
-        match self {
-            Waiting::Data { lane, .. } | Waiting::Start { lane, .. } => Some(*lane),
-            Waiting::Flush { .. } => None,
-        }
-    }
-}
 
 impl Core {
     /// Tries a command again in a later turn.
@@ -80,7 +22,7 @@ impl Core {
             return self.wait_for_memory(waiting);
         }
         self.counters.deferred_commands.add(1);
-        match waiting.started() {
+        match waiting.is_started() {
             true => self.blocked.push_front(waiting),
             false => self.blocked.push_back(waiting),
         }
@@ -209,13 +151,13 @@ impl Driver {
                 break;
             }
             let Some(waiting) = self.core.blocked.pop_front() else { break };
-            retries_left -= usize::from(!waiting.started());
+            retries_left -= usize::from(!waiting.is_started());
             if !self.core.memory.can_reserve(waiting.bytes_to_take()) {
                 self.core.wait_for_memory(waiting);
                 continue;
             }
             match self.retry(waiting) {
-                Some(waiting) if waiting.started() => begun.push(waiting),
+                Some(waiting) if waiting.is_started() => begun.push(waiting),
                 Some(waiting) => tried.push_back(waiting),
                 None => {}
             }

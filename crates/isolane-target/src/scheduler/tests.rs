@@ -12,7 +12,7 @@ struct World {
     moves: usize,
 }
 
-fn name(lane: usize) -> LaneId {
+fn id(lane: usize) -> LaneId {
     LaneId { core: 0, lane: SlabKey::from_u64(lane as u64) }
 }
 
@@ -29,7 +29,7 @@ impl World {
         let of_core = self.lanes.iter().enumerate().filter(|(_, lane)| lane.1 == core);
         let scale = self.demand(core).max(1.0);
         let lanes =
-            of_core.map(|(at, lane)| LaneLoad { name: name(at), moved_bytes: (lane.0 / scale * 1e9) as u64 });
+            of_core.map(|(at, lane)| LaneLoad { id: id(at), moved_bytes: (lane.0 / scale * 1e9) as u64 });
         CoreLoad { busy: self.demand(core).min(1.0), lanes: lanes.collect() }
     }
 
