@@ -1,16 +1,16 @@
 #!/bin/bash
 # tests/anywhere.sh [-n N] [CONDITION...] [-- ARGUMENT...] - `cargo test --workspace` on machines
-# unlike this one, N times (1), under each of these conditions (all of them):
+# unlike this one, N times (1), under each of these conditions (default: all):
 #
-#   default-buffers   socket buffers as distributions set them: small at first, grown up to 32 MiB
+#   default-buffers   socket buffers of distributions: small at first, up to 32 MiB
 #   small-buffers     socket buffers of at most 64 KiB
 #   busy-core         one core, shared with two busy loops
-#   ordinary-user     a user without any privilege
+#   ordinary-user     a user without privileges
 #   few-descriptors   `ulimit -n 1024`
 #
-# ARGUMENTs replace `--workspace`, e.g. `-- -p isolane-engine --test streams`.  It changes nothing
-# of the machine: limits of buffers are set in a private network namespace.  A failure ends it
-# with status 1, after all conditions have run; the last line of each says how it went.
+# ARGUMENTs replace `--workspace`, e.g. `-- -p isolane-engine --test streams`. Buffer limits are set
+# in a private network namespace, so the machine does not change. The status is 1 if a condition
+# failed; all conditions run.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 all=(default-buffers small-buffers busy-core ordinary-user few-descriptors)
@@ -38,8 +38,8 @@ suite() { cargo test --no-fail-fast "${arguments[@]}"; }
 export -f suite
 export RUST_BACKTRACE=1
 
-# with_buffers RMEM WMEM: in a network namespace of its own, with loopback up. Root needs no user namespace for
-# that, and in one it could not be other users, as some tests are.
+# with_buffers RMEM WMEM: in a new network namespace with loopback up. Root needs no user namespace,
+# and in one, tests could not change to another user.
 with_buffers() {
 	local own=(unshare -n)
 	[ "$(id -u)" = 0 ] || own=(unshare -rn)
@@ -48,7 +48,7 @@ with_buffers() {
 	"${own[@]}" bash -c "$up; $set; "'exec cargo test --no-fail-fast "$@"' anywhere "$1" "$2" "${arguments[@]}"
 }
 
-# One core shared with two busy loops, which end with it.
+# One core, shared with two busy loops.
 on_busy_core() {
 	local status core
 	core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
@@ -62,7 +62,7 @@ on_busy_core() {
 	return $status
 }
 
-# As root, from a copy that the user `nobody` can read and write: root builds, the user runs what was built.
+# From a copy that the user `nobody` can read and write: root builds, `nobody` runs the tests.
 as_ordinary_user() {
 	[ "$(id -u)" = 0 ] || { suite; return; }
 	if [ -z "$copy" ]; then

@@ -1,11 +1,11 @@
 # Named checks for shell suites, sourced both inside guests and outside.
 #
-# A check prints `ok NAME` or `not ok NAME`, then what the command said if it failed.
-# It decides nothing about the run: whoever reads the lines counts them.
+# A check prints `ok NAME` or `not ok NAME`; after a failure, the output of its command follows.
+# `tally` of lib.sh counts these lines.
 
 check_log=$(mktemp "${TMPDIR:-/tmp}/check.XXXXXX")
 
-check() { # NAME COMMAND...: run the command, report it, show the end of its output if it failed
+check() { # NAME COMMAND...: shows the end of the output if the command fails
 	local name=$1 begun=$SECONDS status; shift
 	if "$@" > "$check_log" 2>&1; then
 		echo "ok $name ($((SECONDS - begun)) s)"
@@ -18,7 +18,7 @@ check() { # NAME COMMAND...: run the command, report it, show the end of its out
 	fi
 }
 
-on_check_failed() { :; }   # a suite may say more about its surroundings here
+on_check_failed() { :; }   # a suite may override it to print more
 
 wait_for() { # SECONDS COMMAND...: until the command succeeds
 	local until=$((SECONDS + $1)); shift

@@ -1,10 +1,10 @@
 #!/bin/bash
 # e2e.sh [--long] [--switched] [SUITE...] - Isolane's host against Isolane's target, as programs.
 #
-# Suites: combinations (bench --verify over block sizes, depths, digests, I/O engines and
-# volumes), copy, restarts (both ends end and come back at random), killed (kill -9: nothing
-# acknowledged as durable is lost), engine (all of it through an isolated engine, which is killed
-# and replaced as well: 5 times, with --long 100 times).  --switched: with the switches the other way than by default.
+# Suites: combinations (bench --verify over block sizes, depths, digests, I/O engines, and
+# volumes), copy, restarts (either end restarts at random), killed (kill -9 loses nothing that was
+# acknowledged as durable), engine (the same through an isolated engine, which is also killed and
+# replaced: 5 times, with --long 100 times). --switched inverts the defaults.
 # The closing line is `N passed, N failed`.
 set -u
 . "$(dirname "$0")/lib.sh"
@@ -15,12 +15,12 @@ if [ "${1-}" = --switched ]; then
 	shift; run=e2e-switched
 	serve_options=(--fair-queueing off --scheduler dynamic --placement round-robin --zerocopy-threshold 0 --mode sleep)
 	engine_options=(--lanes 2 --read-lanes 1 --poll-lanes 1 --share-depth --mode sleep)
-	host_options=("${engine_options[@]}" --coalesce)    # through an engine nothing is held back
+	host_options=("${engine_options[@]}" --coalesce)    # an engine does not coalesce requests
 fi
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=(combinations copy restarts killed engine)
 
-via=    # the engine that all go through, as a part of a URI
+via=    # query of the URI that names the engine
 uri() { echo "nvme+tcp://127.0.0.1:$1/$nqn?nsid=${2:-1}$via"; }
 quiet_bench() { "$isolane" --log-level warn bench "$@" "${host_options[@]}"; }
 
@@ -73,7 +73,7 @@ there_and_back() { # URI: data, holes, data, through a volume and back
 	"$isolane" copy --verify "$work/there" "$1" || return 1
 	rm -f "$work/back"; "$isolane" copy "$1" "$work/back" || return 1
 	cmp -n "$(stat -c %s "$work/there")" "$work/there" "$work/back" || return 1
-	[ "$(du -k "$work/back" | cut -f1)" -lt 12000 ] || { echo "the holes were filled"; return 1; }
+	[ "$(du -k "$work/back" | cut -f1)" -lt 12000 ] || { echo "holes were filled"; return 1; }
 }
 through_pipes() { # URI
 	"$isolane" copy - "$1" < "$work/there" && "$isolane" copy "$1" - | cmp -n 10000000 "$work/there" -
@@ -85,7 +85,7 @@ refuses_what_does_not_fit() {
 	truncate -s 64M "$work/large"
 	! "$isolane" copy "$work/large" "$(uri "$copy_port")"
 }
-check_copies() { # a target's two volumes, alike and without data worth keeping
+check_copies() { # overwrites the two equal volumes of the target
 	check "info" "$isolane" info "$(uri "$copy_port")"
 	check "info as JSON" info_is_json
 	check "copy there and back" there_and_back "$(uri "$copy_port")"
@@ -102,14 +102,14 @@ suite_copy() {
 }
 info_is_json() { "$isolane" info --json "$(uri "$copy_port")" | python3 -m json.tool; }
 
-# ---- both ends restart at random ---------------------------------------------------
-bench_through_restarts() { # TARGET PORT IO COUNT: the target goes away COUNT times under one bench
+# ---- either end restarts at random ---------------------------------------------------
+bench_through_restarts() { # TARGET PORT IO COUNT: restarts the target COUNT times under one bench
 	local pid i signal
 	: > "$work/bench.out"
 	"$isolane" bench "$(uri "$2")" --rw randrw --mix 30 --bs 4k --depth 16 --lanes 2 --size 16m --time "$((2 * $4))s" \
 		--verify --io "$3" --log-level info > "$work/bench.out" 2>&1 &
 	pid=$!
-	# The first connection is not tried again: only what is connected outlives a target.
+	# A host retries only after its first connection has succeeded.
 	wait_for 30 grep -q ': connected$' "$work/bench.out" || { kill -9 $pid; cat "$work/bench.out"; return 1; }
 	for i in $(seq "$4"); do
 		sleep "$((RANDOM % 2)).$((RANDOM % 10))"
@@ -120,7 +120,7 @@ bench_through_restarts() { # TARGET PORT IO COUNT: the target goes away COUNT ti
 	wait $pid || { tail -n 20 "$work/bench.out"; return 1; }
 }
 has_ended() { ! kill -0 "$1"; }
-bench_killed_at_random() { # TARGET PORT IO COUNT: hosts that vanish leave a target that serves the next one
+bench_killed_at_random() { # TARGET PORT IO COUNT: a target serves new hosts after others were killed
 	local pid i
 	for i in $(seq "$4"); do
 		"$isolane" bench "$(uri "$2")" --rw randrw --bs 64k --depth 32 --size 16m --time 30s --verify --io "$3" > "$work/bench.out" 2>&1 &
@@ -147,7 +147,7 @@ killed_under_load() { # TARGET PORT COUNT
 	local pid i
 	rm -f "$work/journal"
 	for i in $(seq "$3"); do
-		# The line that is waited for must not be that of the round before.
+		# An earlier round must not satisfy the wait below.
 		: > "$work/durable.out"
 		"$durable" write "$(uri "$2")" --journal "$work/journal" --seconds 30 > "$work/durable.out" 2>&1 &
 		pid=$!
@@ -171,15 +171,15 @@ suite_killed() {
 }
 
 # ---- through an isolated engine ------------------------------------------------------
-engine_bench() { # PORT NSID OPTION...: through the engine
+engine_bench() { # PORT NSID OPTION...
 	exec "$isolane" --log-level warn bench "$(uri "$1" "$2")" "${@:3}"
 }
 verified() { (engine_bench "$1" "$2" --rw randrw --mix 50 --verify "${engine_options[@]}" "${@:3}"); }
-client() { # NAME COMMAND...: in the background; it ends with the suite, as targets do
+client() { # NAME COMMAND...: in the background; ends with the suite
 	"${@:2}" > "$work/client-$1" 2>&1 &
 	target_pid[client-$1]=$!
 }
-end_client() { # NAME SECONDS: returns its status, once it has ended
+end_client() { # NAME SECONDS: waits, returns the exit status
 	local pid=${target_pid[client-$1]} status
 	wait_for "$2" has_ended "$pid" || { echo "$1 hangs:"; cat "$work/client-$1"; return 1; }
 	unset "target_pid[client-$1]"
@@ -188,28 +188,28 @@ end_client() { # NAME SECONDS: returns its status, once it has ended
 	return $status
 }
 
-start_engine() { # NAME OPTION...: its socket is $work/NAME.sock; it ends with the suite, as targets do
+start_engine() { # NAME OPTION...: on $work/NAME.sock; ends with the suite
 	local name=$1; shift
 	: > "$logs/engine-$name.out"
 	"$isolane" engine --socket "$work/$name.sock" "$@" < /dev/null > "$logs/engine-$name.out" 2>> "$logs/engine-$name.log" &
 	target_pid[engine-$name]=$!
 	via="&via=$work/$name.sock"
 	wait_for 30 grep -q '^listening on ' "$logs/engine-$name.out" && return 0
-	echo "the engine $name does not listen; its log ends:"; tail -n 20 "$logs/engine-$name.log"
+	echo "engine $name does not listen; its log ends:"; tail -n 20 "$logs/engine-$name.log"
 	return 1
 }
-engine_child() { # NAME: the process that the supervisor looks after, if there is one now
+engine_child() { # NAME: PID of the child that the supervisor runs now
 	local supervisor=${target_pid[engine-$1]} children
 	children=$(< "/proc/$supervisor/task/$supervisor/children") && [ -n "$children" ] && echo "${children%% *}"
 }
-is_replaced() { # NAME PID: another has taken its place
+is_replaced() { # NAME PID
 	local now
 	now=$(engine_child "$1") && [ "$now" != "$2" ]
 }
 kill_engine() { # NAME
 	local pid
-	wait_for 30 engine_child "$1" && pid=$(engine_child "$1") && kill -9 "$pid" || { echo "there is no engine"; return 1; }
-	wait_for 30 is_replaced "$1" "$pid" || { echo "no engine follows"; return 1; }
+	wait_for 30 engine_child "$1" && pid=$(engine_child "$1") && kill -9 "$pid" || { echo "no engine runs"; return 1; }
+	wait_for 30 is_replaced "$1" "$pid" || { echo "the engine is not replaced"; return 1; }
 }
 upgrade_engine() { # NAME
 	local pid
@@ -230,7 +230,7 @@ engine_combinations() { # PORT: pairwise, by two Latin squares, or the full prod
 			verified "$1" $((v + 1)) --bs "${sizes[i]}" --depth "${depths[j]}" --size "${regions[i]}" --time $time $(digest_options "${digests[d]}")
 	done; done; done; done
 }
-together() { # PORT: processes that share lanes and processes that do not, at the same time
+together() { # PORT: processes that share lanes and processes that do not, in parallel
 	local name failed=0
 	for name in 1 2 3 4; do client $name verified "$1" $name --bs 8k --depth 8 --size 16m --time 2s; done
 	for name in 5 6 7; do client $name engine_bench "$1" 1 --rw randread --bs 4k --depth 8 --time 2s "${engine_options[@]}"; done
@@ -238,21 +238,21 @@ together() { # PORT: processes that share lanes and processes that do not, at th
 	for name in 1 2 3 4 5 6 7 8; do end_client $name 60 || failed=$((failed + 1)); done
 	[ $failed = 0 ] || { echo "$failed of 8 failed"; return 1; }
 }
-while_it_dies() { # NAME PORT COUNT HOW: two processes that verify notice nothing of it
+while_it_dies() { # NAME PORT COUNT HOW: two processes verify meanwhile, without an error
 	local i time=$((2 * $3 + 4)) failed=0
 	client first verified "$2" 1 --bs 4k --depth 16 --size 16m --time ${time}s
 	client second verified "$2" 4 --bs 64k --depth 4 --size 16m -G --time ${time}s
 	for i in $(seq "$3"); do
-		# One that has lived for less than a second is followed after a pause.
+		# The supervisor delays the successor of an engine that ran for less than a second.
 		sleep "1.$((RANDOM % 10))"
 		"$4" "$1" || return 1
-		# Sometimes at once again, while the next has only begun.
+		# Sometimes again immediately, while the next engine starts.
 		[ $((i % 5)) != 0 ] || "$4" "$1" || return 1
 	done
 	kill -0 "${target_pid[client-first]}" && kill -0 "${target_pid[client-second]}" || { echo "bench ended too early"; failed=1; }
 	end_client first $((time + 60)) && end_client second 60 && [ $failed = 0 ]
 }
-without_supervisor() { # NAME PORT: clients end with an error, and so does the engine
+without_supervisor() { # NAME PORT: clients end with an error, and the engine ends
 	local engine name failed=0
 	client first verified "$2" 1 --bs 4k --depth 16 --size 16m --time 60s
 	client second engine_bench "$2" 2 --threads 2 --rw randrw --bs 4k --depth 8 --time 60s
@@ -261,17 +261,17 @@ without_supervisor() { # NAME PORT: clients end with an error, and so does the e
 	engine=$(engine_child "$1") && end_target "engine-$1" KILL
 	for name in first second third; do
 		end_client $name 30
-		[ $? = 1 ] && grep -q 'isolane: .*engine' "$work/client-$name" || { echo "$name ended otherwise"; failed=1; }
+		[ $? = 1 ] && grep -q 'isolane: .*engine' "$work/client-$name" || { echo "$name ended with another status or message"; failed=1; }
 	done
 	wait_for 10 has_ended "$engine" && [ $failed = 0 ]
 }
-on_demand() { # PORT: a command that finds no engine starts one
+on_demand() { # PORT: a command starts the engine if none runs
 	local supervisor status
 	export XDG_RUNTIME_DIR=$work/run ISOLANE_BIN=$isolane
 	mkdir -p -m 700 "$XDG_RUNTIME_DIR"
 	via='&via=engine'
 	verified "$1" 1 --bs 4k --depth 4 --size 4m --time 0.2s && there_and_back "$(uri "$1" 3)"; status=$?
-	supervisor=$(pgrep -f -- "--socket $XDG_RUNTIME_DIR/isolane/engine.sock.*--detached\$") || { echo "it does not run"; return 1; }
+	supervisor=$(pgrep -f -- "--socket $XDG_RUNTIME_DIR/isolane/engine.sock.*--detached\$") || { echo "no engine runs"; return 1; }
 	kill -TERM "$supervisor"
 	wait_for 10 has_ended "$supervisor" && return $status
 }
@@ -288,8 +288,8 @@ suite_engine() {
 	check "$count times kill -9 of the engine under bench --verify" while_it_dies e "$port" $count kill_engine
 	check "$((count / 2)) times SIGHUP under bench --verify" while_it_dies e "$port" $((count / 2)) upgrade_engine
 	check "kill -9 of the supervisor: clients end with an error" without_supervisor e "$port"
-	check "another engine takes its place" start_engine e
-	check "and serves" verified "$port" 1 --bs 4k --depth 16 --size 16m --time 0.2s
+	check "a new engine starts" start_engine e
+	check "the new engine serves" verified "$port" 1 --bs 4k --depth 16 --size 16m --time 0.2s
 	check "the engine ends with status 0" end_target engine-e TERM
 	check "an engine is started on demand" on_demand "$port"
 	check "the target of engines ends with status 0" end_target engine TERM

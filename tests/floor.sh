@@ -1,6 +1,6 @@
 #!/bin/bash
-# floor.sh - the measuring programs work: every shape of the floor, and short runs of a few rows.  It
-# asserts no figure; a machine that runs tests is no machine to measure on.
+# floor.sh - run the measuring programs briefly: every workload of the floor, and a few rows.
+# Asserts no figures.
 set -eu
 programs=$(dirname "${ISOLANE_BIN:-$(dirname "$0")/../target/release/isolane}")
 for work in read4k write4k read128k write128k; do

@@ -1,7 +1,7 @@
-# Sourced by the suites that run outside of a guest: a work folder, targets that end with
-# the suite, guests with a time bound, and the tally of named checks.
+# Sourced by the suites that run outside of a guest: a work directory, targets, guests with a time
+# limit, and the count of named checks.
 #
-# Everything listens on loopback on free ports.  What this file starts, it ends.
+# Everything listens on free loopback ports. All processes end with the suite.
 
 . "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,9 +14,9 @@ nqn=nqn.2014-08.org.nvmexpress:uuid:15015015-0000-4000-8000-000000000001
 declare -A target_pid=() target_arguments=()
 serve_options=()   # of all targets
 
-end_targets() { # what this shell still has running
+end_targets() { # that this shell still has running
 	local name
-	exec 2> /dev/null    # bash would tell of each job that was killed
+	exec 2> /dev/null    # bash would report each killed job
 	for name in "${!target_pid[@]}"; do kill -9 "${target_pid[$name]}"; done
 	wait
 }
@@ -39,7 +39,7 @@ start_target() { # NAME PORT OPTION...: returns when it listens
 		< /dev/null > "$logs/target-$name.out" 2>> "$logs/target-$name.log" &
 	target_pid[$name]=$!
 	wait_for 30 listens_or_ended "$name" && grep -q '^listening on ' "$logs/target-$name.out" && return 0
-	echo "the target $name does not listen; its log ends:"; tail -n 20 "$logs/target-$name.log"
+	echo "target $name does not listen; its log ends:"; tail -n 20 "$logs/target-$name.log"
 	return 1
 }
 
@@ -47,14 +47,14 @@ listens_or_ended() { # NAME
 	grep -q '^listening on ' "$logs/target-$1.out" || ! kill -0 "${target_pid[$1]}"
 }
 
-end_target() { # NAME SIGNAL: returns the target's own status
+end_target() { # NAME SIGNAL: returns the exit status of the target
 	local pid=${target_pid[$1]}
 	unset "target_pid[$1]"
 	kill "-$2" "$pid" 2>/dev/null
 	wait "$pid" 2>/dev/null
 }
 
-restart_target() { # NAME SIGNAL: the same target again, on the same port, from the same volumes
+restart_target() { # NAME SIGNAL: on the same port, with the same volumes
 	end_target "$1" "$2"
 	sleep "0.$((RANDOM % 10))"
 	# shellcheck disable=SC2086
@@ -76,7 +76,7 @@ guest() { # NAME KERNEL SECONDS [guest.sh OPTION...] -- SCRIPT [ARG...]: run a s
 	return 1
 }
 
-# Prints the lines of the guest. The first failure and all that follows go to $failure instead.
+# Prints the lines of the guest. The first failure and all later lines go to $failure instead.
 run_guest() {
 	local name=$1 kernel=$2 limit=$3 options=() f line status; shift 3
 	while [ "$1" != -- ]; do options+=("$1"); shift; done; shift
@@ -107,9 +107,9 @@ show_end() { # LINES FILE
 	echo "    ${2##*/} ends:"; tail -n "$1" "$2" | cut -c -200 | sed 's/^/    /'
 }
 
-on_ask() { echo "nobody answers $1"; return 1; }   # a suite says here what a guest may ask for
+on_ask() { echo "unknown request: $1"; return 1; }   # a suite overrides it to serve requests of its guest
 
-tally() { # FILE...: counts the checks, names the failed ones, prints the closing line
+tally() { # FILE...: lists failed checks and prints the closing line
 	local passed failed
 	passed=$(cat "$@" | grep -c '^ok ')
 	failed=$(cat "$@" | grep -c '^not ok ')

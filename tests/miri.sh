@@ -1,9 +1,9 @@
 #!/bin/bash
-# miri.sh - the unsafe code of `ring` and `memory`, and the decoders of `engine-api`, under Miri, which finds
-# undefined behaviour and data races in what a test does.  Needs a nightly toolchain:
+# miri.sh - run the unsafe code of `shm` and `memory`, and the decoders of `engine-api`, under Miri,
+# which detects undefined behavior and data races. Needs a nightly toolchain:
 # `rustup toolchain install nightly --profile minimal -c miri,rust-src`.
 #
-# Memory is this process's alone there, and what needs sockets or a memfd is left out.
+# Memory is private to the process, and tests that need sockets or a memfd are skipped.
 set -e
 cd "$(dirname "$0")/.."
 export MIRIFLAGS="-Zmiri-disable-isolation ${MIRIFLAGS-}" PROPTEST_CASES=${MIRI_CASES:-8}

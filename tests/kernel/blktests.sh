@@ -2,9 +2,9 @@
 # blktests.sh [BLKTESTS_DIR] [TEST...] - blktests' nvme group in a guest with Linux 6.12, against
 # Isolane's target outside.
 #
-# BLKTESTS_DIR is a checkout (no Debian package has it); without it the script skips with status
-# 0.  docs/INTEROP.md lists the tests that do not apply, with the reason.  Needs the
-# packages of .ci/packages and .ci/packages-blktests.  About 9 minutes without KVM.
+# BLKTESTS_DIR is a checkout; without it, the script skips with status 0. docs/INTEROP.md lists the
+# tests that do not apply, with reasons. Needs the packages of .ci/packages and
+# .ci/packages-blktests. Takes about 9 minutes without KVM.
 # The closing line is `N passed, N failed`.
 set -u
 . "$(dirname "$0")/../lib.sh"
@@ -26,7 +26,7 @@ for program in "${programs[@]}"; do
 done
 [ ${#missing[@]} = 0 ] || skip "programs are missing: ${missing[*]}"
 
-build() { # the helpers of the tests are built in a copy
+build() { # in a copy of the checkout
 	mkdir "$work/blktests" && (cd "$directory" && tar -c --exclude=.git --exclude=results .) | tar -x -C "$work/blktests" &&
 		make -C "$work/blktests" && tar -c -f "$work/blktests.tar" -C "$work/blktests" .
 }
@@ -35,7 +35,7 @@ suite() {
 	local port config; port=$(free_port)
 	check "build blktests" build || return
 	check "serve for blktests" start_target blktests "$port" "$work/disk,size=352M,uuid=$uuid" || return
-	# Its libraries come into the guest with it.
+	# Adds its shared libraries as well.
 	put+=(-b "$work/blktests/src/nvme-passthru-admin-uring")
 	check "build the guest" "$tests/kernel/guest.sh" -B || return
 	config=$(echo "${GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isolane-guest}"/k-6.12/root/boot/config-*)

@@ -1,24 +1,24 @@
 #!/bin/bash
-# guest.sh - run one script inside a throw-away Linux guest that has the kernel's
-# NVMe/TCP host (nvme-tcp) and target (nvmet-tcp), nvme-cli, fio, ext4 and null_blk.
+# guest.sh - run one script in a temporary Linux guest with the kernel's NVMe/TCP host (nvme-tcp)
+# and target (nvmet-tcp), nvme-cli, fio, ext4, and null_blk.
 #
 #   guest.sh [options] SCRIPT [ARG...]
 #     -k VER      Debian kernel: 6.12 (default) or 6.1
 #     -c N        virtual CPUs (2)          -m SIZE   memory (1G)
-#     -t SECS     wall-clock bound (120)
+#     -t SECS     time limit (120)
 #     -p H:G      forward 127.0.0.1:H of this machine to guest port G (repeatable)
 #     -f SRC:DST  put a file into the guest (repeatable)
 #     -b PROG     put a program and its shared libraries into the guest (repeatable)
 #     -a WORD     extra kernel command line word (repeatable)
 #     -q 'ARGS'   extra qemu arguments (word-split)
-#     -l FILE     keep the kernel console log here (default: its tail, when the guest dies)
+#     -l FILE     keep the console log here (default: print its end if the guest dies)
 #     -B          only build the images (for a cold cache)
 #
-# The script's stdin and stdout are this program's; its stderr is merged into stdout; the
-# kernel console goes to a file.  In the guest 10.0.2.2 is this machine's 127.0.0.1.
-# Exit status: the script's; 124 = out of time; 125 = guest died or cannot start.
+# The script uses stdin and stdout of this program; its stderr goes to stdout. In the guest,
+# 10.0.2.2 is 127.0.0.1 of this machine.
+# Exit status: of the script; 124 = out of time; 125 = the guest died or cannot start.
 #
-# Needs the Debian packages that .ci/packages lists, and apt to download the kernel package.
+# Needs the Debian packages of .ci/packages, and apt to download the kernel package.
 # Environment: GUEST_CACHE (~/.cache/isolane-guest), GUEST_ACCEL (tcg|kvm, default by CPU
 # flags), GUEST_TCG (single|multi; with multi a guest once died with "Oops: int3").
 set -euo pipefail
@@ -32,7 +32,7 @@ while getopts k:c:m:t:p:f:b:a:q:l:B o; do case $o in
 	a) kargs+=("$OPTARG");; q) qextra=$OPTARG;; l) klog=$OPTARG;; B) buildonly=1;;
 	*) exit 125;; esac; done
 shift $((OPTIND - 1))
-[ -n "$buildonly" ] || [ $# -ge 1 ] || { sed -n 2,24p "$0" >&2; exit 125; }
+[ -n "$buildonly" ] || [ $# -ge 1 ] || { sed -n 2,23p "$0" >&2; exit 125; }
 mkdir -p "$cache"
 die() { echo "guest.sh: $*" >&2; exit 125; }
 
@@ -44,7 +44,7 @@ esac
 
 # ---- kernel package -> $cache/k-$ver/{vmlinux,root/lib/modules/...} -------------
 kdir=$cache/k-$ver
-unpack_kernel() { # VMLINUZ VMLINUX: QEMU enters an uncompressed kernel by PVH, nothing is decompressed in the guest
+unpack_kernel() { # VMLINUZ VMLINUX: QEMU starts an uncompressed kernel by PVH, so the guest decompresses nothing
 	python3 - "$1" "$2" <<'E'
 import struct, subprocess, sys
 d = open(sys.argv[1], 'rb').read()
@@ -75,7 +75,7 @@ build_kernel() {
 	unpack_kernel "$w"/root/boot/vmlinuz-* "$w/vmlinux" || die "cannot unpack the kernel of $pkg"
 	rm -rf "$kdir"; mv "$w" "$kdir"
 }
-exec 8> "$cache/lock"; flock 8            # one builder at a time
+exec 8> "$cache/lock"; flock 8    # one builder at a time
 [ -s "$kdir/vmlinux" ] || build_kernel
 kv=$(ls "$kdir/root/lib/modules")
 
@@ -115,7 +115,7 @@ echo $? > $rc
 sync; poweroff -f
 E
 }
-put_modules() { # ROOT: the wanted modules and all they depend on, decompressed, then depmod
+put_modules() { # ROOT: the wanted modules and their dependencies, decompressed, then depmod
 	local r=$1 src=$kdir/root/lib/modules/$kv list=$cache/modlist.$ver todo=$wanted dep m p out
 	mkdir -p "$r/lib/modules/$kv"
 	cp "$src"/modules.builtin "$src"/modules.order "$r/lib/modules/$kv/" 2>/dev/null || true
@@ -151,7 +151,7 @@ build_base() {
 	(cd "$r" && find . -print0 | cpio -0 -o -H newc -R 0:0 --quiet) > "$base.tmp"
 	rm -rf "$r"; mv "$base.tmp" "$base"
 }
-# The image is named by this file's content: a fresh clone finds the one it already has.
+# The name of the image contains the hash of this file, so another clone finds it.
 base=$cache/base-$ver-$(sha256sum < "$0" | cut -c1-12).cpio
 [ -s "$base" ] || build_base
 exec 8>&-
@@ -172,7 +172,7 @@ for f in ${progs[@]+"${progs[@]}"}; do put_prog "$f" "$w/r"; done
 mkfifo "$w/out"
 
 accel=${GUEST_ACCEL:-}
-if [ -z "$accel" ]; then # a /dev/kvm without vmx or svm cannot run a stock kernel
+if [ -z "$accel" ]; then # without vmx or svm, /dev/kvm cannot run a distribution kernel
 	if [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo; then accel=kvm; else accel=tcg; fi
 fi
 case $accel in kvm) acc=(-accel kvm -cpu host);; *) acc=(-accel "tcg,thread=${GUEST_TCG:-single}" -cpu Nehalem);; esac
@@ -195,7 +195,7 @@ timeout -k 5 "$limit" qemu-system-x86_64 -machine q35,usb=off "${acc[@]}" -smp "
 	-device virtio-rng-pci $qextra <&7 2> "$w/err" &
 qpid=$!
 st=0; wait "$qpid" || st=$?; qpid=
-: <> "$w/out"    # qemu never opened the fifo when it failed early: unblock the reader
+: <> "$w/out"    # unblocks the reader if QEMU failed before it opened the FIFO
 wait "$cpid" 2>/dev/null || true
 grep -v 'ui-ui-\|^$' "$w/err" >&2 || true
 [ -s "$w/rc" ] && exit "$(tr -dc 0-9 < "$w/rc")"

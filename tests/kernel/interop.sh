@@ -1,11 +1,10 @@
 #!/bin/bash
-# interop.sh [--long] [KERNEL/SUITE...] - Isolane and the Linux kernel in guests, both ways.
+# interop.sh [--long] [KERNEL/SUITE...] - Isolane and Linux kernels in guests, as host and target.
 #
-# Suites: meet (first commands), verify (fio), filesystem, restart (kill -9 under fio),
-# nvmet (our host, the kernel's target), power (a target on a disk that loses its cache).
-# Without arguments all of them on both kernels, one lane of guests per kernel.  By default
-# fio runs pairwise combinations; --long runs the full product.  The closing line is
-# `N passed, N failed`; logs are kept in $LOGS.
+# Suites: meet (first commands), verify (fio), filesystem, restart (kill -9 under fio), nvmet (our
+# host, the kernel's target), power (a target on a disk that loses its cache). The default is every
+# suite on both kernels; the kernels run in parallel. fio runs pairwise combinations, with --long
+# the full product. Logs are kept in $LOGS. The closing line is `N passed, N failed`.
 set -u
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/suites.sh"
@@ -16,7 +15,7 @@ wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=(6.12/meet 6.12/verify 6.12/filesystem 6.12/restart 6.12/power
 	6.1/meet 6.1/verify 6.1/filesystem 6.1/restart 6.1/nvmet 6.12/nvmet)
 
-lane() { # KERNEL: its suites, one after the other, each in a shell of its own
+run_suites() { # KERNEL: in sequence, each in its own shell
 	local suite
 	for suite in "${wanted[@]}"; do
 		[ "${suite%/*}" = "$1" ] || continue
@@ -30,6 +29,6 @@ lane() { # KERNEL: its suites, one after the other, each in a shell of its own
 
 for kernel in 6.12 6.1; do "$tests/kernel/guest.sh" -B -k "$kernel" || exit 1; done
 rm -f "$logs"/[0-9]*.results
-lane 6.12 & lane 6.1 &
+run_suites 6.12 & run_suites 6.1 &
 wait
 tally "$logs"/[0-9]*.results

@@ -1,8 +1,8 @@
-# The suites of interop.sh.  Each runs in a shell of its own with $kernel set and prints
-# the lines of its checks.  The guests' scripts are in guest/.
+# The suites of interop.sh. Each runs in its own shell, with $kernel set, and prints the lines of
+# its checks. The scripts of the guests are in guest/.
 
-# Volumes the fio suite writes to: every I/O engine of the target with memory and files,
-# each with 512-byte blocks as namespace 1 and 4,096-byte blocks as namespace 2.
+# Targets of the fio suite: each I/O engine with memory and with files; namespace 1 has blocks of
+# 512 bytes, namespace 2 of 4,096 bytes.
 start_targets() {
 	local io port
 	combination_targets=()
@@ -29,8 +29,8 @@ combination() { # BLOCK_SIZE DEPTH DIGESTS QUEUES TARGET as indices
 	echo "${target%,*}-ns$nsid,${target#*,},$nqn,$nsid,${block_sizes[$1]},${depths[$2]},${digests[$3]},${queues[$4]},${totals[$1]}"
 }
 
-# Every pair of values of any two of the five factors occurs: the orthogonal array of 16
-# rows and five four-valued columns i, j, i+j, i+2j, i+3j over the field of four elements.
+# Covers every pair of values of any two of the five factors: the orthogonal array of 16 rows and
+# columns i, j, i+j, i+2j, i+3j over the field of four elements.
 pairwise() {
 	local i j times=(0 0 0 0 0 1 2 3 0 2 3 1 0 3 1 2)
 	for i in 0 1 2 3; do for j in 0 1 2 3; do

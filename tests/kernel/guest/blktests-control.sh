@@ -1,8 +1,8 @@
 #!/bin/bash
-# blktests-control.sh COMMAND... - what blktests asks of a target (NVME_TARGET_CONTROL).
+# blktests-control.sh COMMAND... - target control of blktests (NVME_TARGET_CONTROL).
 #
-# The target runs outside of the guest and has one subsystem with one namespace, whatever a
-# test sets up.  blktests.sh, which runs in the same guest, exports the variables.
+# The target runs outside of the guest and has one subsystem with one namespace, regardless of the
+# setup of a test. blktests.sh, which runs in the same guest, exports the variables.
 case "$1 ${2-}" in
 	"config --show-blkdev-type") echo device;;
 	"config --show-trtype") echo tcp;;

@@ -1,24 +1,24 @@
 #!/bin/bash
-# blktests.sh ADDR PORT NQN VOLUME_UUID TEST... - tests of blktests against a target outside.
+# blktests.sh ADDR PORT NQN VOLUME_UUID TEST... - run tests of blktests against a target outside.
 #
-# Expects blktests in /blktests.tar and the kernel's configuration in /boot/config.  Prints a line for each test: `ok`, `not ok` with the
-# difference to the expected output, or `skipped` with blktests' reason.
+# Needs blktests in /blktests.tar and the kernel's configuration in /boot/config. Prints a line for
+# each test: `ok`, `not ok` with the difference to the expected output, or `skipped` with the reason.
 export ADDR=$1 PORT=$2 NQN=$3 VOLUME_UUID=$4 HOST_UUID=0f01fb42-9f7f-4856-b0b3-51e60b8de349
 shift 4
 
-# busybox has smaller versions of these, and the kernel calls /sbin/modprobe.
+# The versions of busybox lack options that blktests needs; the kernel calls /sbin/modprobe.
 for tool in depmod modprobe modinfo insmod rmmod lsmod; do ln -sf kmod /usr/bin/$tool; done
 ln -sf ../usr/bin/kmod /sbin/modprobe
 ln -sf gawk /usr/bin/awk
-ln -sf grep /usr/bin/zgrep    # for the kernel's configuration, which is not compressed here
-# blktests cannot parse the plus sign in Debian's names of releases.
+ln -sf grep /usr/bin/zgrep    # the kernel's configuration is not compressed here
+# blktests cannot parse the plus sign in Debian's release names.
 printf '#!/bin/sh\nbusybox uname "$@" | tr + -\n' > /usr/bin/uname; chmod 755 /usr/bin/uname
 hash -r
 release=$(uname -r)
 ln -s "$(busybox uname -r)" "/lib/modules/$release"
 ln -s config "/boot/config-$release"
-depmod -a 2>/dev/null    # it misses a list of what is built in
-# The guest has no udev; devtmpfs makes the nodes, and nothing needs to settle.
+depmod -a 2>/dev/null    # it warns about the missing list of built-in modules
+# The guest has no udev: devtmpfs creates the nodes, without delay.
 printf '#!/bin/sh\nexit 0\n' > /usr/bin/udevadm; chmod 755 /usr/bin/udevadm
 printf '#!/bin/sh\nexec "$@"\n' > /usr/bin/sudo; chmod 755 /usr/bin/sudo
 mkdir -p /blktests /var/tmp /usr/share
@@ -35,7 +35,7 @@ echo 'TMPDIR=/blktests/tmp' > config
 export NVMET_TRTYPES=tcp NVMET_BLKDEV_TYPES=device NVME_IMG_SIZE=352M NVME_NUM_ITER=3 TIMEOUT=20
 export NVME_TARGET_CONTROL=/guest/blktests-control.sh
 
-# These use a device that is there already: the namespace, attached for the test.
+# Some tests use an existing device: the namespace is attached for them.
 needs_device() { grep -q '^test_device()' "tests/$1"; }
 attach() {
 	local device
@@ -49,7 +49,7 @@ attach() {
 }
 detach() { nvme disconnect -n "$NQN" > /dev/null; sed -i '/^TEST_DEVS/d' config; }
 
-run_test() { # TEST: blktests prints the test's name and then its result, or indented reasons
+run_test() { # TEST: blktests prints the name and then the result, or indented reasons
 	local log=/blktests/run.log bad
 	! needs_device "$1" || attach || { echo "not ok $1: the namespace cannot be attached"; return; }
 	timeout 600 ./check "$1" > "$log" 2>&1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# filesystem.sh ADDR PORT NQN - a file system lives on the volume and survives a restart of the target.
-# The driver answers `restart`.
+# filesystem.sh ADDR PORT NQN - a file system on the volume survives a restart of the target by
+# the driver.
 ADDR=$1 PORT=$2 NQN=$3
 . /guest/lib.sh
 [ -z "${STANDIN-}" ] || { . /guest/kernel-target.sh; ask() { kernel_target_restart "$NQN"; }; }

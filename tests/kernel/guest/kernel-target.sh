@@ -1,5 +1,5 @@
-# Sourced inside a guest: the kernel's NVMe/TCP target (nvmet-tcp) and null_blk disks,
-# both made through configfs.
+# Sourced in a guest: the kernel's NVMe/TCP target (nvmet-tcp) and null_blk disks, both configured
+# through configfs.
 
 nvmet=/sys/kernel/config/nvmet
 nullb=/sys/kernel/config/nullb
@@ -29,7 +29,7 @@ kernel_target_start() { # ADDR PORT NQN DEVICE
 	ln -s "$s" "$p/subsystems/"
 }
 
-kernel_target_restart() { # NQN: the port goes away for a second and every connection with it
+kernel_target_restart() { # NQN: closes the port and every connection for a second
 	rm "$nvmet/ports/1/subsystems/$1"
 	sleep 1
 	ln -s "$nvmet/subsystems/$1" "$nvmet/ports/1/subsystems/"

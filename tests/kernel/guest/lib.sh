@@ -1,16 +1,15 @@
-# Sourced by the scripts that run inside a guest: attaching a subsystem through the
-# kernel's host, and questions to the driver outside.  It knows no test.
-# Expects ADDR, PORT and NQN to be set when something is attached.
+# Sourced by the scripts that run in a guest: attaching a subsystem through the kernel's host, and
+# requests to the driver outside. `attach` needs ADDR, PORT, and NQN.
 
 . /guest/checks.sh
 on_check_failed() { dmesg | tail -n 40 | sed 's/^/    kernel: /'; }
-exec 8<&0 9>&1 0</dev/null    # the driver's answers and its ear, also while a check's output goes to the log
+exec 8<&0 9>&1 0</dev/null    # responses of the driver and requests to it, also while a check redirects its output
 
-ask() { # WORD...: let the driver outside do something; returns when it is done
+ask() { # WORD...: sends a request to the driver outside and waits for the response
 	local answer
 	echo "@$*" >&9
 	read -r answer <&8
-	[ "$answer" = done ] || { echo "the driver answered: $answer"; return 1; }
+	[ "$answer" = done ] || { echo "the driver failed: $answer"; return 1; }
 }
 
 subsystem_dir() { # the sysfs directory of the attached subsystem $NQN
@@ -21,7 +20,7 @@ subsystem_dir() { # the sysfs directory of the attached subsystem $NQN
 	return 1
 }
 
-block_device() { # NSID: prints the block device of the attached namespace; its name counts in order of discovery
+block_device() { # NSID: prints the block device of the attached namespace; the kernel numbers devices in order of discovery
 	local d=$(subsystem_dir) name
 	for name in $(ls /sys/block | grep "^nvme${d##*nvme-subsys}n"); do
 		[ "$(cat "/sys/block/$name/nsid")" = "$1" ] && [ "$(cat "/sys/block/$name/size")" -gt 0 ] \
@@ -30,7 +29,7 @@ block_device() { # NSID: prints the block device of the attached namespace; its 
 	return 1
 }
 
-attach() { # [OPTION...] of nvme connect: sets $dev to the first namespace's device
+attach() { # [OPTION...] of nvme connect: sets $dev to the device of the first namespace
 	local nsid=${NSID:-1}
 	nvme connect -t tcp -a "$ADDR" -s "$PORT" -n "$NQN" -k 30 --reconnect-delay=1 "$@" || return 1
 	wait_for 30 block_device "$nsid" || { echo "no block device for namespace $nsid"; return 1; }
@@ -43,7 +42,7 @@ detach() {
 	nvme disconnect -n "$NQN" && wait_for 30 gone
 }
 
-verify() { # BLOCK_SIZE DEPTH TOTAL [FIO OPTION...]: write all of TOTAL, then read it back and compare
+verify() { # BLOCK_SIZE DEPTH TOTAL [FIO OPTION...]: writes TOTAL bytes, reads them back, and compares
 	local bs=$1 depth=$2 total=$3; shift 3
 	fio --name=verify --filename="$dev" --direct=1 --ioengine="${engine:-io_uring}" --bs="$bs" --iodepth="$depth" \
 		--size="$total" --rw=randwrite --randrepeat=0 --verify=crc32c --verify_fatal=1 --do_verify=1 \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# meet.sh ADDR PORT NQN - the first meeting: discover, connect, list, identify, SMART log.
+# meet.sh ADDR PORT NQN - first commands: discover, connect, list, identify, logs, features.
 ADDR=$1 PORT=$2 NQN=$3
 . /guest/lib.sh
 modprobe nvme-tcp
@@ -20,15 +20,15 @@ logs_health() { nvme smart-log "$dev" | tee /tmp/smart && grep -qE 'critical_war
 logs_errors() { nvme error-log -e 1 "$dev"; }
 logs_firmware() { nvme fw-log "$dev"; }
 logs_effects() { nvme effects-log "$dev"; }
-says_features() { nvme get-feature "$dev" -f 7 -H && { [ -n "${STANDIN-}" ] || nvme get-feature "$dev" -f 6 -H; }; }
-sets_cache_truthfully() { # the volatile write cache can be turned off only if every write is durable then
+gets_features() { nvme get-feature "$dev" -f 7 -H && { [ -n "${STANDIN-}" ] || nvme get-feature "$dev" -f 6 -H; }; }
+sets_cache() { # only a target that then makes every write durable may disable its volatile write cache
 	nvme get-feature "$dev" -f 6 -H
 	nvme set-feature "$dev" -f 6 -v 1 || true
 	dd if=/dev/zero of="$dev" bs=4096 count=1 oflag=direct conv=fsync
 }
 discards_and_zeroes() { nvme dsm "$dev" -n 1 -d -s 0 -b 64 && nvme write-zeroes "$dev" -n 1 -s 64 -c 63; }
 flushes() { nvme flush "$dev" -n 1; }
-connects_all() { # connect-all follows the discovery log by itself
+connects_all() { # connect-all follows the discovery log
 	nvme connect-all -t tcp -a "$ADDR" -s "$PORT" && wait_for 30 block_device 1
 }
 
@@ -43,10 +43,10 @@ check "smart-log" logs_health
 check "error-log" logs_errors
 check "fw-log" logs_firmware
 check "effects-log" logs_effects
-check "get-feature" says_features
+check "get-feature" gets_features
 check "discard and write zeroes" discards_and_zeroes
 check "flush" flushes
-[ -n "${STANDIN-}" ] || check "volatile write cache" sets_cache_truthfully
+[ -n "${STANDIN-}" ] || check "volatile write cache" sets_cache
 check "disconnect" detach
 check "connect-all" connects_all
 check "disconnect again" detach

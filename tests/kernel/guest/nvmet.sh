@@ -1,6 +1,6 @@
 #!/bin/bash
-# nvmet.sh NQN - the kernel's own target on a memory-backed disk, until the driver outside
-# has done its checks against it.
+# nvmet.sh NQN - serve a memory-backed disk with the kernel's own target while the driver outside
+# runs its checks.
 . /guest/lib.sh
 . /guest/kernel-target.sh
 

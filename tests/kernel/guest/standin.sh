@@ -1,6 +1,6 @@
 #!/bin/bash
-# standin.sh SCRIPT ARG... - run another guest script with the kernel's own nvmet-tcp in
-# the place of Isolane's target: it shows that the script itself is right.
+# standin.sh SCRIPT ARG... - run another guest script against the kernel's own nvmet-tcp instead of
+# Isolane's target, to verify the script.
 set -u
 . /guest/kernel-target.sh
 export ADDR=127.0.0.1 PORT=4420 NQN=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001
