@@ -204,13 +204,10 @@ impl Volume for MemoryVolume {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        let Err(error) = request.check(&self.info) else {
-            return self.run(request, pool);
-        };
-        if let Request::Write { data, .. } = request {
-            pool.recycle_buffer(data);
+        match request.check(&self.info) {
+            Ok(()) => self.run(request, pool),
+            Err(error) => request.fail(error, pool),
         }
-        Step::failed(error)
     }
 
     fn resume(&self, _: Task, _: io::Result<usize>, _: FileOp, _: &mut Pool) -> Step {

@@ -19,7 +19,8 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    pub(crate) fn new(name: &str, reason: impl Into<String>, remedy: impl Into<String>) -> OpenError {
+    /// Creates an error.
+    pub fn new(name: &str, reason: impl Into<String>, remedy: impl Into<String>) -> OpenError {
         OpenError { name: name.to_owned(), reason: reason.into(), remedy: remedy.into() }
     }
 }
@@ -34,6 +35,11 @@ pub fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
         }
         Source::Null { bytes } => Ok(Arc::new(NullVolume::new(name, info(spec, *bytes), identity(spec)))),
         Source::Path { path, size } => Ok(Arc::new(FileVolume::open(spec, path, *size)?)),
+        Source::Nested { .. } => Err(OpenError::new(
+            &name,
+            "the volume is made of others",
+            "open it with the crate isolane-volumes",
+        )),
     }
 }
 

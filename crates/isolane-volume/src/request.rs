@@ -3,7 +3,7 @@
 mod pending;
 pub(crate) mod task;
 
-use isolane_memory::{Buffer, Payload};
+use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
 use smallvec::SmallVec;
 
@@ -96,6 +96,16 @@ impl Request {
     }
 }
 
+impl Request {
+    /// Fails the request and recycles its data.
+    pub fn fail(self, error: VolumeError, pool: &mut Pool) -> Step {
+        if let Request::Write { data, .. } = self {
+            pool.recycle_buffer(data);
+        }
+        Step::failed(error)
+    }
+}
+
 /// Result of a request: the data of a read, and an empty payload for all others.
 pub type Outcome = Result<Payload, VolumeError>;
 
@@ -121,7 +131,7 @@ impl Step {
     }
 
     /// Returns a failure.
-    pub(crate) fn failed(error: VolumeError) -> Step {
+    pub fn failed(error: VolumeError) -> Step {
         Step::Done(Err(error))
     }
 }

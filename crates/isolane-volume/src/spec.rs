@@ -65,6 +65,15 @@ pub enum Source {
         /// Size of a new file in bytes, if it does not exist.
         size: Option<u64>,
     },
+    /// In other volumes. Opened by the crate that knows the kind, such as `isolane-volumes`.
+    Nested {
+        /// Kind, such as `stripe`.
+        kind: String,
+        /// Text after the kind and its colon, without options.
+        text: String,
+        /// Options of the kind.
+        options: Vec<(String, String)>,
+    },
 }
 
 /// An invalid specification: text, reason, and remedy.
@@ -74,6 +83,13 @@ pub struct SpecError {
     text: String,
     reason: String,
     remedy: String,
+}
+
+impl SpecError {
+    /// Creates an error from a text and the reason and remedy for it.
+    pub fn new(text: &str, reason: impl Into<String>, remedy: impl Into<String>) -> SpecError {
+        SpecError { text: text.to_owned(), reason: reason.into(), remedy: remedy.into() }
+    }
 }
 
 /// An invalid size.
@@ -94,6 +110,7 @@ impl VolumeSpec {
             Source::Memory { bytes } => format!("mem:{}", format_size(*bytes)),
             Source::Null { bytes } => format!("null:{}", format_size(*bytes)),
             Source::Path { path, .. } => path.display().to_string(),
+            Source::Nested { kind, text, .. } => format!("{kind}:{text}"),
         }
     }
 }
@@ -108,8 +125,15 @@ impl FromStr for VolumeSpec {
 
 /// Parses a specification.
 pub fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
-    let mut fields = split_fields(text).into_iter();
-    let source = parse_source(&fields.next().unwrap_or_default());
+    parse_with(text, &[])
+}
+
+/// Parses a specification, which can also be of one of the given kinds of nested volumes: `KIND:…`. Parentheses in
+/// it protect commas.
+pub fn parse_with(text: &str, kinds: &[&str]) -> Result<VolumeSpec, SpecError> {
+    let kind = kinds.iter().find(|kind| text.strip_prefix(**kind).is_some_and(|rest| rest.starts_with(':')));
+    let mut fields = split_fields(text, kind.is_some()).into_iter();
+    let source = parse_source(&fields.next().unwrap_or_default(), kind);
     let mut spec = VolumeSpec {
         source: source.map_err(|error| error.into_spec_error(text))?,
         block_size: BLOCK_SIZES[0],
@@ -170,16 +194,22 @@ impl OptionError {
     }
 
     fn into_spec_error(self, text: &str) -> SpecError {
-        SpecError { text: text.to_owned(), reason: self.reason, remedy: self.remedy }
+        SpecError::new(text, self.reason, self.remedy)
     }
 }
 
-/// Splits at single commas; a double comma stands for a comma.
-fn split_fields(text: &str) -> Vec<String> {
+/// Splits at single commas; a double comma stands for a comma. Parentheses protect commas if `has_groups`.
+fn split_fields(text: &str, has_groups: bool) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut chars = text.chars().peekable();
+    let mut depth = 0_usize;
     while let Some(char) = chars.next() {
-        if char == ',' && chars.next_if_eq(&',').is_none() {
+        match char {
+            '(' if has_groups => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if char == ',' && depth == 0 && chars.next_if_eq(&',').is_none() {
             fields.push(String::new());
         } else if let Some(field) = fields.last_mut() {
             field.push(char);
@@ -188,7 +218,11 @@ fn split_fields(text: &str) -> Vec<String> {
     fields
 }
 
-fn parse_source(text: &str) -> Result<Source, OptionError> {
+fn parse_source(text: &str, kind: Option<&&str>) -> Result<Source, OptionError> {
+    if let Some(kind) = kind {
+        let text = text[kind.len() + 1..].to_owned();
+        return Ok(Source::Nested { kind: (*kind).to_owned(), text, options: Vec::new() });
+    }
     if let Some(size) = text.strip_prefix("mem:") {
         return Ok(Source::Memory { bytes: parse_sized(size, "mem:")? });
     }
@@ -213,6 +247,12 @@ fn parse_sized(text: &str, example: &str) -> Result<u64, OptionError> {
 }
 
 fn parse_option(spec: &mut VolumeSpec, option: &str) -> Result<(), OptionError> {
+    if let (Source::Nested { options, .. }, Some((key, value))) = (&mut spec.source, option.split_once('='))
+        && !["nsid", "uuid"].contains(&key)
+    {
+        options.push((key.to_owned(), value.to_owned()));
+        return Ok(());
+    }
     match option.split_once('=').map_or((option, None), |(key, value)| (key, Some(value))) {
         ("ro", None) => spec.read_only = true,
         ("write-through", None) => spec.write_through = true,
@@ -239,7 +279,7 @@ fn apply_size(spec: &mut VolumeSpec, value: &str) -> Result<(), OptionError> {
     let bytes = parse_sized(value, "size=")?;
     match &mut spec.source {
         Source::Path { size, .. } => *size = Some(bytes),
-        Source::Memory { .. } | Source::Null { .. } => {
+        Source::Memory { .. } | Source::Null { .. } | Source::Nested { .. } => {
             return Err(OptionError::new(
                 "size= applies to files only",
                 "write the size after the colon, such as mem:1G",
@@ -278,6 +318,7 @@ fn check_whole_blocks(spec: &VolumeSpec) -> Result<(), OptionError> {
     let bytes = match spec.source {
         Source::Memory { bytes } | Source::Null { bytes } => bytes,
         Source::Path { size, .. } => size.unwrap_or(0),
+        Source::Nested { .. } => 0,
     };
     if bytes.is_multiple_of(u64::from(spec.block_size)) {
         return Ok(());

@@ -1,5 +1,6 @@
 //! The trait [`Volume`].
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -45,6 +46,11 @@ pub trait Volume: Send + Sync {
         None
     }
 
+    /// Whether reads take memory of the calling core's pool.
+    fn reads_into_pool(&self) -> bool {
+        self.file().is_some()
+    }
+
     /// Reads blocks if possible without file I/O and pool memory. `None`: use [`Volume::start`].
     fn try_read(&self, _lba: u64, _blocks: u64, _pool: &mut Pool) -> Option<Payload> {
         None
@@ -67,6 +73,12 @@ pub trait Volume: Send + Sync {
     /// which the default completes.
     fn resume(&self, task: Task, _result: io::Result<usize>, _operation: FileOp, _pool: &mut Pool) -> Step {
         Step::Done(task.into_outcome())
+    }
+}
+
+impl fmt::Debug for dyn Volume {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
     }
 }
 

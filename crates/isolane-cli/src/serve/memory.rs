@@ -24,7 +24,9 @@ pub fn check(specs: &[VolumeSpec]) -> Result<(), Failure> {
         Source::Memory { bytes } => bytes,
         _ => 0,
     };
-    let requested = specs.iter().map(bytes).fold(0, u64::saturating_add);
+    let leaves = specs.iter().map(isolane_volumes::leaves).collect::<Result<Vec<_>, _>>();
+    let leaves = leaves.map_err(Failure::from_error)?.concat();
+    let requested = leaves.iter().map(bytes).fold(0, u64::saturating_add);
     Machine::read().map_or(Ok(()), |machine| machine.check(requested))
 }
 
@@ -88,7 +90,8 @@ mod tests {
 
     #[test]
     fn adds_volumes_up() {
-        let specs = ["mem:10000T", "null:1T", "mem:10000T"].map(|text| text.parse().unwrap());
+        let specs = ["read-only:mem:10000T", "null:1T", "mem:10000T"];
+        let specs = specs.map(|text| isolane_volumes::parse(text).unwrap());
         assert!(check(&specs).unwrap_err().to_string().contains("19.5 PiB"));
         assert!(check(&specs[1..2]).is_ok());
     }

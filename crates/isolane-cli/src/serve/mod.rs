@@ -43,6 +43,11 @@ const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 ///   null:1T     reads return zeros, writes are discarded
 ///   PATH        a regular file or a block device
 ///
+/// or is made of other volumes, each in parentheses if it has options:
+///
+///   stripe:64k:A;B;C    64 KiB from each volume in turn, all of the same size
+///   read-only:A         rejects writes
+///
 /// Options follow after commas, as in disk.img,size=10G,block-size=4096:
 ///
 ///   size=10G              create a sparse file of this size if it is missing
@@ -274,7 +279,7 @@ fn parse_volumes(texts: &[String]) -> Result<Vec<VolumeSpec>, Failure> {
 
 /// Parses one volume. Rejects addresses, unless a file has that name.
 fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
-    let spec: VolumeSpec = text.parse().map_err(Failure::from_error)?;
+    let spec = isolane_volumes::parse(text).map_err(Failure::from_error)?;
     if let Source::Path { path, .. } = &spec.source
         && path.to_str().is_some_and(|name| is_like_address(name) || name.parse::<u16>().is_ok())
         && !path.exists()
@@ -289,7 +294,7 @@ fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
 
 fn open_volumes(specs: &[VolumeSpec]) -> Result<Vec<Numbered>, Failure> {
     let open = |(spec, nsid): (&VolumeSpec, u32)| {
-        let volume = isolane_volume::open(spec).map_err(Failure::from_error)?;
+        let volume = isolane_volumes::open(spec).map_err(Failure::from_error)?;
         Ok((nsid, volume))
     };
     specs.iter().zip(number(specs)?).map(open).collect()
@@ -302,6 +307,7 @@ fn describe(spec: &VolumeSpec, volume: &dyn Volume) -> String {
         Source::Null { .. } => "null",
         Source::Path { path, .. } if path.is_file() => "file",
         Source::Path { .. } => "block device",
+        Source::Nested { kind, .. } => kind,
     };
     let geometry = volume.info();
     let read_only = if geometry.read_only { ", read-only" } else { "" };

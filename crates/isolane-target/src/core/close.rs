@@ -275,9 +275,12 @@ impl Core {
     fn name_in_flight(&self) {
         let mut in_flight = vec![0_usize; self.shared.namespaces.len()];
         for work in self.files.iter() {
-            let (FileWork::Command { job: Job { position, .. }, .. } | FileWork::Flush { position, .. }) =
-                work;
-            in_flight[*position] += 1;
+            match work {
+                FileWork::Command { job: Job { position, .. }, .. } | FileWork::Flush { position, .. } => {
+                    in_flight[*position] += 1;
+                }
+                FileWork::Member(_) => {}
+            }
         }
         for (position, count) in in_flight.into_iter().enumerate().filter(|(_, count)| *count > 0) {
             let name = self.shared.namespaces.at(position).volume.name();

@@ -172,7 +172,7 @@ impl Core {
         });
         let at_volumes = self.files.iter_mut().filter_map(|work| match work {
             FileWork::Command { lane, job, .. } => Some((*lane, job)),
-            FileWork::Flush { .. } => None,
+            FileWork::Flush { .. } | FileWork::Member(_) => None,
         });
         let changes = waiting.chain(at_volumes).filter(|(lane, job)| lanes.contains(lane) && job.is_change());
         changes.map(|(_, job)| (job.position, job.blocks, Arc::clone(job.mark()))).collect()

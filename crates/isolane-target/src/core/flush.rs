@@ -183,8 +183,7 @@ impl Core {
             Step::Pending(pending) => {
                 self.volumes[position].flushes += 1;
                 let task = Task::from(&pending);
-                let token = self.files.insert(FileWork::Flush { group, position, task });
-                pending.register(self.reactor.register_external(token.to_u64()));
+                self.register(pending, FileWork::Flush { group, position, task });
             }
             Step::Retry(request) => return Some(Waiting::Flush { group, position, request }),
         }

@@ -64,8 +64,8 @@ impl Core {
             Step::Pending(pending) => {
                 self.count(lane, &mut job);
                 let task = Task::from(&pending);
-                let token = self.files.insert(FileWork::Command { lane: lane.key, job, task });
-                pending.register(self.reactor.register_external(token.to_u64()));
+                let work = FileWork::Command { lane: lane.key, job, task };
+                self.register(pending, work);
                 None
             }
             Step::Retry(request) => {
@@ -183,6 +183,7 @@ impl Driver {
             Some(FileWork::Flush { group, position, task }) => {
                 self.core.resume_flush(group, position, task, finished);
             }
+            Some(FileWork::Member(member)) => self.core.resume_member(member, finished),
             None => log::error!("the reactor finished a file operation that nobody started"),
         }
     }

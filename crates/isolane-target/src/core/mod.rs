@@ -19,6 +19,7 @@
 //! | [`job`] | from a volume's start of a request to the answer |
 //! | [`waiting`] | commands that wait for memory or for their volume |
 //! | [`memory`] | who may take pages |
+//! | [`nested`] | requests of nested volumes to their members |
 //! | [`share`] | how many of them one lane may keep |
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
 //! | [`send`] | one vectored send per lane and turn |
@@ -45,6 +46,7 @@ mod lane;
 mod mailbox;
 mod memory_budget;
 mod migration;
+mod nested;
 mod receive;
 mod send;
 mod timer;
@@ -60,6 +62,7 @@ use isolane_memory::{Pool, ZeroCopySend};
 use isolane_proto::target::ConnectionConfig;
 use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
+use isolane_volume::nested::Executor;
 
 pub(crate) use self::accept::Acceptor;
 use self::fair_share::VolumeUse;
@@ -94,6 +97,8 @@ pub(crate) struct Core {
     spare_zerocopy: Vec<ZeroCopySend>,
     /// Operations that the reactor carries out, by the number it knows them by.
     files: Slab<FileWork>,
+    /// Requests of nested volumes to their members.
+    nested: Executor,
     /// Commands that wait for memory, in the order of asking.
     waiting: VecDeque<Waiting>,
     /// Commands that wait for their volumes; those come first that a volume has begun.
@@ -184,6 +189,7 @@ impl Driver {
             stall: parts.limits.stall,
             spare_zerocopy: Vec::new(),
             files: Slab::default(),
+            nested: Executor::default(),
             waiting: VecDeque::new(),
             blocked: VecDeque::new(),
             fenced: VecDeque::new(),
@@ -261,7 +267,8 @@ impl Driver {
 
     /// Whether anything waits that no event brings on. Mostly not, and then a turn is short.
     fn has_deferred_work(&self) -> bool {
-        let Core { waiting, blocked, fenced, limited, stalled, pending_flushes, flushed, .. } = &self.core;
+        let Core { waiting, blocked, fenced, limited, stalled, pending_flushes, flushed, nested, .. } =
+            &self.core;
         !(waiting.is_empty()
             && blocked.is_empty()
             && fenced.is_empty()
@@ -269,7 +276,8 @@ impl Driver {
             && stalled.is_empty()
             && self.host_drains.is_empty()
             && pending_flushes.is_empty()
-            && flushed.is_empty())
+            && flushed.is_empty()
+            && !nested.is_waiting())
     }
 
     fn poll_slow_path(&mut self) {
@@ -280,6 +288,7 @@ impl Driver {
         self.poll_host_drains();
         self.poll_fenced();
         self.poll_flushes();
+        self.core.run_nested();
     }
 
     fn handle_event(&mut self, event: Event) {
@@ -320,6 +329,11 @@ impl Driver {
 
     /// When the next turn must begin, even if nothing happens.
     fn deadline(&self) -> Option<Instant> {
+        [self.lane_deadline(), self.core.nested.deadline()].into_iter().flatten().min()
+    }
+
+    /// The deadline of everything but nested volumes.
+    fn lane_deadline(&self) -> Option<Instant> {
         let now = self.core.now;
         let is_draining = self.host_drains.iter().any(|drain| !drain.is_late());
         if !self.core.dirty.is_empty() || is_draining || !self.core.ended.is_empty() {

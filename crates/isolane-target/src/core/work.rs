@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_proto::target::Permit;
+use isolane_volume::nested::Member;
 use isolane_volume::{BlockRange, Request, Task};
 
 use crate::counters::IoKind;
@@ -67,7 +68,7 @@ impl Job {
             blocks: blocks_of(request),
             mark: None,
             started,
-            reads_into_pool: namespace.volume.file().is_some(),
+            reads_into_pool: namespace.volume.reads_into_pool(),
             reserved: 0,
             data_bytes,
             then: None,
@@ -99,6 +100,8 @@ pub(crate) enum FileWork {
     Command { lane: SlabKey, job: Job, task: Task },
     /// One volume's part of a flush of all.
     Flush { group: SlabKey, position: usize, task: Task },
+    /// A member of a nested volume, on behalf of one of the others.
+    Member(Member),
 }
 
 /// Something that waits.

@@ -129,7 +129,7 @@ impl Volume for FileVolume {
             true if self.can_hang => query_size(Some(request)),
             true => match self.check_size() {
                 Ok(()) => self.proceed(request, pool),
-                Err(error) => fail(request, error, pool),
+                Err(error) => request.fail(error, pool),
             },
         }
     }
@@ -140,7 +140,7 @@ impl Volume for FileVolume {
             return match (self.machine.check_size(size), before) {
                 (Ok(()), Some(request)) => self.proceed(*request, pool),
                 (Ok(()), None) => Step::done(),
-                (Err(error), Some(request)) => fail(*request, error, pool),
+                (Err(error), Some(request)) => request.fail(error, pool),
                 (Err(error), None) => Step::failed(error),
             };
         }
@@ -153,13 +153,6 @@ impl Volume for FileVolume {
 /// Queries the size on the file's threads, so that no core blocks.
 fn query_size(before: Option<Request>) -> Step {
     Step::File(FileOp::size(), Task(TaskState::Check { before: before.map(Box::new) }))
-}
-
-fn fail(request: Request, error: VolumeError, pool: &mut Pool) -> Step {
-    if let Request::Write { data, .. } = request {
-        pool.recycle_buffer(data);
-    }
-    Step::failed(error)
 }
 
 const CHECK_EVERY: u32 = 64;

@@ -370,10 +370,7 @@ impl Volume for FileStateMachine {
         let is_read = matches!(request, Request::Read { .. });
         let check_health = || if is_read { self.health.check_read() } else { self.health.check() };
         if let Err(error) = request.check(&self.info).and_then(|()| check_health()) {
-            if let Request::Write { data, .. } = request {
-                pool.recycle_buffer(data);
-            }
-            return Step::failed(error);
+            return request.fail(error, pool);
         }
         let block_size = self.info.block_size;
         match request {

@@ -5,6 +5,7 @@
 //!
 //! Invariant: every pending request completes exactly once; dropping its completer fails it.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use isolane_reactor::ExternalOp;
@@ -27,7 +28,7 @@ impl Step {
     /// ```
     pub fn pending(request: &Request) -> (Completer, Step) {
         let shared = Arc::new(Mutex::new(State::Unregistered));
-        let pending = Pending { shared: Arc::clone(&shared), change: request.is_change() };
+        let pending = Pending { shared: Arc::clone(&shared), change: request.is_change(), work: None };
         (Completer { shared, change: pending.change, completed: false }, Step::Pending(pending))
     }
 }
@@ -45,6 +46,8 @@ pub struct Completer {
 pub struct Pending {
     shared: Arc<Mutex<State>>,
     pub(crate) change: bool,
+    /// Work that the driver does to complete the request; see [`nested`](crate::nested).
+    work: Option<Box<dyn Any + Send>>,
 }
 
 #[derive(Debug)]
@@ -90,8 +93,16 @@ impl Pending {
         }
     }
 
+    pub(crate) fn attach_work(&mut self, work: Box<dyn Any + Send>) {
+        self.work = Some(work);
+    }
+
+    pub(crate) fn take_work(&mut self) -> Option<Box<dyn Any + Send>> {
+        self.work.take()
+    }
+
     pub(super) fn share(&self) -> Pending {
-        Pending { shared: Arc::clone(&self.shared), change: self.change }
+        Pending { shared: Arc::clone(&self.shared), change: self.change, work: None }
     }
 
     /// Takes the outcome of a completed request.

@@ -1,0 +1,49 @@
+//! Nested volumes: runs requests to their members on the core that received the command.
+//!
+//! Invariant: every operation of the executor is resumed once; see [`Executor`](isolane_volume::nested::Executor).
+
+use std::sync::Arc;
+
+use isolane_reactor::file::FileCompletion;
+use isolane_volume::Pending;
+use isolane_volume::nested::{Member, Operation};
+
+use super::Core;
+use super::work::FileWork;
+
+impl Core {
+    /// Registers a pending request, and starts the nested request that completes it, if any.
+    pub(super) fn register(&mut self, mut pending: Pending, work: FileWork) {
+        let nested = pending.take_nested();
+        let token = self.files.insert(work);
+        pending.register(self.reactor.register_external(token.to_u64()));
+        if let Some(nested) = nested {
+            self.nested.start(nested);
+            self.run_nested();
+        }
+    }
+
+    /// Submits the operations of nested requests.
+    pub(super) fn run_nested(&mut self) {
+        while let Some(operation) = self.nested.poll(self.now, &mut self.memory.pool) {
+            match operation {
+                Operation::Pending(pending, member) => {
+                    let token = self.files.insert(FileWork::Member(member));
+                    pending.register(self.reactor.register_external(token.to_u64()));
+                }
+                Operation::File(operation, member) => {
+                    let file = Arc::clone(member.file());
+                    let token = self.files.insert(FileWork::Member(member));
+                    self.reactor.submit_file(token.to_u64(), &file, operation);
+                }
+            }
+        }
+    }
+
+    /// Continues a member after its operation.
+    pub(super) fn resume_member(&mut self, member: Member, finished: FileCompletion) {
+        let FileCompletion { result, operation, .. } = finished;
+        self.nested.resume(member, result, operation, self.now, &mut self.memory.pool);
+        self.run_nested();
+    }
+}

@@ -1,0 +1,203 @@
+//! Executor of the nested requests of one core.
+//!
+//! Does no I/O: [`Executor::poll`] returns operations, and the driver passes their results to
+//! [`Executor::resume`]. A request to a member follows the same steps as a request of a host.
+//!
+//! Invariant: every operation that `poll` returned is resumed exactly once.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use isolane_memory::{Payload, Pool};
+use isolane_reactor::file::FileOp;
+
+use super::{Command, Nested, Reply, Started};
+use crate::request::{Outcome, Pending, Request, Step, Task};
+use crate::volume::Volume;
+
+/// Runs nested requests.
+#[derive(Debug, Default)]
+pub struct Executor {
+    requests: HashMap<u64, NestedRequest>,
+    next_id: u64,
+    /// Requests to poll.
+    ready: Vec<u64>,
+    /// Timers, and requests that their members could not start.
+    waiting: Vec<Waiting>,
+    operations: Vec<Operation>,
+}
+
+#[derive(Debug)]
+struct NestedRequest {
+    nested: Nested,
+    /// Members and timers without a reply.
+    running: usize,
+    outcome: Option<Outcome>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    until: Instant,
+    nested: u64,
+    reply: Reply,
+    request: Option<(Arc<dyn Volume>, Request)>,
+}
+
+/// An operation for a member, with the state to [resume](Executor::resume) it.
+#[derive(Debug)]
+pub enum Operation {
+    /// Execute the operation on the member's [file](Member::file).
+    File(FileOp, Member),
+    /// Register the completion.
+    Pending(Pending, Member),
+}
+
+/// State of a request to a member.
+#[derive(Debug)]
+pub struct Member {
+    volume: Arc<dyn Volume>,
+    task: Task,
+    nested: u64,
+    reply: Reply,
+}
+
+impl Member {
+    /// Returns the volume that executes the request.
+    pub fn volume(&self) -> &Arc<dyn Volume> {
+        &self.volume
+    }
+
+    /// Returns the file of the volume.
+    ///
+    /// # Panics
+    /// If the volume has file operations but no file.
+    pub fn file(&self) -> &Arc<File> {
+        self.volume.file().unwrap_or_else(|| panic!("{}: file operation without a file", self.volume.name()))
+    }
+}
+
+impl Executor {
+    /// Starts a nested request; its [`Pending`] step completes it.
+    pub fn start(&mut self, nested: Nested) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.requests.insert(id, NestedRequest { nested, running: 0, outcome: None });
+        self.ready.push(id);
+    }
+
+    /// Returns the next operation to execute. Call it after each other call, and at the
+    /// [deadline](Executor::deadline), until it returns `None`.
+    pub fn poll(&mut self, now: Instant, pool: &mut Pool) -> Option<Operation> {
+        if self.operations.is_empty() {
+            self.resume_waiting(now, pool);
+        }
+        loop {
+            if let Some(operation) = self.operations.pop() {
+                return Some(operation);
+            }
+            let id = self.ready.pop()?;
+            self.poll_request(id, now, pool);
+        }
+    }
+
+    /// Continues a member after its operation: see [`Volume::resume`].
+    pub fn resume(
+        &mut self,
+        member: Member,
+        result: io::Result<usize>,
+        operation: FileOp,
+        now: Instant,
+        pool: &mut Pool,
+    ) {
+        let Member { volume, task, nested, reply } = member;
+        let step = volume.resume(task, result, operation, pool);
+        self.handle_step(volume, nested, reply, step, now);
+    }
+
+    /// Returns when to poll again even if no operation completes.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.waiting.iter().map(|waiting| waiting.until).min()
+    }
+
+    /// Whether timers or members wait for a later poll.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn poll_request(&mut self, id: u64, now: Instant, pool: &mut Pool) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        if request.outcome.is_none() {
+            let mut context = Context::from_waker(Waker::noop());
+            if let Poll::Ready(outcome) = request.nested.future.as_mut().poll(&mut context) {
+                request.outcome = Some(outcome);
+            }
+        }
+        let started = std::mem::take(&mut *request.nested.io.started.lock());
+        request.running += started.len();
+        if request.running == 0
+            && let Some(outcome) = request.outcome.take()
+            && let Some(request) = self.requests.remove(&id)
+        {
+            return request.nested.completer.complete(outcome);
+        }
+        for Started { reply, command } in started {
+            match command {
+                Command::Sleep(duration) => {
+                    let until = now + duration;
+                    self.waiting.push(Waiting { until, nested: id, reply, request: None });
+                }
+                Command::Request(volume, request) => {
+                    let step = volume.start(request, pool);
+                    self.handle_step(volume, id, reply, step, now);
+                }
+            }
+        }
+    }
+
+    fn handle_step(&mut self, volume: Arc<dyn Volume>, nested: u64, reply: Reply, step: Step, now: Instant) {
+        match step {
+            Step::Done(outcome) => self.reply(nested, &reply, outcome),
+            Step::File(operation, task) => {
+                self.operations.push(Operation::File(operation, Member { volume, task, nested, reply }));
+            }
+            Step::Pending(mut pending) => {
+                pending.take_nested().into_iter().for_each(|inner| self.start(inner));
+                let task = Task::from(&pending);
+                self.operations.push(Operation::Pending(pending, Member { volume, task, nested, reply }));
+            }
+            Step::Retry(request) => {
+                let request = Some((volume, request));
+                self.waiting.push(Waiting { until: now + RETRY, nested, reply, request });
+            }
+        }
+    }
+
+    fn resume_waiting(&mut self, now: Instant, pool: &mut Pool) {
+        for Waiting { nested, reply, request, .. } in
+            self.waiting.extract_if(.., |waiting| waiting.until <= now).collect::<Vec<_>>()
+        {
+            match request {
+                None => self.reply(nested, &reply, Ok(Payload::default())),
+                Some((volume, request)) => {
+                    let step = volume.start(request, pool);
+                    self.handle_step(volume, nested, reply, step, now);
+                }
+            }
+        }
+    }
+
+    fn reply(&mut self, nested: u64, reply: &Reply, outcome: Outcome) {
+        *reply.lock() = Some(outcome);
+        if let Some(request) = self.requests.get_mut(&nested) {
+            request.running -= 1;
+        }
+        self.ready.push(nested);
+    }
+}
+
+/// Interval at which requests are started again that a member could not start.
+pub(super) const RETRY: Duration = Duration::from_micros(100);

@@ -1,0 +1,79 @@
+use super::*;
+use crate::{Identity, VolumeInfo, open, spec};
+use isolane_memory::{Buffer, Pool};
+use std::time::Instant;
+
+/// Runs a step in an executor whose members complete without operations. Time passes at deadlines.
+fn run(step: Step, pool: &mut Pool) -> (Outcome, Duration) {
+    let (mut executor, start) = (Executor::default(), Instant::now());
+    let Step::Pending(mut pending) = step else { panic!("{step:?}") };
+    executor.start(pending.take_nested().unwrap());
+    let mut now = start;
+    loop {
+        assert!(executor.poll(now, pool).is_none());
+        match executor.deadline() {
+            Some(deadline) => now = deadline,
+            None => return (crate::Task::from(&pending).into_outcome(), now - start),
+        }
+    }
+}
+
+#[test]
+fn runs_members_concurrently_and_sleeps() {
+    let volume = open(&spec::parse("mem:1M").unwrap()).unwrap();
+    let mut pool = Pool::new(16);
+    let data = Buffer::from(vec![7; 1024]);
+    let write = Request::Write { lba: 1, blocks: 2, data, fua: false };
+    let step = Step::nested(write, |io, write| async move {
+        io.sleep(Duration::from_secs(5)).await;
+        io.start(&volume, write).await?;
+        let read = |lba| (Arc::clone(&volume), Request::Read { lba, blocks: 2 });
+        let mut payloads = io.run_all([read(0), read(2)]).await?.into_iter();
+        let mut first = payloads.next().unwrap();
+        first.append(payloads.next().unwrap());
+        Ok(first)
+    });
+    let (outcome, passed) = run(step, &mut pool);
+    assert_eq!(outcome.unwrap().to_vec(), [vec![0; 512], vec![7; 1024], vec![0; 512]].concat());
+    assert_eq!(passed, Duration::from_secs(5));
+}
+
+/// A member that completes after three attempts.
+struct Slow(VolumeInfo, Identity, std::sync::atomic::AtomicU32);
+
+impl Volume for Slow {
+    fn info(&self) -> &VolumeInfo {
+        &self.0
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.1
+    }
+
+    fn name(&self) -> &str {
+        "slow"
+    }
+
+    fn start(&self, request: Request, _: &mut Pool) -> Step {
+        match self.2.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0..3 => Step::Retry(request),
+            _ => Step::failed(VolumeError::ReadOnly),
+        }
+    }
+}
+
+#[test]
+fn waits_for_members_after_early_return() {
+    let info = open(&spec::parse("mem:1M").unwrap()).unwrap().info().clone();
+    let slow: Arc<dyn Volume> = Arc::new(Slow(info, Identity::random(), Default::default()));
+    let nested = Arc::clone(&slow);
+    let step = Step::nested(Request::Flush, |io, request| async move {
+        drop(io.start(&nested, request));
+        Ok(Default::default())
+    });
+    let (outcome, passed) = run(step, &mut Pool::new(1));
+    assert!(outcome.is_ok());
+    assert_eq!(passed, executor::RETRY * 3);
+    let repeated = Step::nested(Request::Flush, |io, request| async move { io.start(&slow, request).await });
+    assert_eq!(run(repeated, &mut Pool::new(1)).0.unwrap_err(), VolumeError::ReadOnly);
+}

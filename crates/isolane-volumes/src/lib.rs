@@ -1,0 +1,61 @@
+//! Volumes that are made of other volumes.
+//!
+//! | specification | volume |
+//! |---|---|
+//! | `stripe:SIZE:A;B;…` | members in turn, `SIZE` bytes each |
+//! | `read-only:A` | rejects changes |
+//!
+//! A member with options, or with members, is written in parentheses:
+//! `stripe:64k:(a.img,size=1G);(read-only:b.img)`. The options `ro`, `nsid`, and `uuid` apply to the whole volume.
+//!
+//! [`parse`] and [`open`] accept these specifications and all of [`isolane_volume::spec`]. To add a kind of volume,
+//! write a file that implements [`Volume`] with [`Step::nested`](isolane_volume::Step::nested), and add it to `KINDS`
+//! in `kind.rs`.
+//!
+//! Invariants, in addition to those of [`isolane_volume`]:
+//! * An error of a member is an error of the request.
+//! * A flush, and a write with `fua`, reach every member that they concern before they complete.
+//! * The identity of a volume depends on its members and their order, and on nothing else.
+
+#![forbid(unsafe_code)]
+
+mod kind;
+mod parts;
+mod read_only;
+mod stripe;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use isolane_volume::spec::{SpecError, VolumeSpec};
+use isolane_volume::{OpenError, Volume};
+
+pub use read_only::ReadOnly;
+pub use stripe::Stripe;
+
+/// Parses a specification of any volume.
+///
+/// # Errors
+/// The part that is invalid.
+pub fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
+    kind::parse(text)
+}
+
+/// Opens the volume specified by `spec`, and all members of it.
+///
+/// # Errors
+/// The volume that cannot be opened.
+pub fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
+    kind::open(spec)
+}
+
+/// Returns the specifications of the volumes that hold the data of `spec`: itself, or the innermost members.
+///
+/// # Errors
+/// The part that is invalid.
+pub fn leaves(spec: &VolumeSpec) -> Result<Vec<VolumeSpec>, SpecError> {
+    kind::leaves(spec)
+}

@@ -1,0 +1,291 @@
+//! Stripe: consecutive pieces of equal size on the members in turn (RAID 0).
+//!
+//! A range of the volume is one consecutive range of each member, so a read sends one request to each.
+//!
+//! Invariant: a block belongs to one member, and its place depends on the stripe size and the order of the members.
+
+use std::sync::Arc;
+
+use isolane_memory::{Buffer, PAGE_SIZE, Payload, Pool};
+use isolane_volume::nested::NestedIo;
+use isolane_volume::spec::parse_size;
+use isolane_volume::{
+    BlockRange, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume, VolumeError,
+    VolumeInfo,
+};
+use uuid::Uuid;
+
+use crate::parts::Parts;
+
+/// A stripe over volumes of the same size.
+pub struct Stripe {
+    name: String,
+    info: VolumeInfo,
+    identity: Identity,
+    generation: Option<Generation>,
+    members: Arc<Members>,
+}
+
+struct Members {
+    volumes: Vec<Arc<dyn Volume>>,
+    /// Size of a stripe in blocks.
+    stripe: u64,
+}
+
+pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
+    let stripe_bytes = parse_size(&parts.argument).map_err(|error| {
+        parts.error(error.to_string(), "write the stripe size first, as in stripe:64k:A;B")
+    })?;
+    let info = member_info(&parts)?;
+    let block_size = u64::from(info.block_size);
+    if stripe_bytes == 0 || !stripe_bytes.is_multiple_of(block_size) || stripe_bytes > info.bytes() {
+        let reason = format!("stripes of {stripe_bytes} bytes on members of {} bytes", info.bytes());
+        let remedy = format!("use a multiple of the block size {block_size}, at most the size of a member");
+        return Err(parts.error(reason, remedy));
+    }
+    let stripe = stripe_bytes / block_size;
+    let count = parts.members.len() as u64;
+    let identity = parts.identity(|| identity(&parts.members, stripe_bytes));
+    Ok(Arc::new(Stripe {
+        info: VolumeInfo { blocks: info.blocks / stripe * stripe * count, ..info },
+        identity,
+        generation: generation(&parts.members),
+        name: parts.name,
+        members: Arc::new(Members { volumes: parts.members, stripe }),
+    }))
+}
+
+/// Returns the features that all members have, and the size of one.
+fn member_info(parts: &Parts) -> Result<VolumeInfo, OpenError> {
+    let infos: Vec<_> = parts.members.iter().map(|member| member.info()).collect();
+    let mut common = infos[0].clone();
+    for (info, member) in infos.iter().zip(&parts.members) {
+        if (info.block_size, info.blocks) != (common.block_size, common.blocks) {
+            let reason = format!(
+                "{} has {} blocks of {} bytes, {} has {} of {}",
+                parts.members[0].name(),
+                common.blocks,
+                common.block_size,
+                member.name(),
+                info.blocks,
+                info.block_size
+            );
+            return Err(parts.error(reason, "use members of the same size and block size"));
+        }
+        common.read_only |= info.read_only;
+        common.volatile_cache |= info.volatile_cache;
+        common.deallocate &= info.deallocate;
+        common.zeroes_after_deallocate &= info.zeroes_after_deallocate;
+    }
+    Ok(common)
+}
+
+fn identity(members: &[Arc<dyn Volume>], stripe_bytes: u64) -> Identity {
+    let uuids = members.iter().flat_map(|member| *member.identity().uuid.as_bytes());
+    let name: Vec<u8> = stripe_bytes.to_le_bytes().into_iter().chain(uuids).collect();
+    Identity { uuid: Uuid::new_v5(&NAMESPACE, &name) }
+}
+
+/// A stripe loses what one of its members loses.
+fn generation(members: &[Arc<dyn Volume>]) -> Option<Generation> {
+    let generations = members.iter().map(|member| member.generation()).collect::<Option<Vec<_>>>()?;
+    let ids: Vec<u8> = generations.iter().flat_map(|generation| *generation.id.as_bytes()).collect();
+    let has = |loss| generations.iter().any(|generation| generation.loses == loss);
+    let loses = [RestartLoss::Content, RestartLoss::Cache].into_iter().find(|loss| has(*loss));
+    Some(Generation { id: Uuid::new_v5(&NAMESPACE, &ids), loses: loses.unwrap_or(RestartLoss::Nothing) })
+}
+
+impl Members {
+    /// Returns the member of a block, its address there, and the number of blocks to the end of the stripe.
+    fn locate(&self, lba: u64) -> (usize, u64, u64) {
+        let (number, offset) = (lba / self.stripe, lba % self.stripe);
+        let count = self.volumes.len() as u64;
+        ((number % count) as usize, number / count * self.stripe + offset, self.stripe - offset)
+    }
+
+    /// Returns the number of blocks before `lba` that are on a member.
+    fn blocks_before(&self, lba: u64, member: usize) -> u64 {
+        let row = self.stripe * self.volumes.len() as u64;
+        let in_row = (lba % row).saturating_sub(member as u64 * self.stripe).min(self.stripe);
+        lba / row * self.stripe + in_row
+    }
+
+    /// Returns the part of a range that is on a member; it can be empty.
+    fn part(&self, range: BlockRange, member: usize) -> BlockRange {
+        let lba = self.blocks_before(range.lba, member);
+        BlockRange { lba, blocks: self.blocks_before(range.lba + range.blocks, member) - lba }
+    }
+
+    /// Splits a range at the ends of stripes: member, address there, and number of blocks of each piece.
+    fn pieces(&self, range: BlockRange) -> impl Iterator<Item = (usize, u64, u64)> {
+        let (mut lba, end) = (range.lba, range.lba + range.blocks);
+        std::iter::from_fn(move || {
+            let (member, at, left) = self.locate(lba);
+            let blocks = left.min(end - lba);
+            lba += blocks;
+            (blocks > 0).then_some((member, at, blocks))
+        })
+    }
+
+    /// Sends a request to each member with a part of `range`.
+    async fn for_each_part(
+        &self,
+        io: &NestedIo,
+        range: BlockRange,
+        request: impl Fn(BlockRange) -> Request,
+    ) -> Result<Vec<Payload>, VolumeError> {
+        let parts = self.volumes.iter().enumerate().map(|(index, volume)| (volume, self.part(range, index)));
+        let parts = parts.filter(|(_, part)| part.blocks > 0);
+        io.run_all(parts.map(|(volume, part)| (Arc::clone(volume), request(part)))).await
+    }
+
+    async fn run(&self, io: NestedIo, request: Request, block_size: usize) -> Outcome {
+        let all = match request {
+            Request::Read { lba, blocks } => {
+                return self.read(&io, BlockRange { lba, blocks }, block_size).await;
+            }
+            Request::Write { lba, blocks, data, fua } => {
+                let pieces: Vec<_> = self.pieces(BlockRange { lba, blocks }).collect();
+                let data = split(data, pieces.iter().map(|(.., blocks)| *blocks as usize * block_size));
+                let writes = pieces.into_iter().zip(data).map(|((member, lba, blocks), data)| {
+                    (Arc::clone(&self.volumes[member]), Request::Write { lba, blocks, data, fua })
+                });
+                io.run_all(writes).await
+            }
+            Request::WriteZeroes { lba, blocks, fua, deallocate } => {
+                let zero = |BlockRange { lba, blocks }| Request::WriteZeroes { lba, blocks, fua, deallocate };
+                self.for_each_part(&io, BlockRange { lba, blocks }, zero).await
+            }
+            Request::Deallocate { ranges, fua } => {
+                let of = |index| ranges.iter().map(move |range| self.part(*range, index));
+                let of = |index| of(index).filter(|part| part.blocks > 0).collect();
+                let requests = self.volumes.iter().enumerate().map(|(index, volume)| {
+                    (Arc::clone(volume), Request::Deallocate { ranges: of(index), fua })
+                });
+                io.run_all(requests).await
+            }
+            Request::Flush => {
+                io.run_all(self.volumes.iter().map(|volume| (Arc::clone(volume), Request::Flush))).await
+            }
+            Request::Continue(_) => unreachable!("a nested request is never repeated"),
+        };
+        all.map(|_| Payload::default())
+    }
+
+    async fn read(&self, io: &NestedIo, range: BlockRange, block_size: usize) -> Outcome {
+        let read = |BlockRange { lba, blocks }| Request::Read { lba, blocks };
+        let payloads = self.for_each_part(io, range, read).await?;
+        let mut payloads = payloads.into_iter();
+        // Members without a part have an empty payload.
+        let mut of_members: Vec<Payload> = (0..self.volumes.len())
+            .map(|index| if self.part(range, index).blocks > 0 { payloads.next() } else { None })
+            .map(Option::unwrap_or_default)
+            .collect();
+        let mut data = Payload::default();
+        for (member, _, blocks) in self.pieces(range) {
+            data.append(of_members[member].split_to(blocks as usize * block_size));
+        }
+        Ok(data)
+    }
+}
+
+/// Splits data into pieces of these lengths, without a copy if they start at pages.
+fn split(mut data: Buffer, lens: impl Iterator<Item = usize>) -> Vec<Buffer> {
+    let lens: Vec<usize> = lens.collect();
+    let starts: Vec<usize> =
+        lens.iter().scan(0, |start, len| Some(std::mem::replace(start, *start + len))).collect();
+    if starts.iter().all(|start| start.is_multiple_of(PAGE_SIZE)) {
+        let mut pieces: Vec<Buffer> = starts.iter().rev().map(|start| data.split_off(*start)).collect();
+        pieces.reverse();
+        return pieces;
+    }
+    let copy = |(start, len): (&usize, &usize)| {
+        let (mut piece, mut at) = (Buffer::contiguous(*len), 0);
+        data.for_each_slice(*start, *len, |slice| {
+            piece.copy_in(at, slice);
+            at += slice.len();
+        });
+        piece
+    };
+    starts.iter().zip(&lens).map(copy).collect()
+}
+
+impl Volume for Stripe {
+    fn info(&self) -> &VolumeInfo {
+        &self.info
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        self.generation
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn reads_into_pool(&self) -> bool {
+        self.members.volumes.iter().any(|member| member.reads_into_pool())
+    }
+
+    fn start(&self, request: Request, pool: &mut Pool) -> Step {
+        if let Err(error) = request.check(&self.info) {
+            return request.fail(error, pool);
+        }
+        let (members, block_size) = (Arc::clone(&self.members), self.info.block_size as usize);
+        Step::nested(request, |io, request| async move { members.run(io, request, block_size).await })
+    }
+}
+
+/// UUID namespace of stripes, chosen at random.
+const NAMESPACE: Uuid = Uuid::from_u128(0x2f1d_90b6_7c53_4e0a_9b64_d08e_51c7_a3f2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Driver;
+
+    const THREE: &str = "stripe:4k:(mem:64k,uuid=00000000-0000-0000-0000-000000000001);\
+        (mem:64k,uuid=00000000-0000-0000-0000-000000000002);(mem:64k,uuid=00000000-0000-0000-0000-000000000003)";
+
+    #[test]
+    fn places_stripes_on_members_in_turn() {
+        let mut driver = Driver::open(THREE);
+        let bytes: Vec<u8> = (0..6 * 4096_usize).map(|at| (at / 4096) as u8 + 1).collect();
+        driver.write(0, &bytes, true).unwrap();
+        assert_eq!(driver.read(0, 48).unwrap(), bytes);
+        assert_eq!(driver.read(7, 10).unwrap(), bytes[7 * 512..17 * 512]);
+        driver.zero(7, 10).unwrap();
+        let expected = [&bytes[..7 * 512], &[0; 10 * 512], &bytes[17 * 512..]].concat();
+        assert_eq!(driver.read(0, 48).unwrap(), expected);
+        driver.deallocate(0, 384).unwrap();
+        assert_eq!(driver.read(0, 384).unwrap(), vec![0; 192 << 10]);
+        assert!(matches!(driver.read(383, 2), Err(VolumeError::OutOfRange { .. })));
+    }
+
+    #[test]
+    fn has_stable_identity_of_ordered_members() {
+        let identity = |text: &str| Driver::open(text).volume.identity().clone();
+        assert_eq!(identity(THREE), identity(THREE));
+        let swapped = THREE.replace("0003", "0009").replace("0001", "0003").replace("0009", "0001");
+        assert_ne!(identity(THREE), identity(&swapped));
+        assert_ne!(identity(THREE), identity(&THREE.replace("4k", "8k")));
+    }
+
+    #[test]
+    fn rejects_unequal_members_and_stripe_sizes() {
+        for (text, reason) in [
+            ("stripe:4k:mem:64k;mem:128k", "mem:64k has 128 blocks of 512 bytes, mem:128k has 256"),
+            ("stripe:4k:mem:64k;(mem:64k,block-size=4096)", "has 16 of 4096"),
+            ("stripe:1000:mem:64k;mem:64k", "multiple of the block size 512"),
+            ("stripe:128k:mem:64k;mem:64k", "at most the size of a member"),
+            ("stripe:x:mem:64k;mem:64k", "invalid size \"x\""),
+        ] {
+            let error = crate::open(&crate::parse(text).unwrap()).err().unwrap().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+use proptest::prelude::*;
+
+use crate::testing::Driver;
+
+const BLOCKS: u64 = 384;
+
+#[derive(Clone, Debug)]
+enum Action {
+    Read(u64, u64),
+    Write(u64, u64, u8, bool),
+    Zero(u64, u64),
+    Deallocate(u64, u64),
+    Flush,
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let range = (0..BLOCKS).prop_flat_map(|lba| (Just(lba), 1..=BLOCKS - lba));
+    prop::collection::vec(
+        prop_oneof![
+            4 => range.clone().prop_map(|(lba, blocks)| Action::Read(lba, blocks)),
+            6 => (range.clone(), 1_u8.., any::<bool>()).prop_map(|((lba, blocks), fill, fua)| Action::Write(lba, blocks, fill, fua)),
+            1 => range.clone().prop_map(|(lba, blocks)| Action::Zero(lba, blocks)),
+            1 => range.prop_map(|(lba, blocks)| Action::Deallocate(lba, blocks)),
+            1 => Just(Action::Flush),
+        ],
+        1..40,
+    )
+}
+
+/// Runs actions on a volume of `BLOCKS` blocks that zeroes deallocated ones, and compares it with a vector.
+fn check(driver: &mut Driver, actions: &[Action]) {
+    assert_eq!(driver.volume.info().blocks, BLOCKS);
+    let mut model = vec![0_u8; BLOCKS as usize * 512];
+    let bytes = |lba: u64, blocks: u64| lba as usize * 512..(lba + blocks) as usize * 512;
+    for action in actions {
+        match *action {
+            Action::Read(lba, blocks) => {
+                assert!(driver.read(lba, blocks).unwrap() == model[bytes(lba, blocks)], "{action:?}");
+            }
+            Action::Write(lba, blocks, fill, fua) => {
+                let data: Vec<u8> = (0..blocks * 512).map(|at| fill ^ (at / 512) as u8).collect();
+                driver.write(lba, &data, fua).unwrap();
+                model[bytes(lba, blocks)].copy_from_slice(&data);
+            }
+            Action::Zero(lba, blocks) => {
+                driver.zero(lba, blocks).unwrap();
+                model[bytes(lba, blocks)].fill(0);
+            }
+            Action::Deallocate(lba, blocks) => {
+                driver.deallocate(lba, blocks).unwrap();
+                model[bytes(lba, blocks)].fill(0);
+            }
+            Action::Flush => driver.flush().unwrap(),
+        }
+    }
+    assert!(driver.read(0, BLOCKS).unwrap() == model);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nested_memory_volumes_match_model(actions in actions()) {
+        for text in ["stripe:1k:mem:64k;mem:64k;mem:64k", "stripe:8k:(stripe:512:mem:48k;mem:48k);mem:96k"] {
+            check(&mut Driver::open(text), &actions);
+        }
+    }
+
+    #[test]
+    fn striped_files_match_model(actions in actions()) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| format!("({},size=64k)", dir.path().join(name).display());
+        let text = format!("stripe:4k:{};{};{}", file("a"), file("b"), file("c"));
+        check(&mut Driver::open(&text), &actions);
+    }
+}
