@@ -110,7 +110,13 @@ impl Page {
     #[inline]
     pub(crate) unsafe fn from_prepaid(prepaid: Prepaid) -> Page {
         let page = Page(prepaid.page);
-        page.frame().count.fetch_sub(prepaid.references - 1, Ordering::Release);
+        let count = &page.frame().count;
+        // Without other references the counter is the caller's alone, and needs no locked instruction.
+        if count.load(Ordering::Acquire) == prepaid.references {
+            count.store(1, Ordering::Relaxed);
+        } else {
+            count.fetch_sub(prepaid.references - 1, Ordering::Release);
+        }
         page
     }
 

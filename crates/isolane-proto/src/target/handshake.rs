@@ -5,13 +5,12 @@ use isolane_wire::pdu::{Digests, IcReq, IcResp};
 
 use super::Connection;
 use super::event::Event;
-use super::receive::Step;
 use super::slots::MAX_GRANTS;
 use crate::connection::{FatalError, Header, Phase};
 
 impl Connection {
     /// Answers ICReq and keeps to what was agreed from here on.
-    pub(super) fn handle_ic_req(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+    pub(super) fn handle_ic_req(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
         let request = self.receiver.decode(overflow, |bytes, _| IcReq::decode(bytes))?;
         self.receiver.consume_header(header);
         let digests = Digests::default()
@@ -25,6 +24,7 @@ impl Connection {
         let response = IcResp { cpda: self.limits.cpda, digests, maxh2cdata: self.limits.max_h2c_data_bytes };
         self.output.push(&response.encode());
         self.phase = Phase::Open;
-        Ok(Step::Event(Event::Connected(request)))
+        self.event = Some(Event::Connected(request));
+        Ok(())
     }
 }

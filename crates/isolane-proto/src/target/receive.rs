@@ -139,9 +139,9 @@ impl Connection {
         header.check_sequence(self.phase, PduType::IcReq, PduType::H2cTermReq)?;
         match header.pdu_type {
             PduType::CapsuleCmd => self.handle_capsule(&header, overflow),
-            PduType::H2cData => self.handle_h2c_data(&header, overflow),
-            PduType::IcReq => self.handle_ic_req(&header, overflow),
-            _ => self.handle_term_req(&header, overflow),
+            PduType::H2cData => self.handle_h2c_data(&header, overflow).map(|()| Step::Continue),
+            PduType::IcReq => self.handle_ic_req(&header, overflow).map(|()| Step::Continue),
+            _ => self.handle_term_req(&header, overflow).map(|()| Step::Continue),
         }
     }
 
@@ -175,18 +175,19 @@ impl Connection {
         if data_len > self.limits.max_in_capsule_bytes as usize {
             return Err(FatalError::header(header.pdu_type.code(), HeaderFault::invalid(CommonHeader::PLEN)));
         }
-        let entry = CapsuleCmd::decode_checked(self.receiver.checked(overflow)?, data_len as u32).entry;
-        let opened = self.slots.open(&entry);
-        if opened == Err(RejectReason::Full) {
+        let capsule = self.receiver.checked(overflow)?;
+        let cid = CapsuleCmd::cid(capsule);
+        let opened = self.slots.open(cid, || CapsuleCmd::decode_checked(capsule, data_len as u32).entry);
+        let opened = opened.map(|(permit, entry)| (permit, transfer(entry, data_len as u32)));
+        if let Err(RejectReason::Full) = opened {
             return Err(FatalError::sequence(Violation::QueueOverrun(self.slots.limit())));
         }
         self.receiver.consume_header(header);
         self.start_capsule_body(header);
-        let Ok(permit) = opened else {
-            self.refuse(&entry, Status::COMMAND_ID_CONFLICT);
+        let Ok((permit, transfer)) = opened else {
+            self.refuse(cid, Status::COMMAND_ID_CONFLICT);
             return Ok(Step::Continue);
         };
-        let transfer = transfer(&entry, data_len as u32);
         if matches!(transfer, Transfer::FromHost { place: DataLocation::InCapsule, .. }) {
             self.receiving = Receiving::Undecided { slot: permit.slot() };
         }
@@ -194,10 +195,11 @@ impl Connection {
     }
 
     #[cold]
-    fn handle_term_req(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+    fn handle_term_req(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
         let request = self.receiver.take_term_req(overflow, header)?;
         self.phase = Phase::Closed;
-        Ok(Step::Event(Event::Terminated(Box::new(request))))
+        self.event = Some(Event::Terminated(Box::new(request)));
+        Ok(())
     }
 
     /// Nobody wants the data of a capsule until its command is accepted.

@@ -147,7 +147,7 @@ impl Connection {
     }
 
     /// H2CData: everything about it must be what an R2T asked for.
-    pub(super) fn handle_h2c_data(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+    pub(super) fn handle_h2c_data(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
         let data = self.receiver.decode(overflow, H2cData::decode)?;
         let cid = data.cccid;
         let unknown = |at| Err(FatalError::new(Violation::UnknownTransfer { cid }, HeaderFault::invalid(at)));
@@ -170,7 +170,7 @@ impl Connection {
         let receiving = Receiving::H2cData { slot: at, ttag: data.ttag, len: data.datal };
         self.start_body(header, receiving, data.datao as usize);
         self.staging.observe(0);
-        Ok(Step::Continue)
+        Ok(())
     }
 
     /// The data of an H2CData PDU is in its place.

@@ -10,7 +10,7 @@
 
 use isolane_memory::{Payload, Pool, ZeroCopySend};
 use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, TermReq};
-use isolane_wire::{CompletionEntry, Direction, Framing, Status, SubmissionEntry};
+use isolane_wire::{CompletionEntry, Direction, Framing, Status};
 
 use super::Connection;
 use super::config::Scheduling;
@@ -142,8 +142,8 @@ impl Connection {
     }
 
     /// Answers a command that got no permit.
-    pub(super) fn refuse(&mut self, entry: &SubmissionEntry, status: Status) {
-        self.queue_response(entry.cid, Completion::failed(status));
+    pub(super) fn refuse(&mut self, cid: u16, status: Status) {
+        self.queue_response(cid, Completion::failed(status));
     }
 
     /// Tells the host why the connection ends, with the header that was at fault (TCP 1.0 §3.6.2.4).

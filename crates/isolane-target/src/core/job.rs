@@ -115,7 +115,7 @@ impl Core {
     }
 
     /// Completes an I/O command successfully; `len` bytes were transferred.
-    #[inline]
+    #[inline(always)]
     pub(super) fn complete_io(
         &mut self,
         lane: &mut Lane,

@@ -80,8 +80,10 @@ impl Core {
     /// Acts on everything that was received and not acted on.
     pub(super) fn process_input(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
-            self.prefetch_upcoming(lane, overflow);
             let Some(event) = lane.conn.poll_event(overflow, self.now) else { break };
+            if let Event::Command { .. } = event {
+                self.prefetch_upcoming(lane, overflow);
+            }
             self.handle_queue_event(lane, event);
         }
         if !lane.is_open() {
@@ -248,8 +250,8 @@ fn max_output_bytes(lane: &Lane) -> usize {
 
 /// How many commands ahead a volume hears of a block: memory takes about as long as two commands do, and what
 /// leads to it must be there before.
-const COMMANDS_AHEAD_SOON: usize = 2;
-const COMMANDS_AHEAD_LATER: usize = 5;
+const COMMANDS_AHEAD_SOON: usize = 1;
+const COMMANDS_AHEAD_LATER: usize = 4;
 /// An I/O queue is not read from while more output than this waits for its host.
 const MAX_OUTPUT_BYTES: usize = 8 << 20;
 /// The same for an admin queue, and before Connect; and for responses without data on every queue.

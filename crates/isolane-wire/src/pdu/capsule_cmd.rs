@@ -47,4 +47,10 @@ impl CapsuleCmd {
     pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Self {
         Self { entry: field(bytes, Self::ENTRY), data_len }
     }
+
+    /// Returns the command identifier, from a header whose entry is not decoded yet.
+    #[inline]
+    pub fn cid(bytes: &[u8; Self::LEN]) -> u16 {
+        field(bytes, Self::ENTRY + 2)
+    }
 }

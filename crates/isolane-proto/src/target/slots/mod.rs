@@ -99,11 +99,15 @@ impl Slots {
         self.receiving_bytes
     }
 
-    /// Accepts a command.
+    /// Accepts a command, whose entry is decoded into its slot.
     #[inline]
-    pub(super) fn open(&mut self, entry: &SubmissionEntry) -> Result<Permit, RejectReason> {
+    pub(super) fn open(
+        &mut self,
+        cid: u16,
+        decode: impl FnOnce() -> SubmissionEntry,
+    ) -> Result<(Permit, &SubmissionEntry), RejectReason> {
         self.enter_newest();
-        if self.find(entry.cid).is_some() {
+        if self.find(cid).is_some() {
             return Err(RejectReason::CidConflict);
         }
         if self.occupied >= self.limit {
@@ -111,14 +115,14 @@ impl Slots {
         }
         let at = match self.free.pop() {
             Some(at) => at,
-            None => self.grow(entry),
+            None => self.grow(),
         };
         let slot = &mut self.slots[usize::from(at)];
-        slot.cid = entry.cid;
-        slot.entry = *entry;
+        slot.cid = cid;
+        slot.entry = decode();
         slot.occupied = true;
         self.newest = at;
-        Ok(Permit { slot: at, generation: slot.generation, cid: entry.cid })
+        Ok((Permit { slot: at, generation: slot.generation, cid }, &slot.entry))
     }
 
     /// Enters the last command in the table, because it outlives the call that yielded it.
@@ -138,7 +142,7 @@ impl Slots {
     }
 
     /// Takes a permit back and frees its slot.
-    #[inline]
+    #[inline(always)]
     pub(super) fn close(&mut self, permit: Permit) {
         let at = permit.slot;
         self.check(&permit);
@@ -208,8 +212,8 @@ impl Slots {
         self.slots.iter_mut().filter_map(|slot| slot.buffer.take())
     }
 
-    fn grow(&mut self, entry: &SubmissionEntry) -> u16 {
-        self.slots.push(Slot::new(entry));
+    fn grow(&mut self) -> u16 {
+        self.slots.push(Slot::new());
         (self.slots.len() - 1) as u16
     }
 
@@ -226,18 +230,18 @@ impl Slots {
 mod tests {
     use super::*;
 
-    fn command(cid: u16) -> SubmissionEntry {
-        SubmissionEntry { cid, ..SubmissionEntry::new(0, 0) }
+    fn open(slots: &mut Slots, cid: u16) -> Result<Permit, RejectReason> {
+        slots.open(cid, || SubmissionEntry { cid, ..SubmissionEntry::new(0, 0) }).map(|(permit, _)| permit)
     }
 
     #[test]
     fn closing_older_command_keeps_newest() {
         let mut slots = Slots::new(4);
-        let [first, second] = [1, 2].map(|cid| slots.open(&command(cid)).expect("space"));
+        let [first, second] = [1, 2].map(|cid| open(&mut slots, cid).expect("space"));
         slots.close(first);
-        let third = slots.open(&command(3)).expect("space");
+        let third = open(&mut slots, 3).expect("space");
         assert_ne!(second.slot(), third.slot());
-        assert_eq!(slots.open(&command(2)), Err(RejectReason::CidConflict));
+        assert_eq!(open(&mut slots, 2), Err(RejectReason::CidConflict));
         [second, third].into_iter().for_each(|permit| slots.close(permit));
         assert_eq!(slots.occupied(), 0);
     }
@@ -246,9 +250,9 @@ mod tests {
     fn distinguishes_all_cid_patterns() {
         let mut slots = Slots::new(4);
         for cids in [[0, 1, 2, 3], [0, 0x1000, 0x2000, 0x3000], [5, 5 | 0x1000, 4 | 0x1000, 4]] {
-            let permits: Vec<_> = cids.map(|cid| slots.open(&command(cid)).expect("room")).into();
-            assert_eq!(slots.open(&command(cids[2])), Err(RejectReason::CidConflict));
-            assert_eq!(slots.open(&command(77)), Err(RejectReason::Full));
+            let permits: Vec<_> = cids.map(|cid| open(&mut slots, cid).expect("room")).into();
+            assert_eq!(open(&mut slots, cids[2]), Err(RejectReason::CidConflict));
+            assert_eq!(open(&mut slots, 77), Err(RejectReason::Full));
             permits.into_iter().for_each(|permit| slots.close(permit));
             assert_eq!(slots.occupied(), 0);
         }
@@ -257,10 +261,10 @@ mod tests {
     #[test]
     fn growing_keeps_commands_in_flight() {
         let mut slots = Slots::new(1);
-        let first = slots.open(&command(7)).expect("room");
+        let first = open(&mut slots, 7).expect("room");
         slots.set_limit(128);
-        assert_eq!(slots.open(&command(7)), Err(RejectReason::CidConflict));
-        let second = slots.open(&command(8)).expect("room");
+        assert_eq!(open(&mut slots, 7), Err(RejectReason::CidConflict));
+        let second = open(&mut slots, 8).expect("room");
         slots.close(first);
         slots.close(second);
     }
@@ -268,7 +272,7 @@ mod tests {
     #[test]
     fn outstanding_grants_have_different_tags() {
         let mut slots = Slots::new(1);
-        let permit = slots.open(&command(7)).expect("room");
+        let permit = open(&mut slots, 7).expect("room");
         let at = permit.slot();
         slots.store_permit(permit, Buffer::contiguous(100));
         let slot = slots.receiving(at).expect("it receives");
@@ -289,7 +293,7 @@ mod tests {
     #[should_panic(expected = "did not issue it")]
     fn rejects_reused_permit() {
         let mut slots = Slots::new(1);
-        let permit = slots.open(&command(7)).expect("room");
+        let permit = open(&mut slots, 7).expect("room");
         let again = Permit { slot: permit.slot, generation: permit.generation, cid: permit.cid };
         slots.close(permit);
         slots.close(again);

@@ -43,13 +43,13 @@ pub(crate) struct Grant {
 
 impl Slot {
     /// That of a command which is not in flight yet.
-    pub(super) fn new(entry: &SubmissionEntry) -> Slot {
+    pub(super) fn new() -> Slot {
         Slot {
             generation: 0,
-            cid: entry.cid,
+            cid: 0,
             next: NONE,
             occupied: false,
-            entry: *entry,
+            entry: SubmissionEntry::new(0, 0),
             buffer: None,
             transfer: 0,
             digest_ok: true,
