@@ -1,8 +1,9 @@
 //! Inputs to start from: one of every PDU, command and structure, and whole dialogues.
 
 use isolane_engine_api::layout::{DoorbellLayout, NotificationLayout};
+use isolane_engine_api::stream::StreamLayout;
 use isolane_engine_api::{
-    CloseMode, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request, StreamLayout,
+    CloseMode, Hello, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request,
 };
 use isolane_host::via_engine::wire::{OpenParams, Operation, Outcome, Submission, VolumeLayout};
 use isolane_host::{BlockRange, Era, LaneClass, Options, RequestError};
@@ -92,7 +93,9 @@ pub(crate) fn connect_data() -> Vec<Vec<u8>> {
 
 pub(crate) fn control_requests() -> Vec<Vec<u8>> {
     let place = StreamLayout { block: 4096, rx: 8192, rx_capacity: 4096, tx: 16384, tx_capacity: 4096 };
-    let volume = Object::Volume { uri: "nvme+tcp://127.0.0.1:4420".into(), details: vec![1, 2, 3] };
+    let layout = VolumeLayout { offset: 4096, flag: 2048, submissions: 32, outcomes: 64 };
+    let params = OpenParams { layout, options: Options::default() };
+    let volume = params.object("nvme+tcp://127.0.0.1:4420").expect("it has room");
     let open = |object| Request::OpenObject(OpenObject { id: 7, core: None, queue: Some(3), object });
     let port = OpenDoorbells { core: 1, layout: DoorbellLayout { offset: 4096, entries: 64 } };
     let queue = OpenNotificationQueue {
@@ -103,7 +106,7 @@ pub(crate) fn control_requests() -> Vec<Vec<u8>> {
         Request::Hello(Hello { version: isolane_engine_api::VERSION }),
         Request::OpenDoorbells(port),
         Request::OpenNotificationQueue(queue),
-        open(Object::Stream(place)),
+        open(place.object()),
         open(volume),
         Request::CloseObject { id: 7, how: CloseMode::Release },
         Request::CloseObject { id: 7, how: CloseMode::Close },

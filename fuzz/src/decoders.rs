@@ -4,7 +4,8 @@
 //! Invariant: no input makes a decoder panic, and each accepted value survives encoding and decoding.
 
 use isolane_engine::stream::StreamRecord;
-use isolane_engine_api::layout;
+use isolane_engine_api::stream::StreamLayout;
+use isolane_engine_api::{Object, OpenObject, Reply, Request, layout};
 use isolane_host::via_engine::wire::{
     OpenParams, Outcome, Submission, VolumeInfo, VolumeLayout, decode_range, encode_range,
 };
@@ -24,13 +25,19 @@ fn framing(input: &mut Input<'_>) -> Framing {
 }
 
 pub(crate) fn control_request(bytes: &[u8]) {
-    let Ok(asked) = isolane_engine_api::Request::decode(bytes) else { return };
-    assert_eq!(isolane_engine_api::Request::decode(&asked.request.encode(asked.serial)), Ok(asked));
+    let Ok(asked) = Request::decode(bytes) else { return };
+    if let Request::OpenObject(OpenObject { object: Object { params, .. }, .. }) = &asked.request {
+        if let Ok(layout) = StreamLayout::decode(params) {
+            assert_eq!(layout.object().params, *params);
+        }
+        let _ = OpenParams::decode_object(params);
+    }
+    assert_eq!(Request::decode(&asked.request.encode(asked.serial)), Ok(asked));
 }
 
 pub(crate) fn control_reply(bytes: &[u8]) {
-    let Ok((serial, reply)) = isolane_engine_api::Reply::decode(bytes) else { return };
-    assert_eq!(isolane_engine_api::Reply::decode(&reply.encode(serial)), Ok((serial, reply)));
+    let Ok((serial, reply)) = Reply::decode(bytes) else { return };
+    assert_eq!(Reply::decode(&reply.encode(serial)), Ok((serial, reply)));
 }
 
 /// An entry of each ring, and 64 bytes of other kinds.

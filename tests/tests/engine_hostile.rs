@@ -16,8 +16,9 @@ use isolane_attach::stream::{Stream, StreamOptions};
 use isolane_attach::{Allocation, Session};
 use isolane_engine::{Engine, EngineConfig, listen};
 use isolane_engine_api::layout::{DoorbellLayout, NotificationLayout};
+use isolane_engine_api::stream::StreamLayout;
 use isolane_engine_api::{
-    CloseMode, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request as Ask, StreamLayout,
+    CloseMode, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request as Ask,
 };
 use isolane_host::via_engine::wire::{OpenParams, Operation, Submission, VolumeLayout};
 use isolane_host::{BlockRange, Buffer, Client, LaneClass, Mode, Options, Request, Uri, Via};
@@ -184,8 +185,8 @@ impl Rogue<'_> {
         // Some with a digest of their data, others on the lanes of the honest.
         let options = Options { data_digest: self.random.u8(..4) == 0, ..options() };
         let (memory, id) = (self.session.memory().clone(), self.session.next_id());
-        let details = OpenParams { layout: place, options }.encode().unwrap();
-        let object = Object::Volume { uri: self.world.place().to_string(), details };
+        let params = OpenParams { layout: place, options };
+        let object = params.object(&self.world.place().to_string()).unwrap();
         let result = self.session.request(
             "it",
             &Ask::OpenObject(OpenObject { id, core: None, queue: None, object }),
@@ -305,12 +306,12 @@ impl Rogue<'_> {
                 (Ask::OpenNotificationQueue(OpenNotificationQueue { queue: id, layout: place }), Some(pair()))
             }
             2 => {
-                let open = OpenObject { id, core: None, queue: None, object: Object::Stream(stream) };
+                let open = OpenObject { id, core: None, queue: None, object: stream.object() };
                 (Ask::OpenObject(open), Some(socket()))
             }
             3 => {
-                let details = OpenParams { layout: place, options: options() }.encode().unwrap();
-                let object = Object::Volume { uri: self.world.place().to_string(), details };
+                let params = OpenParams { layout: place, options: options() };
+                let object = params.object(&self.world.place().to_string()).unwrap();
                 (Ask::OpenObject(OpenObject { id, core: Some(0), queue: None, object }), None)
             }
             _ => (

@@ -3,6 +3,7 @@
 //! `isolane-attach` is the application side, `isolane-engine` the engine side.
 //!
 //! * [`Request`], [`Reply`]: the control protocol over a Unix socket ([`PacketSocket`]).
+//! * [`Object`], [`kind`]: objects of any kind, with the codec of their kind.
 //! * [`layout`]: the layout of the shared memory.
 //! * [`stream`]: the control block of a stream, and the recovery of its positions after a restart.
 //!
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod codec;
+pub mod kind;
 pub mod layout;
 mod packet_socket;
 mod reply;
@@ -36,18 +38,17 @@ pub use packet_socket::{Packet, PacketError, PacketSocket, hint};
 pub use reply::{Reply, SessionLimits, Welcome};
 pub use request::{
     CloseMode, Envelope, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Request,
-    StreamLayout,
 };
 pub use socket_path::{default_path, start_command};
 
 /// Version of this protocol; both sides must use the same.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Maximum number of requests of a session without a reply.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 32;
 /// Maximum length of a message in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 2048;
 /// Maximum number of descriptors with a message.
-pub const MAX_DESCRIPTORS: usize = 4;
+pub const MAX_DESCRIPTORS: usize = 8;
 /// Maximum number of cores of one engine.
 pub const MAX_CORES: usize = 128;
 /// Maximum length of a text in bytes: of a refusal, or the URI of a volume.

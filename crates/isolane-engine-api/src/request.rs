@@ -1,7 +1,7 @@
 //! Requests of an application.
 
+use super::MAX_MESSAGE_BYTES;
 use super::codec::{DecodeError, Decoder, Encoder};
-use super::{MAX_MESSAGE_BYTES, MAX_TEXT_BYTES};
 use crate::layout::{DoorbellLayout, NotificationLayout};
 
 /// A decoded request and its serial number.
@@ -24,7 +24,7 @@ pub enum Request {
     OpenDoorbells(OpenDoorbells),
     /// Opens a notification queue, with the engine's end of its bell.
     OpenNotificationQueue(OpenNotificationQueue),
-    /// Opens a stream or a volume; the kind of object determines the descriptors.
+    /// Opens an object, with the descriptors of its kind: at most [`MAX_DESCRIPTORS`](super::MAX_DESCRIPTORS).
     OpenObject(OpenObject),
     /// Releases or closes an object, or closes a queue.
     ///
@@ -80,33 +80,13 @@ pub struct OpenObject {
     pub object: Object,
 }
 
-/// Kind and parameters of an object.
+/// Kind and parameters of an object. The codec of the parameters belongs to the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Object {
-    /// A TCP connection. Its socket is sent with the request.
-    Stream(StreamLayout),
-    /// A volume, connected by the engine on demand.
-    Volume {
-        /// URI: at most [`MAX_TEXT_BYTES`].
-        uri: String,
-        /// Layout and parameters, in the encoding of the volume service: at most [`Object::MAX_DETAILS_BYTES`].
-        details: Vec<u8>,
-    },
-}
-
-/// Location of a stream in the session's memory. All offsets and capacities are in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamLayout {
-    /// Offset of the control block ([`layout::stream`](crate::layout::stream)).
-    pub block: u64,
-    /// Offset of the receive ring, a multiple of the page size.
-    pub rx: u64,
-    /// Capacity of the receive ring.
-    pub rx_capacity: u64,
-    /// Offset of the transmit ring, a multiple of the page size.
-    pub tx: u64,
-    /// Capacity of the transmit ring.
-    pub tx_capacity: u64,
+pub struct Object {
+    /// ID of the kind ([`kind`](crate::kind)).
+    pub kind: u16,
+    /// Encoded parameters: at most [`Object::MAX_PARAMS_BYTES`].
+    pub params: Vec<u8>,
 }
 
 /// How to close an object.
@@ -190,13 +170,13 @@ impl Request {
         Ok(Envelope { serial, request })
     }
 
-    /// Returns the minimum number of descriptors sent with the request.
-    pub fn descriptors(&self) -> usize {
+    /// Returns the number of descriptors sent with the request; `None` if the kind of an object determines it.
+    pub fn descriptors(&self) -> Option<usize> {
         match self {
-            Request::Hello(_) => 2,
-            Request::OpenDoorbells(_) | Request::OpenNotificationQueue(_) => 1,
-            Request::OpenObject(open) => matches!(open.object, Object::Stream(_)).into(),
-            Request::CloseObject { .. } | Request::Relieve => 0,
+            Request::Hello(_) => Some(2),
+            Request::OpenDoorbells(_) | Request::OpenNotificationQueue(_) => Some(1),
+            Request::OpenObject(_) => None,
+            Request::CloseObject { .. } | Request::Relieve => Some(0),
         }
     }
 
@@ -227,17 +207,8 @@ impl OpenObject {
         encoder.u32(self.id);
         encoder.optional(self.core);
         encoder.optional(self.queue);
-        match &self.object {
-            Object::Stream(StreamLayout { block, rx, rx_capacity, tx, tx_capacity }) => {
-                encoder.u16(STREAM);
-                [block, rx, rx_capacity, tx, tx_capacity].into_iter().for_each(|word| encoder.u64(*word));
-            }
-            Object::Volume { uri, details } => {
-                encoder.u16(VOLUME);
-                encoder.bytes(uri.as_bytes(), MAX_TEXT_BYTES);
-                encoder.bytes(details, Object::MAX_DETAILS_BYTES);
-            }
-        }
+        encoder.u16(self.object.kind);
+        encoder.bytes(&self.object.params, Object::MAX_PARAMS_BYTES);
     }
 
     fn decode(decoder: &mut Decoder<'_>) -> Result<OpenObject, DecodeError> {
@@ -245,32 +216,17 @@ impl OpenObject {
             id: decoder.u32("object ID")?,
             core: decoder.optional("core of the object")?,
             queue: decoder.optional("queue of the object")?,
-            object: Object::decode(decoder)?,
+            object: Object {
+                kind: decoder.u16("object kind")?,
+                params: decoder.bytes("parameters of the object", Object::MAX_PARAMS_BYTES)?,
+            },
         })
     }
 }
 
 impl Object {
-    /// Maximum length of a volume's details in bytes.
-    pub const MAX_DETAILS_BYTES: usize = 512;
-
-    fn decode(decoder: &mut Decoder<'_>) -> Result<Object, DecodeError> {
-        let malformed = decoder.malformed("object kind");
-        match decoder.u16("object kind")? {
-            STREAM => Ok(Object::Stream(StreamLayout {
-                block: decoder.u64("control block of the stream")?,
-                rx: decoder.u64("receive ring of the stream")?,
-                rx_capacity: decoder.u64("capacity of the stream's receive ring")?,
-                tx: decoder.u64("transmit ring of the stream")?,
-                tx_capacity: decoder.u64("capacity of the stream's transmit ring")?,
-            })),
-            VOLUME => Ok(Object::Volume {
-                uri: decoder.text("URI of the volume", MAX_TEXT_BYTES)?,
-                details: decoder.bytes("details of the volume", Object::MAX_DETAILS_BYTES)?,
-            }),
-            _ => Err(malformed),
-        }
-    }
+    /// Maximum length of the parameters in bytes.
+    pub const MAX_PARAMS_BYTES: usize = 1600;
 }
 
 impl CloseMode {
@@ -292,9 +248,7 @@ const CLOSE_OBJECT: u16 = 6;
 const RELIEVE: u16 = 7;
 /// "ISOL".
 const MAGIC: u32 = 0x4c4f_5349;
-const STREAM: u16 = 1;
-const VOLUME: u16 = 2;
 const RELEASE: u16 = 1;
 const CLOSE: u16 = 2;
 
-const _: () = assert!(MAX_TEXT_BYTES + Object::MAX_DETAILS_BYTES + 64 < MAX_MESSAGE_BYTES);
+const _: () = assert!(Object::MAX_PARAMS_BYTES + 64 < MAX_MESSAGE_BYTES);

@@ -117,12 +117,8 @@ fn send_never_blocks_on_slow_peer() {
 fn requests() -> impl Strategy<Value = Request> {
     let layout = || (any::<u64>(), any::<u32>());
     let optional = || prop::option::of(0..u32::MAX);
-    let stream = any::<[u64; 5]>().prop_map(|[block, rx, rx_capacity, tx, tx_capacity]| {
-        Object::Stream(StreamLayout { block, rx, rx_capacity, tx, tx_capacity })
-    });
-    let details = prop::collection::vec(any::<u8>(), 0..=Object::MAX_DETAILS_BYTES);
-    let volume = (".{0,200}", details).prop_map(|(uri, details)| Object::Volume { uri, details });
-    let object = prop_oneof![stream, volume];
+    let params = prop::collection::vec(any::<u8>(), 0..=Object::MAX_PARAMS_BYTES);
+    let object = (any::<u16>(), params).prop_map(|(kind, params)| Object { kind, params });
     prop_oneof![
         any::<u32>().prop_map(|version| Request::Hello(Hello { version })),
         (any::<u32>(), layout()).prop_map(|(core, (offset, entries))| {

@@ -1,5 +1,6 @@
 //! Threads of an engine.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,15 +48,32 @@ impl Engine {
     /// # Errors
     /// [`EngineError`].
     pub fn start(config: EngineConfig, listener: OwnedFd) -> Result<Engine, EngineError> {
+        Engine::with_kinds(config, listener, Vec::new())
+    }
+
+    /// Serves objects of other kinds as well as streams and volumes.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    ///
+    /// # Panics
+    /// If two kinds have the same ID.
+    pub fn with_kinds(
+        config: EngineConfig,
+        listener: OwnedFd,
+        kinds: Vec<Box<dyn ObjectKind>>,
+    ) -> Result<Engine, EngineError> {
         let record =
             watch::Record::new().map_err(|error| EngineError::system(NO_RECORD, io::Error::other(error)))?;
-        Engine::resume(config, listener, FIRST_EPOCH, Arc::new(StoreClient::none()), Vec::new(), record)
+        let store = Arc::new(StoreClient::none());
+        Engine::resume(config, listener, kinds, FIRST_EPOCH, store, Vec::new(), record)
     }
 
     /// Continues the work of an engine that ended.
     pub(crate) fn resume(
         config: EngineConfig,
         listener: OwnedFd,
+        mut kinds: Vec<Box<dyn ObjectKind>>,
         epoch: u64,
         store: Arc<StoreClient>,
         mut records: Vec<StoredRecord>,
@@ -84,7 +102,10 @@ impl Engine {
         }));
         let journal = Arc::clone(&store) as Arc<dyn JournalStore>;
         let volumes = VolumeKind::new(config.mode, config.spin, Some(journal), take_notes(&mut records));
-        let kinds: Vec<Box<dyn ObjectKind>> = vec![Box::new(StreamKind::new(&config)), Box::new(volumes)];
+        let own: [Box<dyn ObjectKind>; 2] = [Box::new(StreamKind::new(&config)), Box::new(volumes)];
+        kinds.splice(0..0, own);
+        let ids: BTreeSet<u16> = kinds.iter().map(|kind| kind.id()).collect();
+        assert_eq!(ids.len(), kinds.len(), "two kinds of objects have the same ID");
         let deps = ControlDeps { messages: inbox, cores, kinds, store, watch: control_part };
         let mut control = Control::new(config, epoch, epoll, ClientListener::new(listener), deps)
             .map_err(|error| EngineError::system("cannot watch the listener", error))?;

@@ -5,18 +5,19 @@
 //! [`PolledObject`], which belongs to the thread of that core from then on.
 //!
 //! An *active* object is polled every turn; an *idle* one is not polled until the application rings its
-//! doorbell, [`PolledObject::source`] becomes ready, or [`PolledObject::deadline`] passes. The application
+//! doorbell, a [`PolledObject::source`] becomes ready, or [`PolledObject::deadline`] passes. The application
 //! rings only if the `need_wakeup` flag is armed. An object arms the flag and polls again before it becomes
 //! idle, so that no wakeup is lost.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use isolane_engine_api::{CloseMode, Object, SessionLimits, hint};
+use isolane_engine_api::{CloseMode, MAX_DESCRIPTORS, SessionLimits, hint};
 use isolane_shm::entries::{Entry, Sender};
 use isolane_shm::{Bell, InvalidIndex, MemoryError, SharedMemory, ShmRef, WakeFlag};
 
@@ -27,17 +28,20 @@ pub trait ObjectKind: Send {
     /// Plural name, for messages.
     fn name(&self) -> &'static str;
 
-    /// Whether `object` is of this kind.
-    fn matches(&self, object: &Object) -> bool;
+    /// ID of the kind, unique in its engine ([`isolane_engine_api::kind`]).
+    fn id(&self) -> u16;
 
     /// Maximum number of objects of a session.
     fn max_objects(&self, limits: &SessionLimits) -> u32;
 
-    /// Validates a request with its descriptors.
+    /// Numbers of descriptors that a request can have, at most [`MAX_DESCRIPTORS`].
+    fn descriptors(&self) -> RangeInclusive<usize>;
+
+    /// Decodes and validates the parameters of a request, with its descriptors.
     ///
     /// # Errors
     /// [`Rejection`].
-    fn open(&self, object: &Object, descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection>;
+    fn open(&self, params: &[u8], descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection>;
 
     /// Continues an object of a previous engine, from its [`RecoveryState`]; a kind without such state is never
     /// asked. Descriptors may be missing.
@@ -46,17 +50,17 @@ pub trait ObjectKind: Send {
     /// [`Rejection`], which ends the session.
     fn resume(
         &self,
-        object: &Object,
+        params: &[u8],
         note: &[u8],
         descriptors: Vec<OwnedFd>,
     ) -> Result<ObjectBuilder, Rejection> {
-        let _ = (object, note, descriptors);
+        let _ = (params, note, descriptors);
         Err(Rejection::Violation(format!("{} are not stored", self.name())))
     }
 
     /// Describes an object in the engine's status, if it has a separate line there.
-    fn describe(&self, object: &Object) -> Option<String> {
-        let _ = object;
+    fn describe(&self, params: &[u8]) -> Option<String> {
+        let _ = params;
         None
     }
 
@@ -102,10 +106,10 @@ pub trait PolledObject {
     /// [`ProtocolViolation`] by the client, which ends its session and drops this object.
     fn poll(&mut self, turn: &Turn) -> Result<PollStatus, ProtocolViolation>;
 
-    /// Called when the kernel reports `source` ready (edge-triggered), before the next poll.
-    fn on_ready(&mut self, ready: Ready);
+    /// Called when the kernel reports a source ready (edge-triggered), before the next poll.
+    fn on_ready(&mut self, source: usize, ready: Ready);
 
-    /// Called if `source` cannot be watched. Returns `true` to stay registered until the application closes
+    /// Called if a source cannot be watched. Returns `true` to stay registered until the application closes
     /// the object; otherwise the object restores its resources and is dropped.
     fn on_watch_failed(&mut self, reason: &str) -> bool {
         let _ = reason;
@@ -140,9 +144,11 @@ pub trait PolledObject {
         status
     }
 
-    /// Descriptor that the core watches as long as the object lives, for all events unless
-    /// [`PollStatus::SetReadInterest`] changes that.
-    fn source(&self) -> Option<BorrowedFd<'_>> {
+    /// Descriptors that the core watches as long as the object lives, for all events unless
+    /// [`PollStatus::SetReadInterest`] changes that: numbered from 0, up to the first `None`, at most
+    /// [`MAX_SOURCES`].
+    fn source(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        let _ = index;
         None
     }
 
@@ -151,6 +157,9 @@ pub trait PolledObject {
         None
     }
 }
+
+/// Maximum number of sources of an object.
+pub const MAX_SOURCES: usize = 32;
 
 /// Context of all polls of one turn.
 #[derive(Debug)]
@@ -168,8 +177,10 @@ pub enum PollStatus {
     Pending,
     /// No work was done.
     Idle,
-    /// Work was done, and read events of the source are turned on or off.
+    /// Work was done, and read events of a source are turned on or off.
     SetReadInterest {
+        /// Index of the source.
+        source: usize,
         /// New state of read events.
         reads: bool,
     },
@@ -251,7 +262,7 @@ impl RecoveryState {
     /// Maximum length of a note, in bytes.
     pub const MAX_NOTE_BYTES: usize = 128;
     /// Maximum number of descriptors.
-    pub const MAX_DESCRIPTORS: usize = 2;
+    pub const MAX_DESCRIPTORS: usize = MAX_DESCRIPTORS;
 }
 
 /// Environment of a new object.

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use isolane_attach::stream::open_rings;
 use isolane_attach::{AttachError, Session, SessionOptions};
 use isolane_engine_api::layout::{DoorbellLayout, stream as at};
+use isolane_engine_api::stream::StreamLayout;
 use isolane_engine_api::{
-    CloseMode, Hello, MAX_MESSAGE_BYTES, MAX_REQUESTS_IN_FLIGHT, Object, OpenDoorbells, OpenObject,
-    PacketError, PacketSocket, Reply, Request, StreamLayout, VERSION,
+    CloseMode, Hello, MAX_MESSAGE_BYTES, MAX_REQUESTS_IN_FLIGHT, OpenDoorbells, OpenObject, PacketError,
+    PacketSocket, Reply, Request, VERSION,
 };
 use isolane_reactor::Mode;
 use isolane_shm::{Bell, PAGE_SIZE, SharedMemory, WakeFlag};
@@ -26,6 +27,17 @@ use rustix::thread::set_thread_res_uid;
 
 use crate::store::{Record, StoreClient, StoredRecord, ToSupervisor};
 use crate::{Engine, EngineConfig, listen, stream};
+
+fn resume(
+    config: EngineConfig,
+    listener: OwnedFd,
+    epoch: u64,
+    store: Arc<StoreClient>,
+    records: Vec<StoredRecord>,
+) -> Engine {
+    let record = crate::watch::Record::new().unwrap();
+    Engine::resume(config, listener, Vec::new(), epoch, store, records, record).unwrap()
+}
 
 struct Fixture {
     engine: Engine,
@@ -44,9 +56,7 @@ impl Fixture {
         config.mode = Mode::Sleep;
         change(&mut config);
         let listener = listen(&dir.path().join("sock")).unwrap();
-        let engine =
-            Engine::resume(config, listener, 1, store, Vec::new(), crate::watch::Record::new().unwrap())
-                .unwrap();
+        let engine = resume(config, listener, 1, store, Vec::new());
         Fixture { engine, dir }
     }
 
@@ -326,7 +336,7 @@ fn blocking_closes_do_not_delay_clients() {
         assert_dropped(&wire, "not sealed");
         let wire = Arc::new(fixture.dial());
         send_lingering(&wire, hello(), 9);
-        assert_dropped(&wire, "more than 4 descriptors");
+        assert_dropped(&wire, "more than 8 descriptors");
         let wire = Arc::new(fixture.dial());
         send_lingering(&wire, Vec::new(), 1);
         assert_dropped(&wire, "descriptors but no data");
@@ -422,8 +432,7 @@ fn die_unsent(wire: PacketSocket, memory: &SharedMemory) -> std::net::TcpStream 
     rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
     let page = PAGE_SIZE as u64;
     let place = StreamLayout { block: 0, rx: page, rx_capacity: page, tx: 16 * page, tx_capacity: 32 * page };
-    let open =
-        Request::OpenObject(OpenObject { id: 1, core: None, queue: None, object: Object::Stream(place) });
+    let open = Request::OpenObject(OpenObject { id: 1, core: None, queue: None, object: place.object() });
     wire.send(&open.encode(2), &[socket.as_fd()], true).unwrap();
     assert!(matches!(recv_reply(&wire), Some(Reply::Opened { .. })));
     let (_, mut outgoing, _) = open_rings(memory, &place).unwrap();
@@ -511,8 +520,7 @@ fn refusals_name_the_limit() {
     drop(queues);
     drop(session.open_queue(4).unwrap());
     let place = StreamLayout { block: 0, rx: 0, rx_capacity: 4096, tx: 0, tx_capacity: 4096 };
-    let open =
-        Request::OpenObject(OpenObject { id: 1, core: None, queue: None, object: Object::Stream(place) });
+    let open = Request::OpenObject(OpenObject { id: 1, core: None, queue: None, object: place.object() });
     let error = session.request("a stream", &open, &[some_fd().as_fd()]).unwrap_err();
     assert!(error.to_string().contains("0 streams, which is the limit"), "{error}");
 }
@@ -566,8 +574,7 @@ fn unresumable_stream_ends_alone() {
         let place = StreamLayout { block, rx, rx_capacity: page, tx, tx_capacity: page };
         let (socket, peer) = isolane_shm::testing::connection().unwrap();
         let note = stream::StreamRecord::capture(socket.as_fd(), place).unwrap().encode().to_vec();
-        let request =
-            Request::OpenObject(OpenObject { id, core: None, queue: None, object: Object::Stream(place) });
+        let request = Request::OpenObject(OpenObject { id, core: None, queue: None, object: place.object() });
         let record = Record::Granted { session: 1, core: 0, request, note };
         let duplicate: OwnedFd = socket.try_clone().unwrap().into();
         let descriptors = if id == 2 { Vec::new() } else { vec![duplicate] };
@@ -578,15 +585,7 @@ fn unresumable_stream_ends_alone() {
     let dir = tempfile::tempdir().unwrap();
     let config = EngineConfig::new(vec![isolane_reactor::cpu::allowed().unwrap()[0]]);
     let listener = listen(&dir.path().join("sock")).unwrap();
-    let _engine = Engine::resume(
-        config,
-        listener,
-        2,
-        Arc::new(StoreClient::none()),
-        records,
-        crate::watch::Record::new().unwrap(),
-    )
-    .unwrap();
+    let _engine = resume(config, listener, 2, Arc::new(StoreClient::none()), records);
     assert_eq!(recv_reply(&wire), Some(Reply::EngineRestarted { epoch: 2 }));
     for (id, reason) in [(1, "positions"), (2, "no descriptor"), (3, "")] {
         wire.send(&Request::CloseObject { id, how: CloseMode::Release }.encode(id), &[], true).unwrap();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use isolane_attach::{AttachError, Session};
-use isolane_engine_api::{Object, OpenObject, Reply, Request as Ask};
+use isolane_engine_api::{OpenObject, Reply, Request as Ask};
 use isolane_host::via_engine::wire::{OpenParams, Operation, Outcome, Submission, VolumeLayout};
 use isolane_host::{BlockRange, LaneClass, Options};
 use isolane_shm::WakeFlag;
@@ -40,8 +40,8 @@ impl Rogue {
         let (flag, offset) = (allocation.offset(), allocation.offset() + WakeFlag::BYTES as u64);
         let place = VolumeLayout { offset, flag, submissions: ENTRIES, outcomes: ENTRIES };
         let (memory, id) = (session.memory().clone(), session.next_id());
-        let details = OpenParams { layout: place, options }.encode().unwrap();
-        let object = Object::Volume { uri: harness.place().to_string(), details };
+        let params = OpenParams { layout: place, options };
+        let object = params.object(&harness.place().to_string()).unwrap();
         let result =
             session.request("it", &Ask::OpenObject(OpenObject { id, core: None, queue: None, object }), &[]);
         let Reply::Opened { core, .. } = result.unwrap() else { panic!("not opened") };

@@ -17,8 +17,7 @@ use super::pending_closes::{PendingCloses, UNSOLICITED};
 use super::{Allocation, Watcher};
 use crate::AttachError;
 use isolane_engine_api::{
-    Hello, MAX_REQUESTS_IN_FLIGHT, Object, OpenObject, PacketError, PacketSocket, Reply, Request, VERSION,
-    Welcome,
+    Hello, MAX_REQUESTS_IN_FLIGHT, PacketError, PacketSocket, Reply, Request, VERSION, Welcome, kind,
 };
 
 pub(super) struct ControlChannel {
@@ -264,10 +263,8 @@ impl ControlChannel {
     /// Returns the limit on the time until a reply, including a restart of the engine.
     fn timeout(&self, request: &Request) -> Duration {
         match request {
-            // A target may be slow; the engine abandons it earlier.
-            Request::OpenObject(OpenObject { object: Object::Volume { .. }, .. }) => {
-                self.timeout + VOLUME_TIMEOUT
-            }
+            // Only a stream is connected before; a target may be slow, and the engine abandons it earlier.
+            Request::OpenObject(open) if open.object.kind != kind::STREAM => self.timeout + CONNECT_TIMEOUT,
             _ => self.timeout,
         }
     }
@@ -433,4 +430,4 @@ const CLOSED: &str = "the engine closed the connection, or exited with its super
 /// The engine detects a hanging thread after 20 s.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The engine retries for five minutes to connect to a target.
-const VOLUME_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5 * 60);

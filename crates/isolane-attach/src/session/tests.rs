@@ -10,7 +10,7 @@ use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 
 use super::*;
-use isolane_engine_api::{CloseMode, MAX_REQUESTS_IN_FLIGHT, Object, OpenObject, VERSION};
+use isolane_engine_api::{CloseMode, MAX_REQUESTS_IN_FLIGHT, Object, OpenObject, VERSION, kind};
 
 /// User of another engine, who created the directory first.
 const OTHER_USER: u32 = 54_321;
@@ -301,7 +301,7 @@ fn slow_volume_opens_extend_request_timeout() {
     let channel =
         ControlChannel::with_timeout(PacketSocket::new(ours), 1, Duration::from_millis(20)).unwrap();
     let session = Session::on_channel(&channel, 1 << 20);
-    let volume = Object::Volume { uri: "nvme://127.0.0.1/slow".into(), details: Vec::new() };
+    let volume = Object { kind: kind::VOLUME, params: Vec::new() };
     for id in 0..MAX_REQUESTS_IN_FLIGHT as u32 {
         let open = OpenObject { id, core: None, queue: None, object: volume.clone() };
         channel.start_request(&Request::OpenObject(open), &[]).unwrap();

@@ -15,13 +15,13 @@ use super::halves::{ReadHalf, WriteHalf};
 use super::last_close::LastClose;
 use super::shared::Shared;
 use super::wakers::StreamWakers;
-use isolane_engine_api::stream::{ControlBlock, Origin};
+use isolane_engine_api::stream::{ControlBlock, Origin, StreamLayout};
 
 use super::{RxRing, Stream, TxRing, open_rings};
 use crate::AttachError;
 use crate::session::{Allocation, Session, Watcher};
 use isolane_engine_api::layout::stream as block_layout;
-use isolane_engine_api::{Object, OpenObject, Reply, Request, StreamLayout};
+use isolane_engine_api::{OpenObject, Reply, Request};
 
 /// Options of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl StreamOptions {
         };
         let rings = open_rings(session.memory(), &layout)?;
         let id = session.next_id();
-        let open = OpenObject { id, core: self.core, queue: Some(queue), object: Object::Stream(layout) };
+        let open = OpenObject { id, core: self.core, queue: Some(queue), object: layout.object() };
         let serial = session.start_request(&Request::OpenObject(open), &[socket.as_fd()])?;
         Ok(PendingOpen { serial, id, allocation, rings })
     }

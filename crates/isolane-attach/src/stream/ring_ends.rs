@@ -9,9 +9,8 @@ use isolane_tcp::TcpState;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
-use isolane_engine_api::StreamLayout;
 use isolane_engine_api::stream::{
-    ControlBlock, Origin, StreamEnd, recover_discarded, recover_sent, requests_bypass,
+    ControlBlock, Origin, StreamEnd, StreamLayout, recover_discarded, recover_sent, requests_bypass,
 };
 
 /// Result of a read or write.

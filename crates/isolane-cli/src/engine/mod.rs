@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             .as_fd()
             .try_clone_to_owned()
             .context("cannot duplicate the socket of the supervisor")?;
-        return run_engine(config, link, ignored_signals()?).map_err(Failure::from_error);
+        return run_engine(config, link, Vec::new(), ignored_signals()?).map_err(Failure::from_error);
     }
     if args.daemon {
         return daemon::start(&path);

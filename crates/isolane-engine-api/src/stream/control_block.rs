@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use isolane_shm::index::RingIndices;
-use isolane_shm::{MemoryError, SharedMemory, ShmRef, WakeFlag, bytes};
+use isolane_shm::{MemoryError, SharedMemory, ShmRef, WakeFlag};
 
-use crate::StreamLayout;
+use super::StreamLayout;
 use crate::layout::stream as at;
 
 /// Words and flags of a stream. Each is written by one side; if the other side writes it, it harms only itself.
@@ -201,20 +201,6 @@ pub fn requests_bypass(request: u64) -> bool {
     request % 2 == 1
 }
 
-impl StreamLayout {
-    /// Returns the layout of the receive ring.
-    pub fn rx_ring(&self) -> bytes::Layout {
-        let indices = self.block.saturating_add(at::RX);
-        bytes::Layout { indices, bytes: self.rx, capacity: self.rx_capacity }
-    }
-
-    /// Returns the layout of the transmit ring.
-    pub fn tx_ring(&self) -> bytes::Layout {
-        let indices = self.block.saturating_add(at::TX);
-        bytes::Layout { indices, bytes: self.tx, capacity: self.tx_capacity }
-    }
-}
-
 impl StreamEnd {
     fn decode(word: u64) -> Option<StreamEnd> {
         match word {
@@ -237,6 +223,8 @@ const FAILED: u64 = 1 << 32;
 
 #[cfg(test)]
 mod tests {
+    use isolane_shm::bytes;
+
     use super::*;
 
     #[test]

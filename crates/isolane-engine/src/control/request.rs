@@ -1,5 +1,6 @@
 //! Requests of clients.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
@@ -97,10 +98,8 @@ impl Control {
             let reason = format!("it speaks version {version}, the engine {VERSION}; use the same");
             return Err(Rejection::Violation(reason));
         }
-        if descriptors.len() != request.descriptors() {
-            let (received, expected) = (descriptors.len(), request.descriptors());
-            let reason = format!("{received} descriptors came with a message that has {expected}");
-            return Err(Rejection::Violation(reason));
+        if let Some(expected) = request.descriptors() {
+            check_descriptors(&descriptors, expected..=expected)?;
         }
         if let Request::OpenObject(open) = request {
             return self.open(session, serial, open, descriptors);
@@ -287,6 +286,7 @@ impl Control {
     ) -> Result<Handled, Rejection> {
         open.core.map_or(Ok(0), |core| self.check_core(core))?;
         let kind = self.kind(&open)?;
+        check_descriptors(&descriptors, self.kinds[kind].descriptors())?;
         let attached = self.attached(session)?;
         if let Some(object) = attached.objects.get_mut(&open.id) {
             // Repeated after a restart.
@@ -307,7 +307,7 @@ impl Control {
             self.relieve(session);
             return Err(limit(name, max));
         }
-        let mut builder = self.kinds[kind].open(&open.object, descriptors)?;
+        let mut builder = self.kinds[kind].open(&open.object.params, descriptors)?;
         let core = open.core.or(builder.core).unwrap_or_else(|| self.next_core());
         let (id, recovery) = (open.id, std::mem::take(&mut builder.recovery));
         let opening = Some(serial);
@@ -412,7 +412,7 @@ impl Control {
 
     /// Returns the index of the kind of an object.
     pub(super) fn kind(&self, open: &OpenObject) -> Result<usize, Rejection> {
-        let kind = self.kinds.iter().position(|kind| kind.matches(&open.object));
+        let kind = self.kinds.iter().position(|kind| kind.id() == open.object.kind);
         kind.ok_or_else(|| Rejection::violation("an object of an unknown kind"))
     }
 
@@ -433,6 +433,19 @@ impl Control {
 
     pub(super) fn send_to_all(&self, message: impl Fn() -> CoreMessage) {
         (0..self.cores.len() as u32).for_each(|core| self.send_to_core(core, message()));
+    }
+}
+
+fn check_descriptors(received: &[OwnedFd], expected: RangeInclusive<usize>) -> Result<(), Rejection> {
+    let (received, min, max) = (received.len(), *expected.start(), *expected.end());
+    match (expected.contains(&received), min == max) {
+        (true, _) => Ok(()),
+        (false, true) => {
+            Err(Rejection::Violation(format!("{received} descriptors came with a message that has {min}")))
+        }
+        (false, false) => Err(Rejection::Violation(format!(
+            "{received} descriptors came with a message that has {min} to {max}"
+        ))),
     }
 }
 

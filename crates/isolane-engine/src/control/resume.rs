@@ -117,7 +117,7 @@ impl Control {
     ) -> Result<(), Rejection> {
         let core = self.check_core(core)?;
         let kind = self.kind(&open)?;
-        let builder = self.kinds[kind].resume(&open.object, note, descriptors)?;
+        let builder = self.kinds[kind].resume(&open.object.params, note, descriptors)?;
         let id = open.id;
         let key = Some(key);
         let object = ObjectRecord { kind, open, core, key, answer: None, opening: None, closing: None };

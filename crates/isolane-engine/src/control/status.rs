@@ -22,7 +22,7 @@ impl Control {
             };
             for object in attached.objects.values() {
                 let core = self.config.cores.get(object.core as usize).copied().unwrap_or_default();
-                let description = self.kinds[object.kind].describe(&object.open.object);
+                let description = self.kinds[object.kind].describe(&object.open.object.params);
                 let _ = description.map(|object| writeln!(text, "    {object} on core {core}"));
             }
         }

@@ -163,13 +163,13 @@ impl Core {
             Err(reason) => return self.send(session, refuse(reason)),
         };
         let index = self.objects.insert((session, id), object, now);
-        let key = self.objects.key(index);
         let slot = self.objects.at(index).expect("inserted above");
         slot.opening = answer.is_none();
-        if let Some(Err(error)) = slot.object.source().map(|source| self.epoll.add(source, key)) {
+        let error = slot.sources(index).find_map(|(key, source)| self.epoll.add(source, key).err());
+        if let Some(error) = error {
             let reason = format!("the engine cannot watch its socket: {error}");
             if !slot.object.on_watch_failed(&reason) {
-                self.objects.remove(index);
+                self.remove(index);
                 return self.send(session, refuse(reason));
             }
         }
@@ -183,6 +183,12 @@ impl Core {
             slot.object.on_close(reason);
             self.objects.activate(index, now);
         }
+    }
+
+    /// Drops an object, and stops watching its sources, whose descriptors other processes may hold.
+    fn remove(&mut self, index: u32) {
+        let slot = self.objects.remove(index);
+        slot.iter().flat_map(|slot| slot.sources(index)).for_each(|(_, source)| self.epoll.remove(source));
     }
 
     fn end_session(&mut self, session: u32, now: Instant) {
@@ -200,8 +206,8 @@ impl Core {
                 if let Err(ProtocolViolation(reason)) = self.doorbells.on_ready(&self.epoll, session) {
                     self.send(session, SessionEvent::Violation { reason });
                 }
-            } else if let Some((index, slot)) = self.objects.by_key(key) {
-                slot.object.on_ready(ready);
+            } else if let Some((index, source, slot)) = self.objects.by_key(key) {
+                slot.object.on_ready(source, ready);
                 self.objects.activate(index, now);
             }
         }
@@ -276,11 +282,11 @@ impl Core {
     /// Handles the rare results of a poll. Returns whether the object stays.
     #[cold]
     fn on_change(&mut self, index: u32, result: Result<PollStatus, ProtocolViolation>) -> bool {
-        let key = self.objects.key(index);
         let slot = self.objects.at(index).expect("polled above");
         let (session, id) = (slot.session, slot.id);
-        if let Ok(PollStatus::SetReadInterest { reads }) = result {
-            slot.object.source().into_iter().for_each(|it| self.epoll.set_read_interest(it, key, reads));
+        if let Ok(PollStatus::SetReadInterest { source, reads }) = result {
+            let (key, source) = (slot.key(index, source), slot.object.source(source));
+            source.into_iter().for_each(|it| self.epoll.set_read_interest(it, key, reads));
             return true;
         }
         let was_opening = std::mem::take(&mut slot.opening);
@@ -288,11 +294,7 @@ impl Core {
             self.send(session, SessionEvent::Opened { id, result: Ok(answer) });
             return true;
         }
-        if let Some(slot) = self.objects.remove(index)
-            && let Some(source) = slot.object.source()
-        {
-            self.epoll.remove(source);
-        }
+        self.remove(index);
         let result = match result {
             Ok(PollStatus::Closed(result)) => result,
             Err(ProtocolViolation(reason)) => {

@@ -4,9 +4,10 @@
 //! of a removed object matches no later object in its slot.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use crate::object::{PolledObject, Turn};
+use crate::object::{MAX_SOURCES, PolledObject, Turn};
 
 /// Object, with its state on the core.
 pub(super) struct Slot {
@@ -179,22 +180,31 @@ impl ObjectTable {
         self.timers.first_key_value().map(|((timer, _), ())| *timer)
     }
 
-    /// Epoll key of an object.
-    pub fn key(&self, index: u32) -> u64 {
-        let generation = self.slots[index as usize].as_ref().map_or(0, |slot| slot.generation);
-        u64::from(generation) << 32 | u64::from(index)
-    }
-
-    /// Returns the object with an epoll key, if it still exists.
-    pub fn by_key(&mut self, key: u64) -> Option<(u32, &mut Slot)> {
-        let index = key as u32;
+    /// Returns the object with an epoll key, if it still exists, and the index of the source.
+    pub fn by_key(&mut self, key: u64) -> Option<(u32, usize, &mut Slot)> {
+        let (index, source) = (key as u32, (key >> SOURCE_SHIFT) as usize);
         let slot = self.at(index)?;
-        (u64::from(slot.generation) == key >> 32).then_some((index, slot))
+        (slot.generation == (key >> 32) as u32 & GENERATION_MASK).then_some((index, source, slot))
     }
 }
 
-/// Generations leave the upper bits of a key to other kinds of sources.
+impl Slot {
+    /// Epoll key of a source of the object, which is at `index`.
+    pub fn key(&self, index: u32, source: usize) -> u64 {
+        (source as u64) << SOURCE_SHIFT | u64::from(self.generation) << 32 | u64::from(index)
+    }
+
+    /// Sources of the object, with their epoll keys.
+    pub fn sources(&self, index: u32) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
+        let source = move |source| Some((self.key(index, source), self.object.source(source)?));
+        (0..MAX_SOURCES).map_while(source)
+    }
+}
+
+/// A key has 32 bits of the slot, 24 of the generation, and 5 of the source; the others are for other owners.
 const GENERATION_MASK: u32 = (1 << 24) - 1;
+const SOURCE_SHIFT: u32 = 56;
+const _: () = assert!(MAX_SOURCES == 1 << 5);
 
 #[cfg(test)]
 mod tests {
@@ -213,7 +223,7 @@ mod tests {
         fn poll(&mut self, _: &Turn) -> Result<PollStatus, ProtocolViolation> {
             Ok(PollStatus::Idle)
         }
-        fn on_ready(&mut self, _: Ready) {}
+        fn on_ready(&mut self, _: usize, _: Ready) {}
         fn on_close(&mut self, _: CloseReason) {}
         fn need_wakeup(&self) -> &WakeFlag {
             &self.0
@@ -231,8 +241,8 @@ mod tests {
     fn key_of_removed_object_finds_nothing() {
         let (mut objects, now) = (ObjectTable::default(), Instant::now());
         let index = objects.insert((1, 7), idle(None), now);
-        let key = objects.key(index);
-        assert!(objects.by_key(key).is_some());
+        let key = objects.at(index).unwrap().key(index, MAX_SOURCES - 1);
+        assert!(objects.by_key(key).is_some_and(|(_, source, _)| source == MAX_SOURCES - 1));
         objects.remove(index).unwrap();
         assert_eq!(objects.insert((1, 8), idle(None), now), index, "the slot is reused");
         assert!(objects.by_key(key).is_none());

@@ -60,7 +60,7 @@ impl PolledObject for Played {
             Behavior::Panics => panic!("a defect"),
             Behavior::Violates => return Err(ProtocolViolation("invalid".into())),
             Behavior::Flips if polls < 1000 => {
-                return Ok(PollStatus::SetReadInterest { reads: polls.is_multiple_of(2) });
+                return Ok(PollStatus::SetReadInterest { source: 0, reads: polls.is_multiple_of(2) });
             }
             Behavior::Flips | Behavior::Normal | Behavior::Unwatchable { .. } => {}
         }
@@ -76,10 +76,10 @@ impl PolledObject for Played {
         Ok(PollStatus::Busy)
     }
 
-    fn on_ready(&mut self, _: Ready) {}
+    fn on_ready(&mut self, _: usize, _: Ready) {}
 
-    fn source(&self) -> Option<BorrowedFd<'_>> {
-        self.source.as_ref().map(AsFd::as_fd)
+    fn source(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        self.source.as_ref().filter(|_| index == 0).map(AsFd::as_fd)
     }
 
     fn on_watch_failed(&mut self, _: &str) -> bool {

@@ -40,7 +40,7 @@ pub(crate) enum ToEngine {
 }
 
 /// Protocol version. A supervisor starts only engines of the same version.
-pub(crate) const LINK_VERSION: u32 = 6;
+pub(crate) const LINK_VERSION: u32 = 7;
 
 impl ToSupervisor {
     pub fn encode(&self) -> Vec<u8> {

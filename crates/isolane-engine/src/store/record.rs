@@ -1,6 +1,6 @@
 //! Records of sessions, grants, and notes.
 
-use isolane_engine_api::{DecodeError, Decoder, Encoder, MAX_MESSAGE_BYTES, Request};
+use isolane_engine_api::{DecodeError, Decoder, Encoder, MAX_MESSAGE_BYTES, Object, Request};
 
 use crate::object::RecoveryState;
 
@@ -18,7 +18,7 @@ pub(crate) enum Record {
 }
 
 impl Record {
-    /// Maximum length of a record, in bytes: a volume with the longest URI.
+    /// Maximum length of a record, in bytes.
     pub const MAX_BYTES: usize = MAX_MESSAGE_BYTES - 16;
     /// Maximum length of a note that belongs to no session, in bytes.
     pub const MAX_NOTE_BYTES: usize = 1024;
@@ -80,7 +80,7 @@ impl Record {
 const SESSION: u16 = 1;
 const GRANTED: u16 = 2;
 const NOTE: u16 = 3;
-/// Length of the request for a volume with the longest URI and details.
-const MAX_REQUEST_BYTES: usize = 1700;
+/// Maximum length of a request.
+const MAX_REQUEST_BYTES: usize = Object::MAX_PARAMS_BYTES + 64;
 
 const _: () = assert!(MAX_REQUEST_BYTES + RecoveryState::MAX_NOTE_BYTES + 64 < Record::MAX_BYTES);

@@ -2,15 +2,14 @@
 
 use std::os::fd::AsFd;
 
-use isolane_engine_api::{CloseMode, MAX_DESCRIPTORS, MAX_TEXT_BYTES, Object, OpenObject, Request};
+use isolane_engine_api::{CloseMode, MAX_DESCRIPTORS, Object, OpenObject, Request, kind};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
 use crate::object::RecoveryState;
 
 fn volume() -> Record {
-    let details = vec![1; Object::MAX_DETAILS_BYTES];
-    let object = Object::Volume { uri: "u".repeat(MAX_TEXT_BYTES), details };
+    let object = Object { kind: kind::VOLUME, params: vec![1; Object::MAX_PARAMS_BYTES] };
     let request = Request::OpenObject(OpenObject { id: 1, core: Some(2), queue: Some(3), object });
     Record::Granted { session: 4, core: 5, request, note: vec![6; RecoveryState::MAX_NOTE_BYTES] }
 }

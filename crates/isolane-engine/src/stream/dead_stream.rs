@@ -57,7 +57,7 @@ impl PolledObject for DeadStream {
         })
     }
 
-    fn on_ready(&mut self, _: Ready) {}
+    fn on_ready(&mut self, _: usize, _: Ready) {}
 
     fn on_close(&mut self, reason: CloseReason) {
         self.closing = Some(reason);

@@ -3,11 +3,12 @@
 //! A failed stream stays until its application closes it: only then is it known how much the application has
 //! read, and whether it can get the socket back.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use isolane_engine_api::stream::Origin;
-use isolane_engine_api::{CloseMode, Object, SessionLimits, StreamLayout};
+use isolane_engine_api::stream::{Origin, StreamLayout};
+use isolane_engine_api::{CloseMode, SessionLimits, kind};
 use isolane_shm::WakeFlag;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
@@ -38,25 +39,29 @@ impl ObjectKind for StreamKind {
         "streams"
     }
 
-    fn matches(&self, object: &Object) -> bool {
-        matches!(object, Object::Stream(_))
+    fn id(&self) -> u16 {
+        kind::STREAM
+    }
+
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        1..=1
     }
 
     fn max_objects(&self, limits: &SessionLimits) -> u32 {
         limits.streams
     }
 
-    fn open(&self, object: &Object, descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
-        let (Object::Stream(place), Some(socket)) = (object, descriptors.into_iter().next()) else {
-            return Err(Rejection::violation("a stream without its socket"));
-        };
-        adopt(socket, *place, &self.config).map_err(|refusal| match refusal {
+    fn open(&self, params: &[u8], descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
+        let place = StreamLayout::decode(params).map_err(Rejection::violation)?;
+        let socket = descriptors.into_iter().next();
+        let socket = socket.ok_or_else(|| Rejection::violation("a stream without its socket"))?;
+        adopt(socket, place, &self.config).map_err(|refusal| match refusal {
             SocketRefusal::System(error) => Rejection::system(&error),
             refusal => Rejection::Refused(refusal.to_string()),
         })
     }
 
-    fn resume(&self, _: &Object, note: &[u8], descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
+    fn resume(&self, _: &[u8], note: &[u8], descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
         let missing = || format!("the engine has no descriptor left for it{NO_DESCRIPTORS}");
         let socket = descriptors.into_iter().next().ok_or_else(missing);
         resume(socket, note, &self.config).map_err(Rejection::Violation)
@@ -178,7 +183,7 @@ impl Stream {
         }
         if self.reads != self.machine.wants_reads() {
             self.reads = !self.reads;
-            return Ok(PollStatus::SetReadInterest { reads: self.reads });
+            return Ok(PollStatus::SetReadInterest { source: 0, reads: self.reads });
         }
         Ok(if progress.busy { PollStatus::Busy } else { PollStatus::Idle })
     }
@@ -228,7 +233,7 @@ impl PolledObject for Stream {
         }
     }
 
-    fn on_ready(&mut self, ready: Ready) {
+    fn on_ready(&mut self, _: usize, ready: Ready) {
         self.machine.on_ready(ready);
     }
 
@@ -259,8 +264,8 @@ impl PolledObject for Stream {
         self.machine.need_wakeup()
     }
 
-    fn source(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.machine.socket())
+    fn source(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        (index == 0).then(|| self.machine.socket())
     }
 
     fn deadline(&self) -> Option<Instant> {

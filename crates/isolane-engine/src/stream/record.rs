@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use isolane_engine_api::StreamLayout;
 use isolane_engine_api::layout::stream::MAX_RING_BYTES;
+use isolane_engine_api::stream::StreamLayout;
 use isolane_tcp::TcpState;
 use rustix::net::{SocketType, sockopt};
 

@@ -12,11 +12,13 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::fd_reserve::FdReserve;
+use crate::object::ObjectKind;
 use crate::store::{LINK_VERSION, Record, StoreClient, StoredRecord, ToEngine, ToSupervisor};
 use crate::watch::{self, Stuck};
 use crate::{Engine, EngineConfig, EngineError};
 
-/// Runs an engine for the supervisor at the other end of `link`, until the supervisor ends it.
+/// Runs an engine for the supervisor at the other end of `link`, until the supervisor ends it. `kinds` are the
+/// kinds of objects in addition to streams and volumes, the same at each restart.
 ///
 /// The caller sets `stray_signals` in its signal handlers: the engine ignores signals, which users must send to the
 /// supervisor, but a signal to a process group arrives here too. A flag needs no descriptor; the signal wakes
@@ -29,6 +31,7 @@ use crate::{Engine, EngineConfig, EngineError};
 pub fn run_engine(
     config: EngineConfig,
     link: OwnedFd,
+    kinds: Vec<Box<dyn ObjectKind>>,
     stray_signals: Arc<AtomicBool>,
 ) -> Result<(), EngineError> {
     set_parent_process_death_signal(Some(Signal::KILL))
@@ -49,7 +52,7 @@ pub fn run_engine(
     let (description, cores) = (describe(&config, epoch), config.cores.clone());
     let next_key = records.last().map_or(0, |last| last.key + 1);
     let store = Arc::new(StoreClient::new(PacketSocket::new(link), next_key));
-    let engine = Engine::resume(config, listener, epoch, Arc::clone(&store), records, watch_record)?;
+    let engine = Engine::resume(config, listener, kinds, epoch, Arc::clone(&store), records, watch_record)?;
     log::info!("{description}");
     store.notify(&ToSupervisor::Ready);
     let result = serve(&wire, &store, &engine, &stray_signals);

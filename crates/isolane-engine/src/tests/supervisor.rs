@@ -20,7 +20,7 @@ fn release_reply_waits_for_record_removal() {
     let page = PAGE_SIZE as u64;
     let place = StreamLayout { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
     let (socket, _peer) = isolane_shm::testing::connection().unwrap();
-    let open = OpenObject { id: 1, core: None, queue: None, object: Object::Stream(place) };
+    let open = OpenObject { id: 1, core: None, queue: None, object: place.object() };
     wire.send(&Request::OpenObject(open).encode(2), &[socket.as_fd()], true).unwrap();
     store_next();
     assert!(matches!(recv_reply(&wire), Some(Reply::Opened { .. })));
@@ -63,7 +63,7 @@ fn stream_closed_before_its_record_is_never_built() {
     let place = StreamLayout { block: 0, rx: page, rx_capacity: page, tx: 2 * page, tx_capacity: page };
     for id in 1..200 {
         let (socket, mut peer) = isolane_shm::testing::connection().unwrap();
-        let open = OpenObject { id, core: None, queue: None, object: Object::Stream(place) };
+        let open = OpenObject { id, core: None, queue: None, object: place.object() };
         wire.send(&Request::OpenObject(open).encode(2 * id), &[socket.as_fd()], true).unwrap();
         let key = next_put();
         wire.send(&Request::CloseObject { id, how: CloseMode::Release }.encode(2 * id + 1), &[], true)
@@ -92,8 +92,7 @@ fn next_engine_sends_stream_of_ended_application() {
     };
     let (socket, mut peer) = isolane_shm::testing::connection().unwrap();
     let note = stream::StreamRecord::capture(socket.as_fd(), place).unwrap().encode().to_vec();
-    let request =
-        Request::OpenObject(OpenObject { id: 1, core: None, queue: None, object: Object::Stream(place) });
+    let request = Request::OpenObject(OpenObject { id: 1, core: None, queue: None, object: place.object() });
     let stream = StoredRecord {
         key: 2,
         record: Record::Granted { session: 1, core: 0, request, note },
@@ -103,10 +102,7 @@ fn next_engine_sends_stream_of_ended_application() {
     let dir = tempfile::tempdir().unwrap();
     let config = EngineConfig::new(vec![isolane_reactor::cpu::allowed().unwrap()[0]]);
     let listener = listen(&dir.path().join("sock")).unwrap();
-    let record = crate::watch::Record::new().unwrap();
-    let _engine =
-        Engine::resume(config, listener, 2, Arc::new(StoreClient::none()), vec![session, stream], record)
-            .unwrap();
+    let _engine = resume(config, listener, 2, Arc::new(StoreClient::none()), vec![session, stream]);
     peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut peer, &mut bytes).unwrap();
@@ -128,7 +124,7 @@ fn opens_wait_for_their_deposits_side_by_side() {
     let mut peers = Vec::new();
     for id in 1..=MAX_REQUESTS_IN_FLIGHT as u32 {
         let (socket, peer) = isolane_shm::testing::connection().unwrap();
-        let open = OpenObject { id, core: None, queue: None, object: Object::Stream(place) };
+        let open = OpenObject { id, core: None, queue: None, object: place.object() };
         wire.send(&Request::OpenObject(open).encode(id), &[socket.as_fd()], true).unwrap();
         peers.push(peer);
     }

@@ -19,11 +19,12 @@ mod payload_buffers;
 mod shared_client;
 mod volume_queue;
 
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_engine_api::{Object, SessionLimits};
+use isolane_engine_api::{SessionLimits, kind};
 use isolane_host::via_engine::wire::OpenParams;
 use isolane_host::{IoChoice, Options, Uri};
 use isolane_reactor::Mode;
@@ -92,24 +93,26 @@ impl ObjectKind for VolumeKind {
         "volumes"
     }
 
-    fn matches(&self, object: &Object) -> bool {
-        matches!(object, Object::Volume { .. })
+    fn id(&self) -> u16 {
+        kind::VOLUME
+    }
+
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        0..=0
     }
 
     fn max_objects(&self, limits: &SessionLimits) -> u32 {
         limits.volumes
     }
 
-    fn open(&self, object: &Object, _: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
-        let Object::Volume { uri, details } = object else {
-            return Err(Rejection::violation("not a volume"));
-        };
-        self.builder(uri, details).map_err(Rejection::Refused)
+    fn open(&self, params: &[u8], _: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
+        let (uri, details) = OpenParams::decode_object(params).map_err(Rejection::violation)?;
+        self.builder(&uri, &details).map_err(Rejection::Refused)
     }
 
-    fn describe(&self, object: &Object) -> Option<String> {
+    fn describe(&self, params: &[u8]) -> Option<String> {
         // Escaped, because the client chooses the text.
-        if let Object::Volume { uri, .. } = object { Some(format!("{uri:?}")) } else { None }
+        OpenParams::decode_object(params).ok().map(|(uri, _)| format!("{uri:?}"))
     }
 
     fn on_timer(&self, now: Instant) {

@@ -277,7 +277,7 @@ impl PolledObject for VolumeQueue {
         Ok(PollStatus::Idle)
     }
 
-    fn on_ready(&mut self, _ready: Ready) {
+    fn on_ready(&mut self, _: usize, _: Ready) {
         self.waker.clear();
     }
 
@@ -291,8 +291,8 @@ impl PolledObject for VolumeQueue {
         &self.need_wakeup
     }
 
-    fn source(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.waker.source().as_fd())
+    fn source(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        (index == 0).then(|| self.waker.source().as_fd())
     }
 
     fn deadline(&self) -> Option<Instant> {

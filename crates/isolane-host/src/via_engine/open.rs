@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use isolane_attach::{Allocation, AttachError, Session};
-use isolane_engine_api::{MAX_TEXT_BYTES, Object, OpenObject, Reply, Request};
+use isolane_engine_api::{MAX_TEXT_BYTES, OpenObject, Reply, Request};
 use isolane_shm::entries::{Receiver, Sender};
 use isolane_shm::{InvalidIndex, ShmRef, WakeFlag};
 
@@ -100,14 +100,13 @@ impl VolumeOpener {
         }
         let layout = VolumeLayout { offset: allocation.offset(), flag, submissions: count, outcomes: count };
         let params = OpenParams { layout, options: self.options.clone() };
-        let details = params.encode().map_err(|error| ConnectError::Unsupported(error.to_string()))?;
+        let object = params.object(&uri).map_err(|error| ConnectError::Unsupported(error.to_string()))?;
         let (memory, id) = (session.memory(), session.next_id());
         let valid = "the layout is valid";
         let at_memory = |error: isolane_shm::MemoryError| engine_error(error.into());
         let submissions = Sender::new(memory, layout.submissions().expect(valid)).map_err(at_memory)?;
         let outcomes = Receiver::new(memory, layout.outcomes().expect(valid)).map_err(at_memory)?;
         let need_wakeup = memory.flag(layout.need_wakeup().expect(valid)).map_err(at_memory)?;
-        let object = Object::Volume { uri, details };
         let open = OpenObject { id, core: None, queue: None, object };
         let reply = session.request("the volume", &Request::OpenObject(open), &[]).map_err(engine_error)?;
         let Reply::Opened { core, answer } = reply else {

@@ -5,9 +5,8 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use isolane_engine_api::StreamLayout;
 use isolane_engine_api::layout::stream as at;
-use isolane_engine_api::stream::{ControlBlock, StreamEnd};
+use isolane_engine_api::stream::{ControlBlock, StreamEnd, StreamLayout};
 use isolane_shm::PAGE_SIZE;
 use rustix::net::sockopt;
 

@@ -7,8 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use isolane_attach::stream::{RxRing, Transferred, TxRing, open_rings};
-use isolane_engine_api::StreamLayout;
-use isolane_engine_api::stream::Origin;
+use isolane_engine_api::stream::{Origin, StreamLayout};
 use isolane_shm::{PAGE_SIZE, SharedMemory};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::sockopt;

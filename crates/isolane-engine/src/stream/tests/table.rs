@@ -6,9 +6,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_engine_api::StreamLayout;
 use isolane_engine_api::layout::stream as at;
-use isolane_engine_api::stream::ControlBlock;
+use isolane_engine_api::stream::{ControlBlock, StreamLayout};
 use isolane_tcp::TcpState;
 use rustix::net::sockopt;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use isolane_engine_api::{DecodeError, Decoder, Encoder, MAX_TEXT_BYTES, Object};
+use isolane_engine_api::{DecodeError, Decoder, Encoder, MAX_TEXT_BYTES, Object, kind};
 use isolane_wire::Nqn;
 use uuid::Uuid;
 
@@ -52,15 +52,41 @@ impl OpenParams {
         sink.u64(u64::from(self.layout.submissions) << 32 | u64::from(self.layout.outcomes));
         encode_options(&self.options, &mut sink);
         let socket = self.options.socket.to_string();
-        if socket.len() > Object::MAX_DETAILS_BYTES {
+        if socket.len() > MAX_DETAILS_BYTES {
             return Err(OpenParamsError::TooLong);
         }
-        sink.text(&socket, Object::MAX_DETAILS_BYTES);
+        sink.text(&socket, MAX_DETAILS_BYTES);
         let bytes = sink.into_bytes();
-        match bytes.len() <= Object::MAX_DETAILS_BYTES {
+        match bytes.len() <= MAX_DETAILS_BYTES {
             true => Ok(bytes),
             false => Err(OpenParamsError::TooLong),
         }
+    }
+
+    /// Returns the object to open.
+    ///
+    /// # Errors
+    /// As [`OpenParams::encode`].
+    ///
+    /// # Panics
+    /// If the URI is longer than [`MAX_TEXT_BYTES`].
+    pub fn object(&self, uri: &str) -> Result<Object, OpenParamsError> {
+        let mut sink = Encoder::default();
+        sink.bytes(uri.as_bytes(), MAX_TEXT_BYTES);
+        sink.bytes(&self.encode()?, MAX_DETAILS_BYTES);
+        Ok(Object { kind: kind::VOLUME, params: sink.into_bytes() })
+    }
+
+    /// Decodes the parameters of an object: the URI, and the bytes for [`OpenParams::decode`].
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode_object(params: &[u8]) -> Result<(String, Vec<u8>), DecodeError> {
+        let mut source = Decoder::new(params);
+        let uri = source.text("URI of the volume", MAX_TEXT_BYTES)?;
+        let details = source.bytes("details of the volume", MAX_DETAILS_BYTES)?;
+        source.end()?;
+        Ok((uri, details))
     }
 
     /// Decodes parameters. Also returns the bytes of the options that distinguish shared clients.
@@ -132,7 +158,7 @@ fn decode_options(source: &mut Decoder<'_>) -> Result<Options, DecodeError> {
     let host_id = Uuid::from_bytes(source.array(HOST)?);
     let host_nqn = source.text(HOST, MAX_TEXT_BYTES)?;
     let host_nqn = Nqn::new(&host_nqn).map_err(|_| source.malformed(HOST))?;
-    let socket = source.text(SOCKET, Object::MAX_DETAILS_BYTES)?;
+    let socket = source.text(SOCKET, MAX_DETAILS_BYTES)?;
     let socket = socket.parse().map_err(|_| source.malformed(SOCKET))?;
     Ok(Options {
         host_nqn,
@@ -169,6 +195,9 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Maximum length of encoded parameters.
+const MAX_DETAILS_BYTES: usize = 512;
+const _: () = assert!(MAX_TEXT_BYTES + MAX_DETAILS_BYTES + 4 <= Object::MAX_PARAMS_BYTES);
 /// Length of an encoded [`VolumeLayout`].
 const PLACE_BYTES: usize = 24;
 const PLACE: &str = "its layout";
