@@ -17,4 +17,4 @@ mod round_robin;
 mod socket;
 pub mod streams;
 
-pub use report::{Latency, Report, print};
+pub use report::{Latency, Report, main};

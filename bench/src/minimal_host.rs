@@ -17,7 +17,10 @@ use lane::Lane;
 use crate::Report;
 use crate::round_robin::run_round_robin;
 
-/// The target and the load.
+/// Read from an NVMe/TCP target with a minimal host
+///
+/// Spins over its connections, ignores the data, and sends all commands that became possible in one batch, or each
+/// alone, as hosts do whose applications submit one at a time.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Address and port of the target
@@ -39,11 +42,17 @@ pub struct Options {
     /// Seconds to measure, after a tenth of that to warm up
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
+    /// Read once over each connection, print `idle`, and keep the connections open until a signal
+    #[arg(long)]
+    pub idle: bool,
 }
 
-/// Measures reads.
+/// Measures reads, or holds idle connections.
 pub fn run(options: &Options) -> io::Result<Report> {
     let (_associations, mut lanes) = connect(options)?;
+    if options.idle {
+        match hold(&mut lanes)? {}
+    }
     lanes.iter_mut().try_for_each(|lane| lane.start(options.depth))?;
     let measured = Duration::from_secs_f64(options.seconds);
     run_round_robin(&mut lanes, measured / 10, Lane::turn)?;
@@ -55,9 +64,8 @@ pub fn run(options: &Options) -> io::Result<Report> {
 }
 
 /// Reads once over each connection and keeps them all open.
-pub fn hold(options: &Options) -> io::Result<Infallible> {
-    let (_associations, mut lanes) = connect(options)?;
-    for lane in &mut lanes {
+fn hold(lanes: &mut [Lane]) -> io::Result<Infallible> {
+    for lane in lanes {
         lane.start(1)?;
         while !lane.has_completed()? {}
     }

@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 use std::io;
 use std::process::ExitCode;
 
+use clap::Parser;
 use serde::Serialize;
 
 /// The result of one run.
@@ -49,9 +50,20 @@ impl Display for Report {
     }
 }
 
-/// Prints the report of a program, as JSON or as text, or its error.
-pub fn print(json: bool, result: io::Result<impl Serialize + Display>) -> ExitCode {
-    match result {
+// Without a doc comment, the help text starts with that of `O`.
+#[derive(clap::Parser)]
+struct Arguments<O: clap::Args> {
+    #[command(flatten)]
+    options: O,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a program: parses its options, measures, and prints the report or the error.
+pub fn main<O: clap::Args, R: Serialize + Display>(run: impl FnOnce(&O) -> io::Result<R>) -> ExitCode {
+    let Arguments { options, json } = Arguments::parse();
+    match run(&options) {
         Ok(report) if json => println!("{}", serde_json::to_string(&report).expect("plain numbers")),
         Ok(report) => println!("{report}"),
         Err(error) => {

@@ -2,22 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::process::ExitCode;
-
-use clap::Parser;
-use isolane_bench::floor::{Options, run};
-
-/// Measure plain loopback TCP with exactly the bytes of NVMe/TCP
-#[derive(Parser)]
-struct Arguments {
-    #[command(flatten)]
-    options: Options,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-fn main() -> ExitCode {
-    let Arguments { options, json } = Arguments::parse();
-    isolane_bench::print(json, run(&options))
+fn main() -> std::process::ExitCode {
+    isolane_bench::main(isolane_bench::floor::run)
 }

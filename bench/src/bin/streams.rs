@@ -2,22 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::process::ExitCode;
-
-use clap::Parser;
-use isolane_bench::streams::{Options, run};
-
-/// Measure a stream of messages over loopback, natively or through an isolated engine
-#[derive(Parser)]
-struct Arguments {
-    #[command(flatten)]
-    options: Options,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-fn main() -> ExitCode {
-    let Arguments { options, json } = Arguments::parse();
-    isolane_bench::print(json, run(&options))
+fn main() -> std::process::ExitCode {
+    isolane_bench::main(isolane_bench::streams::run)
 }

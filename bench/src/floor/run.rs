@@ -13,7 +13,7 @@ use crate::cpu::pin;
 use crate::socket::Socket;
 use crate::{Latency, Report};
 
-/// The traffic, and where it runs.
+/// Measure plain loopback TCP with exactly the bytes of NVMe/TCP
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Kind of traffic

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// The work, its transport, and where it runs.
+/// Measure a stream of messages over loopback, natively or through an isolated engine
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Work of the application
