@@ -2,14 +2,14 @@
 
 use isolane_wire::{CompletionEntry, Status};
 
-/// Outcome of one command (NVMe Base 1.4 §4.6: dwords 0 and 1 and the status field of a completion).
+/// Result of one command (NVMe Base 1.4 §4.6: dwords 0 and 1 and the status field of a completion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Status field without the phase tag.
     pub status: Status,
     /// Command specific result, dword 0.
     pub dw0: u32,
-    /// Command specific result, dword 1 (the upper half of a property's value).
+    /// Command specific result, dword 1 (upper half of a property).
     pub dw1: u32,
 }
 

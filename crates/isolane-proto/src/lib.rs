@@ -1,15 +1,16 @@
 //! Sans-IO state machines of the NVMe/TCP host and target.
 //!
-//! * [`target::Connection`] and [`host::Connection`]: one connection each, from bytes to commands and back.
+//! * [`target::Connection`] and [`host::Connection`]: the two ends of one connection, from bytes to
+//!   commands and back.
 //! * [`subsystem`]: the control path of a target: associations, admin commands, and events.
-//! * [`queue`]: code that both ends of a connection share.
+//! * [`connection`]: code that both ends of a connection share.
 //!
-//! No file descriptors, clocks, or threads: bytes arrive and leave through plans that the driver passes to the
-//! kernel, and time is an argument. `handle_*` takes input, `poll_*` yields output. `isolane-target` and
-//! `isolane-host` drive these machines on a reactor.
+//! There are no file descriptors, clocks, or threads: bytes arrive and leave through plans that the
+//! driver passes to the kernel, and time is an argument. `handle_*` takes input, `poll_*` yields
+//! output. `isolane-target` and `isolane-host` drive these machines on a reactor.
 //!
-//! Invariant: payload never passes through a machine. The kernel places it, or it is copied once out of the
-//! overflow buffer.
+//! Invariant: payload never passes through a machine. The kernel places it, or it is copied once
+//! out of the overflow buffer.
 #![forbid(unsafe_code)]
 
 pub mod completion;
@@ -19,7 +20,5 @@ pub mod host;
 mod scenario_tests;
 pub mod subsystem;
 pub mod target;
-#[cfg(test)]
-mod test_pair;
 
 pub use completion::Completion;

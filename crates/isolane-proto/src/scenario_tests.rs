@@ -11,10 +11,11 @@ use proptest::prelude::*;
 use crate::Completion;
 use crate::connection::Violation;
 use crate::host::{self, Data, SubmitErrorKind};
+use crate::scenario_tests::pair::{Pair, buffer_of, pattern};
 use crate::target::{self, ConnectionConfig, Scheduling, Transfer};
-use crate::test_pair::{Pair, buffer_of, pattern};
 
 mod async_events;
+pub(crate) mod pair;
 mod scheduling;
 
 const READ: u8 = 0x02;
@@ -208,8 +209,7 @@ fn input_without_memory_waits_until_there_is_some() {
     pair.submit(command(FLUSH, 0), Data::None, 2);
     pair.transmit_host();
     let mut overflow = vec![0; 65536];
-    let n =
-        crate::test_pair::fill(&mut pair.target.receive_plan(&mut overflow), usize::MAX, &mut pair.to_target);
+    let n = pair::fill(&mut pair.target.receive_plan(&mut overflow), usize::MAX, &mut pair.to_target);
     pair.target.handle_received(n);
     let Some(target::Event::Command { permit, .. }) = pair.target.poll_event(&overflow, pair.now) else {
         panic!("the write arrived")
@@ -239,7 +239,7 @@ fn places_large_payload_directly() {
     pair.receive_host();
     pair.transmit_host();
     let mut overflow = vec![0; 24];
-    let n = crate::test_pair::fill(&mut pair.target.receive_plan(&mut overflow), 24, &mut pair.to_target);
+    let n = pair::fill(&mut pair.target.receive_plan(&mut overflow), 24, &mut pair.to_target);
     pair.target.handle_received(n);
     assert!(pair.target.poll_event(&overflow, pair.now).is_none());
     {

@@ -2,7 +2,8 @@
 //!
 //! Places data and checks the digest; the caller decides which memory the data belongs to.
 //!
-//! Invariant: every data byte is digested once, in order, whether it was copied here or placed by the kernel.
+//! Invariant: every data byte is digested once, in order, whether it was copied here or placed by
+//! the kernel.
 
 use isolane_memory::Buffer;
 use isolane_wire::digest::Digest;
@@ -14,16 +15,16 @@ use super::plan::{MAX_DESTINATION_BYTES, MAX_DESTINATION_SLICES, ReceivePlan};
 pub(crate) struct Body {
     padding_left: usize,
     data_left: usize,
-    /// Where the next data byte belongs in the destination.
+    /// Offset of the next data byte in the destination.
     offset: usize,
-    /// Present when data digests were negotiated; used again for every PDU.
+    /// Present if data digests were negotiated; reused for every PDU.
     digest: Option<Digest>,
     digest_left: usize,
     received_digest: [u8; DIGEST_LEN],
 }
 
 impl Body {
-    /// A body of which nothing is to come.
+    /// A complete body.
     pub(crate) fn new() -> Body {
         Body {
             padding_left: 0,
@@ -35,12 +36,12 @@ impl Body {
         }
     }
 
-    /// Whether data digests were negotiated.
+    /// Enables data digests, if they were negotiated.
     pub(crate) fn set_digested(&mut self, digested: bool) {
         self.digest = digested.then(Digest::new);
     }
 
-    /// A PDU of this layout begins; its data belongs at `offset` of the destination.
+    /// Starts a PDU of this layout; its data belongs at `offset` of the destination.
     pub(crate) fn start(&mut self, layout: PduLayout, offset: usize) {
         debug_assert!(self.is_whole(), "a PDU started inside another");
         self.padding_left = layout.padding;
@@ -66,7 +67,7 @@ impl Body {
         taken
     }
 
-    /// Whether padding is to come.
+    /// Whether padding has not arrived.
     pub(crate) fn is_padded(&self) -> bool {
         self.padding_left > 0
     }
@@ -76,8 +77,8 @@ impl Body {
         std::mem::take(&mut self.padding_left)
     }
 
-    /// Adds the destination of the data to come to a receive plan; returns its length, and whether all
-    /// fitted.
+    /// Adds the destination of the remaining data to a receive plan. Returns its length, and
+    /// whether all of it fits.
     pub(crate) fn plan<'a>(&self, destination: &'a mut Buffer, plan: &mut ReceivePlan<'a>) -> (usize, bool) {
         if self.padding_left > 0 || self.data_left == 0 {
             return (0, true);
@@ -90,7 +91,8 @@ impl Body {
         (planned, planned == self.data_left)
     }
 
-    /// Records that the kernel placed `n` bytes as planned, or in scratch memory if they are discarded.
+    /// Records that the kernel placed `n` bytes as planned, or in scratch memory if they are
+    /// discarded.
     pub(crate) fn on_placed(&mut self, n: usize, destination: Option<&Buffer>) {
         if let (Some(digest), Some(destination)) = (&mut self.digest, destination) {
             destination.for_each_slice(self.offset, n, |slice| digest.update(slice));
@@ -99,17 +101,17 @@ impl Body {
         self.data_left -= n;
     }
 
-    /// Data bytes still to come.
+    /// Data bytes that have not arrived.
     pub(crate) fn data_left(&self) -> usize {
         self.data_left
     }
 
-    /// Whether everything has come.
+    /// Whether the body is complete.
     pub(crate) fn is_whole(&self) -> bool {
         self.padding_left == 0 && self.data_left == 0 && self.digest_left == 0
     }
 
-    /// Whether the data is what the peer sent. Asked when whole.
+    /// Whether the data of a complete body matches its digest.
     pub(crate) fn is_digest_ok(&self) -> bool {
         self.digest.as_ref().is_none_or(|digest| digest.finish() == u32::from_le_bytes(self.received_digest))
     }

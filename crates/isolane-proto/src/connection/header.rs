@@ -7,15 +7,15 @@ use isolane_wire::digest::crc32c;
 use isolane_wire::pdu::{CommonHeader, HeaderFault, PduType};
 use isolane_wire::{Direction, Framing};
 
-use super::phase::Phase;
+use super::Phase;
 use super::violation::{FatalError, Violation};
 
-/// A common header that is right.
+/// A valid common header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) pdu_type: PduType,
     pub(crate) hlen: usize,
-    /// Bytes to collect: header and header digest; all of a TermReq.
+    /// Length of header and header digest, or of a whole TermReq.
     pub(crate) len: usize,
     /// Layout of the body.
     pub(crate) layout: PduLayout,
@@ -29,7 +29,7 @@ pub(crate) struct PduLayout {
 }
 
 impl Header {
-    /// Checks the common header of a PDU that comes from `from`.
+    /// Checks the common header of a PDU from `from`.
     pub(crate) fn parse(bytes: &[u8], from: Direction, framing: &Framing) -> Result<Header, FatalError> {
         let code = bytes.first().copied().unwrap_or_default();
         let error = |fault: HeaderFault| FatalError::header(code, fault);
@@ -38,7 +38,7 @@ impl Header {
         let checked = common.check(from, framing);
         let (pdu_type, hlen) = (common.pdu_type, common.pdu_type.hlen());
         if is_term_req(pdu_type) {
-            // One of impossible length ends the connection without an answer (TCP 1.0 §3.5).
+            // A TermReq of invalid length ends the connection without a reply (TCP 1.0 §3.5).
             checked.map_err(|_| FatalError::without_term_req(Violation::TermReq))?;
             return Ok(Header { pdu_type, hlen, len: common.plen as usize, layout: PduLayout::default() });
         }
@@ -54,17 +54,18 @@ impl Header {
         })
     }
 
-    /// The initialisation comes first and once (TCP 1.0 §3.1); a TermReq, whenever it must.
+    /// Checks the order: initialization is the first PDU and occurs once (TCP 1.0 §3.1); a TermReq
+    /// is always valid.
     #[inline]
     pub(crate) fn check_sequence(
         &self,
         phase: Phase,
-        initialisation: PduType,
+        initialization: PduType,
         term_req: PduType,
     ) -> Result<(), FatalError> {
         let is_first = phase == Phase::Handshake;
-        let is_initialisation = self.pdu_type == initialisation;
-        if is_first == is_initialisation || self.pdu_type == term_req {
+        let is_initialization = self.pdu_type == initialization;
+        if is_first == is_initialization || self.pdu_type == term_req {
             return Ok(());
         }
         Err(FatalError::sequence(Violation::Sequence(self.pdu_type.code())))

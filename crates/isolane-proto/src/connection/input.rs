@@ -1,11 +1,12 @@
-//! Received bytes that were not parsed yet: a partial header, and a range of the overflow buffer.
+//! Received bytes that are not parsed yet: a partial header, and a range of the overflow buffer.
 //!
-//! Invariant: unread bytes are either all in the driver's overflow or, after [`InputBuffer::defer`], all in
-//! `kept`. Without unread bytes, any overflow will do, including an empty one.
+//! Invariant: unread bytes are either all in the driver's overflow or, after
+//! [`InputBuffer::defer`], all in `deferred`. Without unread bytes, any overflow is valid,
+//! including an empty one.
 
 use std::ops::Range;
 
-/// The longest header with its digest (ICReq: 128), and room for a TermReq (152).
+/// Capacity for the longest header with its digest (ICReq: 128) and a TermReq (152).
 pub(crate) const MAX_HEADER_BYTES: usize = 160;
 
 /// The unread input of one connection.
@@ -13,9 +14,9 @@ pub(crate) struct InputBuffer {
     header: [u8; MAX_HEADER_BYTES],
     header_len: usize,
     unread: Range<usize>,
-    kept: Vec<u8>,
+    deferred: Vec<u8>,
     received_bytes: u64,
-    /// Bytes from the start of the connection up to the unread ones.
+    /// Total bytes before the unread ones.
     consumed_bytes: u64,
 }
 
@@ -25,14 +26,14 @@ impl InputBuffer {
             header: [0; MAX_HEADER_BYTES],
             header_len: 0,
             unread: 0..0,
-            kept: Vec::new(),
+            deferred: Vec::new(),
             received_bytes: 0,
             consumed_bytes: 0,
         }
     }
 
-    /// `n` bytes arrived, of which the first `direct` are in their place already; of the others, those in
-    /// `unread` of the overflow come next.
+    /// Records `n` received bytes. The first `direct` are in their destination already; the range
+    /// `unread` of the overflow comes next.
     pub(crate) fn received(&mut self, n: usize, direct: usize, unread: Range<usize>) {
         debug_assert!(self.unread.is_empty(), "bytes received before the last ones were consumed");
         self.received_bytes += n as u64;
@@ -40,33 +41,33 @@ impl InputBuffer {
         self.set_unread(unread);
     }
 
-    /// All unread bytes were read; `placed` more are in their place already, and then come those in `unread`
-    /// of the overflow.
+    /// Skips `placed` bytes that are in their destination already, after all unread bytes were
+    /// read; the range `unread` of the overflow comes next.
     #[inline]
     pub(crate) fn skip(&mut self, placed: usize, unread: Range<usize>) {
-        debug_assert!(self.unread.is_empty() && self.kept.is_empty(), "bytes were left behind");
+        debug_assert!(self.unread.is_empty() && self.deferred.is_empty(), "bytes were left behind");
         self.consumed_bytes += placed as u64;
         self.set_unread(unread);
     }
 
-    /// An empty range names no place in the overflow: it is looked up in an empty one as well.
+    /// An empty range is stored as `0..0`, which is valid for an empty overflow.
     #[inline]
     fn set_unread(&mut self, unread: Range<usize>) {
         self.unread = if unread.is_empty() { 0..0 } else { unread };
     }
 
-    /// These are the unread bytes.
-    pub(crate) fn keep(&mut self, bytes: Vec<u8>) {
+    /// Replaces the unread bytes.
+    pub(crate) fn replace_unread(&mut self, bytes: Vec<u8>) {
         self.unread = 0..bytes.len();
-        self.kept = bytes;
+        self.deferred = bytes;
     }
 
-    /// Bytes from the start of the connection up to the unread ones.
+    /// Total bytes before the unread ones.
     pub(crate) fn consumed_bytes(&self) -> u64 {
         self.consumed_bytes
     }
 
-    /// Bytes ever received.
+    /// Total bytes received.
     pub(crate) fn received_bytes(&self) -> u64 {
         self.received_bytes
     }
@@ -74,11 +75,11 @@ impl InputBuffer {
     /// The unread bytes.
     #[inline]
     pub(crate) fn unread<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
-        let source = if self.kept.is_empty() { overflow } else { &self.kept };
+        let source = if self.deferred.is_empty() { overflow } else { &self.deferred };
         &source[self.unread.clone()]
     }
 
-    /// How many they are.
+    /// Number of unread bytes.
     #[inline]
     pub(crate) fn unread_len(&self) -> usize {
         self.unread.len()
@@ -91,16 +92,16 @@ impl InputBuffer {
         self.consumed_bytes += n as u64;
         if self.unread.is_empty() {
             self.unread = 0..0;
-            if !self.kept.is_empty() {
-                self.kept = Vec::new();
+            if !self.deferred.is_empty() {
+                self.deferred = Vec::new();
             }
         }
     }
 
-    /// Collects header bytes until there are `want`; false when more must arrive.
-    pub(crate) fn collect_header(&mut self, overflow: &[u8], want: usize) -> bool {
-        let missing = want.saturating_sub(self.header_len);
-        let source = if self.kept.is_empty() { overflow } else { &self.kept };
+    /// Collects header bytes until there are `len`. Returns `false` if more must arrive.
+    pub(crate) fn collect_header(&mut self, overflow: &[u8], len: usize) -> bool {
+        let missing = len.saturating_sub(self.header_len);
+        let source = if self.deferred.is_empty() { overflow } else { &self.deferred };
         let available = &source[self.unread.clone()];
         let n = missing.min(available.len());
         self.header[self.header_len..][..n].copy_from_slice(&available[..n]);
@@ -116,33 +117,33 @@ impl InputBuffer {
         &self.header[..self.header_len]
     }
 
-    /// The header was acted on: the next one may be collected.
+    /// Clears the collected header.
     pub(crate) fn clear_header(&mut self) {
         self.header_len = 0;
     }
 
-    /// Whether a header is cut in the middle.
+    /// Whether a part of a header was collected.
     pub(crate) fn is_mid_header(&self) -> bool {
         self.header_len > 0
     }
 
-    /// Takes the unread bytes out of the overflow, which the driver wants for another connection.
+    /// Copies the unread bytes out of the overflow, so that the driver can reuse it.
     pub(crate) fn defer(&mut self, overflow: &[u8]) {
-        if self.kept.is_empty() && !self.unread.is_empty() {
-            self.kept = overflow[self.unread.clone()].to_vec();
-            self.unread = 0..self.kept.len();
+        if self.deferred.is_empty() && !self.unread.is_empty() {
+            self.deferred = overflow[self.unread.clone()].to_vec();
+            self.unread = 0..self.deferred.len();
         }
     }
 
-    /// Whether bytes are kept from an earlier overflow.
+    /// Whether bytes of an earlier overflow are deferred.
     pub(crate) fn is_deferred(&self) -> bool {
-        !self.kept.is_empty()
+        !self.deferred.is_empty()
     }
 
     /// Discards everything unread.
     pub(crate) fn discard(&mut self) {
         self.unread = 0..0;
-        self.kept = Vec::new();
+        self.deferred = Vec::new();
         self.header_len = 0;
     }
 }

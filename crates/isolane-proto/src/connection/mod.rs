@@ -1,28 +1,56 @@
 //! Receiving, sending, and stall detection, shared by both ends of a connection.
 //!
 //! Splits the byte stream into PDUs, places payload, and queues output. This module knows lengths,
-//! digests, and the rules of every PDU; [`target`](crate::target) and [`host`](crate::host) interpret
-//! the PDUs.
+//! digests, and the rules of every PDU; [`target`](crate::target) and [`host`](crate::host)
+//! interpret the PDUs.
 
 mod body;
 mod header;
 mod input;
-mod phase;
 mod plan;
 mod predict;
 mod receiver;
 mod send_queue;
 mod stall;
-mod step;
 mod violation;
+
+use std::time::Instant;
 
 pub use plan::{MAX_RECEIVE_SLICES, MAX_TRANSMIT_SLICES, ReceivePlan, TransmitPlan};
 pub use violation::{FatalError, Violation};
 
 pub(crate) use header::Header;
-pub(crate) use phase::Phase;
 pub(crate) use predict::Prediction;
 pub(crate) use receiver::Receiver;
 pub(crate) use send_queue::SendQueue;
 pub(crate) use stall::{Outstanding, StallDetector, Watermark};
-pub(crate) use step::Step;
+
+/// Phase of a connection; it only moves down this list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// ICReq, ICResp, and Connect.
+    Handshake,
+    /// Commands are exchanged.
+    Open,
+    /// A fatal error is being sent; input is discarded until this deadline.
+    Draining(Instant),
+    /// The driver must close the connection.
+    Closed,
+}
+
+impl Phase {
+    /// Whether PDUs are still interpreted.
+    pub(crate) fn is_alive(self) -> bool {
+        matches!(self, Phase::Handshake | Phase::Open)
+    }
+}
+
+/// Result of one receive step.
+pub(crate) enum Step<E> {
+    /// An event for the driver.
+    Event(E),
+    /// No event; more input may be available.
+    Continue,
+    /// More bytes must arrive.
+    NeedMoreData,
+}

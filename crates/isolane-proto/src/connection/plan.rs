@@ -1,33 +1,33 @@
 //! Slices for one `readv` and one `sendmsg`.
 //!
-//! A plan borrows the connection, so nothing moves under the kernel's pointers. Plans are bounded and
-//! large; callers that need one in every turn fill it in place.
+//! A plan borrows the connection, so nothing moves under the kernel's pointers. Plans are bounded
+//! and large; callers that need one in every turn fill it in place.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut};
 
 use arrayvec::ArrayVec;
 
-/// The most slices one receive plan holds: 64 of payload and the overflow, with room to spare.
+/// Maximum number of slices of a receive plan: 64 of payload and the overflow.
 pub const MAX_RECEIVE_SLICES: usize = 66;
-/// The most slices one transmit plan holds.
+/// Maximum number of slices of a transmit plan.
 pub const MAX_TRANSMIT_SLICES: usize = 256;
-/// The most payload slices of a receive plan.
+/// Maximum number of payload slices of a receive plan.
 pub(crate) const MAX_DESTINATION_SLICES: usize = 64;
-/// The most bytes of them: a turn is bounded.
+/// Maximum payload bytes of a receive plan: a turn is bounded.
 pub(crate) const MAX_DESTINATION_BYTES: usize = 256 * 1024;
 
-/// Where the next bytes of the connection go, in order: destinations of payload, then the overflow.
+/// Destinations of the next bytes of the connection, in order: payload, then the overflow.
 ///
-/// Empty when the machine must not be given bytes now (input was
-/// [deferred](crate::target::Connection::defer_input)).
+/// Empty if the connection cannot receive now, because input was
+/// [deferred](crate::target::Connection::defer_input).
 #[derive(Default)]
 pub struct ReceivePlan<'a> {
     pub(crate) slices: ArrayVec<IoSliceMut<'a>, MAX_RECEIVE_SLICES>,
 }
 
 impl ReceivePlan<'_> {
-    /// An empty plan, to be filled.
+    /// An empty plan.
     #[inline]
     pub fn new() -> Self {
         ReceivePlan { slices: ArrayVec::new_const() }
@@ -56,7 +56,7 @@ pub struct TransmitPlan<'a> {
 }
 
 impl<'a> TransmitPlan<'a> {
-    /// An empty plan, to be filled.
+    /// An empty plan.
     #[inline]
     pub fn new() -> Self {
         TransmitPlan { slices: ArrayVec::new_const(), bytes: 0 }
@@ -67,7 +67,7 @@ impl<'a> TransmitPlan<'a> {
         self.bytes
     }
 
-    /// Adds a slice; false when the plan is full.
+    /// Adds a slice. Returns `false` if the plan is full.
     #[inline]
     pub(crate) fn push(&mut self, slice: &'a [u8]) -> bool {
         let is_taken = self.slices.try_push(IoSlice::new(slice)).is_ok();
@@ -75,10 +75,10 @@ impl<'a> TransmitPlan<'a> {
         is_taken
     }
 
-    /// As [`TransmitPlan::push`], for a piece of so many bytes that may be foreign memory.
+    /// As [`TransmitPlan::push`], for a slice of `len` bytes that can be in shared memory.
     #[inline]
-    pub(crate) fn push_piece(&mut self, (piece, len): (IoSlice<'a>, usize)) -> bool {
-        let is_taken = self.slices.try_push(piece).is_ok();
+    pub(crate) fn push_io_slice(&mut self, (slice, len): (IoSlice<'a>, usize)) -> bool {
+        let is_taken = self.slices.try_push(slice).is_ok();
         self.bytes += if is_taken { len } else { 0 };
         is_taken
     }

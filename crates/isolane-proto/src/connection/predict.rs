@@ -1,21 +1,22 @@
-//! Speculative receive: predicts the next PDUs, so that one `readv` places their data without a copy.
+//! Speculative receive: predicts the next PDUs, so that one `readv` places their data without a
+//! copy.
 //!
-//! Data usually arrives in the order in which it was requested, so a receive plan continues as header,
-//! destination, header, destination, and so on. The caller compares each header with its prediction.
-//! After a wrong prediction, the bytes that landed are gathered and read again.
+//! Data usually arrives in the order in which it was requested, so a receive plan continues as
+//! header, destination, header, destination, and so on. The caller compares each header with its
+//! prediction. After a wrong prediction, the received bytes are collected and read again.
 //!
-//! Invariant: while predicted bytes are unverified, nothing else is placed into a predicted destination,
-//! and none of these bytes leaves the connection.
+//! Invariant: while predicted bytes are unverified, nothing else is placed into a predicted
+//! destination, and none of these bytes leaves the connection.
 
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-/// The most PDUs that one plan predictor.
+/// Maximum number of predicted PDUs in one plan.
 pub(crate) const MAX_PREDICTIONS: usize = 32;
 
-/// One guessed PDU: all data of a command. The number names the place that it is read to: a target, which
-/// does not know the command yet, counts the places.
+/// One predicted PDU: all data of a command. `cid` identifies the destination; a target, which does
+/// not know the command yet, numbers its destinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prediction {
     pub(crate) cid: u16,
@@ -27,18 +28,18 @@ pub(crate) struct Predictor {
     list: ArrayVec<Prediction, MAX_PREDICTIONS>,
     /// Number of confirmed predictions, from the front.
     verified: usize,
-    /// Received bytes behind the unread ones: from the data of `list[verified]` on.
+    /// Number of received bytes after the unread ones, from the data of `list[verified]`.
     left: usize,
-    /// Bytes before the first guessed data, and between one and the next, as they were planned.
+    /// Planned distance before the first predicted data, and between consecutive data, in bytes.
     first_gap: usize,
     gap: usize,
-    /// Bytes between the last data and the one before; 0 if they were too many.
+    /// Distance between the last two runs of data; 0 if it was too long.
     learned_gap: usize,
-    /// Position in the stream where the last data ended.
+    /// Position in the stream of the end of the last data.
     data_end: u64,
-    /// Predictor worth a try: as many as lately came true at a time, and some.
+    /// Maximum number of predictions: twice the number that was confirmed in the last plan, plus 2.
     window: usize,
-    /// Receives without a guess until the next try, and how many there will be after the next wrong one.
+    /// Number of receives without predictions, now and after the next wrong prediction.
     pause: u32,
     penalty: u32,
 }
@@ -59,10 +60,11 @@ impl Predictor {
         }
     }
 
-    /// A new plan begins where `position` bytes have been received. Whether to guess. `prefix` bytes come
-    /// before data if nothing else does, and no PDU is cut at the position.
+    /// Begins a plan after `position` received bytes. Returns `true` if the plan should contain
+    /// predictions. `prefix` is the distance to the next data if no PDU is incomplete at the
+    /// position.
     pub(crate) fn begin(&mut self, position: u64, is_at_boundary: bool, prefix: usize) -> bool {
-        debug_assert!(self.left == 0, "guessed bytes were not looked at");
+        debug_assert!(self.left == 0, "predicted bytes were not verified");
         self.end_plan();
         self.gap = self.learned_gap;
         if self.gap == 0 {
@@ -80,9 +82,9 @@ impl Predictor {
         self.first_gap > 0
     }
 
-    /// Notes a guess.
-    pub(crate) fn push(&mut self, guess: Prediction) {
-        self.list.push(guess);
+    /// Adds a prediction.
+    pub(crate) fn push(&mut self, prediction: Prediction) {
+        self.list.push(prediction);
     }
 
     /// Whether the window is full.
@@ -90,12 +92,13 @@ impl Predictor {
         self.list.len() >= self.window
     }
 
-    /// Bytes in front of the data of the next guess.
+    /// Distance to the data of the next prediction, in bytes.
     pub(crate) fn gap_before_next(&self) -> usize {
         if self.list.is_empty() { self.first_gap } else { self.gap }
     }
 
-    /// `n` bytes of the guessed part of the plan arrived: what of the overflow comes first.
+    /// Records `n` received bytes in the predicted part of the plan. Returns the first range of the
+    /// overflow.
     pub(crate) fn received(&mut self, n: usize) -> Range<usize> {
         let first = match self.list.is_empty() {
             true => n,
@@ -105,13 +108,13 @@ impl Predictor {
         0..first
     }
 
-    /// Whether bytes lie where they may not belong.
+    /// Whether received bytes are in unverified destinations.
     #[inline]
     pub(crate) fn has_unverified(&self) -> bool {
         self.left > 0
     }
 
-    /// The guess that is to be verified next.
+    /// The next prediction to verify.
     #[inline]
     pub(crate) fn next(&self) -> Option<Prediction> {
         self.list.get(self.verified).copied()
@@ -123,49 +126,49 @@ impl Predictor {
         len <= self.left
     }
 
-    /// Whether this command is among those that are still to be verified.
+    /// Whether a prediction for this command is unverified.
     #[inline]
     pub(crate) fn has(&self, cid: u16) -> bool {
-        self.list[self.verified..].iter().any(|guess| guess.cid == cid)
+        self.list[self.verified..].iter().any(|prediction| prediction.cid == cid)
     }
 
-    /// How much of the data of the next guess has come.
+    /// Length of the received data of the next prediction.
     pub(crate) fn placed(&self, next: Prediction) -> usize {
         next.len.min(self.left)
     }
 
-    /// The next guess is right: how many bytes of its data are in their place, and what of the overflow
-    /// follows.
+    /// Confirms the next prediction. Returns the length of its data in place, and the next range of
+    /// the overflow.
     pub(crate) fn confirm(&mut self) -> (usize, Range<usize>) {
-        let placed = self.next().map_or(0, |guess| self.placed(guess));
+        let placed = self.next().map_or(0, |next| self.placed(next));
         (placed, self.confirm_placed(placed))
     }
 
-    /// The next guess is right, and so many bytes of its data are in their place: what of the overflow
-    /// follows.
+    /// Confirms the next prediction with `placed` bytes of its data in place. Returns the next
+    /// range of the overflow.
     #[inline(always)]
     pub(crate) fn confirm_placed(&mut self, placed: usize) -> Range<usize> {
         self.verified += 1;
         let start = self.scratch_start(self.verified);
-        let behind = match self.verified < self.list.len() {
+        let unread = match self.verified < self.list.len() {
             true => self.gap.min(self.left - placed),
             false => self.left - placed,
         };
-        self.left -= placed + behind;
-        start..start + behind
+        self.left -= placed + unread;
+        start..start + unread
     }
 
-    /// A guess was wrong: the pieces that the unverified bytes lie in, in their order, each with its length.
-    /// Nothing is open afterwards, and it takes a while until the next try.
-    pub(crate) fn rollback(&mut self, mut piece: impl FnMut(Piece)) {
+    /// Handles a wrong prediction: passes the locations of the unverified bytes to `report` in
+    /// stream order, and pauses predictions.
+    pub(crate) fn rollback(&mut self, mut report: impl FnMut(LandedBytes)) {
         for at in self.verified..self.list.len() {
-            let (placed, behind) = (self.list[at], at + 1);
+            let (placed, next) = (self.list[at], at + 1);
             let len = placed.len.min(self.left);
-            piece(Piece::Data { cid: placed.cid, len });
+            report(LandedBytes::Data { cid: placed.cid, len });
             self.left -= len;
-            let len = if behind < self.list.len() { self.gap.min(self.left) } else { self.left };
-            let start = self.scratch_start(behind);
-            piece(Piece::Overflow(start..start + len));
+            let len = if next < self.list.len() { self.gap.min(self.left) } else { self.left };
+            let start = self.scratch_start(next);
+            report(LandedBytes::Overflow(start..start + len));
             self.left -= len;
         }
         self.list.clear();
@@ -174,8 +177,7 @@ impl Predictor {
         self.penalty = (self.penalty * 2).min(MAX_PENALTY);
     }
 
-    /// Data begins at this position of the stream and has this length: what lies between two of them is
-    /// learned.
+    /// Records data at this position of the stream, to predict the distance to the next data.
     #[inline]
     pub(crate) fn observe(&mut self, start: u64, len: usize) {
         let gap = start.saturating_sub(self.data_end);
@@ -183,14 +185,14 @@ impl Predictor {
         self.data_end = start + len as u64;
     }
 
-    /// Forgets what was guessed.
+    /// Clears all predictions.
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.verified = 0;
         self.left = 0;
     }
 
-    /// The last plan is done with.
+    /// Ends the last plan, and adapts window and penalty to its result.
     fn end_plan(&mut self) {
         if self.verified > 0 {
             self.window = (2 * self.verified + 2).clamp(MIN_WINDOW, MAX_PREDICTIONS);
@@ -199,26 +201,27 @@ impl Predictor {
         self.clear();
     }
 
-    /// Where in the overflow the bytes in front of the guess `at` were read to.
+    /// Offset in the overflow of the bytes in front of prediction `at`.
     #[inline]
     fn scratch_start(&self, at: usize) -> usize {
         if at == 0 { 0 } else { self.first_gap + (at - 1) * self.gap }
     }
 }
 
-/// Where guessed bytes lie.
+/// Location of received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum LandedBytes {
     /// At the start of the memory of this command.
     Data { cid: u16, len: usize },
     /// In the overflow.
     Overflow(Range<usize>),
 }
 
-/// Headers, digests and responses between two runs of data are shorter than this, or nothing is guessed.
+/// Maximum length of headers, digests, and responses between two runs of data; predictions stop
+/// above it.
 const MAX_GAP: usize = 256;
 const MIN_WINDOW: usize = 4;
-/// The longest time without a try, in receives.
+/// Maximum pause between predictions, in receives.
 const MAX_PENALTY: u32 = 1024;
 
 #[cfg(test)]
@@ -262,12 +265,12 @@ mod tests {
         let mut predictor = predictor();
         predictor.received(24 + 100 + 24 + 30);
         let mut pieces = Vec::new();
-        predictor.rollback(|piece| pieces.push(piece));
+        predictor.rollback(|landed| pieces.push(landed));
         let expected = [
-            Piece::Data { cid: 7, len: 100 },
-            Piece::Overflow(24..48),
-            Piece::Data { cid: 8, len: 30 },
-            Piece::Overflow(48..48),
+            LandedBytes::Data { cid: 7, len: 100 },
+            LandedBytes::Overflow(24..48),
+            LandedBytes::Data { cid: 8, len: 30 },
+            LandedBytes::Overflow(48..48),
         ];
         assert_eq!(pieces, expected);
         assert!(!predictor.has_unverified());

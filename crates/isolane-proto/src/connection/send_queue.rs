@@ -1,4 +1,5 @@
-//! SendQueue of one connection: headers in one byte buffer, with references to payload between them.
+//! Send queue of one connection: headers in one byte buffer, with references to payload between
+//! them.
 //!
 //! Invariant: `headers[headers_sent..]` is exactly the concatenation of the unsent header parts of
 //! `items`, so adjacent headers are sent as one slice.
@@ -17,26 +18,26 @@ pub(crate) struct SendQueue {
     headers: Vec<u8>,
     headers_sent: usize,
     items: VecDeque<Item>,
-    /// Bytes of the front item's payload that are gone.
+    /// Sent bytes of the front item's payload.
     payload_sent: usize,
     pending_bytes: usize,
     queued_bytes: u64,
 }
 
-/// A run of header bytes and the payload behind it.
+/// Header bytes and the payload after them.
 struct Item {
     header_len: usize,
     payload: Payload,
 }
 
 impl SendQueue {
-    /// Appends header bytes; those behind other header bytes join their run.
+    /// Appends header bytes; adjacent headers share an item.
     #[inline(always)]
     pub(crate) fn push(&mut self, header: &[u8]) {
         self.append::<24>(header, None);
     }
 
-    /// Appends a PDU with data, and its digest where that was negotiated.
+    /// Appends a PDU with data, and its digest if `digested`.
     #[inline(always)]
     pub(crate) fn push_with_data(&mut self, header: &[u8], payload: Payload, digested: bool) {
         self.append_with_data::<24>(header, payload, digested);
@@ -55,27 +56,28 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn append_with_data<const USUAL: usize>(&mut self, header: &[u8], payload: Payload, digested: bool) {
+    fn append_with_data<const COMMON_LEN: usize>(&mut self, header: &[u8], payload: Payload, digested: bool) {
         match digested {
-            true => self.append_digested::<USUAL>(header, payload),
-            false => self.append::<USUAL>(header, Some(payload)),
+            true => self.append_digested::<COMMON_LEN>(header, payload),
+            false => self.append::<COMMON_LEN>(header, Some(payload)),
         }
     }
 
-    /// What another process may change is copied first, lest it be sent with a digest that is wrong by then.
+    /// Copies shared memory first, so that another process cannot change the data after its digest.
     #[inline(always)]
-    fn append_digested<const USUAL: usize>(&mut self, header: &[u8], payload: Payload) {
+    fn append_digested<const COMMON_LEN: usize>(&mut self, header: &[u8], payload: Payload) {
         let payload = payload.into_private();
         let digest = digest(&payload);
-        self.append::<USUAL>(header, Some(payload));
+        self.append::<COMMON_LEN>(header, Some(payload));
         self.push(&digest.to_le_bytes());
     }
 
-    /// Headers mostly have the length `USUAL`, which the compiler knows and then copies without a call.
+    /// Most headers have the length `COMMON_LEN`, a constant with which the compiler copies without
+    /// a call.
     #[inline(always)]
-    fn append<const USUAL: usize>(&mut self, header: &[u8], payload: Option<Payload>) {
-        match <&[u8; USUAL]>::try_from(header) {
-            Ok(usual) => self.headers.extend_from_slice(usual),
+    fn append<const COMMON_LEN: usize>(&mut self, header: &[u8], payload: Option<Payload>) {
+        match <&[u8; COMMON_LEN]>::try_from(header) {
+            Ok(header) => self.headers.extend_from_slice(header),
             Err(_) => self.extend_headers(header),
         }
         let len = header.len() + payload.as_ref().map_or(0, Payload::len);
@@ -94,13 +96,13 @@ impl SendQueue {
         }
     }
 
-    /// Not inlined: the compiler would make one copy of any length of both.
+    /// Not inlined, so that the compiler keeps the copy of constant length.
     #[inline(never)]
     fn extend_headers(&mut self, header: &[u8]) {
         self.headers.extend_from_slice(header);
     }
 
-    /// Whether nothing waits.
+    /// Whether nothing is queued.
     pub(crate) fn is_empty(&self) -> bool {
         self.pending_bytes == 0
     }
@@ -110,27 +112,27 @@ impl SendQueue {
         self.pending_bytes
     }
 
-    /// Those among them that are memory of our own, not references.
+    /// Number of queued header bytes, which are not references to payload.
     pub(crate) fn pending_header_bytes(&self) -> usize {
         self.headers.len() - self.headers_sent
     }
 
-    /// Bytes ever queued: the position of what is queued next.
+    /// Total bytes queued: the position of the next byte to queue.
     pub(crate) fn queued_bytes(&self) -> u64 {
         self.queued_bytes
     }
 
-    /// Bytes ever sent.
+    /// Total bytes sent.
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.queued_bytes - self.pending_bytes as u64
     }
 
-    /// What the peer has to take, and what it has taken.
+    /// Bytes that the peer must receive, and bytes that were sent.
     pub(crate) fn bytes(&self) -> Watermark {
         Watermark { expected: self.queued_bytes, done: self.sent_bytes() }
     }
 
-    /// Drops everything that waits: the connection has ended.
+    /// Drops all queued bytes, because the connection has ended.
     pub(crate) fn clear(&mut self) {
         self.queued_bytes = self.sent_bytes();
         self.pending_bytes = 0;
@@ -140,30 +142,30 @@ impl SendQueue {
         self.headers_sent = 0;
     }
 
-    /// The next bytes as a gather list.
+    /// Fills a plan with the next bytes.
     pub(crate) fn fill_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
         let mut headers = &self.headers[self.headers_sent..];
         let mut skip = self.payload_sent;
         for item in &self.items {
-            let (header, behind) = headers.split_at(item.header_len);
+            let (header, tail) = headers.split_at(item.header_len);
             if !header.is_empty() && !plan.push(header) {
                 return;
             }
             let is_taken = match item.payload.as_slice() {
                 Some(slice) => plan.push(&slice[skip..]),
                 None => {
-                    let mut pieces = item.payload.io_slices(skip, item.payload.len() - skip);
-                    pieces.all(|piece| plan.push_piece(piece))
+                    let mut slices = item.payload.io_slices(skip, item.payload.len() - skip);
+                    slices.all(|slice| plan.push_io_slice(slice))
                 }
             };
             if !is_taken {
                 return;
             }
-            (headers, skip) = (behind, 0);
+            (headers, skip) = (tail, 0);
         }
     }
 
-    /// Drops `n` bytes that the kernel has taken and hands payload that is wholly gone to `release`.
+    /// Removes `n` sent bytes, and passes completely sent payload to `release`.
     pub(crate) fn advance(&mut self, n: usize, mut release: impl FnMut(Payload)) {
         assert!(n <= self.pending_bytes, "more bytes reported as sent than were planned");
         if n == self.pending_bytes {
@@ -192,19 +194,20 @@ impl SendQueue {
         self.compact();
     }
 
-    /// Drops `n` bytes that the kernel has taken and still reads: everything that they lie in goes to `lent`.
-    pub(crate) fn advance_zerocopy(&mut self, n: usize, lent: &mut ZeroCopySend) {
-        // What is unsent of the headers moves to other memory, which `lent` brings from its last use.
-        lent.headers.clear();
-        lent.headers.extend_from_slice(&self.headers[self.headers_sent..]);
-        std::mem::swap(&mut lent.headers, &mut self.headers);
+    /// Removes `n` bytes of a zero-copy send, and moves their memory to `send`, because the kernel
+    /// still reads it.
+    pub(crate) fn advance_zerocopy(&mut self, n: usize, send: &mut ZeroCopySend) {
+        // The unsent headers move to the buffer of the last completed send.
+        send.headers.clear();
+        send.headers.extend_from_slice(&self.headers[self.headers_sent..]);
+        std::mem::swap(&mut send.headers, &mut self.headers);
         self.headers_sent = 0;
-        lent.bytes = n;
-        self.advance(n, |payload| lent.payloads.push(payload));
+        send.bytes = n;
+        self.advance(n, |payload| send.payloads.push(payload));
         if self.payload_sent > 0
             && let Some(item) = self.items.front()
         {
-            lent.payloads.push(item.payload.clone());
+            send.payloads.push(item.payload.clone());
         }
     }
 
@@ -222,7 +225,8 @@ impl SendQueue {
         }
     }
 
-    /// Gives the sent headers' space back: at once when nothing is left, else when it is worth a move.
+    /// Releases the space of sent headers: immediately if no header is unsent, otherwise above a
+    /// threshold.
     fn compact(&mut self) {
         if self.headers_sent == self.headers.len() {
             self.headers.clear();
@@ -234,11 +238,11 @@ impl SendQueue {
     }
 }
 
-/// Sent header bytes are moved out of the way once there are so many.
+/// Number of sent header bytes that triggers a move of the unsent ones.
 const COMPACT_BYTES: usize = 16 * 1024;
 
-/// The data digest. That of a page that was sent before is known, unless the page has been written since. Within
-/// a page the processor reads ahead by itself, but not from one page to the next.
+/// Returns the data digest, which is cached for a page that has not changed since its last send.
+/// Prefetches the next page, because hardware prefetch stops at the end of a page.
 fn digest(payload: &Payload) -> u32 {
     if let Some(known) = payload.page_checksum(crc32c) {
         return known;
@@ -335,10 +339,10 @@ mod tests {
         planned(output).iter().map(|slice| (slice.as_ptr(), slice.len())).collect()
     }
 
-    /// The bytes of a place that what was lent keeps; none if it does not keep all of them.
-    fn kept(lent: &ZeroCopySend, (start, len): (*const u8, usize)) -> Option<&[u8]> {
-        let payloads = lent.payloads.iter().flat_map(|payload| payload.slices(0, payload.len()));
-        let mut memory = std::iter::once(&lent.headers[..]).chain(payloads);
+    /// The bytes at an address that `send` retains; `None` if it does not retain all of them.
+    fn retained(send: &ZeroCopySend, (start, len): (*const u8, usize)) -> Option<&[u8]> {
+        let payloads = send.payloads.iter().flat_map(|payload| payload.slices(0, payload.len()));
+        let mut memory = std::iter::once(&send.headers[..]).chain(payloads);
         memory.find_map(|slice| {
             let from = (start as usize).checked_sub(slice.as_ptr() as usize)?;
             slice.get(from..from + len)
@@ -353,31 +357,30 @@ mod tests {
             output.push_with_data(b"", Payload::from(b"PAYLOAD".to_vec()), false);
             output.push(b"ef");
             output.push_with_data(b"", Payload::from(b"more".to_vec()), true);
-            let (mut all, mut lents): (Vec<u8>, Vec<_>) = (Vec::new(), Vec::new());
+            let (mut all, mut sends): (Vec<u8>, Vec<_>) = (Vec::new(), Vec::new());
             while !output.is_empty() {
                 let n = step.min(output.pending_bytes());
                 let (bytes, places) = (sent(&output)[..n].to_vec(), places(&output));
                 all.extend(&bytes);
-                let mut lent = ZeroCopySend::default();
-                output.advance_zerocopy(n, &mut lent);
-                assert_eq!(lent.bytes, n);
+                let mut send = ZeroCopySend::default();
+                output.advance_zerocopy(n, &mut send);
+                assert_eq!(send.bytes, n);
                 if all.len() < 12 {
                     output.push(b"+");
                 }
-                lents.push((lent, bytes, places));
+                sends.push((send, bytes, places));
             }
             assert_eq!(all[..17], *b"abcdPAYLOADefmore");
-            // Where the kernel reads are still the bytes that it was given, whatever was queued and sent
-            // meanwhile.
-            for (lent, bytes, places) in &lents {
+            // The memory that the kernel reads is unchanged by later pushes and sends.
+            for (send, bytes, places) in &sends {
                 let mut left = &bytes[..];
                 for (start, len) in places {
-                    let (taken, rest) = left.split_at(left.len().min(*len));
+                    let (taken, tail) = left.split_at(left.len().min(*len));
                     assert!(
-                        taken.is_empty() || kept(lent, (*start, taken.len())) == Some(taken),
+                        taken.is_empty() || retained(send, (*start, taken.len())) == Some(taken),
                         "step {step}"
                     );
-                    left = rest;
+                    left = tail;
                 }
                 assert!(left.is_empty());
             }
@@ -387,11 +390,11 @@ mod tests {
     #[test]
     fn reuses_header_memory_after_zerocopy() {
         let mut output = SendQueue::default();
-        let mut lent = ZeroCopySend { headers: Vec::with_capacity(4096), ..ZeroCopySend::default() };
-        let spare = lent.headers.as_ptr();
+        let mut send = ZeroCopySend { headers: Vec::with_capacity(4096), ..ZeroCopySend::default() };
+        let spare = send.headers.as_ptr();
         output.push(b"header");
-        output.advance_zerocopy(6, &mut lent);
-        assert_eq!(lent.headers, b"header");
+        output.advance_zerocopy(6, &mut send);
+        assert_eq!(send.headers, b"header");
         output.push(b"next");
         assert_eq!(planned(&output)[0].as_ptr(), spare);
     }

@@ -1,7 +1,8 @@
 //! Stall detection for one connection.
 //!
-//! Compares byte and PDU counters at each deadline instead of reading a clock per I/O. A peer stalls
-//! when no byte moves for one limit, or when an obligation stays unmet for [`OVERDUE_FACTOR`] limits.
+//! Compares byte and PDU counters at each deadline instead of reading a clock per I/O. A peer
+//! stalls when no byte moves for one limit, or when an obligation stays unmet for
+//! [`OVERDUE_FACTOR`] limits.
 //!
 //! Invariant: a peer that trickles bytes cannot hold memory indefinitely.
 
@@ -10,21 +11,21 @@ use std::time::{Duration, Instant};
 /// Outstanding obligations of a peer, as counters since the start of the connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outstanding {
-    /// Bytes that moved in either direction.
+    /// Number of bytes moved in either direction.
     pub(crate) moved_bytes: u64,
-    /// PDUs to receive whole.
+    /// PDUs that the peer must complete.
     pub(crate) pdus: Watermark,
-    /// Bytes to take from us.
+    /// Bytes that the peer must receive.
     pub(crate) output: Watermark,
-    /// Transfers of commands to complete.
+    /// Transfers that the peer must complete.
     pub(crate) transfers: Watermark,
 }
 
-/// One kind of debt.
+/// Progress of one kind of obligation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Watermark {
     pub(crate) expected: u64,
-    /// All up to this number are done.
+    /// All obligations up to this number are met.
     pub(crate) done: u64,
 }
 
@@ -33,18 +34,18 @@ impl Outstanding {
         [self.pdus, self.output, self.transfers]
     }
 
-    /// Whether nothing is owed at all.
+    /// Whether all obligations are met.
     pub(crate) fn is_idle(&self) -> bool {
-        self.kinds().iter().all(|debt| debt.done >= debt.expected)
+        self.kinds().iter().all(|kind| kind.done >= kind.expected)
     }
 }
 
-/// What was seen when the outstanding were last looked at.
+/// Stall detector, with the counters of its last check.
 #[derive(Debug)]
 pub(crate) struct StallDetector {
     since: Instant,
     moved_bytes: u64,
-    /// What must be done by `due_since` and [`OVERDUE_FACTOR`] limits.
+    /// Obligations to meet within [`OVERDUE_FACTOR`] limits after `due_since`.
     due: [u64; 3],
     due_since: Instant,
     limit: Duration,
@@ -55,7 +56,7 @@ impl StallDetector {
         StallDetector { since: now, moved_bytes: 0, due: [0; 3], due_since: now, limit }
     }
 
-    /// When to look again.
+    /// Time of the next check.
     pub(crate) fn deadline(&self) -> Instant {
         self.since + self.limit
     }
@@ -66,7 +67,7 @@ impl StallDetector {
         self.due_since += wait;
     }
 
-    /// Looks at the outstanding; true if the peer has stalled, or has not delivered what it owed long ago.
+    /// Checks the counters. Returns `true` if the peer has stalled or is overdue.
     pub(crate) fn is_stalled(&mut self, now: Instant, outstanding: &Outstanding) -> bool {
         if self.is_overdue(now, outstanding) {
             return true;
@@ -81,8 +82,8 @@ impl StallDetector {
 
     fn is_overdue(&mut self, now: Instant, outstanding: &Outstanding) -> bool {
         let mut kinds = outstanding.kinds().into_iter().zip(&self.due);
-        if kinds.all(|(debt, due)| debt.done >= *due) {
-            self.due = outstanding.kinds().map(|debt| debt.expected);
+        if kinds.all(|(kind, due)| kind.done >= *due) {
+            self.due = outstanding.kinds().map(|kind| kind.expected);
             self.due_since = now;
             return false;
         }
@@ -90,7 +91,8 @@ impl StallDetector {
     }
 }
 
-/// So many limits a peer has for what it owes, twice that at the most: with 30 s, 1 MiB at 70 kbit/s.
+/// Number of limits within which a peer must meet an obligation; twice that at most. With 30 s: 1
+/// MiB at 70 kbit/s.
 pub(crate) const OVERDUE_FACTOR: u32 = 4;
 
 #[cfg(test)]

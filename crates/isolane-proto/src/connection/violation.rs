@@ -2,13 +2,13 @@
 
 use isolane_wire::pdu::{CommonHeader, HeaderFault};
 
-/// The connection cannot go on.
+/// A fatal error of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{violation}")]
 pub struct FatalError {
     /// Cause.
     pub violation: Violation,
-    /// FES and FEI of the TermReq that was queued; none if the connection is closed without one.
+    /// FES and FEI of the queued TermReq; `None` if the connection closes without one.
     pub status: Option<HeaderFault>,
 }
 
@@ -18,10 +18,10 @@ pub enum Violation {
     /// A PDU type that does not exist or belongs to the other direction.
     #[error("invalid PDU type {0:#04x} for this direction")]
     PduType(u8),
-    /// A PDU that may not come now.
+    /// A PDU that is invalid at this time.
     #[error("PDU of type {0:#04x} out of sequence")]
     Sequence(u8),
-    /// A header field with an impossible value, or an unsupported parameter.
+    /// A header field with an invalid value, or an unsupported parameter.
     #[error("PDU of type {pdu_type:#04x} has an {fault}")]
     Header {
         /// The PDU's type.
@@ -30,30 +30,30 @@ pub enum Violation {
         fault: HeaderFault,
     },
     /// The header digest does not match.
-    #[error("wrong header digest: the network or memory corrupts data")]
+    #[error("wrong header digest: data was corrupted in the network or in memory")]
     HeaderDigest,
-    /// Data for a tag or command that does not await any.
+    /// Data for a tag or command without a pending transfer.
     #[error("unexpected data for command {cid:#06x}")]
     UnknownTransfer {
-        /// The CID it named.
+        /// The CID in the PDU.
         cid: u16,
     },
-    /// Data does not continue where the last PDU ended, or LAST is misused.
+    /// Data that does not continue at the end of the last PDU, or a wrong LAST flag.
     #[error("data of command {cid:#06x} out of order")]
     DataOrder {
         /// The command.
         cid: u16,
     },
-    /// Data outside of the range that was agreed.
+    /// Data outside of the requested range.
     #[error("data outside the range of command {cid:#06x}")]
     DataRange {
         /// The command.
         cid: u16,
     },
-    /// More data in one PDU than announced with MAXH2CDATA.
+    /// More data in one PDU than MAXH2CDATA.
     #[error("H2CData PDU of {0} bytes exceeds MAXH2CDATA")]
     DataLimit(u32),
-    /// An R2T outside of the command's data, or one that overlaps another.
+    /// An R2T outside of the command's data, or an overlapping one.
     #[error("R2T outside the range of command {cid:#06x}")]
     R2tRange {
         /// The command.
@@ -68,7 +68,7 @@ pub enum Violation {
     /// More commands than the queue has entries.
     #[error("more commands than the {0} entries of the queue")]
     QueueOverrun(usize),
-    /// An answer for a command that is not in flight.
+    /// A response to a command that is not in flight.
     #[error("response to command {cid:#06x}, which is not in flight")]
     UnknownCommand {
         /// The CID.
@@ -80,7 +80,7 @@ pub enum Violation {
         /// The command.
         cid: u16,
     },
-    /// A success that was told in a way that was not agreed.
+    /// A SUCCESS flag that was not negotiated.
     #[error("SUCCESS flag for command {cid:#06x} although flow control is in use")]
     SuccessFlag {
         /// The command.
@@ -89,29 +89,29 @@ pub enum Violation {
     /// A digest that was not requested.
     #[error("digests enabled that were not requested")]
     Digests,
-    /// A TermReq that cannot be one.
+    /// A TermReq of invalid length.
     #[error("TermReq of invalid length")]
     TermReq,
     /// No successful handshake in time.
     #[error("handshake timed out")]
     HandshakeTimeout,
-    /// A transfer stood still.
+    /// A stalled transfer.
     #[error("transfer stalled")]
     Stalled,
 }
 
 impl FatalError {
-    /// An error reported in a TermReq.
+    /// An error that is reported in a TermReq.
     pub(crate) fn new(violation: Violation, status: HeaderFault) -> FatalError {
         FatalError { violation, status: Some(status) }
     }
 
-    /// An error after which the connection is closed at once.
+    /// An error that closes the connection without a TermReq.
     pub(crate) fn without_term_req(violation: Violation) -> FatalError {
         FatalError { violation, status: None }
     }
 
-    /// A wrong header of a PDU of this type.
+    /// An invalid header of a PDU of this type.
     pub(crate) fn header(pdu_type: u8, fault: HeaderFault) -> FatalError {
         let is_type = fault == HeaderFault::invalid(CommonHeader::TYPE);
         let violation =
@@ -119,7 +119,7 @@ impl FatalError {
         Self::new(violation, fault)
     }
 
-    /// A PDU that may not come now.
+    /// A PDU that is out of sequence.
     pub(crate) fn sequence(violation: Violation) -> FatalError {
         Self::new(violation, HeaderFault::sequence())
     }

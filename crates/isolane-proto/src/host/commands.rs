@@ -1,7 +1,7 @@
 //! The commands in flight, found by CID.
 //!
-//! Invariant: a CID names one command from its submission until its result is out and nothing of its data is
-//! left in the output.
+//! Invariant: a CID names one command from its submission until its completion was reported and the
+//! send queue holds none of its data.
 
 use arrayvec::ArrayVec;
 use isolane_memory::Buffer;
@@ -9,43 +9,43 @@ use isolane_wire::CompletionEntry;
 
 use super::event::{Abandoned, Data};
 
-/// The most R2Ts of one command that we keep track of.
+/// Maximum number of outstanding R2Ts of one command.
 pub(super) const MAX_R2TS: usize = 4;
-/// The most commands in flight: what the CID leaves for the slot, less the one that would make CID FFFFh,
-/// which is nobody's (Base 1.4 §5.14.1.1).
+/// Maximum number of commands in flight: the slots that a CID can address, without the one of the
+/// reserved CID FFFFh (Base 1.4 §5.14.1.1).
 pub(super) const MAX_COMMANDS: usize = (1 << SLOT_BITS) - 1;
 const SLOT_BITS: u32 = 12;
 const SLOT_MASK: u16 = (1 << SLOT_BITS) - 1;
 
-/// The table: a ring of slots, so that commands lie in the order they were submitted in, as far as they end
-/// in that order.
+/// A ring of slots: commands that complete in order are stored in submission order.
 pub(super) struct Commands {
     slots: Vec<Command>,
     in_flight: usize,
-    /// Behind the slot of the last command that was submitted.
+    /// Slot after the last submitted command.
     head: usize,
-    /// Behind the slot of the last read that ended: where the next one is that probably ends.
+    /// Slot after the last completed read: the read that probably completes next.
     next: usize,
 }
 
 /// One command.
 pub(super) struct Command {
-    /// Slot and, above it, a number that changes with each use: a late answer does not hit the next command.
+    /// Slot and, above it, a counter of uses, so that a late response does not match the next
+    /// command.
     cid: u16,
     state: State,
     pub(super) tag: u64,
     pub(super) data: Data,
-    /// Whether the data travels by R2T.
+    /// Whether R2Ts request the data.
     pub(super) by_r2t: bool,
-    /// Bytes received, or asked for by R2Ts.
+    /// Bytes received, or requested by R2Ts.
     pub(super) transferred: usize,
-    /// No data may follow: LAST was set.
+    /// LAST was set, so no data can follow.
     pub(super) last_seen: bool,
     pub(super) digest_ok: bool,
-    /// Where in the output the command starts, and where the last that belongs to it ends.
+    /// Range of the command and its data in the output.
     pub(super) output_start: u64,
     pub(super) output_end: u64,
-    /// Where in the output the data of each outstanding R2T ends.
+    /// End in the output of the data of each outstanding R2T.
     pub(super) r2t_ends: ArrayVec<u64, MAX_R2TS>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Command {
 enum State {
     Free,
     InFlight,
-    /// Completed, but the output still holds some of its data.
+    /// Completed, but the output holds some of its data.
     AwaitingSend(CompletionEntry),
 }
 
@@ -62,12 +62,12 @@ impl Commands {
         Commands { slots: Vec::new(), in_flight: 0, head: 0, next: 0 }
     }
 
-    /// Commands whose CID is in use.
+    /// Number of CIDs in use.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Takes a command in and gives it a CID. The caller has checked that there is room.
+    /// Adds a command with a new CID. The caller has checked the capacity.
     #[inline(always)]
     pub(super) fn open(&mut self, tag: u64, data: Data, output_start: u64) -> &mut Command {
         let at = self.vacant_slot();
@@ -87,11 +87,11 @@ impl Commands {
         command
     }
 
-    /// The next free slot of the ring. It grows so that few that are taken lie in between.
+    /// The next free slot of the ring, which grows so that few occupied slots are skipped.
     #[inline]
     fn vacant_slot(&mut self) -> usize {
         if self.in_flight == 0 {
-            // Few slots in use are few lines of the cache.
+            // Few slots in use are few cache lines.
             (self.head, self.next) = (0, 0);
         }
         if self.in_flight + self.in_flight / 4 >= self.slots.len() && self.slots.len() < MAX_COMMANDS {
@@ -111,25 +111,25 @@ impl Commands {
         self.slots.push(Command::vacant(self.slots.len() as u16));
     }
 
-    /// The memory of the read whose data is `arriving`, and of those that probably follow it: nothing of
-    /// these has come yet.
+    /// The buffer of the read whose data is `arriving`, and the buffers of the reads that probably
+    /// follow, which have received no data yet.
     pub(super) fn reads(
         &mut self,
         arriving: Option<u16>,
     ) -> (Option<&mut Buffer>, impl Iterator<Item = (u16, &mut Buffer)>) {
         let start = arriving.map_or(self.next, |cid| usize::from(cid & SLOT_MASK)).min(self.slots.len());
-        let (before, mut behind) = self.slots.split_at_mut(start);
+        let (before, mut after) = self.slots.split_at_mut(start);
         let mut is_followed = true;
         let mut destination = None;
         if let Some(cid) = arriving
-            && let Some(command) = behind.split_off_first_mut()
+            && let Some(command) = after.split_off_first_mut()
             && command.is_in_flight(cid)
         {
-            // Before other data comes the rest of this.
+            // The remainder of this data comes before other data.
             is_followed = command.transferred == command.data.len();
             destination = command.buffer_mut();
         }
-        let others = behind.iter_mut().chain(before).filter(|command| command.state == State::InFlight);
+        let others = after.iter_mut().chain(before).filter(|command| command.state == State::InFlight);
         let untouched = others.take(if is_followed { self.in_flight } else { 0 });
         let untouched = untouched.filter(|command| command.transferred == 0);
         (destination, untouched.filter_map(|command| Some((command.cid, command.buffer_mut()?))))
@@ -147,17 +147,17 @@ impl Commands {
         self.slots.iter().find_map(|command| command.result(sent_bytes))
     }
 
-    /// The buffer that a command in flight reads into.
+    /// The buffer of a read in flight.
     pub(super) fn destination(&mut self, cid: u16) -> Option<&mut Buffer> {
         self.find(cid)?.buffer_mut()
     }
 
-    /// Ends a command. Its data is returned, with its tag and whether it is digest_ok.
+    /// Removes a command, and returns its tag, its data, and whether its digests were correct.
     #[inline(always)]
     pub(super) fn close(&mut self, cid: u16) -> (u64, Data, bool) {
         let at = usize::from(cid & SLOT_MASK);
         let command = &mut self.slots[at];
-        debug_assert!(command.cid == cid && command.state != State::Free, "a command was ended twice");
+        debug_assert!(command.cid == cid && command.state != State::Free, "a command completed twice");
         command.state = State::Free;
         self.in_flight -= 1;
         if matches!(command.data, Data::Read(_)) {
@@ -166,7 +166,7 @@ impl Commands {
         (command.tag, std::mem::take(&mut command.data), command.digest_ok)
     }
 
-    /// Takes every command out: the connection has ended, and everything sent ended at `sent_bytes`.
+    /// Removes all commands, because the connection has ended at `sent_bytes` of the output.
     pub(super) fn abandon(&mut self, sent_bytes: u64) -> Vec<Abandoned> {
         self.in_flight = 0;
         let used = self.slots.drain(..).filter(|command| command.state != State::Free);
@@ -184,7 +184,7 @@ impl Command {
         self.cid == cid && self.state == State::InFlight
     }
 
-    /// The buffer that it reads into.
+    /// The buffer of a read.
     pub(super) fn buffer_mut(&mut self) -> Option<&mut Buffer> {
         match &mut self.data {
             Data::Read(buffer) => Some(buffer),
@@ -197,7 +197,7 @@ impl Command {
         self.cid
     }
 
-    /// The result, if it arrived before the output let go of the data and the output now has.
+    /// The deferred completion, if the output no longer holds the data of the command.
     fn result(&self, sent_bytes: u64) -> Option<CompletionEntry> {
         match self.state {
             State::AwaitingSend(entry) if self.output_end <= sent_bytes => Some(entry),
@@ -205,7 +205,7 @@ impl Command {
         }
     }
 
-    /// The result arrived before the output let go of the data.
+    /// Defers the completion until the data of the command has been sent.
     pub(super) fn defer_completion(&mut self, entry: CompletionEntry) {
         self.state = State::AwaitingSend(entry);
     }

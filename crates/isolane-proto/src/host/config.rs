@@ -4,23 +4,25 @@ use std::time::Duration;
 
 use isolane_wire::Framing;
 
-/// The wishes and bounds of one connection.
+/// Requested features and timeouts of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
-    /// Ask for header digests.
+    /// Request header digests.
     pub header_digest: bool,
-    /// Ask for data digests.
+    /// Request data digests.
     pub data_digest: bool,
-    /// Alignment of data towards this host in dwords, 0's based. Old targets want 0.
+    /// Alignment of data towards this host in dwords, 0's based. Old targets require 0.
     pub hpda: u8,
-    /// R2Ts that may be outstanding for one command, 0's based, at most 3. Old targets want 0.
+    /// Maximum number of outstanding R2Ts for one command, 0's based, at most 3. Old targets
+    /// require 0.
     pub maxr2t: u32,
-    /// From the connection to ICResp.
+    /// Timeout from the connection to ICResp.
     pub handshake: Duration,
-    /// A half-received PDU or queued output may rest for so long, twice that at the most, and take four times
-    /// that in all.
+    /// Stall limit: a partial PDU or queued output fails the connection after one to two limits
+    /// without progress, or after four limits in total.
     pub stall: Duration,
-    /// After a fatal error, the target's time to read our TermReq (TCP 1.0 §3.5: at most 30 s).
+    /// Timeout after a fatal error, in which the target reads the TermReq (TCP 1.0 §3.5: at most 30
+    /// s).
     pub drain: Duration,
 }
 
@@ -39,7 +41,7 @@ impl Default for ConnectionConfig {
 }
 
 impl ConnectionConfig {
-    /// The same options made legal.
+    /// Clamps all values to their valid ranges.
     pub(super) fn clamped(mut self) -> ConnectionConfig {
         self.hpda = self.hpda.min(Framing::MAX_PDA);
         self.maxr2t = self.maxr2t.min(super::commands::MAX_R2TS as u32 - 1);

@@ -6,13 +6,14 @@ use isolane_wire::pdu::{IcResp, TermReq};
 
 use crate::connection::FatalError;
 
-/// The data of a command. The buffer is with the queue until the command is completed or abandoned.
+/// The data of a command. The connection owns the buffer until the command is completed or
+/// abandoned.
 #[derive(Debug, Default)]
 pub enum Data {
-    /// None.
+    /// No data.
     #[default]
     None,
-    /// Data from the controller, as many bytes as the buffer has.
+    /// Data from the controller, of the length of the buffer.
     Read(Buffer),
     /// Data for the controller.
     Write(Buffer),
@@ -27,7 +28,7 @@ impl Data {
         }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub(super) fn len(&self) -> usize {
         match self {
             Data::None => 0,
@@ -39,48 +40,48 @@ impl Data {
 /// An event of a connection, in wire order.
 #[derive(Debug)]
 pub enum Event {
-    /// ICResp was accepted: Connect may be submitted.
+    /// ICResp was accepted: Connect can be submitted.
     Connected(IcResp),
-    /// A command ended.
+    /// A command completed.
     Completed(Completed),
     /// The controller sent a TermReq. Nothing follows.
     Terminated(Box<TermReq>),
-    /// The controller broke the rules or its deadline.
+    /// The controller violated the protocol or missed a deadline.
     Fatal(FatalError),
 }
 
-/// The end of a command.
+/// A completed command.
 #[derive(Debug)]
 pub struct Completed {
     /// Tag chosen by the submitter.
     pub tag: u64,
-    /// The result; made up from the SUCCESS flag where that stands for the response.
+    /// The completion; synthesized if a SUCCESS flag replaces the response.
     pub entry: CompletionEntry,
-    /// The memory given with the command.
+    /// The buffer of the command.
     pub buffer: Option<Buffer>,
-    /// False if a data digest was wrong: what was read is not what the controller sent.
+    /// Whether all data digests were correct; if not, the data read is corrupted.
     pub digest_ok: bool,
 }
 
-/// Why a command was not taken.
+/// Reason for a rejected command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitErrorKind {
-    /// As many commands are in flight as the queue holds.
+    /// The maximum number of commands is in flight.
     #[error("the queue is full")]
     Full,
-    /// The connection is not initialised yet: wait for [`Event::Connected`].
-    #[error("the connection is not initialised yet")]
+    /// The connection is not initialized yet: wait for [`Event::Connected`].
+    #[error("the connection is not initialized yet")]
     NotConnected,
     /// The connection has ended.
     #[error("the connection has ended")]
     Ended,
 }
 
-/// A command that was not taken, and its data.
+/// A rejected command, with its data.
 #[derive(Debug, thiserror::Error)]
 #[error("{kind}")]
 pub struct SubmitError {
-    /// Why.
+    /// Reason.
     pub kind: SubmitErrorKind,
     /// Data of the command.
     pub data: Data,
@@ -91,8 +92,8 @@ pub struct SubmitError {
 pub struct Abandoned {
     /// Tag chosen by the submitter.
     pub tag: u64,
-    /// The memory given with the command.
+    /// The buffer of the command.
     pub buffer: Option<Buffer>,
-    /// Whether any byte of it was given to the kernel: if not, the controller cannot have seen it.
+    /// Whether any byte of it was sent; if not, the controller cannot have received it.
     pub sent: bool,
 }

@@ -5,15 +5,14 @@
 //!          ─ receive_plan ─ readv ─ handle_received ─ poll_event …
 //! ```
 //!
-//! [`Connection`] is the mirror image of [`target::Connection`](crate::target::Connection). It knows no controller: Connect
-//! and Identify are commands like any other. It never sees a socket or a clock.
+//! [`Connection`] is the counterpart of [`target::Connection`](crate::target::Connection). It keeps
+//! no state of a controller: Connect and Identify are commands like any other.
 //!
-//! Invariants: a command is completed once, or abandoned once; its buffer comes back only when neither the
-//! network nor our output can touch it any more; no byte the target sends lands outside of what was asked
-//! for.
+//! Invariant: a command is completed or abandoned exactly once; its buffer is returned only when
+//! neither the network nor the send queue can access it; every byte from the target is placed
+//! inside the requested range.
 
 mod commands;
-mod completion;
 mod config;
 mod event;
 #[cfg(test)]
@@ -51,7 +50,7 @@ pub struct Connection {
     output: SendQueue,
     outbound: Framing,
     commands: Commands,
-    /// Completed commands whose data is still in the output.
+    /// Number of completed commands whose data is still in the output.
     deferred: usize,
     depth: usize,
     max_in_capsule_bytes: usize,
@@ -62,10 +61,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The most commands in flight that a queue here keeps track of, however large the target's is.
+    /// Maximum number of commands in flight, for any queue size of the target.
     pub const MAX_DEPTH: usize = commands::MAX_COMMANDS;
 
-    /// A connection that was just made: ICReq is queued.
+    /// A new connection, with ICReq queued.
     pub fn new(options: ConnectionConfig, now: Instant) -> Connection {
         let options = options.clamped();
         let mut output = SendQueue::default();
@@ -90,25 +89,26 @@ impl Connection {
         }
     }
 
-    /// Connect succeeded: the queue has `entries` entries, of which one stays free. Flow control is disabled
-    /// if that was asked for and the response confirmed it with SQHD FFFFh (Fabrics 1.1 §3.3).
+    /// Handles a successful Connect: the queue has `entries` entries, one of which stays free. Flow
+    /// control is disabled if the host requested it and the response confirmed it with SQHD FFFFh
+    /// (Fabrics 1.1 §3.3).
     pub fn set_connected(&mut self, entries: u32, flow_control_disabled: bool) {
         self.depth = (entries as usize).saturating_sub(1).clamp(1, commands::MAX_COMMANDS);
         self.flow_control_disabled = flow_control_disabled;
     }
 
-    /// Write data up to this length travels in the capsule: from IOCCSZ for I/O queues. 8,192 is always legal
-    /// for admin and fabrics commands (TCP 1.0 §3.3.1), and the default.
+    /// Sets the maximum length of write data in a capsule, from IOCCSZ for I/O queues. The default
+    /// is 8,192, which is always valid for admin and fabrics commands (TCP 1.0 §3.3.1).
     pub fn set_max_in_capsule(&mut self, bytes: usize) {
         self.max_in_capsule_bytes = bytes;
     }
 
-    /// Commands submitted and not completed.
+    /// Number of commands submitted and not completed.
     pub fn in_flight(&self) -> usize {
         self.commands.in_flight()
     }
 
-    /// Commands that may be submitted now.
+    /// Number of commands that can be submitted now.
     pub fn capacity(&self) -> usize {
         if matches!(self.phase, Phase::Open) {
             self.depth.saturating_sub(self.commands.in_flight())
@@ -117,20 +117,20 @@ impl Connection {
         }
     }
 
-    /// Bytes to send next, as many as fit one call.
+    /// Returns a plan with the next bytes to send.
     pub fn transmit_plan(&self) -> TransmitPlan<'_> {
         let mut plan = TransmitPlan::new();
         self.fill_transmit_plan(&mut plan);
         plan
     }
 
-    /// Puts [`Connection::transmit_plan`] into an empty plan.
+    /// Fills an empty plan with the next bytes to send.
     pub fn fill_transmit_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
         self.output.fill_plan(plan);
     }
 
-    /// The kernel has taken the first `n` bytes of the plan. Poll events afterwards if any command
-    /// [lingers](Connection::has_deferred_completions).
+    /// Records that the first `n` bytes of the plan were sent. Poll events afterwards if
+    /// completions are [deferred](Connection::has_deferred_completions).
     pub fn handle_transmitted(&mut self, n: usize) {
         self.output.advance(n, drop);
     }
@@ -145,14 +145,13 @@ impl Connection {
         self.output.pending_bytes()
     }
 
-    /// Whether a command has failed whose data is still on its way out: its event comes when that has been
-    /// sent.
+    /// Whether a completion is deferred until the data of its command has been sent.
     pub fn has_deferred_completions(&self) -> bool {
         self.deferred > 0
     }
 
-    /// The deadline to call [`Connection::handle_timeout`] at, if there is one. How long a command may take is not
-    /// the transport's business.
+    /// Deadline for [`Connection::handle_timeout`]. The transport does not limit the duration of a
+    /// command.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Handshake => Some(self.handshake_deadline),
@@ -162,7 +161,7 @@ impl Connection {
         }
     }
 
-    /// Time has passed. Poll events afterwards.
+    /// Handles an expired deadline. Poll events afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         match self.phase {
             Phase::Handshake if now >= self.handshake_deadline => {
@@ -179,23 +178,24 @@ impl Connection {
         }
     }
 
-    /// The target closed its side, or the connection broke. Abandon what is left and close.
+    /// Handles the end of the stream. Abandon all commands afterwards, and close.
     pub fn handle_eof(&mut self) {
         self.phase = Phase::Closed;
         self.receiver.discard();
     }
 
-    /// Whether the connection should be closed now.
+    /// Whether the driver must close the connection now.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
 
-    /// Whether the TermReq was sent, so that writing should be shut down.
+    /// Whether the TermReq was sent, so that the driver must shut down writing.
     pub fn is_finished_sending(&self) -> bool {
         !self.phase.is_alive() && self.output.is_empty()
     }
 
-    /// Ends the connection without another byte, and hands back every command that was not completed.
+    /// Ends the connection without sending further bytes, and returns every command that was not
+    /// completed.
     pub fn abandon_all(&mut self) -> Vec<Abandoned> {
         self.phase = Phase::Closed;
         self.receiver.discard();
@@ -204,7 +204,7 @@ impl Connection {
         self.commands.abandon(self.output.sent_bytes())
     }
 
-    /// What the target owes us; that a command is answered at all is not the transport's business.
+    /// Obligations of the target; completing a command is not one of the transport.
     fn outstanding(&self) -> Outstanding {
         let moved_bytes =
             self.receiver.received_bytes() + self.output.queued_bytes() + self.output.sent_bytes();
@@ -216,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// Keeps to what ICResp agreed to.
+    /// Applies the parameters of ICResp.
     fn handle_ic_resp(&mut self, header: &Header, overflow: &[u8]) -> Result<Event, FatalError> {
         let response = self.receiver.decode(overflow, |bytes, _| IcResp::decode(bytes))?;
         let digests = response.digests;
@@ -233,11 +233,11 @@ impl Connection {
         Ok(Event::Connected(response))
     }
 
-    /// The connection ends because of `error`: tell it if the specification wants that.
+    /// Ends the connection because of `error`, with a TermReq if the specification requires one.
     fn fail(&mut self, error: FatalError, now: Instant) {
         self.phase = match error.status {
             Some(status) => {
-                let request = TermReq::new(Direction::HostToController, status, self.receiver.kept_header());
+                let request = TermReq::new(Direction::HostToController, status, self.receiver.saved_header());
                 self.output.push(&request.encode());
                 Phase::Draining(now + self.options.drain)
             }
@@ -259,6 +259,6 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Before Connect nothing but Connect makes sense.
+/// Before Connect, only Connect is valid.
 const DEPTH_BEFORE_CONNECT: usize = 1;
 const IN_CAPSULE_BYTES_ALWAYS: usize = 8192;

@@ -11,7 +11,7 @@ use isolane_wire::{CompletionEntry, Status, SubmissionEntry};
 use proptest::prelude::*;
 
 use super::*;
-use crate::test_pair::fill;
+use crate::scenario_tests::pair::fill;
 
 /// How the target answers one command.
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +210,8 @@ fn places_ordered_replies_without_copy() {
     assert_eq!(lens, [24, 4096, 24, 4096, 24, 4096, 24, 4096, 65536 - 4 * 24]);
 }
 
-/// Who shares that memory could change what is in it before it is looked at: headers, and data of others.
+/// Who shares that memory could change what is in it before it is looked at: headers, and data of
+/// others.
 #[test]
 fn nothing_is_guessed_to_belong_into_foreign_memory() {
     let now = Instant::now();

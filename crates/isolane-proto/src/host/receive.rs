@@ -1,17 +1,18 @@
 //! Receiving half of a host's connection: from bytes to events.
 //!
-//! Invariant: [`Receiving`] names the owner of the body that arrives, and was set from a header that was
-//! checked completely.
+//! Invariant: [`Receiving`] names the owner of the current body, and was set from a completely
+//! checked header.
 
 use std::time::Instant;
 
 use isolane_memory::Buffer;
-use isolane_wire::pdu::PduType;
+use isolane_wire::CompletionEntry;
+use isolane_wire::pdu::{CapsuleResp, HeaderFault, PduType};
 
 use super::Connection;
-use super::commands::Commands;
-use super::event::Event;
-use crate::connection::{self, FatalError, Header, Phase, Prediction, ReceivePlan};
+use super::commands::{Command, Commands};
+use super::event::{Completed, Data, Event};
+use crate::connection::{self, FatalError, Header, Phase, Prediction, ReceivePlan, Violation};
 
 /// Owner of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(super) enum Receiving {
     /// Data of a command.
     C2hData {
         cid: u16,
-        /// The data ends the command as well.
+        /// Whether the data also completes the command.
         success: bool,
     },
 }
@@ -30,21 +31,22 @@ pub(super) enum Receiving {
 pub(super) type Step = connection::Step<Event>;
 
 impl Connection {
-    /// Where the next bytes of the connection go: the buffer of the read that is arriving, then `overflow`.
+    /// Returns the destinations of the next bytes: the buffer of the arriving read, then
+    /// `overflow`.
     ///
-    /// Pass the same overflow to the [`Connection::poll_event`]s that follow. It may be shared with other
-    /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
+    /// Pass the same overflow to the following calls of [`Connection::poll_event`]. Connections can
+    /// share it: its content is unused after `poll_event` has returned `None`.
     ///
-    /// On the guess that data comes in the order of the commands, the plan goes on with the buffers of other
-    /// reads in flight; until such a read is completed, its buffer may hold bytes of anything that was
-    /// received.
+    /// The plan predicts that data arrives in the order of the commands, and continues with the
+    /// buffers of other reads in flight. Until such a read completes, its buffer can hold any
+    /// received bytes.
     pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
         let mut plan = ReceivePlan::new();
         self.fill_receive_plan(overflow, &mut plan);
         plan
     }
 
-    /// Puts [`Connection::receive_plan`] into an empty plan.
+    /// Fills an empty plan, as [`Connection::receive_plan`] does.
     pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
         if !self.receiver.should_predict() {
             let destination = destination(&mut self.commands, self.receiving);
@@ -55,14 +57,14 @@ impl Connection {
             Receiving::Header => None,
         };
         let (destination, reads) = self.commands.reads(arriving);
-        let guessed = reads.map_while(|(cid, buffer)| {
+        let predicted = reads.map_while(|(cid, buffer)| {
             let len = buffer.len();
             buffer.as_mut_slice().map(|data| (Prediction { cid, len }, std::iter::once(data)))
         });
-        self.receiver.plan_ahead(plan, destination, guessed, overflow);
+        self.receiver.plan_ahead(plan, destination, predicted, overflow);
     }
 
-    /// The first `n` bytes of the last plan have been filled.
+    /// Records that the first `n` bytes of the last plan have been filled.
     pub fn handle_received(&mut self, n: usize) {
         let destination = destination(&mut self.commands, self.receiving);
         self.receiver.handle_received(n, destination.as_deref());
@@ -71,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// The next event. `None`: everything received was understood, read on.
+    /// Returns the next event; `None` if more bytes must be received.
     #[inline(always)]
     pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
         loop {
@@ -80,7 +82,7 @@ impl Connection {
             {
                 return Some(event);
             }
-            if !self.phase.is_alive() || self.has_understood_all() {
+            if !self.phase.is_alive() || self.is_caught_up() {
                 return None;
             }
             match self.receive(overflow) {
@@ -88,26 +90,27 @@ impl Connection {
                 Ok(Step::Continue) => {}
                 Ok(Step::NeedMoreData) => return None,
                 Err(error) => {
-                    self.receiver.keep_header(overflow);
+                    self.receiver.save_header(overflow);
                     self.fail(error, now);
                 }
             }
         }
     }
 
-    /// Keeps what is unread in `overflow`, because others shall have their turn. Until [`Connection::poll_event`]
-    /// has used it up (pass any overflow), the receive plan is empty.
+    /// Copies the unread bytes out of `overflow`, so that other connections can have their turn.
+    /// Until [`Connection::poll_event`] has consumed them (pass any overflow), the receive plan is
+    /// empty.
     pub fn defer_input(&mut self, overflow: &[u8]) {
         self.receiver.defer(overflow);
     }
 
-    /// Whether input was deferred and not used up: do not read from the connection, poll events instead.
+    /// Whether deferred input remains: poll events instead of receiving.
     pub fn has_deferred_input(&self) -> bool {
         self.receiver.is_deferred()
     }
 
-    /// Whether no byte is left to look at, and no PDU is under way.
-    fn has_understood_all(&self) -> bool {
+    /// Whether no byte is unread and no PDU is incomplete.
+    fn is_caught_up(&self) -> bool {
         self.receiving == Receiving::Header && !self.receiver.has_unread()
     }
 
@@ -127,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// Waits for more bytes, unless predicted bytes remain, which are then read again.
+    /// Waits for more bytes, unless predicted bytes remain, which are read again.
     #[inline]
     fn on_input_exhausted(&mut self, overflow: &[u8]) -> Step {
         if !self.receiver.has_unverified() {
@@ -137,7 +140,7 @@ impl Connection {
         Step::Continue
     }
 
-    /// Rolls back wrong predictions: the bytes that landed are read again.
+    /// Rolls back wrong predictions: the received bytes are read again.
     #[cold]
     pub(super) fn rollback_predictions(&mut self, overflow: &[u8]) {
         let commands = &mut self.commands;
@@ -179,12 +182,63 @@ impl Connection {
         }
         self.finish_c2h_data(cid, success)
     }
+
+    /// CapsuleResp: completes a command.
+    #[inline(always)]
+    fn handle_response(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+        let entry = CapsuleResp::decode_checked(self.receiver.checked(overflow)?).entry;
+        let cid = entry.cid;
+        if self.receiver.has_unverified() && self.receiver.is_predicted(cid) {
+            self.rollback_predictions(overflow);
+        }
+        let sent_bytes = self.output.sent_bytes();
+        let unknown = FatalError::new(Violation::UnknownCommand { cid }, HeaderFault::invalid(CID));
+        let command = self.commands.find(cid).ok_or(unknown)?;
+        if entry.status.is_success() && !is_transferred(command, sent_bytes) {
+            return Err(FatalError::sequence(Violation::ShortTransfer { cid }));
+        }
+        self.receiver.consume_header(header);
+        if command.output_end > sent_bytes {
+            command.defer_completion(entry);
+            self.deferred += 1;
+            return Ok(Step::Continue);
+        }
+        Ok(Step::Event(Event::Completed(self.finish(entry))))
+    }
+
+    /// The next deferred completion whose data has been sent.
+    #[cold]
+    fn finish_deferred(&mut self) -> Option<Event> {
+        let entry = self.commands.next_deferred(self.output.sent_bytes())?;
+        self.deferred -= 1;
+        Some(Event::Completed(self.finish(entry)))
+    }
+
+    /// Removes a command and returns its data to the submitter.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, entry: CompletionEntry) -> Completed {
+        let (tag, data, digest_ok) = self.commands.close(entry.cid);
+        Completed { tag, entry, buffer: data.into_buffer(), digest_ok }
+    }
 }
 
-/// The memory that the running data goes to.
+/// The destination of the current data.
 fn destination(commands: &mut Commands, receiving: Receiving) -> Option<&mut Buffer> {
     match receiving {
         Receiving::C2hData { cid, .. } => commands.destination(cid),
         Receiving::Header => None,
     }
 }
+
+/// Whether all data of the command was sent or received.
+fn is_transferred(command: &Command, sent_bytes: u64) -> bool {
+    let is_all_moved = match command.data {
+        Data::Read(_) => command.transferred == command.data.len(),
+        Data::Write(_) if command.by_r2t => command.transferred == command.data.len(),
+        _ => true,
+    };
+    is_all_moved && command.output_end <= sent_bytes
+}
+
+/// Offset of the CID in a response capsule.
+const CID: usize = CapsuleResp::ENTRY + 12;

@@ -1,4 +1,5 @@
-//! Usual answers that are taken where they lie tell the same story as those that are taken step by step.
+//! Usual answers that are taken where they lie tell the same story as those that are taken step by
+//! step.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -9,7 +10,7 @@ use isolane_wire::{CompletionEntry, Status, SubmissionEntry};
 use proptest::prelude::*;
 
 use super::*;
-use crate::test_pair::fill;
+use crate::scenario_tests::pair::fill;
 
 /// What the target says to one command.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! Commands become capsules, with their data where it is short enough (TCP 1.0 §3.3.1).
+//! Submission: a command becomes a capsule, which includes short write data (TCP 1.0 §3.3.1).
 
 use isolane_wire::pdu::{CapsuleCmd, HeaderBytes};
 use isolane_wire::{Sgl, SubmissionEntry};
@@ -7,11 +7,11 @@ use super::Connection;
 use super::event::{Data, SubmitError, SubmitErrorKind};
 use crate::connection::Phase;
 
-/// Room for one command in a queue: what is put into it is not refused.
+/// Reserved capacity for one command, whose submission cannot fail.
 pub struct SubmitSlot<'a>(&'a mut Connection);
 
 impl Connection {
-    /// Queues a command. The queue fills in the CID (and returns it), the data pointer and its kind.
+    /// Queues a command. Fills in its CID, which is returned, and its data pointer.
     #[inline]
     pub fn submit(&mut self, entry: SubmissionEntry, data: Data, tag: u64) -> Result<u16, SubmitError> {
         match self.reserve() {
@@ -20,7 +20,7 @@ impl Connection {
         }
     }
 
-    /// Room for one command, for who makes the command only if there is some.
+    /// Reserves capacity for one command, so that a caller can create the command afterwards.
     #[inline]
     pub fn reserve(&mut self) -> Result<SubmitSlot<'_>, SubmitErrorKind> {
         match self.phase {
@@ -36,11 +36,11 @@ impl SubmitSlot<'_> {
     /// As [`Connection::submit`].
     #[inline(always)]
     pub fn submit(self, mut entry: SubmissionEntry, data: Data, tag: u64) -> u16 {
-        let SubmitSlot(queue) = self;
+        let SubmitSlot(conn) = self;
         let len = data.len();
         let is_write = matches!(data, Data::Write(_));
-        let is_in_capsule = is_write && 0 < len && len <= queue.max_in_capsule_bytes;
-        let command = queue.commands.open(tag, data, queue.output.queued_bytes());
+        let is_in_capsule = is_write && 0 < len && len <= conn.max_in_capsule_bytes;
+        let command = conn.commands.open(tag, data, conn.output.queued_bytes());
         command.by_r2t = is_write && !is_in_capsule;
         let cid = command.cid();
         entry.cid = cid;
@@ -51,18 +51,18 @@ impl SubmitSlot<'_> {
         };
         let capsule = CapsuleCmd { entry, data_len: if is_in_capsule { len as u32 } else { 0 } };
         let mut bytes = HeaderBytes::empty();
-        capsule.encode_to(&queue.outbound, &mut bytes);
+        capsule.encode_to(&conn.outbound, &mut bytes);
         match &command.data {
             Data::Write(buffer) if is_in_capsule => {
                 let payload = buffer.share(0, len);
-                queue.output.push_command_with_data(&bytes, payload, queue.outbound.data_digest);
+                conn.output.push_command_with_data(&bytes, payload, conn.outbound.data_digest);
             }
-            _ => queue.output.push_command(&bytes),
+            _ => conn.output.push_command(&bytes),
         }
-        command.output_end = queue.output.queued_bytes();
+        command.output_end = conn.output.queued_bytes();
         cid
     }
 }
 
-/// An SGL describes the data, and the metadata pointer a buffer: the only legal kind over fabrics.
+/// An SGL describes the data, and the metadata pointer a buffer: the only valid kind over fabrics.
 const PSDT_SGL: u8 = 0b01;

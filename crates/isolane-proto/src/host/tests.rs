@@ -10,7 +10,7 @@ use isolane_wire::{CompletionEntry, Status, SubmissionEntry};
 use proptest::prelude::*;
 
 use super::*;
-use crate::test_pair::{fill, take};
+use crate::scenario_tests::pair::{fill, take};
 
 /// A host, and a target that answers whatever it likes.
 struct BadTarget {

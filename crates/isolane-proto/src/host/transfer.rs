@@ -1,7 +1,7 @@
 //! Data of commands: C2HData for reads, R2T and H2CData for writes (TCP 1.0 §3.3.2).
 //!
-//! Invariant: what the target sends or asks for lies inside the command's data and continues where the last
-//! PDU ended, so every byte is transferred once.
+//! Invariant: every C2HData and R2T is inside the command's data and continues at the end of the
+//! last one, so every byte is transferred once.
 
 use isolane_wire::CompletionEntry;
 use isolane_wire::pdu::{C2hData, H2cData, HeaderFault, R2t};
@@ -13,7 +13,7 @@ use super::receive::{Receiving, Step};
 use crate::connection::{FatalError, Header, Violation};
 
 impl Connection {
-    /// C2HData: the next part of a read, into its buffer.
+    /// C2HData: receives the next part of a read into its buffer.
     #[inline(always)]
     pub(super) fn handle_c2h_data(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
         let data = C2hData::decode_checked(self.receiver.checked(overflow)?, header.layout.data_len as u32)
@@ -54,7 +54,7 @@ impl Connection {
         Ok(self.receive_data(overflow, cid, data.success))
     }
 
-    /// The data of a C2HData PDU is in its place.
+    /// Handles the end of a C2HData PDU.
     #[inline(always)]
     pub(super) fn finish_c2h_data(&mut self, cid: u16, success: bool) -> Step {
         if !success {
@@ -64,7 +64,7 @@ impl Connection {
         Step::Event(Event::Completed(ended))
     }
 
-    /// R2T: answered at once with all the data it asks for.
+    /// R2T: queues all of the requested data.
     pub(super) fn handle_r2t(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
         let r2t = self.receiver.decode(overflow, R2t::decode)?;
         let cid = r2t.cccid;
@@ -88,24 +88,24 @@ impl Connection {
         Ok(Step::Continue)
     }
 
-    /// Queues the data an R2T asked for, no PDU above MAXH2CDATA.
+    /// Queues the data that an R2T requests, in PDUs of up to MAXH2CDATA.
     fn send_data(&mut self, r2t: R2t) {
         let Some(Command { data: Data::Write(buffer), output_end, r2t_ends, .. }) =
             self.commands.find(r2t.cccid)
         else {
             return;
         };
-        let mut left = r2t.r2tl as usize;
+        let mut remaining = r2t.r2tl as usize;
         let mut datao = r2t.r2to as usize;
-        while left > 0 {
-            let datal = left.min(self.max_h2c_data_bytes);
-            left -= datal;
+        while remaining > 0 {
+            let datal = remaining.min(self.max_h2c_data_bytes);
+            remaining -= datal;
             let data = H2cData {
                 cccid: r2t.cccid,
                 ttag: r2t.ttag,
                 datao: datao as u32,
                 datal: datal as u32,
-                last: left == 0,
+                last: remaining == 0,
             };
             let (header, payload) = (data.encode(&self.outbound), buffer.share(datao, datal));
             self.output.push_with_data(&header, payload, self.outbound.data_digest);

@@ -5,11 +5,12 @@ use isolane_wire::{CompletionEntry, Framing, Status, SubmissionEntry, admin};
 
 use crate::Completion;
 use crate::host::Data;
-use crate::test_pair::Pair;
+use crate::scenario_tests::pair::Pair;
 
 const KEEP_ALIVE: u8 = 0x18;
 
-/// A target's admin queue of 8 entries that holds one Async Event Request, and the CID of the request.
+/// A target's admin queue of 8 entries that holds one Async Event Request, and the CID of the
+/// request.
 fn holding(flow_control_disabled: bool) -> (Pair, u16) {
     let mut pair = Pair::new(Default::default(), Default::default());
     pair.connect(8, flow_control_disabled);

@@ -8,7 +8,8 @@ use crate::target::Scheduling;
 
 const LONG: usize = 1 << 20;
 
-/// A chunk of 16 KiB, 128 KiB ready or 32 KiB beside short answers, 64 KiB granted in shares of 16 KiB.
+/// A chunk of 16 KiB, 128 KiB ready or 32 KiB beside short answers, 64 KiB granted in shares of 16
+/// KiB.
 const SMALL_STEPS: Scheduling =
     Scheduling { chunk_bytes: 16 << 10, ready_bytes: 128 << 10, max_granted_bytes: 64 << 10 };
 

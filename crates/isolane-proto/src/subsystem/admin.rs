@@ -65,8 +65,8 @@ fn admin(opcode: AdminOpcode, context: &mut CommandContext) -> Result<Action, St
     }
 }
 
-/// Only held Async Event Requests can be aborted. Other commands end without help, and after "aborted" was
-/// reported, a write must not reach the volume (Base 1.4 §5.1).
+/// Only held Async Event Requests can be aborted. Other commands end without help, and after
+/// "aborted" was reported, a write must not reach the volume (Base 1.4 §5.1).
 fn abort(context: &mut CommandContext) -> Action {
     let AbortCommand { sqid, cid } = AbortCommand::parse(context.entry);
     let is_aborted = sqid == 0 && context.association.abort_async_event(cid, context.events);

@@ -1,7 +1,7 @@
 //! One association: all state that a controller keeps for one host.
 //!
-//! Invariant: a queue stays in the table until its I/O has ended or the queue is abandoned. An association
-//! stays until the I/O of all of its queues has ended.
+//! Invariant: a queue stays in the table until its I/O has ended or the queue is abandoned. An
+//! association stays until the I/O of all of its queues has ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -127,8 +127,9 @@ impl Association {
         totals.unwrap_or_default()
     }
 
-    /// Removes a disconnected queue whose I/O does not end, and returns its totals. The CNTLID stays in use
-    /// until that I/O has ended, because a write of this controller may still reach its volume.
+    /// Removes a disconnected queue whose I/O does not end, and returns its totals. The CNTLID
+    /// stays in use until that I/O has ended, because a write of this controller may still reach
+    /// its volume.
     pub(super) fn abandon_queue(&mut self, qid: u16) -> IoTotals {
         self.stuck_queues += usize::from(self.queues.get(&qid).is_some_and(|queue| !queue.connected));
         self.remove_queue(qid)
@@ -218,7 +219,8 @@ impl Association {
         self.changed_namespaces.clear();
     }
 
-    /// Rejects admin commands before CC.EN, when only fabrics commands are allowed (Fabrics 1.1 §3.1).
+    /// Rejects admin commands before CC.EN, when only fabrics commands are allowed (Fabrics 1.1
+    /// §3.1).
     pub(super) fn check_ready(&self) -> Result<(), Status> {
         if self.registers.is_enabled() { Ok(()) } else { Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr(true)) }
     }
@@ -304,7 +306,8 @@ impl Features {
         NumberOfQueues(0).with_submission(granted).with_completion(granted)
     }
 
-    /// The temperature threshold that `selected` names; `ALL_SENSORS` is valid only in Set Features.
+    /// The temperature threshold that `selected` names; `ALL_SENSORS` is valid only in Set
+    /// Features.
     pub(super) fn temperature(&mut self, selected: TemperatureThreshold) -> Result<&mut u16, Status> {
         match (selected.tmpsel(), selected.thsel()) {
             (COMPOSITE | ALL_SENSORS, OVER) => Ok(&mut self.over_temperature_kelvin),
@@ -350,8 +353,8 @@ impl ErrorLog {
 pub(super) const HOST_IDENTIFIER_BYTES: u64 = 16;
 /// Entries of an error log: ELPE + 1.
 pub(super) const MAX_ERRORS: usize = 64;
-/// WCTEMP and default over temperature threshold. No sensor exists, but revision 1.2 and later require a
-/// value and recommend this one.
+/// WCTEMP and default over temperature threshold. No sensor exists, but revision 1.2 and later
+/// require a value and recommend this one.
 pub(super) const WARNING_TEMPERATURE_KELVIN: u16 = 0x0157;
 /// TMPSEL: the composite temperature, the only one.
 const COMPOSITE: u8 = 0;

@@ -1,7 +1,7 @@
 //! One subsystem with its associations.
 //!
-//! Invariant: the identifier of an association that has ended finds nothing, even if its CNTLID is in use
-//! again.
+//! Invariant: the identifier of an association that has ended finds nothing, even if its CNTLID is
+//! in use again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! An admin or fabrics command with its context, and the checks that all of these commands share.
 //!
-//! Invariant: [`data_expected`] knows the length of every command before the command is executed. An unknown
-//! command moves no data.
+//! Invariant: [`data_expected`] knows the length of every command before the command is executed.
+//! An unknown command moves no data.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -41,7 +41,8 @@ pub(super) struct CommandContext<'a> {
 }
 
 impl CommandContext<'_> {
-    /// Checks that the SGL describes exactly the data that the command moves (SGLS bit 18 is clear).
+    /// Checks that the SGL describes exactly the data that the command moves (SGLS bit 18 is
+    /// clear).
     pub(super) fn check_transfer(&self) -> Result<(), Status> {
         match data_expected(self.entry).matches(self.data_bytes) {
             true => Ok(()),
@@ -72,9 +73,9 @@ impl DataExpected {
     }
 }
 
-/// Returns the data of an admin or fabrics command; [`DataExpected::None`] for an unknown command. A driver
-/// receives data only for [`DataExpected::FromHost`] with the length that the host describes, and discards
-/// it otherwise.
+/// Returns the data of an admin or fabrics command; [`DataExpected::None`] for an unknown command.
+/// A driver receives data only for [`DataExpected::FromHost`] with the length that the host
+/// describes, and discards it otherwise.
 pub fn data_expected(entry: &SubmissionEntry) -> DataExpected {
     match AdminOpcode::decode(entry.opcode) {
         Some(AdminOpcode::Fabrics) if entry.fctype() == FabricsType::Connect.code() => {
@@ -91,7 +92,8 @@ pub fn data_expected(entry: &SubmissionEntry) -> DataExpected {
     }
 }
 
-/// Whether controllers of a kind execute an admin command; the command effects log lists the same commands.
+/// Whether controllers of a kind execute an admin command; the command effects log lists the same
+/// commands.
 pub(super) fn is_offered(opcode: AdminOpcode, kind: SubsystemKind) -> bool {
     let is_common = matches!(
         opcode,

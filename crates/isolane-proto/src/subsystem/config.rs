@@ -2,7 +2,8 @@
 //!
 //! Checked once when a [`Port`](super::Port) is created.
 //!
-//! Invariant: the Identify pages can express every configuration that [`PortConfig::check`] accepts.
+//! Invariant: the Identify pages can express every configuration that [`PortConfig::check`]
+//! accepts.
 
 use std::net::SocketAddr;
 
@@ -19,8 +20,8 @@ pub struct PortConfig {
     pub advertise: Vec<SocketAddr>,
     /// Maximum number of associations, including discovery; a further host gets Controller Busy.
     pub max_associations: usize,
-    /// First generation counter of the discovery log. It must never decrease, so a target without persistent
-    /// state passes the seconds since the epoch at its start.
+    /// First generation counter of the discovery log. It must never decrease, so a target without
+    /// persistent state passes the seconds since the epoch at its start.
     pub generation_start: u64,
 }
 
@@ -45,8 +46,8 @@ pub struct SubsystemConfig {
     pub max_queue_entries: u16,
     /// In-capsule data of an I/O queue, in bytes, a multiple of 16; reported as IOCCSZ.
     pub max_in_capsule_bytes: u32,
-    /// Data of one command, in bytes, a power of two of at least 8 KiB (MDTS 0 would mean no limit); reported
-    /// as MDTS.
+    /// Data of one command, in bytes, a power of two of at least 8 KiB (MDTS 0 would mean no
+    /// limit); reported as MDTS.
     pub max_transfer_bytes: u32,
 }
 
@@ -69,7 +70,8 @@ pub struct NamespaceConfig {
     pub zeroes_after_deallocate: bool,
     /// Minimum number of blocks that deallocation can release (0: unknown).
     pub deallocate_blocks_preferred: u32,
-    /// Generation of the content; `None`: a host cannot distinguish a restart from a network failure.
+    /// Generation of the content; `None`: a host cannot distinguish a restart from a network
+    /// failure.
     pub generation: Option<Generation>,
 }
 
@@ -215,7 +217,8 @@ impl SubsystemConfig {
         Ok(())
     }
 
-    /// MDTS: log2 of the largest transfer in units of the smallest memory page, 4 KiB (Base 1.4 Figure 247).
+    /// MDTS: log2 of the largest transfer in units of the smallest memory page, 4 KiB (Base 1.4
+    /// Figure 247).
     pub(super) fn mdts(&self) -> u8 {
         (self.max_transfer_bytes / 4096).ilog2() as u8
     }

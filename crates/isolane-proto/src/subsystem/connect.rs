@@ -1,11 +1,12 @@
-//! Fabrics Connect: admits a connection as the admin queue of a new controller or as one of its I/O queues.
+//! Fabrics Connect: admits a connection as the admin queue of a new controller or as one of its I/O
+//! queues.
 //!
-//! Checks every reason to refuse in a fixed order, each with the offending field (Fabrics 1.1 §3.3). It does
-//! not authenticate: the identity of a host is its claim, and a name (HOSTNQN) is required only if the
-//! configuration lists the allowed hosts.
+//! Checks every reason to refuse in a fixed order, each with the offending field (Fabrics 1.1
+//! §3.3). It does not authenticate: the identity of a host is its claim, and a name (HOSTNQN) is
+//! required only if the configuration lists the allowed hosts.
 //!
-//! Invariant: a CNTLID names one association at a time and is not reused soon; a QID of a controller is one
-//! connection.
+//! Invariant: a CNTLID names one association at a time and is not reused soon; a QID of a
+//! controller is one connection.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -48,8 +48,8 @@ fn resolve_wildcard(address: SocketAddr, local: IpAddr) -> SocketAddr {
 
 fn entry(context: &CommandContext, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
     let ip = address.ip().to_canonical();
-    // The secure channel stays "not specified": libnvme before autumn 2025 reads "not required" as a request
-    // for TLS, and then `nvme connect-all` fails without a key.
+    // The secure channel stays "not specified": libnvme before autumn 2025 reads "not required" as
+    // a request for TLS, and then `nvme connect-all` fails without a key.
     let treq = TransportRequirements(0).with_disable_sq_flow_control(true);
     DiscoveryEntry {
         trtype: Transport::Tcp.code(),

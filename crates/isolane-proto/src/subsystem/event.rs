@@ -1,10 +1,11 @@
-//! Asynchronous events of one controller: held requests, pending notices, and reported notices (Base 1.4 §5.2).
+//! Asynchronous events of one controller: held requests, pending notices, and reported notices
+//! (Base 1.4 §5.2).
 //!
-//! Tracks Async Event Requests by CID. A request is held until it completes, and its completion stays here until
-//! the driver of the admin queue takes it.
+//! Tracks Async Event Requests by CID. A request is held until it completes, and its completion
+//! stays here until the driver of the admin queue takes it.
 //!
-//! Invariant: a kind of event that was reported is not reported again before the host has read its log page
-//! without Retain Asynchronous Event.
+//! Invariant: a kind of event that was reported is not reported again before the host has read its
+//! log page without Retain Asynchronous Event.
 
 use std::collections::BTreeSet;
 
@@ -91,8 +92,8 @@ impl AsyncEvents {
         self.completions.extend(self.held.drain(..).map(|cid| (cid, completion)));
     }
 
-    /// Drops the request with this CID, which another command uses now. Returns the completion of the request if
-    /// it has one.
+    /// Drops the request with this CID, which another command uses now. Returns the completion of
+    /// the request if it has one.
     pub(super) fn replace(&mut self, cid: u16) -> Option<Completion> {
         if self.release(cid) {
             return None;

@@ -139,9 +139,9 @@ fn apply(context: &mut CommandContext, feature: FeatureId, cdw11: u32) -> Result
     Ok(Action::Complete(Completion::success()))
 }
 
-/// Disabling the cache affects later writes immediately, and a flush makes earlier writes durable. Every such
-/// command requests a flush, even if the cache is off already, because an earlier flush may have failed or be
-/// in progress.
+/// Disabling the cache affects later writes immediately, and a flush makes earlier writes durable.
+/// Every such command requests a flush, even if the cache is off already, because an earlier flush
+/// may have failed or be in progress.
 fn set_write_cache(association: &mut Association, value: VolatileWriteCache) -> Result<Action, Status> {
     if !association.features.has_volatile_cache {
         return Err(with_dnr(Status::INVALID_FIELD));

@@ -23,9 +23,9 @@ use crate::target::MAX_ASYNC_EVENTS;
 
 /// Concurrent aborts, 0's based (ACL): each completes immediately, so the recommended value holds.
 const ACL: u8 = 3;
-/// CQT. The keep-alive timer is checked four times a second, and each core cancels the commands that have not
-/// reached a volume in its next turn. A command that stays at a volume for longer ends before any later change
-/// of its blocks.
+/// CQT. The keep-alive timer is checked four times a second, and each core cancels the commands
+/// that have not reached a volume in its next turn. A command that stays at a volume for longer
+/// ends before any later change of its blocks.
 const QUIESCE_MS: u16 = 5000;
 /// Admin and I/O queue entries: 64 and 16 bytes, required and largest.
 const SQES: u8 = 0x66;
@@ -73,7 +73,8 @@ fn check_command_set(command: &IdentifyCommand) -> Result<(), Status> {
     if command.csi == CSI_NVM { Ok(()) } else { Err(with_dnr(Status::INVALID_FIELD)) }
 }
 
-/// Identifiers above `nsid` in rising order; FFFFFFFEh and FFFFFFFFh are invalid (Base 1.4 §5.15.2.3).
+/// Identifiers above `nsid` in rising order; FFFFFFFEh and FFFFFFFFh are invalid (Base 1.4
+/// §5.15.2.3).
 fn active_namespaces(profile: &SubsystemProfile, nsid: u32) -> Result<NamespaceList, Status> {
     let first = nsid.checked_add(1).filter(|&first| first != u32::MAX);
     let first = first.ok_or(with_dnr(Status::INVALID_NAMESPACE))?;
@@ -84,7 +85,8 @@ fn active(profile: &SubsystemProfile, nsid: u32) -> Result<&NamespaceConfig, Sta
     profile.namespaces.get(&nsid).ok_or(with_dnr(Status::INVALID_NAMESPACE))
 }
 
-/// A valid but inactive identifier has a structure of zeroes; an invalid one is an error (Base 1.4 §5.15.2.1).
+/// A valid but inactive identifier has a structure of zeroes; an invalid one is an error (Base 1.4
+/// §5.15.2.1).
 fn namespace_or_zeroes(
     profile: &SubsystemProfile,
     nsid: u32,

@@ -1,7 +1,7 @@
 //! I/O commands, decoded and checked against the geometry of their namespace.
 //!
-//! Invariant: a command that [`parse_io`] returns is inside its namespace, is allowed there, and moves exactly
-//! the bytes that the host described.
+//! Invariant: a command that [`parse_io`] returns is inside its namespace, is allowed there, and
+//! moves exactly the bytes that the host described.
 
 use isolane_wire::io::{DatasetManagementCommand, DsmRange, ReadCommand, WriteCommand, WriteZeroesCommand};
 use isolane_wire::opcode::IoOpcode;
@@ -86,7 +86,8 @@ pub fn parse_io(
     }
 }
 
-/// Decodes and checks the first `ranges` ranges of a Deallocate's data; the host may have sent more bytes.
+/// Decodes and checks the first `ranges` ranges of a Deallocate's data; the host may have sent more
+/// bytes.
 pub fn parse_ranges(
     data: &[u8],
     ranges: u16,

@@ -1,16 +1,17 @@
 //! The keep-alive timer of one association (Base 1.4 §7.12, TCP §3.4).
 //!
-//! Traffic on any queue counts (TBKAS), and the timer is checked once per timeout instead of once per command,
-//! so a silent host is detected within two timeouts.
+//! Traffic on any queue counts (TBKAS), and the timer is checked once per timeout instead of once
+//! per command, so a silent host is detected within two timeouts.
 //!
-//! Invariant: every association has a timer, except a ready I/O controller whose host disabled it (KATO 0).
+//! Invariant: every association has a timer, except a ready I/O controller whose host disabled it
+//! (KATO 0).
 
 use std::time::{Duration, Instant};
 
 /// Granularity of KATO in units of 100 ms (KAS): 1 s.
 pub(super) const KAS: u16 = 10;
-/// Timeout of a controller that is not ready, and of a discovery controller without KATO: the default KATO of
-/// transports that require keep alive (Base 1.4 §5.21.1.15).
+/// Timeout of a controller that is not ready, and of a discovery controller without KATO: the
+/// default KATO of transports that require keep alive (Base 1.4 §5.21.1.15).
 const DEFAULT: Duration = Duration::from_millis(120_000);
 
 /// Keep-alive timer.

@@ -81,7 +81,8 @@ impl LogSlice {
         Ok(LogSlice { offset: command.offset, bytes: command.len() as usize })
     }
 
-    /// An offset after the end of the page is an error; bytes after the end are zeroes (Base 1.4 §5.14).
+    /// An offset after the end of the page is an error; bytes after the end are zeroes (Base 1.4
+    /// §5.14).
     fn cut(&self, content: &[u8]) -> Result<Vec<u8>, Status> {
         let start = usize::try_from(self.offset).ok().filter(|&start| start <= content.len());
         let start = start.ok_or(with_dnr(Status::INVALID_FIELD))?;

@@ -1,19 +1,22 @@
 //! The control path of a target: subsystems, their controllers, and every command that is not I/O.
 //!
-//! One [`Port`] holds the NVM subsystem and the discovery subsystem with all of their associations. It owns no
-//! connection, permit, volume, or clock. I/O commands bypass it: [`parse_io`] checks them.
+//! One [`Port`] holds the NVM subsystem and the discovery subsystem with all of their associations.
+//! It owns no connection, permit, volume, or clock. I/O commands bypass it: [`parse_io`] checks
+//! them.
 //!
 //! A driver uses it as follows:
 //!
-//! 1. Pass the first command of a connection, which must be Fabrics Connect, to [`Port::connect`] with its data.
-//!    Complete any other first command with `Status::COMMAND_SEQUENCE_ERROR`.
+//! 1. Pass the first command of a connection, which must be Fabrics Connect, to [`Port::connect`]
+//!    with its data. Complete any other first command with `Status::COMMAND_SEQUENCE_ERROR`.
 //! 2. Pass every command of the admin queue, and the fabrics commands of I/O queues, to
-//!    [`Port::handle_command`]. [`data_expected`] returns the length of the data beforehand; the host must
-//!    describe exactly this length.
-//! 3. After every call, drain [`Port::poll_event`], and handle its events before the returned action.
-//! 4. Call [`Port::handle_disconnected`] when a connection is lost, and [`Port::handle_drained`] when its last
-//!    I/O has ended. Until then the controller keeps its CNTLID. Order the I/O of a new association after the
-//!    unfinished changes of older associations of the same host, which [`Port::host_to_drain`] returns.
+//!    [`Port::handle_command`]. [`data_expected`] returns the length of the data beforehand; the
+//!    host must describe exactly this length.
+//! 3. After every call, drain [`Port::poll_event`], and handle its events before the returned
+//!    action.
+//! 4. Call [`Port::handle_disconnected`] when a connection is lost, and [`Port::handle_drained`]
+//!    when its last I/O has ended. Until then the controller keeps its CNTLID. Order the I/O of a
+//!    new association after the unfinished changes of older associations of the same host, which
+//!    [`Port::host_to_drain`] returns.
 //! 5. Run the keep-alive timers with [`Port::poll_timeout`] and [`Port::handle_timeout`].
 //!
 //! Invariant: a CNTLID leaves the table only when every queue of its association has been drained.
@@ -66,7 +69,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Whether both can be the same host: the names are equal, or, if either has no name, the identifiers.
+    /// Whether both can be the same host: the names are equal, or, if either has no name, the
+    /// identifiers.
     pub fn matches(&self, other: &Host) -> bool {
         match (&self.nqn, &other.nqn) {
             (Some(name), Some(other)) => name == other,
@@ -84,8 +88,8 @@ impl fmt::Display for Host {
     }
 }
 
-/// Identifier of one association between a host and a controller. It is unique, although its CNTLID can be
-/// reused.
+/// Identifier of one association between a host and a controller. It is unique, although its CNTLID
+/// can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AssociationId {
     /// Controller ID within its subsystem.
@@ -137,10 +141,11 @@ pub enum Action {
     Complete(Completion),
     /// Send the data, whose length is [`data_expected`], then complete the command.
     CompleteWithData(Vec<u8>, Completion),
-    /// Hold the request with [`Connection::hold`](crate::target::Connection::hold) until [`Port::poll_async_event`]
-    /// returns its completion.
+    /// Hold the request with [`Connection::hold`](crate::target::Connection::hold) until
+    /// [`Port::poll_async_event`] returns its completion.
     HoldAsyncEvent,
-    /// Flush every volume, then complete the command with this completion, or with the status of a failed flush.
+    /// Flush every volume, then complete the command with this completion, or with the status of a
+    /// failed flush.
     Flush(Completion),
     /// Complete the command, send the completion, then close this connection.
     Disconnect(Completion),
@@ -149,24 +154,26 @@ pub enum Action {
 /// Action that the rest of the target must take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlEvent {
-    /// Held Async Event Requests have completions: take them with [`Port::poll_async_event`] on the core of the
-    /// admin queue.
+    /// Held Async Event Requests have completions: take them with [`Port::poll_async_event`] on the
+    /// core of the admin queue.
     AsyncEvents {
         /// The association.
         id: AssociationId,
     },
-    /// CC.EN became 0: close the I/O connections, keep the admin connection. RDY drops once all are drained.
+    /// CC.EN became 0: close the I/O connections, keep the admin connection. RDY drops once all are
+    /// drained.
     CloseIoQueues {
         /// The association.
         id: AssociationId,
     },
-    /// CC.SHN was set: when the I/O of the association has ended or takes too long, flush every volume and call
-    /// [`Port::handle_flushed`]. Connections stay open.
+    /// CC.SHN was set: when the I/O of the association has ended or takes too long, flush every
+    /// volume and call [`Port::handle_flushed`]. Connections stay open.
     Shutdown {
         /// The association.
         id: AssociationId,
     },
-    /// Close every connection of the association and cancel the commands that have not reached a volume.
+    /// Close every connection of the association and cancel the commands that have not reached a
+    /// volume.
     Close {
         /// The association.
         id: AssociationId,

@@ -50,8 +50,8 @@ impl Port {
         })
     }
 
-    /// Handles Fabrics Connect, the first command of a connection (Fabrics 1.1 §3.3). `data` is empty if the
-    /// host described a length other than [`data_expected`](super::data_expected).
+    /// Handles Fabrics Connect, the first command of a connection (Fabrics 1.1 §3.3). `data` is
+    /// empty if the host described a length other than [`data_expected`](super::data_expected).
     pub fn connect(
         &mut self,
         entry: &SubmissionEntry,
@@ -71,8 +71,9 @@ impl Port {
         subsystem.connect(&connect, from, is_full, now)
     }
 
-    /// Returns the host whose older associations with the NVM subsystem must drain before this Connect; `None`
-    /// if the Connect cannot create a controller of that subsystem. See the driver's fence.
+    /// Returns the host whose older associations with the NVM subsystem must drain before this
+    /// Connect; `None` if the Connect cannot create a controller of that subsystem. See the
+    /// driver's fence.
     pub fn host_to_drain(&self, entry: &SubmissionEntry, data: &[u8]) -> Option<Host> {
         let connect = connect::parse(entry, data).ok()?;
         let profile = &self.nvm.profile;
@@ -82,9 +83,9 @@ impl Port {
         is_admitted.then_some(connect.host)
     }
 
-    /// Executes a command of the admin queue, or a fabrics command of an I/O queue. `data_bytes` is the length
-    /// that its SGL describes, in either direction. None of these commands takes data from the host, so the
-    /// driver has discarded any.
+    /// Executes a command of the admin queue, or a fabrics command of an I/O queue. `data_bytes` is
+    /// the length that its SGL describes, in either direction. None of these commands takes data
+    /// from the host, so the driver has discarded any.
     pub fn handle_command(
         &mut self,
         id: AssociationId,
@@ -127,8 +128,9 @@ impl Port {
         self.subsystem(id).0.association(id)?.events.poll()
     }
 
-    /// Drops an Async Event Request, because a new command has the same CID: the host has abandoned the
-    /// request. Returns the completion of the request if it has one, which must be sent before the command's.
+    /// Drops an Async Event Request, because a new command has the same CID: the host has abandoned
+    /// the request. Returns the completion of the request if it has one, which must be sent before
+    /// the command's.
     pub fn replace_async_event(&mut self, id: AssociationId, cid: u16) -> Option<Completion> {
         self.subsystem(id).0.association(id)?.events.replace(cid)
     }
@@ -152,8 +154,8 @@ impl Port {
         subsystem.remove_if_drained(id, events);
     }
 
-    /// Abandons a disconnected queue whose I/O does not end: a reset completes without it, and its QID is
-    /// free. The CNTLID stays in use until [`Port::handle_unstuck`].
+    /// Abandons a disconnected queue whose I/O does not end: a reset completes without it, and its
+    /// QID is free. The CNTLID stays in use until [`Port::handle_unstuck`].
     pub fn handle_stuck(&mut self, id: AssociationId, qid: u16) {
         let (subsystem, _) = self.subsystem(id);
         let Some(association) = subsystem.association(id) else { return };
@@ -169,8 +171,8 @@ impl Port {
         subsystem.remove_if_drained(id, events);
     }
 
-    /// Handles the end of the flush that a [`ControlEvent::Shutdown`] requested; `durable` is `false` after an
-    /// error. After the first error, the SMART log reports degraded reliability.
+    /// Handles the end of the flush that a [`ControlEvent::Shutdown`] requested; `durable` is
+    /// `false` after an error. After the first error, the SMART log reports degraded reliability.
     pub fn handle_flushed(&mut self, id: AssociationId, durable: bool) {
         self.degraded |= !durable;
         if let Some(association) = self.subsystem(id).0.association(id) {
@@ -217,7 +219,8 @@ impl Port {
         Ok(())
     }
 
-    /// Changes the advertised addresses and notifies discovery hosts (Fabrics 1.1 §5.3); the generation rises.
+    /// Changes the advertised addresses and notifies discovery hosts (Fabrics 1.1 §5.3); the
+    /// generation rises.
     pub fn set_advertised(&mut self, advertise: Vec<SocketAddr>) {
         self.advertise = advertise;
         self.generation = self.generation.wrapping_add(1);

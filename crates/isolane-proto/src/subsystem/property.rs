@@ -1,10 +1,10 @@
 //! Controller properties: CAP, VS, CC, CSTS (Base 1.4 §3.1, Fabrics 1.1 §3.4 and §3.5).
 //!
-//! The states of enabling, resetting, and shutting down, driven by CC and reported by CSTS. The port requests
-//! the closes and flushes.
+//! The states of enabling, resetting, and shutting down, driven by CC and reported by CSTS. The
+//! port requests the closes and flushes.
 //!
-//! Invariant: SHST becomes "complete" only after a flush of all namespaces that can be flushed, and RDY drops
-//! only without I/O queues.
+//! Invariant: SHST becomes "complete" only after a flush of all namespaces that can be flushed, and
+//! RDY drops only without I/O queues.
 
 use isolane_wire::Status;
 use isolane_wire::fabrics::{PropertyGetCommand, PropertySetCommand, PropertySize};
@@ -16,7 +16,8 @@ use super::namespace::{SubsystemKind, SubsystemProfile};
 /// Version that every controller claims: 1.4.
 pub(super) const VERSION: Vs = Vs::V1_4;
 
-/// Longest time to become ready or to stop, in units of 500 ms (CAP.TO): a reset waits for I/O in flight.
+/// Longest time to become ready or to stop, in units of 500 ms (CAP.TO): a reset waits for I/O in
+/// flight.
 const READY_TIMEOUT: u8 = 60;
 
 /// The registers of one controller.
@@ -147,8 +148,8 @@ impl Registers {
         Transition::Shutdown
     }
 
-    /// Whether CC selects a supported command set, page size, arbitration, and entry size (Base 1.4 §3.1.5).
-    /// A discovery controller has no I/O queues, so its entry sizes are ignored.
+    /// Whether CC selects a supported command set, page size, arbitration, and entry size (Base 1.4
+    /// §3.1.5). A discovery controller has no I/O queues, so its entry sizes are ignored.
     fn is_supported(&self) -> bool {
         let sizes = (self.cc.iosqes(), self.cc.iocqes());
         let has_sizes = self.discovery || sizes == (Cc::IOSQES_64, Cc::IOCQES_16);
@@ -164,9 +165,9 @@ impl Registers {
         was_resetting
     }
 
-    /// Handles the end of the flush of a shutdown. A shutdown that follows a reset waits for its own flush. A
-    /// volume that cannot be flushed has failed its own commands and would fail every later shutdown; for the
-    /// other volumes the shutdown is complete.
+    /// Handles the end of the flush of a shutdown. A shutdown that follows a reset waits for its
+    /// own flush. A volume that cannot be flushed has failed its own commands and would fail every
+    /// later shutdown; for the other volumes the shutdown is complete.
     pub(super) fn handle_flushed(&mut self) {
         self.flushes = self.flushes.saturating_sub(1);
         if self.phase == Phase::ShuttingDown && self.flushes == 0 {

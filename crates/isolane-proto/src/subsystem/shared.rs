@@ -1,9 +1,10 @@
 //! Atomics that the cores of one association share.
 //!
-//! An I/O queue reads `ControllerStatus` on every command, and is the only writer of its `IoCounters`. The
-//! atomics are independent of each other.
+//! An I/O queue reads `ControllerStatus` on every command, and is the only writer of its
+//! `IoCounters`. The atomics are independent of each other.
 //!
-//! Invariant: no I/O writes a word that another core writes, except the first command after a keep-alive check.
+//! Invariant: no I/O writes a word that another core writes, except the first command after a
+//! keep-alive check.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -27,14 +28,14 @@ impl ControllerStatus {
         self.ready.load(Acquire)
     }
 
-    /// Whether the association has ended. Later commands get no completion: a host reports an error completion,
-    /// but repeats a command without completion.
+    /// Whether the association has ended. Later commands get no completion: a host reports an error
+    /// completion, but repeats a command without completion.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Relaxed)
     }
 
-    /// Whether a write without FUA can complete before it is durable (feature 06h). Otherwise, every Write,
-    /// Write Zeroes, and Deallocate must be durable before its completion.
+    /// Whether a write without FUA can complete before it is durable (feature 06h). Otherwise,
+    /// every Write, Write Zeroes, and Deallocate must be durable before its completion.
     pub fn is_write_cache_enabled(&self) -> bool {
         self.write_cache.load(Relaxed)
     }

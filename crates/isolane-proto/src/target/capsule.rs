@@ -1,7 +1,7 @@
 //! The data of a command capsule (TCP 1.0 §3.3.2; Fabrics 1.1 §2.3).
 //!
-//! Uses only the direction bits of the opcode and the SGL; the command checks the length. An error here
-//! fails the command, not the connection.
+//! Uses only the direction bits of the opcode and the SGL; the command checks the length. An error
+//! here fails the command, not the connection.
 
 use isolane_wire::{Sgl, Status, SubmissionEntry};
 
@@ -9,7 +9,7 @@ use super::event::{DataLocation, Transfer};
 
 /// Classifies the data of a command whose capsule carries `in_capsule_len` bytes.
 pub(super) fn transfer(entry: &SubmissionEntry, in_capsule_len: u32) -> Transfer {
-    let direction = Direction::of(entry);
+    let direction = Direction::from_entry(entry);
     if direction == Direction::None {
         return Transfer::None;
     }
@@ -29,7 +29,7 @@ pub(super) fn transfer(entry: &SubmissionEntry, in_capsule_len: u32) -> Transfer
     }
 }
 
-/// An in-capsule data block must be the whole of the capsule's data: ICDOFF is 0.
+/// An in-capsule data block must cover all of the capsule's data: ICDOFF is 0.
 fn in_capsule(offset: u64, len: u32, in_capsule_len: u32) -> Transfer {
     if offset != 0 {
         return Transfer::Invalid(Status::SGL_OFFSET_INVALID);
@@ -51,7 +51,7 @@ enum Direction {
 }
 
 impl Direction {
-    fn of(entry: &SubmissionEntry) -> Direction {
+    fn from_entry(entry: &SubmissionEntry) -> Direction {
         let code = if entry.opcode == FABRICS { entry.fctype() } else { entry.opcode };
         match code & 0b11 {
             0b00 => Direction::None,

@@ -4,50 +4,51 @@ use std::time::Duration;
 
 use isolane_wire::Framing;
 
-/// The bounds of one connection.
+/// Configuration of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
-    /// Most bytes of one H2CData PDU: MAXH2CDATA. At least 4,096 and a multiple of 4.
+    /// Maximum data of one H2CData PDU, in bytes (MAXH2CDATA): at least 4,096, and a multiple of 4.
     pub max_h2c_data_bytes: u32,
-    /// Most bytes asked for by one R2T.
+    /// Maximum data requested by one R2T, in bytes.
     pub max_r2t_bytes: u32,
-    /// Most bytes of data in a capsule. At least 8,192, which admin and fabrics commands may carry.
+    /// Maximum in-capsule data, in bytes: at least 8,192, which admin and fabrics commands can
+    /// carry.
     pub max_in_capsule_bytes: u32,
     /// Order of transfers.
     pub scheduling: Scheduling,
-    /// Accept header digests when the host asks for them.
+    /// Accept header digests if the host requests them.
     pub header_digest: bool,
-    /// Accept data digests when the host asks for them.
+    /// Accept data digests if the host requests them.
     pub data_digest: bool,
-    /// Alignment of data towards this target in dwords, 0's based. Linux hosts want 0.
+    /// Alignment of data towards this target in dwords, 0's based. Linux hosts require 0.
     pub cpda: u8,
-    /// Most commands in flight before Connect has told the queue's size.
+    /// Maximum number of commands in flight before Connect sets the queue size.
     pub max_commands_before_connect: usize,
-    /// From accept to a successful Connect.
+    /// Timeout from accept to a successful Connect.
     pub handshake: Duration,
-    /// A transfer, a half-received PDU or queued output may rest for so long, twice that at the most, and
-    /// take four times that in all.
+    /// Stall limit: a transfer, a partial PDU, or queued output fails the connection after one to
+    /// two limits without progress, or after four limits in total.
     pub stall: Duration,
-    /// After a fatal error, the host's time to read our TermReq and close (TCP 1.0 §3.5: at most 30 s).
+    /// Timeout after a fatal error, in which the host reads the TermReq and closes (TCP 1.0 §3.5:
+    /// at most 30 s).
     pub drain: Duration,
 }
 
-/// How far bulk is let ahead of what comes later.
+/// Limits on bulk data that is queued ahead of later commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduling {
-    /// Answers longer than this wait for their turn, and are sent in data PDUs of at most so many bytes, with
-    /// shorter answers between them.
+    /// Maximum length of a data PDU of a long response, in bytes. Shorter responses are sent
+    /// between these PDUs.
     pub chunk_bytes: usize,
-    /// Long answers get turns until so many bytes are ready to be sent; a quarter of it while short ones are
-    /// sent, too.
+    /// Number of bytes ready to be sent at which long responses wait; a quarter of it while short
+    /// responses are also being sent.
     pub ready_bytes: usize,
-    /// Write data that is asked for and has not arrived, in bytes: more is asked for when some of it has
-    /// come.
+    /// Maximum requested write data that has not arrived, in bytes.
     pub max_granted_bytes: usize,
 }
 
 impl Scheduling {
-    /// Short before long, and nothing long starves.
+    /// Short before long, without starvation.
     pub const ON: Scheduling =
         Scheduling { chunk_bytes: 128 << 10, ready_bytes: 1 << 20, max_granted_bytes: 1 << 20 };
 
@@ -55,13 +56,13 @@ impl Scheduling {
     pub const OFF: Scheduling =
         Scheduling { chunk_bytes: usize::MAX, ready_bytes: usize::MAX, max_granted_bytes: usize::MAX };
 
-    /// Answers longer than this wait for their turn.
+    /// Minimum length of a long response, which is scheduled.
     pub(super) fn long_bytes(&self) -> usize {
         if self.chunk_bytes == usize::MAX { usize::MAX } else { self.chunk_bytes / 4 }
     }
 
-    /// How much is asked for at a time when several transfers wait for their turn; and how much may be asked
-    /// for without a turn, in addition.
+    /// Length of one grant while several transfers wait; also the limit of unscheduled grants in
+    /// total.
     pub(super) fn grant_bytes(&self) -> usize {
         self.max_granted_bytes / 4
     }
@@ -86,8 +87,8 @@ impl Default for ConnectionConfig {
 }
 
 impl ConnectionConfig {
-    /// The same limits made legal: MAXH2CDATA a multiple of 4 and at least 4,096 (TCP 1.0 §3.6.2.3), 8,192
-    /// in-capsule bytes accepted (§3.3.1), no empty R2T.
+    /// Clamps all values to their valid ranges: MAXH2CDATA a multiple of 4 and at least 4,096 (TCP
+    /// 1.0 §3.6.2.3), at least 8,192 in-capsule bytes (§3.3.1), no empty R2T.
     pub(super) fn clamped(mut self) -> ConnectionConfig {
         self.max_h2c_data_bytes = (self.max_h2c_data_bytes & !3).max(4096);
         self.max_r2t_bytes = (self.max_r2t_bytes & !3).max(4096);

@@ -1,24 +1,22 @@
-//! One connection of a target: PDUs in, commands and data out; answers in, PDUs out.
+//! One connection of a target: PDUs in, commands and data out; completions in, PDUs out.
 //!
 //! ```text
 //! receive_plan ─ readv ─ handle_received ─ poll_event …
 //!              ─ complete… ─ transmit_plan ─ sendmsg ─ handle_transmitted
 //! ```
 //!
-//! [`Connection`] knows no controller and no volume: it keeps the rules of the transport and nothing else. It
-//! never sees a socket or a clock. After [`Event::Fatal`] or [`Event::Terminated`] it goes on like this: send
-//! what [`Connection::wants_transmit`], then, when [`Connection::is_finished_sending`], shut down writing, go on
-//! reading (the bytes are thrown away), and close when [`Connection::is_closed`] or at the end of the stream.
-//! Closing with unread data in the socket would destroy the TermReq on its way.
+//! [`Connection`] implements the transport only, without a controller or a volume. After
+//! [`Event::Fatal`] or [`Event::Terminated`], the driver sends while
+//! [`Connection::wants_transmit`], shuts down writing when [`Connection::is_finished_sending`],
+//! continues to read (the bytes are discarded), and closes when [`Connection::is_closed`] or at the
+//! end of the stream. Closing with unread data in the socket would destroy the TermReq.
 //!
-//! Invariants: a command is answered once; no byte is placed into memory that was not given for it, at the
-//! offset it belongs to; what is queued is sent whole, and in order.
+//! Invariant: a command is completed once; every received byte is placed into the memory and at the
+//! offset of its transfer; queued bytes are sent completely and in order.
 
 mod capsule;
 mod config;
 mod event;
-mod handshake;
-mod held;
 mod permit;
 #[cfg(test)]
 mod predict_tests;
@@ -39,7 +37,6 @@ use isolane_wire::{Direction, Framing, SubmissionEntry};
 
 pub use config::{ConnectionConfig, Scheduling};
 pub use event::{DataLocation, Event, Transfer};
-pub use held::MAX_ASYNC_EVENTS;
 pub use permit::Permit;
 
 use self::receive::Receiving;
@@ -47,6 +44,7 @@ use self::slots::Slots;
 use self::staging::StagingPages;
 use self::transfer::Grants;
 use self::transmit::LongResponses;
+use crate::Completion;
 use crate::connection::{FatalError, Outstanding, Phase, Receiver, SendQueue, StallDetector, Violation};
 
 /// The target's end of one connection.
@@ -60,13 +58,15 @@ pub struct Connection {
     staging: StagingPages,
     output: SendQueue,
     slots: Slots,
-    /// CIDs of held Async Event Requests.
+    /// CIDs of held Async Event Requests. A host can reuse such a CID at any time (SPDK's host
+    /// abandons its requests before it shuts down), so a held request has neither a permit nor a
+    /// slot.
     held: ArrayVec<u16, MAX_ASYNC_EVENTS>,
     submission_queue: SubmissionQueue,
     long_responses: LongResponses,
     grants: Grants,
     outbound: Framing,
-    /// It adds nothing, so that headers are of constant shape.
+    /// Whether `outbound` adds nothing, so that headers have a constant length.
     outbound_plain: bool,
     event: Option<Event>,
     progress: StallDetector,
@@ -76,18 +76,18 @@ pub struct Connection {
 #[derive(Default)]
 struct SubmissionQueue {
     id: u16,
-    /// Entries; 0 before Connect.
+    /// Number of entries; 0 before Connect.
     entries: u32,
-    /// The head pointer that completions report: it passes an entry when its command is answered.
+    /// Head pointer in completions; it passes an entry when its command completes.
     head: u16,
     flow_control_disabled: bool,
-    /// The next completion is that of Connect.
+    /// Whether the next completion belongs to Connect.
     is_connecting: bool,
 }
 
 impl SubmissionQueue {
-    /// One more command is answered: the head pointer to report (SQHD). Without flow control the field is
-    /// reserved, but for the response to Connect, where FFFFh confirms it (Fabrics 1.1 §3.3).
+    /// Counts a completion, and returns its SQHD. Without flow control, the field is reserved,
+    /// except in the response to Connect, where FFFFh confirms it (Fabrics 1.1 §3.3).
     fn advance(&mut self) -> u16 {
         let is_connecting = std::mem::take(&mut self.is_connecting);
         if self.flow_control_disabled {
@@ -99,7 +99,7 @@ impl SubmissionQueue {
 }
 
 impl Connection {
-    /// A connection that was just accepted.
+    /// A newly accepted connection.
     pub fn new(limits: ConnectionConfig, now: Instant) -> Connection {
         let limits = limits.clamped();
         Connection {
@@ -123,7 +123,8 @@ impl Connection {
         }
     }
 
-    /// Connect succeeded: call it before its completion. `sqsize` is 0's based, as in the command.
+    /// Handles a successful Connect; call it before its completion. `sqsize` is 0's based, as in
+    /// the command.
     pub fn set_connected(&mut self, qid: u16, sqsize: u16, flow_control_disabled: bool) {
         let entries = u32::from(sqsize) + 1;
         self.is_connected = true;
@@ -138,32 +139,32 @@ impl Connection {
         self.slots.entry(permit)
     }
 
-    /// Commands accepted and not answered, except held Async Event Requests.
+    /// Number of commands accepted and not completed, except held Async Event Requests.
     pub fn in_flight(&self) -> usize {
         self.slots.occupied()
     }
 
-    /// Memory given for write data that has not arrived whole, in bytes.
+    /// Length of the buffers of incomplete write data, in bytes.
     pub fn receiving_bytes(&self) -> usize {
         self.slots.receiving_bytes()
     }
 
-    /// Bytes ever received.
+    /// Total bytes received.
     pub fn received_bytes(&self) -> u64 {
         self.receiver.received_bytes()
     }
 
-    /// Bytes ever sent.
+    /// Total bytes sent.
     pub fn sent_bytes(&self) -> u64 {
         self.output.sent_bytes()
     }
 
-    /// Bytes ever received and sent: while the number stands still, the host does nothing.
+    /// Total bytes received and sent.
     pub fn moved_bytes(&self) -> u64 {
         self.receiver.received_bytes() + self.output.sent_bytes()
     }
 
-    /// The deadline to call [`Connection::handle_timeout`] at, if there is one.
+    /// Deadline for [`Connection::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Draining(until) => Some(until),
@@ -173,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// Time has passed. Poll events afterwards.
+    /// Handles an expired deadline. Poll events afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         match self.phase {
             Phase::Draining(until) if now >= until => self.phase = Phase::Closed,
@@ -192,35 +193,35 @@ impl Connection {
         }
     }
 
-    /// The host could not go on for so long, because there was no memory for its data: that time does not
-    /// count against it.
+    /// Extends the deadlines by `wait`, during which the host was blocked because no memory was
+    /// free for its data.
     pub fn extend_deadline(&mut self, wait: Duration) {
         self.progress.extend_deadline(wait);
     }
 
-    /// The host closed its side. Nothing more can be received; close.
+    /// Handles the end of the stream. Close afterwards.
     pub fn handle_eof(&mut self) {
         self.phase = Phase::Closed;
         self.receiver.discard();
     }
 
-    /// Whether the connection should be closed now.
+    /// Whether the driver must close the connection now.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
 
-    /// Whether the TermReq was sent, so that writing should be shut down.
+    /// Whether the TermReq was sent, so that the driver must shut down writing.
     pub fn is_finished_sending(&self) -> bool {
         !self.phase.is_alive() && self.output.is_empty()
     }
 
-    /// Takes the memory that waited for data which will not come, when the connection has ended.
+    /// Takes the buffers of incomplete write data, when the connection has ended.
     pub fn take_buffers(&mut self) -> impl Iterator<Item = Buffer> + '_ {
-        debug_assert!(!self.phase.is_alive(), "buffers were taken from a living connection");
+        debug_assert!(!self.phase.is_alive(), "buffers taken before the connection ended");
         self.slots.take_buffers()
     }
 
-    /// What the host owes us, or must take.
+    /// Obligations of the host.
     fn outstanding(&self) -> Outstanding {
         Outstanding {
             moved_bytes: self.receiver.received_bytes()
@@ -232,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// The connection ends because of `error`: tell it if the specification wants that.
+    /// Ends the connection because of `error`, with a TermReq if the specification requires one.
     fn fail(&mut self, error: FatalError, now: Instant) {
         self.phase = match error.status {
             Some(status) => {
@@ -246,6 +247,41 @@ impl Connection {
         self.long_responses.clear();
         self.event = Some(Event::Fatal(error));
     }
+
+    /// Holds an Async Event Request until [`Connection::complete_held`] or
+    /// [`Connection::replace_held`].
+    ///
+    /// # Panics
+    /// If more than [`MAX_ASYNC_EVENTS`] requests are held.
+    pub fn hold(&mut self, permit: Permit) {
+        self.held.push(permit.cid());
+        self.slots.close(permit);
+    }
+
+    /// Whether an Async Event Request with this CID is held.
+    #[inline]
+    pub fn is_held(&self, cid: u16) -> bool {
+        self.held.contains(&cid)
+    }
+
+    /// Completes a held request. Does nothing if no held request has this CID.
+    pub fn complete_held(&mut self, cid: u16, completion: Completion) {
+        if self.release(cid) && self.phase.is_alive() {
+            self.queue_response(cid, completion);
+        }
+    }
+
+    /// Drops a held request, because its host uses the CID for another command.
+    pub fn replace_held(&mut self, cid: u16) {
+        if self.release(cid) {
+            self.submission_queue.advance();
+        }
+    }
+
+    fn release(&mut self, cid: u16) -> bool {
+        let at = self.held.iter().position(|&held| held == cid);
+        at.map(|at| self.held.remove(at)).is_some()
+    }
 }
 
 impl std::fmt::Debug for Connection {
@@ -258,3 +294,6 @@ impl std::fmt::Debug for Connection {
             .finish_non_exhaustive()
     }
 }
+
+/// Maximum number of held Async Event Requests: AERL + 1.
+pub const MAX_ASYNC_EVENTS: usize = 4;

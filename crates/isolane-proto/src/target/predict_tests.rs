@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Completion;
-use crate::test_pair::{fill, pattern};
+use crate::scenario_tests::pair::{fill, pattern};
 
 /// What the driver does with a command that brings data.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +72,8 @@ impl Target {
         }
     }
 
-    /// Receives the stream in pieces, as a driver does; other connections use the same overflow and the same
-    /// pages.
+    /// Receives the stream in pieces, as a driver does; other connections use the same overflow and
+    /// the same pages.
     fn receive(&mut self, cuts: &[usize]) {
         let mut overflow = vec![0xee; 65536];
         let mut cuts = cuts.iter().cycle();

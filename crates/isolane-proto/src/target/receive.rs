@@ -1,18 +1,18 @@
 //! Receiving half of a target's connection: from bytes to events.
 //!
-//! Invariant: [`Receiving`] names the owner of the body that arrives, and was set from a header that was
-//! checked completely.
+//! Invariant: [`Receiving`] names the owner of the current body, and was set from a completely
+//! checked header.
 
 use std::time::Instant;
 
 use isolane_memory::{Buffer, Page};
-use isolane_wire::Status;
-use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, PduType};
+use isolane_wire::pdu::{CapsuleCmd, CommonHeader, Digests, HeaderFault, IcReq, IcResp, PduType};
+use isolane_wire::{Framing, Status};
 
 use super::Connection;
 use super::capsule::transfer;
 use super::event::{DataLocation, Event, Transfer};
-use super::slots::{RejectReason, Slots};
+use super::slots::{MAX_GRANTS, RejectReason, Slots};
 use crate::connection::{self, FatalError, Header, Phase, ReceivePlan, Violation};
 
 /// Owner of the next bytes.
@@ -20,49 +20,49 @@ use crate::connection::{self, FatalError, Header, Phase, ReceivePlan, Violation}
 pub(super) enum Receiving {
     /// A header.
     Header,
-    /// In-capsule data for which the driver has not given memory yet.
+    /// In-capsule data for which the driver has not provided memory yet.
     Undecided { slot: u16 },
     /// In-capsule data of a command.
     InCapsule { slot: u16 },
-    /// Data that was asked for.
+    /// Requested data.
     H2cData { slot: u16, ttag: u16, len: u32 },
     /// Data to discard.
     Discard,
 }
 
 impl Connection {
-    /// Where the next bytes of the connection go: the destinations of the running payload, then `overflow`.
+    /// Returns the destinations of the next bytes: the current payload, then `overflow`.
     ///
-    /// Pass the same overflow to the [`Connection::poll_event`]s that follow. It may be shared with other
-    /// connections: when `poll_event` has returned `None`, nothing of it is needed any more.
+    /// Pass the same overflow to the following calls of [`Connection::poll_event`]. Connections can
+    /// share it: its content is unused after `poll_event` has returned `None`.
     pub fn receive_plan<'a>(&'a mut self, overflow: &'a mut [u8]) -> ReceivePlan<'a> {
         let mut plan = ReceivePlan::new();
         self.fill_receive_plan(overflow, &mut plan);
         plan
     }
 
-    /// Puts [`Connection::receive_plan`] into an empty plan.
+    /// Fills an empty plan, as [`Connection::receive_plan`] does.
     pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
         let should_predict = self.receiver.should_predict() && self.staging.is_usable();
         let destination = destination(&mut self.slots, self.receiving);
         match self.receiving {
             Receiving::Header | Receiving::InCapsule { .. } if should_predict => {
-                self.receiver.plan_ahead(plan, destination, self.staging.places(), overflow);
+                self.receiver.plan_ahead(plan, destination, self.staging.destinations(), overflow);
             }
             _ => self.receiver.plan(plan, destination, overflow),
         }
     }
 
-    /// Lends pages for the next receive, which nobody else holds. The plan goes on with them, on the guess
-    /// that the next capsules are as long as the last; data that was guessed right is not copied. Without
-    /// them nothing is guessed.
+    /// Provides unshared pages for the next receive. The plan continues with them, because the next
+    /// capsules probably have the length of the last one; correctly predicted data is not copied.
+    /// Without pages, nothing is predicted.
     pub fn stage_pages(&mut self, staging: Vec<Page>) {
         self.staging.stage(staging);
     }
 
-    /// As many pages as were lent: those, or the pages of buffers that have changed places with them. To be
-    /// called when [`Connection::poll_event`] has returned `None`, or input was deferred, or the connection ends:
-    /// what is unread in them is lost.
+    /// Returns the same number of pages: those provided, or pages of buffers that were swapped with
+    /// them. Call this after [`Connection::poll_event`] has returned `None`, input was deferred, or
+    /// the connection has ended: unread bytes in the pages are lost.
     pub fn take_staged(&mut self) -> Vec<Page> {
         if self.receiver.has_unverified() {
             self.receiver.discard();
@@ -70,7 +70,7 @@ impl Connection {
         self.staging.take()
     }
 
-    /// The first `n` bytes of the last plan have been filled.
+    /// Records that the first `n` bytes of the last plan have been filled.
     pub fn handle_received(&mut self, n: usize) {
         let destination = destination(&mut self.slots, self.receiving);
         self.receiver.handle_received(n, destination.as_deref());
@@ -79,7 +79,7 @@ impl Connection {
         }
     }
 
-    /// The next event. `None`: everything received was understood, read on.
+    /// Returns the next event; `None` if more bytes must be received.
     pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
         loop {
             if self.event.is_some() {
@@ -93,16 +93,16 @@ impl Connection {
                 Ok(Step::Continue) => {}
                 Ok(Step::NeedMoreData) => return None,
                 Err(error) => {
-                    self.receiver.keep_header(overflow);
+                    self.receiver.save_header(overflow);
                     self.fail(error, now);
                 }
             }
         }
     }
 
-    /// Keeps what is unread in `overflow`, because no memory is free for the command that was just yielded,
-    /// or because others shall have their turn. Until [`Connection::poll_event`] has used it up (pass any
-    /// overflow), the receive plan is empty.
+    /// Copies the unread bytes out of `overflow`, because no memory is free for the last command,
+    /// or because other connections can have their turn. Until [`Connection::poll_event`] has
+    /// consumed them (pass any overflow), the receive plan is empty.
     pub fn defer_input(&mut self, overflow: &[u8]) {
         if self.receiver.has_unverified() {
             return self.rollback_predictions(overflow);
@@ -110,13 +110,13 @@ impl Connection {
         self.receiver.defer(overflow);
     }
 
-    /// Whether input was deferred and not used up: do not read from the connection, poll events instead.
+    /// Whether deferred input remains: poll events instead of receiving.
     pub fn has_deferred_input(&self) -> bool {
         self.receiver.is_deferred()
     }
 
-    /// The namespace and block that a command further ahead in the overflow begins at, if it is one of I/O; 0
-    /// is the next command. A guess about bytes that nobody has checked yet, good for a hint only.
+    /// Returns the namespace and first block of a later I/O command in the overflow; `ahead` is 0
+    /// for the next command. The bytes are unchecked, so the result is only a hint.
     #[inline]
     pub fn peek_block(&self, overflow: &[u8], ahead: usize) -> Option<(u32, u64)> {
         let unread = self.receiver.unread(overflow).get(ahead * self.receiver.capsule_len()..)?;
@@ -145,13 +145,13 @@ impl Connection {
         }
     }
 
-    /// Whether this PDU is the predicted capsule, or one without data, which may precede it.
+    /// Whether this PDU is the predicted capsule, or a PDU without data, which can precede it.
     fn matches_prediction(&self, header: &Header) -> bool {
-        let may_have_data = header.pdu_type == PduType::CapsuleCmd || header.layout.data_len == 0;
-        may_have_data && self.receiver.matches_predicted_layout(header)
+        let is_candidate = header.pdu_type == PduType::CapsuleCmd || header.layout.data_len == 0;
+        is_candidate && self.receiver.matches_predicted_layout(header)
     }
 
-    /// Nothing is left to read, unless something lies where it does not belong.
+    /// Waits for more bytes, unless predicted bytes remain, which are read again.
     #[inline]
     fn on_input_exhausted(&mut self, overflow: &[u8]) -> Step {
         if !self.receiver.has_unverified() {
@@ -161,14 +161,15 @@ impl Connection {
         Step::Continue
     }
 
-    /// What was read into spare pages is read again in the usual way.
+    /// Rolls back wrong predictions: the bytes in staged pages are read again.
     #[cold]
     fn rollback_predictions(&mut self, overflow: &[u8]) {
         let staging = &self.staging;
         self.receiver.rollback_predictions(overflow, |at, len, bytes| staging.copy(at, len, bytes));
     }
 
-    /// A new command. Errors in it fail the command only, unless the capsule or the queue is at fault.
+    /// CapsuleCmd: accepts a command. An error in the command does not fail the connection, unlike
+    /// an error in the capsule or the queue.
     #[inline(always)]
     fn handle_capsule(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
         let data_len = header.layout.data_len;
@@ -185,13 +186,32 @@ impl Connection {
         self.receiver.consume_header(header);
         self.start_capsule_body(header);
         let Ok((permit, transfer)) = opened else {
-            self.refuse(cid, Status::COMMAND_ID_CONFLICT);
+            self.reject(cid, Status::COMMAND_ID_CONFLICT);
             return Ok(Step::Continue);
         };
         if matches!(transfer, Transfer::FromHost { place: DataLocation::InCapsule, .. }) {
             self.receiving = Receiving::Undecided { slot: permit.slot() };
         }
         Ok(Step::Event(Event::Command { permit, transfer }))
+    }
+
+    /// ICReq: queues ICResp and applies the negotiated parameters (TCP 1.0 §3.1).
+    fn handle_ic_req(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
+        let request = self.receiver.decode(overflow, |bytes, _| IcReq::decode(bytes))?;
+        self.receiver.consume_header(header);
+        let digests = Digests::default()
+            .with_header(request.digests.header() && self.limits.header_digest)
+            .with_data(request.digests.data() && self.limits.data_digest);
+        let framing = |pda| Framing { header_digest: digests.header(), data_digest: digests.data(), pda };
+        self.receiver.set_framing(framing(self.limits.cpda));
+        self.outbound = framing(request.hpda);
+        self.outbound_plain = self.outbound == Framing::PLAIN;
+        self.grants.set_max_per_command(MAX_GRANTS.min(request.maxr2t.saturating_add(1) as usize));
+        let response = IcResp { cpda: self.limits.cpda, digests, maxh2cdata: self.limits.max_h2c_data_bytes };
+        self.output.push(&response.encode());
+        self.phase = Phase::Open;
+        self.event = Some(Event::Connected(request));
+        Ok(())
     }
 
     #[cold]
@@ -202,16 +222,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Nobody wants the data of a capsule until its command is accepted.
+    /// Starts the data of a capsule, which is discarded unless the command is accepted.
     #[inline]
-    pub(super) fn start_capsule_body(&mut self, header: &Header) {
+    fn start_capsule_body(&mut self, header: &Header) {
         self.start_body(header, Receiving::Discard, 0);
         if header.layout.data_len > 0 {
             self.staging.observe(header.layout.data_len);
         }
     }
 
-    /// What follows this header goes to `receiving`.
+    /// Starts the data after this header, if any, for `receiving`.
     pub(super) fn start_body(&mut self, header: &Header, receiving: Receiving, offset: usize) {
         if header.layout.data_len > 0 {
             self.receiver.start_body(header, offset);
@@ -224,8 +244,9 @@ impl Connection {
             self.receiving = Receiving::Discard;
         }
         let mut destination = destination(&mut self.slots, self.receiving);
-        if let (Some((guess, placed)), Some(buffer)) = (self.receiver.predicted_data(), &mut destination) {
-            self.staging.settle(guess.cid, placed, buffer);
+        if let (Some((prediction, placed)), Some(buffer)) = (self.receiver.predicted_data(), &mut destination)
+        {
+            self.staging.settle(prediction.cid, placed, buffer);
         }
         if !self.receiver.receive_body(overflow, destination) {
             self.issue_grants();
@@ -239,7 +260,7 @@ impl Connection {
     }
 }
 
-/// The memory that the running data goes to.
+/// The destination of the current data.
 fn destination(slots: &mut Slots, receiving: Receiving) -> Option<&mut Buffer> {
     match receiving {
         Receiving::InCapsule { slot } | Receiving::H2cData { slot, .. } => {

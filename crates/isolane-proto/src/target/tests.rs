@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Completion;
-use crate::test_pair::{fill, take};
+use crate::scenario_tests::pair::{fill, take};
 
 const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;

@@ -1,11 +1,11 @@
 //! Write data: in the capsule, or requested with R2T and sent in H2CData PDUs (TCP 1.0 §3.3.2).
 //!
-//! A host sends data in the order of the R2Ts, and its next command after it. So a bounded amount is
-//! requested at a time, scheduled by [`transfer_scheduler`](super::transfer_scheduler); short data is
-//! requested immediately.
+//! A host sends data in the order of the R2Ts, and its next command after the data. So a bounded
+//! amount is requested at a time, scheduled by [`transfer_scheduler`](super::transfer_scheduler);
+//! short data is requested immediately.
 //!
-//! Invariants: a grant lies inside the command's data, and every byte of it is accepted once; while
-//! transfers wait, something is granted or no space is left.
+//! Invariant: a grant is inside the command's data, and each of its bytes is accepted once. While
+//! transfers wait, a grant is outstanding or no space is left.
 
 use isolane_memory::Buffer;
 use isolane_wire::pdu::{H2cData, HeaderFault, R2t};
@@ -18,16 +18,16 @@ use super::receive::{Receiving, Step};
 use super::transfer_scheduler::TransferScheduler;
 use crate::connection::{FatalError, Header, Violation};
 
-/// What is asked for, and what waits to be.
+/// Outstanding grants, and the transfers that wait for grants.
 pub(super) struct Grants {
     scheduling: Scheduling,
-    /// Most R2Ts outstanding for one command: what the host allows and we keep track of.
+    /// Maximum number of outstanding R2Ts of one command.
     max_per_command: usize,
-    /// Bytes of outstanding R2Ts, but for H2CData PDUs that have arrived whole: those given in turns.
+    /// Bytes of outstanding scheduled R2Ts, without completely received H2CData PDUs.
     outstanding_bytes: usize,
-    /// Those given without a turn.
+    /// Bytes of outstanding unscheduled R2Ts.
     unscheduled_bytes: usize,
-    /// Slots whose data was not asked for to its end.
+    /// Slots with data that was not requested yet.
     turns: TransferScheduler<u16>,
 }
 
@@ -46,8 +46,8 @@ impl Grants {
         self.max_per_command = max;
     }
 
-    /// Whether a transfer is so short that it need not wait for its turn, as long as there are few of its
-    /// kind.
+    /// Whether a transfer is granted without scheduling: it is short, and few such transfers are
+    /// outstanding.
     fn is_unscheduled(&self, len: usize) -> bool {
         let share = self.scheduling.grant_bytes();
         len <= share / 4 && self.unscheduled_bytes + len <= share
@@ -59,11 +59,12 @@ impl Grants {
 }
 
 impl Connection {
-    /// The in-capsule data of the command that was just yielded goes to `buffer`, which has exactly its
-    /// length. Must come before the next [`Connection::poll_event`], which skips the data otherwise.
+    /// Receives the in-capsule data of the last command into `buffer`, which has exactly its
+    /// length. Call this before the next [`Connection::poll_event`], which skips the data
+    /// otherwise.
     ///
     /// # Panics
-    /// If the command is not the one just yielded, or its data has another length.
+    /// If the permit does not belong to the last command, or the data has another length.
     pub fn receive_into(&mut self, permit: Permit, buffer: Buffer) {
         if !self.phase.is_alive() {
             return self.abandon(permit);
@@ -72,32 +73,32 @@ impl Connection {
         assert_eq!(
             self.receiving,
             Receiving::Undecided { slot },
-            "in-capsule data can be received only at once"
+            "in-capsule data must be received before the next event"
         );
         assert_eq!(buffer.len(), self.receiver.data_left(), "the buffer must have the length of the data");
-        self.slots.store_permit(permit, buffer);
+        self.slots.park(permit, buffer);
         self.receiving = Receiving::InCapsule { slot };
     }
 
-    /// Skips the in-capsule data of the command that was just yielded. The permit is still to be answered.
+    /// Skips the in-capsule data of the last command, whose permit must still be completed.
     pub fn discard_data(&mut self, permit: &Permit) {
         if self.receiving == (Receiving::Undecided { slot: permit.slot() }) {
             self.receiving = Receiving::Discard;
         }
     }
 
-    /// Asks the host for the command's data, as many bytes as `buffer` has, in R2Ts of bounded size and
-    /// number: now or as data of other commands arrives.
+    /// Requests the command's data, of the length of `buffer`, in R2Ts of bounded size and number:
+    /// now, or when data of other commands arrives.
     ///
     /// # Panics
-    /// If the buffer is empty: there is no R2T of zero length.
+    /// If the buffer is empty: an R2T of zero length is invalid.
     pub fn request_data(&mut self, permit: Permit, buffer: Buffer) {
         if !self.phase.is_alive() {
             return self.abandon(permit);
         }
-        assert!(!buffer.is_empty(), "a transfer of zero length was requested");
+        assert!(!buffer.is_empty(), "an empty transfer was requested");
         let (at, len) = (permit.slot(), buffer.len());
-        self.slots.store_permit(permit, buffer);
+        self.slots.park(permit, buffer);
         if len <= self.limits.max_r2t_bytes as usize && self.grants.is_unscheduled(len) {
             return self.send_r2t(at, len, true);
         }
@@ -105,7 +106,7 @@ impl Connection {
         self.issue_grants();
     }
 
-    /// Sends R2Ts in turns, as long as there is room for them.
+    /// Sends scheduled R2Ts while the limits allow.
     #[inline]
     pub(super) fn issue_grants(&mut self) {
         if !self.grants.turns.is_empty() {
@@ -120,19 +121,20 @@ impl Connection {
         }
     }
 
-    /// Whose data to ask for, and how much of it: all there is room for if nothing else waits.
+    /// The next slot to grant, and the length of the grant: all of the remaining space if no other
+    /// transfer waits.
     fn next_grant(&mut self) -> Option<(u16, usize)> {
         let arrived = arrived_bytes(self.receiving, self.receiver.data_left());
         let Grants { scheduling, max_per_command, outstanding_bytes, turns, .. } = &mut self.grants;
         let outstanding = outstanding_bytes.saturating_sub(arrived);
-        let room = scheduling.max_granted_bytes.saturating_sub(outstanding) & !4095;
+        let space = scheduling.max_granted_bytes.saturating_sub(outstanding) & !4095;
         let is_alone = turns.len() == 1;
         let mut turn = turns.next(|at| self.slots.has_fewer_grants(*at, *max_per_command))?;
         let (at, left, share) = (*turn.what(), turn.left(), scheduling.grant_bytes());
-        if room < left.min(share) {
+        if space < left.min(share) {
             return None;
         }
-        let len = left.min(if is_alone { room } else { share }).min(self.limits.max_r2t_bytes as usize);
+        let len = left.min(if is_alone { space } else { share }).min(self.limits.max_r2t_bytes as usize);
         turn.take(len);
         Some((at, len))
     }
@@ -146,7 +148,7 @@ impl Connection {
         self.output.push(&r2t.encode(&self.outbound));
     }
 
-    /// H2CData: everything about it must be what an R2T asked for.
+    /// H2CData: checks that it matches an R2T, and starts its data.
     pub(super) fn handle_h2c_data(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
         let data = self.receiver.decode(overflow, H2cData::decode)?;
         let cid = data.cccid;
@@ -173,7 +175,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The data of an H2CData PDU is in its place.
+    /// Handles the end of an H2CData PDU.
     pub(super) fn finish_h2c_data(&mut self, at: u16, ttag: u16, len: u32) -> Step {
         let digest_ok = self.receiver.is_digest_ok();
         let Some((_, slot, grant)) = self.slots.grant(ttag) else { return Step::Continue };
@@ -189,9 +191,9 @@ impl Connection {
         if is_complete { self.finish_transfer(at, true) } else { Step::Continue }
     }
 
-    /// All data of a command is there: the permit goes back to the driver.
+    /// Handles the end of the data of a command: returns the permit to the driver.
     pub(super) fn finish_transfer(&mut self, at: u16, in_capsule_ok: bool) -> Step {
-        match self.slots.take_permit(at) {
+        match self.slots.unpark(at) {
             Some((permit, buffer, digest_ok)) => {
                 Step::Event(Event::Data { permit, buffer, digest_ok: digest_ok && in_capsule_ok })
             }
@@ -200,7 +202,8 @@ impl Connection {
     }
 }
 
-/// What has come of an H2CData PDU that is under way; that of a short transfer makes room a little early.
+/// Number of received bytes of the current H2CData PDU. For an unscheduled transfer, they free
+/// space a little early.
 fn arrived_bytes(receiving: Receiving, data_left: usize) -> usize {
     match receiving {
         Receiving::H2cData { len, .. } => len as usize - data_left,

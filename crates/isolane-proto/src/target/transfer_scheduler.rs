@@ -4,9 +4,10 @@
 //!
 //! Invariant: waiting transfers are in arrival order.
 
-/// Those that wait for a turn.
+/// The waiting transfers.
 pub(super) struct TransferScheduler<T> {
     waiting: Vec<Waiter<T>>,
+    /// Number of turns, modulo 256.
     turns: u8,
 }
 
@@ -29,36 +30,36 @@ impl<T> TransferScheduler<T> {
         self.waiting.len()
     }
 
-    /// Waits from now on, with `left` bytes to go.
+    /// Adds a transfer with `left` remaining bytes.
     pub(super) fn push(&mut self, what: T, left: usize) {
         self.waiting.push(Waiter { left, what });
     }
 
-    /// Whose turn it is among those that `may` have one, if there is any; [`TransferScheduler::take`] ends the turn.
-    pub(super) fn next(&mut self, mut may: impl FnMut(&T) -> bool) -> Option<ScheduledTransfer<'_, T>> {
+    /// The next transfer that is `eligible`; [`ScheduledTransfer::take`] ends its turn.
+    pub(super) fn next(&mut self, mut eligible: impl FnMut(&T) -> bool) -> Option<ScheduledTransfer<'_, T>> {
         let is_for_oldest = self.turns % AGING_INTERVAL == AGING_INTERVAL - 1;
-        let mut able = self.waiting.iter().enumerate().filter(|(_, waiter)| may(&waiter.what));
+        let mut candidates = self.waiting.iter().enumerate().filter(|(_, waiter)| eligible(&waiter.what));
         let (at, _) = match is_for_oldest {
-            true => able.next(),
-            false => able.min_by_key(|(_, waiter)| waiter.left),
+            true => candidates.next(),
+            false => candidates.min_by_key(|(_, waiter)| waiter.left),
         }?;
         Some(ScheduledTransfer { at, all: self })
     }
 
-    /// Gives all up.
+    /// Drops all transfers.
     pub(super) fn clear(&mut self) {
         self.waiting = Vec::new();
     }
 }
 
-/// A turn that can be used or left alone.
+/// A scheduled transfer, whose turn can be used or skipped.
 pub(super) struct ScheduledTransfer<'a, T> {
     at: usize,
     all: &'a mut TransferScheduler<T>,
 }
 
 impl<T> ScheduledTransfer<'_, T> {
-    /// Bytes to go.
+    /// Remaining bytes.
     pub(super) fn left(&self) -> usize {
         self.all.waiting[self.at].left
     }
@@ -67,7 +68,7 @@ impl<T> ScheduledTransfer<'_, T> {
         &mut self.all.waiting[self.at].what
     }
 
-    /// Uses the turn for so many bytes; gives back who has none left.
+    /// Uses the turn for `count` bytes. Returns the transfer if no bytes remain.
     pub(super) fn take(self, count: usize) -> Option<T> {
         self.all.turns = self.all.turns.wrapping_add(1);
         let waiter = &mut self.all.waiting[self.at];
@@ -76,7 +77,7 @@ impl<T> ScheduledTransfer<'_, T> {
     }
 }
 
-/// One turn in so many goes to who waits longest.
+/// Every turn with this number goes to the oldest transfer.
 const AGING_INTERVAL: u8 = 4;
 const _: () = assert!(AGING_INTERVAL.is_power_of_two());
 
@@ -85,11 +86,11 @@ mod tests {
     use super::*;
 
     fn take(turns: &mut TransferScheduler<char>, count: usize) -> char {
-        let mut turn = turns.next(|_| true).expect("somebody waits");
+        let mut turn = turns.next(|_| true).expect("a waiting transfer");
         let count = count.min(turn.left());
-        let who = *turn.what();
+        let name = *turn.what();
         turn.take(count);
-        who
+        name
     }
 
     #[test]
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_starves_whatever_comes_in_later() {
+    fn long_transfer_does_not_starve() {
         let mut turns = TransferScheduler::new();
         turns.push('a', 1000);
         let order: String = (0..40)

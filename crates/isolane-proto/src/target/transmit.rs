@@ -1,12 +1,12 @@
 //! Sending half of a target's connection: completions become PDUs in one gather list.
 //!
-//! Long responses wait in the [`transfer_scheduler`](super::transfer_scheduler) and become PDUs, a bounded
-//! number of bytes at a time, when the driver builds a transmit plan. All others become PDUs immediately
-//! and so pass them.
+//! Long responses wait in the [`transfer_scheduler`](super::transfer_scheduler) and become PDUs, a
+//! bounded number of bytes at a time, when the driver builds a transmit plan. All others become
+//! PDUs immediately, and so overtake them.
 //!
-//! Invariants: PDUs are sent in the order in which they were queued; the data of one command is
-//! contiguous and ascending (Linux appends it and ignores the offset), followed by its response; after a
-//! fatal error, only the TermReq is queued.
+//! Invariant: PDUs are sent in the order in which they were queued; the data of one command is
+//! contiguous and ascending (Linux appends it and ignores the offset), followed by its response;
+//! after a fatal error, only the TermReq is queued.
 
 use isolane_memory::{Payload, Pool, ZeroCopySend};
 use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, TermReq};
@@ -19,24 +19,24 @@ use super::transfer_scheduler::TransferScheduler;
 use crate::Completion;
 use crate::connection::TransmitPlan;
 
-/// Answers that wait for their turn, most of them in part.
+/// Long responses that wait for their turn.
 pub(super) struct LongResponses {
     scheduling: Scheduling,
-    /// Longer answers are long.
+    /// Maximum length of a short response.
     threshold: usize,
     turns: TransferScheduler<LongResponse>,
     bytes: usize,
-    /// Where in the output the last turn was, or the first of them began to wait.
+    /// Position in the output of the last turn, or of the start of the wait.
     position: u64,
-    /// Counted down from [`MIXED_TURNS`], when something else became PDUs between two turns.
+    /// Counted down from [`MIXED_TURNS`], which other PDUs between two turns restore.
     mixed: u8,
 }
 
 struct LongResponse {
     cid: u16,
-    /// Bytes that have become PDUs.
+    /// Number of bytes in PDUs.
     offset: u32,
-    /// Those that have not.
+    /// Remaining payload.
     payload: Payload,
     completion: Completion,
 }
@@ -53,7 +53,7 @@ impl LongResponses {
         }
     }
 
-    /// Gives all up: the connection ends.
+    /// Drops all responses, because the connection ends.
     pub(super) fn clear(&mut self) {
         self.turns.clear();
         self.bytes = 0;
@@ -61,7 +61,7 @@ impl LongResponses {
 }
 
 impl Connection {
-    /// Answers a command without data to send.
+    /// Completes a command without data.
     pub fn complete(&mut self, permit: Permit, completion: Completion) {
         let cid = permit.cid();
         self.slots.close(permit);
@@ -70,11 +70,12 @@ impl Connection {
         }
     }
 
-    /// Answers a command with data for the host. `payload` has the length that the command's SGL allows:
-    /// hosts take a shorter success for an error.
+    /// Completes a command with data for the host. `payload` must have the length of the command's
+    /// SGL: hosts treat a shorter success as an error.
     ///
-    /// The last data PDU stands for the response if flow control is disabled and there is nothing to tell but
-    /// success (TCP 1.0 §3.3.2.1; Linux requires SUCCESS only together with LAST).
+    /// The last data PDU replaces the response if flow control is disabled and the command
+    /// succeeded with zero result dwords (TCP 1.0 §3.3.2.1; Linux requires SUCCESS only together
+    /// with LAST).
     pub fn complete_with_data(&mut self, permit: Permit, payload: Payload, completion: Completion) {
         if payload.is_empty() {
             return self.complete(permit, completion);
@@ -90,19 +91,19 @@ impl Connection {
         self.queue_last_data(cid, 0, payload, completion);
     }
 
-    /// Gives a command up without an answer; only right when its connection ends.
+    /// Drops a command without a completion, because its connection ends.
     pub fn abandon(&mut self, permit: Permit) {
         self.slots.close(permit);
     }
 
-    /// Bytes to send next, as many as fit one call.
+    /// Returns a plan with the next bytes to send.
     pub fn transmit_plan(&mut self) -> TransmitPlan<'_> {
         let mut plan = TransmitPlan::new();
         self.fill_transmit_plan(&mut plan);
         plan
     }
 
-    /// Puts [`Connection::transmit_plan`] into an empty plan.
+    /// Fills an empty plan with the next bytes to send.
     pub fn fill_transmit_plan<'a>(&'a mut self, plan: &mut TransmitPlan<'a>) {
         if !self.long_responses.turns.is_empty() {
             self.queue_chunks();
@@ -110,15 +111,16 @@ impl Connection {
         self.output.fill_plan(plan);
     }
 
-    /// The kernel has taken the first `n` bytes of the plan: payload that is wholly gone returns to `pool`.
+    /// Records that the first `n` bytes of the plan were sent; completely sent payload returns to
+    /// `pool`.
     pub fn handle_transmitted(&mut self, n: usize, pool: &mut Pool) {
         self.output.advance(n, |payload| pool.recycle_payload(payload));
     }
 
-    /// The kernel has taken the first `n` bytes of the plan and still reads them: keep `lent` until it says
-    /// that it is done.
-    pub fn handle_zerocopy(&mut self, n: usize, lent: &mut ZeroCopySend) {
-        self.output.advance_zerocopy(n, lent);
+    /// Records a zero-copy send of the first `n` bytes of the plan: keep `send` until the kernel
+    /// reports its completion.
+    pub fn handle_zerocopy(&mut self, n: usize, send: &mut ZeroCopySend) {
+        self.output.advance_zerocopy(n, send);
     }
 
     /// Whether there is anything to send.
@@ -131,38 +133,39 @@ impl Connection {
         self.output.pending_bytes() + self.long_responses.bytes
     }
 
-    /// Those among them that belong to long answers which wait for their turn.
+    /// Number of queued bytes that belong to waiting long responses.
     pub fn transmit_pending_long_bytes(&self) -> usize {
         self.long_responses.bytes
     }
 
-    /// Those among them that no payload lends: headers and responses, which are memory of the queue's own.
+    /// Number of queued header bytes, which are not references to payload.
     pub fn transmit_pending_header_bytes(&self) -> usize {
         self.output.pending_header_bytes()
     }
 
-    /// Answers a command that got no permit.
-    pub(super) fn refuse(&mut self, cid: u16, status: Status) {
+    /// Completes a command that got no permit.
+    pub(super) fn reject(&mut self, cid: u16, status: Status) {
         self.queue_response(cid, Completion::failed(status));
     }
 
-    /// Tells the host why the connection ends, with the header that was at fault (TCP 1.0 §3.6.2.4).
+    /// Queues a TermReq with the header at fault (TCP 1.0 §3.6.2.4).
     pub(super) fn queue_term_req(&mut self, status: HeaderFault) {
-        let request = TermReq::new(Direction::ControllerToHost, status, self.receiver.kept_header());
+        let request = TermReq::new(Direction::ControllerToHost, status, self.receiver.saved_header());
         self.output.push(&request.encode());
     }
 
     #[cold]
-    fn defer_response(&mut self, answer: LongResponse) {
+    fn defer_response(&mut self, response: LongResponse) {
         if self.long_responses.turns.is_empty() {
             self.long_responses.position = self.output.queued_bytes();
         }
-        let len = answer.payload.len();
+        let len = response.payload.len();
         self.long_responses.bytes += len;
-        self.long_responses.turns.push(answer, len);
+        self.long_responses.turns.push(response, len);
     }
 
-    /// Makes PDUs of long answers until enough is ready to be sent; some also if short ones alone are enough.
+    /// Queues PDUs of long responses until enough bytes are ready, and at intervals even if short
+    /// responses suffice.
     #[inline(never)]
     fn queue_chunks(&mut self) {
         let chunk_bytes = self.long_responses.scheduling.chunk_bytes;
@@ -171,9 +174,9 @@ impl Connection {
             && let Some(mut turn) = self.long_responses.turns.next(|_| true)
         {
             let len = turn.left().min(chunk_bytes);
-            let answer = turn.what();
-            let (cccid, datao, payload) = (answer.cid, answer.offset, answer.payload.split_to(len));
-            answer.offset += len as u32;
+            let response = turn.what();
+            let (cccid, datao, payload) = (response.cid, response.offset, response.payload.split_to(len));
+            response.offset += len as u32;
             self.long_responses.bytes -= len;
             match turn.take(len) {
                 Some(LongResponse { completion, .. }) => {
@@ -188,8 +191,8 @@ impl Connection {
         }
     }
 
-    /// A turn ends when so much is ready: less if short answers were sent lately, which more bytes would
-    /// delay.
+    /// Number of ready bytes that ends a turn: fewer after recent short responses, which more bytes
+    /// would delay.
     fn ready_bytes(&mut self) -> usize {
         let LongResponses { scheduling, position, mixed, .. } = &mut self.long_responses;
         let is_alone = *position == self.output.queued_bytes();
@@ -197,13 +200,13 @@ impl Connection {
         if *mixed == 0 { scheduling.ready_bytes } else { scheduling.ready_bytes / 4 }
     }
 
-    /// Whether much else has become PDUs since the last turn.
+    /// Whether many other bytes were queued since the last turn.
     fn is_long_response_due(&self) -> bool {
         let passed = self.output.queued_bytes() - self.long_responses.position;
         passed >= (self.long_responses.scheduling.chunk_bytes as u64).saturating_mul(PASSING_CHUNKS)
     }
 
-    /// The end of a command's data, or all of it, and its response.
+    /// Queues the end of a command's data, and its response.
     #[inline(always)]
     fn queue_last_data(&mut self, cccid: u16, datao: u32, payload: Payload, completion: Completion) {
         let success = self.submission_queue.flow_control_disabled && completion == Completion::success();
@@ -241,7 +244,7 @@ impl Connection {
     }
 }
 
-/// As many bytes as so many chunks may pass a long answer before it gets a turn in any case.
+/// Number of chunks whose bytes can overtake a long response before its turn.
 const PASSING_CHUNKS: u64 = 4;
-/// Short answers are expected for so many turns after one was sent.
+/// Number of turns after a short response in which more are expected.
 const MIXED_TURNS: u8 = 32;

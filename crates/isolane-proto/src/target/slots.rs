@@ -1,50 +1,45 @@
 //! Commands in flight, found by slot (permits and transfer tags) or by CID (chosen by the host).
 //!
-//! Invariant: a slot is occupied exactly while a permit for it exists, and the CIDs of occupied slots
-//! differ.
+//! Invariant: a slot is occupied exactly while a permit for it exists, and the CIDs of occupied
+//! slots differ. The grants of a slot have consecutive ranges and different tags.
 
-mod cid_index;
-mod slot;
-
+use arrayvec::ArrayVec;
 use isolane_memory::Buffer;
 use isolane_wire::SubmissionEntry;
 
-use self::cid_index::NONE;
-use self::slot::TAG_SLOT_MASK;
-pub(super) use self::slot::{MAX_GRANTS, MAX_SLOTS, Slot};
 use super::permit::Permit;
 use crate::connection::Watermark;
 
-/// The table.
+/// The commands in flight.
 pub(super) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u16>,
-    /// Heads of the chains of occupied slots by hash of the CID.
+    /// Heads of the chains of occupied slots, by hash of the CID.
     chains: Vec<u16>,
     limit: usize,
     occupied: usize,
-    /// The slot of the last command, if that is neither completed nor entered in `chains` yet: most commands
-    /// are completed before the next one arrives.
+    /// Slot of the last command, if it is neither completed nor linked in `chains` yet: most
+    /// commands complete before the next one arrives.
     newest: u16,
-    /// Slots with a buffer that data is to arrive in.
+    /// Number of slots whose data is arriving.
     receiving: usize,
-    /// Length of these buffers.
+    /// Total length of their buffers.
     receiving_bytes: usize,
-    /// Transfers ever begun.
+    /// Number of transfers started.
     transfers: u64,
 }
 
-/// Why a command was not accepted.
+/// Reason for a rejected command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RejectReason {
     /// Another command in flight has this CID.
     CidConflict,
-    /// More commands than the queue holds.
+    /// More commands than queue entries.
     Full,
 }
 
 impl Slots {
-    /// Room for `limit` commands. Memory grows with the depth that is really used.
+    /// A table of up to `limit` commands. Its memory grows with the depth in use.
     pub(super) fn new(limit: usize) -> Slots {
         let mut slots = Slots {
             slots: Vec::new(),
@@ -61,9 +56,9 @@ impl Slots {
         slots
     }
 
-    /// The queue's size became known.
+    /// Sets the maximum number of commands.
     pub(super) fn set_limit(&mut self, limit: usize) {
-        self.enter_newest();
+        self.link_newest();
         self.limit = limit.min(MAX_SLOTS);
         self.chains = vec![NONE; self.limit.next_power_of_two()];
         for at in 0..self.slots.len() {
@@ -73,17 +68,17 @@ impl Slots {
         }
     }
 
-    /// Commands in flight.
+    /// Number of commands in flight.
     pub(super) fn occupied(&self) -> usize {
         self.occupied + usize::from(self.newest != NONE)
     }
 
-    /// The most commands in flight.
+    /// Maximum number of commands in flight.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// The transfers that were begun, and up to which of them all are complete.
+    /// Number of transfers started, and number of the last one before the oldest incomplete one.
     pub(super) fn transfers(&self) -> Watermark {
         let expected = self.transfers;
         if self.receiving == 0 {
@@ -94,7 +89,7 @@ impl Slots {
         Watermark { expected, done: oldest.map_or(expected, |oldest| oldest - 1) }
     }
 
-    /// Length of the buffers that data is to arrive in.
+    /// Total length of the buffers whose data is arriving.
     pub(super) fn receiving_bytes(&self) -> usize {
         self.receiving_bytes
     }
@@ -106,7 +101,7 @@ impl Slots {
         cid: u16,
         decode: impl FnOnce() -> SubmissionEntry,
     ) -> Result<(Permit, &SubmissionEntry), RejectReason> {
-        self.enter_newest();
+        self.link_newest();
         if self.find(cid).is_some() {
             return Err(RejectReason::CidConflict);
         }
@@ -125,9 +120,9 @@ impl Slots {
         Ok((Permit { slot: at, generation: slot.generation, cid }, &slot.entry))
     }
 
-    /// Enters the last command in the table, because it outlives the call that yielded it.
+    /// Links the last command, because it outlives the call that returned it.
     #[inline]
-    fn enter_newest(&mut self) {
+    fn link_newest(&mut self) {
         if self.newest != NONE {
             let at = std::mem::replace(&mut self.newest, NONE);
             self.link(at);
@@ -141,7 +136,7 @@ impl Slots {
         &self.slots[usize::from(permit.slot)].entry
     }
 
-    /// Takes a permit back and frees its slot.
+    /// Consumes a permit and frees its slot.
     #[inline(always)]
     pub(super) fn close(&mut self, permit: Permit) {
         let at = permit.slot;
@@ -160,10 +155,10 @@ impl Slots {
         self.free.push(at);
     }
 
-    /// The queue keeps the permit while data arrives into `buffer`.
-    pub(super) fn store_permit(&mut self, permit: Permit, buffer: Buffer) -> &mut Slot {
+    /// Stores the permit while data arrives into `buffer`.
+    pub(super) fn park(&mut self, permit: Permit, buffer: Buffer) -> &mut Slot {
         self.check(&permit);
-        self.enter_newest();
+        self.link_newest();
         self.receiving += 1;
         self.receiving_bytes += buffer.len();
         self.transfers += 1;
@@ -178,8 +173,9 @@ impl Slots {
         slot
     }
 
-    /// The data is complete: the permit and all that belongs to it go to the driver.
-    pub(super) fn take_permit(&mut self, at: u16) -> Option<(Permit, Buffer, bool)> {
+    /// Returns the stored permit with its buffer and the result of its data digests, when the data
+    /// is complete.
+    pub(super) fn unpark(&mut self, at: u16) -> Option<(Permit, Buffer, bool)> {
         let slot = self.slots.get_mut(usize::from(at)).filter(|slot| slot.occupied)?;
         let buffer = slot.buffer.take()?;
         self.receiving -= 1;
@@ -188,7 +184,7 @@ impl Slots {
         Some((permit, buffer, slot.digest_ok))
     }
 
-    /// The slot that receives data, if there is one.
+    /// The slot, if its data is arriving.
     pub(super) fn receiving(&mut self, at: u16) -> Option<&mut Slot> {
         self.slots.get_mut(usize::from(at)).filter(|slot| slot.occupied && slot.buffer.is_some())
     }
@@ -206,7 +202,7 @@ impl Slots {
         self.slots.get(usize::from(at)).is_some_and(|slot| slot.buffer.is_some() && slot.grants.len() < max)
     }
 
-    /// Takes the buffers of all commands that wait for data; they will not get it any more.
+    /// Takes the buffers of all commands whose data is incomplete.
     pub(super) fn take_buffers(&mut self) -> impl Iterator<Item = Buffer> + '_ {
         (self.receiving, self.receiving_bytes) = (0, 0);
         self.slots.iter_mut().filter_map(|slot| slot.buffer.take())
@@ -221,10 +217,149 @@ impl Slots {
         let slot = &self.slots[usize::from(permit.slot)];
         assert!(
             slot.occupied && slot.generation == permit.generation && slot.cid == permit.cid,
-            "a permit was given to a queue that did not issue it"
+            "the permit was not issued by this connection"
         );
     }
 }
+
+/// Lookup of a command by its CID: chains of occupied slots.
+impl Slots {
+    /// The occupied slot of a CID.
+    #[inline]
+    fn find(&self, cid: u16) -> Option<u16> {
+        let mut at = self.chains[self.bucket(cid)];
+        while at != NONE && self.slots[usize::from(at)].cid != cid {
+            at = self.slots[usize::from(at)].next;
+        }
+        (at != NONE).then_some(at)
+    }
+
+    #[inline]
+    fn bucket(&self, cid: u16) -> usize {
+        // Hosts count in the low bits and put a generation above: the hash uses both.
+        usize::from(cid ^ (cid >> 12)) & (self.chains.len() - 1)
+    }
+
+    /// Links an occupied slot.
+    #[inline]
+    fn link(&mut self, at: u16) {
+        let bucket = self.bucket(self.slots[usize::from(at)].cid);
+        self.slots[usize::from(at)].next = self.chains[bucket];
+        self.chains[bucket] = at;
+    }
+
+    /// Unlinks a slot.
+    #[inline]
+    fn unlink(&mut self, at: u16) {
+        let next = self.slots[usize::from(at)].next;
+        let bucket = self.bucket(self.slots[usize::from(at)].cid);
+        if self.chains[bucket] == at {
+            self.chains[bucket] = next;
+            return;
+        }
+        let mut before = self.chains[bucket];
+        while self.slots[usize::from(before)].next != at {
+            before = self.slots[usize::from(before)].next;
+        }
+        self.slots[usize::from(before)].next = next;
+    }
+}
+
+/// One command.
+pub(super) struct Slot {
+    pub(super) generation: u32,
+    pub(super) cid: u16,
+    pub(super) next: u16,
+    pub(super) occupied: bool,
+    pub entry: SubmissionEntry,
+    /// Buffer of write data; present while the data arrives.
+    pub buffer: Option<Buffer>,
+    /// Number of its transfer, from 1.
+    pub(super) transfer: u64,
+    /// Whether all data digests were correct so far.
+    pub digest_ok: bool,
+    /// Bytes requested by R2Ts, and bytes received.
+    pub(super) granted: u32,
+    pub received: u32,
+    pub grants: ArrayVec<Grant, MAX_GRANTS>,
+}
+
+/// One outstanding R2T.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    pub ttag: u16,
+    /// Start of its range in the command's data.
+    pub start: u32,
+    /// Offset of the next byte.
+    pub next: u32,
+    /// End of the range.
+    pub end: u32,
+    /// Whether it was issued without scheduling.
+    pub unscheduled: bool,
+}
+
+impl Slot {
+    /// A slot for a command that is not in flight yet.
+    fn new() -> Slot {
+        Slot {
+            generation: 0,
+            cid: 0,
+            next: NONE,
+            occupied: false,
+            entry: SubmissionEntry::new(0, 0),
+            buffer: None,
+            transfer: 0,
+            digest_ok: true,
+            granted: 0,
+            received: 0,
+            grants: ArrayVec::new(),
+        }
+    }
+
+    /// The CID of the command.
+    pub fn cid(&self) -> u16 {
+        self.cid
+    }
+
+    /// Whether all data has arrived.
+    pub fn is_complete(&self) -> bool {
+        self.received == self.len()
+    }
+
+    fn len(&self) -> u32 {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.len() as u32)
+    }
+
+    /// Creates the next grant of up to `max_len` bytes; `None` if all data is requested.
+    pub fn next_grant(&mut self, at: u16, max_len: u32, unscheduled: bool) -> Option<Grant> {
+        let len = self.len();
+        if self.granted >= len || self.grants.is_full() {
+            return None;
+        }
+        let in_use = |tag| self.grants.iter().any(|grant| grant.ttag == tag);
+        let ttag = (0..MAX_GRANTS as u16).map(|n| at | n << TAG_SLOT_BITS).find(|tag| !in_use(*tag))?;
+        let grant = Grant {
+            ttag,
+            start: self.granted,
+            next: self.granted,
+            end: len.min(self.granted.saturating_add(max_len)),
+            unscheduled,
+        };
+        self.granted = grant.end;
+        self.grants.push(grant);
+        Some(grant)
+    }
+}
+
+/// Maximum number of outstanding R2Ts of one command.
+pub(super) const MAX_GRANTS: usize = 4;
+/// Maximum number of commands of one queue: the slots that a tag can address.
+pub(super) const MAX_SLOTS: usize = 1 << TAG_SLOT_BITS;
+const TAG_SLOT_BITS: u32 = 14;
+const TAG_SLOT_MASK: u16 = (1 << TAG_SLOT_BITS) - 1;
+const _: () = assert!(MAX_GRANTS << TAG_SLOT_BITS == 1 << 16);
+/// The end of a chain.
+const NONE: u16 = u16::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -237,9 +372,9 @@ mod tests {
     #[test]
     fn closing_older_command_keeps_newest() {
         let mut slots = Slots::new(4);
-        let [first, second] = [1, 2].map(|cid| open(&mut slots, cid).expect("space"));
+        let [first, second] = [1, 2].map(|cid| open(&mut slots, cid).expect("free slot"));
         slots.close(first);
-        let third = open(&mut slots, 3).expect("space");
+        let third = open(&mut slots, 3).expect("free slot");
         assert_ne!(second.slot(), third.slot());
         assert_eq!(open(&mut slots, 2), Err(RejectReason::CidConflict));
         [second, third].into_iter().for_each(|permit| slots.close(permit));
@@ -250,7 +385,7 @@ mod tests {
     fn distinguishes_all_cid_patterns() {
         let mut slots = Slots::new(4);
         for cids in [[0, 1, 2, 3], [0, 0x1000, 0x2000, 0x3000], [5, 5 | 0x1000, 4 | 0x1000, 4]] {
-            let permits: Vec<_> = cids.map(|cid| open(&mut slots, cid).expect("room")).into();
+            let permits: Vec<_> = cids.map(|cid| open(&mut slots, cid).expect("free slot")).into();
             assert_eq!(open(&mut slots, cids[2]), Err(RejectReason::CidConflict));
             assert_eq!(open(&mut slots, 77), Err(RejectReason::Full));
             permits.into_iter().for_each(|permit| slots.close(permit));
@@ -261,10 +396,10 @@ mod tests {
     #[test]
     fn growing_keeps_commands_in_flight() {
         let mut slots = Slots::new(1);
-        let first = open(&mut slots, 7).expect("room");
+        let first = open(&mut slots, 7).expect("free slot");
         slots.set_limit(128);
         assert_eq!(open(&mut slots, 7), Err(RejectReason::CidConflict));
-        let second = open(&mut slots, 8).expect("room");
+        let second = open(&mut slots, 8).expect("free slot");
         slots.close(first);
         slots.close(second);
     }
@@ -272,10 +407,10 @@ mod tests {
     #[test]
     fn outstanding_grants_have_different_tags() {
         let mut slots = Slots::new(1);
-        let permit = open(&mut slots, 7).expect("room");
+        let permit = open(&mut slots, 7).expect("free slot");
         let at = permit.slot();
-        slots.store_permit(permit, Buffer::contiguous(100));
-        let slot = slots.receiving(at).expect("it receives");
+        slots.park(permit, Buffer::contiguous(100));
+        let slot = slots.receiving(at).expect("receiving slot");
         let tags: Vec<_> =
             (0..4).filter_map(|_| slot.next_grant(at, 10, false)).map(|grant| grant.ttag).collect();
         assert_eq!(tags.len(), 4);
@@ -286,14 +421,14 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 4);
-        slots.take_permit(at).expect("it is there").0.forfeit();
+        slots.unpark(at).expect("parked permit").0.forfeit();
     }
 
     #[test]
-    #[should_panic(expected = "did not issue it")]
+    #[should_panic(expected = "not issued by this connection")]
     fn rejects_reused_permit() {
         let mut slots = Slots::new(1);
-        let permit = open(&mut slots, 7).expect("room");
+        let permit = open(&mut slots, 7).expect("free slot");
         let again = Permit { slot: permit.slot, generation: permit.generation, cid: permit.cid };
         slots.close(permit);
         slots.close(again);
