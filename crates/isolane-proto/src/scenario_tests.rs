@@ -1,4 +1,4 @@
-//! Stories about a host and a target that both keep the rules.
+//! Scenarios of a host and a target that both follow the protocol.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn types(stream: impl IntoIterator<Item = u8>) -> Vec<PduType> {
     let mut at = 0;
     let mut types = Vec::new();
     while at < bytes.len() {
-        types.push(PduType::decode(bytes[at]).expect("a PDU starts here"));
+        types.push(PduType::decode(bytes[at]).expect("a PDU header"));
         at += u32::from_le_bytes(bytes[at + 4..at + 8].try_into().expect("four bytes")) as usize;
     }
     types
@@ -79,7 +79,7 @@ fn read_lands_in_buffer_with_success_flag() {
     pair.drive();
     let (tag, entry, buffer, digest_ok) = pair.completed();
     assert_eq!((tag, entry.status, digest_ok), (42, Status::SUCCESS, true));
-    assert_eq!(buffer.expect("it comes back").to_vec(), pattern(4096, 9));
+    assert_eq!(buffer.expect("the buffer").to_vec(), pattern(4096, 9));
     assert_eq!((pair.host.in_flight(), pair.target.in_flight()), (0, 0));
 }
 
@@ -125,7 +125,7 @@ fn sends_short_write_in_capsule() {
     pair.drive();
     let (tag, _, buffer, _) = pair.completed();
     assert_eq!(tag, 5);
-    assert!(buffer.expect("it comes back").is_exclusive());
+    assert!(buffer.expect("the buffer").is_exclusive());
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn rejects_commands_beyond_queue_size() {
 }
 
 #[test]
-fn input_without_memory_waits_until_there_is_some() {
+fn defers_input_without_memory() {
     let mut pair = Pair::connected();
     pair.submit(command(WRITE, 0), Data::Write(buffer_of(&pattern(4096, 8))), 1);
     pair.submit(command(FLUSH, 0), Data::None, 2);
@@ -217,7 +217,10 @@ fn input_without_memory_waits_until_there_is_some() {
     pair.target.defer_input(&overflow);
     overflow.fill(0xee);
     assert!(pair.target.has_deferred_input());
-    assert!(pair.target.receive_plan(&mut overflow).is_empty(), "it is not read from meanwhile");
+    assert!(
+        pair.target.receive_plan(&mut overflow).is_empty(),
+        "nothing is received while input is deferred"
+    );
     pair.target.receive_into(permit, Buffer::contiguous(4096));
     pair.receive_target();
     assert!(!pair.target.has_deferred_input());
@@ -225,7 +228,7 @@ fn input_without_memory_waits_until_there_is_some() {
     assert_eq!(buffer.to_vec(), pattern(4096, 8));
     pair.target.complete(permit, Completion::success());
     let (permit, entry, _) = pair.command();
-    assert_eq!(entry.opcode, FLUSH, "nothing was lost behind it");
+    assert_eq!(entry.opcode, FLUSH, "the next command was kept");
     pair.target.complete(permit, Completion::success());
 }
 
@@ -248,7 +251,7 @@ fn places_large_payload_directly() {
         assert_eq!(
             bytes,
             64 * 4096,
-            "64 pages, in however many pieces, and no overflow before the rest of them"
+            "64 pages in any number of slices, without overflow before the remaining ones"
         );
     }
     pair.drive();
@@ -258,7 +261,7 @@ fn places_large_payload_directly() {
 }
 
 #[test]
-fn neighbouring_headers_leave_as_one_slice() {
+fn sends_adjacent_headers_as_one_slice() {
     let mut pair = Pair::connected();
     (0..8).for_each(|tag| pair.submit(command(FLUSH, 0), Data::None, tag));
     assert_eq!(pair.host.transmit_plan().len(), 1);
@@ -279,8 +282,8 @@ fn ended_connection_returns_buffers() {
     pair.submit(command(WRITE, 0), Data::Write(buffer_of(&pattern(512, 1))), 2);
     pair.host.handle_eof();
     let abandoned = pair.host.abandon_all();
-    let told: Vec<_> = abandoned.iter().map(|command| (command.tag, command.sent)).collect();
-    assert_eq!(told, [(1, true), (2, false)], "what was not sent cannot have been seen");
+    let tags: Vec<_> = abandoned.iter().map(|command| (command.tag, command.sent)).collect();
+    assert_eq!(tags, [(1, true), (2, false)], "an unsent command cannot have been received");
     assert!(abandoned.iter().all(|command| command.buffer.as_ref().is_some_and(Buffer::is_exclusive)));
     assert_eq!(pair.host.in_flight(), 0);
 }
@@ -288,7 +291,7 @@ fn ended_connection_returns_buffers() {
 #[test]
 fn closes_silent_host() {
     let mut pair = Pair::new(host::ConnectionConfig::default(), ConnectionConfig::default());
-    let deadline = pair.target.poll_timeout().expect("there is a deadline");
+    let deadline = pair.target.poll_timeout().expect("a deadline");
     assert_eq!(deadline, pair.now + ConnectionConfig::default().handshake);
     pair.pass(ConnectionConfig::default().handshake);
     assert!(pair.target.is_closed());
@@ -305,7 +308,7 @@ fn only_stalled_transfers_have_deadline() {
     pair.receive_target();
     pair.transmit_target();
     for _ in 0..2 {
-        let deadline = pair.target.poll_timeout().expect("the host owes data");
+        let deadline = pair.target.poll_timeout().expect("a deadline");
         pair.now = pair.now.max(deadline);
         pair.target.handle_timeout(pair.now);
     }
@@ -342,15 +345,15 @@ fn trickling_transfer_is_stalled() {
     assert_eq!(error.violation, Violation::Stalled);
 }
 
-/// A day in the life of a queue: everything there is, and what both sides saw of it.
-fn day(
+/// Runs a session with all kinds of commands, and returns the events of both sides.
+fn run_session(
     options: host::ConnectionConfig,
     limits: ConnectionConfig,
     cut: Option<(u64, usize, usize)>,
 ) -> Vec<String> {
     let mut pair = Pair::new(options, limits);
-    if let Some((seed, max_piece, overflow_len)) = cut {
-        pair.cut_randomly(seed, max_piece, overflow_len);
+    if let Some((seed, max_segment, overflow_len)) = cut {
+        pair.cut_randomly(seed, max_segment, overflow_len);
     }
     pair.connect(32, true);
     let mut store = pattern(1 << 20, 77);
@@ -382,7 +385,7 @@ proptest! {
     #[test]
     fn any_split_gives_same_events(
         seed: u64,
-        max_piece in prop_oneof![1usize..64, 64usize..4096, 4096usize..200_000],
+        max_segment in prop_oneof![1usize..64, 64usize..4096, 4096usize..200_000],
         overflow_len in prop_oneof![1usize..200, 200usize..70_000],
         header_digest: bool,
         data_digest: bool,
@@ -393,10 +396,10 @@ proptest! {
     ) {
         let options = host::ConnectionConfig { header_digest, data_digest, hpda, maxr2t, ..Default::default() };
         let limits = ConnectionConfig { cpda, max_h2c_data_bytes: 8192, max_r2t_bytes: 16384, scheduling, ..ConnectionConfig::default() };
-        let mut whole = day(options.clone(), limits.clone(), None);
-        let mut cut = day(options, limits, Some((seed, max_piece, overflow_len)));
+        let mut whole = run_session(options.clone(), limits.clone(), None);
+        let mut cut = run_session(options, limits, Some((seed, max_segment, overflow_len)));
         if scheduling == TIGHT {
-            // Whose data is asked for next depends on what has arrived.
+            // The order of the R2Ts depends on the arrival of data.
             whole.sort();
             cut.sort();
         }

@@ -127,7 +127,7 @@ impl SendQueue {
         self.queued_bytes - self.pending_bytes as u64
     }
 
-    /// Bytes that the peer must receive, and bytes that were sent.
+    /// Progress of sending: queued and sent bytes.
     pub(crate) fn bytes(&self) -> Watermark {
         Watermark { expected: self.queued_bytes, done: self.sent_bytes() }
     }

@@ -15,7 +15,7 @@ pub(crate) struct Outstanding {
     pub(crate) moved_bytes: u64,
     /// PDUs that the peer must complete.
     pub(crate) pdus: Watermark,
-    /// Bytes that the peer must receive.
+    /// Output that the peer must receive, in bytes.
     pub(crate) output: Watermark,
     /// Transfers that the peer must complete.
     pub(crate) transfers: Watermark,

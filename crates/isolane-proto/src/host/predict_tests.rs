@@ -1,4 +1,4 @@
-//! Receiving on a guess gives the same results as receiving without one, whatever the target does.
+//! Predictions do not change the results of receiving, for any behavior of the target.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,10 +13,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::scenario_tests::pair::fill;
 
-/// How the target answers one command.
+/// Response of the target to one command.
 #[derive(Clone, Copy, Debug)]
-enum Manner {
-    /// Data that ends the command as well.
+enum ResponseKind {
+    /// Data that also completes the command.
     Success,
     /// Data, then a response.
     Response,
@@ -28,7 +28,7 @@ enum Manner {
     Error,
 }
 
-/// What the target sends for a list of commands, and how each shall end.
+/// Byte stream of the target for a list of commands.
 struct Target {
     framing: Framing,
     stream: VecDeque<u8>,
@@ -36,22 +36,22 @@ struct Target {
 }
 
 impl Target {
-    fn answer(&mut self, cid: u16, tag: u64, len: usize, manner: Manner) {
+    fn respond_to(&mut self, cid: u16, tag: u64, len: usize, kind: ResponseKind) {
         let late = std::mem::take(&mut self.late);
-        match manner {
-            Manner::Success => self.data(cid, tag, 0..len, true, true),
-            Manner::Response | Manner::Late => self.data(cid, tag, 0..len, true, false),
-            Manner::Halves => {
+        match kind {
+            ResponseKind::Success => self.data(cid, tag, 0..len, true, true),
+            ResponseKind::Response | ResponseKind::Late => self.data(cid, tag, 0..len, true, false),
+            ResponseKind::Halves => {
                 self.data(cid, tag, 0..len / 2, false, false);
                 self.data(cid, tag, len / 2..len, true, false);
             }
-            Manner::Error => self.respond(cid, Status::LBA_OUT_OF_RANGE),
+            ResponseKind::Error => self.respond(cid, Status::LBA_OUT_OF_RANGE),
         }
         late.into_iter().for_each(|cid| self.respond(cid, Status::SUCCESS));
-        match manner {
-            Manner::Response | Manner::Halves => self.respond(cid, Status::SUCCESS),
-            Manner::Late => self.late.push(cid),
-            Manner::Success | Manner::Error => {}
+        match kind {
+            ResponseKind::Response | ResponseKind::Halves => self.respond(cid, Status::SUCCESS),
+            ResponseKind::Late => self.late.push(cid),
+            ResponseKind::Success | ResponseKind::Error => {}
         }
     }
 
@@ -93,7 +93,7 @@ fn connected(digests: Digests, pda: u8, now: Instant) -> Connection {
     host
 }
 
-/// Receives all of the stream in pieces, and checks every command that ends.
+/// Receives the whole stream in segments, and checks every completed command.
 fn receive(host: &mut Connection, target: &mut Target, cuts: &[usize], now: Instant) -> Vec<u64> {
     let mut overflow = vec![0xee; 65536];
     let mut ended = Vec::new();
@@ -109,7 +109,7 @@ fn receive(host: &mut Connection, target: &mut Target, cuts: &[usize], now: Inst
             let bytes = buffer.expect("a read has a buffer").to_vec();
             assert!(digest_ok);
             let is_right = bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(tag, at));
-            assert!(is_right || !entry.status.is_success(), "the data of {tag} is not what was sent");
+            assert!(is_right || !entry.status.is_success(), "wrong data of command {tag}");
             ended.push(tag);
         }
         // Another connection uses the same overflow.
@@ -118,22 +118,22 @@ fn receive(host: &mut Connection, target: &mut Target, cuts: &[usize], now: Inst
     ended
 }
 
-fn manner() -> impl Strategy<Value = Manner> {
+fn kind() -> impl Strategy<Value = ResponseKind> {
     prop_oneof![
-        8 => Just(Manner::Success),
-        2 => Just(Manner::Response),
-        1 => Just(Manner::Halves),
-        1 => Just(Manner::Late),
-        1 => Just(Manner::Error),
+        8 => Just(ResponseKind::Success),
+        2 => Just(ResponseKind::Response),
+        1 => Just(ResponseKind::Halves),
+        1 => Just(ResponseKind::Late),
+        1 => Just(ResponseKind::Error),
     ]
 }
 
-/// Commands of one burst: how each is answered, and how far from the front of the line it is taken.
-fn burst() -> impl Strategy<Value = Vec<(Manner, usize)>> {
+/// Commands of one burst: the response to each, and its distance from the front of the queue.
+fn burst() -> impl Strategy<Value = Vec<(ResponseKind, usize)>> {
     let mostly_first = prop_oneof![6 => Just(0usize), 1 => 0usize..8];
-    let orderly = prop::collection::vec((Just(Manner::Success), Just(0usize)), 1..24);
-    let responding = prop::collection::vec((Just(Manner::Response), Just(0usize)), 1..24);
-    let wild = prop::collection::vec((manner(), mostly_first), 1..24);
+    let orderly = prop::collection::vec((Just(ResponseKind::Success), Just(0usize)), 1..24);
+    let responding = prop::collection::vec((Just(ResponseKind::Response), Just(0usize)), 1..24);
+    let wild = prop::collection::vec((kind(), mostly_first), 1..24);
     prop_oneof![orderly, responding, wild]
 }
 
@@ -153,14 +153,14 @@ proptest! {
         data_digest: bool,
         pda in prop_oneof![Just(0u8), Just(15u8)],
         is_uniform: bool,
-        foreign in 0u64..3,
+        shared in 0u64..3,
     ) {
         let now = Instant::now();
         let digests = Digests::default().with_header(header_digest).with_data(data_digest);
         let mut host = connected(digests, pda, now);
         let framing = Framing { header_digest, data_digest, pda };
         let mut target = Target { framing, stream: VecDeque::new(), late: Vec::new() };
-        let memory = SharedMemory::create("isolane-test", 256 * 4096).expect("there is memory");
+        let memory = SharedMemory::create("isolane-test", 256 * 4096).expect("memory");
         let mut tag = 0;
         for burst in bursts {
             let mut line = VecDeque::new();
@@ -168,19 +168,19 @@ proptest! {
                 tag += 1;
                 let len = if is_uniform { 1024 } else { 512 * (1 + tag as usize % 5) };
                 let read = SubmissionEntry::new(0x02, 1);
-                let buffer = match tag % 3 < foreign {
-                    true => Buffer::in_shared_memory(&memory, tag * 4096, len).expect("a place for each"),
+                let buffer = match tag % 3 < shared {
+                    true => Buffer::in_shared_memory(&memory, tag * 4096, len).expect("a range"),
                     false => Buffer::contiguous(len),
                 };
-                let cid = host.submit(read, Data::Read(buffer), tag).expect("there is room");
+                let cid = host.submit(read, Data::Read(buffer), tag).expect("capacity");
                 line.push_back((cid, tag, len));
             }
             let pending = host.transmit_pending_bytes();
             host.handle_transmitted(pending);
             let mut expected: Vec<u64> = line.iter().map(|(_, tag, _)| *tag).collect();
-            for (manner, skip) in burst {
-                let (cid, tag, len) = line.remove(skip.min(line.len() - 1)).expect("as many as there are");
-                target.answer(cid, tag, len, manner);
+            for (kind, skip) in burst {
+                let (cid, tag, len) = line.remove(skip.min(line.len() - 1)).expect("a command");
+                target.respond_to(cid, tag, len, kind);
             }
             std::mem::take(&mut target.late).into_iter().for_each(|cid| target.respond(cid, Status::SUCCESS));
             let mut ended = receive(&mut host, &mut target, &cuts, now);
@@ -201,8 +201,8 @@ fn places_ordered_replies_without_copy() {
     for round in 0..4 {
         for tag in 0..4 {
             let read = SubmissionEntry::new(0x02, 1);
-            let cid = host.submit(read, Data::Read(Buffer::contiguous(4096)), tag).expect("there is room");
-            target.answer(cid, tag, 4096, Manner::Success);
+            let cid = host.submit(read, Data::Read(Buffer::contiguous(4096)), tag).expect("capacity");
+            target.respond_to(cid, tag, 4096, ResponseKind::Success);
         }
         lens = host.receive_plan(&mut overflow).iter().map(|slice| slice.len()).collect();
         assert_eq!(receive(&mut host, &mut target, &[usize::MAX], now), [0, 1, 2, 3], "round {round}");
@@ -210,10 +210,9 @@ fn places_ordered_replies_without_copy() {
     assert_eq!(lens, [24, 4096, 24, 4096, 24, 4096, 24, 4096, 65536 - 4 * 24]);
 }
 
-/// Who shares that memory could change what is in it before it is looked at: headers, and data of
-/// others.
+/// Another process could change the bytes in shared memory before they are verified.
 #[test]
-fn nothing_is_guessed_to_belong_into_foreign_memory() {
+fn predicts_no_data_in_shared_memory() {
     let now = Instant::now();
     let mut host = connected(Digests::default(), 0, now);
     let mut target = Target { framing: Framing::default(), stream: VecDeque::new(), late: Vec::new() };
@@ -223,8 +222,8 @@ fn nothing_is_guessed_to_belong_into_foreign_memory() {
         for tag in 0..4 {
             let read = SubmissionEntry::new(0x02, 1);
             let buffer = Buffer::in_shared_memory(&memory, tag * 4096, 4096).unwrap();
-            let cid = host.submit(read, Data::Read(buffer), tag).expect("there is room");
-            target.answer(cid, tag, 4096, Manner::Success);
+            let cid = host.submit(read, Data::Read(buffer), tag).expect("capacity");
+            target.respond_to(cid, tag, 4096, ResponseKind::Success);
         }
         assert_eq!(host.receive_plan(&mut overflow).len(), 1, "round {round}");
         assert_eq!(receive(&mut host, &mut target, &[usize::MAX], now), [0, 1, 2, 3], "round {round}");

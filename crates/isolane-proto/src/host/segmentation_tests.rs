@@ -1,5 +1,4 @@
-//! Usual answers that are taken where they lie tell the same story as those that are taken step by
-//! step.
+//! The segmentation of the stream does not change the events of a host.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,22 +11,22 @@ use proptest::prelude::*;
 use super::*;
 use crate::scenario_tests::pair::fill;
 
-/// What the target says to one command.
+/// Response of the target to one command.
 #[derive(Clone, Copy, Debug)]
-enum Answer {
-    /// All data, and that it was a success.
+enum ResponseKind {
+    /// All data with a SUCCESS flag.
     Data,
-    /// All data, and a response behind it.
+    /// All data, then a response.
     DataAndResponse,
     /// A response with this status code.
     Response(u8),
 }
 
-/// One command of 512 bytes and its answer.
+/// One command of 512 bytes and its response.
 #[derive(Clone, Copy, Debug)]
 struct Exchange {
     is_write: bool,
-    answer: Answer,
+    response: ResponseKind,
 }
 
 /// A host after its handshake, without digests.
@@ -49,15 +48,15 @@ fn submit(host: &mut Connection, exchange: Exchange, tag: u64) -> u16 {
         true => (0x01, Data::Write(Buffer::contiguous(512))),
         false => (0x02, Data::Read(Buffer::contiguous(512))),
     };
-    host.submit(SubmissionEntry::new(opcode, 1), data, tag).expect("there is room")
+    host.submit(SubmissionEntry::new(opcode, 1), data, tag).expect("capacity")
 }
 
-fn answer(stream: &mut VecDeque<u8>, cid: u16, answer: Answer) {
+fn respond(stream: &mut VecDeque<u8>, cid: u16, response: ResponseKind) {
     let framing = Framing::default();
-    let (has_data, success, status) = match answer {
-        Answer::Data => (true, true, None),
-        Answer::DataAndResponse => (true, false, Some(0)),
-        Answer::Response(status) => (false, false, Some(status)),
+    let (has_data, success, status) = match response {
+        ResponseKind::Data => (true, true, None),
+        ResponseKind::DataAndResponse => (true, false, Some(0)),
+        ResponseKind::Response(status) => (false, false, Some(status)),
     };
     if has_data {
         let data = C2hData { cccid: cid, datao: 0, datal: 512, last: true, success };
@@ -71,34 +70,34 @@ fn answer(stream: &mut VecDeque<u8>, cid: u16, answer: Answer) {
     }
 }
 
-/// Everything that the host tells of a stream that arrives in pieces of so many bytes.
-fn told(host: &mut Connection, stream: &mut VecDeque<u8>, piece: usize, now: Instant) -> Vec<String> {
+/// All events of the host for a stream in segments of up to `segment` bytes.
+fn trace(host: &mut Connection, stream: &mut VecDeque<u8>, segment: usize, now: Instant) -> Vec<String> {
     let mut overflow = vec![0xee; 65536];
-    let mut story = Vec::new();
+    let mut trace = Vec::new();
     while !stream.is_empty() {
-        let n = fill(&mut host.receive_plan(&mut overflow), piece, stream);
+        let n = fill(&mut host.receive_plan(&mut overflow), segment, stream);
         host.handle_received(n);
         while let Some(event) = host.poll_event(&overflow, now) {
-            story.push(format!("{event:?}"));
+            trace.push(format!("{event:?}"));
             if let Event::Completed(Completed { entry, buffer: Some(buffer), .. }) = event
                 && entry.status.is_success()
             {
-                story.push(format!("{:?}", buffer.to_vec()));
+                trace.push(format!("{:?}", buffer.to_vec()));
             }
         }
         overflow.fill(0xdd);
     }
-    story
+    trace
 }
 
 fn exchange() -> impl Strategy<Value = Exchange> {
     prop_oneof![
-        8 => Just(Exchange { is_write: false, answer: Answer::Data }),
-        2 => Just(Exchange { is_write: false, answer: Answer::DataAndResponse }),
-        4 => Just(Exchange { is_write: true, answer: Answer::Response(0) }),
+        8 => Just(Exchange { is_write: false, response: ResponseKind::Data }),
+        2 => Just(Exchange { is_write: false, response: ResponseKind::DataAndResponse }),
+        4 => Just(Exchange { is_write: true, response: ResponseKind::Response(0) }),
         1 => (any::<bool>(), 0u8..3).prop_map(|(is_write, status)| Exchange {
             is_write,
-            answer: Answer::Response(status)
+            response: ResponseKind::Response(status)
         }),
     ]
 }
@@ -106,33 +105,33 @@ fn exchange() -> impl Strategy<Value = Exchange> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
-    /// No header is whole in a piece of 16 bytes, so there every answer is taken step by step.
+    /// No header fits a segment of up to 16 bytes, so there every header is collected.
     #[test]
     fn segmentation_does_not_change_events(
         bursts in prop::collection::vec(prop::collection::vec(exchange(), 1..24), 1..5),
         damage in prop::option::of((any::<prop::sample::Index>(), 1u8..)),
         damaged_burst in 0usize..5,
         flow_control_disabled in prop::bool::weighted(0.9),
-        piece in 1usize..=16,
+        segment in 1usize..=16,
     ) {
         let now = Instant::now();
-        let mut hosts = [usize::MAX, piece].map(|piece| (connected(flow_control_disabled, now), piece));
+        let mut hosts = [usize::MAX, segment].map(|segment| (connected(flow_control_disabled, now), segment));
         for (at, burst) in bursts.iter().enumerate() {
-            let stories = hosts.each_mut().map(|(host, piece)| {
+            let traces = hosts.each_mut().map(|(host, segment)| {
                 let burst = &burst[..burst.len().min(host.capacity())];
                 let cids: Vec<u16> = (0..).zip(burst).map(|(tag, one)| submit(host, *one, tag)).collect();
                 host.handle_transmitted(host.transmit_pending_bytes());
                 let mut stream = VecDeque::new();
-                cids.iter().zip(burst).for_each(|(cid, one)| answer(&mut stream, *cid, one.answer));
+                cids.iter().zip(burst).for_each(|(cid, one)| respond(&mut stream, *cid, one.response));
                 if let Some((index, bits)) = damage && at == damaged_burst && !stream.is_empty() {
                     // Mostly into a header: 536 bytes are one read.
                     let index = index.index(stream.len());
                     let index = if bits % 4 > 0 { index / 536 * 536 + index % 24 } else { index };
                     stream[index] ^= bits;
                 }
-                (told(host, &mut stream, *piece, now), host.in_flight())
+                (trace(host, &mut stream, *segment, now), host.in_flight())
             });
-            prop_assert_eq!(&stories[0], &stories[1]);
+            prop_assert_eq!(&traces[0], &traces[1]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One small story for every kind of bad target.
+//! One scenario for each kind of protocol violation by a target.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::scenario_tests::pair::{fill, take};
 
-/// A host, and a target that answers whatever it likes.
+/// A host, and a target that sends arbitrary bytes.
 struct BadTarget {
     host: Connection,
     framing: Framing,
@@ -37,12 +37,12 @@ impl BadTarget {
         target
     }
 
-    /// Initialised and connected without flow control.
+    /// Initialized and connected without flow control.
     fn connected(data_digest: bool) -> BadTarget {
         let mut target =
             BadTarget::new(ConnectionConfig { data_digest, maxr2t: 1, ..ConnectionConfig::default() });
         let digests = Digests::default().with_data(data_digest);
-        target.say(&IcResp { cpda: 0, digests, maxh2cdata: 4096 }.encode());
+        target.feed(&IcResp { cpda: 0, digests, maxh2cdata: 4096 }.encode());
         target.framing = Framing { header_digest: false, data_digest, pda: 0 };
         target.host.set_connected(8, true);
         target.events.clear();
@@ -53,7 +53,7 @@ impl BadTarget {
     fn reading() -> (BadTarget, u16) {
         let mut target = BadTarget::connected(false);
         let read = SubmissionEntry::new(0x02, 1);
-        let cid = target.host.submit(read, Data::Read(Buffer::contiguous(1024)), 1).expect("there is room");
+        let cid = target.host.submit(read, Data::Read(Buffer::contiguous(1024)), 1).expect("capacity");
         target.output();
         (target, cid)
     }
@@ -62,13 +62,12 @@ impl BadTarget {
     fn writing() -> (BadTarget, u16) {
         let mut target = BadTarget::connected(false);
         let write = SubmissionEntry::new(0x01, 1);
-        let cid =
-            target.host.submit(write, Data::Write(Buffer::contiguous(16384)), 1).expect("there is room");
+        let cid = target.host.submit(write, Data::Write(Buffer::contiguous(16384)), 1).expect("capacity");
         target.output();
         (target, cid)
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn feed(&mut self, bytes: &[u8]) {
         self.stream.extend(bytes);
         while !self.stream.is_empty() {
             let n = fill(&mut self.host.receive_plan(&mut self.overflow), usize::MAX, &mut self.stream);
@@ -86,16 +85,16 @@ impl BadTarget {
     fn data(&mut self, data: C2hData) {
         let mut bytes = data.encode(&self.framing).to_vec();
         bytes.extend(vec![7; data.datal as usize]);
-        self.say(&bytes);
+        self.feed(&bytes);
     }
 
     fn r2t(&mut self, cccid: u16, r2to: u32, r2tl: u32) {
-        self.say(&R2t { cccid, ttag: 3, r2to, r2tl }.encode(&Framing::default()));
+        self.feed(&R2t { cccid, ttag: 3, r2to, r2tl }.encode(&Framing::default()));
     }
 
     fn respond(&mut self, cid: u16, status: Status) {
         let entry = CompletionEntry { cid, status, ..CompletionEntry::default() };
-        self.say(&CapsuleResp { entry }.encode(&self.framing));
+        self.feed(&CapsuleResp { entry }.encode(&self.framing));
     }
 
     fn output(&mut self) -> Vec<u8> {
@@ -105,12 +104,15 @@ impl BadTarget {
         stream.into()
     }
 
-    /// The host gave up with this status and said so.
-    fn gives_up_with(mut self, fes: Fes, fei: u32) {
+    /// Checks that the host sent a TermReq with this status.
+    fn expect_term_req(mut self, fes: Fes, fei: u32) {
         let Some(Event::Fatal(error)) = self.events.pop() else { panic!("{:?}", self.events) };
         assert_eq!(error.status, Some(HeaderFault { fes, fei }), "{error}");
-        let said = TermReq::decode(&self.output()).expect("a termination request");
-        assert_eq!((said.from, said.status(), said.fei), (Direction::HostToController, Some(fes), fei));
+        let request = TermReq::decode(&self.output()).expect("a termination request");
+        assert_eq!(
+            (request.from, request.status(), request.fei),
+            (Direction::HostToController, Some(fes), fei)
+        );
         assert!(self.host.is_finished_sending() && !self.host.is_closed());
     }
 }
@@ -123,21 +125,21 @@ fn part(cccid: u16, datao: u32, datal: u32) -> C2hData {
 fn rejects_response_before_icresp() {
     let mut target = BadTarget::new(ConnectionConfig::default());
     target.respond(0, Status::SUCCESS);
-    target.gives_up_with(Fes::PduSequenceError, 0);
+    target.expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
-fn digests_that_were_not_asked_for_are_refused() {
+fn rejects_unrequested_digests() {
     let mut target = BadTarget::new(ConnectionConfig::default());
-    target.say(&IcResp { cpda: 0, digests: Digests::default().with_data(true), maxh2cdata: 4096 }.encode());
-    target.gives_up_with(Fes::InvalidHeaderField, 11);
+    target.feed(&IcResp { cpda: 0, digests: Digests::default().with_data(true), maxh2cdata: 4096 }.encode());
+    target.expect_term_req(Fes::InvalidHeaderField, 11);
 }
 
 #[test]
 fn rejects_small_maxh2cdata() {
     let mut target = BadTarget::new(ConnectionConfig::default());
-    target.say(&IcResp { cpda: 0, digests: Digests::default(), maxh2cdata: 4092 }.encode());
-    target.gives_up_with(Fes::InvalidHeaderField, 12);
+    target.feed(&IcResp { cpda: 0, digests: Digests::default(), maxh2cdata: 4092 }.encode());
+    target.expect_term_req(Fes::InvalidHeaderField, 12);
 }
 
 #[test]
@@ -154,39 +156,39 @@ fn handshake_times_out() {
 fn rejects_data_for_non_read() {
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid ^ 1, 0, 512));
-    target.gives_up_with(Fes::InvalidHeaderField, 8);
+    target.expect_term_req(Fes::InvalidHeaderField, 8);
     let (mut target, cid) = BadTarget::writing();
     target.data(part(cid, 0, 512));
-    target.gives_up_with(Fes::InvalidHeaderField, 8);
+    target.expect_term_req(Fes::InvalidHeaderField, 8);
 }
 
 #[test]
 fn rejects_gaps_and_duplicates() {
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid, 512, 512));
-    target.gives_up_with(Fes::PduSequenceError, 0);
+    target.expect_term_req(Fes::PduSequenceError, 0);
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid, 0, 512));
     target.data(part(cid, 0, 512));
-    target.gives_up_with(Fes::PduSequenceError, 0);
+    target.expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
-fn data_behind_the_last_is_out_of_sequence() {
+fn rejects_data_after_last() {
     let (mut target, cid) = BadTarget::reading();
     target.data(C2hData { last: true, ..part(cid, 0, 512) });
     target.data(part(cid, 512, 512));
-    target.gives_up_with(Fes::PduSequenceError, 0);
+    target.expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
 fn rejects_data_beyond_buffer() {
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid, 0, 1028));
-    target.gives_up_with(Fes::DataTransferOutOfRange, 0);
+    target.expect_term_req(Fes::DataTransferOutOfRange, 0);
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid, u32::MAX, 512));
-    target.gives_up_with(Fes::DataTransferOutOfRange, 0);
+    target.expect_term_req(Fes::DataTransferOutOfRange, 0);
 }
 
 #[test]
@@ -194,15 +196,15 @@ fn rejects_success_with_missing_data() {
     let (mut target, cid) = BadTarget::reading();
     target.data(part(cid, 0, 512));
     target.respond(cid, Status::SUCCESS);
-    target.gives_up_with(Fes::PduSequenceError, 0);
+    target.expect_term_req(Fes::PduSequenceError, 0);
     let (mut target, cid) = BadTarget::reading();
     target.data(C2hData { last: true, success: true, ..part(cid, 0, 512) });
-    target.gives_up_with(Fes::PduSequenceError, 0);
+    target.expect_term_req(Fes::PduSequenceError, 0);
     let (mut target, cid) = BadTarget::writing();
     target.r2t(cid, 0, 4096);
     target.output();
     target.respond(cid, Status::SUCCESS);
-    target.gives_up_with(Fes::PduSequenceError, 0);
+    target.expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
@@ -220,7 +222,7 @@ fn rejects_success_flag_with_flow_control() {
     let (mut target, cid) = BadTarget::reading();
     target.host.set_connected(8, false);
     target.data(C2hData { last: true, success: true, ..part(cid, 0, 1024) });
-    target.gives_up_with(Fes::InvalidHeaderField, 1);
+    target.expect_term_req(Fes::InvalidHeaderField, 1);
 }
 
 #[test]
@@ -228,31 +230,31 @@ fn rejects_second_response() {
     let (mut target, cid) = BadTarget::reading();
     target.respond(cid, Status::INTERNAL_ERROR);
     target.respond(cid, Status::INTERNAL_ERROR);
-    target.gives_up_with(Fes::InvalidHeaderField, 20);
+    target.expect_term_req(Fes::InvalidHeaderField, 20);
 }
 
 #[test]
 fn late_response_misses_reused_slot() {
     let (mut target, cid) = BadTarget::reading();
     target.respond(cid, Status::INTERNAL_ERROR);
-    let next = target.host.submit(SubmissionEntry::new(0, 1), Data::None, 2).expect("there is room");
+    let next = target.host.submit(SubmissionEntry::new(0, 1), Data::None, 2).expect("capacity");
     target.output();
     assert_ne!(next, cid);
     target.respond(cid, Status::SUCCESS);
-    target.gives_up_with(Fes::InvalidHeaderField, 20);
+    target.expect_term_req(Fes::InvalidHeaderField, 20);
 }
 
 #[test]
 fn rejects_r2t_for_other_command() {
     let (mut target, cid) = BadTarget::reading();
     target.r2t(cid, 0, 512);
-    target.gives_up_with(Fes::InvalidHeaderField, 8);
+    target.expect_term_req(Fes::InvalidHeaderField, 8);
     let mut target = BadTarget::connected(false);
     let write = SubmissionEntry::new(0x01, 1);
-    let cid = target.host.submit(write, Data::Write(Buffer::contiguous(512)), 1).expect("there is room");
+    let cid = target.host.submit(write, Data::Write(Buffer::contiguous(512)), 1).expect("capacity");
     target.output();
     target.r2t(cid, 0, 512);
-    target.gives_up_with(Fes::InvalidHeaderField, 8);
+    target.expect_term_req(Fes::InvalidHeaderField, 8);
 }
 
 #[test]
@@ -260,7 +262,7 @@ fn rejects_r2t_beyond_command() {
     for (r2to, r2tl) in [(0, 16388), (16384, 4), (u32::MAX, 4)] {
         let (mut target, cid) = BadTarget::writing();
         target.r2t(cid, r2to, r2tl);
-        target.gives_up_with(Fes::DataTransferOutOfRange, 0);
+        target.expect_term_req(Fes::DataTransferOutOfRange, 0);
     }
 }
 
@@ -268,12 +270,12 @@ fn rejects_r2t_beyond_command() {
 fn rejects_discontinuous_r2t() {
     let (mut target, cid) = BadTarget::writing();
     target.r2t(cid, 4096, 4096);
-    target.gives_up_with(Fes::PduSequenceError, 0);
+    target.expect_term_req(Fes::PduSequenceError, 0);
     let (mut target, cid) = BadTarget::writing();
     target.r2t(cid, 0, 4096);
     target.output();
     target.r2t(cid, 0, 4096);
-    target.gives_up_with(Fes::PduSequenceError, 0);
+    target.expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
@@ -281,12 +283,12 @@ fn rejects_empty_r2t() {
     let (mut target, cid) = BadTarget::writing();
     let mut bytes = R2t { cccid: cid, ttag: 0, r2to: 0, r2tl: 4 }.encode(&Framing::default()).to_vec();
     bytes[16] = 0;
-    target.say(&bytes);
-    target.gives_up_with(Fes::InvalidHeaderField, 16);
+    target.feed(&bytes);
+    target.expect_term_req(Fes::InvalidHeaderField, 16);
 }
 
 #[test]
-fn more_r2ts_than_maxr2t_exceed_the_limit() {
+fn rejects_r2ts_above_maxr2t() {
     let (mut target, cid) = BadTarget::writing();
     target.r2t(cid, 0, 4096);
     target.r2t(cid, 4096, 4096);
@@ -300,10 +302,10 @@ fn more_r2ts_than_maxr2t_exceed_the_limit() {
 fn completion_reports_wrong_data_digest() {
     let mut target = BadTarget::connected(true);
     let read = SubmissionEntry::new(0x02, 1);
-    let cid = target.host.submit(read, Data::Read(Buffer::contiguous(512)), 1).expect("there is room");
+    let cid = target.host.submit(read, Data::Read(Buffer::contiguous(512)), 1).expect("capacity");
     target.output();
     target.data(C2hData { last: true, success: true, ..part(cid, 0, 512) });
-    target.say(&(!crc32c(&[7; 512])).to_le_bytes());
+    target.feed(&(!crc32c(&[7; 512])).to_le_bytes());
     let [Event::Completed(Completed { digest_ok, .. })] = &target.events[..] else {
         panic!("{:?}", target.events)
     };
@@ -339,7 +341,7 @@ fn rejects_success_before_data_was_sent() {
 #[test]
 fn accepts_term_req_of_target() {
     let (mut target, _) = BadTarget::reading();
-    target.say(&TermReq::new(Direction::ControllerToHost, HeaderFault::limit_exceeded(), &[]).encode());
+    target.feed(&TermReq::new(Direction::ControllerToHost, HeaderFault::limit_exceeded(), &[]).encode());
     assert!(matches!(target.events[..], [Event::Terminated(_)]) && target.host.is_closed());
     assert_eq!(target.host.abandon_all().len(), 1);
 }
@@ -350,8 +352,8 @@ fn discards_input_after_end() {
     let mut bytes =
         TermReq::new(Direction::ControllerToHost, HeaderFault::limit_exceeded(), &[]).encode().to_vec();
     bytes.extend([7; 100]);
-    target.say(&bytes);
-    target.say(&[8; 100]);
+    target.feed(&bytes);
+    target.feed(&[8; 100]);
     assert!(matches!(target.events[..], [Event::Terminated(_)]));
 }
 
@@ -366,7 +368,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_bytes_whatever_make_it_panic(
+    fn arbitrary_bytes_do_not_panic(
         data_digest: bool,
         changes in prop::collection::vec((0usize..4000, any::<u8>()), 0..6),
         tail in prop::collection::vec(any::<u8>(), 0..200),
@@ -375,7 +377,7 @@ proptest! {
         let mut bytes = Vec::new();
         for tag in 0..3 {
             let read = SubmissionEntry::new(0x02, 1);
-            let cid = target.host.submit(read, Data::Read(Buffer::contiguous(512)), tag).expect("there is room");
+            let cid = target.host.submit(read, Data::Read(Buffer::contiguous(512)), tag).expect("capacity");
             bytes.extend_from_slice(&part(cid, 0, 512).encode(&target.framing));
             bytes.extend([7; 512]);
             bytes.extend(data_digest.then(|| crc32c(&[7; 512]).to_le_bytes()).into_iter().flatten());
@@ -387,8 +389,8 @@ proptest! {
             bytes[at] = value;
         }
         target.output();
-        target.say(&bytes);
-        target.say(&tail);
+        target.feed(&bytes);
+        target.feed(&tail);
         target.host.abandon_all();
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts that give up their Async Event Requests without a word.
+//! Hosts that reuse the CIDs of their Async Event Requests.
 
 use isolane_wire::pdu::{CapsuleCmd, CapsuleResp};
 use isolane_wire::{CompletionEntry, Framing, Status, SubmissionEntry, admin};
@@ -21,7 +21,7 @@ fn holding(flow_control_disabled: bool) -> (Pair, u16) {
     (pair, entry.cid)
 }
 
-/// Sends a command that bears `cid`, whatever the host's own queue has in flight.
+/// Sends a command with `cid`, which the host's connection can also have in flight.
 fn send_as(pair: &mut Pair, cid: u16) {
     let entry = SubmissionEntry { cid, ..SubmissionEntry::new(KEEP_ALIVE, 0) };
     let capsule = CapsuleCmd { entry, data_len: 0 };
@@ -46,8 +46,8 @@ fn new_command_replaces_held_request_with_its_cid() {
     assert!(pair.target.is_held(cid));
     pair.target.replace_held(cid);
     pair.target.complete(permit, Completion::success());
-    let told: Vec<_> = responses(&mut pair).iter().map(|entry| (entry.cid, entry.status)).collect();
-    assert_eq!(told, [(cid, Status::SUCCESS)], "the command completes, the request does not");
+    let sent: Vec<_> = responses(&mut pair).iter().map(|entry| (entry.cid, entry.status)).collect();
+    assert_eq!(sent, [(cid, Status::SUCCESS)], "the command completes, the request does not");
     pair.target.complete_held(cid, Completion::with_dw0(7));
     assert!(responses(&mut pair).is_empty());
 }
@@ -59,12 +59,12 @@ fn answered_request_completes_first() {
     let (permit, ..) = pair.command();
     pair.target.complete_held(cid, Completion::with_dw0(7));
     pair.target.complete(permit, Completion::with_dw0(8));
-    let told: Vec<_> = responses(&mut pair).iter().map(|entry| (entry.cid, entry.dw0)).collect();
-    assert_eq!(told, [(cid, 7), (cid, 8)]);
+    let sent: Vec<_> = responses(&mut pair).iter().map(|entry| (entry.cid, entry.dw0)).collect();
+    assert_eq!(sent, [(cid, 7), (cid, 8)]);
 }
 
 #[test]
-fn replaced_request_gives_its_entry_back() {
+fn replaced_request_releases_its_entry() {
     let (mut pair, cid) = holding(false);
     send_as(&mut pair, cid);
     let (permit, ..) = pair.command();
@@ -75,7 +75,7 @@ fn replaced_request_gives_its_entry_back() {
 }
 
 #[test]
-fn held_requests_take_no_room_from_other_commands() {
+fn held_requests_use_no_queue_entry() {
     let (mut pair, cid) = holding(true);
     (0..8).for_each(|other| send_as(&mut pair, cid.wrapping_add(1 + other)));
     assert_eq!((pair.commands.len(), pair.target.in_flight()), (8, 8));
@@ -88,6 +88,6 @@ fn commands_other_than_held_requests_still_conflict() {
     send_as(&mut pair, cid);
     pair.target.replace_held(cid);
     send_as(&mut pair, cid);
-    let told: Vec<_> = responses(&mut pair).iter().map(|entry| (entry.cid, entry.status)).collect();
-    assert_eq!(told, [(cid, Status::COMMAND_ID_CONFLICT)]);
+    let sent: Vec<_> = responses(&mut pair).iter().map(|entry| (entry.cid, entry.status)).collect();
+    assert_eq!(sent, [(cid, Status::COMMAND_ID_CONFLICT)]);
 }

@@ -13,7 +13,7 @@ use isolane_wire::{CompletionEntry, SubmissionEntry};
 use crate::target::{DataLocation, Permit, Transfer};
 use crate::{Completion, host, target};
 
-/// The two ends and what lies between them.
+/// The two ends and the streams between them.
 pub(crate) struct Pair {
     pub(crate) host: host::Connection,
     pub(crate) target: target::Connection,
@@ -21,28 +21,28 @@ pub(crate) struct Pair {
     pub(crate) pool: Pool,
     pub(crate) to_target: VecDeque<u8>,
     pub(crate) to_host: VecDeque<u8>,
-    /// How many bytes the next piece has.
+    /// Length of the next segment.
     cut: Box<dyn FnMut() -> usize>,
     overflow: Vec<u8>,
-    /// Commands the story has to answer, and writes whose data arrived.
+    /// Commands that the test must complete, and writes whose data has arrived.
     pub(crate) commands: VecDeque<(Permit, SubmissionEntry, Transfer)>,
     pub(crate) writes: VecDeque<(Permit, SubmissionEntry, Buffer, bool)>,
     pub(crate) target_ends: Vec<target::Event>,
     pub(crate) completions: VecDeque<(u64, CompletionEntry, Option<Buffer>, bool)>,
     pub(crate) host_ends: Vec<host::Event>,
-    /// What the target saw, in short.
+    /// Events of the target, in short.
     pub(crate) transcript: Vec<String>,
 }
 
 impl Pair {
-    /// Both ends as they are by default, initialised and connected without flow control.
+    /// Both ends with the default configuration, connected without flow control.
     pub(crate) fn connected() -> Pair {
         let mut pair = Pair::new(host::ConnectionConfig::default(), target::ConnectionConfig::default());
         pair.connect(128, true);
         pair
     }
 
-    /// Two ends that have not said anything.
+    /// Two ends that have sent nothing.
     pub(crate) fn new(options: host::ConnectionConfig, limits: target::ConnectionConfig) -> Pair {
         let now = Instant::now();
         Pair {
@@ -63,14 +63,14 @@ impl Pair {
         }
     }
 
-    /// Pieces and overflows of random size from here on.
-    pub(crate) fn cut_randomly(&mut self, seed: u64, max_piece: usize, overflow_len: usize) {
+    /// Uses segments and overflows of random size from now on.
+    pub(crate) fn cut_randomly(&mut self, seed: u64, max_segment: usize, overflow_len: usize) {
         let mut random = fastrand::Rng::with_seed(seed);
-        self.cut = Box::new(move || random.usize(1..=max_piece));
+        self.cut = Box::new(move || random.usize(1..=max_segment));
         self.overflow = vec![0; overflow_len];
     }
 
-    /// Initialises the connection and makes it a queue of so many entries, as Connect would.
+    /// Initializes the connection with a queue of `entries` entries, as Connect does.
     pub(crate) fn connect(&mut self, entries: u16, flow_control_disabled: bool) {
         self.drive();
         self.target.set_connected(1, entries - 1, flow_control_disabled);
@@ -90,10 +90,10 @@ impl Pair {
     }
 
     pub(crate) fn submit(&mut self, entry: SubmissionEntry, data: host::Data, tag: u64) {
-        self.host.submit(entry, data, tag).expect("there is room");
+        self.host.submit(entry, data, tag).expect("capacity");
     }
 
-    /// The next command the target was given.
+    /// The next command that the target received.
     pub(crate) fn command(&mut self) -> (Permit, SubmissionEntry, Transfer) {
         self.commands.pop_front().expect("a command arrived")
     }
@@ -103,17 +103,17 @@ impl Pair {
         self.writes.pop_front().expect("a write arrived")
     }
 
-    /// The next command that ended at the host.
+    /// The next command that completed at the host.
     pub(crate) fn completed(&mut self) -> (u64, CompletionEntry, Option<Buffer>, bool) {
         self.completions.pop_front().expect("a command was completed")
     }
 
-    /// Moves bytes until none moves any more.
+    /// Moves bytes until all have arrived.
     pub(crate) fn drive(&mut self) {
         while self.turn() {}
     }
 
-    /// One piece in each direction; false if nothing moved.
+    /// Moves one segment in each direction. Returns `false` if nothing moved.
     pub(crate) fn turn(&mut self) -> bool {
         let sent = self.transmit_host() + self.transmit_target();
         let received = self.receive_target() + self.receive_host();
@@ -158,7 +158,7 @@ impl Pair {
         n
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(crate) fn pass(&mut self, time: Duration) {
         self.now += time;
         self.host.handle_timeout(self.now);
@@ -167,7 +167,7 @@ impl Pair {
         self.receive_host();
     }
 
-    /// Answers everything like a memory volume would: dword 10 is the offset.
+    /// Completes all commands like a memory volume; dword 10 is the offset.
     pub(crate) fn serve(&mut self, store: &mut [u8]) {
         while let Some((permit, entry, buffer, digest_ok)) = self.writes.pop_front() {
             assert!(digest_ok, "no digest was wrong");
@@ -187,7 +187,7 @@ impl Pair {
     }
 
     fn on_target_event(&mut self, event: target::Event) {
-        self.transcript.push(told(&self.target, &event));
+        self.transcript.push(describe(&self.target, &event));
         match event {
             target::Event::Command { permit, transfer: Transfer::FromHost { len, place }, .. } => {
                 let buffer = self.pool.buffer(len as usize).expect("the pool is large enough");
@@ -218,8 +218,8 @@ impl Pair {
     }
 }
 
-/// An event in short; which slot a command has depends on when others were answered.
-fn told(target: &target::Connection, event: &target::Event) -> String {
+/// Describes an event, without the slot, which depends on the timing of other commands.
+fn describe(target: &target::Connection, event: &target::Event) -> String {
     match event {
         target::Event::Command { permit, transfer } => {
             format!("{:x?} {transfer:?}", target.entry(permit).encode())
@@ -232,7 +232,7 @@ fn told(target: &target::Connection, event: &target::Event) -> String {
     }
 }
 
-/// Permits of commands that a story never answered.
+/// Forfeits the permits of commands that the test did not complete.
 impl Drop for Pair {
     fn drop(&mut self) {
         self.commands.drain(..).for_each(|(permit, ..)| permit.forfeit());
@@ -240,7 +240,7 @@ impl Drop for Pair {
     }
 }
 
-/// What a kernel does with a transmit plan: takes at most `max` bytes of it.
+/// Sends up to `max` bytes of a transmit plan, like a kernel.
 pub(crate) fn take(plan: &[IoSlice<'_>], max: usize, stream: &mut VecDeque<u8>) -> usize {
     let before = stream.len();
     let mut left = max;
@@ -252,7 +252,7 @@ pub(crate) fn take(plan: &[IoSlice<'_>], max: usize, stream: &mut VecDeque<u8>) 
     stream.len() - before
 }
 
-/// What a kernel does with a receive plan: fills at most `max` bytes of it.
+/// Fills up to `max` bytes of a receive plan, like a kernel.
 pub(crate) fn fill(plan: &mut [IoSliceMut<'_>], max: usize, stream: &mut VecDeque<u8>) -> usize {
     let mut n = 0;
     for slice in plan {
@@ -265,7 +265,7 @@ pub(crate) fn fill(plan: &mut [IoSliceMut<'_>], max: usize, stream: &mut VecDequ
     n
 }
 
-/// Bytes that tell where they belong.
+/// A pattern in which bytes depend on their position.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8) ^ ((at >> 8) as u8).wrapping_mul(31) ^ seed).collect()
 }

@@ -1,4 +1,4 @@
-//! Stories about bulk and what must not wait behind it, on one connection.
+//! Scenarios of bulk transfers and short commands on one connection.
 
 use isolane_wire::Framing;
 use isolane_wire::pdu::{C2hData, R2t};
@@ -8,8 +8,7 @@ use crate::target::Scheduling;
 
 const LONG: usize = 1 << 20;
 
-/// A chunk of 16 KiB, 128 KiB ready or 32 KiB beside short answers, 64 KiB granted in shares of 16
-/// KiB.
+/// Chunks of 16 KiB, 128 KiB ready or 32 KiB with short responses, 64 KiB granted in 16 KiB shares.
 const SMALL_STEPS: Scheduling =
     Scheduling { chunk_bytes: 16 << 10, ready_bytes: 128 << 10, max_granted_bytes: 64 << 10 };
 
@@ -28,11 +27,8 @@ fn pdus(stream: impl IntoIterator<Item = u8>) -> Vec<(PduType, Vec<u8>)> {
     let mut pdus = Vec::new();
     while !bytes.is_empty() {
         let len = u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")) as usize;
-        let rest = bytes.split_off(len);
-        pdus.push((
-            PduType::decode(bytes[0]).expect("a PDU starts here"),
-            std::mem::replace(&mut bytes, rest),
-        ));
+        let tail = bytes.split_off(len);
+        pdus.push((PduType::decode(bytes[0]).expect("a PDU header"), std::mem::replace(&mut bytes, tail)));
     }
     pdus
 }
@@ -41,17 +37,17 @@ fn data_of(stream: impl IntoIterator<Item = u8>) -> Vec<C2hData> {
     let data = pdus(stream).into_iter().filter(|(pdu_type, _)| *pdu_type == PduType::C2hData);
     let decode =
         |bytes: Vec<u8>| C2hData::decode(bytes.first_chunk().expect("a header"), &Framing::default());
-    data.map(|(_, bytes)| decode(bytes).expect("a good one")).collect()
+    data.map(|(_, bytes)| decode(bytes).expect("a valid PDU")).collect()
 }
 
 fn r2ts(stream: impl IntoIterator<Item = u8>) -> Vec<R2t> {
     let grants = pdus(stream).into_iter().filter(|(pdu_type, _)| *pdu_type == PduType::R2t);
     let decode = |bytes: Vec<u8>| R2t::decode(bytes.first_chunk().expect("a header"), &Framing::default());
-    grants.map(|(_, bytes)| decode(bytes).expect("a good one")).collect()
+    grants.map(|(_, bytes)| decode(bytes).expect("a valid PDU")).collect()
 }
 
 impl Pair {
-    /// Submits reads; they wait for their answers.
+    /// Submits reads, which stay in flight.
     fn reads(&mut self, lens: &[usize]) {
         for (tag, len) in lens.iter().enumerate() {
             self.submit(command(READ, 0), Data::Read(Buffer::contiguous(*len)), tag as u64);
@@ -59,8 +55,8 @@ impl Pair {
         self.drive();
     }
 
-    /// Answers the next command with bytes that `seed` tells apart.
-    fn answer(&mut self, seed: u8) {
+    /// Completes the next command with a pattern of `seed`.
+    fn respond(&mut self, seed: u8) {
         let (permit, _, transfer) = self.command();
         let Transfer::ToHost { len } = transfer else { panic!("{transfer:?}") };
         let payload = Payload::from(pattern(len as usize, seed));
@@ -75,7 +71,7 @@ impl Pair {
         self.receive_target();
     }
 
-    /// The R2Ts that the target sends now; the host gets them.
+    /// The R2Ts that the target sends to the host now.
     fn granted(&mut self) -> Vec<(u64, u32)> {
         while self.transmit_target() > 0 {}
         let grants = r2ts(self.to_host.clone());
@@ -83,7 +79,7 @@ impl Pair {
         grants.into_iter().map(|r2t| (u64::from(r2t.cccid & 0xfff), r2t.r2tl)).collect()
     }
 
-    /// Completes the writes that have all of their data, and says which they were.
+    /// Completes the writes whose data has arrived, and returns their slots.
     fn complete_writes(&mut self) -> Vec<u16> {
         let writes: Vec<_> = self.writes.drain(..).collect();
         writes
@@ -101,14 +97,14 @@ impl Pair {
 fn small_read_overtakes_long_read() {
     let mut pair = pair(SMALL_STEPS);
     pair.reads(&[LONG, 4096]);
-    pair.answer(1);
+    pair.respond(1);
     pair.transmit_target();
-    pair.answer(2);
+    pair.respond(2);
     while pair.transmit_target() > 0 {}
     let data = data_of(pair.to_host.clone());
     assert_eq!(data.len(), LONG / (16 << 10) + 1);
     let small = data.iter().position(|data| data.datal == 4096).expect("the small read");
-    assert_eq!(small, 8, "it waits for no more than what was ready");
+    assert_eq!(small, 8, "it waits only for the ready bytes");
     pair.drive();
     assert_eq!(pair.completed().2.expect("a buffer").to_vec(), pattern(4096, 2));
     assert_eq!(pair.completed().2.expect("a buffer").to_vec(), pattern(LONG, 1));
@@ -119,7 +115,7 @@ fn short_reads_do_not_starve_long_read() {
     let mut pair = pair(SMALL_STEPS);
     let shorts = [4096; 32];
     pair.reads(&[&[65_536][..], &shorts].concat());
-    (0..=32).for_each(|seed| pair.answer(seed));
+    (0..=32).for_each(|seed| pair.respond(seed));
     let mut sent = 0;
     pair.cut_randomly(1, 4096, 65536);
     for _ in 0..1000 {
@@ -133,7 +129,7 @@ fn short_reads_do_not_starve_long_read() {
             pair.submit(command(READ, 0), Data::Read(Buffer::contiguous(4096)), tag);
             while pair.transmit_host() > 0 {}
             while pair.receive_target() > 0 {}
-            pair.answer(1);
+            pair.respond(1);
         }
     }
     panic!("the long one never ended");
@@ -143,21 +139,21 @@ fn short_reads_do_not_starve_long_read() {
 fn recent_short_reads_limit_ready_bytes() {
     let mut pair = pair(SMALL_STEPS);
     pair.reads(&[LONG, 4096, 4096]);
-    (1..=2).for_each(|seed| pair.answer(seed));
+    (1..=2).for_each(|seed| pair.respond(seed));
     let ready = |pair: &mut Pair| pair.target.transmit_plan().iter().map(|slice| slice.len()).sum::<usize>();
     assert!((32 << 10..64 << 10).contains(&ready(&mut pair)));
     pair.transmit_target();
     assert!((32 << 10..64 << 10).contains(&ready(&mut pair)), "another is expected");
     while pair.transmit_target() > 0 {}
     assert!(pair.target.transmit_pending_bytes() == 0);
-    pair.answer(3);
+    pair.respond(3);
 }
 
 #[test]
 fn without_scheduling_sends_in_completion_order() {
     let mut pair = pair(Scheduling::OFF);
     pair.reads(&[LONG, 4096]);
-    (1..=2).for_each(|seed| pair.answer(seed));
+    (1..=2).for_each(|seed| pair.respond(seed));
     while pair.transmit_target() > 0 {}
     let lens: Vec<_> = data_of(pair.to_host.clone()).iter().map(|data| data.datal as usize).collect();
     assert_eq!(lens, [LONG, 4096]);
@@ -170,7 +166,7 @@ fn long_read_data_is_contiguous() {
     let mut pair = pair(SMALL_STEPS);
     let lens = [100_000, 20_480, 65_536, 4608];
     pair.reads(&lens);
-    (1..=4).for_each(|seed| pair.answer(seed));
+    (1..=4).for_each(|seed| pair.respond(seed));
     while pair.transmit_target() > 0 {}
     let data = data_of(pair.to_host.clone());
     let order: Vec<_> = data.iter().map(|data| data.cccid).collect();
@@ -192,7 +188,7 @@ fn flow_control_sends_response_after_data() {
     let mut pair = Pair::new(host::ConnectionConfig::default(), limits);
     pair.connect(8, false);
     pair.reads(&[40_000, 512]);
-    (1..=2).for_each(|seed| pair.answer(seed));
+    (1..=2).for_each(|seed| pair.respond(seed));
     while pair.transmit_target() > 0 {}
     use PduType::{C2hData as Data, CapsuleResp as Response};
     assert_eq!(types(pair.to_host.clone()), [Data, Response, Data, Data, Data, Response]);
@@ -209,7 +205,7 @@ fn round_trips_long_reads_with_digests() {
     pair.connect(8, true);
     pair.cut_randomly(7, 30_000, 9_000);
     pair.reads(&[300_000, 200_000, 512]);
-    (1..=3).for_each(|seed| pair.answer(seed));
+    (1..=3).for_each(|seed| pair.respond(seed));
     pair.drive();
     for (seed, len) in [(3, 512), (2, 200_000), (1, 300_000)] {
         let (_, entry, buffer, digest_ok) = pair.completed();
@@ -222,7 +218,7 @@ fn round_trips_long_reads_with_digests() {
 fn sends_no_data_after_term_req() {
     let mut pair = pair(SMALL_STEPS);
     pair.reads(&[LONG]);
-    pair.answer(1);
+    pair.respond(1);
     pair.to_target.extend([0xff; 8]);
     pair.receive_target();
     while pair.transmit_target() > 0 {}
@@ -262,20 +258,20 @@ fn bounds_outstanding_r2t_bytes() {
     pair.writes(&[LONG; 4]);
     assert_eq!(pair.granted(), [(0, 65536)], "the first was alone");
     pair.cut_randomly(3, 5000, 5000);
-    let (mut asked, mut sent, mut most) = (65536, 0, 0);
+    let (mut requested, mut sent, mut max) = (65536, 0, 0);
     for _ in 0..100_000 {
         sent += pair.transmit_host();
         pair.receive_target();
-        asked += pair.granted().iter().map(|(_, len)| *len as usize).sum::<usize>();
-        most = most.max(asked.saturating_sub(sent));
+        requested += pair.granted().iter().map(|(_, len)| *len as usize).sum::<usize>();
+        max = max.max(requested.saturating_sub(sent));
     }
-    assert!(most <= (64 << 10), "{most} bytes were asked for at once");
-    assert_eq!(asked, 4 * LONG);
+    assert!(max <= (64 << 10), "{max} bytes were requested together");
+    assert_eq!(requested, 4 * LONG);
     assert_eq!(pair.complete_writes().len(), 4);
 }
 
 #[test]
-fn without_scheduling_everything_is_asked_for_at_once() {
+fn without_scheduling_requests_all_data_at_once() {
     let mut pair = pair(Scheduling::OFF);
     pair.writes(&[LONG; 8]);
     assert_eq!(pair.granted().len(), 8);

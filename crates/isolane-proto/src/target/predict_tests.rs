@@ -1,4 +1,4 @@
-//! Receiving on a guess gives the same events as receiving without one, whatever the host sends.
+//! Predictions do not change the events of receiving, for any input from the host.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,25 +13,25 @@ use super::*;
 use crate::Completion;
 use crate::scenario_tests::pair::{fill, pattern};
 
-/// What the driver does with a command that brings data.
+/// Handling of in-capsule data by the driver.
 #[derive(Clone, Copy, Debug)]
-enum Manner {
-    /// Gives pages of its pool.
+enum DataHandling {
+    /// Provides pages of its pool.
     Pages,
-    /// Gives one block.
+    /// Provides one block.
     Block,
-    /// Refuses the command.
+    /// Rejects the command.
     Refuse,
-    /// Has no memory now: the rest of the input waits.
+    /// Defers the remaining input, because no memory is free.
     Stall,
 }
 
-/// A target with its driver, and the stream that comes from the host.
+/// A target with its driver, and the stream from the host.
 struct Target {
-    queue: Connection,
+    conn: Connection,
     framing: Framing,
     stream: VecDeque<u8>,
-    manners: VecDeque<Manner>,
+    handling: VecDeque<DataHandling>,
     staging: Vec<Page>,
     pool: Pool,
     events: Vec<String>,
@@ -42,10 +42,10 @@ impl Target {
     fn connected(digests: Digests, pda: u8, staging: usize) -> Target {
         let now = Instant::now();
         let mut target = Target {
-            queue: Connection::new(ConnectionConfig { cpda: pda, ..ConnectionConfig::default() }, now),
+            conn: Connection::new(ConnectionConfig { cpda: pda, ..ConnectionConfig::default() }, now),
             framing: Framing::default(),
             stream: VecDeque::new(),
-            manners: VecDeque::new(),
+            handling: VecDeque::new(),
             staging: (0..staging).map(|_| Page::zeroed()).collect(),
             pool: Pool::new(4096),
             events: Vec::new(),
@@ -53,13 +53,13 @@ impl Target {
         };
         target.stream.extend(&*IcReq { hpda: 0, digests, maxr2t: 0 }.encode());
         target.receive(&[usize::MAX]);
-        target.queue.set_connected(1, 1023, true);
+        target.conn.set_connected(1, 1023, true);
         target.framing = Framing { header_digest: digests.header(), data_digest: digests.data(), pda };
         target
     }
 
-    /// The host sends a command with so many bytes of data in its capsule.
-    fn say(&mut self, cid: u16, data_len: usize, is_broken: bool) {
+    /// Sends a command with `data_len` bytes of in-capsule data from the host.
+    fn feed(&mut self, cid: u16, data_len: usize, is_broken: bool) {
         let len = data_len as u32;
         let sgl = if len > 0 { Sgl::InCapsule { offset: 0, len } } else { Sgl::Transport { len: 4096 } };
         let opcode = if len > 0 { 0x01 } else { 0x02 };
@@ -77,37 +77,37 @@ impl Target {
     fn receive(&mut self, cuts: &[usize]) {
         let mut overflow = vec![0xee; 65536];
         let mut cuts = cuts.iter().cycle();
-        while !self.stream.is_empty() && !self.queue.is_closed() {
+        while !self.stream.is_empty() && !self.conn.is_closed() {
             let cut = cuts.next().copied().unwrap_or(usize::MAX);
-            self.queue.stage_pages(std::mem::take(&mut self.staging));
-            let n = fill(&mut self.queue.receive_plan(&mut overflow), cut, &mut self.stream);
-            self.queue.handle_received(n);
+            self.conn.stage_pages(std::mem::take(&mut self.staging));
+            let n = fill(&mut self.conn.receive_plan(&mut overflow), cut, &mut self.stream);
+            self.conn.handle_received(n);
             let mut stalled = self.poll(&overflow);
             self.take_staged();
             overflow.fill(0xdd);
             if stalled.is_none() {
                 // A driver polls for a deadline without the overflow.
-                assert_eq!(self.queue.peek_block(&[], 0), None);
+                assert_eq!(self.conn.peek_block(&[], 0), None);
             }
             while let Some((permit, len)) = stalled {
-                self.queue.receive_into(permit, Buffer::contiguous(len as usize));
+                self.conn.receive_into(permit, Buffer::contiguous(len as usize));
                 stalled = self.poll(&[]);
             }
         }
     }
 
     fn take_staged(&mut self) {
-        self.staging = self.queue.take_staged();
+        self.staging = self.conn.take_staged();
         for page in &mut self.staging {
-            page.bytes_mut().expect("nobody else holds it").fill(0xaa);
+            page.bytes_mut().expect("an unshared page").fill(0xaa);
         }
     }
 
     /// Polls until nothing is left, or there is no memory.
     fn poll(&mut self, overflow: &[u8]) -> Option<(Permit, u32)> {
-        while let Some(event) = self.queue.poll_event(overflow, self.now) {
+        while let Some(event) = self.conn.poll_event(overflow, self.now) {
             if let Some(stalled) = self.on_event(event) {
-                self.queue.defer_input(overflow);
+                self.conn.defer_input(overflow);
                 return Some(stalled);
             }
         }
@@ -117,15 +117,15 @@ impl Target {
     fn on_event(&mut self, event: Event) -> Option<(Permit, u32)> {
         match event {
             Event::Command { permit, transfer } => {
-                let entry = self.queue.entry(&permit);
+                let entry = self.conn.entry(&permit);
                 self.events.push(format!("{entry:?} {transfer:?}"));
                 return self.on_command(permit, transfer);
             }
             Event::Data { permit, buffer, digest_ok } => {
-                let entry = self.queue.entry(&permit);
+                let entry = self.conn.entry(&permit);
                 self.events.push(format!("{entry:?} {:#x} {digest_ok}", crc32c(&buffer.to_vec())));
                 self.pool.recycle_buffer(buffer);
-                self.queue.complete(permit, Completion::success());
+                self.conn.complete(permit, Completion::success());
             }
             other => self.events.push(format!("{other:?}")),
         }
@@ -134,28 +134,28 @@ impl Target {
 
     fn on_command(&mut self, permit: Permit, transfer: Transfer) -> Option<(Permit, u32)> {
         let Transfer::FromHost { len, place: DataLocation::InCapsule } = transfer else {
-            self.queue.complete(permit, Completion::success());
+            self.conn.complete(permit, Completion::success());
             return None;
         };
-        match self.manners.pop_front().unwrap_or(Manner::Pages) {
-            Manner::Pages => {
+        match self.handling.pop_front().unwrap_or(DataHandling::Pages) {
+            DataHandling::Pages => {
                 let buffer = self.pool.buffer(len as usize).expect("the pool is large enough");
-                self.queue.receive_into(permit, buffer);
+                self.conn.receive_into(permit, buffer);
             }
-            Manner::Block => self.queue.receive_into(permit, Buffer::contiguous(len as usize)),
-            Manner::Refuse => self.queue.complete(permit, Completion::failed(Status::INVALID_FIELD)),
-            Manner::Stall => return Some((permit, len)),
+            DataHandling::Block => self.conn.receive_into(permit, Buffer::contiguous(len as usize)),
+            DataHandling::Refuse => self.conn.complete(permit, Completion::failed(Status::INVALID_FIELD)),
+            DataHandling::Stall => return Some((permit, len)),
         }
         None
     }
 }
 
-fn manner() -> impl Strategy<Value = Manner> {
+fn data_handling() -> impl Strategy<Value = DataHandling> {
     prop_oneof![
-        12 => Just(Manner::Pages),
-        1 => Just(Manner::Block),
-        1 => Just(Manner::Refuse),
-        1 => Just(Manner::Stall),
+        12 => Just(DataHandling::Pages),
+        1 => Just(DataHandling::Block),
+        1 => Just(DataHandling::Refuse),
+        1 => Just(DataHandling::Stall),
     ]
 }
 
@@ -180,7 +180,7 @@ proptest! {
     #[test]
     fn prediction_does_not_change_events(
         bursts in prop::collection::vec(burst(), 1..8),
-        manners in prop::collection::vec(manner(), 0..100),
+        handling in prop::collection::vec(data_handling(), 0..100),
         cuts in cuts(),
         digests in (any::<bool>(), any::<bool>(), 0usize..60),
         pda in prop_oneof![Just(0u8), Just(15u8)],
@@ -190,19 +190,19 @@ proptest! {
         let digests = Digests::default().with_header(header_digest).with_data(data_digest);
         let ends = [0, 32].map(|staging| {
             let mut target = Target::connected(digests, pda, staging);
-            target.manners.extend(&manners);
+            target.handling.extend(&handling);
             let mut cid = 0;
             for burst in &bursts {
                 for len in burst {
                     cid += 1;
-                    target.say(cid, *len, usize::from(cid) == broken);
+                    target.feed(cid, *len, usize::from(cid) == broken);
                 }
                 target.receive(&cuts);
             }
             target.stream.extend(&garbage);
             target.receive(&cuts);
             prop_assert_eq!(target.staging.len(), staging);
-            Ok((std::mem::take(&mut target.events), target.queue.in_flight()))
+            Ok((std::mem::take(&mut target.events), target.conn.in_flight()))
         });
         let [copied, predicted] = ends;
         prop_assert_eq!(predicted?, copied?);
@@ -213,28 +213,28 @@ proptest! {
 fn places_repeated_capsules_without_copy() {
     let mut target = Target::connected(Digests::default(), 0, 32);
     for round in 0..4 {
-        (0..6).for_each(|cid| target.say(cid, PAGE_SIZE, false));
+        (0..6).for_each(|cid| target.feed(cid, PAGE_SIZE, false));
         target.receive(&[usize::MAX]);
         assert_eq!(target.events.len(), 1 + 12 * (round + 1));
     }
-    target.say(9, PAGE_SIZE, false);
-    target.queue.stage_pages(std::mem::take(&mut target.staging));
+    target.feed(9, PAGE_SIZE, false);
+    target.conn.stage_pages(std::mem::take(&mut target.staging));
     let mut overflow = vec![0; 65536];
-    let mut plan = target.queue.receive_plan(&mut overflow);
+    let mut plan = target.conn.receive_plan(&mut overflow);
     assert_eq!(plan[..4].iter().map(|slice| slice.len()).collect::<Vec<_>>(), [72, 4096, 72, 4096]);
     let place = plan[1].as_ptr();
     let n = fill(&mut plan, usize::MAX, &mut target.stream);
     drop(plan);
-    target.queue.handle_received(n);
-    let Some(Event::Command { permit, .. }) = target.queue.poll_event(&overflow, target.now) else {
+    target.conn.handle_received(n);
+    let Some(Event::Command { permit, .. }) = target.conn.poll_event(&overflow, target.now) else {
         panic!("no command")
     };
-    target.queue.receive_into(permit, target.pool.buffer(PAGE_SIZE).expect("there is memory"));
-    let Some(Event::Data { permit, buffer, .. }) = target.queue.poll_event(&overflow, target.now) else {
+    target.conn.receive_into(permit, target.pool.buffer(PAGE_SIZE).expect("memory"));
+    let Some(Event::Data { permit, buffer, .. }) = target.conn.poll_event(&overflow, target.now) else {
         panic!("no data")
     };
     assert_eq!(buffer.as_slice().map(|bytes| bytes.as_ptr()), Some(place));
     assert_eq!(buffer.to_vec(), pattern(PAGE_SIZE, 9));
-    target.queue.complete(permit, Completion::success());
-    assert_eq!(target.queue.take_staged().len(), 32);
+    target.conn.complete(permit, Completion::success());
+    assert_eq!(target.conn.take_staged().len(), 32);
 }

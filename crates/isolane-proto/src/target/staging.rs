@@ -1,7 +1,7 @@
 //! Pages that the driver provides for one receive, for in-capsule data that is predicted.
 //!
 //! The next capsule usually has the shape of the last one. After a correct prediction, the pages
-//! are swapped with those of the buffer that was provided for the data.
+//! are swapped with pages of the buffer that was provided for the data.
 //!
 //! Invariant: there are as many pages before a receive as after it, and none of them is shared.
 

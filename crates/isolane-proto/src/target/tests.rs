@@ -1,4 +1,4 @@
-//! One small story for every kind of bad host.
+//! One scenario for each kind of protocol violation by a host.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::scenario_tests::pair::{fill, take};
 const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
 
-/// A target, and a host that sends whatever it likes.
+/// A target, and a host that sends arbitrary bytes.
 struct BadHost {
     target: Connection,
     framing: Framing,
@@ -25,12 +25,12 @@ struct BadHost {
     stream: VecDeque<u8>,
     overflow: Vec<u8>,
     events: Vec<Event>,
-    /// The target's driver gives memory for in-capsule data.
+    /// Whether the target's driver provides memory for in-capsule data.
     takes_in_capsule: bool,
 }
 
 impl BadHost {
-    /// Nothing was said yet.
+    /// A connection on which nothing was sent.
     fn new() -> BadHost {
         let now = Instant::now();
         let limits = ConnectionConfig {
@@ -49,11 +49,11 @@ impl BadHost {
         }
     }
 
-    /// Initialised and connected with a queue of 4 entries.
+    /// Initialized and connected with a queue of 4 entries.
     fn connected(header_digest: bool, data_digest: bool) -> BadHost {
         let mut host = BadHost::new();
         let digests = Digests::default().with_header(header_digest).with_data(data_digest);
-        host.say(&IcReq { hpda: 0, digests, maxr2t: 0 }.encode());
+        host.feed(&IcReq { hpda: 0, digests, maxr2t: 0 }.encode());
         host.framing = Framing { header_digest, data_digest, pda: 0 };
         host.target.set_connected(1, 3, true);
         host.events.clear();
@@ -61,7 +61,7 @@ impl BadHost {
         host
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn feed(&mut self, bytes: &[u8]) {
         self.stream.extend(bytes);
         while !self.stream.is_empty() {
             let n = fill(&mut self.target.receive_plan(&mut self.overflow), usize::MAX, &mut self.stream);
@@ -92,13 +92,13 @@ impl BadHost {
         if self.framing.data_digest && !data.is_empty() {
             bytes.extend(crc32c(data).to_le_bytes());
         }
-        self.say(&bytes);
+        self.feed(&bytes);
     }
 
     fn data(&mut self, data: H2cData) {
         let mut bytes = data.encode(&self.framing).to_vec();
         bytes.extend(vec![7; data.datal as usize]);
-        self.say(&bytes);
+        self.feed(&bytes);
     }
 
     /// A write of 8,192 bytes, for which the target has sent its R2T.
@@ -109,7 +109,7 @@ impl BadHost {
         host.target.request_data(permit, Buffer::contiguous(8192));
         let output = host.output();
         let r2t =
-            R2t::decode(output.first_chunk().expect("an R2T"), &Framing::default()).expect("a good one");
+            R2t::decode(output.first_chunk().expect("an R2T"), &Framing::default()).expect("a valid PDU");
         (host, r2t)
     }
 
@@ -133,8 +133,8 @@ impl BadHost {
         stream.into()
     }
 
-    /// The target gave up with this status and said so, and does not listen any more.
-    fn gives_up_with(mut self, fes: Fes, fei: u32) {
+    /// Checks that the target sent a TermReq with this status and discards later input.
+    fn expect_term_req(mut self, fes: Fes, fei: u32) {
         let Some(Event::Fatal(error)) = self.events.pop() else { panic!("{:?}", self.events) };
         assert_eq!(error.status, Some(HeaderFault { fes, fei }), "{error}");
         let request = TermReq::decode(&self.output()).expect("a termination request");
@@ -145,15 +145,15 @@ impl BadHost {
         assert!(!request.offending_header().is_empty());
         assert!(self.target.is_finished_sending() && !self.target.is_closed());
         self.events.drain(..).for_each(forfeit);
-        self.say(&[0x47; 100]);
-        assert!(self.events.is_empty(), "what comes afterwards is thrown away");
+        self.feed(&[0x47; 100]);
+        assert!(self.events.is_empty(), "later input is discarded");
         assert_eq!(self.target.poll_timeout(), Some(self.now + ConnectionConfig::default().drain));
         self.target.handle_timeout(self.now + ConnectionConfig::default().drain);
         assert!(self.target.is_closed());
     }
 
-    /// The connection lives: another command is understood.
-    fn lives_on(mut self) {
+    /// Checks that the connection accepts another command.
+    fn expect_alive(mut self) {
         self.events.drain(..).for_each(forfeit);
         self.command(transport(READ, 0x7777, 512), &[]);
         assert_eq!(self.permit_and_forget(), 0x7777);
@@ -181,27 +181,27 @@ fn in_capsule(cid: u16, offset: u64, len: u32) -> SubmissionEntry {
     SubmissionEntry { cid, sgl: Sgl::InCapsule { offset, len }, ..SubmissionEntry::new(WRITE, 1) }
 }
 
-/// A host that initialises with an ICReq in which one byte is wrong.
+/// A host that sends an ICReq with one wrong byte.
 fn bad_ic_req(offset: usize, value: u8) -> BadHost {
     let mut bytes = IcReq::default().encode().to_vec();
     bytes[offset] = value;
     let mut host = BadHost::new();
-    host.say(&bytes);
+    host.feed(&bytes);
     host
 }
 
-/// A connected host that sends a capsule in which one byte is wrong.
+/// A connected host that sends a capsule with one wrong byte.
 fn bad_capsule(offset: usize, value: u8) -> BadHost {
     let capsule = CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 };
     let mut bytes = capsule.encode(&Framing::default()).to_vec();
     bytes[offset] = value;
     bytes.extend([0; 512]);
     let mut host = BadHost::connected(false, false);
-    host.say(&bytes);
+    host.feed(&bytes);
     host
 }
 
-/// A host that answers its R2T wrongly.
+/// A host that sends wrong data for its R2T.
 fn bad_data(change: impl FnOnce(&mut H2cData)) -> BadHost {
     let (mut host, r2t) = BadHost::granted();
     let mut data = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4096, last: false };
@@ -213,47 +213,47 @@ fn bad_data(change: impl FnOnce(&mut H2cData)) -> BadHost {
 #[test]
 fn rejects_http_request() {
     let mut host = BadHost::new();
-    host.say(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n");
-    host.gives_up_with(Fes::InvalidHeaderField, 0);
+    host.feed(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n");
+    host.expect_term_req(Fes::InvalidHeaderField, 0);
 }
 
 #[test]
 fn rejects_command_before_icreq() {
     let mut host = BadHost::new();
     host.command(transport(READ, 1, 512), &[]);
-    host.gives_up_with(Fes::PduSequenceError, 0);
+    host.expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
 fn rejects_second_icreq() {
     let mut host = BadHost::connected(false, false);
-    host.say(&IcReq::default().encode());
-    host.gives_up_with(Fes::PduSequenceError, 0);
+    host.feed(&IcReq::default().encode());
+    host.expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
 fn reports_lowest_wrong_icreq_field() {
-    bad_ic_req(2, 127).gives_up_with(Fes::InvalidHeaderField, 2);
-    bad_ic_req(4, 127).gives_up_with(Fes::InvalidHeaderField, 4);
-    bad_ic_req(8, 1).gives_up_with(Fes::UnsupportedParameter, 8);
-    bad_ic_req(10, 32).gives_up_with(Fes::InvalidHeaderField, 10);
+    bad_ic_req(2, 127).expect_term_req(Fes::InvalidHeaderField, 2);
+    bad_ic_req(4, 127).expect_term_req(Fes::InvalidHeaderField, 4);
+    bad_ic_req(8, 1).expect_term_req(Fes::UnsupportedParameter, 8);
+    bad_ic_req(10, 32).expect_term_req(Fes::InvalidHeaderField, 10);
 }
 
 #[test]
 fn rejects_pdu_of_other_direction() {
     let mut host = BadHost::connected(false, false);
-    host.say(&CapsuleResp { entry: CompletionEntry::default() }.encode(&Framing::default()));
-    host.gives_up_with(Fes::InvalidHeaderField, 0);
+    host.feed(&CapsuleResp { entry: CompletionEntry::default() }.encode(&Framing::default()));
+    host.expect_term_req(Fes::InvalidHeaderField, 0);
 }
 
 #[test]
 fn reports_lowest_wrong_capsule_field() {
-    bad_capsule(1, 0b01).gives_up_with(Fes::InvalidHeaderField, 1);
-    bad_capsule(1, 0b10).gives_up_with(Fes::InvalidHeaderField, 1);
-    bad_capsule(2, 71).gives_up_with(Fes::InvalidHeaderField, 2);
-    bad_capsule(3, 71).gives_up_with(Fes::InvalidHeaderField, 3);
-    bad_capsule(3, 74).gives_up_with(Fes::InvalidHeaderField, 3);
-    bad_capsule(6, 0xff).gives_up_with(Fes::InvalidHeaderField, 4);
+    bad_capsule(1, 0b01).expect_term_req(Fes::InvalidHeaderField, 1);
+    bad_capsule(1, 0b10).expect_term_req(Fes::InvalidHeaderField, 1);
+    bad_capsule(2, 71).expect_term_req(Fes::InvalidHeaderField, 2);
+    bad_capsule(3, 71).expect_term_req(Fes::InvalidHeaderField, 3);
+    bad_capsule(3, 74).expect_term_req(Fes::InvalidHeaderField, 3);
+    bad_capsule(6, 0xff).expect_term_req(Fes::InvalidHeaderField, 4);
 }
 
 #[test]
@@ -261,8 +261,8 @@ fn reports_wrong_header_digest() {
     let mut host = BadHost::connected(true, false);
     let mut bytes = CapsuleCmd { entry: transport(READ, 1, 512), data_len: 0 }.encode(&host.framing).to_vec();
     bytes[72..76].copy_from_slice(&[1, 2, 3, 4]);
-    host.say(&bytes);
-    host.gives_up_with(Fes::HeaderDigestError, 0x0403_0201);
+    host.feed(&bytes);
+    host.expect_term_req(Fes::HeaderDigestError, 0x0403_0201);
 }
 
 #[test]
@@ -290,38 +290,38 @@ fn checks_header_digest_of_repeated_headers() {
 fn wrong_data_digest_fails_one_command() {
     let mut host = BadHost::connected(true, true);
     host.takes_in_capsule = true;
-    host.say(&CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 }.encode(&host.framing.clone()));
-    host.say(&[0; 516]);
+    host.feed(&CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 }.encode(&host.framing.clone()));
+    host.feed(&[0; 516]);
     let Some(Event::Data { permit, digest_ok, .. }) = host.events.pop() else { panic!("the data is there") };
     assert!(!digest_ok);
     host.target.complete(permit, Completion::failed(Status::TRANSIENT_TRANSPORT_ERROR));
-    host.lives_on();
+    host.expect_alive();
 }
 
 #[test]
 fn skips_unwanted_data_without_digest_check() {
     let mut host = BadHost::connected(true, true);
-    host.say(&CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 }.encode(&host.framing.clone()));
+    host.feed(&CapsuleCmd { entry: in_capsule(1, 0, 512), data_len: 512 }.encode(&host.framing.clone()));
     let permit = host.permit();
     host.target.complete(permit, Completion::failed(Status::INVALID_FIELD));
-    host.say(&[0; 516]);
+    host.feed(&[0; 516]);
     assert!(host.events.is_empty());
-    host.lives_on();
+    host.expect_alive();
 }
 
 #[test]
 fn rejects_oversized_capsule() {
     let mut host = BadHost::connected(false, false);
     let capsule = CapsuleCmd { entry: in_capsule(1, 0, 16388), data_len: 16388 };
-    host.say(&capsule.encode(&Framing::default()));
-    host.gives_up_with(Fes::InvalidHeaderField, 4);
+    host.feed(&capsule.encode(&Framing::default()));
+    host.expect_term_req(Fes::InvalidHeaderField, 4);
 }
 
 #[test]
 fn rejects_data_for_unknown_tag() {
-    bad_data(|data| data.ttag ^= 1).gives_up_with(Fes::InvalidHeaderField, 10);
-    bad_data(|data| data.ttag ^= 1 << 14).gives_up_with(Fes::InvalidHeaderField, 10);
-    bad_data(|data| data.ttag = 0xffff).gives_up_with(Fes::InvalidHeaderField, 10);
+    bad_data(|data| data.ttag ^= 1).expect_term_req(Fes::InvalidHeaderField, 10);
+    bad_data(|data| data.ttag ^= 1 << 14).expect_term_req(Fes::InvalidHeaderField, 10);
+    bad_data(|data| data.ttag = 0xffff).expect_term_req(Fes::InvalidHeaderField, 10);
 }
 
 #[test]
@@ -329,48 +329,48 @@ fn rejects_unexpected_data() {
     let mut host = BadHost::connected(false, false);
     host.command(transport(READ, 3, 512), &[]);
     host.data(H2cData { cccid: 3, ttag: 0, datao: 0, datal: 512, last: true });
-    host.gives_up_with(Fes::InvalidHeaderField, 10);
+    host.expect_term_req(Fes::InvalidHeaderField, 10);
 }
 
 #[test]
-fn data_before_connect_is_refused() {
+fn rejects_data_before_connect() {
     let mut host = BadHost::new();
-    host.say(&IcReq::default().encode());
+    host.feed(&IcReq::default().encode());
     host.output();
     host.data(H2cData { cccid: 0, ttag: 0, datao: 0, datal: 512, last: true });
-    host.gives_up_with(Fes::InvalidHeaderField, 10);
+    host.expect_term_req(Fes::InvalidHeaderField, 10);
 }
 
 #[test]
 fn rejects_data_with_mismatched_cid() {
-    bad_data(|data| data.cccid += 1).gives_up_with(Fes::InvalidHeaderField, 8);
+    bad_data(|data| data.cccid += 1).expect_term_req(Fes::InvalidHeaderField, 8);
 }
 
 #[test]
 fn rejects_discontinuous_data() {
-    bad_data(|data| data.datao = 4).gives_up_with(Fes::PduSequenceError, 0);
+    bad_data(|data| data.datao = 4).expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
 fn rejects_data_outside_r2t() {
-    bad_data(|data| data.datao = 8192).gives_up_with(Fes::DataTransferOutOfRange, 0);
-    bad_data(|data| data.datao = 6000).gives_up_with(Fes::DataTransferOutOfRange, 0);
-    bad_data(|data| data.datao = u32::MAX).gives_up_with(Fes::DataTransferOutOfRange, 0);
+    bad_data(|data| data.datao = 8192).expect_term_req(Fes::DataTransferOutOfRange, 0);
+    bad_data(|data| data.datao = 6000).expect_term_req(Fes::DataTransferOutOfRange, 0);
+    bad_data(|data| data.datao = u32::MAX).expect_term_req(Fes::DataTransferOutOfRange, 0);
 }
 
 #[test]
-fn more_data_than_maxh2cdata_exceeds_the_limit() {
-    bad_data(|data| data.datal = 4100).gives_up_with(Fes::LimitExceeded, 0);
+fn rejects_data_above_maxh2cdata() {
+    bad_data(|data| data.datal = 4100).expect_term_req(Fes::LimitExceeded, 0);
 }
 
 #[test]
 fn rejects_misplaced_last_flag() {
-    bad_data(|data| data.last = true).gives_up_with(Fes::PduSequenceError, 0);
+    bad_data(|data| data.last = true).expect_term_req(Fes::PduSequenceError, 0);
     let (mut host, r2t) = BadHost::granted();
     let first = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4096, last: false };
     host.data(first);
     host.data(H2cData { datao: 4096, ..first });
-    host.gives_up_with(Fes::PduSequenceError, 0);
+    host.expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
@@ -381,17 +381,17 @@ fn rejects_data_after_transfer() {
     host.data(H2cData { datao: 4096, last: true, ..first });
     assert!(matches!(host.events[..], [Event::Data { digest_ok: true, .. }]));
     host.data(H2cData { datao: 4096, last: true, ..first });
-    host.gives_up_with(Fes::InvalidHeaderField, 10);
+    host.expect_term_req(Fes::InvalidHeaderField, 10);
 }
 
 #[test]
-fn data_whose_lengths_disagree_is_refused() {
+fn rejects_data_with_inconsistent_lengths() {
     let (mut host, r2t) = BadHost::granted();
     let data = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4096, last: false };
     let mut bytes = data.encode(&Framing::default()).to_vec();
     bytes[16..20].copy_from_slice(&4095u32.to_le_bytes());
-    host.say(&bytes);
-    host.gives_up_with(Fes::InvalidHeaderField, 4);
+    host.feed(&bytes);
+    host.expect_term_req(Fes::InvalidHeaderField, 4);
 }
 
 #[test]
@@ -401,17 +401,17 @@ fn duplicate_cid_fails_second_command() {
     host.command(transport(READ, 9, 512), &[]);
     let output = host.output();
     let response = CapsuleResp::decode(output.first_chunk().expect("a response"), &Framing::default());
-    let entry = response.expect("a good one").entry;
+    let entry = response.expect("a valid PDU").entry;
     assert_eq!((entry.cid, entry.status), (9, Status::COMMAND_ID_CONFLICT));
     assert_eq!(host.target.in_flight(), 1);
-    host.lives_on();
+    host.expect_alive();
 }
 
 #[test]
-fn more_commands_than_entries_are_out_of_sequence() {
+fn rejects_more_commands_than_entries() {
     let mut host = BadHost::connected(false, false);
     (0..5).for_each(|cid| host.command(transport(READ, cid, 512), &[]));
-    host.gives_up_with(Fes::PduSequenceError, 0);
+    host.expect_term_req(Fes::PduSequenceError, 0);
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn wrong_sgl_fails_one_command() {
         let mut host = BadHost::connected(false, false);
         host.command(entry, &vec![1; data_len]);
         assert_eq!(host.transfer(), Transfer::Invalid(status), "{entry:?}");
-        host.lives_on();
+        host.expect_alive();
     }
 }
 
@@ -441,14 +441,14 @@ fn skips_unexpected_in_capsule_data() {
     let mut host = BadHost::connected(false, false);
     host.command(SubmissionEntry { cid: 1, ..SubmissionEntry::new(0x00, 1) }, &[1; 512]);
     assert_eq!(host.transfer(), Transfer::None);
-    host.lives_on();
+    host.expect_alive();
 }
 
 #[test]
 fn accepts_term_req_of_host() {
     let mut host = BadHost::connected(true, true);
     let request = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[1, 2, 3]);
-    host.say(&request.encode());
+    host.feed(&request.encode());
     assert!(matches!(&host.events[..], [Event::Terminated(told)] if **told == request));
     assert!(host.target.is_closed() && !host.target.wants_transmit());
 }
@@ -458,8 +458,8 @@ fn discards_input_after_end() {
     let mut host = BadHost::connected(false, false);
     let mut bytes = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[]).encode().to_vec();
     bytes.extend([7; 100]);
-    host.say(&bytes);
-    host.say(&[8; 100]);
+    host.feed(&bytes);
+    host.feed(&[8; 100]);
     assert!(matches!(host.events[..], [Event::Terminated(_)]));
 }
 
@@ -470,7 +470,7 @@ fn ignores_term_req_of_invalid_length() {
         let request = TermReq::new(Direction::HostToController, HeaderFault::sequence(), &[]);
         let mut bytes = request.encode().to_vec();
         bytes[4..8].copy_from_slice(&plen.to_le_bytes());
-        host.say(&bytes);
+        host.feed(&bytes);
         let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
         assert_eq!((error.violation, error.status), (Violation::TermReq, None));
         assert!(host.target.is_closed() && !host.target.wants_transmit());
@@ -482,7 +482,7 @@ fn drops_responses_after_end() {
     let mut host = BadHost::connected(false, false);
     host.command(transport(READ, 1, 512), &[]);
     let permit = host.permit();
-    host.say(&[0xff; 8]);
+    host.feed(&[0xff; 8]);
     host.output();
     host.target.complete(permit, Completion::success());
     assert!(!host.target.wants_transmit());
@@ -492,17 +492,17 @@ fn drops_responses_after_end() {
 #[test]
 fn partial_pdu_has_deadline() {
     let mut host = BadHost::connected(false, false);
-    host.say(&[0x04, 0, 72]);
+    host.feed(&[0x04, 0, 72]);
     let deadline = host.target.poll_timeout().expect("the rest is owed");
     host.target.handle_timeout(deadline);
     host.target.handle_timeout(deadline + Duration::from_secs(60));
-    host.say(&[0]);
+    host.feed(&[0]);
     let [Event::Fatal(error)] = &host.events[..] else { panic!("{:?}", host.events) };
     assert_eq!(error.violation, Violation::Stalled);
 }
 
 #[test]
-fn detects_stalled_transfer_behind_other_traffic() {
+fn detects_stalled_transfer_during_other_traffic() {
     let (mut host, _) = BadHost::granted();
     for cid in 100..140 {
         host.now += Duration::from_secs(5);
@@ -534,7 +534,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_bytes_whatever_make_it_panic(
+    fn arbitrary_bytes_do_not_panic(
         digests: (bool, bool),
         changes in prop::collection::vec((0usize..4000, any::<u8>()), 0..6),
         tail in prop::collection::vec(any::<u8>(), 0..200),
@@ -552,8 +552,8 @@ proptest! {
             let at = at % bytes.len();
             bytes[at] = value;
         }
-        host.say(&bytes);
-        host.say(&tail);
+        host.feed(&bytes);
+        host.feed(&tail);
         host.events.drain(..).for_each(forfeit);
     }
 }

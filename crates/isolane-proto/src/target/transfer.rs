@@ -23,9 +23,9 @@ pub(super) struct Grants {
     scheduling: Scheduling,
     /// Maximum number of outstanding R2Ts of one command.
     max_per_command: usize,
-    /// Bytes of outstanding scheduled R2Ts, without completely received H2CData PDUs.
+    /// Outstanding scheduled R2Ts in bytes, without completely received H2CData PDUs.
     outstanding_bytes: usize,
-    /// Bytes of outstanding unscheduled R2Ts.
+    /// Outstanding unscheduled R2Ts, in bytes.
     unscheduled_bytes: usize,
     /// Slots with data that was not requested yet.
     turns: TransferScheduler<u16>,

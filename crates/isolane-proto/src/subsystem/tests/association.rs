@@ -1,4 +1,4 @@
-//! The life of an association: keep alive, loss of connections, fencing, Disconnect.
+//! Associations: keep alive, loss of connections, fencing, Disconnect.
 
 use super::*;
 use isolane_wire::admin::keep_alive;
@@ -6,110 +6,110 @@ use isolane_wire::fabrics::{ConnectRejection, DisconnectCommand};
 
 #[test]
 fn silent_host_loses_association() {
-    let mut world = World::new();
-    let connected = world.connect(&MockConnect::admin()).unwrap();
+    let mut harness = Harness::new();
+    let connected = harness.connect(&MockConnect::admin()).unwrap();
     let id = connected.id;
-    world.set_cc(id, Cc::enabled());
-    world.wait(5 * S);
-    assert_eq!(world.events(), [], "Connect and Property Set were traffic");
-    assert_eq!(world.port.poll_timeout(), Some(world.now + 5 * S));
-    world.wait(5 * S);
-    assert_eq!(world.events(), [ControlEvent::Close { id, reason: CloseReason::KeepAliveExpired }]);
+    harness.set_cc(id, Cc::enabled());
+    harness.wait(5 * S);
+    assert_eq!(harness.events(), [], "Connect and Property Set were traffic");
+    assert_eq!(harness.port.poll_timeout(), Some(harness.now + 5 * S));
+    harness.wait(5 * S);
+    assert_eq!(harness.events(), [ControlEvent::Close { id, reason: CloseReason::KeepAliveExpired }]);
     assert!(!connected.status.is_ready());
-    let action = world.execute(id, keep_alive(), 0);
+    let action = harness.execute(id, keep_alive(), 0);
     assert_eq!(completion(action).status, Status::ABORTED_SQ_DELETION, "too late");
 
-    world.drop_queue(id, 0);
-    assert_eq!(world.events(), [ControlEvent::Ended { id }]);
-    assert_eq!(world.port.poll_timeout(), None);
+    harness.drop_queue(id, 0);
+    assert_eq!(harness.events(), [ControlEvent::Ended { id }]);
+    assert_eq!(harness.port.poll_timeout(), None);
 }
 
 #[test]
 fn any_traffic_keeps_association() {
-    let mut world = World::new();
-    let id = world.ready();
-    let io = world.io_queue(id, 1).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let io = harness.io_queue(id, 1).unwrap();
     for _ in 0..10 {
-        world.wait(4 * S);
-        assert_eq!(world.complete(id, keep_alive()), Completion::success());
+        harness.wait(4 * S);
+        assert_eq!(harness.complete(id, keep_alive()), Completion::success());
     }
     for _ in 0..10 {
-        world.wait(4 * S);
+        harness.wait(4 * S);
         io.status.record_traffic();
     }
-    assert_eq!(world.events(), []);
+    assert_eq!(harness.events(), []);
 }
 
 #[test]
 fn reports_effective_kato() {
-    let mut world = World::new();
-    let id = world.ready();
-    assert_eq!(world.feature(id, FeatureId::KeepAliveTimer), Completion::with_dw0(5000));
-    world.set_feature(id, FeatureId::KeepAliveTimer, 30_001);
-    assert_eq!(world.feature(id, FeatureId::KeepAliveTimer), Completion::with_dw0(31_000));
-    assert_eq!(world.port.poll_timeout(), Some(world.now + 31 * S));
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    assert_eq!(harness.feature(id, FeatureId::KeepAliveTimer), Completion::with_dw0(5000));
+    harness.set_feature(id, FeatureId::KeepAliveTimer, 30_001);
+    assert_eq!(harness.feature(id, FeatureId::KeepAliveTimer), Completion::with_dw0(31_000));
+    assert_eq!(harness.port.poll_timeout(), Some(harness.now + 31 * S));
 }
 
 #[test]
-fn keep_alive_stops_with_the_shutdown() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.set_cc(id, Cc::enabled().with_shn(Cc::SHN_NORMAL));
-    world.events();
-    world.wait(100 * S);
-    assert_eq!(world.events(), []);
+fn shutdown_stops_keep_alive() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.set_cc(id, Cc::enabled().with_shn(Cc::SHN_NORMAL));
+    harness.events();
+    harness.wait(100 * S);
+    assert_eq!(harness.events(), []);
 }
 
 #[test]
 fn drops_controller_never_enabled() {
-    let mut world = World::new();
-    let id = world.admin();
-    world.wait(120 * S);
-    assert_eq!(world.events(), [ControlEvent::Close { id, reason: CloseReason::KeepAliveExpired }]);
+    let mut harness = Harness::new();
+    let id = harness.admin();
+    harness.wait(120 * S);
+    assert_eq!(harness.events(), [ControlEvent::Close { id, reason: CloseReason::KeepAliveExpired }]);
 }
 
 #[test]
 fn admin_loss_ends_association_after_io() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.io_queue(id, 1).unwrap();
-    world.port.handle_disconnected(id, 0);
-    world.port.handle_drained(id, 0);
-    assert_eq!(world.events(), [ControlEvent::Close { id, reason: CloseReason::AdminQueueLost }]);
-    world.port.handle_disconnected(id, 1);
-    assert_eq!(world.events(), []);
-    world.port.handle_drained(id, 1);
-    assert_eq!(world.events(), [ControlEvent::Ended { id }]);
-    assert!(world.port.associations().is_empty());
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.io_queue(id, 1).unwrap();
+    harness.port.handle_disconnected(id, 0);
+    harness.port.handle_drained(id, 0);
+    assert_eq!(harness.events(), [ControlEvent::Close { id, reason: CloseReason::AdminQueueLost }]);
+    harness.port.handle_disconnected(id, 1);
+    assert_eq!(harness.events(), []);
+    harness.port.handle_drained(id, 1);
+    assert_eq!(harness.events(), [ControlEvent::Ended { id }]);
+    assert!(harness.port.associations().is_empty());
 }
 
 #[test]
 fn orphaned_queue_holds_cntlid_until_io_ends() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.io_queue(id, 1).unwrap();
-    world.set_cc(id, Cc(0));
-    world.port.handle_disconnected(id, 1);
-    world.port.handle_stuck(id, 1);
-    assert!(!world.csts(id).rdy());
-    world.set_cc(id, Cc::enabled());
-    world.io_queue(id, 1).unwrap();
-    world.drop_queue(id, 1);
-    world.drop_queue(id, 0);
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.io_queue(id, 1).unwrap();
+    harness.set_cc(id, Cc(0));
+    harness.port.handle_disconnected(id, 1);
+    harness.port.handle_stuck(id, 1);
+    assert!(!harness.csts(id).rdy());
+    harness.set_cc(id, Cc::enabled());
+    harness.io_queue(id, 1).unwrap();
+    harness.drop_queue(id, 1);
+    harness.drop_queue(id, 0);
     let reason = CloseReason::AdminQueueLost;
-    assert_eq!(world.events(), [ControlEvent::CloseIoQueues { id }, ControlEvent::Close { id, reason }]);
-    assert_eq!(rejected(world.io_queue(id, 1)).status, Status::CONNECT_CONTROLLER_BUSY);
-    world.port.handle_unstuck(id);
-    assert_eq!(world.events(), [ControlEvent::Ended { id }]);
+    assert_eq!(harness.events(), [ControlEvent::CloseIoQueues { id }, ControlEvent::Close { id, reason }]);
+    assert_eq!(rejected(harness.io_queue(id, 1)).status, Status::CONNECT_CONTROLLER_BUSY);
+    harness.port.handle_unstuck(id);
+    assert_eq!(harness.events(), [ControlEvent::Ended { id }]);
 }
 
 #[test]
-fn admits_a_host_whose_old_association_still_ends() {
-    let mut world = World::new();
-    let old = world.ready();
-    world.io_queue(old, 1).unwrap();
-    world.drop_queue(old, 0);
-    let new = world.connect(&MockConnect::admin()).unwrap().id;
+fn admits_host_while_old_association_ends() {
+    let mut harness = Harness::new();
+    let old = harness.ready();
+    harness.io_queue(old, 1).unwrap();
+    harness.drop_queue(old, 0);
+    let new = harness.connect(&MockConnect::admin()).unwrap().id;
     assert_ne!(new.cntlid, old.cntlid);
 }
 
@@ -117,20 +117,20 @@ fn admits_a_host_whose_old_association_still_ends() {
 fn drains_only_hosts_of_accepted_admin_connects() {
     let mut config = config();
     config.subsystem.allowed_hosts = Some(vec![Nqn::new(HOSTNQN).unwrap()]);
-    let mut world = World::with(config);
-    let id = world.ready();
-    let host = |world: &World, connect: &MockConnect| {
-        world.port.host_to_drain(&connect.command.entry(), &connect.data.encode())
+    let mut harness = Harness::with(config);
+    let id = harness.ready();
+    let host = |harness: &Harness, connect: &MockConnect| {
+        harness.port.host_to_drain(&connect.command.entry(), &connect.data.encode())
     };
     let admin = MockConnect::admin();
-    let named = host(&world, &admin).unwrap();
+    let named = host(&harness, &admin).unwrap();
     assert_eq!((named.nqn, named.hostid), (Some(Nqn::new(HOSTNQN).unwrap()), admin.data.hostid));
     let mut elsewhere = MockConnect::admin();
     elsewhere.data.subnqn = Nqn::new("nqn.2014-08.org.example:elsewhere").unwrap().into();
-    let mut refused = MockConnect::admin();
-    refused.data.hostnqn = Nqn::new("nqn.2014-08.org.example:stranger").unwrap().into();
-    for connect in [MockConnect::discovery(), MockConnect::io(id, 1), elsewhere, refused] {
-        assert_eq!(host(&world, &connect), None, "{connect:?}");
+    let mut unknown = MockConnect::admin();
+    unknown.data.hostnqn = Nqn::new("nqn.2014-08.org.example:stranger").unwrap().into();
+    for connect in [MockConnect::discovery(), MockConnect::io(id, 1), elsewhere, unknown] {
+        assert_eq!(host(&harness, &connect), None, "{connect:?}");
     }
 }
 
@@ -147,102 +147,102 @@ fn compares_unnamed_hosts_by_identifier() {
 
 #[test]
 fn old_cntlid_is_known_until_io_ends() {
-    let mut world = World::new();
-    let old = world.ready();
-    world.io_queue(old, 1).unwrap();
-    world.drop_queue(old, 0);
-    assert_eq!(rejected(world.io_queue(old, 2)), Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
-    world.drop_queue(old, 1);
-    assert_eq!(rejected(world.io_queue(old, 2)), ConnectRejection::Data(16).completion().into());
+    let mut harness = Harness::new();
+    let old = harness.ready();
+    harness.io_queue(old, 1).unwrap();
+    harness.drop_queue(old, 0);
+    assert_eq!(rejected(harness.io_queue(old, 2)), Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
+    harness.drop_queue(old, 1);
+    assert_eq!(rejected(harness.io_queue(old, 2)), ConnectRejection::Data(16).completion().into());
 }
 
 #[test]
 fn rejects_drain_of_connected_queue() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.io_queue(id, 1).unwrap();
-    world.port.handle_drained(id, 1);
-    assert_eq!(world.port.associations()[0].queues, 2);
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.io_queue(id, 1).unwrap();
+    harness.port.handle_drained(id, 1);
+    assert_eq!(harness.port.associations()[0].queues, 2);
 }
 
 #[test]
 fn ignores_reports_of_gone_association() {
-    let mut world = World::new();
-    let gone = world.ready();
-    world.drop_queue(gone, 0);
-    let id = world.ready();
-    world.events();
+    let mut harness = Harness::new();
+    let gone = harness.ready();
+    harness.drop_queue(gone, 0);
+    let id = harness.ready();
+    harness.events();
     let impostor = AssociationId { cntlid: id.cntlid, ..gone };
-    world.drop_queue(impostor, 0);
-    world.port.handle_flushed(impostor, false);
-    assert_eq!(world.events(), []);
-    assert!(world.csts(id).rdy());
+    harness.drop_queue(impostor, 0);
+    harness.port.handle_flushed(impostor, false);
+    assert_eq!(harness.events(), []);
+    assert!(harness.csts(id).rdy());
 }
 
 #[test]
 fn hosts_do_not_disturb_each_other() {
-    let mut world = World::new();
-    let (one, two) = (world.ready(), world.ready());
-    world.io_queue(one, 1).unwrap();
-    world.io_queue(two, 1).unwrap();
-    world.set_cc(one, Cc(0));
-    world.drop_queue(one, 1);
-    assert!(!world.csts(one).rdy());
-    assert!(world.csts(two).rdy());
+    let mut harness = Harness::new();
+    let (one, two) = (harness.ready(), harness.ready());
+    harness.io_queue(one, 1).unwrap();
+    harness.io_queue(two, 1).unwrap();
+    harness.set_cc(one, Cc(0));
+    harness.drop_queue(one, 1);
+    assert!(!harness.csts(one).rdy());
+    assert!(harness.csts(two).rdy());
 }
 
 #[test]
-fn disconnect_deletes_an_io_queue_and_nothing_else() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.io_queue(id, 1).unwrap();
+fn disconnect_deletes_only_its_io_queue() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.io_queue(id, 1).unwrap();
     let entry = DisconnectCommand::default().entry();
-    let action = world.port.handle_command(id, 1, &entry, 0, world.now);
+    let action = harness.port.handle_command(id, 1, &entry, 0, harness.now);
     assert_eq!(action, Action::Disconnect(Completion::success()));
-    world.drop_queue(id, 1);
-    assert!(world.io_queue(id, 1).is_ok());
+    harness.drop_queue(id, 1);
+    assert!(harness.io_queue(id, 1).is_ok());
 
-    assert_eq!(world.complete(id, entry), refused(Status::INVALID_QUEUE_TYPE));
+    assert_eq!(harness.complete(id, entry), rejected_with(Status::INVALID_QUEUE_TYPE));
     let unknown = DisconnectCommand { recfmt: 1 }.entry();
-    let action = world.port.handle_command(id, 1, &unknown, 0, world.now);
-    assert_eq!(completion(action), refused(Status::CONNECT_INCOMPATIBLE_FORMAT));
+    let action = harness.port.handle_command(id, 1, &unknown, 0, harness.now);
+    assert_eq!(completion(action), rejected_with(Status::CONNECT_INCOMPATIBLE_FORMAT));
 }
 
 #[test]
 fn io_queue_rejects_admin_commands() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.io_queue(id, 1).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.io_queue(id, 1).unwrap();
     let size = PropertySize::Bytes4;
     for entry in [keep_alive(), PropertyGetCommand { size, offset: offset::CSTS }.entry()] {
-        let action = world.port.handle_command(id, 1, &entry, 0, world.now);
-        assert_eq!(completion(action), refused(Status::INVALID_OPCODE));
+        let action = harness.port.handle_command(id, 1, &entry, 0, harness.now);
+        assert_eq!(completion(action), rejected_with(Status::INVALID_OPCODE));
     }
 }
 
 #[test]
 fn rejects_unknown_admin_opcodes() {
     use isolane_wire::opcode::AdminOpcode;
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for opcode in [AdminOpcode::CreateIoSubmissionQueue, AdminOpcode::FormatNvm, AdminOpcode::SecuritySend] {
         for data_bytes in [0, 4096] {
-            let action = world.execute(id, SubmissionEntry::new(opcode.code(), 1), data_bytes);
-            assert_eq!(completion(action), refused(Status::INVALID_OPCODE));
+            let action = harness.execute(id, SubmissionEntry::new(opcode.code(), 1), data_bytes);
+            assert_eq!(completion(action), rejected_with(Status::INVALID_OPCODE));
         }
     }
     let authentication = SubmissionEntry::new(0x7f, 0x05);
-    assert_eq!(completion(world.execute(id, authentication, 64)), refused(Status::INVALID_OPCODE));
-    assert_eq!(world.complete(id, SubmissionEntry::new(0xff, 0)), refused(Status::INVALID_OPCODE));
+    assert_eq!(completion(harness.execute(id, authentication, 64)), rejected_with(Status::INVALID_OPCODE));
+    assert_eq!(harness.complete(id, SubmissionEntry::new(0xff, 0)), rejected_with(Status::INVALID_OPCODE));
 }
 
 #[test]
 fn rejects_unexpected_data() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let size = PropertySize::Bytes4;
     for entry in [keep_alive(), PropertyGetCommand { size, offset: offset::CSTS }.entry()] {
-        let action = world.execute(id, entry, 4096);
-        assert_eq!(completion(action), refused(Status::DATA_SGL_LENGTH_INVALID));
+        let action = harness.execute(id, entry, 4096);
+        assert_eq!(completion(action), rejected_with(Status::DATA_SGL_LENGTH_INVALID));
     }
 }

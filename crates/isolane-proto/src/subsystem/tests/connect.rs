@@ -1,4 +1,4 @@
-//! Connect: every reason to refuse, with the offending field.
+//! Connect: every rejection, with the offending field.
 
 use isolane_wire::fabrics::{ConnectAttributes, ConnectRejection, ConnectResponse};
 
@@ -6,9 +6,9 @@ use super::*;
 
 #[track_caller]
 fn assert_rejects(connect: &MockConnect, rejection: ConnectRejection) {
-    let mut world = World::new();
-    assert_eq!(rejected(world.connect(connect)), rejection.completion().into());
-    assert!(world.port.associations().is_empty(), "a refused Connect leaves nothing behind");
+    let mut harness = Harness::new();
+    assert_eq!(rejected(harness.connect(connect)), rejection.completion().into());
+    assert!(harness.port.associations().is_empty(), "a refused Connect leaves nothing behind");
 }
 
 fn invalid(spoil: impl FnOnce(&mut MockConnect)) -> MockConnect {
@@ -19,26 +19,29 @@ fn invalid(spoil: impl FnOnce(&mut MockConnect)) -> MockConnect {
 
 #[test]
 fn io_queue_joins_controller() {
-    let mut world = World::new();
+    let mut harness = Harness::new();
     let connect = invalid(|connect| {
         connect.command.attributes = ConnectAttributes(0).with_disable_sq_flow_control(true);
     });
-    let admin = world.connect(&connect).unwrap();
+    let admin = harness.connect(&connect).unwrap();
     assert_eq!((admin.qid, admin.sqsize, admin.flow_control_disabled), (0, 31, true));
     assert_eq!(ConnectResponse(admin.completion.dw0), ConnectResponse(0).with_cntlid(admin.id.cntlid));
     assert!(!admin.status.is_ready());
 
-    world.set_cc(admin.id, Cc::enabled());
+    harness.set_cc(admin.id, Cc::enabled());
     assert!(admin.status.is_ready());
-    let io = world.io_queue(admin.id, 1).unwrap();
+    let io = harness.io_queue(admin.id, 1).unwrap();
     assert_eq!((io.id, io.qid, io.sqsize, io.flow_control_disabled), (admin.id, 1, 127, false));
-    assert_eq!(world.port.associations()[0].queues, 2);
+    assert_eq!(harness.port.associations()[0].queues, 2);
 }
 
 #[test]
 fn rejects_unknown_record_format() {
     let connect = invalid(|connect| connect.command.recfmt = 1);
-    assert_eq!(rejected(World::new().connect(&connect)), refused(Status::CONNECT_INCOMPATIBLE_FORMAT));
+    assert_eq!(
+        rejected(Harness::new().connect(&connect)),
+        rejected_with(Status::CONNECT_INCOMPATIBLE_FORMAT)
+    );
 }
 
 #[test]
@@ -46,9 +49,9 @@ fn rejects_connect_data_of_wrong_length() {
     let connect = MockConnect::admin();
     let data = [connect.data.encode().as_slice(), &[0; 4]].concat();
     for data in [&data[..0], &data[..1023], &data] {
-        let mut world = World::new();
-        let result = world.port.connect(&connect.command.entry(), data, from(), world.now);
-        assert_eq!(rejected(result), refused(Status::DATA_SGL_LENGTH_INVALID));
+        let mut harness = Harness::new();
+        let result = harness.port.connect(&connect.command.entry(), data, from(), harness.now);
+        assert_eq!(rejected(result), rejected_with(Status::DATA_SGL_LENGTH_INVALID));
     }
 }
 
@@ -72,19 +75,19 @@ fn reports_offset_of_unterminated_hostnqn() {
 #[test]
 fn accepts_empty_hostnqn_without_allow_list() {
     let unnamed = invalid(|connect| connect.data.hostnqn = NqnField::EMPTY);
-    let mut world = World::new();
-    let admin = world.connect(&unnamed).unwrap();
+    let mut harness = Harness::new();
+    let admin = harness.connect(&unnamed).unwrap();
     assert_eq!((admin.host.nqn, admin.host.hostid), (None, unnamed.data.hostid));
-    world.set_cc(admin.id, Cc::enabled());
+    harness.set_cc(admin.id, Cc::enabled());
     let mut io = MockConnect::io(admin.id, 1);
-    assert_eq!(rejected(world.connect(&io)), ConnectRejection::Data(512).completion().into());
+    assert_eq!(rejected(harness.connect(&io)), ConnectRejection::Data(512).completion().into());
     io.data.hostnqn = NqnField::EMPTY;
-    assert!(world.connect(&io).is_ok());
+    assert!(harness.connect(&io).is_ok());
 
     let mut config = config();
     config.subsystem.allowed_hosts = Some(vec![Nqn::new(HOSTNQN).unwrap()]);
-    let mut world = World::with(config);
-    assert_eq!(rejected(world.connect(&unnamed)), refused(Status::CONNECT_INVALID_HOST));
+    let mut harness = Harness::with(config);
+    assert_eq!(rejected(harness.connect(&unnamed)), rejected_with(Status::CONNECT_INVALID_HOST));
 }
 
 #[test]
@@ -103,140 +106,140 @@ fn checks_admin_queue_size() {
     }
     for sqsize in [1, 31, 127] {
         let connect = invalid(|connect| connect.command.sqsize = sqsize);
-        assert!(World::new().connect(&connect).is_ok());
+        assert!(Harness::new().connect(&connect).is_ok());
     }
 }
 
 #[test]
 fn checks_io_queue_size() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let mut connect = MockConnect::io(id, 1);
     for sqsize in [0, 256] {
         connect.command.sqsize = sqsize;
-        assert_eq!(rejected(world.connect(&connect)), ConnectRejection::Command(44).completion().into());
+        assert_eq!(rejected(harness.connect(&connect)), ConnectRejection::Command(44).completion().into());
     }
     connect.command.sqsize = 255;
-    assert!(world.connect(&connect).is_ok());
+    assert!(harness.connect(&connect).is_ok());
 }
 
 #[test]
 fn rejects_host_not_allowed() {
     let mut config = config();
     config.subsystem.allowed_hosts = Some(vec![Nqn::new("nqn.2014-08.org.example:friend").unwrap()]);
-    let mut world = World::with(config);
-    assert_eq!(rejected(world.connect(&MockConnect::admin())), refused(Status::CONNECT_INVALID_HOST));
-    assert!(world.connect(&MockConnect::discovery()).is_ok(), "discovery is open to all");
+    let mut harness = Harness::with(config);
+    assert_eq!(rejected(harness.connect(&MockConnect::admin())), rejected_with(Status::CONNECT_INVALID_HOST));
+    assert!(harness.connect(&MockConnect::discovery()).is_ok(), "discovery is open to all");
 }
 
 #[test]
 fn full_port_returns_busy() {
-    let mut world = World::with(PortConfig { max_associations: 1, ..config() });
-    let id = world.admin();
+    let mut harness = Harness::with(PortConfig { max_associations: 1, ..config() });
+    let id = harness.admin();
     let busy = Completion::failed(Status::CONNECT_CONTROLLER_BUSY);
-    assert_eq!(rejected(world.connect(&MockConnect::admin())), busy);
-    world.drop_queue(id, 0);
-    assert!(world.connect(&MockConnect::admin()).is_ok());
+    assert_eq!(rejected(harness.connect(&MockConnect::admin())), busy);
+    harness.drop_queue(id, 0);
+    assert!(harness.connect(&MockConnect::admin()).is_ok());
 }
 
 #[test]
 fn reports_unknown_cntlid() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for cntlid in [0, id.cntlid + 1, 0xfffe, 0xffff] {
         let connect = MockConnect::io(AssociationId { cntlid, ..id }, 1);
-        assert_eq!(rejected(world.connect(&connect)), ConnectRejection::Data(16).completion().into());
+        assert_eq!(rejected(harness.connect(&connect)), ConnectRejection::Data(16).completion().into());
     }
 }
 
 #[test]
 fn rejects_io_queue_of_other_host() {
-    let mut world = World::new();
-    let id = world.ready();
-    let mut stranger = MockConnect::io(id, 1);
-    stranger.data.hostid = [8; 16];
-    assert_eq!(rejected(world.connect(&stranger)), ConnectRejection::Data(0).completion().into());
-    stranger.data.hostnqn = Nqn::new("nqn.2014-08.org.example:stranger").unwrap().into();
-    assert_eq!(rejected(world.connect(&stranger)), ConnectRejection::Data(512).completion().into());
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let mut other_host = MockConnect::io(id, 1);
+    other_host.data.hostid = [8; 16];
+    assert_eq!(rejected(harness.connect(&other_host)), ConnectRejection::Data(0).completion().into());
+    other_host.data.hostnqn = Nqn::new("nqn.2014-08.org.example:other_host").unwrap().into();
+    assert_eq!(rejected(harness.connect(&other_host)), ConnectRejection::Data(512).completion().into());
 }
 
 #[test]
 fn reports_offset_of_excessive_qid() {
-    let mut world = World::new();
-    let id = world.ready();
-    assert!(world.io_queue(id, 4).is_ok());
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    assert!(harness.io_queue(id, 4).is_ok());
     for qid in [5, 0xffff] {
-        assert_eq!(rejected(world.io_queue(id, qid)), ConnectRejection::Command(42).completion().into());
+        assert_eq!(rejected(harness.io_queue(id, qid)), ConnectRejection::Command(42).completion().into());
     }
-    let other = world.ready();
-    world.set_feature(other, FeatureId::NumberOfQueues, 0);
-    assert!(world.io_queue(other, 1).is_ok());
-    assert_eq!(rejected(world.io_queue(other, 2)), ConnectRejection::Command(42).completion().into());
+    let other = harness.ready();
+    harness.set_feature(other, FeatureId::NumberOfQueues, 0);
+    assert!(harness.io_queue(other, 1).is_ok());
+    assert_eq!(rejected(harness.io_queue(other, 2)), ConnectRejection::Command(42).completion().into());
 }
 
 #[test]
 fn discovery_rejects_io_queues() {
-    let mut world = World::new();
-    let id = world.discovery();
+    let mut harness = Harness::new();
+    let id = harness.discovery();
     let mut connect = MockConnect::io(id, 1);
     connect.data.subnqn = NqnField::from(Nqn::discovery());
-    assert_eq!(rejected(world.connect(&connect)), ConnectRejection::Command(42).completion().into());
+    assert_eq!(rejected(harness.connect(&connect)), ConnectRejection::Command(42).completion().into());
 }
 
 #[test]
 fn rejects_qid_until_its_io_ends() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.io_queue(id, 1).unwrap();
-    assert_eq!(rejected(world.io_queue(id, 1)), refused(Status::COMMAND_SEQUENCE_ERROR));
-    world.port.handle_disconnected(id, 1);
-    assert_eq!(rejected(world.io_queue(id, 1)), refused(Status::COMMAND_SEQUENCE_ERROR));
-    world.port.handle_drained(id, 1);
-    assert!(world.io_queue(id, 1).is_ok());
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.io_queue(id, 1).unwrap();
+    assert_eq!(rejected(harness.io_queue(id, 1)), rejected_with(Status::COMMAND_SEQUENCE_ERROR));
+    harness.port.handle_disconnected(id, 1);
+    assert_eq!(rejected(harness.io_queue(id, 1)), rejected_with(Status::COMMAND_SEQUENCE_ERROR));
+    harness.port.handle_drained(id, 1);
+    assert!(harness.io_queue(id, 1).is_ok());
 }
 
 #[test]
 fn rejects_io_queue_before_ready() {
-    let mut world = World::new();
-    let id = world.admin();
-    assert_eq!(rejected(world.io_queue(id, 1)), refused(Status::COMMAND_SEQUENCE_ERROR));
+    let mut harness = Harness::new();
+    let id = harness.admin();
+    assert_eq!(rejected(harness.io_queue(id, 1)), rejected_with(Status::COMMAND_SEQUENCE_ERROR));
 }
 
 #[test]
 fn rejects_second_connect() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.io_queue(id, 1).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.io_queue(id, 1).unwrap();
     let again = MockConnect::admin().command.entry();
     for qid in [0, 1] {
-        let action = world.port.handle_command(id, qid, &again, 1024, world.now);
-        assert_eq!(completion(action), refused(Status::COMMAND_SEQUENCE_ERROR));
+        let action = harness.port.handle_command(id, qid, &again, 1024, harness.now);
+        assert_eq!(completion(action), rejected_with(Status::COMMAND_SEQUENCE_ERROR));
     }
 }
 
 #[test]
 fn does_not_reuse_cntlid_soon() {
-    let mut world = World::with(PortConfig { max_associations: 2, ..config() });
-    let keeper = world.admin();
-    assert_eq!(keeper.cntlid, 1);
-    world.port.nvm.next_cntlid = 0xffec;
+    let mut harness = Harness::with(PortConfig { max_associations: 2, ..config() });
+    let first = harness.admin();
+    assert_eq!(first.cntlid, 1);
+    harness.port.nvm.next_cntlid = 0xffec;
     let cntlids = [0xffec, 0xffed, 0xffee, 0xffef, 2, 3];
     for expected in cntlids {
-        let id = world.admin();
-        assert_eq!(id.cntlid, expected, "counts on, and over what is in use");
-        world.drop_queue(id, 0);
+        let id = harness.admin();
+        assert_eq!(id.cntlid, expected, "counts on, and skips used ones");
+        harness.drop_queue(id, 0);
     }
 }
 
 #[test]
-fn refused_connects_leak_nothing() {
-    let mut world = World::new();
-    let id = world.ready();
+fn rejected_connects_leak_nothing() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for _ in 0..1000 {
-        rejected(world.io_queue(id, 5));
-        rejected(world.connect(&invalid(|connect| connect.data.cntlid = 1)));
+        rejected(harness.io_queue(id, 5));
+        rejected(harness.connect(&invalid(|connect| connect.data.cntlid = 1)));
     }
-    assert_eq!(world.port.associations().len(), 1);
-    assert_eq!(world.port.associations()[0].queues, 1);
-    assert_eq!(world.events(), []);
+    assert_eq!(harness.port.associations().len(), 1);
+    assert_eq!(harness.port.associations()[0].queues, 1);
+    assert_eq!(harness.events(), []);
 }

@@ -4,7 +4,7 @@ use super::*;
 use isolane_wire::admin::{self, AsyncEvent, async_event_request};
 use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader};
 
-impl World {
+impl Harness {
     fn header(&mut self, id: AssociationId) -> DiscoveryHeader {
         DiscoveryHeader::decode_prefix(&self.log(id, LogPage::Discovery, 0, 1024).unwrap()).unwrap()
     }
@@ -28,9 +28,9 @@ fn address(record: &DiscoveryEntry) -> (u8, String, String) {
 
 #[test]
 fn log_lists_address_of_connection() {
-    let mut world = World::new();
-    let id = world.discovery();
-    let records = world.records(id);
+    let mut harness = Harness::new();
+    let id = harness.discovery();
+    let records = harness.records(id);
     assert_eq!(records.len(), 1);
     let record = &records[0];
     assert_eq!(address(record), (1, "192.0.2.1".into(), "4420".into()));
@@ -45,13 +45,14 @@ fn reports_mapped_ipv6_as_ipv4() {
         ("[2001:db8::1]:4420", (2, "2001:db8::1", "4420")),
         ("[::ffff:192.0.2.7]:4421", (1, "192.0.2.7", "4421")),
     ] {
-        let mut world = World::new();
+        let mut harness = Harness::new();
         let from = ConnectionInfo { local: local.parse().unwrap(), ..from() };
         let connect = MockConnect::discovery();
-        let connected = world.port.connect(&connect.command.entry(), &connect.data.encode(), from, world.now);
+        let connected =
+            harness.port.connect(&connect.command.entry(), &connect.data.encode(), from, harness.now);
         let id = connected.unwrap().id;
-        world.set_cc(id, Cc::enabled());
-        let (adrfam, traddr, trsvcid) = address(&world.records(id)[0]);
+        harness.set_cc(id, Cc::enabled());
+        let (adrfam, traddr, trsvcid) = address(&harness.records(id)[0]);
         assert_eq!((adrfam, traddr.as_str(), trsvcid.as_str()), expected);
     }
 }
@@ -59,35 +60,35 @@ fn reports_mapped_ipv6_as_ipv4() {
 #[test]
 fn advertised_addresses_replace_local_ones() {
     let advertise = vec!["198.51.100.1:4420".parse().unwrap(), "0.0.0.0:4500".parse().unwrap()];
-    let mut world = World::with(PortConfig { advertise, ..config() });
-    let id = world.discovery();
-    let told: Vec<_> = world.records(id).iter().map(address).collect();
+    let mut harness = Harness::with(PortConfig { advertise, ..config() });
+    let id = harness.discovery();
+    let reported: Vec<_> = harness.records(id).iter().map(address).collect();
     let expected = [(1, "198.51.100.1".into(), "4420".into()), (1, "192.0.2.1".into(), "4500".into())];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 #[test]
 fn discovery_log_reads_alike_in_any_segments() {
     let advertise = (1..=9).map(|host| format!("198.51.100.{host}:4420").parse().unwrap()).collect();
-    let mut world = World::with(PortConfig { advertise, ..config() });
-    let id = world.discovery();
-    let whole = world.log(id, LogPage::Discovery, 0, 10 * 1024).unwrap();
+    let mut harness = Harness::with(PortConfig { advertise, ..config() });
+    let id = harness.discovery();
+    let whole = harness.log(id, LogPage::Discovery, 0, 10 * 1024).unwrap();
     for piece in [4, 16, 1024, 4096] {
         let mut pieces = Vec::new();
         for offset in (0..whole.len() as u64).step_by(piece) {
-            pieces.extend(world.log(id, LogPage::Discovery, offset, piece as u32).unwrap());
+            pieces.extend(harness.log(id, LogPage::Discovery, offset, piece as u32).unwrap());
         }
         assert!(whole == pieces[..whole.len()], "pieces of {piece}");
     }
 }
 
 #[test]
-fn offsets_behind_the_log_are_refused() {
-    let mut world = World::new();
-    let id = world.discovery();
-    assert_eq!(world.log(id, LogPage::Discovery, 2048, 1024), Ok(vec![0; 1024]));
+fn rejects_offset_after_log() {
+    let mut harness = Harness::new();
+    let id = harness.discovery();
+    assert_eq!(harness.log(id, LogPage::Discovery, 2048, 1024), Ok(vec![0; 1024]));
     for offset in [2052, 1 << 40, u64::MAX - 3] {
-        let result = world.log(id, LogPage::Discovery, offset, 1024);
+        let result = harness.log(id, LogPage::Discovery, offset, 1024);
         assert_eq!(result, Err(Status::INVALID_FIELD.with_dnr(true)));
     }
 }
@@ -96,45 +97,45 @@ fn offsets_behind_the_log_are_refused() {
 fn hides_subsystem_from_unauthorized_host() {
     let mut config = config();
     config.subsystem.allowed_hosts = Some(Vec::new());
-    let mut world = World::with(config);
-    let id = world.discovery();
-    assert_eq!(world.header(id).numrec, 0);
+    let mut harness = Harness::with(config);
+    let id = harness.discovery();
+    assert_eq!(harness.header(id).numrec, 0);
 }
 
 #[test]
 fn changes_raise_generation_and_notify() {
-    let mut world = World::new();
-    let id = world.discovery();
-    let io = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.discovery();
+    let io = harness.ready();
     for id in [id, io] {
-        world.execute(id, SubmissionEntry { cid: 3, ..async_event_request() }, 0);
+        harness.execute(id, SubmissionEntry { cid: 3, ..async_event_request() }, 0);
     }
-    assert_eq!(world.header(id).genctr, 100);
-    world.port.set_advertised(vec!["198.51.100.1:4420".parse().unwrap()]);
+    assert_eq!(harness.header(id).genctr, 100);
+    harness.port.set_advertised(vec!["198.51.100.1:4420".parse().unwrap()]);
     let event = AsyncEvent::notice(admin::Notice::DiscoveryLogPageChange, LogPage::Discovery);
     let completion = Completion::with_dw0(event.0);
-    assert_eq!(world.events(), [ControlEvent::AsyncEvents { id }]);
-    assert_eq!(world.port.poll_async_event(id), Some((3, completion)));
-    assert_eq!(world.header(id).genctr, 101);
-    assert_eq!(address(&world.records(id)[0]).1, "198.51.100.1");
+    assert_eq!(harness.events(), [ControlEvent::AsyncEvents { id }]);
+    assert_eq!(harness.port.poll_async_event(id), Some((3, completion)));
+    assert_eq!(harness.header(id).genctr, 101);
+    assert_eq!(address(&harness.records(id)[0]).1, "198.51.100.1");
 }
 
 #[test]
 fn drops_discovery_host_without_kato() {
-    let mut world = World::new();
-    let id = world.discovery();
-    world.wait(119 * S);
-    world.header(id);
-    world.wait(119 * S);
-    assert_eq!(world.events(), []);
-    world.wait(121 * S);
-    assert_eq!(world.events(), [ControlEvent::Close { id, reason: CloseReason::KeepAliveExpired }]);
+    let mut harness = Harness::new();
+    let id = harness.discovery();
+    harness.wait(119 * S);
+    harness.header(id);
+    harness.wait(119 * S);
+    assert_eq!(harness.events(), []);
+    harness.wait(121 * S);
+    assert_eq!(harness.events(), [ControlEvent::Close { id, reason: CloseReason::KeepAliveExpired }]);
 }
 
 #[test]
 fn discovery_rejects_abort() {
-    let mut world = World::new();
-    let id = world.discovery();
+    let mut harness = Harness::new();
+    let id = harness.discovery();
     let abort = admin::AbortCommand { sqid: 0, cid: 1 }.entry();
-    assert_eq!(world.complete(id, abort), refused(Status::INVALID_OPCODE));
+    assert_eq!(harness.complete(id, abort), rejected_with(Status::INVALID_OPCODE));
 }

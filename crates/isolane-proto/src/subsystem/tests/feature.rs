@@ -16,127 +16,134 @@ const OFFERED: [FeatureId; 9] = [
     FeatureId::KeepAliveTimer,
 ];
 
-/// Can be read, and never set.
+/// Read-only features.
 const NOT_CHANGEABLE: [FeatureId; 3] =
     [FeatureId::InterruptCoalescing, FeatureId::InterruptVector, FeatureId::HostBehaviorSupport];
 
 #[test]
 fn interrupts_are_never_coalesced() {
-    let mut world = World::new();
-    let id = world.ready();
-    assert_eq!(world.feature(id, FeatureId::InterruptCoalescing), Completion::with_dw0(0));
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    assert_eq!(harness.feature(id, FeatureId::InterruptCoalescing), Completion::with_dw0(0));
     for iv in [0, 1, 0xffff] {
         let fid = FeatureId::InterruptVector.code();
         let get = GetFeaturesCommand { fid, cdw11: iv, ..Default::default() };
-        assert_eq!(world.complete(id, get.entry()), Completion::with_dw0(iv | 1 << 16));
+        assert_eq!(harness.complete(id, get.entry()), Completion::with_dw0(iv | 1 << 16));
     }
 }
 
 #[test]
-fn no_host_behavior_is_supported() {
-    let mut world = World::new();
-    let id = world.ready();
+fn reports_no_host_behavior_support() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let get = GetFeaturesCommand { fid: FeatureId::HostBehaviorSupport.code(), ..Default::default() }.entry();
-    assert_eq!(world.fetch(id, get), Ok(vec![0; 512]));
-    let short = completion(world.execute(id, get, 16));
-    assert_eq!(short, refused(Status::DATA_SGL_LENGTH_INVALID));
+    assert_eq!(harness.fetch(id, get), Ok(vec![0; 512]));
+    let short = completion(harness.execute(id, get, 16));
+    assert_eq!(short, rejected_with(Status::DATA_SGL_LENGTH_INVALID));
 }
 
 #[test]
 fn rejects_change_of_fixed_features() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for feature in NOT_CHANGEABLE {
         let set = SetFeaturesCommand { fid: feature.code(), ..Default::default() }.entry();
         for data_bytes in [0, 8, 512] {
-            let answer = completion(world.execute(id, set, data_bytes));
-            assert_eq!(answer, refused(Status::FEATURE_NOT_CHANGEABLE), "{feature}");
+            let answer = completion(harness.execute(id, set, data_bytes));
+            assert_eq!(answer, rejected_with(Status::FEATURE_NOT_CHANGEABLE), "{feature}");
         }
     }
 }
 
 #[test]
 fn mandatory_features_round_trip() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for feature in OFFERED {
-        let value = world.feature(id, feature);
+        let value = harness.feature(id, feature);
         assert!(value.is_success(), "{feature}");
-        assert!(world.set_feature(id, feature, value.dw0).is_success(), "{feature}");
-        assert_eq!(world.feature(id, feature), value, "{feature}");
+        assert!(harness.set_feature(id, feature, value.dw0).is_success(), "{feature}");
+        assert_eq!(harness.feature(id, feature), value, "{feature}");
     }
 }
 
 #[test]
 fn rejects_unsupported_features() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for feature in FeatureId::ALL.iter().filter(|feature| !OFFERED.contains(feature)) {
         if *feature == FeatureId::HostIdentifier || NOT_CHANGEABLE.contains(feature) {
             continue;
         }
-        assert_eq!(world.feature(id, *feature), refused(Status::INVALID_FIELD), "{feature}");
+        assert_eq!(harness.feature(id, *feature), rejected_with(Status::INVALID_FIELD), "{feature}");
         let set = SetFeaturesCommand { fid: feature.code(), ..Default::default() }.entry();
         for data_bytes in [0, 8, 512] {
-            assert_eq!(completion(world.execute(id, set, data_bytes)), refused(Status::INVALID_FIELD));
+            assert_eq!(
+                completion(harness.execute(id, set, data_bytes)),
+                rejected_with(Status::INVALID_FIELD)
+            );
         }
     }
     let unknown = GetFeaturesCommand { fid: 0xff, ..Default::default() };
-    assert_eq!(world.complete(id, unknown.entry()), refused(Status::INVALID_FIELD));
+    assert_eq!(harness.complete(id, unknown.entry()), rejected_with(Status::INVALID_FIELD));
 }
 
 #[test]
 fn grants_requested_queues_within_limit() {
-    let asked = |count: u16| NumberOfQueues(0).with_submission(count - 1).with_completion(count - 1).0;
+    let requested = |count: u16| NumberOfQueues(0).with_submission(count - 1).with_completion(count - 1).0;
     for (count, granted) in [(1, 1), (2, 2), (4, 4), (5, 4), (128, 4), (65535, 4)] {
-        let mut world = World::new();
-        let id = world.ready();
-        let expected = Completion::with_dw0(asked(granted));
-        assert_eq!(world.set_feature(id, FeatureId::NumberOfQueues, asked(count)), expected);
-        assert_eq!(world.feature(id, FeatureId::NumberOfQueues), expected);
+        let mut harness = Harness::new();
+        let id = harness.ready();
+        let expected = Completion::with_dw0(requested(granted));
+        assert_eq!(harness.set_feature(id, FeatureId::NumberOfQueues, requested(count)), expected);
+        assert_eq!(harness.feature(id, FeatureId::NumberOfQueues), expected);
     }
 }
 
 #[test]
 fn checks_number_of_queues() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for cdw11 in [0xffff, 0xffff_0000, u32::MAX] {
-        let completion = world.set_feature(id, FeatureId::NumberOfQueues, cdw11);
-        assert_eq!(completion, refused(Status::INVALID_FIELD));
+        let completion = harness.set_feature(id, FeatureId::NumberOfQueues, cdw11);
+        assert_eq!(completion, rejected_with(Status::INVALID_FIELD));
     }
-    world.io_queue(id, 1).unwrap();
-    let late = world.set_feature(id, FeatureId::NumberOfQueues, 0);
-    assert_eq!(late, refused(Status::COMMAND_SEQUENCE_ERROR));
+    harness.io_queue(id, 1).unwrap();
+    let late = harness.set_feature(id, FeatureId::NumberOfQueues, 0);
+    assert_eq!(late, rejected_with(Status::COMMAND_SEQUENCE_ERROR));
 }
 
 #[test]
 fn disabling_cache_flushes_it() {
-    let mut world = World::new();
-    let connected = world.connect(&MockConnect::admin()).unwrap();
+    let mut harness = Harness::new();
+    let connected = harness.connect(&MockConnect::admin()).unwrap();
     let id = connected.id;
-    world.set_cc(id, Cc::enabled());
+    harness.set_cc(id, Cc::enabled());
     assert!(connected.status.is_write_cache_enabled());
-    assert_eq!(world.feature(id, FeatureId::VolatileWriteCache), Completion::with_dw0(1));
+    assert_eq!(harness.feature(id, FeatureId::VolatileWriteCache), Completion::with_dw0(1));
 
     let off =
         SetFeaturesCommand { fid: FeatureId::VolatileWriteCache.code(), cdw11: 0, ..Default::default() };
-    assert_eq!(world.execute(id, off.entry(), 0), Action::Flush(Completion::success()));
+    assert_eq!(harness.execute(id, off.entry(), 0), Action::Flush(Completion::success()));
     assert!(!connected.status.is_write_cache_enabled());
-    assert_eq!(world.feature(id, FeatureId::VolatileWriteCache), Completion::with_dw0(0));
-    assert_eq!(world.execute(id, off.entry(), 0), Action::Flush(Completion::success()), "its flush may fail");
+    assert_eq!(harness.feature(id, FeatureId::VolatileWriteCache), Completion::with_dw0(0));
+    assert_eq!(
+        harness.execute(id, off.entry(), 0),
+        Action::Flush(Completion::success()),
+        "its flush may fail"
+    );
 
-    world.set_feature(id, FeatureId::VolatileWriteCache, 1);
+    harness.set_feature(id, FeatureId::VolatileWriteCache, 1);
     assert!(connected.status.is_write_cache_enabled());
 }
 
 #[test]
 fn cache_setting_is_per_controller() {
-    let mut world = World::new();
-    let one = world.ready();
-    let two = world.connect(&MockConnect::admin()).unwrap();
+    let mut harness = Harness::new();
+    let one = harness.ready();
+    let two = harness.connect(&MockConnect::admin()).unwrap();
     let off = SetFeaturesCommand { fid: FeatureId::VolatileWriteCache.code(), ..Default::default() };
-    world.execute(one, off.entry(), 0);
+    harness.execute(one, off.entry(), 0);
     assert!(two.status.is_write_cache_enabled());
 }
 
@@ -144,108 +151,108 @@ fn cache_setting_is_per_controller() {
 fn rejects_cache_setting_without_cache() {
     let mut config = config();
     config.subsystem.namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
-    let mut world = World::with(config);
-    let connected = world.connect(&MockConnect::admin()).unwrap();
-    world.set_cc(connected.id, Cc::enabled());
+    let mut harness = Harness::with(config);
+    let connected = harness.connect(&MockConnect::admin()).unwrap();
+    harness.set_cc(connected.id, Cc::enabled());
     assert!(!connected.status.is_write_cache_enabled());
-    let invalid = refused(Status::INVALID_FIELD);
-    assert_eq!(world.feature(connected.id, FeatureId::VolatileWriteCache), invalid);
-    assert_eq!(world.set_feature(connected.id, FeatureId::VolatileWriteCache, 1), invalid);
+    let invalid = rejected_with(Status::INVALID_FIELD);
+    assert_eq!(harness.feature(connected.id, FeatureId::VolatileWriteCache), invalid);
+    assert_eq!(harness.set_feature(connected.id, FeatureId::VolatileWriteCache, 1), invalid);
 }
 
 #[test]
 fn host_identifier_is_fixed() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let fid = FeatureId::HostIdentifier.code();
     let extended = GetFeaturesCommand { fid, cdw11: 1, ..Default::default() };
-    assert_eq!(world.fetch(id, extended.entry()), Ok(vec![7; 16]));
+    assert_eq!(harness.fetch(id, extended.entry()), Ok(vec![7; 16]));
     let short = GetFeaturesCommand { fid, cdw11: 0, ..Default::default() };
-    assert_eq!(world.fetch(id, short.entry()), Err(Status::INVALID_FIELD.with_dnr(true)));
+    assert_eq!(harness.fetch(id, short.entry()), Err(Status::INVALID_FIELD.with_dnr(true)));
     let set = SetFeaturesCommand { fid, cdw11: 1, ..Default::default() };
-    let action = world.execute(id, set.entry(), 16);
-    assert_eq!(completion(action), refused(Status::COMMAND_SEQUENCE_ERROR));
+    let action = harness.execute(id, set.entry(), 16);
+    assert_eq!(completion(action), rejected_with(Status::COMMAND_SEQUENCE_ERROR));
 }
 
 #[test]
-fn there_is_one_temperature_and_one_power_state() {
-    let mut world = World::new();
-    let id = world.ready();
+fn offers_one_temperature_and_one_power_state() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let feature = FeatureId::TemperatureThreshold;
-    assert_eq!(world.feature(id, feature), Completion::with_dw0(0x157));
+    assert_eq!(harness.feature(id, feature), Completion::with_dw0(0x157));
     let under = TemperatureThreshold(0).with_tmpth(300).with_thsel(1).with_tmpsel(0xf);
-    assert_eq!(world.set_feature(id, feature, under.0), Completion::success());
-    assert_eq!(world.feature(id, feature), Completion::with_dw0(0x157), "the other threshold");
+    assert_eq!(harness.set_feature(id, feature, under.0), Completion::success());
+    assert_eq!(harness.feature(id, feature), Completion::with_dw0(0x157), "the other threshold");
     for wrong in [under.with_tmpsel(1), under.with_thsel(2), under.with_tmpsel(8)] {
-        assert_eq!(world.set_feature(id, feature, wrong.0), refused(Status::INVALID_FIELD));
+        assert_eq!(harness.set_feature(id, feature, wrong.0), rejected_with(Status::INVALID_FIELD));
     }
-    assert_eq!(world.set_feature(id, FeatureId::PowerManagement, 1), refused(Status::INVALID_FIELD));
+    assert_eq!(harness.set_feature(id, FeatureId::PowerManagement, 1), rejected_with(Status::INVALID_FIELD));
 }
 
 #[test]
 fn rejects_deallocated_block_error() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let value = ErrorRecovery(0).with_tler(10);
-    assert!(world.set_feature(id, FeatureId::ErrorRecovery, value.0).is_success());
-    let completion = world.set_feature(id, FeatureId::ErrorRecovery, value.with_dulbe(true).0);
-    assert_eq!(completion, refused(Status::INVALID_FIELD));
-    assert_eq!(world.feature(id, FeatureId::ErrorRecovery), Completion::with_dw0(value.0));
+    assert!(harness.set_feature(id, FeatureId::ErrorRecovery, value.0).is_success());
+    let completion = harness.set_feature(id, FeatureId::ErrorRecovery, value.with_dulbe(true).0);
+    assert_eq!(completion, rejected_with(Status::INVALID_FIELD));
+    assert_eq!(harness.feature(id, FeatureId::ErrorRecovery), Completion::with_dw0(value.0));
 }
 
 #[test]
 fn rejects_unsupported_events() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let feature = FeatureId::AsyncEventConfiguration;
     let linux = AsyncEventConfiguration(0).with_namespace_attribute(true);
-    assert!(world.set_feature(id, feature, linux.with_smart(0x1f).0).is_success());
+    assert!(harness.set_feature(id, feature, linux.with_smart(0x1f).0).is_success());
     for config in
         [linux.with_discovery_log(true), linux.with_asymmetric_access(true), linux.with_telemetry(true)]
     {
-        assert_eq!(world.set_feature(id, feature, config.0), refused(Status::INVALID_FIELD));
+        assert_eq!(harness.set_feature(id, feature, config.0), rejected_with(Status::INVALID_FIELD));
     }
 }
 
 #[test]
 fn rejects_save_select_and_namespace() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let set = SetFeaturesCommand { fid: FeatureId::Arbitration.code(), ..Default::default() };
     let saved = SetFeaturesCommand { save: true, ..set };
-    assert_eq!(world.complete(id, saved.entry()), refused(Status::FEATURE_NOT_SAVEABLE));
+    assert_eq!(harness.complete(id, saved.entry()), rejected_with(Status::FEATURE_NOT_SAVEABLE));
     let of_one = SetFeaturesCommand { nsid: 1, ..set };
-    assert_eq!(world.complete(id, of_one.entry()), refused(Status::FEATURE_NOT_NAMESPACE_SPECIFIC));
+    assert_eq!(harness.complete(id, of_one.entry()), rejected_with(Status::FEATURE_NOT_NAMESPACE_SPECIFIC));
     let of_all = SetFeaturesCommand { nsid: NSID_ALL, ..set };
-    assert!(world.complete(id, of_all.entry()).is_success());
+    assert!(harness.complete(id, of_all.entry()).is_success());
     for sel in 1..=7 {
         let select = GetFeaturesCommand { fid: set.fid, sel, ..Default::default() };
-        assert_eq!(world.complete(id, select.entry()), refused(Status::INVALID_FIELD));
+        assert_eq!(harness.complete(id, select.entry()), rejected_with(Status::INVALID_FIELD));
     }
 }
 
 #[test]
 fn reset_restores_defaults() {
-    let mut world = World::new();
-    let connected = world.connect(&MockConnect::admin()).unwrap();
+    let mut harness = Harness::new();
+    let connected = harness.connect(&MockConnect::admin()).unwrap();
     let id = connected.id;
-    world.set_cc(id, Cc::enabled());
-    world.set_feature(id, FeatureId::NumberOfQueues, 0);
-    world.set_feature(id, FeatureId::Arbitration, 3);
+    harness.set_cc(id, Cc::enabled());
+    harness.set_feature(id, FeatureId::NumberOfQueues, 0);
+    harness.set_feature(id, FeatureId::Arbitration, 3);
     connected.status.set_write_cache(false);
-    world.set_cc(id, Cc(0));
-    world.set_cc(id, Cc::enabled());
-    assert_eq!(world.feature(id, FeatureId::NumberOfQueues), Completion::with_dw0(0x0003_0003));
-    assert_eq!(world.feature(id, FeatureId::Arbitration), Completion::with_dw0(7));
+    harness.set_cc(id, Cc(0));
+    harness.set_cc(id, Cc::enabled());
+    assert_eq!(harness.feature(id, FeatureId::NumberOfQueues), Completion::with_dw0(0x0003_0003));
+    assert_eq!(harness.feature(id, FeatureId::Arbitration), Completion::with_dw0(7));
     assert!(connected.status.is_write_cache_enabled());
 }
 
 #[test]
 fn discovery_offers_kato_and_events_only() {
-    let mut world = World::new();
-    let id = world.discovery();
+    let mut harness = Harness::new();
+    let id = harness.discovery();
     for feature in OFFERED {
         let is_offered = matches!(feature, FeatureId::KeepAliveTimer | FeatureId::AsyncEventConfiguration);
-        assert_eq!(world.feature(id, feature).is_success(), is_offered, "{feature}");
+        assert_eq!(harness.feature(id, feature).is_success(), is_offered, "{feature}");
     }
 }

@@ -1,10 +1,10 @@
-//! Whatever bytes a host sends: an answer, no panic, nothing left behind.
+//! Arbitrary bytes from a host cause one completion, no panic, and no leak.
 
 use super::*;
 use isolane_wire::Field;
 use proptest::prelude::*;
 
-/// Bytes of an entry, often with an opcode, a FCTYPE and an identifier that mean something.
+/// Random entries, often with a known opcode, FCTYPE, or identifier.
 fn entries() -> impl Strategy<Value = SubmissionEntry> {
     let opcode =
         prop_oneof![Just(0x02u8), Just(0x06), Just(0x08), Just(0x09), Just(0x0a), Just(0x7f), any::<u8>()];
@@ -24,32 +24,32 @@ proptest! {
     fn any_command_gets_one_completion(
         entries in prop::collection::vec((entries(), 0u16..3, any::<bool>()), 1..40)
     ) {
-        let mut world = World::new();
-        let ids = [world.ready(), world.discovery()];
-        world.io_queue(ids[0], 1).unwrap();
+        let mut harness = Harness::new();
+        let ids = [harness.ready(), harness.discovery()];
+        harness.io_queue(ids[0], 1).unwrap();
         for (entry, qid, is_length_right) in entries {
             for id in ids {
                 let data_bytes = match data_expected(&entry) {
                     DataExpected::ToHost(bytes) if is_length_right => u32::try_from(bytes).unwrap_or(u32::MAX),
                     _ => 0,
                 };
-                match world.port.handle_command(id, qid, &entry, data_bytes, world.now) {
+                match harness.port.handle_command(id, qid, &entry, data_bytes, harness.now) {
                     Action::CompleteWithData(data, _) => prop_assert_eq!(data.len(), data_bytes as usize),
                     Action::HoldAsyncEvent => prop_assert_eq!(entry.opcode, 0x0c),
                     _ => {}
                 }
             }
-            world.events();
+            harness.events();
         }
-        prop_assert_eq!(world.port.associations().len(), 2);
+        prop_assert_eq!(harness.port.associations().len(), 2);
     }
 
     #[test]
-    fn any_connect_is_accepted_whole_or_leaves_nothing(entry in entries(), data in any::<[[u8; 32]; 32]>()) {
-        let mut world = World::new();
-        let result = world.port.connect(&entry, data.as_flattened(), from(), world.now);
+    fn rejected_connect_leaves_nothing(entry in entries(), data in any::<[[u8; 32]; 32]>()) {
+        let mut harness = Harness::new();
+        let result = harness.port.connect(&entry, data.as_flattened(), from(), harness.now);
         prop_assert!(result.is_err());
-        prop_assert!(world.port.associations().is_empty());
+        prop_assert!(harness.port.associations().is_empty());
     }
 
     #[test]

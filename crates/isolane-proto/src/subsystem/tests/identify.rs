@@ -1,4 +1,4 @@
-//! Identify, as hosts ask for it.
+//! Identify.
 
 use super::*;
 use isolane_wire::admin::{Cns, IdentifyCommand, NSID_ALL, async_event_request};
@@ -7,7 +7,7 @@ use isolane_wire::identify::{
 };
 use isolane_wire::registers::Vs;
 
-impl World {
+impl Harness {
     fn identify(&mut self, id: AssociationId, cns: Cns, nsid: u32) -> Result<[u8; 4096], Status> {
         let data = self.fetch(id, IdentifyCommand::new(cns, nsid).entry())?;
         Ok(data.try_into().unwrap())
@@ -24,9 +24,9 @@ impl World {
 
 #[test]
 fn identifies_io_controller() {
-    let mut world = World::new();
-    let id = world.ready();
-    let controller = world.controller(id);
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let controller = harness.controller(id);
     assert_eq!(controller.cntrltype, ControllerType::Io.code());
     assert_eq!((controller.ver, controller.cntlid), (Vs::V1_4, id.cntlid));
     assert_eq!(controller.sn.as_str(), Some("0123456789"));
@@ -48,20 +48,20 @@ fn identifies_io_controller() {
 
 #[test]
 fn reports_cache_of_any_namespace() {
-    let mut world = World::new();
-    let id = world.ready();
-    assert_eq!(world.controller(id).vwc.0, 0b101, "present; flush of all namespaces is refused");
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    assert_eq!(harness.controller(id).vwc.0, 0b101, "present; flush of all namespaces is refused");
     let mut config = config();
     for namespace in &mut config.subsystem.namespaces {
         namespace.volatile_cache = false;
     }
-    let mut world = World::with(config);
-    let id = world.ready();
-    assert_eq!(world.controller(id).vwc.0, 0b100);
+    let mut harness = Harness::with(config);
+    let id = harness.ready();
+    assert_eq!(harness.controller(id).vwc.0, 0b100);
 }
 
 #[test]
-fn mdts_follows_the_transfer_limit() {
+fn mdts_follows_transfer_limit() {
     for (bytes, mdts) in [(8192, 1), (1 << 20, 8), (1 << 28, 16)] {
         let subsystem = SubsystemConfig { max_transfer_bytes: bytes, ..config().subsystem };
         assert_eq!(subsystem.mdts(), mdts);
@@ -70,23 +70,23 @@ fn mdts_follows_the_transfer_limit() {
 
 #[test]
 fn identifies_discovery_controller() {
-    let mut world = World::new();
-    let id = world.discovery();
-    let controller = world.controller(id);
+    let mut harness = Harness::new();
+    let id = harness.discovery();
+    let controller = harness.controller(id);
     assert_eq!(controller.cntrltype, ControllerType::Discovery.code());
     assert!(controller.subnqn.parse().unwrap().is_discovery());
     assert_eq!((controller.nn, controller.oncs.0, controller.ioccsz), (0, 0, 0));
     assert_eq!((controller.lpa.0, controller.oaes.0, controller.kas), (0b100, 0x8000_0000, 10));
     for cns in [Cns::Namespace, Cns::ActiveNamespaces, Cns::CommandSetController] {
-        assert_eq!(world.identify(id, cns, 0), Err(Status::INVALID_FIELD.with_dnr(true)));
+        assert_eq!(harness.identify(id, cns, 0), Err(Status::INVALID_FIELD.with_dnr(true)));
     }
 }
 
 #[test]
 fn identifies_namespace() {
-    let mut world = World::new();
-    let id = world.ready();
-    let namespace = world.namespace(id, 3);
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let namespace = harness.namespace(id, 3);
     assert_eq!((namespace.nsze, namespace.ncap, namespace.nuse), (2048, 2048, 2048));
     assert_eq!((namespace.block_len(), namespace.nvmcap_bytes), (Some(512), 1 << 20));
     assert_eq!((namespace.nguid, namespace.nmic.shared()), ([0x83; 16], true));
@@ -97,43 +97,43 @@ fn identifies_namespace() {
 
 #[test]
 fn reports_read_only_namespace() {
-    let mut world = World::new();
+    let mut harness = Harness::new();
     let mut changed = namespace(1);
     changed.geometry.read_only = true;
-    world.port.change_namespace(changed).unwrap();
-    let id = world.ready();
-    assert!(world.namespace(id, 1).nsattr.write_protected());
-    let data = world.identify(id, Cns::IndependentNamespace, 1).unwrap();
+    harness.port.change_namespace(changed).unwrap();
+    let id = harness.ready();
+    assert!(harness.namespace(id, 1).nsattr.write_protected());
+    let data = harness.identify(id, Cns::IndependentNamespace, 1).unwrap();
     assert!(IndependentNamespace::decode(&data).nsattr.write_protected());
 }
 
 #[test]
 fn distinguishes_inactive_and_invalid_nsid() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for cns in [Cns::Namespace, Cns::CommandSetNamespace, Cns::IndependentNamespace] {
-        assert_eq!(world.identify(id, cns, 2), Ok([0; 4096]));
-        assert_eq!(world.identify(id, cns, MAX_NSID), Ok([0; 4096]));
+        assert_eq!(harness.identify(id, cns, 2), Ok([0; 4096]));
+        assert_eq!(harness.identify(id, cns, MAX_NSID), Ok([0; 4096]));
         for nsid in [0, MAX_NSID + 1, NSID_ALL - 1, NSID_ALL] {
-            assert_eq!(world.identify(id, cns, nsid), Err(Status::INVALID_NAMESPACE.with_dnr(true)));
+            assert_eq!(harness.identify(id, cns, nsid), Err(Status::INVALID_NAMESPACE.with_dnr(true)));
         }
     }
 }
 
 #[test]
 fn active_list_starts_after_nsid() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for (nsid, expected) in [(0, vec![1, 3]), (1, vec![3]), (2, vec![3]), (3, vec![]), (NSID_ALL - 2, vec![])]
     {
         for cns in [Cns::ActiveNamespaces, Cns::CommandSetActiveNamespaces] {
-            let list = NamespaceList::decode(&world.identify(id, cns, nsid).unwrap());
+            let list = NamespaceList::decode(&harness.identify(id, cns, nsid).unwrap());
             assert_eq!(list.nsids(), expected);
         }
     }
     for nsid in [NSID_ALL - 1, NSID_ALL] {
         let refused = Err(Status::INVALID_NAMESPACE.with_dnr(true));
-        assert_eq!(world.identify(id, Cns::ActiveNamespaces, nsid), refused);
+        assert_eq!(harness.identify(id, Cns::ActiveNamespaces, nsid), refused);
     }
 }
 
@@ -141,62 +141,62 @@ fn active_list_starts_after_nsid() {
 fn full_subsystem_fits_active_list() {
     let mut config = config();
     config.subsystem.namespaces = (1..=MAX_NSID).map(namespace).collect();
-    let mut world = World::with(config);
-    let id = world.ready();
-    let list = NamespaceList::decode(&world.identify(id, Cns::ActiveNamespaces, 0).unwrap());
+    let mut harness = Harness::with(config);
+    let id = harness.ready();
+    let list = NamespaceList::decode(&harness.identify(id, Cns::ActiveNamespaces, 0).unwrap());
     assert_eq!(list.nsids().len(), MAX_NSID as usize);
 }
 
 #[test]
 fn lists_nguid_and_uuid() {
-    let mut world = World::new();
-    let id = world.ready();
-    let data = world.identify(id, Cns::NamespaceDescriptors, 1).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let data = harness.identify(id, Cns::NamespaceDescriptors, 1).unwrap();
     assert!(DescriptorList::decode(&data).eq([Descriptor::Nguid([0x81; 16]), Descriptor::Uuid([1; 16])]));
     for nsid in [0, 2, NSID_ALL] {
         let refused = Err(Status::INVALID_NAMESPACE.with_dnr(true));
-        assert_eq!(world.identify(id, Cns::NamespaceDescriptors, nsid), refused);
+        assert_eq!(harness.identify(id, Cns::NamespaceDescriptors, nsid), refused);
     }
 }
 
 #[test]
 fn handles_cns_of_later_specs() {
-    let mut world = World::new();
-    let id = world.ready();
-    assert_eq!(world.identify(id, Cns::CommandSetController, 0), Ok([0; 4096]), "no further limits");
-    assert_eq!(world.identify(id, Cns::CommandSetNamespace, 1), Ok([0; 4096]));
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    assert_eq!(harness.identify(id, Cns::CommandSetController, 0), Ok([0; 4096]), "no further limits");
+    assert_eq!(harness.identify(id, Cns::CommandSetNamespace, 1), Ok([0; 4096]));
     let invalid = Err(Status::INVALID_FIELD.with_dnr(true));
     for cns in [Cns::CommandSetController, Cns::CommandSetNamespace, Cns::CommandSetActiveNamespaces] {
         let zoned = IdentifyCommand { csi: 2, ..IdentifyCommand::new(cns, 1) };
-        assert_eq!(world.fetch(id, zoned.entry()).map(drop), invalid.map(drop));
+        assert_eq!(harness.fetch(id, zoned.entry()).map(drop), invalid.map(drop));
     }
     for cns in [Cns::CommandSets, Cns::Controllers, Cns::AllocatedNamespaces, Cns::NvmSets, Cns::UuidList] {
-        assert_eq!(world.identify(id, cns, 0), invalid, "{cns}");
+        assert_eq!(harness.identify(id, cns, 0), invalid, "{cns}");
     }
     let unknown = IdentifyCommand { cns: 0xff, ..IdentifyCommand::default() };
-    assert_eq!(world.fetch(id, unknown.entry()).map(drop), invalid.map(drop));
+    assert_eq!(harness.fetch(id, unknown.entry()).map(drop), invalid.map(drop));
 }
 
 #[test]
 fn rejects_identify_of_wrong_length() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let entry = IdentifyCommand::new(Cns::Controller, 0).entry();
     for data_bytes in [0, 4095, 8192, u32::MAX] {
-        let action = world.execute(id, entry, data_bytes);
-        assert_eq!(completion(action), refused(Status::DATA_SGL_LENGTH_INVALID));
+        let action = harness.execute(id, entry, data_bytes);
+        assert_eq!(completion(action), rejected_with(Status::DATA_SGL_LENGTH_INVALID));
     }
 }
 
 #[test]
 fn rejects_fused_admin_commands() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let identify = IdentifyCommand::new(Cns::Controller, 0).entry();
     for fuse in 1..4 {
         let fused = SubmissionEntry { flags: identify.flags.with_fuse(fuse), ..identify };
-        assert_eq!(completion(world.execute(id, fused, 4096)), refused(Status::INVALID_FIELD));
+        assert_eq!(completion(harness.execute(id, fused, 4096)), rejected_with(Status::INVALID_FIELD));
         let held = SubmissionEntry { flags: identify.flags.with_fuse(fuse), ..async_event_request() };
-        assert_eq!(completion(world.execute(id, held, 0)), refused(Status::INVALID_FIELD));
+        assert_eq!(completion(harness.execute(id, held, 0)), rejected_with(Status::INVALID_FIELD));
     }
 }

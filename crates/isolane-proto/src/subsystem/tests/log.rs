@@ -16,14 +16,14 @@ const PAGES: [(LogPage, u32); 5] = [
 
 #[test]
 fn log_pages_read_alike_in_any_segments() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.complete(id, SubmissionEntry::new(0xff, 0));
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.complete(id, SubmissionEntry::new(0xff, 0));
     for (page, len) in PAGES {
-        let whole = world.log(id, page, 0, len).unwrap();
+        let whole = harness.log(id, page, 0, len).unwrap();
         let mut pieces = Vec::new();
         for offset in (0..u64::from(len)).step_by(128) {
-            pieces.extend(world.log(id, page, offset, 128).unwrap());
+            pieces.extend(harness.log(id, page, offset, 128).unwrap());
         }
         assert!(whole == pieces, "{page}");
     }
@@ -31,89 +31,89 @@ fn log_pages_read_alike_in_any_segments() {
 
 #[test]
 fn rejects_offset_beyond_page() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let invalid = Err(Status::INVALID_FIELD.with_dnr(true));
     for (page, len) in PAGES {
         let len = u64::from(len);
-        assert_eq!(world.log(id, page, len, 64), Ok(vec![0; 64]));
+        assert_eq!(harness.log(id, page, len, 64), Ok(vec![0; 64]));
         for offset in [len + 4, 1 << 32, 1 << 63, u64::MAX - 3] {
-            assert_eq!(world.log(id, page, offset, 64), invalid, "{page} at {offset:#x}");
+            assert_eq!(harness.log(id, page, offset, 64), invalid, "{page} at {offset:#x}");
         }
     }
 }
 
 #[test]
 fn rejects_unaligned_offset() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for offset in [1, 2, 3, u64::MAX] {
-        assert_eq!(world.log(id, LogPage::Smart, offset, 4), Err(Status::INVALID_FIELD.with_dnr(true)));
+        assert_eq!(harness.log(id, LogPage::Smart, offset, 4), Err(Status::INVALID_FIELD.with_dnr(true)));
     }
 }
 
 #[test]
 fn pads_page_with_zeroes() {
-    let mut world = World::new();
-    let id = world.ready();
-    let page = world.log(id, LogPage::FirmwareSlot, 0, 512).unwrap();
-    let more = world.log(id, LogPage::FirmwareSlot, 0, 4096).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let page = harness.log(id, LogPage::FirmwareSlot, 0, 512).unwrap();
+    let more = harness.log(id, LogPage::FirmwareSlot, 0, 4096).unwrap();
     assert_eq!(more[..512], page);
     assert!(more[512..].iter().all(|&byte| byte == 0));
 }
 
 #[test]
 fn rejects_length_above_mdts() {
-    let mut world = World::new();
-    let id = world.ready();
-    assert_eq!(world.log(id, LogPage::Error, 0, 1 << 20).unwrap().len(), 1 << 20);
-    let larger = world.log(id, LogPage::Error, 0, (1 << 20) + 4);
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    assert_eq!(harness.log(id, LogPage::Error, 0, 1 << 20).unwrap().len(), 1 << 20);
+    let larger = harness.log(id, LogPage::Error, 0, (1 << 20) + 4);
     assert_eq!(larger, Err(Status::INVALID_FIELD.with_dnr(true)));
     let largest = GetLogPageCommand { lid: LogPage::Error.code(), numd: u32::MAX, ..Default::default() };
-    let action = world.execute(id, largest.entry(), u32::MAX);
-    assert_eq!(completion(action), refused(Status::DATA_SGL_LENGTH_INVALID), "16 GiB have no SGL");
+    let action = harness.execute(id, largest.entry(), u32::MAX);
+    assert_eq!(completion(action), rejected_with(Status::DATA_SGL_LENGTH_INVALID), "16 GiB have no SGL");
 }
 
 #[test]
 fn rejects_offset_in_entries() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let command = GetLogPageCommand { is_index: true, ..GetLogPageCommand::new(LogPage::Error, 1, 64) };
-    assert_eq!(world.fetch(id, command.entry()), Err(Status::INVALID_FIELD.with_dnr(true)));
+    assert_eq!(harness.fetch(id, command.entry()), Err(Status::INVALID_FIELD.with_dnr(true)));
 }
 
 #[test]
-fn pages_that_do_not_exist_are_refused() {
-    let mut world = World::new();
-    let id = world.ready();
+fn rejects_unknown_pages() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let invalid = Err(Status::INVALID_LOG_PAGE.with_dnr(true));
     for page in [LogPage::SupportedPages, LogPage::DeviceSelfTest, LogPage::TelemetryHost, LogPage::Discovery]
     {
-        assert_eq!(world.log(id, page, 0, 512), invalid, "{page}");
+        assert_eq!(harness.log(id, page, 0, 512), invalid, "{page}");
     }
     let unknown = GetLogPageCommand { lid: 0xff, ..Default::default() };
-    assert_eq!(world.fetch(id, unknown.entry()), invalid);
+    assert_eq!(harness.fetch(id, unknown.entry()), invalid);
     let zoned = GetLogPageCommand { csi: 2, ..GetLogPageCommand::new(LogPage::CommandEffects, 0, 4096) };
-    assert_eq!(world.fetch(id, zoned.entry()), invalid);
+    assert_eq!(harness.fetch(id, zoned.entry()), invalid);
 }
 
 #[test]
 fn discovery_offers_two_logs() {
-    let mut world = World::new();
-    let id = world.discovery();
-    assert!(world.log(id, LogPage::Error, 0, 64).is_ok());
+    let mut harness = Harness::new();
+    let id = harness.discovery();
+    assert!(harness.log(id, LogPage::Error, 0, 64).is_ok());
     for page in [LogPage::Smart, LogPage::FirmwareSlot, LogPage::ChangedNamespaces, LogPage::CommandEffects] {
-        assert_eq!(world.log(id, page, 0, 512), Err(Status::INVALID_LOG_PAGE.with_dnr(true)));
+        assert_eq!(harness.log(id, page, 0, 512), Err(Status::INVALID_LOG_PAGE.with_dnr(true)));
     }
 }
 
 #[test]
 fn error_log_starts_with_newest() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.complete(id, SubmissionEntry { cid: 7, ..SubmissionEntry::new(0xff, 5) });
-    world.execute(id, SubmissionEntry { cid: 8, ..keep_alive() }, 64);
-    let page = world.log(id, LogPage::Error, 0, 192).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.complete(id, SubmissionEntry { cid: 7, ..SubmissionEntry::new(0xff, 5) });
+    harness.execute(id, SubmissionEntry { cid: 8, ..keep_alive() }, 64);
+    let page = harness.log(id, LogPage::Error, 0, 192).unwrap();
     let [newest, older, none] = [0, 64, 128].map(|at| ErrorEntry::decode_prefix(&page[at..]).unwrap());
     assert_eq!((newest.error_count, newest.cid, newest.sqid), (2, 8, 0));
     assert_eq!(newest.status, Status::DATA_SGL_LENGTH_INVALID.with_dnr(true));
@@ -125,30 +125,30 @@ fn error_log_starts_with_newest() {
 
 #[test]
 fn error_log_keeps_64_entries() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     for _ in 0..1000 {
-        world.complete(id, SubmissionEntry::new(0xff, 0));
+        harness.complete(id, SubmissionEntry::new(0xff, 0));
     }
-    let page = world.log(id, LogPage::Error, 0, 4096).unwrap();
+    let page = harness.log(id, LogPage::Error, 0, 4096).unwrap();
     let oldest = ErrorEntry::decode_prefix(&page[63 * 64..]).unwrap();
     assert_eq!(oldest.error_count, 1000 - 63);
-    let smart = Smart::decode_prefix(&world.log(id, LogPage::Smart, 0, 512).unwrap()).unwrap();
+    let smart = Smart::decode_prefix(&harness.log(id, LogPage::Smart, 0, 512).unwrap()).unwrap();
     assert_eq!(smart.error_log_entries, 1000);
 }
 
 #[test]
 fn smart_log_sums_all_queues() {
-    let mut world = World::new();
-    let id = world.ready();
-    let one = world.io_queue(id, 1).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let one = harness.io_queue(id, 1).unwrap();
     one.counters.record_read(512_001);
-    world.drop_queue(id, 1);
-    let two = world.io_queue(id, 1).unwrap();
+    harness.drop_queue(id, 1);
+    let two = harness.io_queue(id, 1).unwrap();
     two.counters.record_read(4096);
     two.counters.record_write(512);
-    world.wait(7200 * S);
-    let smart = Smart::decode_prefix(&world.log(id, LogPage::Smart, 0, 512).unwrap()).unwrap();
+    harness.wait(7200 * S);
+    let smart = Smart::decode_prefix(&harness.log(id, LogPage::Smart, 0, 512).unwrap()).unwrap();
     assert_eq!((smart.host_read_commands, smart.host_write_commands), (2, 1));
     assert_eq!((smart.data_units_read, smart.data_units_written), (2, 1));
     assert_eq!((smart.power_on_hours, smart.available_spare_percent, smart.critical_warning.0), (2, 100, 0));
@@ -156,37 +156,38 @@ fn smart_log_sums_all_queues() {
 
 #[test]
 fn smart_log_rejects_namespace() {
-    let mut world = World::new();
-    let id = world.ready();
+    let mut harness = Harness::new();
+    let id = harness.ready();
     let command = GetLogPageCommand::new(LogPage::Smart, 0, 512);
     for nsid in [0, NSID_ALL] {
-        assert!(world.fetch(id, GetLogPageCommand { nsid, ..command }.entry()).is_ok());
+        assert!(harness.fetch(id, GetLogPageCommand { nsid, ..command }.entry()).is_ok());
     }
     let one = GetLogPageCommand { nsid: 1, ..command };
-    assert_eq!(world.fetch(id, one.entry()), Err(Status::INVALID_FIELD.with_dnr(true)));
+    assert_eq!(harness.fetch(id, one.entry()), Err(Status::INVALID_FIELD.with_dnr(true)));
 }
 
 #[test]
 fn firmware_runs_from_slot_1() {
-    let mut world = World::new();
-    let id = world.ready();
-    let slots = FirmwareSlots::decode_prefix(&world.log(id, LogPage::FirmwareSlot, 0, 512).unwrap()).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let slots =
+        FirmwareSlots::decode_prefix(&harness.log(id, LogPage::FirmwareSlot, 0, 512).unwrap()).unwrap();
     assert_eq!(slots.afi.active(), 1);
     assert_eq!(slots.frs[0].as_str(), Some(env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
 fn effects_log_lists_supported_commands() {
-    let mut world = World::new();
-    let id = world.ready();
-    let data = world.log(id, LogPage::CommandEffects, 0, 4096).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let data = harness.log(id, LogPage::CommandEffects, 0, 4096).unwrap();
     let log = CommandEffectsLog::decode_prefix(&data).unwrap();
     for opcode in 0..=0xff {
-        let is_told = log.admin[usize::from(opcode)].supported();
+        let is_listed = log.admin[usize::from(opcode)].supported();
         let is_fabrics = opcode == AdminOpcode::Fabrics.code();
-        let action = world.execute(id, SubmissionEntry::new(opcode, 0), 1);
-        let is_unknown = completion(action) == refused(Status::INVALID_OPCODE);
-        assert!(is_fabrics || is_told != is_unknown, "admin {opcode:#x}");
+        let action = harness.execute(id, SubmissionEntry::new(opcode, 0), 1);
+        let is_unknown = completion(action) == rejected_with(Status::INVALID_OPCODE);
+        assert!(is_fabrics || is_listed != is_unknown, "admin {opcode:#x}");
 
         let geometry = NamespaceGeometry { block_shift: 9, blocks: 8, read_only: false };
         let is_unknown = parse_io(&SubmissionEntry::new(opcode, 1), &geometry, 1, 4096)
@@ -199,28 +200,28 @@ fn effects_log_lists_supported_commands() {
 
 #[test]
 fn reading_clears_changed_list() {
-    let mut world = World::new();
-    let id = world.ready();
-    world.port.add_namespace(namespace(2)).unwrap();
-    world.port.remove_namespace(1).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.port.add_namespace(namespace(2)).unwrap();
+    harness.port.remove_namespace(1).unwrap();
     let retain =
         GetLogPageCommand { rae: true, ..GetLogPageCommand::new(LogPage::ChangedNamespaces, 0, 4096) };
     let read = GetLogPageCommand { rae: false, ..retain };
     for (command, expected) in [(retain, &[1, 2][..]), (read, &[1, 2]), (read, &[])] {
-        let data = world.fetch(id, command.entry()).unwrap();
+        let data = harness.fetch(id, command.entry()).unwrap();
         assert_eq!(NamespaceList::decode(&data.try_into().unwrap()).nsids(), expected);
     }
 }
 
 #[test]
-fn tells_the_generation_of_each_namespace() {
+fn reports_generation_of_each_namespace() {
     let mut config = config();
     config.subsystem.namespaces[1].generation = None;
-    let mut world = World::with(config);
-    let id = world.ready();
+    let mut harness = Harness::with(config);
+    let id = harness.ready();
     let page =
         |nsid| GetLogPageCommand { nsid, ..GetLogPageCommand::new(LogPage::Generation, 0, 64) }.entry();
-    let log = GenerationLog::decode_prefix(&world.fetch(id, page(1)).unwrap()).unwrap();
+    let log = GenerationLog::decode_prefix(&harness.fetch(id, page(1)).unwrap()).unwrap();
     let expected = GenerationLog {
         signature: SIGNATURE,
         version: 1,
@@ -229,10 +230,14 @@ fn tells_the_generation_of_each_namespace() {
         generation: [0x41; 16],
     };
     assert_eq!(log, expected);
-    assert_eq!(world.fetch(id, page(3)), Err(Status::INVALID_FIELD.with_dnr(true)), "its volume knows none");
+    assert_eq!(
+        harness.fetch(id, page(3)),
+        Err(Status::INVALID_FIELD.with_dnr(true)),
+        "its volume knows none"
+    );
     for nsid in [0, 2, NSID_ALL] {
-        assert_eq!(world.fetch(id, page(nsid)), Err(Status::INVALID_NAMESPACE.with_dnr(true)));
+        assert_eq!(harness.fetch(id, page(nsid)), Err(Status::INVALID_NAMESPACE.with_dnr(true)));
     }
-    let discovery = world.discovery();
-    assert_eq!(world.fetch(discovery, page(1)), Err(Status::INVALID_LOG_PAGE.with_dnr(true)));
+    let discovery = harness.discovery();
+    assert_eq!(harness.fetch(discovery, page(1)), Err(Status::INVALID_LOG_PAGE.with_dnr(true)));
 }

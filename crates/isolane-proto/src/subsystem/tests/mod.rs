@@ -1,4 +1,4 @@
-//! Stories of hosts and the control path, told through a mock host.
+//! Scenarios of the control path with mock hosts.
 
 mod association;
 mod config;
@@ -28,8 +28,8 @@ const SUBNQN: &str = "nqn.2014-08.org.example:disk";
 const HOSTNQN: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001";
 const S: Duration = Duration::from_secs(1);
 
-/// The status that a refusal which is not to be retried carries.
-fn refused(status: Status) -> Completion {
+/// A completion with DNR.
+fn rejected_with(status: Status) -> Completion {
     Completion::failed(status.with_dnr(true))
 }
 
@@ -62,19 +62,19 @@ fn config() -> PortConfig {
     }
 }
 
-/// A port with a clock, and what hosts do to it.
-struct World {
+/// A port with a clock, and the actions of hosts.
+struct Harness {
     port: Port,
     now: Instant,
 }
 
-impl World {
-    fn new() -> World {
-        World::with(config())
+impl Harness {
+    fn new() -> Harness {
+        Harness::with(config())
     }
 
-    fn with(config: PortConfig) -> World {
-        World { port: Port::new(config).unwrap(), now: Instant::now() }
+    fn with(config: PortConfig) -> Harness {
+        Harness { port: Port::new(config).unwrap(), now: Instant::now() }
     }
 
     fn wait(&mut self, time: Duration) {
@@ -113,7 +113,7 @@ impl World {
         self.port.handle_command(id, 0, &entry, data_bytes, self.now)
     }
 
-    /// Executes a command that answers without data.
+    /// Executes a command without data.
     fn complete(&mut self, id: AssociationId, entry: SubmissionEntry) -> Completion {
         completion(self.execute(id, entry, 0))
     }
@@ -162,14 +162,14 @@ impl World {
         std::iter::from_fn(|| self.port.poll_event()).collect()
     }
 
-    /// The connection of a queue goes and its I/O ends.
+    /// Ends the connection of a queue and its I/O.
     fn drop_queue(&mut self, id: AssociationId, qid: u16) {
         self.port.handle_disconnected(id, qid);
         self.port.handle_drained(id, qid);
     }
 }
 
-/// A Connect to be invalid by the test.
+/// A Connect that the test can modify.
 #[derive(Clone, Debug)]
 struct MockConnect {
     command: ConnectCommand,
