@@ -50,9 +50,6 @@ const UNSAFE_PATHS: &[&str] = &[
 /// Crates with unsafe code; every other crate forbids it at its root.
 const UNSAFE_CRATES: &[&str] = &["memory", "shm", "tcp", "reactor", "host", "capi"];
 
-/// Imports that are still part of a cycle, for each package; a number can only decrease.
-const KNOWN_CYCLIC_IMPORTS: &[(&str, usize)] = &[("crates/isolane-cli", 10), ("crates/isolane-memory", 5)];
-
 const MAX_LINES: usize = 600;
 
 #[test]
@@ -112,10 +109,7 @@ fn files_do_not_import_each_other() {
     let crates = crates().into_iter().map(|krate| format!("crates/isolane-{krate}"));
     for package in crates.chain(["bench", "fuzz", "tests"].map(str::to_owned)) {
         let found = imports::cyclic_imports(&root().join(&package).join("src")).expect("sources");
-        let known = KNOWN_CYCLIC_IMPORTS.iter().find(|(name, _)| package == *name);
-        let known = known.map_or(0, |(_, count)| *count);
-        println!("{package}: {} of at most {known}\n    {}", found.len(), found.join("\n    "));
-        assert!(found.len() <= known, "{package}: imports in cycles:\n{}", found.join("\n"));
+        assert!(found.is_empty(), "{package}: imports in cycles:\n{}", found.join("\n"));
     }
 }
 

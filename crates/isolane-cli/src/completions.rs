@@ -1,9 +1,7 @@
 //! `isolane completions`: completions for a shell, generated from the definition of the command line.
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::args::Cli;
 use crate::failure::Failure;
 
 /// Print completions for a shell
@@ -16,9 +14,9 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Runs the subcommand.
-pub fn run(args: &Args) -> Result<(), Failure> {
+/// Runs the subcommand with the definition of the command line.
+pub fn run(args: &Args, mut cli: clap::Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "isolane", &mut script);
+    clap_complete::generate(args.shell, &mut cli, "isolane", &mut script);
     crate::output::write_stdout(&script)
 }

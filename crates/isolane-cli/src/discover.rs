@@ -4,8 +4,8 @@ use isolane_host::DiscoveredSubsystem;
 use serde_json::json;
 
 use crate::failure::{Context, Failure};
+use crate::host_args::{self, HostArgs};
 use crate::output;
-use crate::remote::{self, HostArgs};
 
 /// List the subsystems of a target
 ///
@@ -24,7 +24,7 @@ pub struct Args {
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let uri = remote::parse_uri(&args.uri)?;
+    let uri = host_args::parse_uri(&args.uri)?;
     let options = args.host.options()?;
     let entries =
         isolane_host::discover(&uri, &options).context(format!("cannot discover {}", uri.authority()))?;

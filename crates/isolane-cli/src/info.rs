@@ -6,8 +6,8 @@ use isolane_host::{Info, NamespaceInfo};
 use serde_json::json;
 
 use crate::failure::{Context, Failure};
+use crate::host_args::{self, HostArgs};
 use crate::output;
-use crate::remote::{self, HostArgs};
 use crate::units::show_bytes;
 
 /// Show a controller, its namespaces, and the negotiated settings
@@ -28,7 +28,7 @@ pub struct Args {
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let uri = remote::parse_uri(&args.uri)?;
+    let uri = host_args::parse_uri(&args.uri)?;
     let options = args.host.options()?;
     let mut info = isolane_host::inspect(&uri, &options).context(format!("cannot ask {uri}"))?;
     if let Some(nsid) = uri.nsid {

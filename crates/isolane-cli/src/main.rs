@@ -12,11 +12,11 @@ mod cores;
 mod discover;
 mod engine;
 mod failure;
+mod host_args;
 mod info;
 mod invocation;
 mod man;
 mod output;
-mod remote;
 mod sections;
 mod serve;
 mod signals;
@@ -25,7 +25,7 @@ mod units;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -37,8 +37,8 @@ fn main() -> ExitCode {
         Command::Copy(args) => copy::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Engine(args) => engine::run(&args),
-        Command::Man(args) => man::run(&args),
-        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args, Cli::command()),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

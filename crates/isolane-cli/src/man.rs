@@ -2,9 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::CommandFactory;
-
-use crate::args::Cli;
 use crate::failure::{Context, Failure};
 use crate::output;
 use crate::sections;
@@ -20,22 +17,22 @@ pub struct Args {
     directory: Option<PathBuf>,
 }
 
-/// Runs the subcommand.
-pub fn run(args: &Args) -> Result<(), Failure> {
+/// Runs the subcommand with the definition of the command line.
+pub fn run(args: &Args, cli: clap::Command) -> Result<(), Failure> {
     match &args.directory {
         None => {
-            let text = page(Cli::command()).context("cannot make the manual page")?;
+            let text = page(cli).context("cannot make the manual page")?;
             output::write_stdout(&text)
         }
-        Some(directory) => write_pages(directory),
+        Some(directory) => write_pages(directory, cli),
     }
 }
 
-fn write_pages(directory: &Path) -> Result<(), Failure> {
+fn write_pages(directory: &Path, cli: clap::Command) -> Result<(), Failure> {
     let what = || format!("cannot write manual pages into {}", directory.display());
     let failure = |why: std::io::Error| Failure::from_io(what(), &why);
     std::fs::create_dir_all(directory).map_err(failure)?;
-    let mut program = Cli::command().disable_help_subcommand(true);
+    let mut program = cli.disable_help_subcommand(true);
     program.build();
     let actions = program.get_subcommands().flat_map(clap::Command::get_subcommands);
     for command in program.get_subcommands().chain(actions).chain([&program]) {
@@ -46,7 +43,7 @@ fn write_pages(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The page of one command, which names the program and its version whatever the command is called.
+/// Returns the page of one command, with the name and version of the program.
 fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
     let name = command.get_name().to_owned();
     let has_subcommands = command.has_subcommands();
@@ -66,7 +63,7 @@ fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
     Ok(escape(&page))
 }
 
-/// Names each character that is not ASCII, which roff does not read.
+/// Replaces characters beyond ASCII, which roff does not read, by their names.
 fn escape(page: &[u8]) -> Vec<u8> {
     let mut escaped = String::new();
     for char in String::from_utf8_lossy(page).chars() {
@@ -80,7 +77,10 @@ fn escape(page: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::args::Cli;
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(directory).unwrap();
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn every_subcommand_has_a_page() {
         let directory = tempfile::tempdir().unwrap();
-        write_pages(directory.path()).unwrap();
+        write_pages(directory.path(), Cli::command()).unwrap();
         for command in Cli::command().get_subcommands() {
             let page = directory.path().join(format!("isolane-{}.1", command.get_name()));
             let text = std::fs::read_to_string(&page).unwrap();
@@ -116,12 +116,15 @@ mod tests {
     #[test]
     fn committed_pages_are_current() {
         let made = tempfile::tempdir().unwrap();
-        write_pages(made.path()).unwrap();
-        let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
-        assert_eq!(names(made.path()), names(&kept));
-        for name in names(&kept) {
+        write_pages(made.path(), Cli::command()).unwrap();
+        let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
+        assert_eq!(names(made.path()), names(&committed));
+        for name in names(&committed) {
             let read = |directory: &Path| std::fs::read_to_string(directory.join(&name)).unwrap();
-            assert!(read(made.path()) == read(&kept), "{name} is out of date: run `isolane man docs/man`");
+            assert!(
+                read(made.path()) == read(&committed),
+                "{name} is out of date: run `isolane man docs/man`"
+            );
         }
     }
 }

@@ -37,9 +37,14 @@ pub use buffer::{Buffer, IoSlices, IoSlicesMut, RawParts, Slices, SlicesMut};
 pub use in_flight::ZeroCopySend;
 pub use page::{Page, PageBytes, PageList};
 pub use payload::Payload;
-pub use pool::{Pool, pages_for};
+pub use pool::Pool;
 pub use prefetch::prefetch;
 pub use table::PageTable;
 
 /// Size of a page in bytes.
 pub const PAGE_SIZE: usize = 4096;
+
+/// Number of pages for `len` bytes.
+pub const fn pages_for(len: usize) -> usize {
+    len.div_ceil(PAGE_SIZE)
+}

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use crate::PAGE_SIZE;
 use crate::block::Block;
 use crate::page::{Page, PageList};
-use crate::pool::Pool;
 use crate::shared::Shared;
 
 mod segments;
@@ -224,12 +223,12 @@ impl Payload {
         bytes
     }
 
-    /// Recycles the pages into `pool`.
+    /// Passes the pages to `recycle`.
     #[inline]
-    pub(crate) fn recycle_into(mut self, pool: &mut Pool) {
+    pub(crate) fn recycle(mut self, recycle: impl FnMut(Page)) {
         match self.segments.len() {
-            1 => self.segments.pop().into_iter().for_each(|segment| segment.release_to(pool)),
-            _ => self.segments.drain(..).for_each(|segment| segment.release_to(pool)),
+            1 => self.segments.pop().and_then(Segment::into_page).into_iter().for_each(recycle),
+            _ => self.segments.drain(..).filter_map(Segment::into_page).for_each(recycle),
         }
     }
 

@@ -7,9 +7,9 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::PAGE_SIZE;
 use crate::buffer::{Buffer, Storage};
 use crate::page::{Page, PageList};
+use crate::pages_for;
 use crate::payload::Payload;
 use crate::pool_account::PoolAccount;
 
@@ -114,7 +114,7 @@ impl Pool {
 
     /// Recycles the pages of a payload.
     pub fn recycle_payload(&mut self, payload: Payload) {
-        payload.recycle_into(self);
+        payload.recycle(|page| self.recycle_page(page));
     }
 
     /// Recycles a page list, so that the next large buffer needs no allocation.
@@ -159,17 +159,13 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Number of pages for `len` bytes.
-pub const fn pages_for(len: usize) -> usize {
-    len.div_ceil(PAGE_SIZE)
-}
-
 const RESERVED_PAGES: usize = 4096;
 const MAX_LISTS: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PAGE_SIZE;
 
     #[test]
     fn reuses_pages_within_the_limit() {

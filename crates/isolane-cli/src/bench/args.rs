@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use isolane_host::{Coalesce, LaneClass, Via};
+use isolane_host::{Coalesce, Cores, LaneClass, Options, Via};
 
 use super::background::BackgroundLoad;
 use super::coalesce::parse_coalesce;
-use super::threads::ThreadArgs;
-use crate::remote::{HostArgs, ModeArg};
+use crate::host_args::{HostArgs, ModeArg};
 use crate::units::{parse_bytes, parse_time, parse_time_above_zero};
 
 /// Measure a volume, or verify it with patterns
@@ -176,6 +175,64 @@ fn parse_via(text: &str) -> Result<Via, String> {
     match text.contains('/') && !text.starts_with('/') {
         true => std::path::absolute(text).map(Via::EngineAt).map_err(|error| error.to_string()),
         false => text.parse().map_err(|error: isolane_host::UriError| error.to_string()),
+    }
+}
+
+/// Several threads instead of one.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Several threads")]
+pub struct ThreadArgs {
+    /// Share one volume between N threads, each with --depth operations in flight
+    #[arg(long, visible_alias = "numjobs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with_all = ["verify", "background", "share_depth"])]
+    pub threads: Option<u16>,
+    /// Let a waiting thread drive the connections while no other thread does
+    #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
+    pub inline: Switch,
+    /// Submit and send operations together
+    #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
+    pub batching: Switch,
+    /// Place the lanes on these cores, as 0,1 or 0-3: one association per core, driven only there, with the lanes of
+    /// each class dealt out from the first core upward. An operation goes to the core of its thread, if there is a
+    /// lane of its class. The URI may set this also: ?cores=LIST
+    #[arg(long, value_name = "LIST", requires = "threads")]
+    pub cores: Option<Cores>,
+    /// Pin the threads to these cores in turn
+    #[arg(long, value_name = "LIST", requires = "threads", conflicts_with = "core")]
+    thread_cores: Option<Cores>,
+}
+
+/// A feature that can be disabled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Enable
+    On,
+    /// Disable
+    Off,
+}
+
+impl Switch {
+    /// Returns `true` for on.
+    pub fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
+
+impl ThreadArgs {
+    /// Sets the options of a volume with `total` operations in flight.
+    pub fn apply(&self, options: &mut Options, total: u32) {
+        options.inline_submit = self.inline.is_on();
+        options.batching = self.batching.is_on();
+        options.cores = self.cores.clone().unwrap_or_default();
+        options.max_requests = options.max_requests.max(total as usize);
+        let per_lane = (total as usize).div_ceil(options.lanes);
+        options.depth = u16::try_from(per_lane).unwrap_or(u16::MAX);
+    }
+
+    /// Returns the core of each thread, without an end.
+    pub fn thread_cores(&self) -> impl Iterator<Item = Option<usize>> {
+        let cores = self.thread_cores.as_ref().map_or(&[][..], Cores::as_slice);
+        let count = cores.len();
+        (0..).map(move |thread: usize| cores.get(thread % count.max(1)).copied())
     }
 }
 

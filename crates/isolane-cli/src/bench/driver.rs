@@ -13,9 +13,8 @@ use isolane_memory::Buffer;
 
 use super::access_pattern::{AccessPattern, Direction};
 use super::lane_selector::LaneSelector;
-use super::pace::Pace;
+use super::pace::{Pace, elapsed_since};
 use super::stats::Stats;
-use super::threads::elapsed_since;
 use super::verifier::{Verifier, VerifyReport};
 use crate::failure::Failure;
 use crate::units::show_bytes;

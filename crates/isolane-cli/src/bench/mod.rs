@@ -29,8 +29,8 @@ use std::time::Duration;
 use isolane_host::{BlockingVolume, Cores, LaneClass, LaneCounts, NamespaceInfo, Options, Uri};
 
 use crate::failure::{Context, Failure};
+use crate::host_args;
 use crate::output;
-use crate::remote;
 use crate::signals;
 
 use access_pattern::{AccessPattern, Kind};
@@ -46,7 +46,7 @@ use workload::Workload;
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let uri = remote::parse_uri(&args.uri)?;
+    let uri = host_args::parse_uri(&args.uri)?;
     check_options(args, &uri)?;
     if let Some(core) = args.core {
         pin(core)?;
@@ -75,7 +75,7 @@ struct Run {
 }
 
 fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
-    let mut client = remote::connect(uri, options(args)?)?;
+    let mut client = host_args::connect(uri, options(args)?)?;
     let waker = client.waker();
     let stop = stop_at_signal(move || waker.wake())?;
     let granted = client.lanes();

@@ -69,6 +69,12 @@ impl Pace {
     }
 }
 
+/// Returns the time since the end of the warm-up, or since the start if the run ended in the warm-up.
+pub fn elapsed_since(from: Instant, started: Instant) -> Duration {
+    let now = Instant::now();
+    now - if now > from { from } else { started }
+}
+
 /// Share of the rate that is caught up after a delay.
 const MAX_CATCH_UP: Duration = Duration::from_millis(100);
 

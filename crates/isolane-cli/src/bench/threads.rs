@@ -1,73 +1,14 @@
 //! `--threads`: several threads that share one volume, each with its own submitter. Their counters are added.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use clap::ValueEnum;
-use isolane_host::{BlockingVolume, Cores, Options};
+use isolane_host::BlockingVolume;
 
 use super::access_pattern::AccessPattern;
 use super::driver::{Driver, Measured, Port};
-use super::pace::Pace;
+use super::pace::{Pace, elapsed_since};
 use super::placement::ThreadPlacement;
 use crate::failure::Failure;
-
-/// Several threads instead of one.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Several threads")]
-pub struct ThreadArgs {
-    /// Share one volume between N threads, each with --depth operations in flight
-    #[arg(long, visible_alias = "numjobs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with_all = ["verify", "background", "share_depth"])]
-    pub threads: Option<u16>,
-    /// Let a waiting thread drive the connections while no other thread does
-    #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
-    pub inline: Switch,
-    /// Submit and send operations together
-    #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
-    pub batching: Switch,
-    /// Place the lanes on these cores, as 0,1 or 0-3: one association per core, driven only there, with the lanes of
-    /// each class dealt out from the first core upward. An operation goes to the core of its thread, if there is a
-    /// lane of its class. The URI may set this also: ?cores=LIST
-    #[arg(long, value_name = "LIST", requires = "threads")]
-    pub cores: Option<Cores>,
-    /// Pin the threads to these cores in turn
-    #[arg(long, value_name = "LIST", requires = "threads", conflicts_with = "core")]
-    thread_cores: Option<Cores>,
-}
-
-/// A feature that can be disabled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
-    /// Enable
-    On,
-    /// Disable
-    Off,
-}
-
-impl Switch {
-    /// Returns `true` for on.
-    pub fn is_on(self) -> bool {
-        self == Switch::On
-    }
-}
-
-impl ThreadArgs {
-    /// Sets the options of a volume with `total` operations in flight.
-    pub fn apply(&self, options: &mut Options, total: u32) {
-        options.inline_submit = self.inline.is_on();
-        options.batching = self.batching.is_on();
-        options.cores = self.cores.clone().unwrap_or_default();
-        options.max_requests = options.max_requests.max(total as usize);
-        let per_lane = (total as usize).div_ceil(options.lanes);
-        options.depth = u16::try_from(per_lane).unwrap_or(u16::MAX);
-    }
-
-    /// Returns the core of each thread, without an end.
-    pub fn thread_cores(&self) -> impl Iterator<Item = Option<usize>> {
-        let cores = self.thread_cores.as_ref().map_or(&[][..], Cores::as_slice);
-        let count = cores.len();
-        (0..).map(move |thread: usize| cores.get(thread % count.max(1)).copied())
-    }
-}
 
 /// Runs one pattern per thread, on its core if it has one.
 pub fn measure(
@@ -102,10 +43,4 @@ pub fn measure(
         placements.push(placement);
     }
     Ok((sum, placements))
-}
-
-/// Returns the time since the end of the warm-up, or since the start if the run ended in the warm-up.
-pub fn elapsed_since(from: Instant, started: Instant) -> Duration {
-    let now = Instant::now();
-    now - if now > from { from } else { started }
 }

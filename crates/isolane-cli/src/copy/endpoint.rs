@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use isolane_host::{Client, Cores, Options, Uri};
 
 use crate::failure::Failure;
-use crate::remote::{self, is_like_address};
+use crate::host_args::{self, is_like_address};
 
 /// Source or destination of a copy.
 pub enum Endpoint {
@@ -38,7 +38,7 @@ impl Endpoint {
             return Ok(Endpoint::Pipe);
         }
         if text.contains("://") {
-            return Ok(Endpoint::Volume(Box::new(remote::parse_uri(text)?)));
+            return Ok(Endpoint::Volume(Box::new(host_args::parse_uri(text)?)));
         }
         if is_like_address(text) {
             return Err(Failure::new(format!("cannot copy {text}"), "it looks like an address")
@@ -128,7 +128,7 @@ fn inspect_file(path: &Path) -> Result<EndpointInfo, Failure> {
 }
 
 fn inspect_volume(uri: &Uri, options: Options) -> Result<EndpointInfo, Failure> {
-    let client = remote::connect(uri, options)?;
+    let client = host_args::connect(uri, options)?;
     let namespace = client.namespace();
     if namespace.read_only {
         return Err(Failure::new(format!("cannot write to {uri}"), "it is read only")

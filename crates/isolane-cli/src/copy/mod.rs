@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use isolane_host::Options;
 
 use crate::failure::Failure;
+use crate::host_args::HostArgs;
 use crate::output;
-use crate::remote::HostArgs;
 use crate::units::show_bytes;
 
 use endpoint::{Endpoint, EndpointInfo};

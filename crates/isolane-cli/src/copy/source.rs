@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::endpoint::{Endpoint, is_stream};
 use crate::failure::{Context, Failure};
-use crate::remote;
+use crate::host_args;
 
 /// Maximum size of a chunk of data.
 pub const CHUNK_BYTES: u64 = 256 << 10;
@@ -86,7 +86,7 @@ impl Source {
             Endpoint::File(path) if is_stream(path) => PipeSource::open(path).map(Source::Pipe),
             Endpoint::File(path) => FileSource::open(path).map(Source::File),
             Endpoint::Volume(uri) => {
-                Ok(Source::Volume(Box::new(VolumeSource::new(remote::connect(uri, options)?))))
+                Ok(Source::Volume(Box::new(VolumeSource::new(host_args::connect(uri, options)?))))
             }
         }
     }

@@ -23,8 +23,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::cores::{self, parse_cores};
 use crate::failure::{Context, Failure};
+use crate::host_args::{ModeArg, is_like_address};
 use crate::output;
-use crate::remote::{ModeArg, is_like_address};
 use crate::units::{parse_bytes, parse_time, parse_time_with_unit};
 
 /// Process the network traffic of other programs on dedicated cores

@@ -23,9 +23,9 @@ use banner::Banner;
 
 use crate::cores::{self, parse_cores};
 use crate::failure::{Context, Failure};
+use crate::host_args::{IoArg, ModeArg, is_like_address, parse_host_nqn};
 use crate::invocation;
 use crate::output;
-use crate::remote::{IoArg, ModeArg, is_like_address, parse_host_nqn};
 use crate::signals::{self, Signal, Signals};
 use crate::units::{parse_bytes, show_bytes};
 

@@ -15,7 +15,6 @@ use crate::PAGE_SIZE;
 use crate::block::Block;
 use crate::page::Page;
 use crate::page_run::PageRun;
-use crate::pool::Pool;
 use crate::shared::Shared;
 
 pub(super) enum Segment {
@@ -95,12 +94,11 @@ impl Segment {
         }
     }
 
-    /// Releases the page to `pool`.
     #[inline]
-    pub(super) fn release_to(self, pool: &mut Pool) {
+    pub(super) fn into_page(self) -> Option<Page> {
         match self {
-            Segment::Page { page, .. } => pool.recycle_page(page),
-            Segment::Block { .. } | Segment::Shared { .. } | Segment::Static(_) => {}
+            Segment::Page { page, .. } => Some(page),
+            Segment::Block { .. } | Segment::Shared { .. } | Segment::Static(_) => None,
         }
     }
 
