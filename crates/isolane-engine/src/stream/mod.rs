@@ -241,7 +241,7 @@ impl StreamMachine {
         let _ = self.restore();
     }
 
-    /// Called when the session needs memory. Abandons a closed stream without progress for [`STALL_TIMEOUT`],
+    /// Called when the session needs memory. Abandons a closed stream without progress for `STALL_TIMEOUT`,
     /// and returns whether it did.
     pub fn relieve(&mut self, now: Instant) -> bool {
         if self.closing.is_none() {

@@ -1,7 +1,7 @@
 //! Supervisor: starts the engine's process, keeps the records that must outlive it, and replaces it.
 //!
-//! It owns the clients' socket and the [`RecordStore`], which the engine fills and the next one receives
-//! ([`store`](crate::store)). It reads records only to find the records of a session that has ended two engines,
+//! It owns the clients' socket and the `RecordStore`, which the engine fills and the next one receives
+//! (`store`). It reads records only to find the records of a session that has ended two engines,
 //! and does no work for clients, so little can crash it. Its own death ends the engine ([`run_engine`]) and all
 //! sessions.
 //!

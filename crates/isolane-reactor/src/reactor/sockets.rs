@@ -119,7 +119,7 @@ impl Reactor {
     }
 
     /// Sends once from `plan`, in order, and returns the number of bytes sent. After a short send
-    /// (0 if the socket is full), one [`Event::Writable`] follows when the socket accepts more.
+    /// (0 if the socket is full), one [`Writable`](crate::Event::Writable) follows when the socket accepts more.
     ///
     /// # Errors
     /// The socket's error (the connection is lost), or `NotFound` if the token is stale. Never `WouldBlock`.
@@ -159,7 +159,7 @@ impl Reactor {
         Ok(rustix::net::shutdown(&entry.socket, rustix::net::Shutdown::Write)?)
     }
 
-    /// Reports one [`Event::Writable`] when the socket becomes writable: for a connecting socket. A
+    /// Reports one [`Writable`](crate::Event::Writable) when the socket becomes writable: for a connecting socket. A
     /// short send implies it.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Suppresses [`Event::Readable`] for this socket until [`Reactor::resume`].
+    /// Suppresses [`Readable`](crate::Event::Readable) for this socket until [`Reactor::resume`].
     pub fn pause(&mut self, token: Token) {
         if let Some(entry) = self.sockets.get_mut(token) {
             entry.paused = true;

@@ -34,7 +34,7 @@ pub enum OpenParamsError {
     TooMuch,
     /// They are malformed.
     #[error("the details of a volume: {0}")]
-    DecodeError(#[from] DecodeError),
+    Malformed(#[from] DecodeError),
 }
 
 impl OpenParams {

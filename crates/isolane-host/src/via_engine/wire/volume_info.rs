@@ -42,7 +42,7 @@ impl VolumeInfo {
     /// Decodes it.
     ///
     /// # Errors
-    /// [`Malformed`].
+    /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<VolumeInfo, DecodeError> {
         let mut source = Decoder::new(bytes);
         let ip = IpAddr::from(source.array::<16>(ADDRESS)?).to_canonical();
