@@ -164,12 +164,6 @@ impl Client {
         with_backend!(&self.0, client => client.end_reason())
     }
 
-    /// Returns the last protocol violation, disconnect, or failed attempt to reconnect; empty before the
-    /// first one.
-    pub fn last_error(&self) -> &str {
-        with_backend!(&self.0, client => client.last_error())
-    }
-
     /// Lanes that requests are spread over, by class.
     pub fn lanes(&self) -> LaneCounts {
         self.state().lanes

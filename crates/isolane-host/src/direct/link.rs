@@ -129,7 +129,6 @@ impl Client {
         let Link::Up(mut live) = std::mem::replace(&mut self.link, Link::Down(outage)) else { return };
         let in_flight: usize = live.lanes.iter().map(Lane::in_flight).sum();
         log::warn!("{}: {reason}; {in_flight} commands in flight", self.state.info.address);
-        self.last_error = reason.to_string();
         let entry = live.entry.take();
         live.reset_all(&mut self.reactor).into_iter().for_each(|abandoned| self.on_abandoned(abandoned));
         self.replay.raise_fence(self.old_association(), entry, &self.plan);
@@ -192,7 +191,6 @@ impl Client {
     fn on_failed_attempt(&mut self, error: ConnectError) {
         let Link::Down(outage) = &mut self.link else { return };
         let (reconnect, address) = (&self.plan.options.reconnect, self.state.info.address);
-        self.last_error = error.to_string();
         if outage.is_over(reconnect, self.now) || !error.is_transient() {
             log::error!("{address}: cannot reconnect: {error}");
             return self.fail_all(error);

@@ -54,8 +54,6 @@ use crate::uri::Uri;
 pub(crate) struct Client {
     plan: Arc<Plan>,
     link: Link,
-    /// Cause of the last disconnect or failed attempt to connect.
-    last_error: String,
     /// Lanes of the current or last association.
     lanes: LaneCounts,
     /// Parts that wait for capacity, by lane.
@@ -158,7 +156,6 @@ impl Client {
         let (lanes, now) = (info.negotiated.lanes, Instant::now());
         let mut client = Client {
             link: Link::Down(Outage::initial()),
-            last_error: String::new(),
             lanes,
             backlogs: vec![VecDeque::new(); lanes.total()],
             replay: Replay::new(fences),
@@ -204,10 +201,6 @@ impl Client {
             Link::Closed(error) => Some(error),
             _ => None,
         }
-    }
-
-    pub(crate) fn last_error(&self) -> &str {
-        &self.last_error
     }
 
     /// Returns the status of every connection, as [`crate::Client::connections`].

@@ -112,7 +112,6 @@ impl EngineClient {
             return self.abandon(error);
         }
         let now = Instant::now();
-        self.last_error = "engine restarted".to_owned();
         log::info!(
             "{}: engine restarted; {} requests are outstanding",
             self.state.info.address,
@@ -193,7 +192,6 @@ impl EngineClient {
 
     fn on_refused(&mut self, error: ConnectError) {
         let Link::Down(outage) = &mut self.link else { return };
-        self.last_error = error.to_string();
         let (now, reconnect) = (Instant::now(), &self.opener.options.reconnect);
         let is_over = reconnect.timeout.is_some_and(|after| now >= outage.since + after);
         if is_over || self.session.check().is_err() {

@@ -47,8 +47,6 @@ pub(crate) struct EngineClient {
     opener: Arc<VolumeOpener>,
     session: Session,
     link: Link,
-    /// Cause of the last restart or failed attempt to open the volume.
-    last_error: String,
     events: Arc<SessionEvents>,
     slots: Slots,
     /// Parts that wait for a slot.
@@ -77,7 +75,6 @@ impl EngineClient {
         let description = format!("engine at {}, core {core}", path.display());
         Ok(EngineClient {
             link: Link::Up(opened),
-            last_error: String::new(),
             events,
             slots,
             backlog: VecDeque::new(),
@@ -114,10 +111,6 @@ impl EngineClient {
             Link::Closed(error) => Some(error),
             _ => None,
         }
-    }
-
-    pub(crate) fn last_error(&self) -> &str {
-        &self.last_error
     }
 
     /// Submits a request, as [`crate::Client::submit_to`].
