@@ -20,6 +20,12 @@ pub fn lock_path(socket: &Path) -> PathBuf {
     next_to(socket, ".lock")
 }
 
+/// Text of the supervisor's log line about a failed upgrade, before the reason. `isolane engine upgrade` reads it.
+pub const UPGRADE_FAILED: &str = "engine not replaced, it continues unchanged: ";
+
+/// Text in the first line of a status in the log. `isolane engine status` reads it.
+pub const STATUS_SESSIONS: &str = " sessions, of ";
+
 /// Name of the log of an engine in the background that listens on `socket`.
 pub fn log_path(socket: &Path) -> PathBuf {
     next_to(socket, ".log")

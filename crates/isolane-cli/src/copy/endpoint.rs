@@ -6,7 +6,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use isolane_host::{Client, Cores, Options, Uri};
+use isolane_host::{Client, NamespaceInfo, Options, Uri};
 
 use crate::failure::Failure;
 use crate::host_args::{self, is_like_address};
@@ -56,14 +56,10 @@ impl Endpoint {
         }
     }
 
-    /// Returns `true` if both are the same file, or the same text of a volume.
-    pub fn is_same(&self, other: &Endpoint) -> bool {
+    /// Returns `true` if both are the same file or block device.
+    pub fn is_same_file(&self, other: &Endpoint) -> bool {
         match (self, other) {
-            (Endpoint::File(a), Endpoint::File(b)) => match (identity(a), identity(b)) {
-                (Some(a), Some(b)) => a == b,
-                _ => false,
-            },
-            (Endpoint::Volume(a), Endpoint::Volume(b)) => place(a) == place(b),
+            (Endpoint::File(a), Endpoint::File(b)) => identity(a).is_some_and(|a| Some(a) == identity(b)),
             _ => false,
         }
     }
@@ -112,15 +108,19 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     }
 }
 
-/// Where a volume is, whatever the way to it.
-fn place(uri: &Uri) -> Uri {
-    Uri { cores: Cores::default(), via: None, ..uri.clone() }
+/// Returns `true` if both clients use the same namespace, at any address and with or without an engine.
+pub fn is_same_volume(a: &Client, b: &Client) -> bool {
+    let identity = |client: &Client| {
+        let NamespaceInfo { nsid, uuid, nguid, eui64, .. } = *client.namespace();
+        (client.info().nqn.clone(), nsid, uuid, nguid, eui64)
+    };
+    identity(a) == identity(b)
 }
 
 fn inspect_file(path: &Path) -> Result<EndpointInfo, Failure> {
     let mut capacity = None;
     if is_block_device(path) {
-        let what = || format!("cannot find the size of {}", path.display());
+        let what = || format!("cannot read the size of {}", path.display());
         let mut device = File::open(path).map_err(|why| Failure::from_io(what(), &why))?;
         capacity = Some(device.seek(SeekFrom::End(0)).map_err(|why| Failure::new(what(), why))?);
     }

@@ -19,7 +19,7 @@ use crate::host_args::HostArgs;
 use crate::output;
 use crate::units::show_bytes;
 
-use endpoint::{Endpoint, EndpointInfo};
+use endpoint::{Endpoint, EndpointInfo, is_same_volume};
 use fingerprint::Fingerprint;
 use partial::Partial;
 use progress::Progress;
@@ -73,6 +73,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options = args.host.options()?;
     let mut source = Source::open(&from, options.clone())?;
     let target = to.inspect(options.clone())?;
+    if let (Source::Volume(source), Some(client)) = (&source, &target.client)
+        && is_same_volume(source.client(), client)
+    {
+        return Err(same_endpoint(&from));
+    }
     source.align_to(target.block_bytes.unwrap_or(1));
     let pad_to = target.block_bytes.filter(|_| args.pad).unwrap_or(1);
     check_sizes(&from, source.length().map(|length| length.next_multiple_of(pad_to)), &to, &target)?;
@@ -108,14 +113,15 @@ fn report(to: &Endpoint, bytes: u64, elapsed: Duration, verified: bool) -> Resul
     }
 }
 
+fn same_endpoint(from: &Endpoint) -> Failure {
+    Failure::new(format!("cannot copy {from} to itself"), "source and destination are the same")
+        .with_hint("name another destination")
+}
+
 /// Rejects invalid pairs.
 fn check_endpoints(from: &Endpoint, to: &Endpoint, args: &Args) -> Result<(), Failure> {
-    if from.is_same(to) {
-        return Err(Failure::new(
-            format!("cannot copy {from} to itself"),
-            "source and destination are the same",
-        )
-        .with_hint("name another destination"));
+    if from.is_same_file(to) {
+        return Err(same_endpoint(from));
     }
     if args.pad && !matches!(to, Endpoint::Volume(_)) {
         return Err(Failure::new("cannot use --pad", format!("{to} has no blocks")).with_hint("remove --pad"));

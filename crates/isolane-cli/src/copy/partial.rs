@@ -44,9 +44,7 @@ impl Partial {
         if replaced.is_none()
             && fs::canonicalize(directory(path)).is_ok_and(|found| found == Path::new("/dev"))
         {
-            return Err(
-                Failure::new(what(path), "there is no such device").with_hint("check its name with lsblk")
-            );
+            return Err(Failure::new(what(path), "no such device").with_hint("check its name with lsblk"));
         }
         // Of a link it is the file that is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -73,8 +71,8 @@ impl Partial {
     /// Gives the file the owner and mode of the one that it replaces, and its final name, for good.
     pub fn publish(self) -> Result<(), Failure> {
         if let Some(replaced) = &self.replaced {
-            let kept = keep_owner_and_mode(&self.path, replaced, &self.file);
-            kept.map_err(|why| Failure::from_io(what(&self.path), &why))?;
+            let result = keep_owner_and_mode(&self.path, replaced, &self.file);
+            result.map_err(|why| Failure::from_io(what(&self.path), &why))?;
         }
         let rename = || format!("cannot rename {} to {}", self.temporary.display(), self.path.display());
         let renamed = fs::rename(&self.temporary, &self.path).and_then(|()| sync_directory(&self.path));

@@ -1,5 +1,6 @@
 //! Destination of a copy: chunks in ascending order, durable at the end.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -210,7 +211,8 @@ pub struct VolumeSink {
     block_bytes: u64,
     blocks: u64,
     lba: u64,
-    in_flight: usize,
+    /// Sizes of writes in bytes, by their first blocks.
+    in_flight: HashMap<u64, u64>,
     written: Arc<Written>,
     completions: Vec<Completion>,
 }
@@ -220,14 +222,14 @@ impl VolumeSink {
         let namespace = client.namespace();
         let (block_bytes, blocks) = (u64::from(namespace.block_bytes), namespace.blocks);
         let written = Arc::default();
-        VolumeSink { client, block_bytes, blocks, lba: 0, in_flight: 0, written, completions: Vec::new() }
+        VolumeSink { client, block_bytes, blocks, lba: 0, in_flight: HashMap::new(), written, completions: Vec::new() }
     }
 
     fn put(&mut self, piece: Chunk) -> Result<(), Failure> {
         let length = piece.length();
         let blocks = length / self.block_bytes;
         self.check(length, blocks)?;
-        while self.in_flight >= WINDOW {
+        while self.in_flight.len() >= WINDOW {
             self.turn()?;
         }
         let request = match piece {
@@ -243,7 +245,7 @@ impl VolumeSink {
         Ok(())
     }
 
-    /// A pipe's length is not known before: its end may be no whole block, or beyond the volume.
+    /// Checks a chunk of a pipe, whose size is unknown before its end.
     fn check(&self, length: u64, blocks: u64) -> Result<(), Failure> {
         let what = "cannot write to the volume";
         if !length.is_multiple_of(self.block_bytes) {
@@ -260,18 +262,22 @@ impl VolumeSink {
         Ok(())
     }
 
-    /// The tag is how many bytes are written.
+    /// Submits a request with its first block as the tag.
     fn submit(&mut self, request: Request, length: u64) {
-        self.client.submit(0, request, length);
-        self.in_flight += 1;
+        self.client.submit(0, request, self.lba);
+        self.in_flight.insert(self.lba, length);
     }
 
     fn turn(&mut self) -> Result<(), Failure> {
         self.client.turn(&mut self.completions, Wait::Forever);
         for completion in self.completions.drain(..) {
-            self.in_flight -= 1;
-            completion.result.context("cannot write to the volume")?;
-            self.written.bytes.fetch_add(completion.tag, Ordering::Relaxed);
+            let length = self.in_flight.remove(&completion.tag).unwrap_or_default();
+            let offset = completion.tag * self.block_bytes;
+            completion.result.map_err(|error| match length {
+                0 => Failure::new("cannot flush the volume", error),
+                _ => Failure::new(format!("cannot write {length} bytes to the volume at offset {offset}"), error),
+            })?;
+            self.written.bytes.fetch_add(length, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -286,7 +292,7 @@ impl VolumeSink {
     }
 
     fn drain(&mut self) -> Result<(), Failure> {
-        while self.in_flight > 0 {
+        while !self.in_flight.is_empty() {
             self.turn()?;
         }
         Ok(())

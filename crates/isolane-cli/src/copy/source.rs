@@ -244,6 +244,11 @@ pub struct VolumeSource {
 }
 
 impl VolumeSource {
+    /// Returns the connection.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     fn new(client: Client) -> VolumeSource {
         let block_bytes = u64::from(client.namespace().block_bytes);
         let length = client.namespace().blocks * block_bytes;
@@ -253,7 +258,7 @@ impl VolumeSource {
 
     fn next(&mut self) -> Result<Option<Chunk>, Failure> {
         while self.window.len() < WINDOW && self.requested < self.length {
-            self.ask();
+            self.submit_next();
         }
         while matches!(self.window.front(), Some(None)) {
             self.client.turn(&mut self.completions, Wait::Forever);
@@ -263,7 +268,8 @@ impl VolumeSource {
         Ok(self.window.pop_front().flatten().map(Chunk::of))
     }
 
-    fn ask(&mut self) {
+    /// Submits the read of the next chunk; its tag is the index of the chunk.
+    fn submit_next(&mut self) {
         let length = CHUNK_BYTES.min(self.length - self.requested);
         let request = Request::Read {
             lba: self.requested / self.block_bytes,
@@ -277,9 +283,10 @@ impl VolumeSource {
 
     fn collect(&mut self) -> Result<(), Failure> {
         for completion in self.completions.drain(..) {
-            completion.result.context("cannot read the volume")?;
-            if let Some(place) = self.window.get_mut((completion.tag - self.first_tag) as usize) {
-                *place = completion.buffer;
+            let offset = completion.tag * CHUNK_BYTES;
+            completion.result.context(format_args!("cannot read the volume at offset {offset}"))?;
+            if let Some(slot) = self.window.get_mut((completion.tag - self.first_tag) as usize) {
+                *slot = completion.buffer;
             }
         }
         Ok(())

@@ -1,8 +1,9 @@
-//! `isolane engine status|stop|upgrade|logs`: what can be asked of an engine that runs.
+//! `isolane engine status|stop|upgrade|logs`: manages a running engine.
 //!
-//! The kernel names the process that has locked the file next to the socket: the supervisor. Its process is held by a
-//! descriptor before it is signaled, and only if it still has the lock then, so that no signal goes to another process
-//! that has got the same PID.
+//! The supervisor is the process that holds the lock next to the socket.
+//!
+//! Invariant: no signal reaches another process that reuses the PID. A signal is sent through a pidfd, which was opened
+//! while the supervisor held the lock.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -46,7 +47,7 @@ pub enum Action {
     },
 }
 
-/// Which engine.
+/// A running engine.
 #[derive(Debug, clap::Args)]
 pub struct Target {
     /// Socket of the engine (default: as of `isolane engine`)
@@ -109,11 +110,11 @@ impl Supervisor {
         children.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     }
 
-    /// Waits for the end of the process. Returns `false` if it does not come in time.
-    fn has_ended(&self, time_max: Duration) -> bool {
-        let timeout = Timespec { tv_sec: time_max.as_secs() as i64, tv_nsec: 0 };
+    /// Waits for the end of the process. Returns `false` after `timeout`.
+    fn has_ended(&self, timeout: Duration) -> bool {
+        let limit = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: 0 };
         let mut watched = [PollFd::from_borrowed_fd(self.process.as_fd(), PollFlags::IN)];
-        matches!(poll(&mut watched, Some(&timeout)), Ok(count) if count > 0)
+        matches!(poll(&mut watched, Some(&limit)), Ok(count) if count > 0)
     }
 }
 
@@ -122,7 +123,7 @@ fn none(socket: &Path, why: &str) -> Failure {
         .with_hint("start one with `isolane engine`, or name another socket with --socket")
 }
 
-/// Why no engine was found, if the system says `why` about its lock.
+/// Returns the reason that no engine was found, after the error `why` of its lock.
 fn absent(socket: &Path, why: &io::Error) -> Failure {
     let directory = socket.parent().filter(|directory| !directory.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
@@ -141,7 +142,7 @@ fn absent(socket: &Path, why: &io::Error) -> Failure {
     }
 }
 
-/// Refuses a file next to the socket if it is of another user, whose engine this one cannot manage.
+/// Rejects a file of another user, whose engine this user cannot manage.
 fn check_owner(socket: &Path, file: &Path) -> Result<(), Failure> {
     let own = geteuid().as_raw();
     match fs::symlink_metadata(file) {
@@ -169,14 +170,14 @@ fn status(socket: &Path) -> Result<(), Failure> {
     let log = files::log_path(socket);
     if let Some(before) = log_bytes(&log) {
         supervisor.signal(Signal::USR1)?;
-        // The first line ends before the others are written, which come in one call.
-        let overview = wait_for(STATUS_MAX, || {
+        // The engine writes all lines in one call.
+        let overview = wait_for(STATUS_TIMEOUT, || {
             let new = tail(&log, before)?;
             let start =
-                new.find("engine ").filter(|_| new.contains(" sessions, of ") && new.ends_with('\n'))?;
+                new.find("engine ").filter(|_| new.contains(files::STATUS_SESSIONS) && new.ends_with('\n'))?;
             Some(new[start..].to_owned())
         });
-        text += &overview.unwrap_or_else(|| "sessions: the engine has not answered\n".into());
+        text += &overview.unwrap_or_else(|| "sessions: no response from the engine\n".into());
     }
     output::write_stdout(text.as_bytes())
 }
@@ -184,13 +185,13 @@ fn status(socket: &Path) -> Result<(), Failure> {
 fn stop(socket: &Path) -> Result<(), Failure> {
     let supervisor = Supervisor::find(socket)?;
     supervisor.signal(Signal::TERM)?;
-    match supervisor.has_ended(STOP_MAX) {
+    match supervisor.has_ended(STOP_TIMEOUT) {
         true => output::write_stdout(format!("process {} has ended\n", supervisor.pid).as_bytes()),
         false => Err(Failure::new(
             format!("process {} has not ended", supervisor.pid),
-            format!("{} s have passed", STOP_MAX.as_secs()),
+            format!("{} s have passed", STOP_TIMEOUT.as_secs()),
         )
-        .with_hint("see whether it is stopped, or stop it again to end it at once")),
+        .with_hint("check that it is not suspended, or repeat the command to kill it")),
     }
 }
 
@@ -200,7 +201,7 @@ fn upgrade(socket: &Path) -> Result<(), Failure> {
     let (before, old) = (log_bytes(&log), supervisor.engines());
     supervisor.signal(Signal::HUP)?;
     let mut has_next = false;
-    let outcome = wait_for(UPGRADE_MAX, || {
+    let result = wait_for(UPGRADE_TIMEOUT, || {
         let now = supervisor.engines();
         if !now.is_empty() && !now.iter().any(|pid| old.contains(pid)) {
             return Some(Ok(now[0]));
@@ -213,7 +214,7 @@ fn upgrade(socket: &Path) -> Result<(), Failure> {
             (None, false) => None,
         }
     });
-    match outcome {
+    match result {
         Some(Ok(engine)) => output::write_stdout(format!("engine: process {engine}\n").as_bytes()),
         Some(Err(why)) => Err(Failure::new("the engine is not replaced", why)),
         None => Err(Failure::new("the engine is not replaced", "the new program has not started in time")
@@ -223,8 +224,7 @@ fn upgrade(socket: &Path) -> Result<(), Failure> {
 
 /// Returns the reason that the supervisor logs if an upgrade fails.
 fn refusal(log: &str) -> Option<String> {
-    let line = log.lines().find(|line| line.contains(REFUSAL))?;
-    line.split_once(REFUSAL).map(|(_, why)| why.trim_start_matches(": ").to_owned())
+    log.lines().find_map(|line| line.split_once(files::UPGRADE_FAILED)).map(|(_, reason)| reason.to_owned())
 }
 
 fn logs(socket: &Path, follow: bool) -> Result<(), Failure> {
@@ -239,7 +239,7 @@ fn logs(socket: &Path, follow: bool) -> Result<(), Failure> {
         Read::by_ref(&mut file).take(CHUNK_BYTES).read_to_end(&mut bytes).context("cannot read the log")?;
         match (bytes.is_empty(), follow) {
             (false, _) => output::write_stdout(&bytes)?,
-            (true, true) => thread::sleep(LOOK),
+            (true, true) => thread::sleep(POLL_INTERVAL),
             (true, false) => return Ok(()),
         }
     }
@@ -254,32 +254,30 @@ fn tail(log: &Path, before: u64) -> Option<String> {
     let mut file: File = files::read_next_to_socket(log).ok()?;
     file.seek(SeekFrom::Start(before)).ok()?;
     let mut bytes = Vec::new();
-    file.take(TAIL_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_TAIL_BYTES).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Tries until there is a result or the time has passed.
-fn wait_for<T>(time_max: Duration, mut find: impl FnMut() -> Option<T>) -> Option<T> {
-    let until = Instant::now() + time_max;
+fn wait_for<T>(timeout: Duration, mut find: impl FnMut() -> Option<T>) -> Option<T> {
+    let until = Instant::now() + timeout;
     loop {
         let found = find();
         if found.is_some() || Instant::now() >= until {
             return found;
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Text of the supervisor's log line about an upgrade that fails, before the reason.
-const REFUSAL: &str = "engine not replaced, it continues unchanged";
-const LOOK: Duration = Duration::from_millis(20);
-const STATUS_MAX: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The supervisor kills an engine after 8 s.
-const STOP_MAX: Duration = Duration::from_secs(20);
-/// The supervisor gives a new program 10 s to say what it is.
-const UPGRADE_MAX: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// The supervisor waits 10 s for the version of a new program.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 const CHUNK_BYTES: u64 = 64 << 10;
-const TAIL_BYTES_MAX: u64 = 1 << 20;
+const MAX_TAIL_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::Control;
 use super::client::Stage;
+use crate::files::STATUS_SESSIONS;
 
 impl Control {
     /// Returns a line about the engine, one for each session, and one for each object whose kind describes it.
@@ -27,6 +28,6 @@ impl Control {
             }
         }
         let (epoch, process, max) = (self.epoch, std::process::id(), self.config.max_clients);
-        format!("engine {epoch}, process {process}: {connected} sessions, of {max} at most\n{text}")
+        format!("engine {epoch}, process {process}: {connected}{STATUS_SESSIONS}{max} at most\n{text}")
     }
 }

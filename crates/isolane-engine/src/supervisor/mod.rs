@@ -28,6 +28,7 @@ use rustix::io::Errno;
 
 use crate::EngineError;
 use crate::fd_reserve::FdReserve;
+use crate::files::UPGRADE_FAILED;
 use crate::store::{ToEngine, ToSupervisor};
 
 pub use engine_main::run_engine;
@@ -371,9 +372,7 @@ impl Supervisor {
 }
 
 fn log_no_upgrade(reason: &str) {
-    log::error!(
-        "engine not replaced, it continues unchanged: {reason}; install a program that works, and repeat SIGHUP"
-    );
+    log::error!("{UPGRADE_FAILED}{reason}; install a program that works, and repeat SIGHUP");
 }
 
 /// Reads a request. Returns `false` without one.

@@ -128,7 +128,10 @@ impl Client {
         let outage = Outage::after(live, &self.plan.options.reconnect, self.now);
         let Link::Up(mut live) = std::mem::replace(&mut self.link, Link::Down(outage)) else { return };
         let in_flight: usize = live.lanes.iter().map(Lane::in_flight).sum();
-        log::warn!("{}: {reason}; {in_flight} commands in flight", self.state.info.address);
+        let ends = outage.is_over(&self.plan.options.reconnect, self.now)
+            || matches!(reason, DisconnectReason::VolumeChanged { .. });
+        let next = if ends { "giving up" } else { "reconnecting" };
+        log::warn!("{}: {reason}; {in_flight} commands in flight, {next}", self.state.info.address);
         let entry = live.entry.take();
         live.reset_all(&mut self.reactor).into_iter().for_each(|abandoned| self.on_abandoned(abandoned));
         self.replay.raise_fence(self.old_association(), entry, &self.plan);
