@@ -157,12 +157,17 @@ impl HostArgs {
 
 /// Parses the name of a host.
 pub fn parse_host_nqn(text: &str) -> Result<Nqn, Failure> {
-    let what = || format!("`{text}` is not a host NQN");
-    let nqn: Nqn = text.parse().context(what())?;
+    parse_standard_nqn(text, &format!("`{text}` is not a host NQN"), "host")
+}
+
+/// Parses a name in the standard format; `what` is the failed action, and `example` the end of a valid name.
+pub fn parse_standard_nqn(text: &str, what: &str, example: &str) -> Result<Nqn, Failure> {
+    let nqn: Nqn = text.parse().context(what)?;
     match nqn.has_standard_format() {
         true => Ok(nqn),
-        false => Err(Failure::new(what(), "not an NVMe qualified name")
-            .with_hint("write nqn.YEAR-MONTH.DOMAIN:NAME, such as nqn.2014-08.org.example:host")),
+        false => Err(Failure::new(what, "not an NVMe qualified name").with_hint(format!(
+            "write nqn.YEAR-MONTH.DOMAIN:NAME with your domain, such as nqn.2014-08.org.example:{example}"
+        ))),
     }
 }
 

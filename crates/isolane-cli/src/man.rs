@@ -30,7 +30,7 @@ pub fn run(args: &Args, cli: clap::Command) -> Result<(), Failure> {
 
 fn write_pages(directory: &Path, cli: clap::Command) -> Result<(), Failure> {
     let what = || format!("cannot write manual pages into {}", directory.display());
-    let failure = |why: std::io::Error| Failure::from_io(what(), &why);
+    let failure = |error: std::io::Error| Failure::from_io(what(), &error);
     std::fs::create_dir_all(directory).map_err(failure)?;
     let mut program = cli.disable_help_subcommand(true);
     program.build();

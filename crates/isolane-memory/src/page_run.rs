@@ -47,7 +47,7 @@ impl PageRun {
     /// # Safety
     /// All pages of the run have one handle each, which is borrowed exclusively for `'a`.
     pub(crate) unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: the address of a page is valid for its region; the caller guarantees exclusive use.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Shared {
 
 // SAFETY: an address in a mapping that is kept here and not tied to a thread; only copies and the kernel use it.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: methods only copy addresses; no reference to the shared bytes exists.
 unsafe impl Sync for Shared {}
 
 impl Shared {
@@ -105,7 +105,8 @@ impl Shared {
     /// Returns a range for the kernel to write.
     pub(crate) fn io_slice_mut(&mut self, offset: usize, len: usize) -> IoSliceMut<'_> {
         let (start, len) = self.range(offset, len);
-        // SAFETY: as above, for an `IoSliceMut`; this process has no other reference to the bytes.
+        // SAFETY: an `IoSliceMut` has the layout of an `iovec`, these bytes are mapped while it lives, and this process
+        // has no other reference to them.
         unsafe { std::mem::transmute::<IoVec, IoSliceMut<'_>>(IoVec { start, len }) }
     }
 }

@@ -112,7 +112,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 pub fn is_same_volume(a: &Client, b: &Client) -> bool {
     let identity = |client: &Client| {
         let NamespaceInfo { nsid, uuid, nguid, eui64, .. } = *client.namespace();
-        (client.info().nqn.clone(), nsid, uuid, nguid, eui64)
+        (client.info().nqn, nsid, uuid, nguid, eui64)
     };
     identity(a) == identity(b)
 }
@@ -121,8 +121,8 @@ fn inspect_file(path: &Path) -> Result<EndpointInfo, Failure> {
     let mut capacity = None;
     if is_block_device(path) {
         let what = || format!("cannot read the size of {}", path.display());
-        let mut device = File::open(path).map_err(|why| Failure::from_io(what(), &why))?;
-        capacity = Some(device.seek(SeekFrom::End(0)).map_err(|why| Failure::new(what(), why))?);
+        let mut device = File::open(path).map_err(|error| Failure::from_io(what(), &error))?;
+        capacity = Some(device.seek(SeekFrom::End(0)).map_err(|error| Failure::new(what(), error))?);
     }
     Ok(EndpointInfo { block_bytes: None, capacity, client: None })
 }

@@ -1,17 +1,17 @@
-//! A fingerprint of a stream of bytes, one number to every granule, so that two streams can be compared
-//! without keeping either.
+//! Fingerprint of a byte stream: one hash per granule.
 //!
-//! Not cryptographic: it finds damage, not forgery. Long runs of zeroes cost nothing.
+//! Detects damage, not forgery: the hash is not cryptographic. A granule of zeros is hashed once.
+//!
+//! Invariant: the fingerprint does not depend on the sizes of the chunks.
 
 use std::hash::{DefaultHasher, Hasher};
 
 use super::source::Chunk;
 
-/// Size of one granule.
+/// Size of a granule in bytes.
 pub const GRANULE_BYTES: u64 = 1 << 20;
 
-/// Zeroes to hash from.
-static ZEROES: [u8; 4096] = [0; 4096];
+static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Hashes of a stream.
 #[derive(Default)]
@@ -28,23 +28,23 @@ impl Fingerprint {
     pub fn add(&mut self, chunk: &Chunk) {
         match chunk {
             Chunk::Data(buffer) => self.add_bytes(buffer.as_slice().unwrap_or_default()),
-            Chunk::Zeroes(length) => self.add_zeroes(*length),
+            Chunk::Zeros(length) => self.add_zeros(*length),
         }
     }
 
-    /// The stream is over.
+    /// Ends the stream.
     pub fn close(&mut self) {
         if self.running_bytes > 0 {
             self.end_granule();
         }
     }
 
-    /// Bytes so far.
+    /// Length of the stream in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Where the first granule that differs begins.
+    /// Returns the offset of the first granule that differs.
     pub fn first_difference(&self, other: &Fingerprint) -> Option<u64> {
         let pairs = self.granules.iter().zip(&other.granules);
         let differing = pairs.take_while(|(mine, theirs)| mine == theirs).count();
@@ -57,12 +57,16 @@ impl Fingerprint {
             let space = (GRANULE_BYTES - self.running_bytes).min(bytes.len() as u64);
             let (now, later) = bytes.split_at(space as usize);
             self.running.write(now);
-            self.advance(space);
+            self.running_bytes += space;
+            self.length += space;
+            if self.running_bytes == GRANULE_BYTES {
+                self.end_granule();
+            }
             bytes = later;
         }
     }
 
-    fn add_zeroes(&mut self, mut length: u64) {
+    fn add_zeros(&mut self, mut length: u64) {
         while length > 0 {
             if self.running_bytes == 0 && length >= GRANULE_BYTES {
                 let granule = *self.zero_granule.get_or_insert_with(hash_of_zero_granule);
@@ -71,18 +75,9 @@ impl Fingerprint {
                 length -= GRANULE_BYTES;
                 continue;
             }
-            let space = (GRANULE_BYTES - self.running_bytes).min(length).min(ZEROES.len() as u64);
-            self.running.write(&ZEROES[..space as usize]);
-            self.advance(space);
-            length -= space;
-        }
-    }
-
-    fn advance(&mut self, bytes: u64) {
-        self.running_bytes += bytes;
-        self.length += bytes;
-        if self.running_bytes == GRANULE_BYTES {
-            self.end_granule();
+            let part = (GRANULE_BYTES - self.running_bytes).min(length).min(ZEROS.len() as u64);
+            self.add_bytes(&ZEROS[..part as usize]);
+            length -= part;
         }
     }
 
@@ -94,8 +89,8 @@ impl Fingerprint {
 
 fn hash_of_zero_granule() -> u64 {
     let mut hasher = DefaultHasher::new();
-    for _ in 0..GRANULE_BYTES / ZEROES.len() as u64 {
-        hasher.write(&ZEROES);
+    for _ in 0..GRANULE_BYTES / ZEROS.len() as u64 {
+        hasher.write(&ZEROS);
     }
     hasher.finish()
 }
@@ -111,7 +106,7 @@ mod tests {
         Chunk::Data(buffer)
     }
 
-    fn of(chunks: &[Chunk]) -> Fingerprint {
+    fn fingerprint(chunks: &[Chunk]) -> Fingerprint {
         let mut fingerprint = Fingerprint::default();
         chunks.iter().for_each(|chunk| fingerprint.add(chunk));
         fingerprint.close();
@@ -119,31 +114,31 @@ mod tests {
     }
 
     #[test]
-    fn how_the_stream_is_cut_does_not_matter() {
-        let whole = of(&[data(&[7; 3000]), Chunk::Zeroes(3 << 20), data(&[1; 100])]);
-        let cut = of(&[
+    fn ignores_chunk_sizes() {
+        let whole = fingerprint(&[data(&[7; 3000]), Chunk::Zeros(3 << 20), data(&[1; 100])]);
+        let split = fingerprint(&[
             data(&[7; 1000]),
             data(&[7; 2000]),
             data(&[0; 500]),
-            Chunk::Zeroes((3 << 20) - 500),
+            Chunk::Zeros((3 << 20) - 500),
             data(&[1; 100]),
         ]);
-        assert_eq!(whole.first_difference(&cut), None);
+        assert_eq!(whole.first_difference(&split), None);
         assert_eq!(whole.length(), (3 << 20) + 3100);
     }
 
     #[test]
     fn finds_changed_bytes() {
         let mut bytes = vec![5; 3 << 20];
-        let before = of(&[data(&bytes)]);
+        let before = fingerprint(&[data(&bytes)]);
         bytes[(2 << 20) + 17] = 6;
-        assert_eq!(before.first_difference(&of(&[data(&bytes)])), Some(2 << 20));
+        assert_eq!(before.first_difference(&fingerprint(&[data(&bytes)])), Some(2 << 20));
     }
 
     #[test]
     fn missing_tail_is_a_difference() {
         assert_eq!(
-            of(&[Chunk::Zeroes(2 << 20)]).first_difference(&of(&[Chunk::Zeroes(1 << 20)])),
+            fingerprint(&[Chunk::Zeros(2 << 20)]).first_difference(&fingerprint(&[Chunk::Zeros(1 << 20)])),
             Some(1 << 20)
         );
     }

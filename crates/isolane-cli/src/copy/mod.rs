@@ -149,7 +149,7 @@ fn check_sizes(
             what(),
             format!("{length} bytes are not whole blocks of {block_bytes} bytes"),
         )
-        .with_hint("add --pad to fill the last one with zeroes"));
+        .with_hint("add --pad to fill the last one with zeros"));
     }
     match target.capacity {
         Some(capacity) if length > capacity => Err(Failure::new(
@@ -166,14 +166,14 @@ fn transfer(source: &mut Source, sink: &mut Sink, pad_to: u64, quiet: bool) -> R
     let mut progress = Progress::new("copying", source.length(), quiet);
     let mut fingerprint = Fingerprint::default();
     let mut next = source.next()?;
-    while let Some(mut piece) = next {
+    while let Some(mut chunk) = next {
         next = source.next()?;
         if next.is_none() {
-            piece = piece.padded(pad_to);
+            chunk = chunk.padded(pad_to);
         }
-        fingerprint.add(&piece);
-        let length = piece.length();
-        sink.put(piece)?;
+        fingerprint.add(&chunk);
+        let length = chunk.length();
+        sink.put(chunk)?;
         progress.advance(length);
     }
     progress.finish();
@@ -181,21 +181,21 @@ fn transfer(source: &mut Source, sink: &mut Sink, pad_to: u64, quiet: bool) -> R
     Ok(fingerprint)
 }
 
-/// Reads the destination again, as far as it was written: at `place`, its temporary name if it has one.
+/// Reads the written data again, from the temporary name of `to` if there is one, and compares it.
 fn verify(
-    place: &Endpoint,
+    written: &Endpoint,
     to: &Endpoint,
     options: Options,
     copied: &Fingerprint,
     quiet: bool,
 ) -> Result<(), Failure> {
-    let mut source = Source::open(place, options)?;
+    let mut source = Source::open(written, options)?;
     source.limit(copied.length());
     let mut progress = Progress::new("verifying", Some(copied.length()), quiet);
     let mut read_back = Fingerprint::default();
-    while let Some(piece) = source.next()? {
-        progress.advance(piece.length());
-        read_back.add(&piece);
+    while let Some(chunk) = source.next()? {
+        progress.advance(chunk.length());
+        read_back.add(&chunk);
     }
     progress.finish();
     read_back.close();
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// A hole that is no multiple of the destination's block.
+    /// The size of a hole is not a multiple of the block size.
     #[test]
     fn pads_only_the_end_of_a_sparse_file() {
         for block_bytes in [512, 4096, 16384, 65536] {
@@ -229,9 +229,9 @@ mod tests {
             file.set_len(1_500_001).unwrap();
             let mut source = Source::open(&Endpoint::File(from.clone()), Options::default()).unwrap();
             source.align_to(block_bytes);
-            let to_side = Endpoint::File(to.clone());
-            let info = to_side.inspect(Options::default()).unwrap();
-            let mut sink = Sink::open(&to_side, info, source.length()).unwrap();
+            let destination = Endpoint::File(to.clone());
+            let info = destination.inspect(Options::default()).unwrap();
+            let mut sink = Sink::open(&destination, info, source.length()).unwrap();
             let copied = transfer(&mut source, &mut sink, block_bytes, true).unwrap();
             sink.finish(copied.length()).unwrap().unwrap().publish().unwrap();
             let mut expected = fs::read(&from).unwrap();

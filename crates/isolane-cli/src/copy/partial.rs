@@ -1,7 +1,7 @@
-//! A file that is not complete yet, under a temporary name next to its own.
+//! An incomplete file under a temporary name.
 //!
-//! Invariant: the file of the final name is complete, old or new. A partial file that is dropped, or whose process
-//! ends by SIGINT, SIGTERM or SIGHUP, is removed.
+//! Invariant: the file with the final name is complete, old or new. A partial file is removed on drop and on SIGINT,
+//! SIGTERM, or SIGHUP.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -13,32 +13,32 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use crate::failure::Failure;
 use crate::signals;
 
-/// A file that becomes the one at `path`.
+/// A file that will replace the one at `path`.
 pub struct Partial {
-    /// Its temporary path.
+    /// Temporary path.
     pub temporary: PathBuf,
     path: PathBuf,
     file: File,
-    /// The file that is replaced, locked.
+    /// The replaced file, locked.
     replaced: Option<File>,
 }
 
 impl Partial {
-    /// Creates the file. One that it will replace is locked until then.
+    /// Creates the file, and locks the one that it will replace.
     ///
     /// # Errors
     /// If the file at `path` cannot be written or replaced, or a target or another program has locked it.
     pub fn create(path: &Path) -> Result<(Partial, File), Failure> {
-        let failure = |why: io::Error| open_failure(path, &why);
+        let failure = |error: io::Error| open_failure(path, &error);
         let replaced = match OpenOptions::new().write(true).open(path) {
-            Err(why) if why.kind() == ErrorKind::NotFound => None,
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
             opened => Some(opened.map_err(failure)?),
         };
         if let Some(file) = &replaced {
             lock(path, file)?;
         }
         if replaced.is_none() && path.is_symlink() {
-            return Err(Failure::new(what(path), "it is a link to a file that does not exist")
+            return Err(Failure::new(what(path), "a link to a file that does not exist")
                 .with_hint("name that file, or remove the link"));
         }
         if replaced.is_none()
@@ -46,69 +46,69 @@ impl Partial {
         {
             return Err(Failure::new(what(path), "no such device").with_hint("check its name with lsblk"));
         }
-        // Of a link it is the file that is replaced.
+        // The target of a link is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if replaced.is_some() && is_mount_point(&path) {
             return Err(Failure::new(what(&path), "a file that is a mount point cannot be replaced")
                 .with_hint("mount its directory instead, or name a file in another directory"));
         }
         let name = path.file_name().ok_or_else(|| failure(ErrorKind::IsADirectory.into()))?;
-        // A process that was killed may have left a file, and PIDs are used again.
+        // A PID would not be unique: a killed process may have left a file.
         let name = format!(".{}.copying-{:016x}", name.display(), fastrand::u64(..));
         let temporary = path.with_file_name(name);
-        let outcome = if replaced.is_some() { "is unchanged" } else { "is not created" };
+        let outcome = if replaced.is_some() { "is unchanged" } else { "was not created" };
         signals::remove_on_signal(temporary.clone(), format!("{} {outcome}", path.display()))?;
-        // Until it is complete, no other user reads what replaces a file.
+        // Other users cannot read the replacement before it has the mode of the old file.
         let mode = if replaced.is_some() { 0o600 } else { 0o666 };
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
-        let file = file.map_err(|why| {
-            Failure::from_io(format!("{}: cannot create {}", what(&path), temporary.display()), &why)
+        let file = file.map_err(|error| {
+            Failure::from_io(format!("{}: cannot create {}", what(&path), temporary.display()), &error)
         })?;
         let for_sink = file.try_clone().map_err(failure)?;
         Ok((Partial { temporary, path, file, replaced }, for_sink))
     }
 
-    /// Gives the file the owner and mode of the one that it replaces, and its final name, for good.
+    /// Renames the file durably, with the owner and mode of the one that it replaces.
     pub fn publish(self) -> Result<(), Failure> {
         if let Some(replaced) = &self.replaced {
             let result = keep_owner_and_mode(&self.path, replaced, &self.file);
-            result.map_err(|why| Failure::from_io(what(&self.path), &why))?;
+            result.map_err(|error| Failure::from_io(what(&self.path), &error))?;
         }
         let rename = || format!("cannot rename {} to {}", self.temporary.display(), self.path.display());
         let renamed = fs::rename(&self.temporary, &self.path).and_then(|()| sync_directory(&self.path));
-        renamed.map_err(|why| Failure::from_io(rename(), &why))
+        renamed.map_err(|error| Failure::from_io(rename(), &error))
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // It is gone after a rename.
+        // Fails after a rename.
         let _ = fs::remove_file(&self.temporary);
     }
 }
 
-/// Returns the failure to open a destination.
-pub fn open_failure(path: &Path, why: &io::Error) -> Failure {
-    Failure::from_io(format!("cannot open {} for writing", path.display()), why)
+/// Returns the error of a destination that cannot be opened.
+pub fn open_failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::from_io(format!("cannot open {} for writing", path.display()), error)
 }
 
 fn what(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// A change of the owner clears bits of the mode, so the mode comes last.
+/// Sets the mode last, because a change of the owner clears bits of it.
 fn keep_owner_and_mode(path: &Path, replaced: &File, file: &File) -> io::Result<()> {
     let (old, new) = (replaced.metadata()?, file.metadata()?);
     if (old.uid(), old.gid()) != (new.uid(), new.gid())
-        && let Err(why) = fchown(file, Some(old.uid()), Some(old.gid()))
+        && let Err(error) = fchown(file, Some(old.uid()), Some(old.gid()))
     {
-        log::warn!("{} cannot keep its owner {}:{}: {why}", path.display(), old.uid(), old.gid());
+        log::warn!("{} cannot keep its owner {}:{}: {error}", path.display(), old.uid(), old.gid());
     }
     file.set_permissions(old.permissions())?;
     file.sync_all()
 }
 
-/// Returns whether a file is in another mount than its directory. `false` where the kernel does not report mounts.
+/// Returns `true` if a file is in another mount than its directory, and the kernel reports mounts.
 fn is_mount_point(path: &Path) -> bool {
     let mount = |path: &Path| {
         let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
@@ -133,7 +133,7 @@ fn lock(path: &Path, file: &File) -> Result<(), Failure> {
     }
 }
 
-/// The name of a file is durable once its directory is.
+/// Makes the name of a file durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(directory(path))?.sync_all()
 }

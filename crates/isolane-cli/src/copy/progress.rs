@@ -1,14 +1,14 @@
-//! The progress bar: rate and time left, on a terminal only.
+//! Progress bar of a transfer, on a terminal only.
 
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How far a transfer is.
+/// Progress of a transfer.
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// Starts at nothing. Without a known length a spinner is shown.
+    /// Starts at 0 bytes. Without a known length, shows a spinner.
     pub fn new(what: &'static str, length: Option<u64>, quiet: bool) -> Self {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -25,12 +25,12 @@ impl Progress {
         Progress(bar)
     }
 
-    /// So many bytes more.
+    /// Adds transferred bytes.
     pub fn advance(&mut self, bytes: u64) {
         self.0.inc(bytes);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(self) {
         self.0.finish_and_clear();
     }

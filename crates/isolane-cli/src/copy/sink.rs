@@ -14,16 +14,16 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use super::endpoint::{Endpoint, EndpointInfo, is_block_device, is_stream};
 use super::partial::{Partial, open_failure};
 use super::source::{Chunk, WINDOW, is_zero};
-use crate::failure::{Context, Failure};
+use crate::failure::Failure;
 use crate::signals;
 
-/// The smallest hole that is left in a file.
+/// Minimum size of a hole in a file.
 const HOLE_BYTES: usize = 4096;
 
-/// Zeroes to write where there is no cheaper way.
-static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+/// Zeros to write without a cheaper operation.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Where a copy writes to.
+/// Destination of a copy.
 pub enum Sink {
     /// Standard output, or another pipe or character device.
     Pipe(PipeSink),
@@ -34,14 +34,14 @@ pub enum Sink {
 }
 
 impl Sink {
-    /// Opens one side for writing; a regular file stays as it is until the new one is published.
-    pub fn open(side: &Endpoint, info: EndpointInfo, length: Option<u64>) -> Result<Sink, Failure> {
-        match (side, info.client) {
+    /// Opens an endpoint for writing. A regular file stays unchanged until the new one is published.
+    pub fn open(endpoint: &Endpoint, info: EndpointInfo, length: Option<u64>) -> Result<Sink, Failure> {
+        match (endpoint, info.client) {
             (Endpoint::File(path), _) if is_stream(path) => PipeSink::open(path).map(Sink::Pipe),
             (Endpoint::File(path), _) => FileSink::open(path, info.capacity, length).map(Sink::File),
             (Endpoint::Volume(_), Some(client)) => {
                 let sink = VolumeSink::new(client);
-                let (written, name) = (Arc::clone(&sink.written), side.to_string());
+                let (written, name) = (Arc::clone(&sink.written), endpoint.to_string());
                 signals::report_on_signal(move || Some(written.describe(&name)))?;
                 Ok(Sink::Volume(Box::new(sink)))
             }
@@ -49,24 +49,24 @@ impl Sink {
         }
     }
 
-    /// Writes the next piece.
-    pub fn put(&mut self, piece: Chunk) -> Result<(), Failure> {
+    /// Writes the next chunk.
+    pub fn put(&mut self, chunk: Chunk) -> Result<(), Failure> {
         match self {
-            Sink::Pipe(pipe) => pipe.put(&piece).map_err(|why| pipe.failure(&why)),
+            Sink::Pipe(pipe) => pipe.put(&chunk).map_err(|error| pipe.failure(&error)),
             Sink::File(file) => file
-                .put(&piece)
-                .map_err(|why| Failure::from_io(format!("cannot write {}", file.path.display()), &why)),
-            Sink::Volume(volume) => volume.put(piece),
+                .put(&chunk)
+                .map_err(|error| Failure::from_io(format!("cannot write {}", file.path.display()), &error)),
+            Sink::Volume(volume) => volume.put(chunk),
         }
     }
 
     /// Makes all data durable. Returns a regular file for publication.
     pub fn finish(self, length: u64) -> Result<Option<Partial>, Failure> {
         match self {
-            Sink::Pipe(mut pipe) => pipe.output.flush().map_err(|why| pipe.failure(&why))?,
+            Sink::Pipe(mut pipe) => pipe.output.flush().map_err(|error| pipe.failure(&error))?,
             Sink::File(file) => {
                 let what = format!("cannot make {} durable", file.path.display());
-                return file.finish(length).map_err(|why| Failure::from_io(what, &why));
+                return file.finish(length).map_err(|error| Failure::from_io(what, &error));
             }
             Sink::Volume(volume) => volume.finish()?,
         }
@@ -74,7 +74,7 @@ impl Sink {
     }
 }
 
-/// Destination with sequential access only.
+/// Standard output, or another pipe or character device.
 pub struct PipeSink {
     output: Box<dyn Write>,
     name: String,
@@ -83,38 +83,38 @@ pub struct PipeSink {
 impl PipeSink {
     fn open(path: &Path) -> Result<PipeSink, Failure> {
         let file = OpenOptions::new().write(true).open(path);
-        let file = file.map_err(|why| open_failure(path, &why))?;
+        let file = file.map_err(|error| open_failure(path, &error))?;
         Ok(PipeSink { output: Box::new(file), name: path.display().to_string() })
     }
 
-    fn put(&mut self, piece: &Chunk) -> io::Result<()> {
-        match piece {
+    fn put(&mut self, chunk: &Chunk) -> io::Result<()> {
+        match chunk {
             Chunk::Data(buffer) => self.output.write_all(buffer.as_slice().unwrap_or_default()),
-            Chunk::Zeroes(length) => for_zeroes(*length, |zeroes| self.output.write_all(zeroes)),
+            Chunk::Zeros(length) => for_zeros(*length, |zeros| self.output.write_all(zeros)),
         }
     }
 
-    fn failure(&self, why: &io::Error) -> Failure {
-        Failure::from_io(format!("cannot write to {}", self.name), why)
+    fn failure(&self, error: &io::Error) -> Failure {
+        Failure::from_io(format!("cannot write to {}", self.name), error)
     }
 }
 
-fn for_zeroes(mut length: u64, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+fn for_zeros(mut length: u64, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     while length > 0 {
-        let now = length.min(ZEROES.len() as u64);
-        write(&ZEROES[..now as usize])?;
+        let now = length.min(ZEROS.len() as u64);
+        write(&ZEROS[..now as usize])?;
         length -= now;
     }
     Ok(())
 }
 
-/// A regular file, in which zeroes become holes, or a block device, on which they are written.
+/// A regular file, in which zeros become holes, or a block device.
 pub struct FileSink {
     file: File,
     path: PathBuf,
     offset: u64,
     capacity: Option<u64>,
-    /// None of a block device.
+    /// `None` for a block device.
     partial: Option<Partial>,
 }
 
@@ -124,32 +124,32 @@ impl FileSink {
             true => {
                 let exclusive = OFlags::EXCL.bits().cast_signed();
                 let opened = OpenOptions::new().write(true).custom_flags(exclusive).open(path);
-                (None, opened.map_err(|why| open_failure(path, &why))?)
+                (None, opened.map_err(|error| open_failure(path, &error))?)
             }
             false => {
                 let (partial, file) = Partial::create(path)?;
-                file.set_len(length.unwrap_or(0)).map_err(|why| open_failure(path, &why))?;
+                file.set_len(length.unwrap_or(0)).map_err(|error| open_failure(path, &error))?;
                 (Some(partial), file)
             }
         };
         Ok(FileSink { file, path: path.to_owned(), offset: 0, capacity, partial })
     }
 
-    fn put(&mut self, piece: &Chunk) -> io::Result<()> {
-        let end = self.offset + piece.length();
+    fn put(&mut self, chunk: &Chunk) -> io::Result<()> {
+        let end = self.offset + chunk.length();
         if self.capacity.is_some_and(|capacity| end > capacity) {
             return Err(io::Error::other("the device is too small for the source"));
         }
-        match piece {
+        match chunk {
             Chunk::Data(buffer) => self.put_data(buffer.as_slice().unwrap_or_default())?,
-            Chunk::Zeroes(length) if self.partial.is_none() => self.put_zeroes(*length)?,
-            Chunk::Zeroes(_) => {}
+            Chunk::Zeros(length) if self.partial.is_none() => self.put_zeros(*length)?,
+            Chunk::Zeros(_) => {}
         }
         self.offset = end;
         Ok(())
     }
 
-    /// Writes all but the holes.
+    /// Writes data outside of holes.
     fn put_data(&self, bytes: &[u8]) -> io::Result<()> {
         if self.partial.is_none() {
             return self.file.write_all_at(bytes, self.offset);
@@ -166,15 +166,15 @@ impl FileSink {
         Ok(())
     }
 
-    fn put_zeroes(&self, length: u64) -> io::Result<()> {
+    fn put_zeros(&self, length: u64) -> io::Result<()> {
         let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         if fallocate(&self.file, flags, self.offset, length).is_ok() {
             return Ok(());
         }
         let mut offset = self.offset;
-        for_zeroes(length, |zeroes| {
-            self.file.write_all_at(zeroes, offset)?;
-            offset += zeroes.len() as u64;
+        for_zeros(length, |zeros| {
+            self.file.write_all_at(zeros, offset)?;
+            offset += zeros.len() as u64;
             Ok(())
         })
     }
@@ -188,17 +188,17 @@ impl FileSink {
     }
 }
 
-/// Part of the source on the volume, for the report of an interruption.
+/// Written data, for the message after an interruption.
 #[derive(Default)]
 struct Written {
     bytes: AtomicU64,
-    is_complete: AtomicBool,
+    complete: AtomicBool,
 }
 
 impl Written {
     fn describe(&self, name: &str) -> String {
         let bytes = self.bytes.load(Ordering::Relaxed);
-        match self.is_complete.load(Ordering::Acquire) {
+        match self.complete.load(Ordering::Acquire) {
             true => format!("all {bytes} bytes were written to {name}, but not all of them were verified"),
             false => format!("{bytes} bytes were written to {name}, which holds only part of the source"),
         }
@@ -222,19 +222,27 @@ impl VolumeSink {
         let namespace = client.namespace();
         let (block_bytes, blocks) = (u64::from(namespace.block_bytes), namespace.blocks);
         let written = Arc::default();
-        VolumeSink { client, block_bytes, blocks, lba: 0, in_flight: HashMap::new(), written, completions: Vec::new() }
+        VolumeSink {
+            client,
+            block_bytes,
+            blocks,
+            lba: 0,
+            in_flight: HashMap::new(),
+            written,
+            completions: Vec::new(),
+        }
     }
 
-    fn put(&mut self, piece: Chunk) -> Result<(), Failure> {
-        let length = piece.length();
+    fn put(&mut self, chunk: Chunk) -> Result<(), Failure> {
+        let length = chunk.length();
         let blocks = length / self.block_bytes;
         self.check(length, blocks)?;
         while self.in_flight.len() >= WINDOW {
             self.turn()?;
         }
-        let request = match piece {
+        let request = match chunk {
             Chunk::Data(buffer) => Request::Write { lba: self.lba, buffer, fua: false },
-            Chunk::Zeroes(_) => Request::WriteZeroes {
+            Chunk::Zeros(_) => Request::WriteZeroes {
                 range: BlockRange { lba: self.lba, blocks },
                 fua: false,
                 deallocate: true,
@@ -275,7 +283,10 @@ impl VolumeSink {
             let offset = completion.tag * self.block_bytes;
             completion.result.map_err(|error| match length {
                 0 => Failure::new("cannot flush the volume", error),
-                _ => Failure::new(format!("cannot write {length} bytes to the volume at offset {offset}"), error),
+                _ => Failure::new(
+                    format!("cannot write {length} bytes to the volume at offset {offset}"),
+                    error,
+                ),
             })?;
             self.written.bytes.fetch_add(length, Ordering::Relaxed);
         }
@@ -286,7 +297,7 @@ impl VolumeSink {
         self.drain()?;
         self.submit(Request::Flush, 0);
         self.drain()?;
-        self.written.is_complete.store(true, Ordering::Release);
+        self.written.complete.store(true, Ordering::Release);
         self.client.close();
         Ok(())
     }

@@ -18,18 +18,18 @@ use crate::host_args;
 /// Maximum size of a chunk of data.
 pub const CHUNK_BYTES: u64 = 256 << 10;
 
-/// Pieces in flight towards a volume.
+/// Maximum number of requests in flight to a volume.
 pub const WINDOW: usize = 32;
 
-/// Holes begin and end at multiples of this, in bytes, or of the destination's block if that is larger.
+/// Alignment of holes in bytes, unless the blocks of the destination are larger.
 const HOLE_ALIGNMENT: u64 = 4096;
 
-/// The next part of a stream.
+/// A part of a stream.
 pub enum Chunk {
-    /// These bytes.
+    /// Data.
     Data(Buffer),
-    /// So many zeroes.
-    Zeroes(u64),
+    /// A number of zeros.
+    Zeros(u64),
 }
 
 impl Chunk {
@@ -37,11 +37,11 @@ impl Chunk {
     pub fn length(&self) -> u64 {
         match self {
             Chunk::Data(buffer) => buffer.len() as u64,
-            Chunk::Zeroes(length) => *length,
+            Chunk::Zeros(length) => *length,
         }
     }
 
-    /// This piece with zeroes after it, so that it consists of whole blocks.
+    /// Appends zeros up to a whole block.
     pub fn padded(self, block_bytes: u64) -> Chunk {
         let length = self.length().next_multiple_of(block_bytes);
         match self {
@@ -51,24 +51,24 @@ impl Chunk {
                 Chunk::Data(buffer)
             }
             Chunk::Data(data) => Chunk::Data(data),
-            Chunk::Zeroes(_) => Chunk::Zeroes(length),
+            Chunk::Zeros(_) => Chunk::Zeros(length),
         }
     }
 
-    /// A piece of data, or zeroes where there is nothing else in it.
-    fn of(buffer: Buffer) -> Chunk {
+    /// Returns `Zeros` if all bytes are zero.
+    fn new(buffer: Buffer) -> Chunk {
         let is_zero = buffer.as_slice().is_some_and(is_zero);
-        if is_zero { Chunk::Zeroes(buffer.len() as u64) } else { Chunk::Data(buffer) }
+        if is_zero { Chunk::Zeros(buffer.len() as u64) } else { Chunk::Data(buffer) }
     }
 }
 
-/// Whether all bytes are zero.
+/// Returns `true` if all bytes are zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (words, tail) = bytes.as_chunks::<16>();
     tail.iter().all(|&byte| byte == 0) && words.iter().all(|word| u128::from_ne_bytes(*word) == 0)
 }
 
-/// Where a copy reads from.
+/// Source of a copy.
 pub enum Source {
     /// A pipe of unknown length.
     Pipe(PipeSource),
@@ -79,9 +79,9 @@ pub enum Source {
 }
 
 impl Source {
-    /// Opens one side for reading.
-    pub fn open(side: &Endpoint, options: Options) -> Result<Source, Failure> {
-        match side {
+    /// Opens an endpoint for reading.
+    pub fn open(endpoint: &Endpoint, options: Options) -> Result<Source, Failure> {
+        match endpoint {
             Endpoint::Pipe => Ok(Source::Pipe(PipeSource::standard_input())),
             Endpoint::File(path) if is_stream(path) => PipeSource::open(path).map(Source::Pipe),
             Endpoint::File(path) => FileSource::open(path).map(Source::File),
@@ -107,19 +107,19 @@ impl Source {
         }
     }
 
-    /// Reads no more than the first `bytes`.
+    /// Limits the stream to its first `bytes`.
     pub fn limit(&mut self, bytes: u64) {
         match self {
-            Source::Pipe(pipe) => pipe.left = bytes,
+            Source::Pipe(pipe) => pipe.remaining = bytes,
             Source::File(file) => file.length = file.length.min(bytes),
             Source::Volume(volume) => volume.length = volume.length.min(bytes),
         }
     }
 
-    /// The next piece; none at the end.
+    /// Returns the next chunk, or `None` at the end.
     pub fn next(&mut self) -> Result<Option<Chunk>, Failure> {
         match self {
-            Source::Pipe(pipe) => pipe.next().context(format!("cannot read {}", pipe.name)),
+            Source::Pipe(pipe) => pipe.next().context(format_args!("cannot read {}", pipe.name)),
             Source::File(file) => file.next(),
             Source::Volume(volume) => volume.next(),
         }
@@ -130,54 +130,55 @@ impl Source {
 pub struct PipeSource {
     input: Box<dyn Read>,
     name: String,
-    left: u64,
+    remaining: u64,
 }
 
 impl PipeSource {
     fn standard_input() -> PipeSource {
-        PipeSource { input: Box::new(io::stdin()), name: "standard input".into(), left: u64::MAX }
+        PipeSource { input: Box::new(io::stdin()), name: "standard input".into(), remaining: u64::MAX }
     }
 
     fn open(path: &Path) -> Result<PipeSource, Failure> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|why| Failure::from_io(format!("cannot open {name}"), &why))?;
-        Ok(PipeSource { input: Box::new(file), name, left: u64::MAX })
+        let file =
+            File::open(path).map_err(|error| Failure::from_io(format!("cannot open {name}"), &error))?;
+        Ok(PipeSource { input: Box::new(file), name, remaining: u64::MAX })
     }
 
     fn next(&mut self) -> io::Result<Option<Chunk>> {
         let mut bytes = Vec::new();
-        let wanted = CHUNK_BYTES.min(self.left);
-        self.input.as_mut().take(wanted).read_to_end(&mut bytes)?;
+        let requested = CHUNK_BYTES.min(self.remaining);
+        self.input.as_mut().take(requested).read_to_end(&mut bytes)?;
         // A terminal may continue after its end of file.
-        self.left = if bytes.len() as u64 == wanted { self.left - wanted } else { 0 };
+        self.remaining = if bytes.len() as u64 == requested { self.remaining - requested } else { 0 };
         if bytes.is_empty() {
             return Ok(None);
         }
         let mut buffer = Buffer::contiguous(bytes.len());
         buffer.copy_in(0, &bytes);
-        Ok(Some(Chunk::of(buffer)))
+        Ok(Some(Chunk::new(buffer)))
     }
 }
 
-/// A file or block device, with its holes where it can tell them.
+/// A file or block device; its holes are found if it reports them.
 pub struct FileSource {
     file: File,
     name: String,
     offset: u64,
     length: u64,
     data_until: u64,
-    /// Holes begin and end at multiples of this, so that no piece splits a logical block.
+    /// Alignment of holes, so that no chunk splits a logical block.
     hole_alignment: u64,
 }
 
 impl FileSource {
     fn open(path: &Path) -> Result<FileSource, Failure> {
         let what = || format!("cannot open {}", path.display());
-        let mut file = File::open(path).map_err(|why| Failure::from_io(what(), &why))?;
+        let mut file = File::open(path).map_err(|error| Failure::from_io(what(), &error))?;
         if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
             return Err(Failure::new(what(), "it is a directory").with_hint("name a file"));
         }
-        let length = file.seek(SeekFrom::End(0)).map_err(|why| Failure::new(what(), why))?;
+        let length = file.seek(SeekFrom::End(0)).map_err(|error| Failure::new(what(), error))?;
         let name = path.display().to_string();
         Ok(FileSource { file, name, offset: 0, length, data_until: 0, hole_alignment: HOLE_ALIGNMENT })
     }
@@ -187,18 +188,18 @@ impl FileSource {
             return Ok(None);
         }
         if self.offset >= self.data_until {
-            let hole = self.find_data().context(format!("cannot look for holes in {}", self.name))?;
+            let hole = self.find_data().context(format_args!("cannot find holes in {}", self.name))?;
             if hole > 0 {
                 self.offset += hole;
-                return Ok(Some(Chunk::Zeroes(hole)));
+                return Ok(Some(Chunk::Zeros(hole)));
             }
         }
         let length = CHUNK_BYTES.min(self.data_until - self.offset);
         let mut buffer = Buffer::contiguous(length as usize);
         let bytes = buffer.as_mut_slice().unwrap_or_default();
-        self.file.read_exact_at(bytes, self.offset).map_err(|why| self.read_failure(why))?;
+        self.file.read_exact_at(bytes, self.offset).map_err(|error| self.read_failure(error))?;
         self.offset += length;
-        Ok(Some(Chunk::of(buffer)))
+        Ok(Some(Chunk::new(buffer)))
     }
 
     /// Returns the size of the hole at the current offset, or 0 after it has found the end of the data.
@@ -223,16 +224,16 @@ impl FileSource {
         Ok(data - self.offset)
     }
 
-    fn read_failure(&self, why: io::Error) -> Failure {
+    fn read_failure(&self, error: io::Error) -> Failure {
         let what = format!("cannot read {} at offset {}", self.name, self.offset);
-        match why.kind() {
-            ErrorKind::UnexpectedEof => Failure::new(what, "the file became shorter while it was copied"),
-            _ => Failure::new(what, why),
+        match error.kind() {
+            ErrorKind::UnexpectedEof => Failure::new(what, "the file was truncated during the copy"),
+            _ => Failure::new(what, error),
         }
     }
 }
 
-/// A volume, read ahead by a window of pieces that are handed out in order.
+/// A volume, with a window of reads in flight.
 pub struct VolumeSource {
     client: Client,
     length: u64,
@@ -265,7 +266,7 @@ impl VolumeSource {
             self.collect()?;
         }
         self.first_tag += 1;
-        Ok(self.window.pop_front().flatten().map(Chunk::of))
+        Ok(self.window.pop_front().flatten().map(Chunk::new))
     }
 
     /// Submits the read of the next chunk; its tag is the index of the chunk.

@@ -81,8 +81,8 @@ impl Supervisor {
     fn find(socket: &Path) -> Result<Supervisor, Failure> {
         let none = || none(socket, "its lock is free");
         let lock = files::lock_path(socket);
-        if let Err(why) = fs::symlink_metadata(&lock) {
-            return Err(absent(socket, &why));
+        if let Err(error) = fs::symlink_metadata(&lock) {
+            return Err(absent(socket, &error));
         }
         check_owner(socket, &lock)?;
         let lock = files::read_next_to_socket(&lock).map_err(Failure::from_error)?;
@@ -118,27 +118,27 @@ impl Supervisor {
     }
 }
 
-fn none(socket: &Path, why: &str) -> Failure {
-    Failure::new(format!("no engine listens on {}", socket.display()), why)
+fn none(socket: &Path, reason: &str) -> Failure {
+    Failure::new(format!("no engine listens on {}", socket.display()), reason)
         .with_hint("start one with `isolane engine`, or name another socket with --socket")
 }
 
-/// Returns the reason that no engine was found, after the error `why` of its lock.
-fn absent(socket: &Path, why: &io::Error) -> Failure {
+/// Returns the reason that no engine was found, after the error `error` of its lock.
+fn absent(socket: &Path, error: &io::Error) -> Failure {
     let directory = socket.parent().filter(|directory| !directory.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     if fs::metadata(socket).is_ok_and(|found| !found.file_type().is_socket()) {
         return Failure::new(format!("no engine listens on {}", socket.display()), "it is not a socket")
             .with_hint("name the socket of an engine with --socket");
     }
-    match why.kind() {
+    match error.kind() {
         ErrorKind::NotFound if directory.exists() => none(socket, "its lock is free"),
         ErrorKind::NotFound => none(socket, &format!("its directory {} does not exist", directory.display())),
         ErrorKind::PermissionDenied => {
-            Failure::new(format!("cannot look for an engine on {}", socket.display()), why)
+            Failure::new(format!("cannot look for an engine on {}", socket.display()), error)
                 .with_hint("run as the user of the engine")
         }
-        _ => Failure::from_io(format!("cannot look for an engine on {}", socket.display()), why),
+        _ => Failure::from_io(format!("cannot look for an engine on {}", socket.display()), error),
     }
 }
 
@@ -173,8 +173,9 @@ fn status(socket: &Path) -> Result<(), Failure> {
         // The engine writes all lines in one call.
         let overview = wait_for(STATUS_TIMEOUT, || {
             let new = tail(&log, before)?;
-            let start =
-                new.find("engine ").filter(|_| new.contains(files::STATUS_SESSIONS) && new.ends_with('\n'))?;
+            let start = new
+                .find("engine ")
+                .filter(|_| new.contains(files::STATUS_SESSIONS) && new.ends_with('\n'))?;
             Some(new[start..].to_owned())
         });
         text += &overview.unwrap_or_else(|| "sessions: no response from the engine\n".into());
@@ -216,7 +217,7 @@ fn upgrade(socket: &Path) -> Result<(), Failure> {
     });
     match result {
         Some(Ok(engine)) => output::write_stdout(format!("engine: process {engine}\n").as_bytes()),
-        Some(Err(why)) => Err(Failure::new("the engine is not replaced", why)),
+        Some(Err(reason)) => Err(Failure::new("the engine is not replaced", reason)),
         None => Err(Failure::new("the engine is not replaced", "the new program has not started in time")
             .with_hint("see the log of the engine")),
     }

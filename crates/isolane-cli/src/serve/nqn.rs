@@ -7,6 +7,7 @@ use isolane_wire::Nqn;
 use uuid::Uuid;
 
 use crate::failure::{Context, Failure};
+use crate::host_args::parse_standard_nqn;
 
 /// Identity of a machine without a machine ID.
 const HOST_NAME: &str = "/etc/hostname";
@@ -36,18 +37,12 @@ pub fn machine_nqn(listener: SocketAddr) -> Result<Nqn, Failure> {
 
 /// Parses a given name, which must be usable in a URI and in a shell.
 pub fn parse_nqn(text: &str) -> Result<Nqn, Failure> {
-    let what = || format!("`{text}` is not a valid name of a subsystem");
+    let what = format!("`{text}` is not a valid name of a subsystem");
     if let Some(bad) = text.chars().find(|&c| !c.is_ascii_graphic() || FORBIDDEN.contains(c)) {
-        return Err(Failure::new(what(), format!("{bad:?} is special in a URI or a shell"))
+        return Err(Failure::new(what, format!("{bad:?} is special in a URI or a shell"))
             .with_hint("use a name such as nqn.2014-08.org.example:disk"));
     }
-    let nqn: Nqn = text.parse().context(what())?;
-    match nqn.has_standard_format() {
-        true => Ok(nqn),
-        false => Err(Failure::new(what(), "not an NVMe qualified name").with_hint(
-            "write nqn.YEAR-MONTH.DOMAIN:NAME with your domain, such as nqn.2014-08.org.example:disk",
-        )),
-    }
+    parse_standard_nqn(text, &what, "disk")
 }
 
 /// Returns the serial number of a subsystem: 20 characters derived from its name, so that links by model and serial

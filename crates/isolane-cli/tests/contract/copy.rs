@@ -130,8 +130,18 @@ fn copy_with_failing_source_leaves_nothing() {
     server.child.kill().unwrap();
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && error.contains("cannot read the volume"), "{error}");
+    assert!(!output.status.success() && error.contains("cannot read the volume at offset "), "{error}");
+    assert!(error.contains("commands in flight, giving up"), "{error}");
     assert_eq!(names(dir.path()), [""; 0]);
+}
+
+/// The addresses differ, the namespace is the same.
+#[test]
+fn rejects_copy_of_a_volume_to_itself() {
+    let server = Server::start(&["mem:1M", "mem:1M"]);
+    let same = server.volume(1).replace("127.0.0.1", "localhost");
+    assert!(fail(&["copy", &server.volume(1), &same]).contains("to itself"));
+    succeed(&["copy", &server.volume(1), &server.volume(2)]);
 }
 
 #[test]
