@@ -1,4 +1,4 @@
-//! What a target is asked to serve, and why it could not start.
+//! Configuration of a target.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::error::StartError;
 use crate::listen::Listen;
 use crate::placement::Placement;
 
-/// What a target serves and how. Start from [`TargetConfig::new`] and change what should differ.
+/// Volumes, addresses, and limits of a target. Start from [`TargetConfig::new`] and change single fields.
 #[derive(Clone)]
 pub struct TargetConfig {
     /// Name of the NVM subsystem.
@@ -22,55 +22,54 @@ pub struct TargetConfig {
     pub serial: String,
     /// The namespaces: id (from 1) and volume.
     pub volumes: Vec<(u32, Arc<dyn Volume>)>,
-    /// Where to listen, and with which socket options.
+    /// Addresses to listen on, each with its socket options.
     pub listen: Vec<Listen>,
-    /// The addresses that the discovery log names; empty: the one that the asking host connected to.
+    /// Addresses in the discovery log; if empty, the address that the host connected to.
     pub advertise: Vec<SocketAddr>,
-    /// The only hosts that may connect, by NQN; `None` admits every host.
+    /// NQNs of the hosts that can connect; `None` admits every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
-    /// One reactor is pinned to each of these cores; empty means one reactor that is not pinned.
+    /// Cores to pin one reactor to, each; empty for a single unpinned reactor.
     pub cores: Vec<usize>,
-    /// By which rule connections are spread over the cores.
+    /// Rule for the placement of connections on cores.
     pub placement: Placement,
-    /// What reactors do when there is nothing to do.
+    /// Idle behavior of the reactors.
     pub mode: Mode,
-    /// How long [`Mode::Adaptive`] spins after work.
+    /// Time that [`Mode::Adaptive`] spins after work.
     pub spin: Duration,
-    /// The interface of the kernel that carries sleep, readiness and files.
+    /// Kernel interface for sleep, readiness, and file I/O.
     pub io: IoChoice,
-    /// The most I/O queues of one controller.
+    /// Maximum number of I/O queues of one controller.
     pub io_queues: u16,
-    /// The most entries of one queue.
+    /// Maximum number of entries of one queue.
     pub queue_depth: u16,
-    /// The most connected queues at once, over all cores.
+    /// Maximum number of connected queues on all cores.
     pub max_connections: usize,
-    /// The most connections before Connect at once, over all cores: one more takes the place of the oldest of
-    /// the address that has the most.
+    /// Maximum number of connections before Connect on all cores. One more displaces the oldest connection of
+    /// the address with the most of them.
     pub max_newcomers: usize,
-    /// A host has so long from its connection to a successful Connect.
+    /// Time limit from the TCP connection to a successful Connect.
     pub handshake_timeout: Duration,
-    /// A transfer may stand still for so long, twice that at the most; and for so long a host may leave bytes of ours
-    /// unacknowledged.
+    /// Time limit for a transfer without progress (at most twice that), and for unacknowledged bytes at the
+    /// host.
     pub stall_timeout: Duration,
-    /// After so long nobody waits for a volume any more: a controller's shutdown completes without its flush, and
-    /// its reset without the commands that are stuck. What overlaps a change among them still comes after it.
+    /// Time limit for a volume. After it, a controller's shutdown completes without the flush, and its reset
+    /// without the stuck commands. Commands that overlap a stuck change still wait for it.
     pub stuck_after: Duration,
-    /// Short commands pass long ones on their connection, and a turn receives a bounded amount from each of
-    /// many; without it, first come, first served.
+    /// Fair queueing: short commands pass long ones of their connection, and a turn receives a bounded amount
+    /// from each of several connections. Otherwise commands run in order of arrival.
     pub scheduling: bool,
-    /// At this interval lanes are moved between cores by their load, and reactors without any sleep; `None`
-    /// leaves each where it was placed. Nothing moves with one core. Where cpufreq allows it, the clock of
-    /// the first core follows its load until the target has ended in order.
+    /// Interval at which lanes move between cores by load, so that reactors without lanes sleep; `None` keeps
+    /// each lane on its core. If cpufreq allows it, the clock of the first core follows its load until a clean
+    /// shutdown.
     pub rebalance_interval: Option<Duration>,
-    /// Sends of at least so many bytes are made without a copy, where the kernel can do that: with 0 every
-    /// send. `None` always copies.
+    /// Minimum size in bytes of a zero-copy send, if the kernel supports it; `None` always copies.
     pub zerocopy_threshold: Option<usize>,
-    /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024 are taken.
+    /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024.
     pub max_pool_pages: usize,
 }
 
 impl TargetConfig {
-    /// A target with this name that serves nothing yet, listening nowhere.
+    /// Returns a configuration without volumes and addresses.
     pub fn new(nqn: Nqn) -> TargetConfig {
         TargetConfig {
             nqn,
@@ -98,7 +97,7 @@ impl TargetConfig {
         }
     }
 
-    /// The bounds of each connection.
+    /// Returns the limits of each connection.
     pub(crate) fn limits(&self) -> ConnectionConfig {
         ConnectionConfig {
             max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
@@ -112,8 +111,8 @@ impl TargetConfig {
 
 impl TargetConfig {
     /// # Errors
-    /// When an address is given twice, which would seem to be in use, or when hosts could not tell two
-    /// namespaces apart: they would take them for two paths to one.
+    /// If an address is given twice, which would look like an address in use, or if two namespaces have the same
+    /// identity, which hosts would treat as two paths to one namespace.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         for (at, Listen { address, .. }) in self.listen.iter().enumerate() {
             let is_twice = self.listen[..at].iter().any(|other| other.address == *address);
@@ -132,7 +131,7 @@ impl TargetConfig {
     }
 }
 
-/// Most data of one command (MDTS).
+/// Maximum data length of one command (MDTS).
 pub(crate) const MAX_TRANSFER_BYTES: u32 = 1 << 20;
-/// Most in-capsule data of an I/O command (IOCCSZ 1028).
+/// Maximum in-capsule data of an I/O command (IOCCSZ 1028).
 pub(crate) const MAX_IN_CAPSULE_BYTES: u32 = 16 * 1024;

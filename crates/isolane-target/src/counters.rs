@@ -1,8 +1,8 @@
 //! Counters of a running target: written by one core each, readable from any thread at any time.
 //!
 //! Every reactor owns one [`CoreCounters`]; only its own thread writes it (a relaxed load and store, no
-//! locked instruction, no line shared with another writer). Readers see each number whole, but no
-//! consistent cut across numbers: this is for people and graphs, not for accounting.
+//! locked instruction, no cache line shared with another writer). Each value is consistent, but a set of values
+//! is not a snapshot: use it for monitoring, not for accounting.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use isolane_wire::Nqn;
 
-/// The I/O operations that are counted apart.
+/// Kind of an I/O command; each is counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoKind {
     /// Read.
@@ -30,7 +30,7 @@ impl IoKind {
     pub const ALL: [IoKind; 5] =
         [IoKind::Read, IoKind::Write, IoKind::Flush, IoKind::WriteZeroes, IoKind::Deallocate];
 
-    /// The name as the specification writes it, in lower case.
+    /// Returns the name as in the specification, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             IoKind::Read => "read",
@@ -42,13 +42,12 @@ impl IoKind {
     }
 }
 
-/// What a whole target has done so far.
+/// Counters of a target since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// Connections that are open now.
     pub connections_open: u64,
-    /// Closed connections whose last bytes the kernel still sends out of our memory. They count against the
-    /// limit, too.
+    /// Closed connections with zero-copy sends in flight. They also count against the limit.
     pub connections_lingering: u64,
     /// Connections accepted since the start.
     pub connections_total: u64,
@@ -60,15 +59,15 @@ pub struct Counters {
     pub received_bytes: u64,
     /// Bytes written to sockets.
     pub sent_bytes: u64,
-    /// Those among them that the kernel was asked not to copy.
+    /// Bytes of them sent with zero copy.
     pub zerocopy_bytes: u64,
-    /// Admin and fabrics commands taken.
+    /// Admin and fabrics commands received.
     pub admin_commands: u64,
-    /// Connections ended because the peer broke the protocol, or a deadline.
+    /// Connections closed after a protocol violation or a deadline.
     pub fatal_errors: u64,
     /// Data digests that did not match.
     pub digest_errors: u64,
-    /// Commands that had to wait for memory or for an overlapping range at least once.
+    /// Commands that waited for memory or for an overlapping range at least once.
     pub deferred_commands: u64,
     /// One entry per namespace, in the order of their ids.
     pub namespaces: Vec<NamespaceCounters>,
@@ -76,7 +75,7 @@ pub struct Counters {
     pub connections_per_core: Vec<u64>,
 }
 
-/// What one namespace has done so far.
+/// Counters of one namespace since the start.
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceCounters {
     /// The namespace id.
@@ -86,13 +85,13 @@ pub struct NamespaceCounters {
 }
 
 impl NamespaceCounters {
-    /// The counters of one operation.
+    /// Returns the counters of one kind.
     pub fn get(&self, operation: IoKind) -> &OperationCounters {
         &self.operations[operation as usize]
     }
 }
 
-/// One operation of one namespace.
+/// Counters of one kind of command of one namespace.
 #[derive(Clone, Debug, Default)]
 pub struct OperationCounters {
     /// Commands completed, failed ones included.
@@ -101,14 +100,14 @@ pub struct OperationCounters {
     pub bytes: u64,
     /// Commands completed with an error status.
     pub errors: u64,
-    /// From the command's arrival to its completion, as the reactor's turns saw it.
+    /// Time from arrival to completion, at the resolution of the reactor's turns.
     pub latency: Latency,
 }
 
-/// How many buckets a latency histogram has: four to every doubling, from 1 µs to over an hour.
+/// Buckets of a latency histogram: four for each doubling, from 1 µs to over an hour.
 const LATENCY_BUCKETS: usize = 128;
 
-/// A histogram of durations with four buckets to every doubling.
+/// Histogram of durations with four buckets for each doubling.
 #[derive(Clone, Debug)]
 pub struct Latency {
     buckets: [u64; LATENCY_BUCKETS],
@@ -121,13 +120,13 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// How many durations were recorded.
+    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The upper bound of the bucket that holds the given share (0.0 to 1.0) of all durations; zero when
-    /// empty.
+    /// Returns the upper bound of the bucket that contains the given quantile (0.0 to 1.0); zero if the histogram
+    /// is empty.
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -161,43 +160,43 @@ fn bucket_end_us(index: usize) -> u64 {
     ((5 + quarter) << doubling).div_ceil(4)
 }
 
-/// One connection, and where it is.
+/// State of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionStatus {
-    /// The host's end.
+    /// Address of the host.
     pub peer: SocketAddr,
-    /// The host's name, once it has connected its queue.
+    /// NQN of the host, once it has connected its queue.
     pub host_nqn: Option<Nqn>,
-    /// The queue, likewise; 0 is the admin queue.
+    /// Queue ID, once it is connected; 0 is the admin queue.
     pub qid: Option<u16>,
-    /// The reactor that owns it, counted from 0.
+    /// Index of the reactor that owns it, from 0.
     pub reactor: usize,
-    /// The core that this reactor is pinned to.
+    /// Core that this reactor is pinned to.
     pub core: Option<usize>,
-    /// The core that its packets were last processed on.
+    /// Core that last processed its packets.
     pub incoming_cpu: Option<usize>,
     /// Bytes received and sent.
     pub moved_bytes: u64,
-    /// Bytes that the kernel has taken and never sent: what is queued now waits behind them.
+    /// Bytes in the send buffer of the kernel that were never sent.
     pub unsent_bytes: usize,
 }
 
-/// A number that one thread writes and any thread reads.
+/// Counter that one thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds; only ever called by the core that owns this counter.
+    /// Adds; called only by the core that owns the counter.
     pub(crate) fn add(&self, amount: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// Takes away; only ever called by the core that owns this counter.
+    /// Subtracts; called only by the core that owns the counter.
     pub(crate) fn subtract(&self, amount: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(amount), Ordering::Relaxed);
     }
 
-    /// Replaces; only ever called by the core that owns this counter.
+    /// Replaces the value; called only by the core that owns the counter.
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
@@ -207,11 +206,11 @@ impl Counter {
     }
 }
 
-/// How many commands of one lane are at volumes. Written by the owning core alone.
+/// Number of commands of one lane at volumes. Written by the owning core only.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     commands: AtomicU32,
-    /// Those among them that may leave something in a volatile cache.
+    /// Commands of them that can leave data in a volatile cache.
     volatile: AtomicU32,
 }
 
@@ -225,7 +224,7 @@ impl InFlight {
         self.commands.load(Ordering::Acquire) == 0
     }
 
-    /// No command is at a volume that may leave something in a volatile cache.
+    /// Returns `true` if no command at a volume can leave data in a volatile cache.
     pub(crate) fn is_durable(&self) -> bool {
         self.volatile.load(Ordering::Acquire) == 0
     }
@@ -275,25 +274,19 @@ impl CoreCounters {
     }
 
     /// Records a finished command of the namespace at `index` of the target's list.
-    pub(crate) fn record(
-        &self,
-        index: usize,
-        operation: IoKind,
-        outcome: Result<u64, ()>,
-        latency: Duration,
-    ) {
+    pub(crate) fn record(&self, index: usize, operation: IoKind, result: Result<u64, ()>, latency: Duration) {
         let cells = &self.namespaces[index][operation as usize];
         cells.commands.add(1);
-        match outcome {
+        match result {
             Ok(bytes) => cells.bytes.add(bytes),
             Err(()) => cells.errors.add(1),
         }
-        // Most commands end in the turn they came in.
+        // Most commands complete in the turn in which they arrive.
         let bucket = if latency.is_zero() { 0 } else { bucket_of(latency) };
         cells.latency[bucket].add(1);
     }
 
-    /// Adds this core's numbers to `sum`, whose namespaces are in the same order.
+    /// Adds the counters of this core to `sum`, whose namespaces are in the same order.
     pub(crate) fn add_to(&self, sum: &mut Counters) {
         sum.connections_open += self.connections_open.value();
         sum.connections_lingering += self.connections_lingering.value();
@@ -323,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cores_record_is_summed_by_namespace_and_operation() {
+    fn sums_cores_by_namespace_and_kind() {
         let cores = [CoreCounters::new(2), CoreCounters::new(2)];
         cores[0].record(1, IoKind::Write, Ok(4096), Duration::from_micros(10));
         cores[1].record(1, IoKind::Write, Ok(512), Duration::from_micros(10));
@@ -336,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_at_most_a_quarter_above_the_duration() {
+    fn quantile_is_within_a_quarter() {
         for us in [1u64, 2, 3, 4, 7, 10, 100, 999, 5_000, 1_000_000, 60_000_000] {
             let core = CoreCounters::new(1);
             core.record(0, IoKind::Read, Ok(0), Duration::from_micros(us));
@@ -351,12 +344,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_histogram_has_no_quantile_to_show() {
+    fn empty_histogram_has_zero_quantiles() {
         assert_eq!(Latency::default().quantile(0.99), Duration::ZERO);
     }
 
     #[test]
-    fn a_duration_beyond_all_buckets_lands_in_the_last() {
+    fn clamps_to_the_last_bucket() {
         assert_eq!(bucket_of(Duration::MAX), LATENCY_BUCKETS - 1);
     }
 }

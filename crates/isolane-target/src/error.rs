@@ -6,38 +6,38 @@ use std::net::SocketAddr;
 use isolane_proto::subsystem::ConfigError;
 use isolane_reactor::{ReactorError, SocketOptionError};
 
-/// Why a target could not start.
+/// Reason why a target could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be listened on.
+    /// The target cannot listen on the address.
     #[error("cannot listen on {address}: {error}; {}", remedy(error))]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The kernel's answer.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// An address is to be listened on more than once.
+    /// An address is given more than once.
     #[error("{0} is given twice: name every address once")]
     SameAddress(SocketAddr),
-    /// A socket option of a listener cannot be had.
+    /// A listener does not support a socket option.
     #[error("cannot listen on {address}: {error}")]
     SocketOption {
         /// The address.
         address: SocketAddr,
-        /// The option, the kernel's answer, and the remedy.
+        /// The option, the error of the kernel, and the remedy.
         error: SocketOptionError,
     },
     /// A reactor could not be set up.
     #[error(transparent)]
     Reactor(#[from] ReactorError),
     /// A thread could not be started.
-    #[error("cannot start the thread of a reactor: {0}; raise the limit of processes (ulimit -u)")]
+    #[error("cannot start a reactor thread: {0}; raise the limit of processes (ulimit -u)")]
     Thread(io::Error),
-    /// A reactor could not begin to accept connections.
-    #[error("cannot begin to serve: {0}; raise the limit of open files (ulimit -n)")]
+    /// A reactor cannot accept connections.
+    #[error("cannot accept connections: {0}; raise the limit of open files (ulimit -n)")]
     Begin(io::Error),
-    /// Two namespaces would be the same to every host.
+    /// Two namespaces have the same identity.
     #[error("{first} and {second} have the same identity; give one of them its own with uuid=")]
     SameIdentity {
         /// Name of one volume.

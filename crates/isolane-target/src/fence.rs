@@ -1,7 +1,7 @@
-//! The unfinished changes of a host's older associations, which commands of its new association come after.
+//! Fence: unfinished changes of older associations of a host, which commands of its new association follow.
 //!
-//! How a fence is raised and observed is described in [`core::fence`](crate::core). Its lock is taken only
-//! while it stands: an association without one costs a command one comparison.
+//! `core/fence.rs` fills it. Its lock is taken only while it exists: without a fence, a command pays for one
+//! comparison.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -9,13 +9,13 @@ use std::sync::{Arc, Weak};
 use isolane_volume::BlockRange;
 use parking_lot::{Mutex, MutexGuard};
 
-/// The commands of older associations that the I/O of a new one has to come after.
+/// Changes of older associations that the I/O of a new association must follow.
 ///
-/// Invariant: a command that was let through once would be let through later. Changes are entered before the
-/// connection that they came on counts as read.
+/// Invariant: a command that passes once would also pass later, because changes are entered before their
+/// connection counts as read.
 #[derive(Debug, Default)]
 pub(crate) struct Fence {
-    /// Older connections that have not been read to their end.
+    /// Older connections that are not drained yet.
     unread: AtomicUsize,
     changes: Mutex<Vec<Change>>,
 }
@@ -26,12 +26,12 @@ struct Change {
     /// Position of its namespace.
     position: usize,
     blocks: BlockRange,
-    /// Lives as long as the change is unfinished.
+    /// Dropped when the change ends.
     mark: Weak<()>,
 }
 
 impl Fence {
-    /// Whether a command on these blocks has to wait.
+    /// Returns `true` if a command on these blocks must wait.
     pub(crate) fn holds(&self, position: usize, blocks: BlockRange) -> bool {
         if blocks.blocks == 0 {
             return false;
@@ -42,7 +42,7 @@ impl Fence {
         self.unfinished().iter().any(|change| change.position == position && overlap(change.blocks, blocks))
     }
 
-    /// Whether nothing will ever wait for it again.
+    /// Returns `true` if no command will wait for it again.
     pub(crate) fn is_over(&self) -> bool {
         self.unread.load(Ordering::Acquire) == 0 && self.unfinished().is_empty()
     }
@@ -50,22 +50,22 @@ impl Fence {
     fn unfinished(&self) -> MutexGuard<'_, Vec<Change>> {
         let mut changes = self.changes.lock();
         changes.retain(|change| change.mark.strong_count() > 0);
-        // What the core of a finished change did before it dropped the mark has happened before.
+        // Synchronizes with the core that finished the change and dropped the mark.
         fence(Ordering::Acquire);
         changes
     }
 
-    /// Older connections are to be read.
+    /// Adds older connections that must be drained.
     pub(crate) fn add_unread(&self, connections: usize) {
         self.unread.fetch_add(connections, Ordering::AcqRel);
     }
 
-    /// Whether so many more changes may be entered.
-    pub(crate) fn has_room(&self, changes: usize) -> bool {
+    /// Returns `true` if `changes` more entries fit.
+    pub(crate) fn has_capacity(&self, changes: usize) -> bool {
         self.unfinished().len() + changes <= MAX_CHANGES
     }
 
-    /// Enters the changes of some connections that have been read.
+    /// Adds the changes of drained connections.
     pub(crate) fn enter(&self, changes: &[(usize, BlockRange, Arc<()>)], connections: usize) {
         self.changes.lock().extend(changes.iter().map(|(position, blocks, mark)| Change {
             position: *position,
@@ -80,7 +80,7 @@ fn overlap(one: BlockRange, other: BlockRange) -> bool {
     one.lba < other.lba.saturating_add(other.blocks) && other.lba < one.lba.saturating_add(one.blocks)
 }
 
-/// Changes that one fence names.
+/// Maximum number of changes in one fence.
 const MAX_CHANGES: usize = 1 << 14;
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     const FROM_10_TO_19: BlockRange = BlockRange { lba: 10, blocks: 10 };
 
     #[test]
-    fn holds_what_overlaps_a_change_until_it_has_ended() {
+    fn holds_overlapping_commands_until_change_ends() {
         let (fence, mark) = (Fence::default(), Arc::new(()));
         fence.add_unread(1);
         fence.enter(&[(1, FROM_10_TO_19, Arc::clone(&mark))], 1);
@@ -117,10 +117,10 @@ mod tests {
     fn names_a_bounded_number_of_changes() {
         let (fence, mark) = (Fence::default(), Arc::new(()));
         let changes: Vec<_> = (0..MAX_CHANGES).map(|_| (0, FROM_10_TO_19, Arc::clone(&mark))).collect();
-        assert!(fence.has_room(changes.len()));
+        assert!(fence.has_capacity(changes.len()));
         fence.enter(&changes, 0);
-        assert!(!fence.has_room(1));
+        assert!(!fence.has_capacity(1));
         drop((changes, mark));
-        assert!(fence.has_room(1));
+        assert!(fence.has_capacity(1));
     }
 }

@@ -1,4 +1,4 @@
-//! Where a target listens, and what the sockets there are like.
+//! Listening addresses of a target, with their socket options.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -12,13 +12,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::StartError;
 
-/// A place to listen at. As text: `127.0.0.1:4420`, `[::1]:4420` or `localhost:4420`; `:4420` or `4420` for
-/// 127.0.0.1; and socket options behind commas, as in `10.0.0.1:4420,priority=5,congestion=bbr`.
+/// An address to listen on. As text: `127.0.0.1:4420`, `[::1]:4420`, or `localhost:4420`; `:4420` or `4420` for
+/// 127.0.0.1; followed by socket options, as in `10.0.0.1:4420,priority=5,congestion=bbr`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// The address; port 0 picks a free one.
     pub address: SocketAddr,
-    /// Options of the listener's socket and of each connection that comes in there.
+    /// Options of the listening socket and of each connection that it accepts.
     pub options: SocketOptions,
 }
 
@@ -35,14 +35,13 @@ impl FromStr for Listen {
         let (address, options) = text.split_once(',').unwrap_or((text, ""));
         Ok(Listen {
             address: listen_address(address)?,
-            options: options.parse().map_err(|why| format!("{why}"))?,
+            options: options.parse().map_err(|error| format!("{error}"))?,
         })
     }
 }
 
-/// The address to listen at in `text`. A port without a host means this machine alone: there is no
-/// authentication, so every other machine must be let in by name. Of a name with several addresses it is the
-/// first of IPv4.
+/// Parses the address in `text`. A port without a host means the loopback address: hosts are not
+/// authenticated, so other machines must be admitted explicitly. Prefers the first IPv4 address of a name.
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
     let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
     match port.parse::<u16>() {
@@ -57,12 +56,12 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// The address and port in `text`.
+/// Parses the address and port in `text`.
 ///
 /// # Errors
-/// What is wrong with it, and how to write it.
+/// The cause, with an example of a valid address.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = |_| "it is no address with a port; write it as in 127.0.0.1:4420 or [::1]:4420";
+    let wrong = |_| "not an address with a port; use the form 127.0.0.1:4420 or [::1]:4420";
     Ok(text.parse().map_err(wrong)?)
 }
 
@@ -74,9 +73,9 @@ impl fmt::Display for Listen {
 }
 
 impl Listen {
-    /// Opens the listener, with its options: what cannot be had is found out now, and the TCP handshake tells
-    /// every host how large the buffers are. An address in use is waited for: the kernel tears a killed
-    /// program's ring down on its own time, and keeps the listeners that the ring accepted from until then.
+    /// Opens the listener with its options, so that an unsupported option fails now and the TCP handshake
+    /// announces the buffer sizes. Waits for an address in use: the kernel releases the io_uring of a killed
+    /// program late, and keeps its listeners until then.
     pub(crate) fn open(&self) -> Result<TcpListener, StartError> {
         bind_with_retry(self.address, HELD_TIMEOUT, || self.try_open())
     }
@@ -101,25 +100,23 @@ impl Listen {
     }
 }
 
-/// Tries again while the address is in use, for a bounded time. Whether its user still lives cannot be known:
-/// other users' programs are not seen.
+/// Retries while the address is in use, for a bounded time: processes of other users are not visible, so its
+/// owner may have been killed.
 fn bind_with_retry<T>(
     address: SocketAddr,
     timeout: Duration,
     attempt: impl FnMut() -> Result<T, StartError>,
 ) -> Result<T, StartError> {
     retry::retry_while_held(timeout, attempt, is_in_use, || {
-        log::warn!(
-            "{address} is in use; trying for {timeout:?} whether a program that was killed lets go of it"
-        );
+        log::warn!("{address} is in use; retrying for {timeout:?} in case a killed program still holds it");
     })
 }
 
-fn is_in_use<T>(outcome: &Result<T, StartError>) -> bool {
-    matches!(outcome, Err(StartError::Listen { error, .. }) if error.kind() == ErrorKind::AddrInUse)
+fn is_in_use<T>(result: &Result<T, StartError>) -> bool {
+    matches!(result, Err(StartError::Listen { error, .. }) if error.kind() == ErrorKind::AddrInUse)
 }
 
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 4096;
 
 #[cfg(test)]
@@ -134,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_the_address_and_one_in_an_option_are_told_apart() {
+    fn distinguishes_address_from_option_errors() {
         let error = |text: &str| text.parse::<Listen>().expect_err(text);
-        assert!(error("localhost").contains("no address with a port"));
+        assert!(error("localhost").contains("not an address with a port"));
         assert!(error("127.0.0.1:4420,size=1").contains("unknown socket option"));
     }
 
@@ -153,32 +150,33 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_a_dead_program_still_holds_is_waited_for() {
+    fn waits_for_address_of_killed_program() {
         let held = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let listen = Listen::from(held.local_addr().expect("it is bound"));
-        let is_refused = |outcome: Result<_, StartError>| is_in_use(&outcome);
-        assert!(is_refused(listen.try_open()), "it is held");
+        let is_refused = |result: Result<_, StartError>| is_in_use(&result);
+        assert!(is_refused(listen.try_open()), "the address is held");
         let mut held = Some(held);
-        let outcome = bind_with_retry(listen.address, HELD_TIMEOUT, || {
-            let outcome = listen.try_open();
+        let result = bind_with_retry(listen.address, HELD_TIMEOUT, || {
+            let result = listen.try_open();
             drop(held.take());
-            outcome
+            result
         });
-        assert_eq!(outcome.expect("it is free").local_addr().ok(), Some(listen.address));
+        assert_eq!(result.expect("it is free").local_addr().ok(), Some(listen.address));
     }
 
     #[test]
-    fn an_address_that_stays_in_use_is_refused_with_the_remedy() {
+    fn rejects_used_address_with_remedy() {
         let held = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let listen = Listen::from(held.local_addr().expect("it is bound"));
         let timeout = Duration::from_millis(50);
-        let error = bind_with_retry(listen.address, timeout, || listen.try_open()).expect_err("it is held");
+        let error =
+            bind_with_retry(listen.address, timeout, || listen.try_open()).expect_err("the address is held");
         let (text, port) = (error.to_string(), listen.address.port().to_string());
         assert!(text.contains(&port) && text.contains("stop the program that uses it"), "{text}");
     }
 
     #[test]
-    fn an_option_that_cannot_be_had_is_an_error_of_the_start() {
+    fn rejects_unavailable_socket_option() {
         let listen: Listen = "127.0.0.1:0,congestion=nosuch".parse().expect("well formed");
         let error = listen.open().expect_err("no such algorithm").to_string();
         assert!(error.contains("127.0.0.1:0") && error.contains("congestion=nosuch"), "{error}");

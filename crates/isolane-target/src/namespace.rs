@@ -1,7 +1,6 @@
-//! The namespaces as the data path sees them: an id leads to a volume and what commands to it are checked
-//! against.
+//! Namespaces of the data path: volume and geometry by namespace ID.
 //!
-//! Immutable while the target runs, so every core reads it without a lock.
+//! Invariant: immutable while the target runs, so every core reads it without a lock.
 
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ impl Namespace {
         Namespace { nsid, geometry, volume }
     }
 
-    /// As the control path describes it to hosts.
+    /// Returns the description for the control path.
     pub(crate) fn to_config(&self) -> NamespaceConfig {
         let (geometry, identity) = (self.volume.info(), self.volume.identity());
         NamespaceConfig {
@@ -53,10 +52,10 @@ fn generation(generation: isolane_volume::Generation) -> Generation {
     Generation { id: *generation.id.as_bytes(), loses }
 }
 
-/// All namespaces in the order of their ids.
+/// All namespaces, ordered by ID.
 pub(crate) struct Namespaces {
     list: Vec<Namespace>,
-    /// Position in `list` plus one by namespace id; 0 where there is none.
+    /// Position in `list` plus one, by namespace ID; 0 for an unused ID.
     positions: Vec<u16>,
 }
 
@@ -71,7 +70,7 @@ impl Namespaces {
         Namespaces { list, positions }
     }
 
-    /// Where the namespace of this id is in the list.
+    /// Returns the position of the namespace with this ID.
     pub(crate) fn find(&self, nsid: u32) -> Option<usize> {
         let position = *self.positions.get(nsid as usize)?;
         usize::from(position).checked_sub(1)

@@ -1,11 +1,11 @@
-//! Connections before Connect: all cores share one small budget for them, apart from that of connected queues.
+//! Budget of all cores for connections before Connect, separate from the budget of connected queues.
 //!
-//! A connection counts as a newcomer from its acceptance to a successful Connect or its end, whatever it sends
-//! meanwhile. When the budget is used up, the next one takes the place of the oldest newcomer of the address
-//! that has the most, so an address that opens many displaces its own. Addresses are told apart as far as a
-//! peer cannot choose them at will: IPv6 by the first 64 bits.
+//! A connection is a newcomer from its acceptance to a successful Connect or its end. When the budget is
+//! exhausted, the next newcomer displaces the oldest one of the address that has the most, so an address that
+//! opens many connections displaces its own. IPv6 addresses count by their first 64 bits, which a peer cannot
+//! choose freely.
 //!
-//! Invariant: no more newcomers are entered than the budget allows.
+//! Invariant: the number of newcomers never exceeds the budget.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,7 +22,7 @@ pub(crate) struct Newcomers {
     table: Mutex<Table>,
 }
 
-/// Names a newcomer; lower means older.
+/// Identifies a newcomer; lower means older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Arrival(u64);
 
@@ -30,8 +30,8 @@ pub(crate) struct Arrival(u64);
 struct Table {
     arrivals: u64,
     len: usize,
-    of_address: HashMap<IpAddr, BTreeMap<Arrival, LaneId>>,
-    /// One entry for each address: how many it has, its oldest, and which it is.
+    by_address: HashMap<IpAddr, BTreeMap<Arrival, LaneId>>,
+    /// One entry for each address: number of newcomers, the oldest of them, and the address.
     by_count: BTreeSet<(usize, Reverse<Arrival>, IpAddr)>,
 }
 
@@ -40,7 +40,7 @@ impl Newcomers {
         Newcomers { max: max.max(1), table: Mutex::default() }
     }
 
-    /// The budget.
+    /// Returns the budget.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
@@ -49,7 +49,7 @@ impl Newcomers {
         self.table.lock().len
     }
 
-    /// Enters a connection; returns the one that has to be closed for it, which is entered no longer.
+    /// Adds a connection. Also returns the newcomer that it displaces, which the caller must close.
     pub(crate) fn enter(&self, from: IpAddr, lane: LaneId) -> (Arrival, Option<LaneId>) {
         let mut table = self.table.lock();
         let displaced = if table.len < self.max { None } else { table.displace() };
@@ -59,7 +59,7 @@ impl Newcomers {
         (arrival, displaced)
     }
 
-    /// A newcomer has connected its queue, or has ended. One that was displaced is not there any more.
+    /// Removes a newcomer that has connected its queue or has ended; no effect if it was displaced.
     pub(crate) fn remove(&self, from: IpAddr, arrival: Arrival) {
         self.table.lock().change(network(from), |lanes| _ = lanes.remove(&arrival));
     }
@@ -73,9 +73,9 @@ impl Table {
         displaced
     }
 
-    /// Changes the newcomers of an address, and what is counted of them.
+    /// Changes the newcomers of an address and updates the counts.
     fn change(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<Arrival, LaneId>)) {
-        let lanes = self.of_address.entry(address).or_default();
+        let lanes = self.by_address.entry(address).or_default();
         let rank = |lanes: &BTreeMap<Arrival, LaneId>| {
             lanes.first_key_value().map(|(oldest, _)| (lanes.len(), Reverse(*oldest), address))
         };
@@ -88,12 +88,12 @@ impl Table {
         }
         match after {
             Some(after) => _ = self.by_count.insert(after),
-            None => _ = self.of_address.remove(&address),
+            None => _ = self.by_address.remove(&address),
         }
     }
 }
 
-/// As much of an address as a peer cannot choose at will.
+/// Returns the part of an address that a peer cannot choose freely.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn displaces_the_oldest_of_the_address_with_the_most() {
+    fn displaces_oldest_of_largest_address() {
         let (newcomers, lanes) = (Newcomers::new(4), lanes(7));
         let (one, many) = (ip("192.0.2.1"), ip("192.0.2.2"));
         let enter = |from, at: usize| newcomers.enter(from, lanes[at]).1;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn displaces_the_oldest_of_all_if_no_address_has_more() {
+    fn displaces_oldest_of_equal_addresses() {
         let (newcomers, lanes) = (Newcomers::new(3), lanes(4));
         let addresses = ["192.0.2.9", "192.0.2.5", "192.0.2.7", "192.0.2.1"].map(ip);
         let displaced: Vec<_> = (0..4).map(|at| newcomers.enter(addresses[at], lanes[at]).1).collect();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn makes_room_when_newcomers_leave_and_forgets_their_addresses() {
+    fn forgets_addresses_without_newcomers() {
         let (newcomers, lanes) = (Newcomers::new(2), lanes(5));
         let from = ip("192.0.2.1");
         let (first, _) = newcomers.enter(from, lanes[0]);
@@ -154,11 +154,11 @@ mod tests {
         newcomers.remove(from, last);
         assert_eq!(newcomers.enter(from, lanes[4]).1, None);
         let table = newcomers.table.lock();
-        assert_eq!((table.of_address.len(), table.by_count.len()), (1, 1));
+        assert_eq!((table.by_address.len(), table.by_count.len()), (1, 1));
     }
 
     #[test]
-    fn counts_ipv6_by_network_and_mapped_ipv4_as_ipv4() {
+    fn groups_addresses_by_network() {
         assert_eq!(network(ip("2001:db8:1:2:3::4")), network(ip("2001:db8:1:2:ffff::1")));
         assert_ne!(network(ip("2001:db8:1:2::1")), network(ip("2001:db8:1:3::1")));
         assert_eq!(network(ip("::ffff:192.0.2.1")), ip("192.0.2.1"));

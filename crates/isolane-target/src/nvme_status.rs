@@ -1,4 +1,4 @@
-//! From a volume's error to the NVMe status that the host sees. This is the only place where that is decided.
+//! Mapping from volume errors to NVMe status codes; the only place that chooses them.
 //!
 //! | volume error | culprit | status | retry |
 //! |---|---|---|---|
@@ -8,7 +8,7 @@
 //! | `NoSpace` (ENOSPC, EDQUOT, EFBIG) | system | 0/81h Capacity Exceeded | no: Linux hosts report "no space" |
 //! | `ReadFailed` (EIO) | storage | 2/81h Unrecovered Read Error | yes |
 //! | `WriteFailed` (EIO), `ShortWrite`, `SizeUnknown` | storage | 2/80h Write Fault | yes |
-//! | `Shrunk` | whoever truncated the file | 2/81h reading, 2/80h writing | no |
+//! | `Shrunk` | program that truncated the file | 2/81h reading, 2/80h writing | no |
 //! | `SyncFailed` (sticky) | storage | 2/80h Write Fault | no: the same command fails until the volume is reopened |
 
 use isolane_volume::VolumeError;
@@ -16,7 +16,7 @@ use isolane_wire::Status;
 
 use crate::counters::IoKind;
 
-/// The status for a command that `error` ended.
+/// Returns the status of a command that failed with `error`.
 pub(crate) fn status_for(error: &VolumeError, operation: IoKind) -> Status {
     let status = match error {
         VolumeError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,

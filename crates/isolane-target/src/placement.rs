@@ -1,19 +1,19 @@
-//! Which core a new connection goes to (S6). A decision without I/O.
+//! Placement of new connections on reactors (S6), without I/O.
 //!
-//! Invariant: no core is chosen that has twice as many connections as the least loaded one and a few more,
-//! whatever the rule says.
+//! Invariant: no rule chooses a reactor with more than twice as many connections as the least loaded one plus
+//! a constant.
 
 use isolane_reactor::topology::Topology;
 
-/// The rule by which connections are spread over the reactors.
+/// Rule for the placement of connections on reactors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// Where the connection's packets arrive, or next to it; in turn if that is not known or crowded.
+    /// Core that processes the packets of the connection, or a near one; round robin if unknown or crowded.
     #[default]
     IncomingCpu,
-    /// In turn.
+    /// Round robin.
     RoundRobin,
-    /// Where the fewest connections are.
+    /// Reactor with the fewest connections.
     LeastLoaded,
 }
 
@@ -22,22 +22,22 @@ pub enum Placement {
 pub(crate) struct Placer {
     placement: Placement,
     reactors: usize,
-    /// The reactors that are nearest to each core, by its number.
+    /// Nearest reactors of each core, by core ID.
     nearest: Vec<Vec<usize>>,
-    /// Connections placed in turn.
+    /// Number of connections placed round robin.
     turn: usize,
 }
 
 impl Placer {
-    /// `cores` are those that the reactors are pinned to; none: one reactor that is not.
+    /// Reactors are pinned to `cores`; if it is empty, there is one unpinned reactor.
     pub(crate) fn new(placement: Placement, cores: &[usize], topology: &Topology) -> Placer {
         let last = cores.iter().max().map_or(0, |last| last + 1);
         let nearest = (0..topology.len().max(last)).map(|core| nearest(core, cores, topology)).collect();
         Placer { placement, reactors: cores.len().max(1), nearest, turn: 0 }
     }
 
-    /// The reactor for a connection whose packets arrive on core `incoming`; `load` tells how many
-    /// connections a reactor has.
+    /// Returns the reactor for a connection whose packets arrive on core `incoming`; `load` returns the number of
+    /// connections of a reactor.
     pub(crate) fn place(&mut self, incoming: Option<usize>, load: impl Fn(usize) -> u64) -> usize {
         let least = (0..self.reactors).map(&load).min().unwrap_or(0);
         let is_crowded = |reactor: usize| load(reactor) >= 2 * least + IMBALANCE;
@@ -57,19 +57,19 @@ impl Placer {
     fn next_round_robin(&mut self, is_crowded: impl Fn(usize) -> bool) -> usize {
         let turns = self.turn..self.turn + 2 * self.reactors;
         let turn =
-            turns.into_iter().find(|turn| !is_crowded(self.reactor_of_turn(*turn))).unwrap_or(self.turn);
+            turns.into_iter().find(|turn| !is_crowded(self.reactor_for_turn(*turn))).unwrap_or(self.turn);
         self.turn = turn + 1;
-        self.reactor_of_turn(turn)
+        self.reactor_for_turn(turn)
     }
 
-    /// Each round begins one reactor further on: hosts connect an admin queue and then so many I/O queues,
-    /// and all the busy ones of many hosts must not meet on one reactor.
-    fn reactor_of_turn(&self, turn: usize) -> usize {
+    /// Each round starts one reactor later: hosts connect an admin queue and a fixed number of I/O queues, and the
+    /// I/O queues of many hosts must not share one reactor.
+    fn reactor_for_turn(&self, turn: usize) -> usize {
         (turn % self.reactors + turn / self.reactors) % self.reactors
     }
 }
 
-/// The reactor on this core, else all on the nearest cores that have any.
+/// Returns the reactor on this core, or else all reactors on the nearest cores with one.
 fn nearest(core: usize, cores: &[usize], topology: &Topology) -> Vec<usize> {
     let among = |group: &[usize]| -> Vec<usize> {
         (0..cores.len()).filter(|reactor| group.contains(&cores[*reactor])).collect()
@@ -81,7 +81,7 @@ fn nearest(core: usize, cores: &[usize], topology: &Topology) -> Vec<usize> {
     topology.neighbors(core).map(among).find(|reactors| !reactors.is_empty()).unwrap_or_default()
 }
 
-/// A reactor is crowded when it has so many connections more than twice the least.
+/// A reactor is crowded with this many connections more than twice the minimum.
 const IMBALANCE: u64 = 4;
 
 #[cfg(test)]
@@ -119,32 +119,32 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_goes_where_its_packets_arrive() {
+    fn places_connection_on_incoming_core() {
         let mut placer = placer(Placement::IncomingCpu, &[2, 3, 6]);
         assert_eq!(placed(&mut placer, 3, &[Some(6), Some(3), Some(2), Some(3)]), [2, 1, 0, 1]);
     }
 
     #[test]
-    fn where_no_reactor_is_the_nearest_with_the_fewest_connections_takes_it() {
+    fn places_on_least_loaded_nearest_reactor() {
         let mut placer = placer(Placement::IncomingCpu, &[0, 1, 5]);
         // Core 4 shares its units with core 5; cores 2 and 3 are in the package of cores 0 and 1.
         assert_eq!(placed(&mut placer, 3, &[Some(4), Some(2), Some(3), Some(7)]), [2, 0, 1, 2]);
     }
 
     #[test]
-    fn what_is_not_known_is_placed_in_turn() {
+    fn places_unknown_core_round_robin() {
         let mut placer = placer(Placement::IncomingCpu, &[0, 1]);
         assert_eq!(placed(&mut placer, 2, &[None, None, Some(99), None]), [0, 1, 1, 0]);
     }
 
     #[test]
-    fn a_reactor_in_another_package_is_not_near() {
+    fn ignores_reactors_of_other_packages() {
         let mut placer = placer(Placement::IncomingCpu, &[0, 1]);
         assert_eq!(placed(&mut placer, 2, &[Some(7), Some(7)]), [0, 1]);
     }
 
     #[test]
-    fn a_network_card_with_one_interrupt_does_not_crowd_one_core() {
+    fn single_interrupt_does_not_crowd_one_core() {
         let mut placer = placer(Placement::IncomingCpu, &[0, 1, 2, 3]);
         let reactors = placed(&mut placer, 4, &[Some(0); 64]);
         let counts: Vec<_> =
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn in_turn_means_in_turn_unless_a_core_is_crowded() {
+    fn round_robin_skips_crowded_core() {
         let mut placer = placer(Placement::RoundRobin, &[0, 1, 2]);
         assert_eq!(placed(&mut placer, 3, &[Some(2); 4]), [0, 1, 2, 1]);
         assert_eq!(placer.place(None, |reactor| [0, 9, 0][reactor]), 2);
     }
 
     #[test]
-    fn the_io_queues_of_hosts_that_have_one_each_are_spread() {
+    fn spreads_single_io_queues_of_hosts() {
         for reactors in 2..9 {
             let cores: Vec<_> = (0..reactors).collect();
             let mut placer = placer(Placement::RoundRobin, &cores);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_loaded_rule_looks_at_nothing_else() {
+    fn least_loaded_ignores_incoming_core() {
         let mut placer = placer(Placement::LeastLoaded, &[0, 1, 2]);
         assert_eq!(placer.place(Some(0), |reactor| [3, 2, 1][reactor]), 2);
     }

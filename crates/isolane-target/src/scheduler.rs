@@ -1,31 +1,30 @@
-//! Which lane should be on which core (S8): a decision about loads, without I/O and without a clock of its
-//! own.
+//! Assignment of lanes to cores by load (S8), without I/O and without a clock.
 //!
-//! Each core reports once an interval what it did. Lanes without traffic are moved to the first core, and so
-//! are those of cores that together do little, so that the other reactors can sleep; a lane is moved off a
-//! core that has too much to do, to the one that does least, if both are better off. Invariant: one round
-//! moves a bounded number of lanes, and a lane that was moved stays for a while.
+//! Each core reports its load once per interval. Idle lanes and lanes of lightly loaded cores move to the first
+//! core, so that the other reactors can sleep. A lane of an overloaded core moves to the least loaded core, if
+//! that helps both. Invariant: one round moves a bounded number of lanes, and a moved lane stays for several
+//! rounds.
 
 use std::collections::HashMap;
 
 use crate::slab::LaneId;
 
-/// What a core did in one interval.
+/// Load of a core in one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CoreLoad {
-    /// The share of the time in which it had work, 0 to 1.
+    /// Share of the time with work, 0 to 1.
     pub busy: f64,
     pub lanes: Vec<LaneLoad>,
 }
 
-/// What a lane did.
+/// Traffic of a lane in one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneLoad {
     pub id: LaneId,
     pub moved_bytes: u64,
 }
 
-/// A lane is to go from one core to another.
+/// A planned move of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
     pub lane: LaneId,
@@ -43,7 +42,7 @@ pub(crate) struct Scheduler {
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     idle_rounds: u32,
-    /// Stays where it is for so many rounds more.
+    /// Rounds before the lane can move again.
     cooldown_rounds: u32,
 }
 
@@ -54,7 +53,7 @@ struct CoreHistory {
 }
 
 impl Scheduler {
-    /// What to move after a round with these loads, one for each core.
+    /// Returns the moves after a round with these loads, one for each core.
     pub(crate) fn plan(&mut self, loads: &[CoreLoad]) -> Vec<Move> {
         self.remember(loads);
         let mut moves: Vec<Move> = (0..loads.len()).filter_map(|from| self.offload(from, loads)).collect();
@@ -84,7 +83,7 @@ impl Scheduler {
         }
     }
 
-    /// A lane for which another core is better, if this one has too much to do.
+    /// Returns the best lane to move off an overloaded core.
     fn offload(&self, from: usize, loads: &[CoreLoad]) -> Option<Move> {
         let load = &loads[from];
         if self.cores[from].overloaded_rounds < OVERLOADED_ROUNDS {
@@ -94,14 +93,14 @@ impl Scheduler {
             loads.iter().enumerate().min_by(|one, other| one.1.busy.total_cmp(&other.1.busy))?;
         let bytes: u64 = load.lanes.iter().map(|lane| lane.moved_bytes).sum();
         let weight = |lane: &LaneLoad| load.busy * lane.moved_bytes as f64 / bytes.max(1) as f64;
-        // With less than the difference the other core does not become what this one is.
+        // The other core must not become as busy as this one.
         let helps = |lane: &&LaneLoad| lane.moved_bytes > 0 && least.busy + weight(lane) < load.busy * GAIN;
         let movable = load.lanes.iter().filter(|lane| self.can_move(lane.id)).filter(helps);
         let best = movable.max_by_key(|lane| balance(weight(lane), load.busy - least.busy))?;
-        (to != from && least.busy <= RELIEF).then_some(Move { lane: best.id, from, to })
+        (to != from && least.busy <= MAX_RECEIVER_LOAD).then_some(Move { lane: best.id, from, to })
     }
 
-    /// Lanes that the first core can have as well; `first_busy` is what it has then.
+    /// Moves lanes to the first core if it has capacity; `first_busy` is its load afterwards.
     fn consolidate(&self, from: usize, load: &CoreLoad, first_busy: &mut f64, moves: &mut Vec<Move>) {
         let is_light = self.cores[from].light_rounds >= LIGHT_ROUNDS && *first_busy + load.busy <= PACKED;
         if is_light {
@@ -120,27 +119,26 @@ impl Scheduler {
     }
 }
 
-/// How well a weight evens out a difference, larger is better: half of it is best.
+/// Rates how well a weight balances a difference; half of the difference is best, larger results are better.
 fn balance(weight: f64, difference: f64) -> i64 {
     -((weight - difference / 2.0).abs() * 1e6) as i64
 }
 
-/// A core with work for more of its time than this has too much.
+/// A core with a larger busy share for this many rounds is overloaded.
 const OVERLOADED: f64 = 0.9;
 const OVERLOADED_ROUNDS: u32 = 2;
-/// Only a core with less than this takes a lane of an overloaded one, and it must end up with so much less
-/// than that has now.
-const RELIEF: f64 = 0.7;
+/// Only a core below this share receives a lane of an overloaded one, and must stay below `GAIN` of its load.
+const MAX_RECEIVER_LOAD: f64 = 0.7;
 const GAIN: f64 = 0.9;
-/// A core with less than this gives its lanes to the first, if that then has no more than the second number.
+/// A core below this share for this many rounds moves its lanes to the first core, up to a share of `PACKED`.
 const LIGHT: f64 = 0.3;
 const LIGHT_ROUNDS: u32 = 5;
 const PACKED: f64 = 0.5;
-/// A lane without traffic for so long goes to the first core.
+/// A lane without traffic for this many rounds moves to the first core.
 const IDLE_ROUNDS: u32 = 10;
-/// A lane that was moved stays for so long.
+/// A moved lane stays for this many rounds.
 const COOLDOWN_ROUNDS: u32 = 10;
-/// In one round.
+/// Maximum number of moves in one round.
 const MAX_MOVES: usize = 64;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What the cores of one target share: the control path behind its lock, and each other's mailboxes.
+//! Shared state of the cores of one target: the control path behind its lock, and the mailboxes.
 //!
-//! It is not on the data path: an I/O command takes nothing from here but the immutable list of namespaces.
-//! Invariants: whatever the [`Port`] wants done beyond the caller's own connection is posted to the core that
-//! owns the connection, under the same lock that made it happen; and no core ever waits for another.
+//! The data path uses only the immutable list of namespaces. Invariants: an event of the [`Port`] for another
+//! connection is posted to the core that owns it, under the lock of the call that caused it; and no core waits
+//! for another.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,48 +28,48 @@ use crate::newcomers::Newcomers;
 use crate::scheduler::CoreLoad;
 use crate::slab::{LaneId, SlabKey};
 
-/// What cores tell each other.
+/// Message from one core to another.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// This connection is yours.
+    /// Take over an accepted connection.
     Adopt { socket: std::net::TcpStream, peer: SocketAddr },
-    /// Close this connection before Connect, whose place another has taken.
+    /// Close this connection before Connect: a newer one has displaced it.
     Displace { lane: LaneId },
-    /// Close this lane: its association, or its controller's I/O, has ended.
+    /// Close this lane: its association or the I/O of its controller has ended.
     Close { lane: LaneId, reason: &'static str },
-    /// Answer held Async Event Requests of this lane; the port has their completions.
+    /// Complete held Async Event Requests of this lane; the port has their completions.
     AsyncEvents { lane: LaneId },
-    /// CC.SHN was set: when none of `busy` is, flush all volumes and tell the port.
-    Shutdown { id: AssociationId, busy: Vec<Arc<InFlight>> },
-    /// There is nothing to do: by dropping this, a core says that it sees what the port changed before.
+    /// CC.SHN was set: once all of `in_flight` are idle, flush all volumes and notify the port.
+    Shutdown { id: AssociationId, in_flight: Vec<Arc<InFlight>> },
+    /// No request: by dropping the reference, a core confirms that it sees all earlier changes of the port.
     Checkpoint(Arc<()>),
     /// Read the data that has arrived on all connections of this host, enter its unfinished changes into the
-    /// fence, then answer with [`Message::HostDrained`].
+    /// fence, then reply with [`Message::HostDrained`].
     DrainHost { host: Box<Host>, fence: Arc<Fence>, reply_to: LaneId },
-    /// One core has raised its part of a fence.
+    /// One core has entered its changes into the fence.
     HostDrained { lane: SlabKey },
-    /// To the first core: what another did lately.
+    /// To the first core: the load of another core.
     LoadReport { core: usize, load: CoreLoad },
-    /// Let this lane go to another core as soon as it can.
+    /// Move this lane to another core once it is quiescent.
     Migrate { lane: LaneId, to: usize },
-    /// The same for the connection of this peer, if it is yours.
+    /// The same for the connection of this peer, if this core owns it.
     MigratePeer { peer: SocketAddr, to: usize },
-    /// This lane is yours.
+    /// Add a lane that another core has moved here.
     MigrateIn(MigratingLane),
-    /// Tell about every connection; the sender is dropped when that is done.
+    /// Send the status of every connection, then drop the sender.
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
-    /// Finish what is in flight, close everything, flush; by then at the latest.
+    /// Finish commands in flight, close all lanes, and flush, by the deadline.
     Stop { deadline: Instant },
 }
 
-/// What the cores of one target share.
+/// Shared state of the cores of one target.
 pub(crate) struct Shared {
     pub namespaces: Namespaces,
     pub counters: Vec<Arc<CoreCounters>>,
     pub mailboxes: Vec<Sender<Message>>,
-    /// Short commands pass long ones.
+    /// Fair queueing: short commands pass long ones.
     pub scheduling: bool,
-    /// How long anybody waits for a volume.
+    /// Time limit for a volume.
     pub stuck_after: Duration,
     pub lane_quota: LaneQuota,
     pub newcomers: Newcomers,
@@ -79,24 +79,24 @@ pub(crate) struct Shared {
     control: Mutex<ControlState>,
 }
 
-/// What is decided about all cores before they begin.
+/// Limits of all cores, set before they run.
 pub(crate) struct CoreLimits {
     pub max_connections: usize,
     pub max_newcomers: usize,
-    /// Lanes that one core may have.
+    /// Maximum number of connected lanes of one core.
     pub max_lanes_per_core: usize,
-    /// Short commands pass long ones.
+    /// Fair queueing: short commands pass long ones.
     pub scheduling: bool,
-    /// How long anybody waits for a volume.
+    /// Time limit for a volume.
     pub stuck_after: Duration,
 }
 
-/// The port, and which lanes its associations have.
+/// The port, and the lanes of its associations.
 struct ControlState {
     port: Port,
     /// Connected lanes, and those with commands still at volumes.
     lanes: HashMap<AssociationId, Vec<LaneEntry>>,
-    /// Fences that were not over when the association began.
+    /// Fences of associations with unfinished older changes.
     fences: HashMap<AssociationId, Arc<Fence>>,
     unnamed_log: LogLimiter,
 }
@@ -104,12 +104,11 @@ struct ControlState {
 struct LaneEntry {
     qid: u16,
     host: Host,
-    /// Its name.
-    address: LaneId,
-    /// The core that owns it now.
+    id: LaneId,
+    /// The current owner.
     core: usize,
-    busy: Arc<InFlight>,
-    /// Its association goes on without it, although its commands have not ended.
+    in_flight: Arc<InFlight>,
+    /// The association continues without it, although its commands have not ended.
     stuck: bool,
 }
 
@@ -137,38 +136,38 @@ impl Shared {
         }
     }
 
-    /// Counts a connection that was refused, and logs one a second.
-    pub(crate) fn log_refusal(&self, counters: &CoreCounters, peer: SocketAddr, why: &str) {
+    /// Counts a refused connection, and logs one per second.
+    pub(crate) fn log_refusal(&self, counters: &CoreCounters, peer: SocketAddr, reason: &str) {
         counters.connections_refused.add(1);
         if self.refusal_log.lock().is_due(Instant::now()) {
             let refused: u64 = self.counters.iter().map(|core| core.connections_refused.value()).sum();
-            log::warn!("{peer}: refused: {why} ({refused} refused since the start)");
+            log::warn!("{peer}: refused: {reason} ({refused} refused since the start)");
         }
     }
 
-    /// Closed connections whose last bytes the kernel still sends out of our memory.
+    /// Returns the number of closed connections with zero-copy sends in flight.
     pub(crate) fn lingering(&self) -> u64 {
         self.counters.iter().map(|core| core.connections_lingering.value()).sum()
     }
 
-    /// The most sockets of connections that are open at the same time, with those that are being closed.
+    /// Returns the maximum number of open sockets of connections, including those that are closing.
     pub(crate) fn max_descriptors(&self) -> u64 {
         (self.lane_quota.max_connected() + self.newcomers.max() + MAX_CLOSING) as u64
     }
 
-    /// Leaves a message with a core. A core that has stopped needs none.
+    /// Posts a message to a core. A stopped core drops it.
     pub(crate) fn post(&self, core: usize, message: Message) {
         if self.mailboxes[core].send(message).is_err() {
-            log::debug!("core {core} has stopped and took no message");
+            log::debug!("core {core} has stopped: message dropped");
         }
     }
 
-    /// Leaves a message with every core.
+    /// Posts a message to every core.
     pub(crate) fn post_to_all(&self, message: impl Fn() -> Message) {
         (0..self.mailboxes.len()).for_each(|core| self.post(core, message()));
     }
 
-    /// Calls the port and delivers whatever it wants done elsewhere.
+    /// Calls the port and delivers the resulting events.
     pub(crate) fn control<R>(&self, call: impl FnOnce(&mut Port) -> R) -> R {
         let mut control = self.control.lock();
         let result = call(&mut control.port);
@@ -176,21 +175,27 @@ impl Shared {
         result
     }
 
-    /// Asks the port to admit a connection, and enters it into the list of lanes if it is.
-    /// Returns the fence of its association if there is one. `fence` is that of an admin queue.
+    /// Requests admission of a connection from the port, and adds its lane if it is admitted.
+    /// Returns the fence of its association, if any. `fence` is used for an admin queue.
     pub(crate) fn connect(
         &self,
         (entry, data): (&SubmissionEntry, &[u8]),
         from: ConnectionInfo,
-        (address, busy): (LaneId, &Arc<InFlight>),
+        (lane_id, in_flight): (LaneId, &Arc<InFlight>),
         fence: Arc<Fence>,
         now: Instant,
     ) -> Result<(Connected, Option<Arc<Fence>>), ConnectRefusal> {
         let mut control = self.control.lock();
         let connected = control.port.connect(entry, data, from, now)?;
         let Connected { id, qid, host, .. } = connected;
-        let entry =
-            LaneEntry { qid, host, address, core: address.core, busy: Arc::clone(busy), stuck: false };
+        let entry = LaneEntry {
+            qid,
+            host,
+            id: lane_id,
+            core: lane_id.core,
+            in_flight: Arc::clone(in_flight),
+            stuck: false,
+        };
         control.lanes.entry(id).or_default().push(entry);
         if qid == 0 {
             if host.nqn.is_none() && control.unnamed_log.is_due(now) {
@@ -209,18 +214,18 @@ impl Shared {
         Ok((connected, fence))
     }
 
-    /// A connection of an association is gone.
+    /// Reports that a connection of an association is closed.
     pub(crate) fn disconnect(&self, id: AssociationId, qid: u16) {
         self.control(|port| port.handle_disconnected(id, qid));
     }
 
-    /// No command of a connection that is gone is at a volume any more.
+    /// Reports that the last command of a closed connection has left its volume.
     pub(crate) fn drained(&self, id: AssociationId, qid: u16, lane: LaneId) {
         let mut control = self.control.lock();
         let mut is_known = false;
         if let Some(lanes) = control.lanes.get_mut(&id) {
-            is_known = lanes.iter().any(|entry| entry.address == lane && entry.stuck);
-            lanes.retain(|entry| entry.address != lane);
+            is_known = lanes.iter().any(|entry| entry.id == lane && entry.stuck);
+            lanes.retain(|entry| entry.id != lane);
         }
         control.lanes.retain(|_, lanes| !lanes.is_empty());
         match is_known {
@@ -230,8 +235,8 @@ impl Shared {
         self.deliver_events(&mut control);
     }
 
-    /// The commands of a connection that is gone do not end: the association goes on without it, and its later
-    /// connections come after these changes. Its host's later associations still find the lane, and the
+    /// Reports that commands of a closed connection do not end. The association continues without it, and its
+    /// later connections are fenced from `changes`. Later associations of the host still find the lane, and the
     /// controller keeps its CNTLID until [`Shared::drained`].
     pub(crate) fn leave_stuck(
         &self,
@@ -242,24 +247,22 @@ impl Shared {
     ) {
         let mut control = self.control.lock();
         for entry in control.lanes.get_mut(&id).into_iter().flatten() {
-            entry.stuck |= entry.address == lane;
+            entry.stuck |= entry.id == lane;
         }
         control.fences.entry(id).or_default().enter(changes, 0);
         control.port.handle_stuck(id, qid);
         self.deliver_events(&mut control);
     }
 
-    /// The loads of all lanes of an association but those that it goes on without: their commands have failed
-    /// for the host.
+    /// Returns the commands in flight of all lanes of an association, except lanes that it continues without.
     pub(crate) fn in_flight_of(&self, id: AssociationId) -> Vec<Arc<InFlight>> {
         let control = self.control.lock();
         let lanes = control.lanes_of(id).filter(|lane| !lane.stuck);
-        lanes.map(|lane| Arc::clone(&lane.busy)).collect()
+        lanes.map(|lane| Arc::clone(&lane.in_flight)).collect()
     }
 
-    /// Asks the cores that own connections of the host of this Connect with the same subsystem to raise the
-    /// fence; returns how many will answer. The lock is held until all are asked, so that no connection moves
-    /// meanwhile.
+    /// Requests a drain from every core that owns an older connection of the host of this Connect, and returns
+    /// the number of cores that will reply. Holds the lock throughout, so that no connection moves.
     pub(crate) fn request_drain(
         &self,
         entry: &SubmissionEntry,
@@ -280,22 +283,22 @@ impl Shared {
         cores.len()
     }
 
-    /// Gives a lane to another core, unless its old core has unread messages: all that concern the lane are
-    /// sent under this lock, so from then on they go to the new core, behind the lane.
+    /// Transfers a lane to another core, unless its old core has unread messages. Messages for a lane are sent
+    /// under this lock, so later ones go to the new core, after the lane.
     ///
     /// # Errors
-    /// The lane comes back.
+    /// Returns the lane if it stays.
     pub(crate) fn migrate(
         &self,
         id: AssociationId,
-        name: LaneId,
+        lane_id: LaneId,
         to: usize,
         migrating: MigratingLane,
         is_mailbox_empty: impl FnOnce() -> bool,
     ) -> Result<(), MigratingLane> {
         let mut control = self.control.lock();
         let mut lanes = control.lanes.get_mut(&id).into_iter().flatten();
-        let Some(entry) = lanes.find(|lane| lane.address == name).filter(|_| is_mailbox_empty()) else {
+        let Some(entry) = lanes.find(|lane| lane.id == lane_id).filter(|_| is_mailbox_empty()) else {
             return Err(migrating);
         };
         match self.mailboxes[to].send(Message::MigrateIn(migrating)) {
@@ -303,10 +306,10 @@ impl Shared {
                 entry.core = to;
                 Ok(())
             }
-            Err(SendError::Full(Message::MigrateIn(back)) | SendError::Closed(Message::MigrateIn(back))) => {
-                Err(back)
+            Err(SendError::Full(Message::MigrateIn(lane)) | SendError::Closed(Message::MigrateIn(lane))) => {
+                Err(lane)
             }
-            Err(_) => unreachable!("another message came back than was sent"),
+            Err(_) => unreachable!("send returned a different message"),
         }
     }
 
@@ -320,7 +323,7 @@ impl Shared {
         match event {
             ControlEvent::AsyncEvents { id } => {
                 for lane in control.lanes_of(id).filter(|lane| lane.qid == 0) {
-                    self.post(lane.core, Message::AsyncEvents { lane: lane.address });
+                    self.post(lane.core, Message::AsyncEvents { lane: lane.id });
                 }
             }
             ControlEvent::CloseIoQueues { id } => {
@@ -339,14 +342,14 @@ impl Shared {
     }
 
     fn post_close(&self, lane: &LaneEntry, reason: &'static str) {
-        self.post(lane.core, Message::Close { lane: lane.address, reason });
+        self.post(lane.core, Message::Close { lane: lane.id, reason });
     }
 
-    /// The core of the admin queue sees to the flush.
+    /// The core of the admin queue flushes.
     fn post_shutdown(&self, control: &ControlState, id: AssociationId) {
-        let busy = control.lanes_of(id).map(|lane| Arc::clone(&lane.busy)).collect();
+        let in_flight = control.lanes_of(id).map(|lane| Arc::clone(&lane.in_flight)).collect();
         if let Some(admin) = control.lanes_of(id).find(|lane| lane.qid == 0) {
-            self.post(admin.core, Message::Shutdown { id, busy });
+            self.post(admin.core, Message::Shutdown { id, in_flight });
         }
     }
 }
@@ -357,7 +360,7 @@ impl ControlState {
     }
 }
 
-/// Newcomers that were displaced and that another core has not closed yet.
+/// Limit for displaced newcomers that another core has not closed yet.
 pub(crate) const MAX_CLOSING: usize = 32;
 
 fn reason_text(reason: CloseReason) -> &'static str {

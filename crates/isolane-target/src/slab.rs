@@ -1,9 +1,9 @@
-//! A table of slots with generations: how a core names its lanes and its commands.
+//! Slab with generations: keys of the lanes and commands of a core.
 //!
-//! A [`SlabKey`] that outlived its entry finds nothing, even when the slot holds another entry by then; so a late
-//! message or completion can never reach the wrong connection.
+//! Invariant: a [`SlabKey`] of a removed entry finds nothing, even if its slot is in use again. So a late
+//! message or completion never reaches the wrong connection.
 
-/// Names an entry of a [`Slab`].
+/// Key of an entry of a [`Slab`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlabKey {
     slot: u32,
@@ -11,18 +11,18 @@ pub(crate) struct SlabKey {
 }
 
 impl SlabKey {
-    /// As one number, for tokens that other crates carry.
+    /// Packs the key into a token for other crates.
     pub(crate) fn to_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// Back from [`SlabKey::to_u64`].
+    /// Unpacks a token of [`SlabKey::to_u64`].
     pub(crate) fn from_u64(raw: u64) -> SlabKey {
         SlabKey { slot: raw as u32, generation: (raw >> 32) as u32 }
     }
 }
 
-/// A lane, as another core names it.
+/// Identifies a lane on all cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LaneId {
     pub core: usize,
@@ -61,7 +61,7 @@ impl<T> Slab<T> {
         self.insert_with(|_| entry)
     }
 
-    /// Inserts an entry that knows its own key.
+    /// Inserts an entry that contains its own key.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(SlabKey) -> T) -> SlabKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, entry: None });
@@ -91,18 +91,18 @@ impl<T> Slab<T> {
         Some(entry)
     }
 
-    /// The keys of all entries.
+    /// Iterates over the keys of all entries.
     pub(crate) fn keys(&self) -> impl Iterator<Item = SlabKey> + '_ {
         let occupied = self.slots.iter().enumerate().filter(|(_, slot)| slot.entry.is_some());
         occupied.map(|(index, slot)| SlabKey { slot: index as u32, generation: slot.generation })
     }
 
-    /// All entries, to be changed.
+    /// Iterates over all entries, mutably.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> + '_ {
         self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut())
     }
 
-    /// All entries.
+    /// Iterates over all entries.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + '_ {
         self.slots.iter().filter_map(|slot| slot.entry.as_ref())
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_outlived_its_entry_finds_nothing() {
+    fn stale_key_finds_nothing() {
         let mut table = Slab::default();
         let old = table.insert("old");
         assert_eq!(table.remove(old), Some("old"));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_survives_the_way_through_a_token() {
+    fn key_round_trips_through_token() {
         let mut table = Slab::default();
         let first = table.insert(0);
         table.remove(first);

@@ -1,6 +1,6 @@
-//! The target as its owner sees it: started from a configuration, watched, stopped.
+//! Public handle of a running target: start, counters, shutdown.
 //!
-//! It starts one thread per core and then only counts and stops: all work is done in [`core`](crate::core).
+//! Starts one thread per core; all other work is in [`core`](crate::core).
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
@@ -38,28 +38,28 @@ pub struct Target {
 /// The thread of a core.
 struct CoreThread {
     thread: JoinHandle<()>,
-    /// Tells how the core ended, and is disconnected when it has let go of everything. In a
-    /// lock, so that threads can share a target.
+    /// Receives the result of the core; disconnected once the core has released everything. Locked so that
+    /// threads can share a target.
     report: Mutex<Receiver<CoreReport>>,
 }
 
-/// How a target ended.
+/// Result of a shutdown; all zero if it was clean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShutdownReport {
-    /// Commands that were still at volumes when the time was over.
+    /// Commands still at volumes at the deadline.
     pub commands_aborted: usize,
-    /// Volumes whose last flush failed.
+    /// Volumes whose final flush failed.
     pub flushes_failed: usize,
     /// Cores that failed instead of stopping.
     pub cores_failed: usize,
-    /// Cores that were left behind, because operations hang at volumes. Their threads keep these volumes, and
-    /// the locks of their files, until the operations end or the process does.
+    /// Cores with operations that hang at volumes. Their threads keep these volumes, and the locks of their
+    /// files, until the operations or the process end.
     pub cores_stuck: usize,
 }
 
 impl ShutdownReport {
     /// # Errors
-    /// The report itself, if not everything ended as it should.
+    /// The report itself, unless the shutdown was clean.
     pub fn into_result(self) -> Result<(), ShutdownReport> {
         if self == ShutdownReport::default() { Ok(()) } else { Err(self) }
     }
@@ -76,30 +76,25 @@ impl std::error::Error for ShutdownReport {}
 impl fmt::Display for ShutdownReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
-            (self.commands_aborted, "commands were cut off by the deadline"),
-            (self.flushes_failed, "flushes of volumes failed"),
+            (self.commands_aborted, "commands aborted at the deadline"),
+            (self.flushes_failed, "volume flushes failed"),
             (self.cores_failed, "cores failed"),
-            (self.cores_stuck, "cores were left waiting for volumes that hang"),
+            (self.cores_stuck, "cores wait for hung volumes"),
         ];
-        let told = parts.iter().filter(|(count, _)| *count > 0);
-        let told: Vec<_> = told.map(|(count, what)| format!("{count} {what}")).collect();
-        f.write_str(&if told.is_empty() {
-            String::from("everything ended as it should")
-        } else {
-            told.join(", ")
-        })
+        let nonzero = parts.iter().filter(|(count, _)| *count > 0);
+        let texts: Vec<_> = nonzero.map(|(count, text)| format!("{count} {text}")).collect();
+        f.write_str(&if texts.is_empty() { String::from("clean shutdown") } else { texts.join(", ") })
     }
 }
 
 impl Target {
-    /// How long commands in flight get to finish by default.
+    /// Default time for commands in flight to finish.
     pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// Starts to serve.
+    /// Starts the reactors and serves the volumes.
     ///
     /// # Errors
-    /// When an address, a core or the kernel's interfaces cannot be had as asked for. An address in use is
-    /// waited for, 5 s at the most.
+    /// If an address, a core, or a kernel interface is not available. Waits up to 5 s for an address in use.
     pub fn start(config: TargetConfig) -> Result<Target, StartError> {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
@@ -125,17 +120,17 @@ impl Target {
         Ok(target)
     }
 
-    /// The addresses that are listened on, in the order they were given, with the ports that were picked.
+    /// Returns the listening addresses in the order of the configuration, with their actual ports.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.local_addrs.clone()
     }
 
-    /// Which interface of the kernel carries sleep, readiness and files, and why.
+    /// Describes the kernel interface in use, and the reason for it.
     pub fn io_description(&self) -> &str {
         &self.io_description
     }
 
-    /// What has been done so far.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> Counters {
         let namespaces = self.shared.namespaces.iter();
         let namespaces = namespaces.map(|it| NamespaceCounters { nsid: it.nsid, ..Default::default() });
@@ -145,12 +140,12 @@ impl Target {
         sum
     }
 
-    /// Who is connected.
+    /// Returns all associations.
     pub fn associations(&self) -> Vec<AssociationInfo> {
         self.shared.control(|port| port.associations())
     }
 
-    /// Every connection, and where it is.
+    /// Returns the state of every connection, ordered by peer. Leaves out a core that does not reply in time.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         let (sender, replies) = mpsc::channel();
         self.shared.post_to_all(|| Message::Describe(sender.clone()));
@@ -164,30 +159,30 @@ impl Target {
         all
     }
 
-    /// Moves the connection of this peer to another reactor, as soon as nothing of it is under way, if that
-    /// is soon. Only with [`TargetConfig::rebalance_interval`]; the scheduler may move it on.
+    /// Moves the connection of this peer to another reactor once it is quiescent, if that
+    /// is soon. Requires [`TargetConfig::rebalance_interval`]; the scheduler can move the connection again.
     pub fn relocate(&self, peer: SocketAddr, reactor: usize) {
         if reactor < self.shared.mailboxes.len() {
             self.shared.post_to_all(|| Message::MigratePeer { peer, to: reactor });
         }
     }
 
-    /// Stops: no connection is accepted any more, commands in flight get `within` to finish (not async
-    /// events, and not transfers that are half received), connections are closed, volumes flushed. A volume
-    /// that hangs is waited for until [`TargetConfig::stuck_after`] later, then its cores are left behind.
+    /// Stops accepting connections, gives commands in flight `within` to finish (not async events and
+    /// half-received transfers), closes connections, and flushes volumes. Waits for hung volumes until
+    /// [`TargetConfig::stuck_after`] later, then leaves their cores running.
     pub fn shutdown(mut self, within: Duration) -> ShutdownReport {
         self.stop(within)
     }
 
-    /// Lets a core begin. If it cannot, dropping the target stops those that have begun.
+    /// Makes a core run. If it cannot, dropping the target stops the cores that run already.
     fn begin(
         &mut self,
         core: Spawned,
         mailbox: Mailbox<Message>,
         acceptor: Option<Acceptor>,
     ) -> Result<(), StartError> {
-        let (begun, started) = mpsc::channel();
-        let setup = Setup { shared: Arc::clone(&self.shared), mailbox, acceptor, begun };
+        let (start_result, started) = mpsc::channel();
+        let setup = Setup { shared: Arc::clone(&self.shared), mailbox, acceptor, start_result };
         let gone = || StartError::Begin(std::io::ErrorKind::Other.into());
         core.setup.send(setup).map_err(|_| gone())?;
         started.recv().map_err(|_| gone())?.map_err(StartError::Begin)?;
@@ -201,9 +196,9 @@ impl Target {
             (0..self.threads.len()).for_each(|core| self.shared.post(core, Message::Stop { deadline }));
         }
         let mut report = ShutdownReport::default();
-        let give_up_at = deadline + self.shared.stuck_after + JOIN_TIMEOUT;
+        let join_deadline = deadline + self.shared.stuck_after + JOIN_TIMEOUT;
         for core in self.threads.drain(..) {
-            core.end(give_up_at, &mut report);
+            core.end(join_deadline, &mut report);
         }
         report
     }
@@ -216,10 +211,10 @@ impl Drop for Target {
 }
 
 impl CoreThread {
-    /// Waits for the end of a core, but not for operations that may never end.
-    fn end(self, give_up_at: Instant, sum: &mut ShutdownReport) {
+    /// Waits until a core has ended or `deadline` has passed.
+    fn end(self, deadline: Instant, sum: &mut ShutdownReport) {
         let report = self.report.into_inner();
-        let next = || report.recv_timeout(give_up_at.saturating_duration_since(Instant::now()));
+        let next = || report.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         let has_ended = match next() {
             Ok(core) => {
                 sum.add(core);
@@ -232,7 +227,7 @@ impl CoreThread {
             Err(RecvTimeoutError::Timeout) => false,
         };
         if has_ended {
-            // A panic is counted already.
+            // A panic is already counted.
             let _ = self.thread.join();
         } else {
             sum.cores_stuck += 1;
@@ -240,7 +235,7 @@ impl CoreThread {
     }
 }
 
-/// A thread that has its reactor and waits for the rest.
+/// A thread that has its reactor and waits for its setup.
 struct Spawned {
     thread: CoreThread,
     waker: Waker,
@@ -248,13 +243,13 @@ struct Spawned {
     setup: Sender<Setup>,
 }
 
-/// What a thread needs to begin.
+/// Message that makes a thread run.
 struct Setup {
     shared: Arc<Shared>,
     mailbox: Mailbox<Message>,
     acceptor: Option<Acceptor>,
-    /// Tells whether it could begin.
-    begun: Sender<std::io::Result<()>>,
+    /// Receives the result of the start.
+    start_result: Sender<std::io::Result<()>>,
 }
 
 fn spawn_cores(config: &TargetConfig) -> Result<Vec<Spawned>, StartError> {
@@ -305,8 +300,8 @@ fn run_core(
         }
     };
     let _ = ready.send(Ok((reactor.waker(), reactor.backend_description().to_owned())));
-    // No setup comes when another core could not be started.
-    let Ok(Setup { shared, mailbox, acceptor, begun }) = later.recv() else { return };
+    // No setup arrives if another core could not start.
+    let Ok(Setup { shared, mailbox, acceptor, start_result }) = later.recv() else { return };
     let parts = Parts {
         index,
         cpu,
@@ -321,14 +316,14 @@ fn run_core(
     let mut driver = Driver::new(parts);
     let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
     let is_listening = listening.is_ok();
-    let _ = begun.send(listening);
+    let _ = start_result.send(listening);
     if is_listening {
-        // Before the driver waits for what is still in flight.
+        // Sent before the driver waits for operations in flight.
         let _ = reports.send(driver.run());
     }
 }
 
-/// Makes what the cores share, with a mailbox for each.
+/// Builds the shared state of the cores, with a mailbox for each.
 fn build_shared(
     config: &TargetConfig,
     port: Port,
@@ -375,5 +370,5 @@ fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
 
 /// Time for the cores to describe their connections; each replies in its next turn.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the cores get to end when nothing hangs any more.
+/// Time for the cores to end once no operation hangs.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);

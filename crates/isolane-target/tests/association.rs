@@ -27,7 +27,7 @@ fn connections_are_spread_over_the_cores() {
 }
 
 #[test]
-fn the_loss_of_the_admin_connection_ends_all_others() {
+fn lost_admin_connection_closes_io_connections() {
     let (target, address) = start(two_cores(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let mut queues: Vec<_> = (1..6).map(|qid| admin.io_queue(qid, 31)).collect();
@@ -39,7 +39,7 @@ fn the_loss_of_the_admin_connection_ends_all_others() {
 }
 
 #[test]
-fn commands_that_meet_the_end_of_their_association_get_no_error() {
+fn ended_association_sends_no_error() {
     let (_target, address) = start(two_cores(&["mem:1M"]));
     for _ in 0..60 {
         let admin = MockHost::admin(address);
@@ -62,18 +62,18 @@ fn commands_that_meet_the_end_of_their_association_get_no_error() {
 }
 
 #[test]
-fn the_loss_of_an_io_connection_frees_its_queue_id() {
+fn lost_io_connection_frees_queue_id() {
     let (_target, address) = start(two_cores(&["mem:1M"]));
     let admin = MockHost::admin(address);
     for _ in 0..20 {
         let mut queue = admin.io_queue(1, 31);
         assert_eq!(queue.run(nvm::flush(1)).status, Status::SUCCESS);
         drop(queue);
-        let mut probe = MockHost::initialised(address, IcReq::default());
+        let mut probe = MockHost::initialized(address, IcReq::default());
         eventually("the queue id is free", || {
             let is_free = probe.connect(1, admin.cntlid, NQN, HOST, 31).status == Status::SUCCESS;
             if !is_free {
-                probe = MockHost::initialised(address, IcReq::default());
+                probe = MockHost::initialized(address, IcReq::default());
             }
             is_free
         });
@@ -83,9 +83,9 @@ fn the_loss_of_an_io_connection_frees_its_queue_id() {
 }
 
 #[test]
-fn a_silent_host_loses_its_association() {
+fn silent_host_loses_association() {
     let (target, address) = start(two_cores(&["mem:1M"]));
-    let mut admin = MockHost::initialised(address, IcReq::default());
+    let mut admin = MockHost::initialized(address, IcReq::default());
     let entry = SubmissionEntry { cdw12: 1000, ..connect_entry(0, 31) };
     let (answer, _) = admin.write(entry, &connect_data(0xffff, NQN, HOST));
     assert_eq!(answer.status, Status::SUCCESS);
@@ -102,7 +102,7 @@ fn a_silent_host_loses_its_association() {
 }
 
 #[test]
-fn a_controller_that_shuts_down_has_flushed_when_it_says_so() {
+fn shutdown_completes_after_flush() {
     let (_target, address) = start(two_cores(&["mem:1M", "mem:1M"]));
     let mut admin = MockHost::admin(address);
     let mut queue = admin.io_queue(1, 31);
@@ -114,7 +114,7 @@ fn a_controller_that_shuts_down_has_flushed_when_it_says_so() {
 }
 
 #[test]
-fn a_disabled_controller_closes_its_io_connections_and_can_be_enabled_again() {
+fn disabled_controller_can_be_enabled_again() {
     let (_target, address) = start(two_cores(&["mem:1M"]));
     let mut admin = MockHost::admin(address);
     let mut queues = [admin.io_queue(1, 31), admin.io_queue(2, 31)];
@@ -127,7 +127,7 @@ fn a_disabled_controller_closes_its_io_connections_and_can_be_enabled_again() {
 }
 
 #[test]
-fn what_a_host_has_sent_on_older_connections_is_done_before_it_is_admitted_anew() {
+fn reconnect_waits_for_data_of_older_connections() {
     let mut config = TargetConfig { queue_depth: 1024, ..two_cores(&[]) };
     let slow = Interposer::over("mem:1M", |request| {
         if matches!(request, Request::Write { .. }) {
@@ -139,7 +139,7 @@ fn what_a_host_has_sent_on_older_connections_is_done_before_it_is_admitted_anew(
     let (_target, address) = start(config);
     let admin = MockHost::admin(address);
     let mut old: Vec<_> = (1..5).map(|qid| admin.io_queue(qid, 1023)).collect();
-    let mut new_admin = MockHost::initialised(address, IcReq::default());
+    let mut new_admin = MockHost::initialized(address, IcReq::default());
     for queue in &mut old {
         for _ in 0..250 {
             queue.send(in_capsule(write_entry(0, 8), &[0xee; 4096]), &[0xee; 4096]);
@@ -157,7 +157,7 @@ fn what_a_host_has_sent_on_older_connections_is_done_before_it_is_admitted_anew(
 }
 
 #[test]
-fn older_associations_of_a_host_that_comes_back_again_and_again_all_end() {
+fn repeated_reconnects_end_older_associations() {
     let (target, address) = start(two_cores(&["mem:1M"]));
     for round in 0..20u8 {
         let admin = MockHost::admin(address);
@@ -177,7 +177,7 @@ fn older_associations_of_a_host_that_comes_back_again_and_again_all_end() {
 }
 
 #[test]
-fn two_associations_of_one_host_live_side_by_side() {
+fn serves_two_associations_of_one_host() {
     let (_target, address) = start(two_cores(&["mem:1M"]));
     let first = MockHost::admin(address);
     let mut queue = first.io_queue(1, 31);
@@ -188,7 +188,7 @@ fn two_associations_of_one_host_live_side_by_side() {
 }
 
 #[test]
-fn a_held_async_event_request_delays_nothing() {
+fn held_async_event_request_delays_nothing() {
     let (_target, address) = start(two_cores(&["mem:1M"]));
     let mut admin = MockHost::admin(address);
     admin.send(admin::async_event_request(), &[]);
@@ -199,7 +199,7 @@ fn a_held_async_event_request_delays_nothing() {
 
 /// SPDK's host gives up its Async Event Requests on its own side, and then reuses their CIDs to shut down.
 #[test]
-fn shuts_down_with_the_cid_of_an_async_event_request() {
+fn shutdown_reuses_cid_of_async_event_request() {
     let (target, address) = start(two_cores(&["mem:1M"]));
     let mut admin = MockHost::admin(address);
     let held: Vec<u16> = (0..4).map(|_| admin.send(admin::async_event_request(), &[])).collect();

@@ -1,4 +1,4 @@
-//! Hosts that break the rules: each gets the answer of the specification, and nobody else suffers.
+//! Hosts that violate the protocol: they lose their connection and affect no other host.
 
 mod common;
 
@@ -12,7 +12,7 @@ use isolane_wire::pdu::{CapsuleCmd, ControllerPdu, FatalErrorStatus, H2cData, Ic
 use isolane_wire::{Sgl, Status, SubmissionEntry};
 
 #[test]
-fn what_is_not_an_icreq_is_answered_with_a_termreq() {
+fn rejects_first_pdu_other_than_icreq() {
     let (_target, address) = start(config(&["mem:1M"]));
     let mut host = MockHost::dial(address);
     let entry = connect_entry(0, 31);
@@ -24,7 +24,7 @@ fn what_is_not_an_icreq_is_answered_with_a_termreq() {
 }
 
 #[test]
-fn a_pdu_in_the_wrong_direction_is_fatal_to_its_connection_alone() {
+fn wrong_direction_is_fatal_to_one_connection() {
     let (_target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let (mut bad, mut good) = (admin.io_queue(1, 31), admin.io_queue(2, 31));
@@ -35,7 +35,7 @@ fn a_pdu_in_the_wrong_direction_is_fatal_to_its_connection_alone() {
 }
 
 #[test]
-fn a_wrong_header_digest_is_fatal() {
+fn wrong_header_digest_is_fatal() {
     let (target, address) = start(config(&["mem:1M"]));
     let mut host = MockHost::admin_with(address, digests(true, false), HOST);
     let entry = SubmissionEntry { cid: 9, ..read_entry(0, 1) };
@@ -47,7 +47,7 @@ fn a_wrong_header_digest_is_fatal() {
 }
 
 #[test]
-fn a_wrong_data_digest_fails_the_command_and_changes_no_block() {
+fn wrong_data_digest_changes_no_block() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
     let mut queue = admin.io_queue_with(1, 31, digests(false, true), HOST);
@@ -71,7 +71,7 @@ fn data_for_an_unknown_tag_is_fatal() {
 }
 
 #[test]
-fn a_write_that_breaks_off_half_way_changes_no_block() {
+fn interrupted_write_changes_no_block() {
     let (target, address) = start(config(&["mem:4M"]));
     let mut admin = MockHost::admin(address);
     let mut queue = admin.io_queue(1, 31);
@@ -90,20 +90,20 @@ fn a_write_that_breaks_off_half_way_changes_no_block() {
 }
 
 #[test]
-fn commands_before_connect_and_before_enable_are_out_of_sequence() {
+fn rejects_commands_before_connect_and_enable() {
     let (_target, address) = start(config(&["mem:1M"]));
-    let mut host = MockHost::initialised(address, IcReq::default());
+    let mut host = MockHost::initialized(address, IcReq::default());
     assert_eq!(host.fetch(read_entry(0, 1), 512).0.status.kind(), Status::COMMAND_SEQUENCE_ERROR);
     let answer = host.connect(0, 0xffff, NQN, HOST, 31);
     assert_eq!(answer.status, Status::SUCCESS);
     host.cntlid = answer.dw0 as u16;
-    let mut queue = MockHost::initialised(address, IcReq::default());
+    let mut queue = MockHost::initialized(address, IcReq::default());
     let refused = queue.connect(1, host.cntlid, NQN, HOST, 31);
     assert_ne!(refused.status, Status::SUCCESS, "an I/O queue of a disabled controller");
 }
 
 #[test]
-fn commands_that_are_not_offered_are_refused_and_the_queue_goes_on() {
+fn queue_survives_unsupported_commands() {
     let (_target, address) = start(config(&["mem:1M"]));
     let (_admin, mut queue) = pair(address, 31);
     let compare = SubmissionEntry { opcode: IoOpcode::Compare.code(), ..write_entry(0, 1) };
@@ -122,7 +122,7 @@ fn commands_that_are_not_offered_are_refused_and_the_queue_goes_on() {
 }
 
 #[test]
-fn a_read_only_volume_is_not_written() {
+fn rejects_writes_to_read_only_volume() {
     let (_target, address) = start(config(&["mem:1M,ro"]));
     let (_admin, mut queue) = pair(address, 31);
     let (answer, _) = queue.write(write_entry(0, 1), &[1; 512]);
@@ -135,24 +135,24 @@ fn only_allowed_hosts_are_admitted() {
     let mut config = config(&["mem:1M"]);
     config.allowed_hosts = Some(vec![HOST.parse().unwrap()]);
     let (_target, address) = start(config);
-    let mut stranger = MockHost::initialised(address, IcReq::default());
+    let mut unknown = MockHost::initialized(address, IcReq::default());
     let other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
-    assert_eq!(stranger.connect(0, 0xffff, NQN, other, 31).status.kind(), Status::CONNECT_INVALID_HOST);
-    stranger.expect_end();
+    assert_eq!(unknown.connect(0, 0xffff, NQN, other, 31).status.kind(), Status::CONNECT_INVALID_HOST);
+    unknown.expect_end();
     drop(MockHost::admin(address));
 }
 
 #[test]
-fn a_connection_that_never_introduces_itself_is_closed() {
+fn closes_connection_without_icreq() {
     let config = TargetConfig { handshake_timeout: Duration::from_millis(300), ..config(&["mem:1M"]) };
     let (target, address) = start(config);
-    let mut hosts = [MockHost::dial(address), MockHost::initialised(address, IcReq::default())];
+    let mut hosts = [MockHost::dial(address), MockHost::initialized(address, IcReq::default())];
     hosts.iter_mut().for_each(MockHost::expect_end);
     assert_eq!(target.counters().fatal_errors, 2);
 }
 
 #[test]
-fn a_transfer_that_stands_still_ends_its_connection_and_no_other() {
+fn stalled_transfer_closes_only_its_connection() {
     let config = TargetConfig { stall_timeout: Duration::from_millis(300), ..config(&["mem:1M"]) };
     let (_target, address) = start(config);
     let admin = MockHost::admin(address);
@@ -163,7 +163,7 @@ fn a_transfer_that_stands_still_ends_its_connection_and_no_other() {
 }
 
 #[test]
-fn a_host_that_takes_no_answers_is_cut_off() {
+fn closes_host_that_reads_nothing() {
     let config = TargetConfig { stall_timeout: Duration::from_millis(300), ..config(&["mem:16M"]) };
     let (target, address) = start(config);
     let admin = MockHost::admin(address);
@@ -182,7 +182,7 @@ fn garbage_on_many_connections_hurts_nobody_else() {
         let mut host = MockHost::dial(address);
         let len = pattern(seed, 2).iter().map(|byte| usize::from(*byte)).sum();
         if seed % 2 == 0 {
-            host.initialise(IcReq::default());
+            host.initialize(IcReq::default());
         }
         use std::io::Write;
         let _ = host.stream.write_all(&pattern(seed, len));

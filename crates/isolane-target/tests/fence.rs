@@ -44,7 +44,7 @@ fn send_deallocate(queue: &mut MockHost, slba: u64, blocks: u32) -> u16 {
     queue.send(in_capsule(command.entry(), &data), &data)
 }
 
-/// A command that waits for nothing was answered, so all that may be answered before it has been.
+/// A command that waits for nothing has completed, so every command that can complete before it has.
 fn assert_answers_only_elsewhere(queue: &mut MockHost) {
     for lba in [1024, 1536] {
         assert_eq!(queue.fetch(read_entry(lba, 1), 512).0.status, Status::SUCCESS);
@@ -52,7 +52,7 @@ fn assert_answers_only_elsewhere(queue: &mut MockHost) {
 }
 
 #[test]
-fn admits_a_host_whose_deallocate_waits_and_orders_overlapping_commands_behind_it() {
+fn orders_new_commands_after_waiting_deallocate() {
     let (config, holds) = holding(|request| matches!(request, Request::Deallocate { .. }));
     let (_target, address) = start(config);
     let (_old_admin, mut old) = pair(address, 31);
@@ -60,7 +60,7 @@ fn admits_a_host_whose_deallocate_waits_and_orders_overlapping_commands_behind_i
     let deallocate = send_deallocate(&mut old, 0, 1000);
     assert_eq!(old.fetch(read_entry(1024, 1), 512).0.status, Status::SUCCESS);
 
-    let mut discovery = MockHost::initialised(address, IcReq::default());
+    let mut discovery = MockHost::initialized(address, IcReq::default());
     assert_eq!(discovery.connect(0, 0xffff, Nqn::DISCOVERY, HOST, 31).status, Status::SUCCESS);
     let (_admin, mut new) = pair(address, 31);
     let write = send_write(&mut new, 992, 1);
@@ -89,7 +89,7 @@ fn orders_reads_behind_older_writes_they_overlap() {
 }
 
 #[test]
-fn cancels_changes_that_wait_when_their_association_ends_and_releases_the_next() {
+fn cancels_waiting_changes_with_their_association() {
     let (config, _holds) =
         holding(|request| matches!(request, Request::Write { data, .. } if is(data, 0xee)));
     let (target, address) = start(config);
@@ -106,7 +106,7 @@ fn cancels_changes_that_wait_when_their_association_ends_and_releases_the_next()
 }
 
 #[test]
-fn ends_commands_that_wait_for_a_fence_with_their_connection() {
+fn cancels_fenced_commands_with_their_connection() {
     let (config, holds) = holding(|request| matches!(request, Request::Write { data, .. } if is(data, 0xee)));
     let (target, address) = start(config);
     let (_old_admin, mut old) = pair(address, 31);
@@ -126,7 +126,7 @@ fn is(data: &isolane_memory::Buffer, byte: u8) -> bool {
     data.to_vec().first() == Some(&byte)
 }
 
-/// A connection with more answers than it holds, and a write behind them that the target cannot read.
+/// A connection with more answers than it holds, followed by a write that the target cannot read.
 fn fill(target: &Target, admin: &MockHost) -> MockHost {
     fill_queue(target, admin.io_queue(1, 1023))
 }
@@ -145,7 +145,7 @@ fn fill_queue(target: &Target, mut old: MockHost) -> MockHost {
 }
 
 #[test]
-fn keeps_a_connection_open_whose_host_is_slow_and_orders_new_io_behind_it() {
+fn orders_new_io_after_slow_connection() {
     let (target, address) = start(two_cores(&["mem:64K"]));
     let admin = MockHost::admin(address);
     let old = fill(&target, &admin);
@@ -166,7 +166,7 @@ fn keeps_a_connection_open_whose_host_is_slow_and_orders_new_io_behind_it() {
 }
 
 #[test]
-fn releases_new_io_when_a_connection_that_was_not_read_ends() {
+fn releases_new_io_when_unread_connection_ends() {
     let (target, address) = start(two_cores(&["mem:64K"]));
     let admin = MockHost::admin(address);
     let old = fill(&target, &admin);
@@ -179,7 +179,7 @@ fn releases_new_io_when_a_connection_that_was_not_read_ends() {
 
 /// A core that reads a host lets no connection go, so one that moves shows that its core has stopped reading.
 #[test]
-fn stops_reading_on_all_cores_when_the_new_association_has_ended() {
+fn stops_draining_when_new_association_ends() {
     let config =
         TargetConfig { rebalance_interval: Some(Duration::from_secs(3600)), ..two_cores(&["mem:64K"]) };
     let (target, address) = start(config);
@@ -208,11 +208,11 @@ fn move_to(target: &Target, peer: SocketAddr, reactor: usize) {
 }
 
 #[test]
-fn discovery_and_other_hosts_leave_a_slow_connection_alone() {
+fn discovery_and_other_hosts_drain_nothing() {
     let (target, address) = start(two_cores(&["mem:64K"]));
     let admin = MockHost::admin(address);
     let _old = fill(&target, &admin);
-    let mut discovery = MockHost::initialised(address, IcReq::default());
+    let mut discovery = MockHost::initialized(address, IcReq::default());
     assert_eq!(discovery.connect(0, 0xffff, Nqn::DISCOVERY, HOST, 31).status, Status::SUCCESS);
     let other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
     let other_admin = MockHost::admin_with(address, IcReq::default(), other);

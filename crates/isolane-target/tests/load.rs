@@ -1,4 +1,4 @@
-//! Many connections, little memory: everybody is served.
+//! Memory under load: bounded pools serve every host, and no host or volume takes all of it.
 
 mod common;
 
@@ -13,7 +13,7 @@ use isolane_wire::pdu::ControllerPdu;
 use isolane_wire::{Sgl, Status, SubmissionEntry};
 
 #[test]
-fn many_connections_on_two_cores_read_what_they_wrote() {
+fn two_cores_serve_many_connections() {
     let (target, address) = start(TargetConfig { cores: one_core_twice(), ..config(&["mem:64M"]) });
     let admin = MockHost::admin(address);
     let queues: Vec<_> = (1..=48).map(|qid| admin.io_queue(qid, 31)).collect();
@@ -32,7 +32,7 @@ fn many_connections_on_two_cores_read_what_they_wrote() {
 }
 
 #[test]
-fn a_small_pool_serves_more_transfers_than_it_holds() {
+fn small_pool_serves_larger_transfers() {
     let (target, address) = start(TargetConfig { max_pool_pages: 1024, ..config(&["mem:64M"]) });
     let admin = MockHost::admin(address);
     let len = 1 << 20;
@@ -61,7 +61,7 @@ fn a_small_pool_serves_more_transfers_than_it_holds() {
 }
 
 #[test]
-fn a_queue_whose_writes_wait_stalls_without_memory_and_goes_on() {
+fn stalled_queue_resumes_with_memory() {
     let attempts = AtomicU32::new(0);
     let slow = Interposer::over("mem:64M", move |request| match request {
         Request::Write { blocks: 32, .. } if attempts.fetch_add(1, Ordering::Relaxed) % 5 != 4 => {
@@ -94,7 +94,7 @@ fn a_queue_whose_writes_wait_stalls_without_memory_and_goes_on() {
 }
 
 #[test]
-fn a_host_that_asks_for_all_memory_and_does_nothing_delays_nobody() {
+fn idle_memory_hog_delays_no_host() {
     let (_target, address) = start(TargetConfig { max_pool_pages: 1024, ..config(&["mem:64M"]) });
     let admin = MockHost::admin(address);
     let mut greedy = admin.io_queue(1, 127);
@@ -118,7 +118,7 @@ fn a_host_that_asks_for_all_memory_and_does_nothing_delays_nobody() {
 }
 
 #[test]
-fn many_hosts_that_let_memory_lie_lose_it_to_those_who_wait() {
+fn closes_stalled_hosts_when_memory_is_short() {
     let (target, address) = start(TargetConfig { max_pool_pages: 1024, ..config(&["mem:64M"]) });
     let admin = MockHost::admin(address);
     let mut idle: Vec<_> = (1..=8).map(|qid| admin.io_queue(qid, 31)).collect();
@@ -131,7 +131,7 @@ fn many_hosts_that_let_memory_lie_lose_it_to_those_who_wait() {
 }
 
 #[test]
-fn writes_that_hold_memory_are_not_held_up_by_those_who_wait_for_it() {
+fn writes_with_memory_pass_waiting_ones() {
     let attempts = AtomicU32::new(0);
     let slow = Interposer::over("mem:64M", move |request| match request {
         Request::Write { blocks: 2048, .. } if attempts.fetch_add(1, Ordering::Relaxed) < 20 => {
@@ -164,11 +164,11 @@ fn writes_that_hold_memory_are_not_held_up_by_those_who_wait_for_it() {
         let ControllerPdu::CapsuleResp(response) = queue.answer().pdu else { panic!("no response") };
         assert_eq!(response.entry.status, Status::SUCCESS);
     }
-    assert_eq!(target.counters().connections_open, 9, "nobody had to be closed for it");
+    assert_eq!(target.counters().connections_open, 9, "no connection was closed for it");
 }
 
 #[test]
-fn a_full_queue_of_commands_in_one_segment_is_answered_whole() {
+fn serves_full_queue_in_one_segment() {
     let (_target, address) = start(config(&["mem:16M"]));
     let (_admin, mut queue) = pair(address, 127);
     let data = pattern(5, 4096);

@@ -1,4 +1,4 @@
-//! Lanes that move between cores: nothing is lost, nothing is answered twice, and nobody notices.
+//! Lanes that move between cores keep their commands, data, and limits.
 
 mod common;
 
@@ -12,7 +12,7 @@ use isolane_wire::pdu::{ControllerPdu, IcReq};
 use isolane_wire::registers::Cc;
 use isolane_wire::{Sgl, Status, SubmissionEntry};
 
-/// Two reactors, and a scheduler that does nothing by itself for the time of a test.
+/// Two reactors, and a scheduler that moves nothing during a test.
 fn two_reactors(volumes: &[&str]) -> TargetConfig {
     TargetConfig {
         cores: one_core_twice(),
@@ -39,7 +39,7 @@ fn relocate(target: &Target, peer: SocketAddr) {
 }
 
 #[test]
-fn a_connection_that_has_moved_answers_as_before() {
+fn migrated_connection_still_serves() {
     let (target, address) = start(two_reactors(&["mem:4M"]));
     let (mut admin, mut queue) = pair(address, 31);
     for round in 0..6 {
@@ -53,9 +53,9 @@ fn a_connection_that_has_moved_answers_as_before() {
     assert_eq!(target.counters().connections_open, 2);
 }
 
-/// What the port wants of a lane finds it wherever it is: here, that it ends.
+/// Requests of the port reach a lane on every core; here, a close.
 #[test]
-fn a_controller_that_is_disabled_closes_connections_that_have_moved() {
+fn disabled_controller_closes_migrated_connections() {
     let (target, address) = start(two_reactors(&["mem:1M"]));
     let (mut admin, mut queue) = pair(address, 31);
     relocate(&target, peer_of(&queue));
@@ -70,7 +70,7 @@ fn a_controller_that_is_disabled_closes_connections_that_have_moved() {
 
 /// Deep queues that are driven all the time, on memory and on a file, with short and long commands.
 #[test]
-fn busy_connections_move_to_and_fro_and_read_what_they_wrote() {
+fn busy_connections_survive_migrations() {
     let directory = tempfile::tempdir().unwrap();
     let file = format!("{},size=8M", directory.path().join("volume").display());
     let (target, address) = start(two_reactors(&["mem:8M", &file]));
@@ -98,7 +98,7 @@ fn busy_connections_move_to_and_fro_and_read_what_they_wrote() {
     assert_eq!(target.shutdown(Duration::from_secs(20)).into_result(), Ok(()));
 }
 
-/// Writes several ranges at a time and reads them back at once; long ones are asked for by R2T.
+/// Writes several ranges at a time and reads them back at once; long ones use R2T.
 fn exercise(queue: &mut MockHost, at: usize, round: u64) {
     let (nsid, base) = (1 + at as u32 % 2, at as u64 * 4096);
     let len = if round.is_multiple_of(3) { 128 << 10 } else { 4096 };
@@ -143,10 +143,10 @@ fn answers(queue: &mut MockHost, cids: &[u16]) -> Vec<Vec<u8>> {
     all
 }
 
-/// What each core keeps free for one command of each of its lanes is promised to no more lanes than it
+/// The memory that each core guarantees to its lanes is promised to no more lanes than it
 /// suffices for.
 #[test]
-fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
+fn full_core_accepts_no_migration() {
     let config = two_reactors(&["mem:1M"]);
     let (target, address) = start(TargetConfig { max_pool_pages: 1024, max_connections: 4096, ..config });
     let (_admin, mut queue) = pair(address, 31);
@@ -155,12 +155,12 @@ fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
     // Both cores are full when several in a row are refused.
     let (mut others, mut refused_in_a_row) = (Vec::new(), 0);
     while refused_in_a_row < 8 {
-        let mut other = MockHost::initialised(address, IcReq::default());
+        let mut other = MockHost::initialized(address, IcReq::default());
         let is_admitted = other.connect(0, 0xffff, NQN, HOST, 31).status == Status::SUCCESS;
         refused_in_a_row = if is_admitted { 0 } else { refused_in_a_row + 1 };
         others.extend(Some(other).filter(|_| is_admitted));
     }
-    eventually("those that were refused are gone", || {
+    eventually("the rejected connections are closed", || {
         target.counters().connections_open == 2 + others.len() as u64
     });
     let counts = target.counters().connections_per_core;
@@ -189,7 +189,7 @@ fn a_connection_does_not_move_to_a_core_whose_memory_is_promised_to_others() {
 }
 
 #[test]
-fn idle_connections_gather_on_the_first_reactor_and_those_of_hosts_that_go_are_gone() {
+fn idle_connections_gather_on_first_reactor() {
     let rebalance_interval = Some(Duration::from_millis(10));
     let (target, address) = start(TargetConfig { rebalance_interval, ..two_reactors(&["mem:1M"]) });
     let admin = MockHost::admin(address);
@@ -204,7 +204,7 @@ fn idle_connections_gather_on_the_first_reactor_and_those_of_hosts_that_go_are_g
 }
 
 #[test]
-fn a_target_that_stops_while_connections_move_ends_in_order() {
+fn stops_cleanly_during_migrations() {
     for _ in 0..20 {
         let (target, address) = start(two_reactors(&["mem:1M"]));
         let admin = MockHost::admin(address);

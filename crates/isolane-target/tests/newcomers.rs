@@ -1,4 +1,4 @@
-//! Connections before Connect: many of them keep no host out, and take nothing from those that are connected.
+//! Connections before Connect: a crowd of them keeps no host out and disturbs no connected queue.
 
 mod common;
 
@@ -70,7 +70,7 @@ fn admits_a_host_among_many_silent_connections() {
     for queue in [&mut good, &mut new] {
         assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
     }
-    eventually("all were looked at", || target.counters().connections_total == 204);
+    eventually("all were accepted", || target.counters().connections_total == 204);
     // The new host's connections displace as many, if they come last.
     eventually("no more are left than may be", || target.counters().connections_open <= 12);
     let counters = target.counters();
@@ -87,21 +87,21 @@ fn closes_connections_of_the_address_with_the_most() {
     let oldest = dial_from([127, 0, 0, 3], address);
     eventually("it is there", || target.counters().connections_before_connect == 1);
     let crowd: Vec<_> = (0..50).map(|_| dial_from([127, 0, 0, 2], address)).collect();
-    eventually("all were looked at", || target.counters().connections_total == 51);
+    eventually("all were accepted", || target.counters().connections_total == 51);
     eventually("the crowd displaced its own", || target.counters().connections_refused == 43);
     assert!(!is_closed(&oldest));
     drop(crowd);
 }
 
 #[test]
-fn counts_a_connection_that_trickles_as_one_before_connect() {
+fn trickling_connection_counts_as_newcomer() {
     let (target, address) = small(4, 16);
     let request = IcReq::default().encode();
     let mut trickling = dial_from([127, 0, 0, 2], address);
     for byte in &request[..64] {
         trickling.write_all(&[*byte]).unwrap();
     }
-    let initialised = MockHost::initialised(address, IcReq::default());
+    let initialised = MockHost::initialized(address, IcReq::default());
     eventually("both are there", || target.counters().connections_before_connect == 2);
     let _crowd: Vec<_> = (0..40).map(|_| dial_from([127, 0, 0, 2], address)).collect();
     eventually("it was displaced", || is_closed(&trickling));
@@ -109,35 +109,35 @@ fn counts_a_connection_that_trickles_as_one_before_connect() {
 }
 
 #[test]
-fn refuses_queues_beyond_the_limit_and_keeps_those_that_are_connected() {
+fn rejects_queues_beyond_limit() {
     let (target, address) = small(8, 3);
     let (admin, mut good) = pair(address, 31);
     let _second = admin.io_queue(2, 31);
-    let mut fourth = MockHost::initialised(address, IcReq::default());
+    let mut fourth = MockHost::initialized(address, IcReq::default());
     assert_eq!(fourth.connect(3, admin.cntlid, NQN, HOST, 31).status, Status::CONNECT_CONTROLLER_BUSY);
     assert_eq!(good.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
     assert_eq!(target.counters().connections_refused, 1);
     drop(good);
     drop(fourth);
-    eventually("there is room", || target.counters().connections_open == 2);
+    eventually("the limit allows another", || target.counters().connections_open == 2);
     drop(admin.io_queue(3, 31));
 }
 
 #[test]
-fn serves_a_host_without_a_name_and_warns_once_a_second() {
+fn warns_of_unnamed_host_once_per_second() {
     let (_target, address) = small(8, 64);
     let data = ConnectData { hostnqn: NqnField::EMPTY, ..connect_data_of(NQN, HOST) }.encode();
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let hosts: Vec<_> = (0..20)
         .map(|_| {
-            let mut host = MockHost::initialised(address, IcReq::default());
+            let mut host = MockHost::initialized(address, IcReq::default());
             let entry = in_capsule(connect_entry(0, 31), &data);
             assert_eq!(host.write(entry, &data).0.status, Status::SUCCESS);
             host
         })
         .collect();
     let lines = warnings("a host without a name (identifier 07070707070707070707070707070707)");
-    assert!((1..=begun.elapsed().as_secs() as usize + 1).contains(&lines), "{lines} lines");
+    assert!((1..=started.elapsed().as_secs() as usize + 1).contains(&lines), "{lines} lines");
     drop(hosts);
 }
 
@@ -146,18 +146,18 @@ fn names_the_host_that_is_not_allowed() {
     let _ = log::set_logger(&WARNINGS);
     let allowed = "nqn.2014-08.org.example:friend".parse().unwrap();
     let (target, address) = start(TargetConfig { allowed_hosts: Some(vec![allowed]), ..config(&["mem:1M"]) });
-    let stranger = "nqn.2014-08.org.example:stranger";
-    let begun = std::time::Instant::now();
+    let unlisted = "nqn.2014-08.org.example:unlisted";
+    let started = std::time::Instant::now();
     for _ in 0..20 {
-        let mut host = MockHost::initialised(address, IcReq::default());
-        let refused = host.connect(0, 0xffff, NQN, stranger, 31).status;
+        let mut host = MockHost::initialized(address, IcReq::default());
+        let refused = host.connect(0, 0xffff, NQN, unlisted, 31).status;
         assert_eq!(refused.kind(), Status::CONNECT_INVALID_HOST);
     }
-    let lines = warnings(stranger);
-    assert!((1..=begun.elapsed().as_secs() as usize + 1).contains(&lines), "{lines} lines");
+    let lines = warnings(unlisted);
+    assert!((1..=started.elapsed().as_secs() as usize + 1).contains(&lines), "{lines} lines");
     assert_eq!(target.counters().connections_refused, 20);
-    let data = ConnectData { hostnqn: NqnField::EMPTY, ..connect_data_of(NQN, stranger) }.encode();
-    let mut unnamed = MockHost::initialised(address, IcReq::default());
+    let data = ConnectData { hostnqn: NqnField::EMPTY, ..connect_data_of(NQN, unlisted) }.encode();
+    let mut unnamed = MockHost::initialized(address, IcReq::default());
     let entry = in_capsule(connect_entry(0, 31), &data);
     assert_eq!(unnamed.write(entry, &data).0.status.kind(), Status::CONNECT_INVALID_HOST);
 }

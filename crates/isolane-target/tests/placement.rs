@@ -1,4 +1,4 @@
-//! Where connections go, and what is told about it.
+//! Placement of connections on cores, and the states that the target reports.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn of_queue(connections: &[ConnectionStatus], qid: u16) -> &ConnectionStatus {
 }
 
 #[test]
-fn every_connection_is_told_with_its_host_queue_and_core() {
+fn reports_host_queue_and_core_of_connections() {
     let (target, address, cores) = target(Placement::RoundRobin);
     let (_admin, mut queue) = pair(address, 31);
     assert_eq!(
@@ -47,7 +47,7 @@ fn every_connection_is_told_with_its_host_queue_and_core() {
 #[test]
 fn hosts_on_this_machine_are_spread_in_turn() {
     let (target, address, cores) = target(Placement::IncomingCpu);
-    let hosts: Vec<_> = (0..6).map(|_| MockHost::initialised(address, Default::default())).collect();
+    let hosts: Vec<_> = (0..6).map(|_| MockHost::initialized(address, Default::default())).collect();
     let mut counts = vec![0; cores.len()];
     eventually("all are there", || target.connections().len() == hosts.len());
     target.connections().iter().for_each(|status| counts[status.reactor] += 1);

@@ -9,7 +9,7 @@ use isolane_wire::admin::{Cns, IdentifyCommand};
 use isolane_wire::pdu::IcReq;
 
 #[test]
-fn a_host_connects_identifies_writes_and_reads_back() {
+fn host_connects_writes_and_reads() {
     let (target, address) = start(config(&["mem:16M"]));
     let mut admin = MockHost::admin(address);
     let (answer, page) = admin.fetch(IdentifyCommand::new(Cns::Namespace, 1).entry(), 4096);
@@ -29,7 +29,7 @@ fn a_host_connects_identifies_writes_and_reads_back() {
 }
 
 #[test]
-fn every_mode_and_every_interface_of_the_kernel_serves() {
+fn serves_in_every_mode_and_backend() {
     for mode in [Mode::Poll, Mode::Adaptive, Mode::Sleep] {
         for io in [IoChoice::Auto, IoChoice::Epoll] {
             let (_target, address) = start(TargetConfig { mode, io, ..config(&["mem:16M"]) });
@@ -44,7 +44,7 @@ fn every_mode_and_every_interface_of_the_kernel_serves() {
 }
 
 #[test]
-fn a_large_write_is_asked_for_and_read_back_with_every_digest() {
+fn round_trips_large_write_with_digests() {
     for (header, data_digest) in [(false, false), (true, false), (false, true), (true, true)] {
         let (_target, address) = start(config(&["mem:16M"]));
         let request = digests(header, data_digest);
@@ -60,7 +60,7 @@ fn a_large_write_is_asked_for_and_read_back_with_every_digest() {
 }
 
 #[test]
-fn alignment_of_data_is_kept_as_the_host_asks() {
+fn honors_requested_data_alignment() {
     let (_target, address) = start(config(&["mem:16M"]));
     let admin = MockHost::admin(address);
     let request = IcReq { hpda: 31, ..digests(true, true) };

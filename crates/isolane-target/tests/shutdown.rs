@@ -1,4 +1,4 @@
-//! The end of a target: what is in flight is finished, what is half received is not waited for.
+//! Shutdown of a target: commands in flight finish, half-received transfers are discarded.
 
 mod common;
 
@@ -9,37 +9,37 @@ use isolane_target::Target;
 use isolane_wire::pdu::{ControllerPdu, H2cData};
 use isolane_wire::{Sgl, Status, SubmissionEntry, admin};
 
-/// Far longer than a target needs that waits for nobody.
+/// Far longer than a target needs to stop.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_target_with_idle_hosts_stops_at_once() {
+fn idle_target_stops_immediately() {
     let (target, address) = start(config(&["mem:1M"]));
     let mut admin = MockHost::admin(address);
     admin.send(admin::async_event_request(), &[]);
     let mut queue = admin.io_queue(1, 31);
-    let begun = Instant::now();
+    let started = Instant::now();
     let waiting = std::thread::spawn(move || {
         admin.expect_end();
         queue.expect_end();
     });
     target.shutdown(TEST_TIMEOUT).into_result().unwrap();
-    assert!(begun.elapsed() < TEST_TIMEOUT / 2, "it took {:?}", begun.elapsed());
+    assert!(started.elapsed() < TEST_TIMEOUT / 2, "it took {:?}", started.elapsed());
     waiting.join().unwrap();
 }
 
 #[test]
-fn hosts_that_do_not_close_delay_the_end_a_little_only() {
+fn open_hosts_delay_shutdown_briefly() {
     let (target, address) = start(config(&["mem:1M"]));
     let admin = MockHost::admin(address);
-    let begun = Instant::now();
+    let started = Instant::now();
     target.shutdown(TEST_TIMEOUT).into_result().unwrap();
-    assert!(begun.elapsed() < TEST_TIMEOUT / 2, "it took {:?}", begun.elapsed());
+    assert!(started.elapsed() < TEST_TIMEOUT / 2, "it took {:?}", started.elapsed());
     drop(admin);
 }
 
 #[test]
-fn a_half_received_transfer_is_not_waited_for_and_changes_nothing() {
+fn shutdown_discards_half_received_transfer() {
     let (volume, mut config) = (volume("mem:1M"), config(&[]));
     config.volumes.push((1, volume.clone()));
     let (target, address) = start(config.clone());
@@ -49,9 +49,9 @@ fn a_half_received_transfer_is_not_waited_for_and_changes_nothing() {
     let header = H2cData { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: r2t.r2tl, last: true };
     queue.send_bytes(&header.encode(&queue.outbound));
     queue.send_bytes(&[5; 40_000]);
-    let begun = Instant::now();
+    let started = Instant::now();
     target.shutdown(TEST_TIMEOUT).into_result().unwrap();
-    assert!(begun.elapsed() < TEST_TIMEOUT / 2, "it took {:?}", begun.elapsed());
+    assert!(started.elapsed() < TEST_TIMEOUT / 2, "it took {:?}", started.elapsed());
 
     let (_target, address) = start(config);
     let (_admin, mut queue) = pair(address, 31);
@@ -59,7 +59,7 @@ fn a_half_received_transfer_is_not_waited_for_and_changes_nothing() {
 }
 
 #[test]
-fn every_acknowledged_write_is_there_after_a_restart_in_the_middle_of_many() {
+fn restart_keeps_acknowledged_writes() {
     let (volume, mut config) = (volume("mem:1M"), config(&[]));
     config.volumes.push((1, volume));
     let (target, address) = start(config.clone());
@@ -96,7 +96,7 @@ fn block_byte(number: u64) -> u8 {
 }
 
 #[test]
-fn nobody_can_connect_to_a_stopped_target() {
+fn stopped_target_refuses_connections() {
     let (target, address) = start(config(&["mem:1M"]));
     drop(target);
     assert!(std::net::TcpStream::connect(address).is_err());

@@ -1,4 +1,4 @@
-//! A volume that hangs, or has failed for good, and everything else that a target serves: goes on.
+//! Volumes that hang: the target keeps serving other volumes, resets, and shutdowns.
 
 mod common;
 
@@ -56,7 +56,7 @@ impl Place {
     fn admin(&self) -> MockHost {
         let mut admitted = None;
         eventually("the host is admitted", || {
-            let mut host = MockHost::initialised(self.address, IcReq::default());
+            let mut host = MockHost::initialized(self.address, IcReq::default());
             let answer = host.connect(0, 0xffff, NQN, HOST, 31);
             host.cntlid = answer.dw0 as u16;
             let is_admitted = answer.status == Status::SUCCESS;
@@ -69,15 +69,15 @@ impl Place {
         host
     }
 
-    /// Sends so many writes of different blocks to the volume that hangs, and waits until some are there.
+    /// Sends `n` writes of different blocks to the hung volume, and waits until some have arrived.
     fn hang(&self, queue: &mut MockHost, writes: usize, byte: u8) {
         for lba in 0..writes as u64 {
             queue.send(in_capsule(write_entry(lba * 8 % 2048, 1), &[byte; 512]), &[byte; 512]);
         }
-        eventually("writes hang", || self.stuck.begun() >= writes.min(256));
+        eventually("writes hang", || self.stuck.started() >= writes.min(256));
     }
 
-    /// Lets everything go on; what was written to the volume is known when it is gone.
+    /// Releases all operations; the written data is known once the volume is dropped.
     fn release(self) -> (Target, Arc<Stuck>, JoinHandle<Vec<u8>>) {
         (self.target, self.stuck, self.relief.release())
     }
@@ -103,7 +103,7 @@ fn expect_order(written: &[u8]) {
 }
 
 #[test]
-fn a_host_with_a_stuck_write_reaches_the_other_namespaces_and_no_stale_write_passes_a_new_one() {
+fn no_stale_write_passes_a_new_one() {
     for choice in [IoChoice::Auto, IoChoice::Epoll] {
         let place = Place::new(choice);
         let admin = place.admin();
@@ -125,7 +125,7 @@ fn a_host_with_a_stuck_write_reaches_the_other_namespaces_and_no_stale_write_pas
 }
 
 #[test]
-fn a_reset_completes_although_a_write_is_stuck() {
+fn reset_completes_despite_stuck_write() {
     let place = Place::new(IoChoice::Auto);
     let mut admin = place.admin();
     let mut queue = admin.io_queue(1, 31);
@@ -152,7 +152,7 @@ fn a_reset_completes_although_a_write_is_stuck() {
 
 /// A host that finds the CNTLID free, or another host's, takes the old controller's writes for ended.
 #[test]
-fn keeps_the_cntlid_of_a_controller_whose_write_is_stuck_after_its_reset() {
+fn reset_with_stuck_write_keeps_cntlid() {
     let place = Place::new(IoChoice::Auto);
     let mut old = place.admin();
     let mut queue = old.io_queue(1, 31);
@@ -163,7 +163,7 @@ fn keeps_the_cntlid_of_a_controller_whose_write_is_stuck_after_its_reset() {
     drop((old, queue));
 
     let probe = |admin: &MockHost| {
-        let mut probe = MockHost::initialised(admin.stream.peer_addr().unwrap(), IcReq::default());
+        let mut probe = MockHost::initialized(admin.stream.peer_addr().unwrap(), IcReq::default());
         probe.connect(1, cntlid, NQN, HOST, 31).status
     };
     let admin = place.admin();
@@ -178,7 +178,7 @@ fn keeps_the_cntlid_of_a_controller_whose_write_is_stuck_after_its_reset() {
 
 /// Each controller with a stuck command keeps a CNTLID and memory.
 #[test]
-fn bounds_the_controllers_that_wait_for_a_volume_that_hangs() {
+fn bounds_controllers_of_hung_volume() {
     let place = Place::on(one_core_twice()[..1].to_vec(), IoChoice::Auto);
     for round in 0..300 {
         let admin = place.admin();
@@ -187,13 +187,13 @@ fn bounds_the_controllers_that_wait_for_a_volume_that_hangs() {
         expect_two_works(&mut queue);
     }
     eventually("some controllers are gone", || place.target.associations().len() <= 256);
-    assert!(place.stuck.begun() <= 256 + 2, "{} commands are stuck", place.stuck.begun());
+    assert!(place.stuck.started() <= 256 + 2, "{} commands are stuck", place.stuck.started());
     expect_two_works(&mut place.admin().io_queue(1, 31));
     let _all = place.release();
 }
 
 #[test]
-fn serves_admin_commands_while_one_waits_to_disable_the_write_cache() {
+fn serves_admin_commands_during_cache_disable() {
     let dir = tempfile::tempdir().unwrap();
     let (_target, address) = holding(dir.path(), |request| matches!(request, Request::Write { .. }));
     let (mut admin, mut queue) = pair(address, 31);
@@ -206,7 +206,7 @@ fn serves_admin_commands_while_one_waits_to_disable_the_write_cache() {
 }
 
 #[test]
-fn fails_to_disable_the_write_cache_until_a_stuck_write_has_ended() {
+fn stuck_write_blocks_cache_disable() {
     let place = Place::new(IoChoice::Auto);
     let mut admin = place.admin();
     let mut queue = admin.io_queue(1, 31);
@@ -221,7 +221,7 @@ fn fails_to_disable_the_write_cache_until_a_stuck_write_has_ended() {
 }
 
 #[test]
-fn a_shutdown_completes_although_a_volume_hangs() {
+fn controller_shutdown_completes_despite_hung_volume() {
     let place = Place::new(IoChoice::Auto);
     let mut admin = place.admin();
     let mut queue = admin.io_queue(1, 31);
@@ -235,14 +235,14 @@ fn a_shutdown_completes_although_a_volume_hangs() {
 
 /// The end of the process ends the threads that hang; nothing else does.
 #[test]
-fn the_target_ends_although_a_volume_hangs() {
+fn target_stops_despite_hung_volume() {
     for choice in [IoChoice::Auto, IoChoice::Epoll] {
         let Place { relief, target, address, stuck, _dir } = Place::new(choice);
         let admin = MockHost::admin(address);
         let mut queue = admin.io_queue(1, 31);
         expect_two_works(&mut queue);
         queue.send(in_capsule(write_entry(0, 1), &[1; 512]), &[1; 512]);
-        eventually("a write hangs", || stuck.begun() == 1);
+        eventually("a write hangs", || stuck.started() == 1);
         let (ended, has_ended) = mpsc::channel();
         let shutdown = thread::spawn(move || ended.send(target.shutdown(Duration::ZERO)));
         let report = has_ended.recv_timeout(TEST_TIMEOUT).expect("the shutdown ends");
@@ -254,7 +254,7 @@ fn the_target_ends_although_a_volume_hangs() {
 }
 
 #[test]
-fn a_shutdown_completes_although_a_volume_has_failed_for_good() {
+fn controller_shutdown_completes_despite_failed_volume() {
     let flushes = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&flushes);
     let failing = Interposer::over("mem:1M", |request| match request {
@@ -273,9 +273,9 @@ fn a_shutdown_completes_although_a_volume_has_failed_for_good() {
     assert!(is_degraded(&mut admin));
 }
 
-/// However many operations hang, those of other files are carried out.
+/// Hung operations do not block the operations of other files.
 #[test]
-fn the_files_of_other_volumes_are_served_while_one_hangs() {
+fn hung_volume_does_not_block_others() {
     for choice in [IoChoice::Auto, IoChoice::Epoll] {
         let place = Place::new(choice);
         let admin = place.admin();
@@ -288,7 +288,7 @@ fn the_files_of_other_volumes_are_served_while_one_hangs() {
     }
 }
 
-/// A target with one core and two files, of which namespace 1 puts off what `is_held` chooses for ever, and
+/// A target with one core and two files, of which namespace 1 never completes the requests that `is_held` selects, and
 /// namespace 2 every other request.
 fn holding(dir: &Path, is_held: fn(&Request) -> bool) -> (Target, std::net::SocketAddr) {
     let file = |name: &str| format!("{},size=1M", dir.join(name).display());
@@ -312,7 +312,7 @@ fn holding(dir: &Path, is_held: fn(&Request) -> bool) -> (Target, std::net::Sock
 }
 
 #[test]
-fn retries_commands_of_one_volume_while_many_wait_for_another() {
+fn retries_commands_despite_hung_volume() {
     let dir = tempfile::tempdir().unwrap();
     let (_target, address) = holding(dir.path(), |request| matches!(request, Request::Write { .. }));
     let (_admin, mut queue) = pair(address, 1023);
@@ -339,7 +339,7 @@ fn retries_commands_of_one_volume_while_many_wait_for_another() {
 
 /// A read waits with memory promised to it: that must not count as waiting for memory.
 #[test]
-fn serves_other_volumes_while_a_read_waits_for_its_blocks() {
+fn blocked_read_does_not_block_other_volumes() {
     let dir = tempfile::tempdir().unwrap();
     let (_target, address) = holding(dir.path(), |request| matches!(request, Request::Read { .. }));
     let (admin, mut queue) = pair(address, 1023);
@@ -358,7 +358,7 @@ fn serves_other_volumes_while_a_read_waits_for_its_blocks() {
 
 /// Sends writes to the volume that hangs on eight queues, more than the pool of one core holds, until the target
 /// takes no more of them; meanwhile others are served, and a new association of the host: `after` its connections
-/// have broken, or beside them.
+/// have broken, or next to them.
 fn expect_memory_for_others(after: bool, write: fn(&mut MockHost, &AtomicUsize)) {
     let place = Place::on(one_core_twice()[..1].to_vec(), IoChoice::Auto);
     let old_admin = place.admin();
@@ -397,7 +397,7 @@ fn expect_two_takes_much(queue: &mut MockHost) {
 }
 
 #[test]
-fn leaves_memory_for_other_volumes_while_requested_data_waits_for_one_that_hangs() {
+fn hung_volume_leaves_memory_for_requested_data() {
     expect_memory_for_others(false, |queue, sent| {
         let len = 128 << 10;
         for lba in 0..100 {
@@ -413,7 +413,7 @@ fn leaves_memory_for_other_volumes_while_requested_data_waits_for_one_that_hangs
 }
 
 #[test]
-fn leaves_memory_for_other_volumes_while_in_capsule_data_waits_for_one_that_hangs() {
+fn hung_volume_leaves_memory_for_in_capsule_data() {
     expect_memory_for_others(true, |queue, sent| {
         for lba in 0..127 {
             queue.send(in_capsule(write_entry(lba * 16, 32), &[0xee; 16 << 10]), &[0xee; 16 << 10]);
@@ -423,7 +423,7 @@ fn leaves_memory_for_other_volumes_while_in_capsule_data_waits_for_one_that_hang
 }
 
 #[test]
-fn serves_long_reads_of_other_volumes_while_those_of_one_wait_on_the_same_connection() {
+fn hung_reads_do_not_block_other_volumes() {
     let dir = tempfile::tempdir().unwrap();
     let (_target, address) = holding(dir.path(), |request| matches!(request, Request::Read { .. }));
     let (_admin, mut queue) = pair(address, 1023);

@@ -29,7 +29,7 @@ fn both_ways(test: impl Fn(tempfile::TempDir, TargetConfig)) {
 }
 
 #[test]
-fn a_file_keeps_what_was_written_over_a_restart() {
+fn file_keeps_data_over_restart() {
     both_ways(|dir, config| {
         let data = pattern(4, 256 * 1024);
         let (target, address) = start(config);
@@ -77,7 +77,7 @@ fn zeroed_and_deallocated_blocks_read_as_zeroes() {
 }
 
 #[test]
-fn many_overlapping_commands_of_several_queues_leave_whole_blocks() {
+fn overlapping_writes_leave_whole_blocks() {
     let files = [IoChoice::Auto, IoChoice::Epoll].map(file_config);
     let memory = TargetConfig { cores: one_core_twice(), ..config(&["mem:16M"]) };
     for config in files.iter().map(|(_, config)| config.clone()).chain([memory]) {
@@ -120,7 +120,7 @@ fn race(mut queue: MockHost) {
 }
 
 #[test]
-fn a_failing_volume_fails_its_commands_and_nothing_else() {
+fn failing_volume_fails_only_its_commands() {
     let full = Interposer::over("mem:16M", |request| match request {
         Request::Write { lba: 8.., .. } => Decision::Fail(VolumeError::NoSpace { raw_os_error: 28 }),
         Request::Read { lba: 8.., .. } => Decision::Fail(VolumeError::ReadFailed { raw_os_error: 5 }),
@@ -141,7 +141,7 @@ fn a_failing_volume_fails_its_commands_and_nothing_else() {
 }
 
 #[test]
-fn a_null_volume_swallows_everything() {
+fn null_volume_discards_writes() {
     let (_target, address) = start(config(&["null:1T"]));
     let (_admin, mut queue) = pair(address, 31);
     let data = pattern(1, 1 << 20);
@@ -157,7 +157,7 @@ fn two_namespaces_with_one_identity_are_refused() {
 }
 
 #[test]
-fn an_address_given_twice_is_refused_without_waiting_for_its_user() {
+fn rejects_duplicate_address_immediately() {
     let address: SocketAddr = "127.0.0.1:4420".parse().unwrap();
     let start = |listen: &[SocketAddr]| {
         let listen = listen.iter().map(|&address| address.into()).collect();
@@ -170,7 +170,7 @@ fn an_address_given_twice_is_refused_without_waiting_for_its_user() {
 }
 
 #[test]
-fn an_address_in_use_is_an_error_that_says_what_to_do() {
+fn rejects_address_in_use_with_remedy() {
     let (_target, address) = start(config(&["mem:1M"]));
     let error =
         Target::start(TargetConfig { listen: vec![address.into()], ..config(&["mem:1M"]) }).err().unwrap();

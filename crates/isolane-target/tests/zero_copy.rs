@@ -1,4 +1,4 @@
-//! Long reads that are sent without a copy: what arrives is right, and all memory comes back.
+//! Zero-copy sends (S7): reads are consistent, and the memory returns to its pool.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn read(queue: &mut MockHost) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_read_without_a_copy_is_what_was_written_also_when_it_is_overwritten_meanwhile() {
+fn zerocopy_reads_return_consistent_data() {
     for io in [IoChoice::Auto, IoChoice::Epoll] {
         let (target, address) = start(zero_copy(&["mem:4M"], io));
         let (_admin, mut queue) = pair(address, 31);
@@ -39,24 +39,26 @@ fn what_is_read_without_a_copy_is_what_was_written_also_when_it_is_overwritten_m
     }
 }
 
-/// A host that asks for much and takes nothing: its connection ends with memory lent, and that comes back.
-/// Together they are lent more than the target has.
+/// A host requests much data, reads nothing, and disconnects: the memory of its zero-copy sends returns.
+/// Together they are zerocopy_bytes more than the target has.
 #[test]
-fn hosts_that_take_nothing_and_go_cost_no_memory() {
+fn zerocopy_memory_returns_after_disconnect() {
     let directory = tempfile::tempdir().unwrap();
     let volume = format!("{},size=4M", directory.path().join("volume").display());
     let mut config = zero_copy(&[&volume], IoChoice::Auto);
     config.max_pool_pages = POOL_PAGES;
     let (target, address) = start(config);
     for _ in 0..2 * POOL_PAGES * PAGE_SIZE / BYTES {
-        let lent = target.counters().zerocopy_bytes;
+        let zerocopy_bytes = target.counters().zerocopy_bytes;
         let (admin, mut queue) = pair(address, 31);
         for _ in 0..4 {
             let entry =
                 SubmissionEntry { sgl: Sgl::Transport { len: BYTES as u32 }, ..read_entry(0, BLOCKS) };
             queue.send(entry, &[]);
         }
-        eventually("a whole read is lent", || target.counters().zerocopy_bytes >= lent + BYTES as u64);
+        eventually("a whole read is zerocopy_bytes", || {
+            target.counters().zerocopy_bytes >= zerocopy_bytes + BYTES as u64
+        });
         drop((queue, admin));
         eventually("both connections are gone", || target.counters().connections_open == 0);
     }
@@ -66,9 +68,9 @@ fn hosts_that_take_nothing_and_go_cost_no_memory() {
     assert_eq!(target.shutdown(Duration::from_secs(20)).into_result(), Ok(()));
 }
 
-/// A socket that lingers for its last bytes is still one, with memory of ours.
+/// A socket that lingers for its last bytes still counts and holds memory of the target.
 #[test]
-fn closed_connections_whose_bytes_are_still_out_count_against_the_limit() {
+fn lingering_connections_count_against_limit() {
     let (target, address) =
         start(TargetConfig { max_connections: 2, ..zero_copy(&["mem:4M"], IoChoice::Auto) });
     let (admin, mut queue) = pair(address, 31);
@@ -76,11 +78,11 @@ fn closed_connections_whose_bytes_are_still_out_count_against_the_limit() {
         let entry = SubmissionEntry { sgl: Sgl::Transport { len: BYTES as u32 }, ..read_entry(0, BLOCKS) };
         queue.send(entry, &[]);
     }
-    eventually("something is lent", || target.counters().zerocopy_bytes > 0);
+    eventually("something is zerocopy_bytes", || target.counters().zerocopy_bytes > 0);
     drop(admin);
     eventually("both are closed", || target.counters().connections_open == 0);
     let connect = || {
-        let mut host = MockHost::initialised(address, IcReq::default());
+        let mut host = MockHost::initialized(address, IcReq::default());
         (host.connect(0, 0xffff, NQN, HOST, 31).status, host)
     };
     let (_first, second) = (connect(), connect());
@@ -93,7 +95,7 @@ fn closed_connections_whose_bytes_are_still_out_count_against_the_limit() {
 
 /// The kernel counts the sends of a socket wherever it is, and so does what moves with it.
 #[test]
-fn a_connection_that_has_moved_is_still_sent_to_without_a_copy() {
+fn zerocopy_survives_migration() {
     let rebalance_interval = Some(Duration::from_secs(3600));
     let (target, address) = start(TargetConfig {
         cores: vec![0, 0],

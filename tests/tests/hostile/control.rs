@@ -53,7 +53,7 @@ fn load(mut host: MockHost) -> std::thread::JoinHandle<()> {
 #[test]
 fn rejects_commands_before_connect() {
     let (_target, address) = start(config(&["mem:1M"]));
-    let mut host = MockHost::initialised(address, IcReq::default());
+    let mut host = MockHost::initialized(address, IcReq::default());
     let (answer, _) = host.write(write_entry(0, 16), &[1; 8192]);
     assert_eq!(answer.status.kind(), Status::COMMAND_SEQUENCE_ERROR);
     let entry = transport(write_entry(0, 16), 8192);
@@ -90,7 +90,7 @@ fn rejects_connect_with_lowest_invalid_field() {
         ("I/O SQSIZE 256", (1, cntlid, NQN, HOST, 256), field(false, ConnectCommand::SQSIZE)),
     ];
     for (what, (qid, cntlid, subnqn, hostnqn, sqsize), rejection) in attacks {
-        let mut host = MockHost::initialised(address, IcReq::default());
+        let mut host = MockHost::initialized(address, IcReq::default());
         let answer = host.connect(qid, cntlid, subnqn, hostnqn, sqsize);
         assert_eq!(ConnectRejection::parse(&answer), Some(rejection), "{what}: {:?}", answer.status);
         host.expect_end();
@@ -104,7 +104,7 @@ fn rejects_connect_data_of_wrong_length() {
     let (target, address) = start(config(&["mem:1M"]));
     let data = connect_data(0xffff, NQN, HOST);
     for len in [0_usize, 4, 1020, 1028, 8192] {
-        let mut host = MockHost::initialised(address, IcReq::default());
+        let mut host = MockHost::initialized(address, IcReq::default());
         let mut data = data.clone();
         data.resize(len, 0);
         let (answer, _) = host.write(connect_entry(0, 31), &data);
@@ -112,7 +112,7 @@ fn rejects_connect_data_of_wrong_length() {
         host.expect_end();
     }
     for name in [256, 512] {
-        let mut host = MockHost::initialised(address, IcReq::default());
+        let mut host = MockHost::initialized(address, IcReq::default());
         let mut data = data.clone();
         data[name..name + 256].fill(b'n');
         let (answer, _) = host.write(connect_entry(0, 31), &data);
@@ -127,10 +127,10 @@ fn rejects_a_second_connect() {
     let (admin, mut queue) = pair(address, 31);
     assert!(!queue.connect(1, admin.cntlid, NQN, HOST, 31).status.is_success());
     assert!(!queue.connect(2, admin.cntlid, NQN, HOST, 31).status.is_success());
-    let mut twin = MockHost::initialised(address, IcReq::default());
+    let mut twin = MockHost::initialized(address, IcReq::default());
     assert!(!twin.connect(1, admin.cntlid, NQN, HOST, 31).status.is_success(), "a queue id twice");
     // Four concurrent Connects on one connection: one succeeds.
-    let mut host = MockHost::initialised(address, IcReq::default());
+    let mut host = MockHost::initialized(address, IcReq::default());
     let data = connect_data(0xffff, NQN, HOST);
     let entry = in_capsule(connect_entry(0, 31), &data);
     for _ in 0..4 {
@@ -227,7 +227,7 @@ fn shutdown_under_load_ends_all_writes() {
     wait_for(&mut admin, |csts| csts.shst() == Csts::SHST_COMPLETE);
     let (answer, _) = late.write(write_entry(0, 1), &[0xdd; 512]);
     assert_eq!(answer.status.kind(), Status::COMMAND_SEQUENCE_ERROR);
-    let mut queue = MockHost::initialised(address, IcReq::default());
+    let mut queue = MockHost::initialized(address, IcReq::default());
     assert!(!queue.connect(10, admin.cntlid, NQN, HOST, 31).status.is_success());
     drop(admin);
     loads.into_iter().for_each(|load| load.join().unwrap());

@@ -29,7 +29,7 @@ impl Stage {
     fn reach(self, address: SocketAddr, admin: &MockHost, qid: u16) -> MockHost {
         match self {
             Stage::Accepted => MockHost::dial(address),
-            Stage::Initialised => MockHost::initialised(address, IcReq::default()),
+            Stage::Initialised => MockHost::initialized(address, IcReq::default()),
             Stage::Connected => admin.io_queue(qid, 31),
         }
     }

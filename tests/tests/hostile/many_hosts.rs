@@ -45,10 +45,10 @@ fn drops_hosts_with_unfinished_handshakes() {
     let silent = MockHost::dial(address);
     let mut half = MockHost::dial(address);
     half.send_bytes(&request[..100]);
-    let initialised = MockHost::initialised(address, IcReq::default());
-    let mut half_connect = MockHost::initialised(address, IcReq::default());
+    let initialised = MockHost::initialized(address, IcReq::default());
+    let mut half_connect = MockHost::initialized(address, IcReq::default());
     half_connect.send_bytes(&connect_capsule()[..600]);
-    let mut by_r2t = MockHost::initialised(address, IcReq::default());
+    let mut by_r2t = MockHost::initialized(address, IcReq::default());
     by_r2t.send(SubmissionEntry { sgl: Sgl::Transport { len: 1024 }, ..connect_entry(0, 31) }, &[]);
     let mut dripping = MockHost::dial(address);
     // The complete request would take twice the handshake timeout.
@@ -78,7 +78,7 @@ fn closes_hosts_that_ignore_a_term_req() {
 fn keep_alive_drops_only_silent_hosts() {
     let (target, address) = start(config(&["mem:1M"]));
     let with_kato = || {
-        let mut host = MockHost::initialised(address, IcReq::default());
+        let mut host = MockHost::initialized(address, IcReq::default());
         let entry = ConnectCommand { sqsize: 31, kato_ms: 1, ..ConnectCommand::default() }.entry();
         let (answer, _) = host.write(entry, &connect_data(0xffff, NQN, HOST));
         assert_eq!(answer.status, Status::SUCCESS);
@@ -139,7 +139,7 @@ fn connect_storms_do_not_stop_other_hosts() {
     let mut good = other_pair(address);
     let crowd: Vec<MockHost> = (0..affordable(400)).map(|_| MockHost::admin(address)).collect();
     let mut storm: Vec<MockHost> =
-        (0..affordable(400)).map(|_| MockHost::initialised(address, IcReq::default())).collect();
+        (0..affordable(400)).map(|_| MockHost::initialized(address, IcReq::default())).collect();
     let capsule = connect_capsule();
     storm.iter_mut().for_each(|host| host.send_bytes(&capsule));
     (0..50).for_each(|_| probe(&mut good.1));

@@ -53,7 +53,7 @@ impl Core {
         if !self.shared.lane_quota.admit(core, self.shared.lingering() as usize) {
             return self.refuse(lane, permit, &data, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
         }
-        match self.shared.connect((&entry, &data), from, (address, &lane.busy), fence, self.now) {
+        match self.shared.connect((&entry, &data), from, (address, &lane.in_flight), fence, self.now) {
             Ok((connected, fence)) => {
                 log::info!(
                     "{}: connected queue {} of controller {} for {} on reactor {}{}",

@@ -114,7 +114,7 @@ impl Driver {
         let changes = self.core.unfinished_changes(&read);
         // Otherwise the lanes count as unread until some of the changes have ended.
         let fences: Vec<_> = drain.readers.iter().filter_map(|reader| reader.fence.upgrade()).collect();
-        if fences.iter().all(|fence| fence.has_room(changes.len())) {
+        if fences.iter().all(|fence| fence.has_capacity(changes.len())) {
             fences.iter().for_each(|fence| fence.enter(&changes, read.len()));
             drain.lanes.retain(|unread| !is_read(unread));
         }

@@ -54,9 +54,9 @@ pub(super) struct Flushed {
 
 /// A flush of all volumes that has to wait for commands which are at volumes now.
 pub(super) struct PendingFlush {
-    busy: Vec<Arc<InFlight>>,
+    in_flight: Vec<Arc<InFlight>>,
     /// Shared with a message to every core. When ours is the only reference, every core has seen what the
-    /// port changed, and has counted among `busy` what it began before.
+    /// port changed, and has counted among `in_flight` what it began before.
     checkpoint: Arc<()>,
     /// By then a shutdown does not wait for commands any more, and a command fails.
     until: Instant,
@@ -71,17 +71,17 @@ impl PendingFlush {
     fn is_due(&mut self) -> bool {
         let is_seen = Arc::get_mut(&mut self.checkpoint).is_some();
         is_seen
-            && self.busy.iter().all(|busy| match self.then {
-                AfterFlush::ReportShutdown(_) | AfterFlush::Shutdown => busy.is_idle(),
-                AfterFlush::Answer { .. } => busy.is_durable(),
+            && self.in_flight.iter().all(|in_flight| match self.then {
+                AfterFlush::ReportShutdown(_) | AfterFlush::Shutdown => in_flight.is_idle(),
+                AfterFlush::Answer { .. } => in_flight.is_durable(),
             })
     }
 }
 
 impl Core {
     /// The controller shuts down: flushes as soon as no command of its association is at a volume.
-    pub(super) fn plan_shutdown(&mut self, id: AssociationId, busy: Vec<Arc<InFlight>>) {
-        self.plan(busy, AfterFlush::ReportShutdown(id));
+    pub(super) fn plan_shutdown(&mut self, id: AssociationId, in_flight: Vec<Arc<InFlight>>) {
+        self.plan(in_flight, AfterFlush::ReportShutdown(id));
     }
 
     /// The volatile cache was disabled: flushes as soon as nothing that was started before can leave anything
@@ -96,11 +96,11 @@ impl Core {
         self.plan(self.shared.in_flight_of(id), AfterFlush::Answer { lane, permit, completion });
     }
 
-    fn plan(&mut self, busy: Vec<Arc<InFlight>>, then: AfterFlush) {
+    fn plan(&mut self, in_flight: Vec<Arc<InFlight>>, then: AfterFlush) {
         let checkpoint = Arc::new(());
         self.shared.post_to_all(|| Message::Checkpoint(Arc::clone(&checkpoint)));
         let until = self.now + self.shared.stuck_after;
-        self.pending_flushes.push(PendingFlush { busy, checkpoint, until, then });
+        self.pending_flushes.push(PendingFlush { in_flight, checkpoint, until, then });
     }
 
     /// Flushes every volume.

@@ -56,7 +56,7 @@ pub(crate) struct Lane {
     /// Those among them that may leave something in a volatile cache.
     pub volatile: u32,
     /// The same numbers, for other cores.
-    pub busy: Arc<InFlight>,
+    pub in_flight: Arc<InFlight>,
     /// In the list of lanes that are to be sent from in this turn.
     pub dirty: bool,
     /// The socket did not take all of the last send: it takes more when the reactor says so.
@@ -192,7 +192,7 @@ impl Lane {
             moved_at: now,
             active: 0,
             volatile: 0,
-            busy: Arc::default(),
+            in_flight: Arc::default(),
             dirty: false,
             send_blocked: false,
             paused: false,
@@ -218,14 +218,14 @@ impl Lane {
     pub(crate) fn begin(&mut self, volatile: bool) {
         self.active += 1;
         self.volatile += u32::from(volatile);
-        self.busy.set(self.active, self.volatile);
+        self.in_flight.set(self.active, self.volatile);
     }
 
     /// One command less is at a volume.
     pub(crate) fn end(&mut self, volatile: bool) {
         self.active -= 1;
         self.volatile -= u32::from(volatile);
-        self.busy.set(self.active, self.volatile);
+        self.in_flight.set(self.active, self.volatile);
     }
 
     /// Whether a command has to wait for changes of older associations.

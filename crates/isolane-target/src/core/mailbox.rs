@@ -32,7 +32,7 @@ impl Driver {
             }
             Message::Displace { lane } => self.displace(lane),
             Message::Checkpoint(checkpoint) => drop(checkpoint),
-            Message::Shutdown { id, busy } => self.core.plan_shutdown(id, busy),
+            Message::Shutdown { id, in_flight } => self.core.plan_shutdown(id, in_flight),
             Message::DrainHost { host, fence, reply_to } => self.begin_host_drain(*host, fence, reply_to),
             Message::HostDrained { lane } => self.with_lane(lane, |core, lane| core.on_host_drained(lane)),
             Message::LoadReport { core, load } => self.record_load(core, load),

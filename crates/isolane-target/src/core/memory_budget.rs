@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_asks_for_little_new_memory_and_for_any_that_was_used_before() {
+    fn turn_bounds_new_memory_but_not_reused() {
         let mut memory = MemoryBudget::new(Pool::new(4 * MIN_POOL_PAGES));
         let len = NEW_PAGES_PER_TURN * PAGE_SIZE;
         let buffers: Vec<Buffer> = (0..3)
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_transfer_gets_its_memory_in_one_turn() {
+    fn largest_transfer_fits_into_one_turn() {
         let mut memory = MemoryBudget::new(Pool::new(MIN_POOL_PAGES));
         assert!(memory.reserve(MAX_TRANSFER_BYTES as usize));
     }

@@ -247,7 +247,7 @@ impl Driver {
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = self.core.reactor.now();
         self.reap_zerocopy();
-        self.core.memory.measure(self.core.shared.lane_quota.taken(self.core.index));
+        self.core.memory.measure(self.core.shared.lane_quota.used(self.core.index));
         self.core.max_receive_bytes = self.per_lane_budget(&events);
         for event in events.drain(..) {
             self.handle_event(event);

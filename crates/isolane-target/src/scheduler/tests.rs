@@ -5,7 +5,7 @@ use super::*;
 use crate::slab::SlabKey;
 
 /// Demands of lanes, as shares of a core, and the core that each is on.
-struct World {
+struct Harness {
     cores: usize,
     lanes: Vec<(f64, usize)>,
     scheduler: Scheduler,
@@ -16,9 +16,9 @@ fn id(lane: usize) -> LaneId {
     LaneId { core: 0, lane: SlabKey::from_u64(lane as u64) }
 }
 
-impl World {
-    fn new(cores: usize, lanes: &[(f64, usize)]) -> World {
-        World { cores, lanes: lanes.to_vec(), scheduler: Scheduler::default(), moves: 0 }
+impl Harness {
+    fn new(cores: usize, lanes: &[(f64, usize)]) -> Harness {
+        Harness { cores, lanes: lanes.to_vec(), scheduler: Scheduler::default(), moves: 0 }
     }
 
     fn demand(&self, core: usize) -> f64 {
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    fn rounds(&mut self, count: usize) -> &mut World {
+    fn rounds(&mut self, count: usize) -> &mut Harness {
         (0..count).for_each(|_| self.round());
         self
     }
@@ -56,48 +56,48 @@ impl World {
 
 #[test]
 fn lanes_without_traffic_gather_on_the_first_core() {
-    let mut world = World::new(4, &[(0.0, 0), (0.0, 1), (0.0, 2), (0.0, 3), (0.4, 3)]);
-    world.rounds(9);
-    assert_eq!(world.lanes_on(3), 2, "not before it is sure");
-    world.rounds(20);
-    assert_eq!((world.lanes_on(0), world.lanes_on(3)), (4, 1), "the busy one stays");
+    let mut harness = Harness::new(4, &[(0.0, 0), (0.0, 1), (0.0, 2), (0.0, 3), (0.4, 3)]);
+    harness.rounds(9);
+    assert_eq!(harness.lanes_on(3), 2, "only after several rounds");
+    harness.rounds(20);
+    assert_eq!((harness.lanes_on(0), harness.lanes_on(3)), (4, 1), "the busy one stays");
 }
 
 #[test]
-fn cores_that_do_little_give_it_to_the_first_and_sleep() {
-    let mut world = World::new(3, &[(0.05, 0), (0.04, 1), (0.05, 1), (0.09, 2)]);
-    world.rounds(20);
-    assert_eq!(world.lanes_on(0), 4);
+fn light_cores_consolidate_on_first() {
+    let mut harness = Harness::new(3, &[(0.05, 0), (0.04, 1), (0.05, 1), (0.09, 2)]);
+    harness.rounds(20);
+    assert_eq!(harness.lanes_on(0), 4);
 }
 
 #[test]
-fn the_first_core_is_not_filled_beyond_half() {
+fn fills_first_core_to_half() {
     let lanes: Vec<_> = (0..12).map(|lane| (0.09, lane % 12)).collect();
-    let mut world = World::new(12, &lanes);
-    world.rounds(100);
-    assert!(world.demand(0) <= PACKED + LIGHT, "{}", world.demand(0));
+    let mut harness = Harness::new(12, &lanes);
+    harness.rounds(100);
+    assert!(harness.demand(0) <= PACKED + LIGHT, "{}", harness.demand(0));
 }
 
 #[test]
-fn an_overloaded_core_is_relieved_until_all_is_even() {
-    let mut world = World::new(4, &[(0.5, 0); 6]);
-    world.rounds(60);
-    let most = (0..4).map(|core| world.demand(core)).fold(0.0, f64::max);
-    assert!(most <= 1.0, "{:?}", world.lanes);
+fn offloads_until_balanced() {
+    let mut harness = Harness::new(4, &[(0.5, 0); 6]);
+    harness.rounds(60);
+    let max = (0..4).map(|core| harness.demand(core)).fold(0.0, f64::max);
+    assert!(max <= 1.0, "{:?}", harness.lanes);
 }
 
 #[test]
-fn one_lane_that_fills_a_core_stays_where_it_is() {
-    let mut world = World::new(2, &[(1.5, 1)]);
-    world.rounds(50);
-    assert_eq!(world.moves, 0);
+fn keeps_lane_that_fills_a_core() {
+    let mut harness = Harness::new(2, &[(1.5, 1)]);
+    harness.rounds(50);
+    assert_eq!(harness.moves, 0);
 }
 
 #[test]
-fn a_load_that_is_even_is_left_alone() {
-    let mut world = World::new(4, &[(0.6, 0), (0.6, 1), (0.6, 2), (0.6, 3)]);
-    world.rounds(100);
-    assert_eq!(world.moves, 0);
+fn keeps_even_load() {
+    let mut harness = Harness::new(4, &[(0.6, 0), (0.6, 1), (0.6, 2), (0.6, 3)]);
+    harness.rounds(100);
+    assert_eq!(harness.moves, 0);
 }
 
 /// No lane goes to and fro: whatever the load, the moves end.
@@ -111,20 +111,20 @@ fn every_steady_load_comes_to_rest() {
             (demand * f64::from(u8::from(random.u8(..) > 40)), random.usize(..cores))
         };
         let lanes: Vec<_> = (0..random.usize(1..20)).map(|_| lane(&mut random)).collect();
-        let mut world = World::new(cores, &lanes);
-        world.rounds(400);
-        let before = world.moves;
-        world.rounds(100);
-        assert_eq!(world.moves, before, "{lanes:?} on {cores} cores");
+        let mut harness = Harness::new(cores, &lanes);
+        harness.rounds(400);
+        let before = harness.moves;
+        harness.rounds(100);
+        assert_eq!(harness.moves, before, "{lanes:?} on {cores} cores");
     }
 }
 
 #[test]
-fn a_lane_that_wakes_up_on_the_first_core_leaves_it_when_that_has_too_much() {
-    let mut world = World::new(2, &[(0.6, 0), (0.0, 1)]);
-    world.rounds(30);
-    assert_eq!(world.lanes_on(0), 2);
-    world.lanes[1].0 = 0.6;
-    world.rounds(30);
-    assert_eq!((world.lanes_on(0), world.lanes_on(1)), (1, 1));
+fn offloads_lane_that_becomes_busy() {
+    let mut harness = Harness::new(2, &[(0.6, 0), (0.0, 1)]);
+    harness.rounds(30);
+    assert_eq!(harness.lanes_on(0), 2);
+    harness.lanes[1].0 = 0.6;
+    harness.rounds(30);
+    assert_eq!((harness.lanes_on(0), harness.lanes_on(1)), (1, 1));
 }

@@ -1,4 +1,4 @@
-//! A volume that lets a test decide what becomes of every request.
+//! Volume in front of another one; the test decides about each request.
 
 use std::fs::File;
 use std::io;
@@ -10,11 +10,11 @@ use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeError, VolumeI
 
 use super::volume;
 
-/// What becomes of a request.
+/// Handling of one request.
 pub enum Decision {
     /// The volume below does it.
     Pass(Request),
-    /// It is to be tried again.
+    /// The volume returns it for a retry.
     Later(Request),
     /// It fails.
     Fail(VolumeError),

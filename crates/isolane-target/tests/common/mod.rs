@@ -1,8 +1,6 @@
-//! A tiny host over a blocking socket, made from the wire types alone: it does what a test tells it, right or
-//! wrong.
+//! Minimal host over a blocking socket, built from the wire types only: it sends valid or invalid PDUs.
 //!
-//! It is not a host library: one command at a time unless a test sends more, and it panics when it is
-//! surprised.
+//! It runs one command at a time unless a test sends more, and panics on unexpected replies.
 #![allow(dead_code)]
 
 pub mod interposer;
@@ -82,7 +80,7 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-/// What a target sends.
+/// A PDU from the target, with its data.
 #[derive(Debug)]
 pub struct Answer {
     pub pdu: ControllerPdu,
@@ -99,7 +97,7 @@ pub fn pair(address: SocketAddr, sqsize: u16) -> (MockHost, MockHost) {
 /// One connection of a host.
 pub struct MockHost {
     pub stream: TcpStream,
-    /// What is added to PDUs towards the target, and to those from it.
+    /// Digests and padding of the PDUs to the target and from it.
     pub outbound: Framing,
     pub inbound: Framing,
     pub cntlid: u16,
@@ -108,7 +106,7 @@ pub struct MockHost {
 }
 
 impl MockHost {
-    /// A connection on which nothing has been said.
+    /// An open connection on which nothing was sent.
     pub fn dial(address: SocketAddr) -> MockHost {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -117,10 +115,10 @@ impl MockHost {
         MockHost { stream, outbound, inbound, cntlid: 0xffff, maxh2cdata: 0, next_cid: 0 }
     }
 
-    /// A connection that has been initialised.
-    pub fn initialised(address: SocketAddr, request: IcReq) -> MockHost {
+    /// A connection that has been initialized.
+    pub fn initialized(address: SocketAddr, request: IcReq) -> MockHost {
         let mut host = MockHost::dial(address);
-        host.initialise(request);
+        host.initialize(request);
         host
     }
 
@@ -130,7 +128,7 @@ impl MockHost {
     }
 
     pub fn admin_with(address: SocketAddr, request: IcReq, host_nqn: &str) -> MockHost {
-        let mut host = MockHost::initialised(address, request);
+        let mut host = MockHost::initialized(address, request);
         let answer = host.connect(0, 0xffff, NQN, host_nqn, 31);
         assert_eq!(answer.status, Status::SUCCESS);
         host.cntlid = answer.dw0 as u16;
@@ -146,13 +144,13 @@ impl MockHost {
     }
 
     pub fn io_queue_with(&self, qid: u16, sqsize: u16, request: IcReq, host_nqn: &str) -> MockHost {
-        let mut queue = MockHost::initialised(self.stream.peer_addr().unwrap(), request);
+        let mut queue = MockHost::initialized(self.stream.peer_addr().unwrap(), request);
         let answer = queue.connect(qid, self.cntlid, NQN, host_nqn, sqsize);
         assert_eq!(answer.status, Status::SUCCESS);
         queue
     }
 
-    pub fn initialise(&mut self, request: IcReq) -> IcResp {
+    pub fn initialize(&mut self, request: IcReq) -> IcResp {
         self.send_bytes(&request.encode());
         let ControllerPdu::IcResp(response) = self.answer().pdu else { panic!("no ICResp") };
         let (header_digest, data_digest) = (response.digests.header(), response.digests.data());
@@ -364,7 +362,7 @@ pub fn write_entry(slba: u64, blocks: u32) -> SubmissionEntry {
     WriteCommand { nsid: 1, slba, nlb: (blocks - 1) as u16, ..WriteCommand::default() }.entry()
 }
 
-/// Bytes that tell one block from another.
+/// Contents that distinguish one block from another.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     std::iter::repeat_with(|| random.u8(..)).take(len).collect()

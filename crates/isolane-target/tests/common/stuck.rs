@@ -17,7 +17,7 @@ use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeInfo};
 pub struct Stuck {
     machine: FileStateMachine,
     pipe: Arc<File>,
-    begun: AtomicUsize,
+    started: AtomicUsize,
 }
 
 /// The other end of its pipe.
@@ -46,19 +46,19 @@ impl Stuck {
         };
         let machine =
             FileStateMachine::new("stuck".to_owned(), geometry, Identity::random(), Features::none(), false);
-        let stuck = Stuck { machine, pipe: Arc::new(writer), begun: AtomicUsize::new(0) };
+        let stuck = Stuck { machine, pipe: Arc::new(writer), started: AtomicUsize::new(0) };
         (Arc::new(stuck), Relief { pipe: reader, filling })
     }
 
     /// How many operations were given to the kernel.
-    pub fn begun(&self) -> usize {
-        self.begun.load(Ordering::SeqCst)
+    pub fn started(&self) -> usize {
+        self.started.load(Ordering::SeqCst)
     }
 
-    /// Whatever is to be done becomes a write to the pipe.
+    /// Replaces each file operation by a write to the pipe.
     fn divert(&self, step: Step) -> Step {
         let Step::File(operation, task) = step else { return step };
-        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.started.fetch_add(1, Ordering::SeqCst);
         let FileOp { buffer, buffer_offset, len, .. } = operation;
         let diverted = match buffer {
             Some(buffer) => FileOp::write(CURRENT, buffer, buffer_offset, len as usize, false),
@@ -69,7 +69,7 @@ impl Stuck {
 }
 
 impl Relief {
-    /// Lets everything go on from now on. Joining returns the bytes that were written, once the volume is
+    /// Releases all operations from now on. Joining returns the bytes that were written, once the volume is
     /// gone.
     pub fn release(mut self) -> JoinHandle<Vec<u8>> {
         thread::spawn(move || {
