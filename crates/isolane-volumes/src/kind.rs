@@ -6,21 +6,44 @@ use isolane_volume::spec::{self, Source, SpecError, VolumeSpec};
 use isolane_volume::{OpenError, Volume};
 
 use crate::parts::Parts;
-use crate::{read_only, stripe};
+use crate::{delay, fault, log, read_only, stall, stripe};
 
-/// A kind of nested volume: `NAME:ARGUMENT:MEMBER;MEMBER…,OPTION=VALUE`.
+/// A kind of nested volume: `NAME:ARGUMENT:MEMBER;MEMBER…,OPTION=VALUE`. A filter has one member.
 struct Kind {
     name: &'static str,
     /// Meaning of the argument; `None` if there is none.
     argument: Option<&'static str>,
+    is_filter: bool,
     /// Options that it accepts besides `ro`, `nsid`, and `uuid`.
     options: &'static [&'static str],
     open: fn(Parts) -> Result<Arc<dyn Volume>, OpenError>,
 }
 
 const KINDS: &[Kind] = &[
-    Kind { name: "read-only", argument: None, options: &[], open: read_only::open },
-    Kind { name: "stripe", argument: Some("size of a stripe"), options: &[], open: stripe::open },
+    Kind { name: "delay", argument: Some("duration"), is_filter: true, options: &[], open: delay::open },
+    Kind {
+        name: "fault",
+        argument: Some("number of requests"),
+        is_filter: true,
+        options: &["on"],
+        open: fault::open,
+    },
+    Kind { name: "log", argument: None, is_filter: true, options: &[], open: log::open },
+    Kind { name: "read-only", argument: None, is_filter: true, options: &[], open: read_only::open },
+    Kind {
+        name: "stall",
+        argument: Some("duration"),
+        is_filter: true,
+        options: &["every"],
+        open: stall::open,
+    },
+    Kind {
+        name: "stripe",
+        argument: Some("size of a stripe"),
+        is_filter: false,
+        options: &[],
+        open: stripe::open,
+    },
 ];
 
 pub(crate) fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
@@ -77,7 +100,7 @@ impl Nested {
                 return fail(format!("no {meaning}"), "write it before the members, followed by a colon");
             }
         };
-        let Some(members) = split_members(text) else {
+        let Some(members) = split_members(text, !kind.is_filter) else {
             return fail("unbalanced parentheses".to_owned(), "close each parenthesis");
         };
         let mut members: Vec<VolumeSpec> = members.into_iter().map(parse).collect::<Result<_, _>>()?;
@@ -107,15 +130,15 @@ impl Nested {
     }
 }
 
-/// Splits at semicolons outside of parentheses, and removes the parentheses around a member. Returns `None` if the
+/// Splits at semicolons outside of parentheses if there are several members, and removes the parentheses around a member. Returns `None` if the
 /// parentheses are unbalanced.
-fn split_members(text: &str) -> Option<Vec<&str>> {
+fn split_members(text: &str, has_several: bool) -> Option<Vec<&str>> {
     let (mut members, mut start, mut depth) = (Vec::new(), 0, 0_usize);
     for (at, char) in text.char_indices() {
         match char {
             '(' => depth += 1,
             ')' => depth = depth.checked_sub(1)?,
-            ';' if depth == 0 => {
+            ';' if depth == 0 && has_several => {
                 members.push(&text[start..at]);
                 start = at + 1;
             }
@@ -123,7 +146,7 @@ fn split_members(text: &str) -> Option<Vec<&str>> {
         }
     }
     members.push(&text[start..]);
-    let inner = |member: &'_ str| Some(member.strip_prefix('(')?.strip_suffix(')')?.len());
+    let inner = |member: &str| Some(member.strip_prefix('(')?.strip_suffix(')')?.len());
     let strip = |member| inner(member).map_or(member, |len| &member[1..=len]);
     (depth == 0).then(|| members.into_iter().map(strip).collect())
 }

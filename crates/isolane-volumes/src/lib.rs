@@ -4,13 +4,16 @@
 //! |---|---|
 //! | `stripe:SIZE:A;B;…` | members in turn, `SIZE` bytes each |
 //! | `read-only:A` | rejects changes |
+//! | `delay:5ms:A` | delays every request |
+//! | `fault:100:A,on=write` | fails every 100th request: `on=read`, `on=write`, `on=flush`, or of any kind |
+//! | `stall:2s:A,every=60s` | completes no request for 2 s in every 60 s |
+//! | `log:A` | logs every request at level info |
 //!
 //! A member with options, or with members, is written in parentheses:
 //! `stripe:64k:(a.img,size=1G);(read-only:b.img)`. The options `ro`, `nsid`, and `uuid` apply to the whole volume.
 //!
 //! [`parse`] and [`open`] accept these specifications and all of [`isolane_volume::spec`]. To add a kind of volume,
-//! write a file that implements [`Volume`] with [`Step::nested`](isolane_volume::Step::nested), and add it to `KINDS`
-//! in `kind.rs`.
+//! write a file such as `delay.rs`, and add it to `KINDS` in `kind.rs`.
 //!
 //! Invariants, in addition to those of [`isolane_volume`]:
 //! * An error of a member is an error of the request.
@@ -19,9 +22,14 @@
 
 #![forbid(unsafe_code)]
 
+mod delay;
+mod fault;
+mod filter;
 mod kind;
+mod log;
 mod parts;
 mod read_only;
+mod stall;
 mod stripe;
 #[cfg(test)]
 mod testing;

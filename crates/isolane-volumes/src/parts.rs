@@ -1,6 +1,7 @@
 //! Members and arguments from which a nested volume is opened.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use isolane_volume::{Identity, OpenError, Volume};
 use uuid::Uuid;
@@ -20,7 +21,6 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Returns the value of an option.
-    #[allow(dead_code)]
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -30,18 +30,29 @@ impl Parts {
         self.uuid.map_or_else(default, |uuid| Identity { uuid })
     }
 
-    /// Returns the only member.
-    pub fn only_member(&self) -> Result<Arc<dyn Volume>, OpenError> {
-        match &self.members[..] {
-            [member] => Ok(Arc::clone(member)),
-            members => Err(self.error(
-                format!("one volume expected, {} given", members.len()),
-                "write `;` and its neighbors in parentheses if they belong to that volume",
-            )),
-        }
+    /// Returns the first member, the only one of a filter.
+    pub fn first(&self) -> &Arc<dyn Volume> {
+        &self.members[0]
+    }
+
+    /// Parses a duration in `us`, `ms`, or `s`.
+    pub fn duration(&self, text: &str) -> Result<Duration, OpenError> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match &text[digits.len()..] {
+            "us" => Some(Duration::from_micros(1)),
+            "ms" => Some(Duration::from_millis(1)),
+            "s" => Some(Duration::from_secs(1)),
+            _ => None,
+        };
+        let duration = unit.zip(digits.parse().ok()).and_then(|(unit, number)| unit.checked_mul(number));
+        duration.filter(|duration| *duration <= MAX_DURATION).ok_or_else(|| {
+            self.error(format!("invalid duration {text:?}"), "use us, ms, or s, at most 3600s, such as 5ms")
+        })
     }
 
     pub fn error(&self, reason: impl Into<String>, remedy: impl Into<String>) -> OpenError {
         OpenError::new(&self.name, reason, remedy)
     }
 }
+
+const MAX_DURATION: Duration = Duration::from_secs(3600);

@@ -28,7 +28,7 @@ impl ReadOnly {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
-    let inner = parts.only_member()?;
+    let inner = Arc::clone(parts.first());
     let identity = parts.identity(|| inner.identity().clone());
     Ok(Arc::new(ReadOnly::new(parts.name, identity, inner)))
 }

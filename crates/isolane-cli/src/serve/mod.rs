@@ -45,8 +45,12 @@ const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// or is made of other volumes, each in parentheses if it has options:
 ///
-///   stripe:64k:A;B;C    64 KiB from each volume in turn, all of the same size
-///   read-only:A         rejects writes
+///   stripe:64k:A;B;C       64 KiB from each volume in turn, all of the same size
+///   read-only:A            rejects writes
+///   delay:5ms:A            delays every request
+///   fault:100:A,on=write   fails every 100th request (on=read, write, or flush)
+///   stall:2s:A,every=60s   completes no request for 2 s in every 60 s
+///   log:A                  logs every request at level info
 ///
 /// Options follow after commas, as in disk.img,size=10G,block-size=4096:
 ///

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-use super::{Server, fail, kill, program, run, succeed, text};
+use super::{Server, fail, kill, pattern, program, run, succeed, text};
 
 #[test]
 fn prints_volumes_and_a_valid_bench_line() {
@@ -121,4 +121,38 @@ fn clients_log_warnings_only() {
         let output = run(&[command, &[&server.uri]].concat());
         assert!(output.status.success() && output.stderr.is_empty(), "{command:?}: {output:?}");
     }
+}
+
+/// Each restart opens the same files in the same order.
+#[test]
+fn serves_stripe_over_three_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let members =
+        ["a", "b", "c"].map(|name| format!("(delay:1ms:({},size=2M))", dir.path().join(name).display()));
+    let volume = format!("stripe:64k:{}", members.join(";"));
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::write(&from, pattern(6 << 20)).unwrap();
+    let identity = |server: &Server| {
+        let info: serde_json::Value =
+            serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
+        info["namespaces"][0]["uuid"].as_str().unwrap().to_owned()
+    };
+    let server = Server::start(&[&volume]);
+    succeed(&["copy", text(&from), &server.volume(1)]);
+    let before = identity(&server);
+    assert!(server.stop());
+    let server = Server::start(&[&volume]);
+    assert_eq!(identity(&server), before);
+    succeed(&["copy", &server.volume(1), text(&to)]);
+    assert!(server.stop() && fs::read(&to).unwrap() == pattern(6 << 20));
+    let first = fs::read(dir.path().join("a")).unwrap();
+    assert!(first[64 << 10..128 << 10] == pattern(6 << 20)[192 << 10..256 << 10]);
+}
+
+#[test]
+fn explains_invalid_nested_volumes() {
+    let error = fail(&["serve", "stripe:64k:mem:1M;mem:2M", "--listen", "127.0.0.1:0"]);
+    assert!(error.contains("use members of the same size"), "{error}");
+    let error = fail(&["serve", "delay:5:mem:1M", "--listen", "127.0.0.1:0"]);
+    assert!(error.contains("invalid duration \"5\""), "{error}");
 }

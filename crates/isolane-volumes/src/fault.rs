@@ -1,0 +1,104 @@
+//! Filter that fails every Nth request with an I/O error: `fault:100:A`, or `fault:100:A,on=write`.
+//!
+//! Invariant: a request that fails does not reach the inner volume; after a failed flush, every flush fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use isolane_volume::{NestedIo, OpenError, Outcome, Request, Volume, VolumeError};
+
+use crate::filter::{self, Filter};
+use crate::parts::Parts;
+
+struct Fault {
+    every: u64,
+    /// Kind of the requests that fail; `None` for all.
+    on: Option<&'static str>,
+    count: AtomicU64,
+    sync_failed: AtomicBool,
+}
+
+pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
+    let every = parts.argument.parse().ok().filter(|every| *every > 0);
+    let every = every.ok_or_else(|| {
+        parts.error(format!("invalid number {:?}", parts.argument), "write it first, as in fault:100:A")
+    })?;
+    let kind = parts.option("on").map(|on| KINDS.iter().copied().find(|kind| *kind == on).ok_or(on));
+    let on = kind.transpose().map_err(|on| {
+        parts.error(format!("unknown kind {on:?} of requests"), "use on=read, on=write, or on=flush")
+    })?;
+    filter::open(parts, Fault { every, on, count: AtomicU64::new(0), sync_failed: AtomicBool::new(false) })
+}
+
+impl Fault {
+    /// Returns the error of a request that fails.
+    fn error(&self, request: &Request) -> Option<VolumeError> {
+        let (kind, error) = match request {
+            Request::Read { .. } => (READ, VolumeError::ReadFailed { raw_os_error: EIO }),
+            Request::Flush if self.sync_failed.load(Ordering::Acquire) => {
+                return Some(VolumeError::SyncFailed { raw_os_error: EIO });
+            }
+            Request::Flush => (FLUSH, VolumeError::SyncFailed { raw_os_error: EIO }),
+            _ => (WRITE, VolumeError::WriteFailed { raw_os_error: EIO }),
+        };
+        let is_due = self.on.is_none_or(|on| on == kind)
+            && (self.count.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.every);
+        if is_due && kind == FLUSH {
+            self.sync_failed.store(true, Ordering::Release);
+        }
+        is_due.then_some(error)
+    }
+}
+
+impl Filter for Fault {
+    async fn run(self: Arc<Self>, io: NestedIo, inner: Arc<dyn Volume>, request: Request) -> Outcome {
+        match self.error(&request) {
+            Some(error) => Err(error),
+            None => io.start(&inner, request).await,
+        }
+    }
+}
+
+const READ: &str = "read";
+const WRITE: &str = "write";
+const FLUSH: &str = "flush";
+const KINDS: [&str; 3] = [READ, WRITE, FLUSH];
+/// Error number of an I/O error.
+const EIO: i32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Driver;
+
+    #[test]
+    fn fails_every_nth_request_of_kind() {
+        let mut driver = Driver::open("fault:2:mem:1M,on=write");
+        assert_eq!(driver.write(0, &[1; 512], false), Ok(()));
+        assert_eq!(driver.read(0, 1).unwrap(), [1; 512]);
+        let error = Err(VolumeError::WriteFailed { raw_os_error: EIO });
+        assert_eq!(driver.write(0, &[2; 512], false), error);
+        assert_eq!(driver.read(0, 1).unwrap(), [1; 512]);
+        assert_eq!(driver.zero(0, 1), Ok(()));
+    }
+
+    #[test]
+    fn keeps_failing_flushes() {
+        let mut driver = Driver::open("stripe:4k:(fault:2:mem:64k,on=flush);mem:64k");
+        assert_eq!(driver.flush(), Ok(()));
+        for _ in 0..3 {
+            assert_eq!(driver.flush(), Err(VolumeError::SyncFailed { raw_os_error: EIO }));
+        }
+        assert_eq!(driver.write(0, &[1; 8192], false), Ok(()));
+    }
+
+    #[test]
+    fn rejects_invalid_arguments() {
+        for (text, reason) in
+            [("fault:0:mem:1M", "invalid number"), ("fault:1:mem:1M,on=open", "unknown kind")]
+        {
+            let error = crate::open(&crate::parse(text).unwrap()).err().unwrap().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}
