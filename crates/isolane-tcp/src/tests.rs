@@ -43,7 +43,7 @@ fn next_peek_continues_after_last_one() {
 }
 
 #[test]
-fn full_ring_reads_nothing_and_fin_is_no_byte() {
+fn full_ring_reads_nothing_and_fin_adds_nothing() {
     let (near, mut far) = testing::connection().unwrap();
     let (mut writer, _reader, _corruptor) = testing::bytes(4096).unwrap();
     set_peek_offset(near.as_fd(), 0).unwrap();

@@ -43,12 +43,18 @@ use transmit::TxPath;
 /// State machine of a stream, without thread, clock, or control plane.
 #[derive(Debug)]
 pub struct StreamMachine {
-    socket: Socket,
-    block: ControlBlock,
-    record: StreamRecord,
+    common: Common,
     rx: RxPath,
     tx: TxPath,
     closing: Option<Closing>,
+}
+
+/// State that both directions use.
+#[derive(Debug)]
+struct Common {
+    socket: Socket,
+    block: ControlBlock,
+    record: StreamRecord,
     failpoint: Failpoint,
 }
 
@@ -124,26 +130,27 @@ impl StreamMachine {
     ) -> Result<StreamMachine, StreamError> {
         let socket = Socket::new(socket);
         let block = ControlBlock::open(memory, &record.place)?;
+        let common = Common { socket, block, record, failpoint };
         // Steps that can fail come first, so that a refused socket is unchanged.
-        let tx = TxPath::resume(socket.as_fd(), memory, &record, &block)?;
-        let rx = RxPath::resume(socket.as_fd(), memory, &record, &block, &failpoint)?;
+        let tx = TxPath::resume(&common, memory)?;
+        let rx = RxPath::resume(&common, memory)?;
         // Does not fail on a socket that accepted a peek offset.
-        sockopt::set_socket_oobinline(&socket, true).map_err(system("cannot set SO_OOBINLINE"))?;
+        sockopt::set_socket_oobinline(&common.socket, true).map_err(system("cannot set SO_OOBINLINE"))?;
         // The previous engine may have ended between publishing and waking.
-        block.need_wakeup.disarm();
-        block.rx_flag.force_wake();
-        block.tx_flag.force_wake();
-        Ok(StreamMachine { socket, block, record, rx, tx, closing: None, failpoint })
+        common.block.need_wakeup.disarm();
+        common.block.rx_flag.force_wake();
+        common.block.tx_flag.force_wake();
+        Ok(StreamMachine { common, rx, tx, closing: None })
     }
 
     /// Socket to watch, edge-triggered, for [`StreamMachine::on_ready`].
     pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.common.socket.as_fd()
     }
 
     /// Flag that the application takes before it rings.
     pub fn need_wakeup(&self) -> &WakeFlag {
-        &self.block.need_wakeup
+        &self.common.block.need_wakeup
     }
 
     /// Whether [`StreamMachine::on_ready`] needs read events: not while the application receives directly.
@@ -167,18 +174,17 @@ impl StreamMachine {
     /// [`StreamError`]; the stream must be dropped.
     #[inline]
     pub fn poll(&mut self) -> Result<Progress, StreamError> {
-        let StreamMachine { socket, block, rx, tx, failpoint, .. } = self;
-        let socket = socket.as_fd();
-        let sent = tx.poll(socket, block, failpoint)?;
+        let StreamMachine { common, rx, tx, .. } = self;
+        let sent = tx.poll(common)?;
         if let Some(error) = tx.take_error() {
             rx.on_error(error);
         }
         if self.closing.is_some() {
             return self.poll_closing(sent.busy);
         }
-        let received = rx.poll(socket, block, failpoint, &self.record)?;
+        let received = rx.poll(common)?;
         let publishes = sent.publishes || received.publishes;
-        let notifies = publishes && self.block.notify.take();
+        let notifies = publishes && self.common.block.notify.take();
         Ok(Progress { busy: sent.busy || received.busy, notifies, closed: false })
     }
 
@@ -188,16 +194,16 @@ impl StreamMachine {
     /// # Errors
     /// [`StreamError`].
     pub fn prepare_idle(&mut self) -> Result<bool, StreamError> {
-        self.rx.discard_consumed(self.socket.as_fd(), &self.block, &self.failpoint)?;
-        self.block.need_wakeup.arm();
+        self.rx.discard_consumed(&self.common)?;
+        self.common.block.need_wakeup.arm();
         let has_rx_work = match self.closing {
-            None => self.rx.has_work(&self.block)?,
+            None => self.rx.has_work(&self.common)?,
             // The connection may have to be reset.
             Some(_) => self.rx.readable,
         };
-        let has_work = has_rx_work || self.tx.has_work(&self.block)?;
+        let has_work = has_rx_work || self.tx.has_work(&self.common)?;
         if has_work {
-            self.block.need_wakeup.disarm();
+            self.common.block.need_wakeup.disarm();
         }
         Ok(!has_work)
     }
@@ -218,7 +224,7 @@ impl StreamMachine {
     /// Fails both directions for the application. It can still read the data in the ring, and then get the
     /// socket back ([`StreamMachine::release`]).
     pub fn fail(&self) {
-        abort(&self.block);
+        abort(&self.common.block);
     }
 
     /// Closes a failed stream: releases the socket, with a reset unless everything was sent.
@@ -226,8 +232,8 @@ impl StreamMachine {
     /// # Errors
     /// [`StreamError`].
     pub fn close_failed(&mut self) -> Result<(), StreamError> {
-        if !matches!(self.tx.is_done(&self.block), Ok(true)) {
-            reset_at_close(self.socket.as_fd());
+        if !matches!(self.tx.is_done(&self.common), Ok(true)) {
+            reset_at_close(self.common.socket.as_fd());
         }
         self.release()
     }
@@ -236,9 +242,9 @@ impl StreamMachine {
     /// unknown.
     pub fn abandon(&self) {
         self.fail();
-        reset_at_close(self.socket.as_fd());
+        reset_at_close(self.common.socket.as_fd());
         // For other holders of the socket. The cause of the failure may prevent this too.
-        let _ = self.restore();
+        let _ = self.common.restore();
     }
 
     /// Called when the session needs memory. Abandons a closed stream without progress for `STALL_TIMEOUT`,
@@ -258,23 +264,49 @@ impl StreamMachine {
 
     fn moved(&self) -> (u64, u64) {
         // Fails only without a connection, which makes no progress.
-        (self.tx.sent(), isolane_tcp::unacknowledged(self.socket.as_fd()).unwrap_or(0))
+        (self.tx.sent(), isolane_tcp::unacknowledged(self.common.socket.as_fd()).unwrap_or(0))
     }
 
     fn poll_closing(&mut self, busy: bool) -> Result<Progress, StreamError> {
         let is_abandoned = self.closing.is_some_and(|closing| closing.abandoned);
-        let is_sent = self.tx.is_done(&self.block)?;
+        let is_sent = self.tx.is_done(&self.common)?;
         let closed = is_abandoned || is_sent || self.tx.is_finished() || self.should_reset()?;
         match is_sent {
             // The kernel has all data: a close acts as without an engine.
-            true => self.allow_fin()?,
-            false => self.forbid_fin()?,
+            true => self.common.allow_fin()?,
+            false => self.common.forbid_fin()?,
         }
         Ok(Progress { busy, notifies: false, closed })
     }
 
+    /// Whether a close resets the connection, as it would without an engine.
+    fn should_reset(&mut self) -> Result<bool, StreamError> {
+        if !std::mem::take(&mut self.rx.readable) {
+            return Ok(false);
+        }
+        let socket = self.common.socket.as_fd();
+        self.rx.discard_consumed(&self.common)?;
+        let linger = sockopt::socket_linger(socket).map_err(system("cannot get SO_LINGER"))?;
+        let unread =
+            isolane_tcp::unread_bytes(socket).map_err(system("cannot get the count of unread bytes"))?;
+        let is_requested = linger == Some(Duration::ZERO) && !self.common.block.is_draining();
+        Ok(is_requested || unread > 0)
+    }
+
+    /// Restores the socket to its state before adoption. The application may use it once the supervisor has
+    /// removed the stream's record.
+    ///
+    /// # Errors
+    /// [`StreamError`].
+    pub fn release(&mut self) -> Result<(), StreamError> {
+        self.rx.discard_consumed(&self.common)?;
+        self.common.restore()
+    }
+}
+
+impl Common {
     /// Makes the last close of the socket, by any process, reset the connection until
-    /// [`StreamMachine::allow_fin`]: a FIN would make partial data look complete to the peer.
+    /// [`Common::allow_fin`]: a FIN would make partial data look complete to the peer.
     fn forbid_fin(&self) -> Result<(), StreamError> {
         if !self.block.is_draining() {
             // First, so that the next engine does not take SO_LINGER for the application's setting.
@@ -293,30 +325,6 @@ impl StreamMachine {
             false => self.socket.disable_linger(),
         }
         self.failpoint.hit()
-    }
-
-    /// Whether a close resets the connection, as it would without an engine.
-    fn should_reset(&mut self) -> Result<bool, StreamError> {
-        if !std::mem::take(&mut self.rx.readable) {
-            return Ok(false);
-        }
-        let socket = self.socket.as_fd();
-        self.rx.discard_consumed(socket, &self.block, &self.failpoint)?;
-        let linger = sockopt::socket_linger(socket).map_err(system("cannot get SO_LINGER"))?;
-        let unread =
-            isolane_tcp::unread_bytes(socket).map_err(system("cannot get the count of unread bytes"))?;
-        let is_requested = linger == Some(Duration::ZERO) && !self.block.is_draining();
-        Ok(is_requested || unread > 0)
-    }
-
-    /// Restores the socket to its state before adoption. The application may use it once the supervisor has
-    /// removed the stream's record.
-    ///
-    /// # Errors
-    /// [`StreamError`].
-    pub fn release(&mut self) -> Result<(), StreamError> {
-        self.rx.discard_consumed(self.socket.as_fd(), &self.block, &self.failpoint)?;
-        self.restore()
     }
 
     fn restore(&self) -> Result<(), StreamError> {

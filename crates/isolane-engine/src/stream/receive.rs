@@ -1,15 +1,13 @@
 //! Receive path: peeks data from the socket into the application's ring, and discards it once it was read.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 
 use isolane_engine_api::stream::{ControlBlock, StreamEnd, recover_discarded, requests_bypass};
 use isolane_shm::{SharedMemory, bytes};
 use isolane_tcp::{PeekResult, TcpState};
 use rustix::io::Errno;
 
-use super::failpoint::Failpoint;
-use super::record::StreamRecord;
-use super::{PathProgress, QUANTUM, StreamError, system};
+use super::{Common, PathProgress, QUANTUM, StreamError, system};
 
 /// Receive state.
 ///
@@ -41,13 +39,9 @@ pub(super) struct RxPath {
 
 impl RxPath {
     /// See [`StreamMachine::resume`](super::StreamMachine::resume).
-    pub fn resume(
-        socket: BorrowedFd<'_>,
-        memory: &SharedMemory,
-        record: &StreamRecord,
-        block: &ControlBlock,
-        failpoint: &Failpoint,
-    ) -> Result<RxPath, StreamError> {
+    pub fn resume(common: &Common, memory: &SharedMemory) -> Result<RxPath, StreamError> {
+        let Common { block, record, failpoint, .. } = common;
+        let socket = common.socket.as_fd();
         let ring = bytes::Writer::resume(memory, record.place.rx_ring())?;
         let (produced, consumed) = (ring.position(), ring.position() - ring.unread());
         let discarded = recover_discarded(socket, produced, block.rx_discarded()).map_err(system(PEEK))?;
@@ -78,19 +72,13 @@ impl RxPath {
     }
 
     #[inline]
-    pub fn poll(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        block: &ControlBlock,
-        failpoint: &Failpoint,
-        record: &StreamRecord,
-    ) -> Result<PathProgress, StreamError> {
-        let bypass = block.rx_bypass();
-        if bypass != self.bypass_ack && self.apply_bypass(bypass, socket, block, failpoint)? {
+    pub fn poll(&mut self, common: &Common) -> Result<PathProgress, StreamError> {
+        let bypass = common.block.rx_bypass();
+        if bypass != self.bypass_ack && self.apply_bypass(bypass, common)? {
             return Ok(PathProgress { busy: true, publishes: false });
         }
         let progress = match self.readable && !self.finished && !requests_bypass(bypass) {
-            true => self.peek(socket, block, failpoint, record)?,
+            true => self.peek(common)?,
             false => PathProgress::default(),
         };
         self.ring.refresh()?;
@@ -98,7 +86,7 @@ impl RxPath {
         // When idle, discards everything that was read: with a small window, the peer waits for that.
         self.idle_polls = if progress.busy { 0 } else { self.idle_polls.saturating_add(1) };
         if due >= self.step || (due > 0 && self.ring.unread() == 0 && self.idle_polls >= IDLE_POLLS) {
-            self.discard(socket, block, failpoint)?;
+            self.discard(common)?;
             self.idle_polls = 0;
         }
         Ok(progress)
@@ -112,37 +100,26 @@ impl RxPath {
     /// Starts or ends the bypass; it starts only once the application has read all peeked data. Returns whether
     /// the request was applied.
     #[cold]
-    fn apply_bypass(
-        &mut self,
-        bypass: u64,
-        socket: BorrowedFd<'_>,
-        block: &ControlBlock,
-        failpoint: &Failpoint,
-    ) -> Result<bool, StreamError> {
+    fn apply_bypass(&mut self, bypass: u64, common: &Common) -> Result<bool, StreamError> {
         self.ring.refresh()?;
         if requests_bypass(bypass) {
             if self.ring.unread() > 0 {
                 return Ok(false);
             }
-            self.discard(socket, block, failpoint)?;
+            self.discard(common)?;
         }
         // Events during the bypass were not reported here.
         (self.readable, self.peek_may_stop) = (true, true);
         self.bypass_ack = bypass;
-        block.set_rx_bypass_ack(bypass);
-        failpoint.hit()?;
-        block.rx_flag.wake();
+        common.block.set_rx_bypass_ack(bypass);
+        common.failpoint.hit()?;
+        common.block.rx_flag.wake();
         Ok(true)
     }
 
-    fn peek(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        block: &ControlBlock,
-        failpoint: &Failpoint,
-        record: &StreamRecord,
-    ) -> Result<PathProgress, StreamError> {
-        let peeked = isolane_tcp::peek_into(&mut self.ring, socket, QUANTUM)?;
+    fn peek(&mut self, common: &Common) -> Result<PathProgress, StreamError> {
+        let Common { socket, block, failpoint, .. } = common;
+        let peeked = isolane_tcp::peek_into(&mut self.ring, socket.as_fd(), QUANTUM)?;
         failpoint.hit()?;
         match peeked {
             Ok(PeekResult::Bytes(count)) => {
@@ -159,7 +136,7 @@ impl RxPath {
                 Ok(PathProgress::default())
             }
             Ok(PeekResult::End) => {
-                let end = self.stream_end(socket, block, record)?;
+                let end = self.stream_end(common)?;
                 Ok(self.finish(block, end))
             }
             Err(Errno::NOMEM | Errno::NOBUFS) => Ok(PathProgress::default()),
@@ -182,12 +159,9 @@ impl RxPath {
 
     /// Returns how the stream has ended. The kernel reports an error once, possibly to an engine that has ended,
     /// and an end of file from then on; but it counts a FIN as a received byte.
-    fn stream_end(
-        &self,
-        socket: BorrowedFd<'_>,
-        block: &ControlBlock,
-        record: &StreamRecord,
-    ) -> Result<StreamEnd, StreamError> {
+    fn stream_end(&self, common: &Common) -> Result<StreamEnd, StreamError> {
+        let Common { block, record, .. } = common;
+        let socket = common.socket.as_fd();
         let call = "cannot get the final state of a stream";
         let now = isolane_tcp::counters(socket).map_err(system(call))?;
         let unread = isolane_tcp::unread_bytes(socket).map_err(system(call))?;
@@ -210,36 +184,27 @@ impl RxPath {
     }
 
     /// Discards all data that was read, and sets the position from which on the application reports reads.
-    pub fn discard_consumed(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        block: &ControlBlock,
-        failpoint: &Failpoint,
-    ) -> Result<(), StreamError> {
+    pub fn discard_consumed(&mut self, common: &Common) -> Result<(), StreamError> {
         self.ring.refresh()?;
-        self.discard(socket, block, failpoint)?;
+        self.discard(common)?;
         // At the latest at the end of the data, because the kernel's window may be closed.
-        block.set_rx_wake_at(self.ring.position().min(self.discarded.saturating_add(self.step)));
+        common.block.set_rx_wake_at(self.ring.position().min(self.discarded.saturating_add(self.step)));
         Ok(())
     }
 
     /// Whether there is work that neither the application nor the kernel will announce.
-    pub fn has_work(&mut self, block: &ControlBlock) -> Result<bool, StreamError> {
+    pub fn has_work(&mut self, common: &Common) -> Result<bool, StreamError> {
         let space = self.ring.refresh()?;
         let consumed = self.consumed();
-        let has_read = consumed > self.discarded && consumed >= block.rx_wake_at();
-        let bypass = block.rx_bypass();
+        let has_read = consumed > self.discarded && consumed >= common.block.rx_wake_at();
+        let bypass = common.block.rx_bypass();
         let has_request = bypass != self.bypass_ack && (!requests_bypass(bypass) || self.ring.unread() == 0);
         let can_peek = space > 0 && self.readable && !self.finished && !requests_bypass(bypass);
         Ok(has_read || has_request || can_peek)
     }
 
-    fn discard(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        block: &ControlBlock,
-        failpoint: &Failpoint,
-    ) -> Result<(), StreamError> {
+    fn discard(&mut self, common: &Common) -> Result<(), StreamError> {
+        let Common { socket, block, failpoint, .. } = common;
         let consumed = self.consumed();
         if consumed == self.discarded {
             return Ok(());
@@ -248,7 +213,7 @@ impl RxPath {
         // Takes several calls only at an urgent mark.
         while self.discarded < consumed {
             failpoint.hit()?;
-            let result = isolane_tcp::discard(socket, (consumed - self.discarded) as usize);
+            let result = isolane_tcp::discard(socket.as_fd(), (consumed - self.discarded) as usize);
             failpoint.hit()?;
             match result {
                 Ok(count) if count > 0 => self.discarded += count as u64,

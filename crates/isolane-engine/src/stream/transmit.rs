@@ -1,16 +1,14 @@
 //! Transmit path: from the application's ring to the socket.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 
-use isolane_engine_api::stream::{ControlBlock, StreamEnd, recover_sent};
+use isolane_engine_api::stream::{StreamEnd, recover_sent};
 use isolane_shm::{SharedMemory, bytes};
 use isolane_tcp::{SendResult, TcpState};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
-use super::failpoint::Failpoint;
-use super::record::StreamRecord;
-use super::{PathProgress, QUANTUM, StreamError, system};
+use super::{Common, PathProgress, QUANTUM, StreamError, system};
 
 /// Transmit state. The consumer position of the ring counts the bytes given to the kernel.
 #[derive(Debug)]
@@ -28,19 +26,16 @@ pub(super) struct TxPath {
 impl TxPath {
     /// See [`StreamMachine::resume`](super::StreamMachine::resume). The application may run at the same time: it
     /// writes into the ring, or sends directly while the ring looks empty to it.
-    pub fn resume(
-        socket: BorrowedFd<'_>,
-        memory: &SharedMemory,
-        record: &StreamRecord,
-        block: &ControlBlock,
-    ) -> Result<TxPath, StreamError> {
+    pub fn resume(common: &Common, memory: &SharedMemory) -> Result<TxPath, StreamError> {
+        let Common { socket, block, record, .. } = common;
         let mut ring = bytes::Reader::resume(memory, record.place.tx_ring())?;
         // The application counts direct sends before it writes into the ring, and sends nothing directly while
         // the ring holds data. So with data in the ring, the counts of application and kernel agree. With an
         // empty ring, a direct send may be in progress, and the kernel may have counted more.
         ring.refresh()?;
         let native = block.tx_bypassed();
-        let now = isolane_tcp::counters(socket).map_err(system("cannot get the count of sent bytes"))?;
+        let now =
+            isolane_tcp::counters(socket.as_fd()).map_err(system("cannot get the count of sent bytes"))?;
         let is_shut = now.state == TcpState::Closing && block.tx_end_pos().is_some();
         let sent = recover_sent(&now, record.written, native, block.tx_end_pos());
         // A surplus beyond the data in the ring is a direct send that is not counted yet. A deficit means that
@@ -58,16 +53,12 @@ impl TxPath {
     }
 
     #[inline]
-    pub fn poll(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        block: &ControlBlock,
-        failpoint: &Failpoint,
-    ) -> Result<PathProgress, StreamError> {
+    pub fn poll(&mut self, common: &Common) -> Result<PathProgress, StreamError> {
+        let Common { socket, block, failpoint, .. } = common;
         if self.finished || !self.writable {
             return Ok(PathProgress::default());
         }
-        let sent = isolane_tcp::send_from(&mut self.ring, socket, QUANTUM)?;
+        let sent = isolane_tcp::send_from(&mut self.ring, socket.as_fd(), QUANTUM)?;
         failpoint.hit()?;
         match sent {
             Ok(SendResult::Bytes(_)) => {
@@ -80,7 +71,7 @@ impl TxPath {
                 }
                 Ok(PathProgress { busy: true, publishes: has_space })
             }
-            Ok(SendResult::Empty) => self.shut_down(socket, block, failpoint),
+            Ok(SendResult::Empty) => self.shut_down(common),
             Ok(SendResult::WouldBlock) => {
                 self.writable = false;
                 Ok(PathProgress::default())
@@ -98,13 +89,8 @@ impl TxPath {
 
     /// Shuts the socket down after the last byte, if the application has requested that.
     #[inline]
-    fn shut_down(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        block: &ControlBlock,
-        failpoint: &Failpoint,
-    ) -> Result<PathProgress, StreamError> {
-        let Some(position) = block.tx_end_pos() else { return Ok(PathProgress::default()) };
+    fn shut_down(&mut self, common: &Common) -> Result<PathProgress, StreamError> {
+        let Some(position) = common.block.tx_end_pos() else { return Ok(PathProgress::default()) };
         // The application stores the position after it has published the last byte.
         if self.ring.refresh()? > 0 {
             return Ok(PathProgress::default());
@@ -113,8 +99,8 @@ impl TxPath {
             return Err(TAMPERED);
         }
         // Fails only without a connection.
-        let _ = shutdown(socket, Shutdown::Write);
-        failpoint.hit()?;
+        let _ = shutdown(&common.socket, Shutdown::Write);
+        common.failpoint.hit()?;
         self.finished = true;
         Ok(PathProgress { busy: true, publishes: false })
     }
@@ -126,14 +112,14 @@ impl TxPath {
     }
 
     /// Whether there is work that neither the application nor the kernel will announce.
-    pub fn has_work(&mut self, block: &ControlBlock) -> Result<bool, StreamError> {
-        let is_requested = self.ring.refresh()? > 0 || block.tx_end_pos().is_some();
+    pub fn has_work(&mut self, common: &Common) -> Result<bool, StreamError> {
+        let is_requested = self.ring.refresh()? > 0 || common.block.tx_end_pos().is_some();
         Ok(is_requested && self.writable && !self.finished)
     }
 
     /// Whether everything is sent and shut down.
-    pub fn is_done(&mut self, block: &ControlBlock) -> Result<bool, StreamError> {
-        Ok(self.ring.refresh()? == 0 && (self.finished || block.tx_end_pos().is_none()))
+    pub fn is_done(&mut self, common: &Common) -> Result<bool, StreamError> {
+        Ok(self.ring.refresh()? == 0 && (self.finished || common.block.tx_end_pos().is_none()))
     }
 
     /// Whether nothing more can be sent, even if the ring holds data.

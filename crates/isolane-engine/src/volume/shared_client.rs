@@ -291,7 +291,7 @@ impl SharedClient {
 
     /// Prepares the client to be polled no longer until its descriptor, which all sources contain, is ready.
     /// Returns `false` if it must be polled.
-    pub fn try_rest(&mut self) -> bool {
+    pub fn prepare_wait(&mut self) -> bool {
         let State::Up(client) = &mut self.state else { return true };
         client.finish_wait();
         self.deadline = client.prepare_wait();

@@ -269,7 +269,7 @@ impl PolledObject for VolumeQueue {
         if has_submitted || has_delivered {
             return Ok(PollStatus::Busy);
         }
-        if !self.client.borrow_mut().try_rest() {
+        if !self.client.borrow_mut().prepare_wait() {
             return Ok(PollStatus::Pending);
         }
         // The core may make the queue idle now.

@@ -84,7 +84,7 @@ fn run(rig: &mut Rig, step: Step) {
         Step::PrepareIdle => rig.prepare_idle(),
         Step::Kill => rig.kill(),
         Step::ArmFailpoint(actions) => {
-            rig.engine.as_ref().expect("an engine").machine.failpoint.set(Some(actions))
+            rig.engine.as_ref().expect("an engine").machine.common.failpoint.set(Some(actions))
         }
         Step::ArmNextFailpoint(actions) => rig.failpoint_after = Some(actions),
         // A socket that is shut down cannot be adopted again.

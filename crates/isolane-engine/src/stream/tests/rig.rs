@@ -310,7 +310,7 @@ impl Rig {
     /// of the ring.
     pub fn recover(&mut self, actions: u32) {
         let machine = &mut self.engine.as_mut().expect("an engine").machine;
-        machine.failpoint.set(Some(actions));
+        machine.common.failpoint.set(Some(actions));
         machine.on_ready(ALL);
         machine.need_wakeup().disarm();
         let failpoint_after = machine.poll().is_ok() && machine.prepare_idle().is_ok();

@@ -365,7 +365,7 @@ fn invalid_bypass_words_affect_only_their_stream() {
 fn survives_engine_death_at_every_point() {
     let deaths = |first: u32, second: Option<u32>| {
         let mut rig = Rig::new(4096, None);
-        rig.engine.as_ref().expect("an engine").machine.failpoint.set(Some(first));
+        rig.engine.as_ref().expect("an engine").machine.common.failpoint.set(Some(first));
         rig.failpoint_after = second;
         live(&mut rig);
         rig.kills
@@ -435,7 +435,7 @@ fn close_sends_ring_despite_engine_deaths() {
         while rig.app_write(1 << 16, false).is_ok() {
             rig.poll();
         }
-        rig.engine.as_ref().expect("an engine").machine.failpoint.set(life);
+        rig.engine.as_ref().expect("an engine").machine.common.failpoint.set(life);
         rig.close(|rig| drop(rig.peer_read(2000)));
         rig.peer.set_nonblocking(false).unwrap();
         while rig.peer_read(1 << 16).unwrap() > 0 {}
