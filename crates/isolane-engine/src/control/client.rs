@@ -30,15 +30,8 @@ pub(super) struct Client {
     /// Messages that were not sent yet, each with the link position that must be reached first. At most a reply
     /// to each waiting request, and a notice for each object and queue.
     outbox: VecDeque<(u64, Vec<u8>)>,
-    pub stage: Stage,
-}
-
-/// Stage of a connection.
-pub(super) enum Stage {
-    /// The hello message is missing.
-    Handshaking,
-    /// The client has a session.
-    Attached(Attached),
+    /// Session; `None` before the hello message.
+    pub attached: Option<Attached>,
 }
 
 /// Session of a client.
@@ -105,7 +98,7 @@ impl Client {
             queued: false,
             waiting: Vec::new(),
             outbox: VecDeque::new(),
-            stage: Stage::Handshaking,
+            attached: None,
         }
     }
 
@@ -115,18 +108,17 @@ impl Client {
 
     /// Whether the client has disconnected, and all its objects are closed.
     pub fn is_empty(&self) -> bool {
-        let has_objects = matches!(&self.stage, Stage::Attached(attached) if !attached.objects.is_empty());
-        !self.is_connected() && !has_objects
+        !self.is_connected() && self.attached.as_ref().is_none_or(|attached| attached.objects.is_empty())
     }
 
     /// Whether the client is connected, without hello message.
     pub fn is_handshaking(&self) -> bool {
-        self.is_connected() && matches!(self.stage, Stage::Handshaking)
+        self.is_connected() && self.attached.is_none()
     }
 
     /// Whether messages of the client must wait: for replies, or for space on its connection.
     pub fn is_blocked(&self) -> bool {
-        let closes = matches!(&self.stage, Stage::Attached(attached) if attached.closing.is_some());
+        let closes = self.attached.as_ref().is_some_and(|attached| attached.closing.is_some());
         closes || self.waiting.len() >= MAX_REQUESTS_IN_FLIGHT || !self.outbox.is_empty()
     }
 
@@ -184,13 +176,6 @@ impl Client {
         Some(wire)
     }
 
-    pub fn attached(&mut self) -> Option<&mut Attached> {
-        match &mut self.stage {
-            Stage::Attached(attached) => Some(attached),
-            Stage::Handshaking => None,
-        }
-    }
-
     pub fn wire(&self) -> Option<&PacketSocket> {
         self.wire.as_ref()
     }
@@ -201,7 +186,7 @@ impl Client {
 
     /// Called when a core has opened an object.
     pub fn on_opened(&mut self, id: u32, answer: Vec<u8>) -> Replies {
-        let Some(object) = self.attached().and_then(|attached| attached.objects.get_mut(&id)) else {
+        let Some(object) = self.attached.as_mut().and_then(|attached| attached.objects.get_mut(&id)) else {
             return Vec::new();
         };
         object.answer = Some(answer);
@@ -210,7 +195,7 @@ impl Client {
 
     /// Removes an object.
     pub fn remove(&mut self, id: u32) -> Option<ObjectRecord> {
-        let attached = self.attached()?;
+        let attached = self.attached.as_mut()?;
         let object = attached.objects.remove(&id)?;
         *attached.counts.entry(object.kind).or_default() -= 1;
         Some(object)

@@ -427,7 +427,9 @@ impl Control {
                 }
             }
             SessionEvent::QueueClosed { queue } => {
-                if let Some(serial) = client.attached().and_then(|attached| attached.on_queue_closed(queue)) {
+                if let Some(serial) =
+                    client.attached.as_mut().and_then(|attached| attached.on_queue_closed(queue))
+                {
                     self.send(session, UNSOLICITED, &Reply::ObjectClosed { id: queue });
                     self.reply(session, serial, &Reply::Ack);
                 }
@@ -484,11 +486,11 @@ impl Control {
         if let Some(wire) = client.disconnect() {
             self.epoll.remove(&wire);
             close_threads::close(wire.into());
-            match client.stage {
-                client::Stage::Attached(_) => log::info!("{client} has left"),
-                client::Stage::Handshaking => log::debug!("{client} has left"),
+            match client.attached {
+                Some(_) => log::info!("{client} has left"),
+                None => log::debug!("{client} has left"),
             }
-            let records = client.attached().map(Attached::disconnect).unwrap_or_default();
+            let records = client.attached.as_mut().map(Attached::disconnect).unwrap_or_default();
             records.into_iter().for_each(|key| self.store.remove(key));
             self.send_to_all(|| CoreMessage::EndSession { session });
         }
@@ -498,7 +500,7 @@ impl Control {
     fn remove_if_empty(&mut self, session: u32) {
         if self.clients.get(&session).is_some_and(Client::is_empty)
             && let Some(mut client) = self.clients.remove(&session)
-            && let Some(attached) = client.attached()
+            && let Some(attached) = &mut client.attached
         {
             self.store.remove(attached.key);
             self.orphaned_memory.extend(attached.orphaned_memory.take());

@@ -11,7 +11,7 @@ use isolane_engine_api::{
 use isolane_shm::entries::{Receiver, Sender};
 use isolane_shm::{Bell, MemoryError, PeerProcess, SharedMemory, forbid_fd_passing};
 
-use super::client::{Attached, ClosingQueue, ObjectRecord, Stage, UNSOLICITED};
+use super::client::{Attached, ClosingQueue, ObjectRecord, UNSOLICITED};
 use super::listener::ClientCred;
 use super::{Control, watch_process};
 use crate::close_threads::{self, Socket};
@@ -149,7 +149,7 @@ impl Control {
         };
         let descriptors = [wire.as_fd(), memory.memfd(), life.as_fd()];
         let key = self.store.put(&Record::Session { session, pid, uid }, &descriptors)?;
-        client.stage = Stage::Attached(Attached::new(memory, life, process, key));
+        client.attached = Some(Attached::new(memory, life, process, key));
         log::info!("{client} has attached");
         Ok(Handled::Reply(self.welcome(session)))
     }
@@ -345,7 +345,7 @@ impl Control {
         let Some(PendingOpen { session, id, builder, .. }) = self.pending_opens.remove(&key) else { return };
         let Some(client) = self.clients.get_mut(&session) else { return };
         let is_connected = client.is_connected();
-        let Some(attached) = client.attached() else { return };
+        let Some(attached) = &mut client.attached else { return };
         // The object may have been closed in the meantime.
         let Some(object) = attached.objects.get(&id).filter(|object| object.key == Some(key)) else { return };
         let is_closing = object.closing.is_some();
@@ -376,7 +376,7 @@ impl Control {
 
     /// Abandons stalled closed objects of a session, unless that was done a moment ago.
     fn relieve(&mut self, session: u32) {
-        let attached = self.clients.get_mut(&session).and_then(|client| client.attached());
+        let attached = self.clients.get_mut(&session).and_then(|client| client.attached.as_mut());
         if attached.is_some_and(|attached| attached.start_relief(Instant::now())) {
             self.send_to_all(|| CoreMessage::Relieve { session });
         }
@@ -401,7 +401,7 @@ impl Control {
 
     /// Returns the session of a connected client.
     pub(super) fn attached(&mut self, session: u32) -> Result<&mut Attached, Rejection> {
-        let attached = self.clients.get_mut(&session).and_then(|client| client.attached());
+        let attached = self.clients.get_mut(&session).and_then(|client| client.attached.as_mut());
         let attached = attached.ok_or_else(|| Rejection::violation("it has not sent hello"))?;
         if attached.memory.is_none() { Err(session_ended()) } else { Ok(attached) }
     }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use isolane_engine_api::{OpenObject, PacketSocket, Reply, Request};
 use isolane_shm::{PeerProcess, SharedMemory};
 
-use super::client::{Attached, Client, ObjectRecord, Stage, UNSOLICITED};
+use super::client::{Attached, Client, ObjectRecord, UNSOLICITED};
 use super::listener::ClientCred;
 use super::{Control, watch_process};
 use crate::object::{NO_DESCRIPTORS, Rejection};
@@ -74,7 +74,7 @@ impl Control {
         };
         self.epoll.add(&wire, session.into()).map_err(Rejection::violation)?;
         let mut client = Client::new(session, wire, cred);
-        client.stage = Stage::Attached(Attached::new(memory, life, process, key));
+        client.attached = Some(Attached::new(memory, life, process, key));
         self.last_session = self.last_session.max(session);
         self.clients.insert(session, client);
         Ok(is_alive)

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use super::Control;
-use super::client::Stage;
 use crate::files::STATUS_SESSIONS;
 
 impl Control {
@@ -11,7 +10,7 @@ impl Control {
     pub(super) fn status(&self) -> String {
         let (mut text, mut connected) = (String::new(), 0);
         for client in self.clients.values() {
-            let Stage::Attached(attached) = &client.stage else { continue };
+            let Some(attached) = &client.attached else { continue };
             connected += usize::from(client.is_connected());
             let kinds = self.kinds.iter().enumerate();
             let counts = kinds.map(|(kind, it)| format!("{} {}, ", attached.count(kind), it.name()));
