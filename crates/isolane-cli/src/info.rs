@@ -30,7 +30,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let uri = host_args::parse_uri(&args.uri)?;
     let options = args.host.options()?;
-    let mut info = isolane_host::inspect(&uri, &options).context(format!("cannot ask {uri}"))?;
+    let mut info = isolane_host::inspect(&uri, &options).context(format!("cannot inspect {uri}"))?;
     if let Some(nsid) = uri.nsid {
         info.namespaces.retain(|namespace| namespace.nsid == nsid);
         if info.namespaces.is_empty() {
@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 format!("cannot show namespace {nsid}"),
                 "the subsystem has no such namespace",
             )
-            .with_hint("leave nsid out to see them all"));
+            .with_hint("omit nsid to see all"));
         }
     }
     output::show(&to_json(&info), args.json, || to_text(&info))
@@ -68,7 +68,7 @@ fn to_text(info: &Info) -> String {
 
 fn controller_to_text(info: &Info, text: &mut String) {
     let controller = &info.controller;
-    let yes = |is: bool| if is { "yes" } else { "no" };
+    let yes = |present: bool| if present { "yes" } else { "no" };
     let _ = writeln!(
         text,
         "controller   {:#06x}: {}, serial {}, firmware {}, NVMe {}",
@@ -145,8 +145,8 @@ fn to_json(info: &Info) -> serde_json::Value {
             "model": controller.model,
             "firmware": controller.firmware,
             "version": controller.version.to_string(),
-            "transfer_bytes_max": controller.max_transfer_bytes,
-            "queue_entries_max": controller.max_queue_entries,
+            "max_transfer_bytes": controller.max_transfer_bytes,
+            "max_queue_entries": controller.max_queue_entries,
             "volatile_cache": controller.has_volatile_cache,
             "write_zeroes": controller.has_write_zeroes,
             "deallocate": controller.has_deallocate,
@@ -156,11 +156,11 @@ fn to_json(info: &Info) -> serde_json::Value {
             "header_digest": negotiated.header_digest,
             "data_digest": negotiated.data_digest,
             "data_alignment_bytes": negotiated.data_alignment_bytes,
-            "h2c_data_bytes_max": negotiated.max_h2c_data_bytes,
-            "in_capsule_bytes_max": negotiated.max_in_capsule_bytes,
+            "max_h2c_data_bytes": negotiated.max_h2c_data_bytes,
+            "max_in_capsule_bytes": negotiated.max_in_capsule_bytes,
             "flow_control_disabled": negotiated.flow_control_disabled,
             "keep_alive_ms": negotiated.keep_alive.as_millis() as u64,
-            "transfer_bytes_max": negotiated.max_transfer_bytes,
+            "max_transfer_bytes": negotiated.max_transfer_bytes,
         },
         "namespaces": info.namespaces.iter().map(namespace).collect::<Vec<_>>(),
     })

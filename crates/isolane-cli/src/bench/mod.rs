@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use isolane_host::{BlockingVolume, Cores, LaneClass, LaneCounts, NamespaceInfo, Options, Uri};
 
+use crate::cores;
 use crate::failure::{Context, Failure};
 use crate::host_args;
 use crate::output;
@@ -168,11 +169,8 @@ fn reject_errors(stats: &Stats) -> Result<(), Failure> {
 }
 
 fn pin(core: usize) -> Result<(), Failure> {
-    isolane_reactor::cpu::pin(core).map_err(|error| {
-        let allowed = isolane_reactor::cpu::allowed().unwrap_or_default();
-        Failure::new(format!("cannot pin the thread to core {core}"), error)
-            .with_hint(format!("choose from {allowed:?}"))
-    })
+    cores::checked(&[core])?;
+    isolane_reactor::cpu::pin(core).context(format!("cannot pin the thread to core {core}"))
 }
 
 fn options(args: &Args) -> Result<Options, Failure> {
