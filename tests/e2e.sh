@@ -12,7 +12,7 @@ set -u
 long= run=e2e host_options=() engine_options=()
 [ "${1-}" = --long ] && { long=1; shift; }
 if [ "${1-}" = --switched ]; then
-	shift; run=e2e-switched
+	shift; run=switched
 	serve_options=(--fair-queueing off --scheduler dynamic --placement round-robin --zerocopy-threshold 0 --mode sleep)
 	engine_options=(--lanes 2 --read-lanes 1 --poll-lanes 1 --share-depth --mode sleep)
 	host_options=("${engine_options[@]}" --coalesce)    # an engine does not coalesce requests
