@@ -59,8 +59,8 @@ pub struct TargetConfig {
     /// from each of several connections. Otherwise commands run in order of arrival.
     pub scheduling: bool,
     /// Interval at which lanes move between cores by load, so that reactors without lanes sleep; `None` keeps
-    /// each lane on its core. If cpufreq allows it, the clock of the first core follows its load until a clean
-    /// shutdown.
+    /// each lane on its core. If cpufreq allows it, the clock of the first core follows its load until a
+    /// clean shutdown.
     pub rebalance_interval: Option<Duration>,
     /// Minimum size in bytes of a zero-copy send, if the kernel supports it; `None` always copies.
     pub zerocopy_threshold: Option<usize>,
@@ -111,8 +111,8 @@ impl TargetConfig {
 
 impl TargetConfig {
     /// # Errors
-    /// If an address is given twice, which would look like an address in use, or if two namespaces have the same
-    /// identity, which hosts would treat as two paths to one namespace.
+    /// If an address is given twice, which would look like an address in use, or if two namespaces have the
+    /// same identity, which hosts would treat as two paths to one namespace.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         for (at, Listen { address, .. }) in self.listen.iter().enumerate() {
             let is_twice = self.listen[..at].iter().any(|other| other.address == *address);

@@ -1,8 +1,8 @@
 //! Counters of a running target: written by one core each, readable from any thread at any time.
 //!
 //! Every reactor owns one [`CoreCounters`]; only its own thread writes it (a relaxed load and store, no
-//! locked instruction, no cache line shared with another writer). Each value is consistent, but a set of values
-//! is not a snapshot: use it for monitoring, not for accounting.
+//! locked instruction, no cache line shared with another writer). Each value is consistent, but a set of
+//! values is not a snapshot: use it for monitoring, not for accounting.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -59,7 +59,7 @@ pub struct Counters {
     pub received_bytes: u64,
     /// Bytes written to sockets.
     pub sent_bytes: u64,
-    /// Bytes of them sent with zero copy.
+    /// Zero-copy part of `sent_bytes`.
     pub zerocopy_bytes: u64,
     /// Admin and fabrics commands received.
     pub admin_commands: u64,
@@ -125,8 +125,8 @@ impl Latency {
         self.buckets.iter().sum()
     }
 
-    /// Returns the upper bound of the bucket that contains the given quantile (0.0 to 1.0); zero if the histogram
-    /// is empty.
+    /// Returns the upper bound of the bucket that contains the given quantile (0.0 to 1.0); zero if the
+    /// histogram is empty.
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -177,7 +177,7 @@ pub struct ConnectionStatus {
     pub incoming_cpu: Option<usize>,
     /// Bytes received and sent.
     pub moved_bytes: u64,
-    /// Bytes in the send buffer of the kernel that were never sent.
+    /// Size of the data in the send buffer of the kernel that was never sent.
     pub unsent_bytes: usize,
 }
 

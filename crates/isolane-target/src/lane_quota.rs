@@ -1,8 +1,8 @@
 //! Limits for connected lanes: per core by its guaranteed memory, and for the target by its configuration.
 //!
 //! A lane is counted when its Connect is admitted, and on another core before it moves there; it is released
-//! when it is removed. Connections before Connect are not counted and use no memory of the pool. Invariant: no
-//! core ever has more connected lanes than its quota.
+//! when it is removed. Connections before Connect are not counted and use no memory of the pool. Invariant:
+//! no core ever has more connected lanes than its quota.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,8 +22,8 @@ impl LaneQuota {
         LaneQuota { used, per_core, connected: AtomicUsize::new(0), max_connected }
     }
 
-    /// Counts a lane that connects; `lingering` closed connections reduce the limit. Returns `false` if a limit
-    /// is reached.
+    /// Counts a lane that connects; `lingering` closed connections reduce the limit. Returns `false` if a
+    /// limit is reached.
     pub(crate) fn admit(&self, core: usize, lingering: usize) -> bool {
         let has_capacity = raise(&self.connected, self.max_connected.saturating_sub(lingering));
         let is_admitted = has_capacity && self.try_acquire(core);

@@ -1,9 +1,9 @@
 //! The NVMe/TCP target: protocol, reactors, and volumes combined into a server.
 //!
-//! [`Target::start`] listens, starts one reactor thread per core, and serves the given volumes as namespaces of
-//! one NVM subsystem, next to a discovery subsystem. A connection belongs to one core at a time, and its I/O
-//! commands take no lock except the volume's. The control path (Connect, admin commands, keep alive) is one
-//! lock around the subsystem's state.
+//! [`Target::start`] listens, starts one reactor thread per core, and serves the given volumes as namespaces
+//! of one NVM subsystem, next to a discovery subsystem. A connection belongs to one core at a time, and its
+//! I/O commands take no lock except the volume's. The control path (Connect, admin commands, keep alive) is
+//! one lock around the subsystem's state.
 //!
 //! ```no_run
 //! use isolane_target::{Target, TargetConfig};

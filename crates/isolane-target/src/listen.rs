@@ -12,8 +12,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::StartError;
 
-/// An address to listen on. As text: `127.0.0.1:4420`, `[::1]:4420`, or `localhost:4420`; `:4420` or `4420` for
-/// 127.0.0.1; followed by socket options, as in `10.0.0.1:4420,priority=5,congestion=bbr`.
+/// An address to listen on. As text: `127.0.0.1:4420`, `[::1]:4420`, or `localhost:4420`; `:4420` or `4420`
+/// for 127.0.0.1; followed by socket options, as in `10.0.0.1:4420,priority=5,congestion=bbr`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// The address; port 0 picks a free one.

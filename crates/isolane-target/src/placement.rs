@@ -36,8 +36,8 @@ impl Placer {
         Placer { placement, reactors: cores.len().max(1), nearest, turn: 0 }
     }
 
-    /// Returns the reactor for a connection whose packets arrive on core `incoming`; `load` returns the number of
-    /// connections of a reactor.
+    /// Returns the reactor for a connection whose packets arrive on core `incoming`; `load` returns the
+    /// number of connections of a reactor.
     pub(crate) fn place(&mut self, incoming: Option<usize>, load: impl Fn(usize) -> u64) -> usize {
         let least = (0..self.reactors).map(&load).min().unwrap_or(0);
         let is_crowded = |reactor: usize| load(reactor) >= 2 * least + IMBALANCE;
@@ -62,8 +62,8 @@ impl Placer {
         self.reactor_for_turn(turn)
     }
 
-    /// Each round starts one reactor later: hosts connect an admin queue and a fixed number of I/O queues, and the
-    /// I/O queues of many hosts must not share one reactor.
+    /// Each round starts one reactor later: hosts connect an admin queue and a fixed number of I/O queues,
+    /// and the I/O queues of many hosts must not share one reactor.
     fn reactor_for_turn(&self, turn: usize) -> usize {
         (turn % self.reactors + turn / self.reactors) % self.reactors
     }

@@ -1,9 +1,9 @@
 //! Assignment of lanes to cores by load (S8), without I/O and without a clock.
 //!
-//! Each core reports its load once per interval. Idle lanes and lanes of lightly loaded cores move to the first
-//! core, so that the other reactors can sleep. A lane of an overloaded core moves to the least loaded core, if
-//! that helps both. Invariant: one round moves a bounded number of lanes, and a moved lane stays for several
-//! rounds.
+//! Each core reports its load once per interval. Idle lanes and lanes of lightly loaded cores move to the
+//! first core, so that the other reactors can sleep. A lane of an overloaded core moves to the least loaded
+//! core, if that helps both. Invariant: one round moves a bounded number of lanes, and a moved lane stays for
+//! several rounds.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Shared state of the cores of one target: the control path behind its lock, and the mailboxes.
 //!
 //! The data path uses only the immutable list of namespaces. Invariants: an event of the [`Port`] for another
-//! connection is posted to the core that owns it, under the lock of the call that caused it; and no core waits
-//! for another.
+//! connection is posted to the core that owns it, under the lock of the call that caused it; and no core
+//! waits for another.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -150,7 +150,7 @@ impl Shared {
         self.counters.iter().map(|core| core.connections_lingering.value()).sum()
     }
 
-    /// Returns the maximum number of open sockets of connections, including those that are closing.
+    /// Returns the maximum number of open sockets of connections, including closing ones.
     pub(crate) fn max_descriptors(&self) -> u64 {
         (self.lane_quota.max_connected() + self.newcomers.max() + MAX_CLOSING) as u64
     }
@@ -236,8 +236,8 @@ impl Shared {
     }
 
     /// Reports that commands of a closed connection do not end. The association continues without it, and its
-    /// later connections are fenced from `changes`. Later associations of the host still find the lane, and the
-    /// controller keeps its CNTLID until [`Shared::drained`].
+    /// later connections are fenced from `changes`. Later associations of the host still find the lane, and
+    /// the controller keeps its CNTLID until [`Shared::drained`].
     pub(crate) fn leave_stuck(
         &self,
         id: AssociationId,
@@ -261,8 +261,8 @@ impl Shared {
         lanes.map(|lane| Arc::clone(&lane.in_flight)).collect()
     }
 
-    /// Requests a drain from every core that owns an older connection of the host of this Connect, and returns
-    /// the number of cores that will reply. Holds the lock throughout, so that no connection moves.
+    /// Requests a drain from every core that owns an older connection of the host of this Connect, and
+    /// returns the number of cores that will reply. Holds the lock throughout, so that no connection moves.
     pub(crate) fn request_drain(
         &self,
         entry: &SubmissionEntry,
@@ -283,8 +283,8 @@ impl Shared {
         cores.len()
     }
 
-    /// Transfers a lane to another core, unless its old core has unread messages. Messages for a lane are sent
-    /// under this lock, so later ones go to the new core, after the lane.
+    /// Transfers a lane to another core, unless its old core has unread messages. Messages for a lane are
+    /// sent under this lock, so later ones go to the new core, after the lane.
     ///
     /// # Errors
     /// Returns the lane if it stays.

@@ -170,8 +170,8 @@ fn full_core_accepts_no_migration() {
     }
     assert_eq!(target.counters().connections_per_core, counts);
     assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
-    // One that speaks is held, so that it may leave once it is quiet; as there is no room, it is read from
-    // again. Its host takes nothing before, and its answers do not fit on the way.
+    // The core stops reading from a busy connection until it is quiescent. The other core is full, so reading
+    // resumes. The host receives nothing before, and the responses exceed the socket buffers.
     rustix::net::sockopt::set_socket_recv_buffer_size(&queue.stream, 64 << 10).unwrap();
     let read = SubmissionEntry { sgl: Sgl::Transport { len: 256 << 10 }, ..read_entry(0, 512) };
     for _ in 0..5 {

@@ -288,8 +288,8 @@ fn hung_volume_does_not_block_others() {
     }
 }
 
-/// A target with one core and two files, of which namespace 1 never completes the requests that `is_held` selects, and
-/// namespace 2 every other request.
+/// A target with one core and two files, of which namespace 1 never completes the requests that `is_held`
+/// selects, and namespace 2 every other request.
 fn holding(dir: &Path, is_held: fn(&Request) -> bool) -> (Target, std::net::SocketAddr) {
     let file = |name: &str| format!("{},size=1M", dir.join(name).display());
     let hung = Interposer::over(&file("hung"), move |request| match is_held(&request) {
@@ -356,9 +356,9 @@ fn blocked_read_does_not_block_other_volumes() {
     assert_eq!(queue.push(of_two(write_entry(0, 64)), &[8; 32 << 10]).status, Status::SUCCESS);
 }
 
-/// Sends writes to the volume that hangs on eight queues, more than the pool of one core holds, until the target
-/// takes no more of them; meanwhile others are served, and a new association of the host: `after` its connections
-/// have broken, or next to them.
+/// Sends writes to the volume that hangs on eight queues, more than the pool of one core holds, until the
+/// target takes no more of them; meanwhile others are served, and a new association of the host: `after` its
+/// connections have broken, or next to them.
 fn expect_memory_for_others(after: bool, write: fn(&mut MockHost, &AtomicUsize)) {
     let place = Place::on(one_core_twice()[..1].to_vec(), IoChoice::Auto);
     let old_admin = place.admin();

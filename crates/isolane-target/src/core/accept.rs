@@ -1,7 +1,7 @@
-//! Connections come in on the first core and go to the core that [`Placer`] chooses.
+//! Accepts connections on the first core and hands each to the core that [`Placer`] chooses.
 //!
-//! One core accepts for all, not one listener for each core (`SO_REUSEPORT`): then the kernel would choose by
-//! a hash, or by the incoming core alone, without a look at how crowded the cores are.
+//! One core accepts for all. With one listener per core (`SO_REUSEPORT`), the kernel would choose by a hash
+//! or by the incoming core, without regard to the number of connections.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -17,27 +17,27 @@ use crate::shared::Message;
 use crate::slab::LaneId;
 use crate::slab::SlabKey;
 
-/// What the core that accepts needs for it.
+/// Listeners and placement rule of the core that accepts.
 pub(crate) struct Acceptor {
     pub listeners: Vec<(TcpListener, SocketOptions)>,
     pub placer: Placer,
 }
 
-/// The listeners of a core, and how many connections it has given to each core.
+/// The listeners of a core, and the number of connections it has assigned to each core.
 pub(super) struct Listeners {
     tokens: Vec<ListenerToken>,
-    /// What connections of each listener are like, by the index of its token.
+    /// Socket options of the connections of each listener, by the index of its token.
     options: Vec<SocketOptions>,
     placer: Option<Placer>,
-    given: Vec<u64>,
+    assigned: Vec<u64>,
 }
 
 impl Listeners {
     pub(super) fn new(cores: usize) -> Listeners {
-        Listeners { tokens: Vec::new(), options: Vec::new(), placer: None, given: vec![0; cores] }
+        Listeners { tokens: Vec::new(), options: Vec::new(), placer: None, assigned: vec![0; cores] }
     }
 
-    /// Whether this core accepts nothing.
+    /// Returns `true` if this core accepts no connections.
     pub(super) fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
@@ -47,7 +47,7 @@ impl Driver {
     /// Accepts connections for all cores.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the kernel.
     pub(crate) fn listen(&mut self, acceptor: Acceptor) -> std::io::Result<()> {
         self.listeners.placer = Some(acceptor.placer);
         for (listener, options) in acceptor.listeners {
@@ -64,22 +64,22 @@ impl Driver {
         }
     }
 
-    /// A connection came in.
+    /// Places an accepted connection on a core.
     pub(super) fn handle_accepted(&mut self, listener: ListenerToken, socket: TcpStream, peer: SocketAddr) {
-        // Mostly the newcomer takes the place of another, but those that move aside may take their time.
+        // A newcomer mostly displaces another one, but displaced connections may close late.
         if self.descriptors() >= self.core.shared.max_descriptors() {
             reset(&socket);
             return self.core.shared.log_refusal(&self.core.counters, peer, "too many connections are open");
         }
         let options = &self.listeners.options[listener.index()];
         if let Err(error) = options.apply(&socket) {
-            return log::warn!("{peer}: cannot be served: {error}");
+            return log::warn!("{peer}: cannot serve the connection: {error}");
         }
         if is_local_peer(&socket, peer) {
             options.tune_for_loopback(&socket, LOCAL_SEND_BUFFER_BYTES);
         }
         let core = self.place(&socket, peer);
-        self.listeners.given[core] += 1;
+        self.listeners.assigned[core] += 1;
         if core == self.core.index {
             self.adopt(socket, peer);
         } else {
@@ -87,7 +87,7 @@ impl Driver {
         }
     }
 
-    /// The connection is this core's own from now on.
+    /// Adds a connection to this core.
     pub(super) fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
         self.core.counters.connections_total.add(1);
         if self.shutdown.is_some() {
@@ -108,7 +108,7 @@ impl Driver {
         Ok((self.core.reactor.add(socket)?, local))
     }
 
-    /// A new lane, which may take the place of an older newcomer.
+    /// Adds a new lane, which may displace an older newcomer.
     fn insert(&mut self, token: Token, connection: ConnectionInfo) {
         let limits = self.limits.clone();
         let now = self.core.now;
@@ -128,14 +128,14 @@ impl Driver {
         }
     }
 
-    /// Closes a newcomer whose place another has taken.
+    /// Closes a newcomer that another has displaced.
     pub(super) fn displace(&mut self, lane: LaneId) {
         let Some(lane) = self.lanes.get_mut(lane.lane).filter(|lane| lane.newcomer.is_some()) else { return };
         let peer = lane.peer();
         if let Some(socket) = lane.token.and_then(|token| self.core.reactor.socket(token)) {
             reset(&socket);
         }
-        self.core.close(lane, "another connection took its place before Connect");
+        self.core.close(lane, "another connection displaced it before Connect");
         self.core.shared.log_refusal(
             &self.core.counters,
             peer,
@@ -143,7 +143,7 @@ impl Driver {
         );
     }
 
-    /// From now on events of this socket are the lane's.
+    /// Assigns the events of this socket to the lane.
     pub(super) fn bind_token(&mut self, token: Token, key: SlabKey) {
         if self.by_token.len() <= token.index() {
             self.by_token.resize(token.index() + 1, None);
@@ -151,17 +151,17 @@ impl Driver {
         self.by_token[token.index()] = Some((token, key));
     }
 
-    /// Connections that a core has, those on their way to it included.
+    /// Returns the number of connections of a core, including connections that are being handed to it.
     fn load(&self, core: usize) -> u64 {
         let counters = &self.core.shared.counters[core];
-        let on_the_way = self.listeners.given[core].saturating_sub(counters.connections_total.value());
-        counters.connections_open.value() + on_the_way
+        let in_transit = self.listeners.assigned[core].saturating_sub(counters.connections_total.value());
+        counters.connections_open.value() + in_transit
     }
 
-    /// Sockets of connections: open ones, those on their way to a core, and closed ones that linger for their
-    /// last bytes.
+    /// Returns the number of sockets of connections: open, being handed over, and closed with zero-copy sends
+    /// in flight.
     fn descriptors(&self) -> u64 {
-        let open: u64 = (0..self.listeners.given.len()).map(|core| self.load(core)).sum();
+        let open: u64 = (0..self.listeners.assigned.len()).map(|core| self.load(core)).sum();
         open + self.core.shared.lingering()
     }
 
@@ -179,8 +179,8 @@ impl Driver {
 }
 
 impl Core {
-    /// A socket whose queue is connected: from now on the kernel finds out whether its host is still there.
-    pub(super) fn keep_socket(&mut self, token: Token) -> std::io::Result<()> {
+    /// Prepares the socket of a connected queue: from now on the kernel probes whether its host is alive.
+    pub(super) fn configure_socket(&mut self, token: Token) -> std::io::Result<()> {
         if let Some(socket) = self.reactor.socket(token) {
             socket::set_user_timeout(&socket, self.stall)?;
             socket::set_keepalive(&socket, PROBE_AFTER, PROBE_INTERVAL, PROBES)?;
@@ -192,14 +192,14 @@ impl Core {
     }
 }
 
-/// Has the close of a socket reset the connection, so that the kernel keeps nothing of it.
+/// Makes the close of the socket reset the connection, so that the kernel keeps no state of it.
 fn reset(socket: &impl AsFd) {
-    // At worst it is closed in the usual way.
+    // If this fails, the socket closes without a reset.
     let _ = socket::set_reset_on_close(socket);
 }
 
-/// The core that the connection's packets arrive on. Those from this machine itself arrive where their sender
-/// runs, which says nothing, and is the one core where our reactor would be in the way.
+/// Returns the core on which the packets of the connection arrive. Packets of local peers arrive on the core
+/// of their sender, which would compete with a reactor there.
 fn incoming_cpu(socket: &TcpStream, peer: SocketAddr) -> Option<usize> {
     if is_local_peer(socket, peer) { None } else { socket::incoming_cpu(socket) }
 }
@@ -208,10 +208,10 @@ fn is_local_peer(socket: &TcpStream, peer: SocketAddr) -> bool {
     socket.local_addr().is_ok_and(|local| socket::is_local(local.ip(), peer.ip()))
 }
 
-/// Send buffer of connections from this machine: four answers of 128 KiB.
+/// Send buffer of local connections: four responses of 128 KiB.
 const LOCAL_SEND_BUFFER_BYTES: usize = 512 * 1024;
 
-/// A host that has been silent for so long is asked, at this interval and so often, whether it is there.
+/// TCP keep-alive: idle time before the first probe, interval, and number of probes.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;

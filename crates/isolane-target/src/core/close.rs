@@ -1,9 +1,13 @@
-//! The end of a lane, and of all lanes of a core.
+//! Close of a lane, and shutdown of a core.
 //!
-//! A lane ends in three steps that need not follow at once: the port hears that it is lost and what has not
-//! reached a volume is cancelled ([`Core::disconnect`]); the socket is closed ([`Core::close`]); the last of
-//! its commands leaves its volume, the port hears that it is drained, and it goes ([`Driver::reap`]). If that
-//! takes too long for a reset, the port hears it before, and what is stuck is fenced ([`Core::check_stuck`]).
+//! A lane ends in three steps:
+//!
+//! 1. [`Core::disconnect`] notifies the port and cancels the commands that have not reached a volume.
+//! 2. [`Core::close`] closes the socket.
+//! 3. [`Driver::reap`] removes the lane, and notifies the port, once its last command has left its volume.
+//!
+//! If step 3 takes too long for a reset, [`Core::check_stuck`] notifies the port earlier and fences the stuck
+//! commands.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -17,34 +21,34 @@ use super::work::{FileWork, Job, Waiting};
 use super::{Core, CoreReport, Driver};
 use crate::slab::SlabKey;
 
-/// How far a core is on its way to its end.
+/// Progress of the shutdown of a core.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShutdownState {
     deadline: Instant,
-    /// All lanes are gone, and the other cores know.
+    /// All lanes are closed, and the core is counted in `cores_drained`.
     drained: bool,
-    /// Nothing is left to do.
+    /// The core can end.
     finished: bool,
     flushes_failed: usize,
 }
 
 impl Core {
-    /// The host broke the protocol, or a deadline.
+    /// Ends the connection after a protocol violation or a deadline.
     pub(super) fn on_fatal(&mut self, lane: &mut Lane, error: &FatalError) {
         self.counters.fatal_errors.add(1);
         if lane.newcomer.is_none() {
-            log::warn!("{}: the connection ends: {error}", lane.peer());
+            log::warn!("{}: closing the connection: {error}", lane.peer());
         } else if self.newcomer_log.is_due(self.now) {
-            log::warn!("{}: the connection ends before Connect: {error}", lane.peer());
+            log::warn!("{}: closing the connection before Connect: {error}", lane.peer());
         }
         if lane.conn.is_closed() {
-            self.close(lane, "of that error");
+            self.close(lane, "protocol error");
         } else {
-            self.close_gracefully(lane, "of that error");
+            self.close_gracefully(lane, "protocol error");
         }
     }
 
-    /// Says what is queued, then waits for the host to close.
+    /// Sends the queued data, then waits for the host to close.
     pub(super) fn close_gracefully(&mut self, lane: &mut Lane, reason: &str) {
         self.close_gracefully_by(lane, reason, self.now + GRACEFUL_CLOSE_TIMEOUT);
     }
@@ -53,7 +57,7 @@ impl Core {
         if !lane.is_open() {
             return;
         }
-        log::debug!("{}: ending, because {reason}", lane.peer());
+        log::debug!("{}: closing gracefully: {reason}", lane.peer());
         lane.phase = Phase::Closing { until, write_shut: false };
         if let (true, Some(token)) = (lane.paused, lane.token) {
             lane.paused = false;
@@ -69,12 +73,12 @@ impl Core {
             return;
         }
         match lane.newcomer.take() {
-            // Anybody can cause as many of these lines as they like.
+            // Unauthenticated peers can cause any number of these lines.
             Some(arrival) => {
-                log::debug!("{}: closed, because {reason}", lane.peer());
+                log::debug!("{}: closed: {reason}", lane.peer());
                 self.shared.newcomers.remove(lane.peer().ip(), arrival);
             }
-            None => log::info!("{}: closed, because {reason}", lane.peer()),
+            None => log::info!("{}: closed: {reason}", lane.peer()),
         }
         lane.phase = Phase::Closed;
         self.disconnect(lane);
@@ -93,7 +97,7 @@ impl Core {
         self.ended.push(lane.key);
     }
 
-    /// The connection is lost to its association. What has not reached a volume is cancelled.
+    /// Disconnects the lane from its association, and cancels the commands that have not reached a volume.
     fn disconnect(&mut self, lane: &mut Lane) {
         if std::mem::replace(&mut lane.disconnected, true) {
             return;
@@ -114,7 +118,7 @@ impl Core {
 }
 
 impl Core {
-    /// Counts a lane that is gone at the volumes which still work on its commands.
+    /// Counts a closed lane at each volume with commands of it.
     fn record_left(&mut self, lane: &mut Lane) {
         if lane.active == 0 {
             return;
@@ -132,7 +136,7 @@ impl Core {
         lane.left_at.iter().for_each(|(position, _)| self.volumes[*position].lanes_left += 1);
     }
 
-    /// A volume has ended a command of a lane that is gone.
+    /// Called when a command of a closed lane has left its volume.
     pub(super) fn record_left_ended(&mut self, lane: &mut Lane, position: usize) {
         let Some(at) = lane.left_at.iter().position(|(left_at, _)| *left_at == position) else { return };
         lane.left_at[at].1 -= 1;
@@ -142,14 +146,14 @@ impl Core {
         }
     }
 
-    /// Whether so many lanes that are gone wait for a volume that it gets no new commands: each keeps memory,
-    /// and its controller keeps a CNTLID. Commands that wait here go with their lane.
+    /// Returns `true` if a volume has commands of too many closed lanes to get new ones: each lane holds
+    /// memory, and its controller a CNTLID. Commands that wait here are canceled with their lane.
     pub(super) fn has_left_too_many(&self, position: usize) -> bool {
         self.volumes[position].lanes_left >= MAX_LANES_LEFT
     }
 
-    /// A controller that is reset waits only so long for the commands of its I/O connections. Then it goes on
-    /// without those that are stuck at their volumes, and its next connections are fenced from them.
+    /// Bounds the wait of a controller reset for the commands of its I/O connections. After the limit the
+    /// controller continues without stuck commands, and its later connections are fenced from them.
     pub(super) fn check_stuck(&mut self, lane: &mut Lane) {
         let is_late = lane.disconnected
             && lane.active > 0
@@ -161,7 +165,7 @@ impl Core {
             return;
         }
         log::error!(
-            "{}: {} commands of {} have not ended for {:?} after its connection was closed",
+            "{}: {} commands of {} have not ended within {:?} of the close of their connection",
             lane.peer(),
             lane.active,
             association.host,
@@ -174,7 +178,7 @@ impl Core {
 }
 
 impl Driver {
-    /// Finishes with lanes that have ended and whose commands have all left their volumes.
+    /// Removes closed lanes whose commands have all left their volumes.
     pub(super) fn reap(&mut self) {
         while let Some(key) = self.core.ended.pop() {
             let Some(lane) = self.lanes.get_mut(key) else { continue };
@@ -194,7 +198,7 @@ impl Driver {
         }
     }
 
-    /// Finish what is in flight, and end.
+    /// Starts the shutdown: stops accepting and reading.
     pub(super) fn begin_shutdown(&mut self, deadline: Instant) {
         self.shutdown.get_or_insert(ShutdownState {
             deadline,
@@ -214,7 +218,7 @@ impl Driver {
         }
     }
 
-    /// Ends lanes that have nothing in flight any more, and the core when none is left.
+    /// Closes lanes without commands in flight, and ends the core after the last one.
     pub(super) fn poll_shutdown(&mut self) {
         let Some(stop) = self.shutdown else { return };
         let is_late = self.core.now >= stop.deadline;
@@ -233,7 +237,7 @@ impl Driver {
         }
     }
 
-    /// The core that is drained last flushes the volumes; the others are done.
+    /// The last core to close its lanes flushes the volumes; the others end.
     fn announce_drained(&mut self, stop: ShutdownState) {
         let shared = &self.core.shared;
         let before = shared.cores_drained.fetch_add(1, Ordering::AcqRel);
@@ -244,7 +248,7 @@ impl Driver {
         }
     }
 
-    /// The last flush has ended.
+    /// Called when the final flush has ended.
     pub(super) fn handle_final_flush(&mut self, flushes_failed: usize) {
         if let Some(stop) = &mut self.shutdown {
             *stop = ShutdownState { finished: true, flushes_failed, ..*stop };
@@ -255,7 +259,7 @@ impl Driver {
         self.shutdown.is_some_and(|stop| stop.finished)
     }
 
-    /// Lets go of everything.
+    /// Closes all lanes and abandons all commands.
     pub(super) fn finish(&mut self) -> CoreReport {
         self.core.name_in_flight();
         let commands_aborted = self.lanes.iter().map(|lane| lane.active as usize).sum();
@@ -271,7 +275,7 @@ impl Driver {
 }
 
 impl Core {
-    /// Says which volumes the end of this core waits for.
+    /// Logs the volumes for which the end of this core waits.
     fn name_in_flight(&self) {
         let mut in_flight = vec![0_usize; self.shared.namespaces.len()];
         for work in self.files.iter() {
@@ -284,11 +288,11 @@ impl Core {
         }
         for (position, count) in in_flight.into_iter().enumerate().filter(|(_, count)| *count > 0) {
             let name = self.shared.namespaces.at(position).volume.name();
-            log::warn!("{name}: {count} operations have not ended; core {} waits for them", self.index);
+            log::warn!("{name}: {count} operations have not ended; reactor {} waits for them", self.index);
         }
     }
 
-    /// Gives up the permits of queues that no longer exist.
+    /// Forfeits the permits of closed connections.
     fn forfeit_all(&mut self) {
         let rows = [&mut self.waiting, &mut self.blocked, &mut self.fenced];
         for waiting in rows.into_iter().flat_map(|row| row.drain(..)) {
@@ -307,9 +311,9 @@ impl Core {
     }
 }
 
-/// A volume that has not ended the commands of so many lanes that are gone gets no new ones.
+/// Closed lanes with commands at one volume, from which the volume gets no new commands.
 const MAX_LANES_LEFT: usize = 256;
-/// How long a host may take to read our last words and close (TCP 1.0 §3.5: at most 30 s).
+/// Time for a host to read the last data and close (TCP 1.0 §3.5: at most 30 s).
 const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same when the target stops.
+/// The same at the shutdown of the target.
 const SHUTDOWN_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,7 +1,6 @@
-//! Which way a command goes, and the commands of the control path: all of the admin queue, and fabrics
-//! commands.
+//! Dispatch of commands, and the commands of the control path: admin and fabrics commands.
 //!
-//! It decides nothing about them: the port does, behind its lock.
+//! The port decides about commands of the control path, behind its lock.
 
 use isolane_memory::{Buffer, Payload};
 use isolane_proto::Completion;
@@ -14,7 +13,7 @@ use super::Core;
 use super::lane::Lane;
 
 impl Core {
-    /// A command arrived, its data (if it has any) not yet.
+    /// Handles a command before its data has arrived.
     pub(super) fn on_command(
         &mut self,
         lane: &mut Lane,
@@ -39,7 +38,7 @@ impl Core {
         }
     }
 
-    /// All data of a command has arrived.
+    /// Handles the complete data of a command.
     pub(super) fn on_data(
         &mut self,
         lane: &mut Lane,
@@ -57,7 +56,7 @@ impl Core {
         if !digest_ok {
             self.counters.digest_errors.add(1);
             if self.digest_log.is_due(self.now) {
-                log::warn!("{}: the data digest of command {:#06x} is wrong", lane.peer(), entry.cid);
+                log::warn!("{}: wrong data digest of command {:#06x}", lane.peer(), entry.cid);
             }
             self.memory.pool.recycle_buffer(buffer);
             return self.fail(lane, permit, Status::TRANSIENT_TRANSPORT_ERROR);
@@ -66,13 +65,13 @@ impl Core {
             Some(association) if association.qid != 0 && !is_fabrics(entry) => {
                 self.on_io_data(lane, permit, entry, buffer);
             }
-            // Only the data of a Connect is ever asked for.
+            // The target requests only the data of a Connect.
             Some(_) => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
             None => self.begin_connect(lane, permit, *entry, buffer.to_vec()),
         }
     }
 
-    /// Answers held Async Event Requests that the port has completions for.
+    /// Completes held Async Event Requests for which the port has completions.
     pub(super) fn complete_async_events(&mut self, lane: &mut Lane) {
         let Some(id) = lane.association.as_ref().map(|association| association.id) else { return };
         while let Some((cid, completion)) = self.shared.control(|port| port.poll_async_event(id)) {
@@ -81,7 +80,7 @@ impl Core {
         }
     }
 
-    /// A new command bears the CID of a held Async Event Request.
+    /// Handles a new command with the CID of a held Async Event Request.
     #[cold]
     fn replace_async_event(&mut self, lane: &mut Lane, cid: u16) {
         let Some(id) = lane.association.as_ref().map(|association| association.id) else { return };
@@ -94,12 +93,12 @@ impl Core {
         }
     }
 
-    /// Answers a command with a status alone.
+    /// Completes a command with a status.
     pub(super) fn fail(&mut self, lane: &mut Lane, permit: Permit, status: Status) {
         self.complete(lane, permit, Completion::failed(status));
     }
 
-    /// Answers a command without data.
+    /// Completes a command without data.
     pub(super) fn complete(&mut self, lane: &mut Lane, permit: Permit, completion: Completion) {
         lane.release_guaranteed(&permit);
         if !lane.is_open() {
@@ -109,7 +108,7 @@ impl Core {
         self.mark_dirty(lane);
     }
 
-    /// A command of the control path. Only Connect brings data that is wanted; that of others is skipped.
+    /// Handles a command of the control path. Only Connect has data; data of other commands is skipped.
     fn on_control_command(
         &mut self,
         lane: &mut Lane,
@@ -123,7 +122,7 @@ impl Core {
             association.status.record_traffic();
             let (id, qid, now) = (association.id, association.qid, self.now);
             let action = self.shared.control(|port| port.handle_command(id, qid, entry, len, now));
-            return self.answer(lane, id, permit, action);
+            return self.respond(lane, id, permit, action);
         }
         match transfer {
             Transfer::FromHost { len, place } if is_connect(entry) && data_expected(entry).matches(len) => {
@@ -134,7 +133,7 @@ impl Core {
         }
     }
 
-    fn answer(&mut self, lane: &mut Lane, id: AssociationId, permit: Permit, action: Action) {
+    fn respond(&mut self, lane: &mut Lane, id: AssociationId, permit: Permit, action: Action) {
         match action {
             Action::Complete(completion) => self.complete(lane, permit, completion),
             Action::CompleteWithData(data, completion) => {
@@ -144,7 +143,7 @@ impl Core {
             Action::HoldAsyncEvent => lane.conn.hold(permit),
             Action::Flush(completion) => {
                 lane.begin(false);
-                self.plan_answer(id, lane.key, permit, completion);
+                self.plan_completion(id, lane.key, permit, completion);
             }
             Action::Disconnect(completion) => {
                 self.complete(lane, permit, completion);
@@ -154,7 +153,7 @@ impl Core {
     }
 }
 
-/// The data of a Connect is small and of known length: it does not come out of the pool.
+/// The data of a Connect is small and of known length, so it uses no memory of the pool.
 fn take_connect_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
     let buffer = Buffer::contiguous(len as usize);
     match place {
@@ -163,7 +162,7 @@ fn take_connect_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocat
     }
 }
 
-/// Bytes that the host's SGL describes.
+/// Returns the data length in the SGL of the host.
 pub(super) fn data_len(transfer: Transfer) -> u32 {
     match transfer {
         Transfer::FromHost { len, .. } | Transfer::ToHost { len } => len,

@@ -1,5 +1,5 @@
-//! Fabrics Connect: its data goes to the port, that of an admin queue after the [`fence`](super::fence) has
-//! been raised. That wait is bounded: if a core does not answer in time the Connect is refused as busy.
+//! Fabrics Connect: passes its data to the port. For an admin queue, the [`fence`](super::fence) is filled
+//! first. That wait is bounded: if a core does not reply in time, the Connect is refused as busy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::fence::Fence;
 use crate::slab::LaneId;
 
 impl Core {
-    /// The data of a Connect is complete.
+    /// Starts a Connect whose data has arrived.
     pub(super) fn begin_connect(
         &mut self,
         lane: &mut Lane,
@@ -34,7 +34,7 @@ impl Core {
         self.try_connect(lane);
     }
 
-    /// A core has raised its part of the fence.
+    /// Called when a core has entered its changes into the fence.
     pub(super) fn on_host_drained(&mut self, lane: &mut Lane) {
         if let Some(connecting) = &mut lane.connecting {
             connecting.cores_left = connecting.cores_left.saturating_sub(1);
@@ -42,7 +42,7 @@ impl Core {
         }
     }
 
-    /// Gives the Connect to the port, if nothing is to be waited for.
+    /// Passes the Connect to the port once all cores have replied.
     fn try_connect(&mut self, lane: &mut Lane) {
         let Some(connecting) = lane.connecting.take_if(|connecting| connecting.cores_left == 0) else {
             return;
@@ -78,9 +78,9 @@ impl Core {
                     self.shared.newcomers.remove(lane.peer().ip(), arrival);
                 }
                 self.complete(lane, permit, connected.completion);
-                if let Some(Err(error)) = lane.token.map(|token| self.keep_socket(token)) {
-                    log::warn!("{}: cannot be served: {error}", lane.peer());
-                    self.close(lane, "its socket does not take its options");
+                if let Some(Err(error)) = lane.token.map(|token| self.configure_socket(token)) {
+                    log::warn!("{}: cannot serve the connection: {error}", lane.peer());
+                    self.close(lane, "its socket rejects an option");
                 }
             }
             Err(ConnectRefusal(completion)) => {
@@ -90,14 +90,14 @@ impl Core {
         }
     }
 
-    /// Where the packets of a lane arrive, for the end of a log line.
+    /// Returns the core on which the packets of a lane arrive, as the end of a log line.
     fn incoming_cpu_suffix(&self, lane: &Lane) -> String {
         let socket = lane.token.and_then(|token| self.reactor.socket(token));
         let core = socket.and_then(|socket| socket::incoming_cpu(&socket));
         core.map_or(String::new(), |core| format!("; its packets arrive on core {core}"))
     }
 
-    /// The Connect has waited for too long.
+    /// Refuses a Connect whose deadline has passed.
     pub(super) fn check_connect_deadline(&mut self, lane: &mut Lane) {
         let now = self.now;
         if let Some(Connecting { permit, data, .. }) =
@@ -110,13 +110,13 @@ impl Core {
 
     fn refuse(&mut self, lane: &mut Lane, permit: Permit, data: &[u8], completion: Completion) {
         let host =
-            parse_host(data).map_or(String::from("a host whose name is not valid"), |host| host.to_string());
-        let why = format!("Connect of {host}: {}", completion.status);
-        self.shared.log_refusal(&self.counters, lane.peer(), &why);
+            parse_host(data).map_or(String::from("a host with an invalid name"), |host| host.to_string());
+        let reason = format!("Connect of {host}: {}", completion.status);
+        self.shared.log_refusal(&self.counters, lane.peer(), &reason);
         self.complete(lane, permit, completion);
         self.close_gracefully(lane, "its Connect was refused");
     }
 }
 
-/// A Connect waits no longer than this for the cores that read its host's older connections.
+/// Time limit for the cores that drain the older connections of the host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,15 +1,14 @@
-//! What one lane, and one volume, may keep of its core's memory, so that a host which asks for much and then
-//! does nothing, and a volume that hangs, leave enough for all others; and how much of a lane's long reads is
-//! ready to be sent, so that short ones need not wait.
+//! Shares of the core's memory for one lane and for one volume, and the limit of a lane's queued long reads.
 //!
-//! A command that would exceed a share waits at its lane, in a row of its volume, where it stands in nobody's
-//! way: with scheduling, small commands pass large ones, a bounded number of them. Only within the shares it
-//! takes memory, or waits for it in the queue of all ([`waiting`](super::waiting)). When commands wait there for
-//! long, lanes that keep memory and let it lie are closed.
+//! The shares leave memory for others if a host stalls or a volume hangs; the limit lets short reads pass. A
+//! command that would exceed a share waits in a queue of its lane and volume, where it delays no other lane.
+//! With fair queueing, a bounded number of small commands pass large ones. Within its shares, a command takes
+//! memory, or waits for it in the common queue ([`waiting`](super::waiting)). If commands wait there for
+//! long, lanes that hold memory without progress are closed.
 //!
-//! With several volumes, one of them gets memory only while it holds no more than what is left, on the core
-//! and in the lane's share. However many volumes hang, something is left for the next one. The data of a command
-//! capsule cannot wait without its whole lane, so a volume may hold more of it.
+//! With several volumes, one of them gets memory only while it holds no more than the remainder, on the core
+//! and in the share of the lane. So any number of hung volumes leaves memory for the next one. In-capsule
+//! data cannot wait without its whole lane, so a volume can hold more of it.
 
 use std::time::Duration;
 
@@ -22,16 +21,16 @@ use super::{Core, Driver};
 use crate::config::MAX_TRANSFER_BYTES;
 use crate::counters::IoKind;
 
-/// What one volume holds of a core.
+/// Resources of a core that one volume holds.
 #[derive(Debug, Default)]
 pub(super) struct VolumeUse {
-    /// Memory of the pool that its commands have or were promised, in bytes.
+    /// Memory of the pool that its commands hold or have reserved, in bytes.
     held_bytes: usize,
-    /// Commands wait until it holds less.
+    /// Commands wait until it holds less memory.
     is_crowded: bool,
-    /// Lanes that are gone, and have commands at it.
+    /// Number of closed lanes with commands at it.
     pub lanes_left: usize,
-    /// Its parts of flushes of all volumes that the reactor carries out.
+    /// Number of its flushes in the reactor.
     pub flushes: usize,
 }
 
@@ -46,11 +45,11 @@ impl VolumeUse {
 }
 
 impl Core {
-    /// A command wants memory of the pool before it can go on, or much output.
+    /// Runs a command that needs memory or produces long output, or queues it if it exceeds a share.
     pub(super) fn enter(&mut self, lane: &mut Lane, waiting: Waiting) {
         let (position, size) = (waiting.position(), self.size(&waiting));
-        let may_pass_others = !self.volumes[position].is_crowded || waiting.bytes_to_take() == 0;
-        if may_pass_others
+        let can_pass_others = !self.volumes[position].is_crowded || waiting.bytes_to_take() == 0;
+        if can_pass_others
             && lane.at_volume(position).over_share[size as usize].is_empty()
             && self.can_run(lane, &waiting)
         {
@@ -64,17 +63,17 @@ impl Core {
         lane.at_volume(position).over_share[size as usize].push_back(waiting);
     }
 
-    /// Whether the answer to a command is so long that others should pass it.
+    /// Returns `true` for a read whose long response other commands should pass.
     pub(super) fn is_long_read(&self, job: &Job) -> bool {
         Size::of(job.len) == Size::Large && job.operation == IoKind::Read && self.shared.scheduling
     }
 
-    /// Without scheduling all commands of a lane to one volume wait in one row.
+    /// Without fair queueing, all commands of a lane to one volume wait in one queue.
     fn size(&self, waiting: &Waiting) -> Size {
         if self.shared.scheduling { waiting.size() } else { Size::Large }
     }
 
-    /// The command is within its shares: it takes memory now or in its turn.
+    /// Runs a command within its shares, or queues it for memory.
     fn admit(&mut self, lane: &mut Lane, waiting: Waiting) {
         let (position, len) = (waiting.position(), waiting.bytes_to_take());
         let at = lane.at_volume(position);
@@ -93,28 +92,28 @@ impl Core {
         }
     }
 
-    /// Whether a command may go on that is the first of its size at its volume.
+    /// Returns `true` if the first waiting command of its size at its volume can run.
     fn can_run(&self, lane: &mut Lane, waiting: &Waiting) -> bool {
         let (position, len) = (waiting.position(), waiting.bytes_to_take());
         if !self.is_within_volume(position, len, 1) {
             return false;
         }
-        let (kept, idle) = (held_bytes(lane), stalled_bytes(lane));
+        let (held, stalled) = (held_bytes(lane), stalled_bytes(lane));
         let at = lane.at_volume(position);
         let (reserved, passed) = (at.reserved_bytes, at.passed);
         let can_pass = self.size(waiting) == Size::Large || passed < MAX_PASSED;
-        let has_room = match waiting {
+        let has_output_space = match waiting {
             Waiting::Start { job, .. } if self.is_long_read(job) => {
                 reserved + lane.conn.transmit_pending_long_bytes() + job.len <= MAX_LONG_OUTPUT_BYTES
             }
             _ => true,
         };
-        let left = self.share_bytes().saturating_sub(kept);
+        let left = self.share_bytes().saturating_sub(held);
         let is_within_lane = if self.has_several_volumes() { reserved + len <= left } else { len <= left };
-        reserved + idle == 0 || (can_pass && has_room && is_within_lane)
+        reserved + stalled == 0 || (can_pass && has_output_space && is_within_lane)
     }
 
-    /// Whether a volume holds no more than `parts` times of what is left with `len` more bytes.
+    /// Returns `true` if a volume with `len` more bytes holds at most `parts` times the remaining memory.
     fn is_within_volume(&self, position: usize, len: usize, parts: usize) -> bool {
         let held = self.volumes[position].held_bytes;
         let is_first = len == 0 || held == 0;
@@ -125,7 +124,7 @@ impl Core {
         self.volumes.len() > 1
     }
 
-    /// Memory for in-capsule data.
+    /// Returns memory for in-capsule data.
     pub(super) fn in_capsule_buffer(
         &mut self,
         lane: &mut Lane,
@@ -137,13 +136,13 @@ impl Core {
         self.memory.in_capsule_buffer(lane, permit, len, can_share)
     }
 
-    /// The data of a command is to arrive in memory of the pool.
+    /// Counts memory of the pool for data that will arrive.
     pub(super) fn expect_data(&mut self, lane: &mut Lane, position: usize, len: usize) {
         lane.at_volume(position).awaited_bytes += len;
         self.volumes[position].hold(len);
     }
 
-    /// The data has arrived; while it is at its volume, the job of the command holds it.
+    /// Counts arrived data, which the job of the command holds while it is at its volume.
     pub(super) fn on_expected_data(&mut self, lane: &mut Lane, position: usize, len: usize) {
         lane.at_volume(position).awaited_bytes -= len;
         self.volumes[position].release(len);
@@ -153,23 +152,24 @@ impl Core {
         (self.memory.pool.max_pages() * PAGE_SIZE / SHARES_PER_POOL).max(MAX_TRANSFER_BYTES as usize)
     }
 
-    /// Closes a lane that keeps memory and lets it lie while others wait for it.
+    /// Closes a lane that holds memory without progress while commands wait for memory.
     pub(super) fn check_idle_memory(&mut self, lane: &mut Lane) {
         let moved = lane.conn.moved_bytes();
         if moved != lane.moved_bytes || stalled_bytes(lane) == 0 {
             (lane.moved_bytes, lane.moved_at) = (moved, self.now);
         }
-        let lies = self.now.saturating_duration_since(lane.moved_at);
-        if self.memory.is_short() && lies >= MAX_STALL {
+        let stalled_for = self.now.saturating_duration_since(lane.moved_at);
+        if self.memory.is_short() && stalled_for >= MAX_STALL {
             self.counters.fatal_errors.add(1);
-            log::warn!("{}: it keeps {} bytes of memory and does nothing", lane.peer(), stalled_bytes(lane));
-            self.close(lane, "others wait for the memory that it keeps");
+            log::warn!("{}: holds {} bytes of memory without progress", lane.peer(), stalled_bytes(lane));
+            self.close(lane, "others wait for its memory");
         }
     }
 }
 
 impl Driver {
-    /// Admits commands of lanes and volumes that have given memory back. The lanes take turns in being the first.
+    /// Runs commands of lanes and volumes that have released memory, starting with a different lane each
+    /// time.
     pub(super) fn admit_limited(&mut self) {
         let core = &mut self.core;
         core.volumes.iter_mut().for_each(|volume| volume.is_crowded = false);
@@ -193,7 +193,7 @@ impl Driver {
 }
 
 impl Core {
-    /// Admits the commands of a lane to one volume.
+    /// Runs the commands of a lane at one volume.
     fn admit_limited_to(&mut self, lane: &mut Lane, position: usize) {
         for size in [Size::Small, Size::Large] {
             while let Some(next) = lane.at_volume(position).over_share[size as usize].pop_front() {
@@ -211,24 +211,25 @@ impl Core {
     }
 }
 
-/// Memory given to a lane's commands or promised to them.
+/// Returns the memory that the commands of a lane hold or have reserved, in bytes.
 fn held_bytes(lane: &Lane) -> usize {
     lane.reserved_bytes + stalled_bytes(lane)
 }
 
-/// Memory that lies until the host does something: for data that it owes, for answers that it has not taken.
+/// Returns the memory that waits for the host, for data to receive and for responses to send, in bytes.
 fn stalled_bytes(lane: &Lane) -> usize {
     lane.conn.receiving_bytes() + lane.conn.transmit_pending_bytes() + lane.zerocopy_bytes
 }
 
-/// So many small commands pass a large one.
+/// Maximum number of small commands that pass a large one.
 const MAX_PASSED: u32 = 256;
-/// Long reads are begun while less than this is to be sent or read. Less than what stops a lane from being
-/// read from.
+/// Limit of queued long responses below which long reads start, in bytes; less than the limit that pauses a
+/// lane.
 const MAX_LONG_OUTPUT_BYTES: usize = 4 << 20;
-/// What a volume may hold before in-capsule data for it stops its lane, in parts of what is left.
+/// Memory that a volume can hold before in-capsule data for it stalls its lane, as a multiple of the
+/// remainder.
 const IN_CAPSULE_PARTS: usize = 3;
-/// So many lanes with full shares fill the pool.
+/// Number of lanes with full shares that fill the pool.
 const SHARES_PER_POOL: usize = 8;
-/// While others wait, memory may lie for so long.
+/// Time limit for memory without progress while commands wait.
 const MAX_STALL: Duration = Duration::from_secs(5);

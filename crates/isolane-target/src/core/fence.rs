@@ -1,13 +1,14 @@
-//! The fence: changes that a host left on older connections never land behind those of its new association.
+//! Fences between associations. Invariant: no change of an older connection of a host lands after a change of
+//! its new association.
 //!
-//! Before the admin Connect of a host goes to the port, every core reads the data that has already arrived on
-//! older connections of that host with the subsystem, up to their end or until nothing is there. The changes
-//! that are unfinished then (Write, Write Zeroes, Deallocate) are entered into a [`Fence`], and a command of
-//! the new association that overlaps one of them waits until that one has ended. Nothing else waits for them.
+//! Before the admin Connect of a host reaches the port, every core drains the older connections of that host:
+//! it reads the data that has already arrived. The unfinished changes (Write, Write Zeroes, Deallocate) are
+//! entered into a [`Fence`], and a command of the new association that overlaps one of them waits until it
+//! has ended.
 //!
-//! A connection that is not read from, because its host takes no answers or memory is short, cannot be read
-//! to its end in time. It stays open. The new association is admitted, and all of its I/O waits until the
-//! rest has been read, or until the connection has ended by its keep-alive timer or its stall limit.
+//! A paused connection, whose host reads no responses or which waits for memory, cannot be drained in time.
+//! It stays open. The new association is admitted, and all its I/O waits until the connection is drained or
+//! ends by its keep-alive timer or its stall limit.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -25,7 +26,7 @@ use crate::shared::Message;
 use crate::slab::LaneId;
 use crate::slab::SlabKey;
 
-/// Reading the data that has arrived from one host.
+/// Drain of the connections of one host.
 pub(super) struct HostDrain {
     host: Host,
     lanes: Vec<UndrainedLane>,
@@ -34,27 +35,27 @@ pub(super) struct HostDrain {
     started: bool,
 }
 
-/// A Connect that the host is read for.
+/// A Connect that waits for a drain.
 struct Reader {
-    /// Gone when the Connect was refused, or when its association has ended.
+    /// Dropped when the Connect was refused or its association has ended.
     fence: Weak<Fence>,
-    /// Who waits for the answer; none once it was given.
+    /// Lane of the Connect; `None` once the reply was sent.
     reply_to: Option<LaneId>,
 }
 
-/// A lane that is still to be read from.
+/// A lane that is not drained yet.
 struct UndrainedLane {
     key: SlabKey,
     bytes_left: u64,
 }
 
 impl HostDrain {
-    /// No later Connect joins it.
+    /// Excludes later Connects from this drain.
     pub(super) fn begin(&mut self) {
         self.started = true;
     }
 
-    /// Whether no Connect waits for it, so that there is no hurry.
+    /// Returns `true` if no Connect waits for it.
     pub(super) fn is_late(&self) -> bool {
         self.readers.iter().all(|reader| reader.reply_to.is_none())
     }
@@ -67,7 +68,7 @@ impl HostDrain {
 }
 
 impl Driver {
-    /// Another core, or this one, needs to know the changes of this host that are unfinished.
+    /// Starts a drain for a Connect on any core.
     pub(super) fn begin_host_drain(&mut self, host: Host, fence: Arc<Fence>, reply_to: LaneId) {
         let reader = Reader { fence: Arc::downgrade(&fence), reply_to: Some(reply_to) };
         let mut open = self.host_drains.iter_mut().filter(|drain| !drain.started);
@@ -86,7 +87,7 @@ impl Driver {
         self.host_drains.push(HostDrain { host, lanes, readers: vec![reader], until, started: false });
     }
 
-    /// Continues to read, a bounded number of receives a turn.
+    /// Continues the drains with a bounded number of receives per turn.
     pub(super) fn poll_host_drains(&mut self) {
         let mut host_drains = std::mem::take(&mut self.host_drains);
         host_drains.retain_mut(|drain| {
@@ -102,7 +103,7 @@ impl Driver {
         self.host_drains = host_drains;
     }
 
-    /// Reads once from each lane; the changes of those that were read to their end go into the fences.
+    /// Reads from each lane; enters the changes of drained lanes into the fences.
     fn read_lanes(&mut self, drain: &mut HostDrain) {
         drain.lanes.iter_mut().for_each(|unread| self.read_until_empty(unread));
         let is_read = |unread: &UndrainedLane| unread.bytes_left == 0;
@@ -112,7 +113,7 @@ impl Driver {
             return;
         }
         let changes = self.core.unfinished_changes(&read);
-        // Otherwise the lanes count as unread until some of the changes have ended.
+        // Otherwise the lanes stay undrained until some of the changes have ended.
         let fences: Vec<_> = drain.readers.iter().filter_map(|reader| reader.fence.upgrade()).collect();
         if fences.iter().all(|fence| fence.has_capacity(changes.len())) {
             fences.iter().for_each(|fence| fence.enter(&changes, read.len()));
@@ -120,11 +121,11 @@ impl Driver {
         }
     }
 
-    /// Reads from a lane until nothing is there, or so much that all is read which was there at the start.
+    /// Reads from a lane until its socket is empty, or as much as any socket buffer can hold.
     fn read_until_empty(&mut self, unread: &mut UndrainedLane) {
         let UndrainedLane { key, bytes_left } = unread;
         for _ in 0..RECEIVES_PER_TURN {
-            // What comes on a lane that is on its way out is thrown away.
+            // Data on a closing lane is discarded.
             let Some(before) = self.received_bytes(*key).filter(|_| *bytes_left > 0) else {
                 *bytes_left = 0;
                 return;
@@ -140,27 +141,27 @@ impl Driver {
         }
     }
 
-    /// Bytes that an open lane has received.
+    /// Returns the bytes that an open lane has received.
     fn received_bytes(&self, key: SlabKey) -> Option<u64> {
         self.lanes.get(key).filter(|lane| lane.is_open()).map(|lane| lane.conn.received_bytes())
     }
 
-    /// Starts the commands that their fence holds no longer: a bounded number is looked at in each turn.
+    /// Starts commands whose fence has released them; checks a bounded number per turn.
     pub(super) fn poll_fenced(&mut self) {
         for _ in 0..self.core.fenced.len().min(FENCED_PER_TURN) {
             let Some(waiting) = self.core.fenced.pop_front() else { return };
             let Waiting::Start { lane: key, job, request } = waiting else { unreachable!("{ONLY_STARTS}") };
             match self.lanes.get_mut(key) {
-                // It goes to the end of the row again if it is still held.
+                // A command that is still fenced returns to the end of the queue.
                 Some(lane) => self.core.start(lane, job, request),
-                None => unreachable!("a lane went before its last command"),
+                None => unreachable!("a lane was removed before its last command"),
             }
         }
     }
 }
 
 impl Core {
-    /// The changes of these lanes that have all of their data and have not ended.
+    /// Returns the unfinished changes of these lanes that have all their data.
     pub(super) fn unfinished_changes(
         &mut self,
         lanes: &HashSet<SlabKey>,
@@ -179,12 +180,12 @@ impl Core {
     }
 }
 
-const ONLY_STARTS: &str = "only commands that are to be started wait for a fence";
-/// A Connect waits no longer than this for a core to read.
+const ONLY_STARTS: &str = "only commands to start wait for a fence";
+/// Time limit for a core to drain before it replies to a Connect.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Read from one lane for a Connect, in bytes: no socket's buffer holds as much.
+/// Maximum number of bytes read from one lane for a Connect; larger than any socket buffer.
 const MAX_DRAIN_BYTES: u64 = 32 << 20;
-/// Receives on one lane and turn for a Connect.
+/// Receives per lane and turn for a Connect.
 const RECEIVES_PER_TURN: u32 = 16;
-/// Commands that wait for their fence and are looked at in one turn.
+/// Fenced commands that one turn checks.
 const FENCED_PER_TURN: usize = 64;

@@ -1,7 +1,6 @@
-//! Flushes of all volumes together: for a controller that shuts down, a Flush of all namespaces, and the end
-//! of the target.
+//! Flushes of all volumes: for a controller shutdown, a disabled write cache, and the end of the target.
 //!
-//! Invariant: a flush begins only when the writes it must cover have been completed.
+//! Invariant: a flush starts only after the writes that it must cover have completed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,45 +19,45 @@ use crate::nvme_status;
 use crate::shared::Message;
 use crate::slab::SlabKey;
 
-/// One flush of all volumes that is under way.
+/// A flush of all volumes in progress.
 pub(super) struct FlushGroup {
-    /// Positions of volumes that have not answered yet.
-    left: Vec<usize>,
-    /// Volumes are still being asked.
+    /// Positions of volumes that have not completed.
+    remaining: Vec<usize>,
+    /// Parts are still being started.
     starting: bool,
     failures: usize,
-    /// Nobody waits any longer for those that are left.
+    /// Deadline for the remaining volumes.
     until: Instant,
-    /// One of the failures.
+    /// Status of one of the failures.
     status: Option<Status>,
     then: AfterFlush,
 }
 
-/// What follows a flush of all volumes.
+/// Continuation of a flush of all volumes.
 #[derive(Debug)]
 pub(super) enum AfterFlush {
-    /// Answer a command.
-    Answer { lane: SlabKey, permit: Permit, completion: Completion },
-    /// Tell the port that the association's controller may finish its shutdown.
+    /// Complete a command.
+    Complete { lane: SlabKey, permit: Permit, completion: Completion },
+    /// Notify the port that the controller can finish its shutdown.
     ReportShutdown(AssociationId),
     /// Shutdown this core.
     Shutdown,
 }
 
-/// A flush of all volumes that has ended.
+/// A completed flush of all volumes.
 pub(super) struct Flushed {
     failures: usize,
     status: Option<Status>,
     then: AfterFlush,
 }
 
-/// A flush of all volumes that has to wait for commands which are at volumes now.
+/// A flush of all volumes that waits for commands at volumes.
 pub(super) struct PendingFlush {
     in_flight: Vec<Arc<InFlight>>,
-    /// Shared with a message to every core. When ours is the only reference, every core has seen what the
-    /// port changed, and has counted among `in_flight` what it began before.
+    /// Shared with a message to every core. Once this is the only reference, every core has seen the change
+    /// of the port, and has counted its earlier commands in `in_flight`.
     checkpoint: Arc<()>,
-    /// By then a shutdown does not wait for commands any more, and a command fails.
+    /// Deadline: a shutdown then continues without the commands, and a command fails.
     until: Instant,
     then: AfterFlush,
 }
@@ -73,27 +72,27 @@ impl PendingFlush {
         is_seen
             && self.in_flight.iter().all(|in_flight| match self.then {
                 AfterFlush::ReportShutdown(_) | AfterFlush::Shutdown => in_flight.is_idle(),
-                AfterFlush::Answer { .. } => in_flight.is_durable(),
+                AfterFlush::Complete { .. } => in_flight.is_durable(),
             })
     }
 }
 
 impl Core {
-    /// The controller shuts down: flushes as soon as no command of its association is at a volume.
+    /// Flushes for a controller shutdown, once no command of its association is at a volume.
     pub(super) fn plan_shutdown(&mut self, id: AssociationId, in_flight: Vec<Arc<InFlight>>) {
         self.plan(in_flight, AfterFlush::ReportShutdown(id));
     }
 
-    /// The volatile cache was disabled: flushes as soon as nothing that was started before can leave anything
-    /// in it, then answers the command.
-    pub(super) fn plan_answer(
+    /// Flushes for a command that disables the volatile cache, once no earlier command can leave data in it;
+    /// then completes the command.
+    pub(super) fn plan_completion(
         &mut self,
         id: AssociationId,
         lane: SlabKey,
         permit: Permit,
         completion: Completion,
     ) {
-        self.plan(self.shared.in_flight_of(id), AfterFlush::Answer { lane, permit, completion });
+        self.plan(self.shared.in_flight_of(id), AfterFlush::Complete { lane, permit, completion });
     }
 
     fn plan(&mut self, in_flight: Vec<Arc<InFlight>>, then: AfterFlush) {
@@ -108,12 +107,12 @@ impl Core {
         self.start_flush_after(then, 0);
     }
 
-    /// The same, after so many failures.
+    /// The same, with failures from before the flush.
     fn start_flush_after(&mut self, then: AfterFlush, failures: usize) {
         let until = self.now + self.shared.stuck_after;
         let positions = self.positions_to_flush(&then);
-        let left = positions.clone();
-        let group = FlushGroup { left, starting: true, failures, until, status: None, then };
+        let remaining = positions.clone();
+        let group = FlushGroup { remaining, starting: true, failures, until, status: None, then };
         let group = self.flushes.insert(group);
         for position in positions {
             if let Some(waiting) = self.try_start_flush(group, position, Request::Flush) {
@@ -126,23 +125,23 @@ impl Core {
         self.finish_if_done(group);
     }
 
-    /// A command needs no volume without a volatile cache.
+    /// A command flushes only volumes with a volatile cache.
     fn positions_to_flush(&self, then: &AfterFlush) -> Vec<usize> {
         let is_needed = |position: &usize| {
             let volume = &self.shared.namespaces.at(*position).volume;
-            !matches!(then, AfterFlush::Answer { .. }) || volume.info().volatile_cache
+            !matches!(then, AfterFlush::Complete { .. }) || volume.info().volatile_cache
         };
         (0..self.shared.namespaces.len()).filter(is_needed).collect()
     }
 
-    /// Starts one volume's part, unless earlier ones are stuck at that volume.
+    /// Starts the part of one volume, unless earlier parts are stuck at that volume.
     pub(super) fn try_start_flush(
         &mut self,
         group: SlabKey,
         position: usize,
         request: Request,
     ) -> Option<Waiting> {
-        // Nobody waits for it any more.
+        // The flush may have expired.
         self.flushes.get(group)?;
         if self.volumes[position].flushes >= MAX_FLUSHES && !matches!(request, Request::Continue(_)) {
             return Some(Waiting::Flush { group, position, request });
@@ -152,7 +151,7 @@ impl Core {
         self.advance_flush(group, position, step)
     }
 
-    /// The reactor has carried out a part's operation.
+    /// Continues a part after its operation.
     pub(super) fn resume_flush(
         &mut self,
         group: SlabKey,
@@ -171,8 +170,8 @@ impl Core {
 
     fn advance_flush(&mut self, group: SlabKey, position: usize, step: Step) -> Option<Waiting> {
         match step {
-            Step::Done(outcome) => {
-                let failure = self.record_flush(position, outcome);
+            Step::Done(result) => {
+                let failure = self.record_flush(position, result);
                 self.finish_part(group, position, failure);
             }
             Step::File(operation, task) => {
@@ -190,23 +189,23 @@ impl Core {
         None
     }
 
-    fn record_flush(&mut self, position: usize, outcome: Outcome) -> Option<Status> {
-        let error = outcome.err()?;
+    fn record_flush(&mut self, position: usize, result: Outcome) -> Option<Status> {
+        let error = result.err()?;
         let volume: &dyn Volume = &*self.shared.namespaces.at(position).volume;
-        self.volume_log.note(position, volume, IoKind::Flush, &error, self.now);
+        self.volume_log.record(position, volume, IoKind::Flush, &error, self.now);
         Some(nvme_status::status_for(&error, IoKind::Flush))
     }
 
     fn finish_part(&mut self, key: SlabKey, position: usize, failure: Option<Status>) {
         let Some(group) = self.flushes.get_mut(key) else { return };
-        group.left.retain(|left| *left != position);
+        group.remaining.retain(|other| *other != position);
         group.failures += usize::from(failure.is_some());
         group.status = group.status.or(failure);
         self.finish_if_done(key);
     }
 
     fn finish_if_done(&mut self, key: SlabKey) {
-        let is_done = |group: &FlushGroup| group.left.is_empty() && !group.starting;
+        let is_done = |group: &FlushGroup| group.remaining.is_empty() && !group.starting;
         if self.flushes.get(key).is_some_and(is_done)
             && let Some(FlushGroup { failures, status, then, .. }) = self.flushes.remove(key)
         {
@@ -214,16 +213,16 @@ impl Core {
         }
     }
 
-    /// Goes on without volumes that have not been flushed for too long. They count as failures.
+    /// Ends flushes at their deadline. The remaining volumes count as failures.
     pub(super) fn expire_flushes(&mut self) {
         for key in self.flushes.keys().collect::<Vec<_>>() {
             let now = self.now;
             let Some(group) = self.flushes.get_mut(key).filter(|group| now >= group.until) else { continue };
-            for position in std::mem::take(&mut group.left) {
+            for position in std::mem::take(&mut group.remaining) {
                 group.failures += 1;
                 group.status = group.status.or(Some(Status::NAMESPACE_NOT_READY));
                 log::error!(
-                    "{}: not flushed within {:?}; going on without it",
+                    "{}: not flushed within {:?}; continuing without it",
                     self.shared.namespaces.at(position).volume.name(),
                     self.shared.stuck_after
                 );
@@ -234,7 +233,7 @@ impl Core {
 }
 
 impl Driver {
-    /// Begins the flushes whose time has come, and does what follows those that have ended.
+    /// Starts the flushes that are due, and runs the continuations of completed ones.
     pub(super) fn poll_flushes(&mut self) {
         let core = &mut self.core;
         for at in (0..core.pending_flushes.len()).rev() {
@@ -244,7 +243,7 @@ impl Driver {
                 let PendingFlush { then, .. } = core.pending_flushes.swap_remove(at);
                 match then {
                     then if is_due => core.start_flush(then),
-                    AfterFlush::Answer { .. } => {
+                    AfterFlush::Complete { .. } => {
                         log::error!("cannot disable a write cache: commands of its controller are stuck");
                         let status = Some(Status::NAMESPACE_NOT_READY);
                         core.flushed.push(Flushed { failures: 1, status, then });
@@ -270,7 +269,7 @@ impl Driver {
                 log::info!("controller {}: shut down by its host, {failures} failed flushes", id.cntlid);
             }
             AfterFlush::Shutdown => self.handle_final_flush(failures),
-            AfterFlush::Answer { lane, permit, completion } => {
+            AfterFlush::Complete { lane, permit, completion } => {
                 let Some(lane) = self.lanes.get_mut(lane) else { return permit.forfeit() };
                 let completion = status.map_or(completion, Completion::failed);
                 self.core.end(lane, false);
@@ -281,16 +280,16 @@ impl Driver {
 }
 
 impl AfterFlush {
-    /// Gives up the command that waits for it.
+    /// Forfeits the command that waits for it.
     fn forfeit(self) {
-        if let AfterFlush::Answer { permit, .. } = self {
+        if let AfterFlush::Complete { permit, .. } = self {
             permit.forfeit();
         }
     }
 }
 
 impl Core {
-    /// Gives up all commands that wait for flushes.
+    /// Forfeits all commands that wait for flushes.
     pub(super) fn forfeit_flushes(&mut self) {
         let groups: Vec<SlabKey> = self.flushes.keys().collect();
         let groups = groups.into_iter().filter_map(|key| self.flushes.remove(key)).map(|group| group.then);
@@ -300,6 +299,5 @@ impl Core {
     }
 }
 
-/// Flushes of all volumes that may be at one volume at the same time: those that nothing waits for any longer
-/// stay there until they end.
+/// Maximum number of flushes at one volume, including expired ones, which stay there until they end.
 const MAX_FLUSHES: usize = 64;

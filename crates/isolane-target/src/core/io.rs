@@ -1,6 +1,6 @@
-//! I/O commands: checked, given memory for their data, turned into requests to a volume.
+//! I/O commands: checks them, provides memory for their data, and turns them into requests of a volume.
 //!
-//! What a command may do is decided by [`parse_io`]; what becomes of the request, by [`job`](super::job).
+//! [`parse_io`] validates a command; [`job`](super::job) runs the request.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::config::MAX_TRANSFER_BYTES;
 use crate::counters::IoKind;
 
 impl Core {
-    /// An I/O command arrived, its data not yet.
+    /// Handles an I/O command before its data has arrived.
     pub(super) fn on_io_command(
         &mut self,
         lane: &mut Lane,
@@ -53,7 +53,7 @@ impl Core {
         self.begin(lane, permit, position, request);
     }
 
-    /// All data of an I/O command has arrived.
+    /// Handles the complete data of an I/O command.
     pub(super) fn on_io_data(
         &mut self,
         lane: &mut Lane,
@@ -87,14 +87,14 @@ impl Core {
         self.begin(lane, permit, position, request);
     }
 
-    /// Gives a request to its volume.
+    /// Starts a request at its volume.
     fn begin(&mut self, lane: &mut Lane, permit: Permit, position: usize, request: Request) {
         let job = Job::new(permit, position, self.shared.namespaces.at(position), &request, self.now);
         self.start(lane, job, request);
     }
 
-    /// A read that its volume can answer at once is answered without ado, unless others may pass it. One with
-    /// FUA returns nothing that a power cut could still take back: the cache is flushed before it.
+    /// Completes a read immediately if its volume can, except for long reads, which others can pass. A read
+    /// with FUA returns only durable data: the cache is flushed first.
     fn read(
         &mut self,
         lane: &mut Lane,
@@ -121,7 +121,7 @@ impl Core {
         self.start(lane, job, read);
     }
 
-    /// A write that its volume can do at once is done without ado.
+    /// Completes a write immediately if its volume can.
     fn write(
         &mut self,
         lane: &mut Lane,
@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Namespace and meaning of a command, if it may be done now.
+    /// Decodes a command and finds its namespace.
     #[inline]
     fn check(
         &self,
@@ -164,7 +164,7 @@ impl Core {
         Ok((position, command))
     }
 
-    /// Finds memory for a command's data and receives it, or queues the command until there is memory.
+    /// Receives the data of a command, or queues the command until memory is available.
     fn take_data(
         &mut self,
         lane: &mut Lane,
@@ -181,7 +181,7 @@ impl Core {
                 }
                 None => {
                     self.counters.deferred_commands.add(1);
-                    log::trace!("{}: not read from until there is memory", lane.peer());
+                    log::trace!("{}: not read until memory is available", lane.peer());
                     lane.stalled = Some(Stalled { permit, position, len, since: self.now });
                 }
             },
@@ -196,7 +196,7 @@ impl Core {
         self.refuse_io(lane, permit, status);
     }
 
-    /// Answers with an error; but if the association has ended meanwhile, the lane ends without an answer.
+    /// Completes with an error; if the association has ended, the lane closes without a response.
     fn refuse_io(&mut self, lane: &mut Lane, permit: Permit, status: Status) {
         if lane.association.as_ref().is_some_and(|association| association.status.has_ended()) {
             self.close_gracefully(lane, "its association has ended");
@@ -220,12 +220,12 @@ impl Core {
     }
 }
 
-/// Whether its commands may have to wait for those of older associations.
+/// Returns `true` if commands of the lane may have to wait for commands of older associations.
 fn is_fenced(lane: &Lane) -> bool {
     lane.association.as_ref().is_some_and(|association| association.fence.is_some())
 }
 
-/// Whether nothing may be left in a volatile cache: the host has disabled it.
+/// Returns `true` if the host has disabled the volatile cache.
 fn must_be_durable(lane: &Lane) -> bool {
     lane.association.as_ref().is_some_and(|association| !association.status.is_write_cache_enabled())
 }

@@ -1,7 +1,7 @@
-//! Jobs: commands at a volume, from their start to their answer.
+//! Jobs: commands at a volume, from their start to their completion.
 //!
-//! Invariant: a job is finished exactly once; its permit is answered then, or given up if its lane has ended
-//! meanwhile.
+//! Invariant: a job is finished exactly once. Its permit is then completed, or abandoned if its lane has
+//! ended.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::nvme_status;
 use crate::slab::SlabKey;
 
 impl Core {
-    /// Gives a request to its volume, after those of older associations that it overlaps.
+    /// Starts a request at its volume, or queues it behind a fence or for memory.
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
         if lane.is_held(&job) {
             self.count(lane, &mut job);
@@ -36,7 +36,7 @@ impl Core {
         }
     }
 
-    /// Gives a request to its volume; says what to wait for if not now.
+    /// Starts a request at its volume. Returns the work to queue if it must wait.
     pub(super) fn try_start(&mut self, lane: &mut Lane, job: Job, request: Request) -> Option<Waiting> {
         let is_new = lane.is_open() && !matches!(request, Request::Continue(_));
         if is_new && self.has_left_too_many(job.position) {
@@ -47,7 +47,7 @@ impl Core {
         self.advance(lane, job, step)
     }
 
-    /// What a volume wants next.
+    /// Carries out the next step of a request.
     fn advance(&mut self, lane: &mut Lane, mut job: Job, step: Step) -> Option<Waiting> {
         match step {
             Step::Done(outcome) => {
@@ -75,7 +75,7 @@ impl Core {
         }
     }
 
-    /// From now on the command counts among those at volumes.
+    /// Counts the command among those at volumes.
     fn count(&mut self, lane: &mut Lane, job: &mut Job) {
         if !job.counted {
             job.counted = true;
@@ -84,7 +84,7 @@ impl Core {
         }
     }
 
-    /// Answers the command.
+    /// Completes the command.
     fn finish(&mut self, lane: &mut Lane, mut job: Job, outcome: Outcome) {
         if let (Ok(_), Some(next), true) = (&outcome, job.then.take(), lane.is_open()) {
             return self.start(lane, job, next);
@@ -108,7 +108,7 @@ impl Core {
             Err(error) => {
                 self.counters.record(position, operation, Err(()), latency);
                 let (now, volume) = (self.now, &*self.shared.namespaces.at(position).volume);
-                self.volume_log.note(position, volume, operation, &error, now);
+                self.volume_log.record(position, volume, operation, &error, now);
                 self.fail(lane, permit, nvme_status::status_for(&error, operation));
             }
         }
@@ -144,7 +144,7 @@ impl Core {
         }
     }
 
-    /// A command is no longer at a volume.
+    /// Counts the end of a command at a volume.
     pub(super) fn end(&mut self, lane: &mut Lane, volatile: bool) {
         lane.end(volatile);
         if lane.active == 0 && !lane.is_open() {
@@ -152,16 +152,16 @@ impl Core {
         }
     }
 
-    /// The reactor carries out an operation on a volume's file; `token` brings it back.
+    /// Submits an operation on the file of a volume to the reactor; `token` identifies its completion.
     pub(super) fn submit(&mut self, position: usize, token: SlabKey, operation: FileOp) {
         let volume = &self.shared.namespaces.at(position).volume;
         match volume.file() {
             Some(file) => self.reactor.submit_file(token.to_u64(), file, operation),
-            None => unreachable!("a volume without a file asked for a file operation"),
+            None => unreachable!("a volume without a file requested a file operation"),
         }
     }
 
-    /// An operation for a command of `lane` is done.
+    /// Continues a command of `lane` after its operation.
     fn resume_job(&mut self, lane: &mut Lane, job: Job, task: Task, finished: FileCompletion) {
         let FileCompletion { result, operation, .. } = finished;
         let volume = &self.shared.namespaces.at(job.position).volume;
@@ -173,23 +173,23 @@ impl Core {
 }
 
 impl Driver {
-    /// The reactor has carried out a file operation.
+    /// Handles the completion of a file operation.
     pub(super) fn handle_file(&mut self, finished: FileCompletion) {
         match self.core.files.remove(SlabKey::from_u64(finished.token)) {
             Some(FileWork::Command { lane: key, job, task }) => match self.lanes.get_mut(key) {
                 Some(lane) => self.core.resume_job(lane, job, task, finished),
-                None => unreachable!("a lane went before its last command"),
+                None => unreachable!("a lane was removed before its last command"),
             },
             Some(FileWork::Flush { group, position, task }) => {
                 self.core.resume_flush(group, position, task, finished);
             }
             Some(FileWork::Member(member)) => self.core.resume_member(member, finished),
-            None => log::error!("the reactor finished a file operation that nobody started"),
+            None => log::error!("the reactor completed an unknown file operation"),
         }
     }
 }
 
-/// Log lines about failing volumes: one a second for each, however many commands fail.
+/// Log lines about failing volumes, at most one per second and volume.
 pub(super) struct VolumeLog {
     lines: Vec<LogLimiter>,
 }
@@ -199,8 +199,8 @@ impl VolumeLog {
         VolumeLog { lines: vec![LogLimiter::default(); namespaces] }
     }
 
-    /// Notes that a command failed. What the host did wrong is not the log's business.
-    pub(super) fn note(
+    /// Logs a failed command, unless the host caused the failure.
+    pub(super) fn record(
         &mut self,
         position: usize,
         volume: &dyn Volume,

@@ -1,7 +1,7 @@
-//! One connection and what its core knows of it. It does nothing by itself: the core's other files act on it.
+//! State of one lane: a connection and its commands. The other files of the core work on it.
 //!
-//! Invariant: a lane stays in its core's table until no command of it is at a volume, also when its socket is
-//! long closed; only then has the port heard that its queue is drained.
+//! Invariant: a lane stays in the slab of its core until its last command has left its volume, even if its
+//! socket is closed; only then is the port notified that its queue is drained.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,74 +19,74 @@ use crate::fence::Fence;
 use crate::newcomers::Arrival;
 use crate::slab::{LaneId, SlabKey};
 
-/// One connection.
+/// One connection on the core that owns it.
 pub(crate) struct Lane {
-    /// Its own place in the table.
+    /// Its key in the slab of its core.
     pub key: SlabKey,
     /// Identifies the lane on all cores; does not change when it moves.
     pub id: LaneId,
-    /// Bytes moved when the load was last reported.
+    /// Bytes moved at the last load report.
     pub reported_bytes: u64,
-    /// The socket; none once it is closed.
+    /// The socket; `None` once it is closed.
     pub token: Option<Token>,
     pub connection: ConnectionInfo,
     pub conn: Connection,
     pub phase: Phase,
-    /// What the connection belongs to, once Connect has succeeded.
+    /// The association, once Connect has succeeded.
     pub association: Option<Association>,
-    /// A Connect that is not answered yet.
+    /// A Connect that has not completed.
     pub connecting: Option<Connecting>,
-    /// A command whose in-capsule data has no memory yet. Nothing is read until it has.
+    /// A command whose in-capsule data has no memory yet. The lane is not read until it has.
     pub stalled: Option<Stalled>,
-    /// The command, by its slot, that uses the memory reserved for this lane.
+    /// Slot of the command that uses the memory guaranteed to this lane.
     pub guaranteed_slot: Option<u16>,
-    /// What it has at each volume; entries of volumes without anything are used again.
+    /// Its commands and memory at each volume; idle entries are reused.
     pub volumes: Vec<AtVolume>,
-    /// Commands that would exceed a share of memory or output, at all volumes.
+    /// Number of commands at all volumes that would exceed a share of memory or output.
     pub limited: usize,
-    /// Memory claimed for all volumes, in bytes.
+    /// Memory reserved at all volumes, in bytes.
     pub reserved_bytes: usize,
-    /// Bytes that the kernel still reads from our memory.
+    /// Length of the zero-copy sends that the kernel has not released.
     pub zerocopy_bytes: usize,
-    /// Bytes moved when the deadlines were last looked at, and since when there are so many.
+    /// Bytes moved at the last check of deadlines, and the time of their last change.
     pub moved_bytes: u64,
     pub moved_at: Instant,
-    /// Commands at volumes, or waiting for one.
+    /// Number of commands at volumes, or waiting for one.
     pub active: u32,
-    /// Those among them that may leave something in a volatile cache.
+    /// Commands of them that can leave data in a volatile cache.
     pub volatile: u32,
-    /// The same numbers, for other cores.
+    /// The same counts, for other cores.
     pub in_flight: Arc<InFlight>,
-    /// In the list of lanes that are to be sent from in this turn.
+    /// Listed for a send in this turn.
     pub dirty: bool,
-    /// The socket did not take all of the last send: it takes more when the reactor says so.
+    /// The socket was full at the last send; the reactor reports when it is writable.
     pub send_blocked: bool,
-    /// Not read from until there is room: memory, or space for output.
+    /// Not read until memory or space for output is available.
     pub paused: bool,
-    /// The port has heard that the connection is lost.
+    /// The port was notified that the connection is lost.
     pub disconnected: bool,
     pub disconnected_at: Instant,
-    /// Its association goes on without waiting for its commands.
+    /// Its association continues without waiting for its commands.
     pub left_behind: bool,
-    /// Once it is disconnected: the positions of volumes that still work on commands of it, and how many.
+    /// Once disconnected: positions of volumes with commands of this lane, and their number.
     pub left_at: Vec<(usize, u32)>,
-    /// Its place among the connections before Connect.
+    /// Its entry among the connections before Connect.
     pub newcomer: Option<Arrival>,
-    /// Its queue was connected, and it has a seat.
+    /// Counted in the lane quota, since its queue was connected.
     pub in_quota: bool,
 }
 
-/// What one lane has at one volume.
+/// Commands and memory of one lane at one volume.
 #[derive(Debug, Default)]
 pub(crate) struct AtVolume {
     position: usize,
-    /// Commands that would exceed a share of memory or output, small and large ones.
+    /// Commands that would exceed a share of memory or output, by size.
     pub over_share: [VecDeque<Waiting>; 2],
-    /// Small commands that have passed the large ones there.
+    /// Number of small commands that have passed the large ones.
     pub passed: u32,
-    /// Memory promised to commands that wait for it, or taken by reads in flight, in bytes.
+    /// Memory reserved for waiting commands and for reads in flight, in bytes.
     pub reserved_bytes: usize,
-    /// Memory for data that the host is to send, in bytes.
+    /// Memory for data that the host has yet to send, in bytes.
     pub awaited_bytes: usize,
 }
 
@@ -104,55 +104,55 @@ impl AtVolume {
     }
 }
 
-/// The end of a lane comes in steps.
+/// Phase of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Commands are taken.
+    /// Accepts commands.
     Open,
-    /// What is queued is sent, then writing is shut down, and what still comes is thrown away until the host
-    /// closes. Closing with unread data in the socket would destroy what was sent last (TCP 1.0 §3.5).
+    /// Sends the queued data, shuts down writing, and discards received data until the host closes. A close
+    /// with unread data in the socket would destroy the last sent data (TCP 1.0 §3.5).
     Closing {
-        /// By then it is closed in any case.
+        /// Time at which the socket is closed in any case.
         until: Instant,
         write_shut: bool,
     },
-    /// The socket is closed; commands may still be at volumes.
+    /// The socket is closed; commands can still be at volumes.
     Closed,
 }
 
-/// What a connected lane belongs to.
+/// Association of a connected lane.
 pub(crate) struct Association {
     pub id: AssociationId,
     pub qid: u16,
     pub host: Host,
     pub status: Arc<ControllerStatus>,
     pub counters: Arc<IoCounters>,
-    /// What its I/O has to come after; none once that is over.
+    /// Fence that its I/O must follow; `None` once it is over.
     pub fence: Option<Arc<Fence>>,
 }
 
-/// A Connect that waits until older connections of its host have been read.
+/// A Connect that waits until older connections of its host are drained.
 pub(crate) struct Connecting {
     pub permit: Permit,
     pub entry: SubmissionEntry,
     pub data: Vec<u8>,
-    /// Cores that have not yet raised their part of the fence.
+    /// Number of cores that have not entered their changes into the fence.
     pub cores_left: usize,
     pub fence: Arc<Fence>,
     pub until: Instant,
 }
 
-/// A command with in-capsule data.
+/// A command that waits for memory for its in-capsule data.
 pub(crate) struct Stalled {
     pub permit: Permit,
     /// Position of its namespace.
     pub position: usize,
     pub len: usize,
-    /// It has waited for memory since then.
+    /// Start of the wait.
     pub since: Instant,
 }
 
-/// A lane between two cores.
+/// A lane that moves from one core to another.
 pub(crate) struct MigratingLane {
     pub lane: Option<Box<Lane>>,
     pub socket: Option<Detached>,
@@ -205,7 +205,7 @@ impl Lane {
         }
     }
 
-    /// The other end, for log lines.
+    /// Returns the address of the host.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.connection.remote
     }
@@ -214,21 +214,21 @@ impl Lane {
         self.phase == Phase::Open
     }
 
-    /// One more command is at a volume.
+    /// Counts a command at a volume.
     pub(crate) fn begin(&mut self, volatile: bool) {
         self.active += 1;
         self.volatile += u32::from(volatile);
         self.in_flight.set(self.active, self.volatile);
     }
 
-    /// One command less is at a volume.
+    /// Counts the end of a command at a volume.
     pub(crate) fn end(&mut self, volatile: bool) {
         self.active -= 1;
         self.volatile -= u32::from(volatile);
         self.in_flight.set(self.active, self.volatile);
     }
 
-    /// Whether a command has to wait for changes of older associations.
+    /// Returns `true` if a command must wait for changes of older associations.
     pub(crate) fn is_held(&mut self, job: &Job) -> bool {
         let Some(association) = &mut self.association else { return false };
         let fence = association.fence.take_if(|fence| fence.is_over());
@@ -236,31 +236,31 @@ impl Lane {
         association.fence.as_ref().is_some_and(|fence| fence.holds(job.position, job.blocks))
     }
 
-    /// Whether commands wait for a share of memory or output.
+    /// Returns `true` if commands wait for a share of memory or output.
     pub(crate) fn is_limited(&self) -> bool {
         self.limited > 0
     }
 
-    /// What it has at a volume.
+    /// Returns its commands and memory at a volume.
     pub(crate) fn at_volume(&mut self, position: usize) -> &mut AtVolume {
-        let of_it = self.volumes.iter().position(|at| at.position == position);
-        let at = of_it.or_else(|| self.volumes.iter().position(AtVolume::is_idle)).unwrap_or_else(|| {
+        let existing = self.volumes.iter().position(|at| at.position == position);
+        let at = existing.or_else(|| self.volumes.iter().position(AtVolume::is_idle)).unwrap_or_else(|| {
             self.volumes.push(AtVolume::default());
             self.volumes.len() - 1
         });
-        if of_it.is_none() {
+        if existing.is_none() {
             (self.volumes[at].position, self.volumes[at].passed) = (position, 0);
         }
         &mut self.volumes[at]
     }
 
-    /// Claims memory for a command.
+    /// Reserves memory for a command.
     pub(crate) fn reserve(&mut self, position: usize, len: usize) {
         self.reserved_bytes += len;
         self.at_volume(position).reserved_bytes += len;
     }
 
-    /// The command has got its memory, or is done with it.
+    /// Removes a reservation: the command has its memory, or has ended.
     pub(crate) fn unreserve(&mut self, position: usize, len: usize) {
         if len > 0 {
             self.reserved_bytes -= len;
@@ -268,7 +268,7 @@ impl Lane {
         }
     }
 
-    /// Takes a command back that is answered or given up, so that the lane's own memory is free again.
+    /// Makes the guaranteed memory available again if the ended command used it.
     pub(crate) fn release_guaranteed(&mut self, permit: &Permit) {
         if self.guaranteed_slot == Some(permit.slot()) {
             self.guaranteed_slot = None;

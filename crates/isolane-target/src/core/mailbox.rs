@@ -1,4 +1,4 @@
-//! What other cores say to this one. A message for a lane that has ended finds nobody.
+//! Messages from other cores. A message for a lane that has ended is dropped.
 
 use std::sync::mpsc::Sender;
 
@@ -39,7 +39,7 @@ impl Driver {
             Message::Migrate { lane, to } => self.request_migration(lane, to),
             Message::MigratePeer { peer, to } => self.request_peer_migration(peer, to),
             Message::MigrateIn(migrating) => self.migrate_in(migrating),
-            Message::Describe(asker) => self.describe_lanes(&asker),
+            Message::Describe(sender) => self.describe_lanes(&sender),
             Message::Stop { deadline } => self.begin_shutdown(deadline),
         }
     }
@@ -56,13 +56,13 @@ impl Driver {
         }
     }
 
-    /// Tells somebody about every connection.
-    fn describe_lanes(&self, asker: &Sender<ConnectionStatus>) {
+    /// Sends the status of every connection.
+    fn describe_lanes(&self, sender: &Sender<ConnectionStatus>) {
         for lane in self.lanes.iter() {
             let Some(socket) = lane.token.and_then(|token| self.core.reactor.socket(token)) else { continue };
             let association = lane.association.as_ref();
-            // Whoever asked may have lost patience.
-            let _ = asker.send(ConnectionStatus {
+            // The receiver may have timed out.
+            let _ = sender.send(ConnectionStatus {
                 peer: lane.peer(),
                 host_nqn: association.and_then(|it| it.host.nqn),
                 qid: association.map(|it| it.qid),

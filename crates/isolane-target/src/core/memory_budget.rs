@@ -1,9 +1,9 @@
-//! Who may take pages of the core's pool.
+//! Budget for the pages of the core's pool.
 //!
-//! Every lane has room for one command's in-capsule data kept free for it, so that no lane can be starved by
-//! others, and a lane that is read from can always go on. Everything else (data that is asked for, data read
-//! from files) comes out of what is left, in the order of asking. A turn takes only so much that the system
-//! has to find first: a burst of long writes would else keep all other lanes waiting for that.
+//! Every lane is guaranteed memory for the in-capsule data of one command, so that a lane can always make
+//! progress. All other data (requested by R2T, read from files) uses the remaining pages, in the order of the
+//! requests. One turn allocates a bounded number of new pages, so that a burst of long writes does not delay
+//! the other lanes.
 
 use isolane_memory::{Buffer, PAGE_SIZE, Page, Pool, pages_for};
 use isolane_proto::target::Permit;
@@ -12,17 +12,18 @@ use super::lane::Lane;
 use super::work::Size;
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES};
 
-/// The pool, and how much of it is not kept for anybody.
+/// The pool, and the pages of it that no lane is guaranteed.
 pub(crate) struct MemoryBudget {
     pub pool: Pool,
-    /// Taken for good, lent to every lane in turn for the time of a receive.
+    /// Staging pages of receives; each receive borrows them.
     pub receive_pages: Vec<Page>,
-    /// Pages that may be taken by anybody in this turn.
+    /// Pages that are available to all commands in this turn.
     available_pages: usize,
-    /// Those of them that are in the pool already, and those that the system may be asked for in this turn.
+    /// Pages that the pool has already, and pages that this turn can still allocate.
     ready_pages: usize,
     new_pages: usize,
-    /// How many commands wait for memory, by size: later ones of the same size must not overtake them.
+    /// Number of commands that wait for memory, by size class; later ones of the same class must not pass
+    /// them.
     waiters: [usize; 2],
 }
 
@@ -42,7 +43,7 @@ impl MemoryBudget {
         memory
     }
 
-    /// Looks at the pool anew; called once a turn.
+    /// Updates the budget from the pool; called once per turn.
     #[inline]
     pub(crate) fn measure(&mut self, lanes: usize) {
         self.available_pages = self.pool.free_pages().saturating_sub(lanes * GUARANTEED_PAGES);
@@ -50,17 +51,17 @@ impl MemoryBudget {
         self.new_pages = NEW_PAGES_PER_TURN;
     }
 
-    /// A command begins to wait for so many bytes, if any.
+    /// Counts a command that starts to wait for `len` bytes, if any.
     pub(crate) fn begin_wait(&mut self, len: usize) {
         self.waiters[Size::of(len) as usize] += usize::from(len > 0);
     }
 
-    /// A command that waited for so many bytes is tried again, or given up.
+    /// Counts the end of such a wait.
     pub(crate) fn end_wait(&mut self, len: usize) {
         self.waiters[Size::of(len) as usize] -= usize::from(len > 0);
     }
 
-    /// Counts `len` bytes as taken, if they may be. Whoever waits has the first right.
+    /// Takes `len` bytes from the budget if no earlier command waits for memory.
     pub(crate) fn reserve(&mut self, len: usize) -> bool {
         let can_reserve = self.can_reserve(len);
         if can_reserve {
@@ -69,19 +70,19 @@ impl MemoryBudget {
         can_reserve
     }
 
-    /// Whether `len` bytes may be taken without passing a command that waits.
+    /// Returns `true` if `len` bytes can be taken without passing a waiting command.
     pub(crate) fn can_reserve(&self, len: usize) -> bool {
-        len == 0 || self.waiters[Size::of(len) as usize] == 0 && self.has_room(len)
+        len == 0 || self.waiters[Size::of(len) as usize] == 0 && self.has_available(len)
     }
 
-    /// Whether `len` bytes are left in this turn.
-    pub(crate) fn has_room(&self, len: usize) -> bool {
-        let kept = if Size::of(len) == Size::Large { self.pool.max_pages() / SMALL_SHARE } else { 0 };
+    /// Returns `true` if `len` bytes are available in this turn.
+    pub(crate) fn has_available(&self, len: usize) -> bool {
+        let small_only = if Size::of(len) == Size::Large { self.pool.max_pages() / SMALL_SHARE } else { 0 };
         let pages = pages_for(len);
-        pages + kept <= self.available_pages && (pages <= self.ready_pages || self.new_pages > 0)
+        pages + small_only <= self.available_pages && (pages <= self.ready_pages || self.new_pages > 0)
     }
 
-    /// Counts `len` bytes as taken in this turn.
+    /// Takes `len` bytes from the budget of this turn.
     pub(crate) fn take(&mut self, len: usize) {
         let pages = pages_for(len);
         let fresh = pages.saturating_sub(self.ready_pages);
@@ -90,17 +91,18 @@ impl MemoryBudget {
         self.new_pages = self.new_pages.saturating_sub(fresh);
     }
 
-    /// Whether commands wait for memory.
+    /// Returns `true` if commands wait for memory.
     pub(crate) fn is_short(&self) -> bool {
         self.waiters != [0; 2]
     }
 
-    /// Memory that is left for large commands, in bytes.
+    /// Returns the memory that is available to large commands, in bytes.
     pub(crate) fn left_for_large(&self) -> usize {
         self.available_pages.saturating_sub(self.pool.max_pages() / SMALL_SHARE) * PAGE_SIZE
     }
 
-    /// Memory for in-capsule data: out of what is spare if `can_share`, else out of what is kept for the lane.
+    /// Returns memory for in-capsule data: from the shared budget if `can_share`, else from the guarantee of
+    /// the lane.
     pub(crate) fn in_capsule_buffer(
         &mut self,
         lane: &mut Lane,
@@ -108,7 +110,7 @@ impl MemoryBudget {
         len: usize,
         can_share: bool,
     ) -> Option<Buffer> {
-        let is_spare = can_share && self.has_room(len);
+        let is_spare = can_share && self.has_available(len);
         if !is_spare && (lane.guaranteed_slot.is_some() || pages_for(len) > GUARANTEED_PAGES) {
             return None;
         }
@@ -121,27 +123,27 @@ impl MemoryBudget {
     }
 }
 
-/// How many pages a core's pool has if so many are asked for.
-pub(crate) fn pool_pages(asked: usize) -> usize {
-    asked.max(MIN_POOL_PAGES)
+/// Returns the number of pages of a pool for which `requested` pages are configured.
+pub(crate) fn pool_pages(requested: usize) -> usize {
+    requested.max(MIN_POOL_PAGES)
 }
 
-/// How many lanes a core can keep memory free for.
-pub(crate) fn max_lanes(pool_pages_asked: usize) -> usize {
-    pool_pages(pool_pages_asked) / 2 / GUARANTEED_PAGES
+/// Returns the number of lanes to which a core can guarantee memory.
+pub(crate) fn max_lanes(requested: usize) -> usize {
+    pool_pages(requested) / 2 / GUARANTEED_PAGES
 }
 
-/// Pages kept for each lane: the in-capsule data of one command.
+/// Pages guaranteed to each lane: the in-capsule data of one command.
 pub(crate) const GUARANTEED_PAGES: usize = pages_for(MAX_IN_CAPSULE_BYTES as usize);
-/// What one receive places on a guess at most.
+/// Maximum number of bytes that one receive places by prediction.
 const RECEIVE_BYTES: usize = 128 << 10;
-/// New memory that one turn begins to ask the system for: half a region. A region takes 0.3 ms where the
-/// machine has it, 5 ms where its hypervisor has to find it.
+/// New pages that one turn can allocate: half a region. Allocating a region takes 0.3 ms, or 5 ms if the
+/// hypervisor must provide the memory.
 const NEW_PAGES_PER_TURN: usize = 256;
-/// One part in so many of the pool is for small commands only.
+/// Inverse of the share of the pool that serves small commands only.
 const SMALL_SHARE: usize = 8;
-/// The least memory of a core: half of it is never kept for lanes, and the largest transfer fits into that
-/// half even without the part for small commands and what receives are lent.
+/// Minimum memory of a core. Half of it is never guaranteed to lanes, and the largest transfer fits into that
+/// half without the share for small commands and the staging pages.
 const MIN_POOL_PAGES: usize = 4 * pages_for(MAX_TRANSFER_BYTES as usize);
 const _: () = assert!(
     MIN_POOL_PAGES / 2 - MIN_POOL_PAGES / SMALL_SHARE - pages_for(RECEIVE_BYTES)
@@ -166,7 +168,7 @@ mod tests {
             .collect();
         buffers.into_iter().for_each(|buffer| memory.pool.recycle_buffer(buffer));
         memory.measure(1);
-        assert!((0..4).all(|_| memory.reserve(len)), "three that were used, and a new one");
+        assert!((0..4).all(|_| memory.reserve(len)), "three reused, one new");
         assert!(!memory.reserve(1));
     }
 

@@ -316,7 +316,7 @@ impl Core {
 }
 
 impl Lane {
-    /// Returns `true` if the lane can move: nothing of it is in flight, queued, or waiting on its core.
+    /// Returns `true` if the lane can move: no command, data, or memory of it is in use on its core.
     fn is_quiescent(&self) -> bool {
         let is_connected = self.phase == Phase::Open && self.association.is_some() && !self.disconnected;
         let waits = self.connecting.is_some() || self.stalled.is_some() || self.is_limited() || self.paused;

@@ -1,37 +1,35 @@
 //! One core of the target: its reactor, its memory, its lanes. The turn of the reactor is [`Driver::turn`].
 //!
 //! ```text
-//! receive from every ready lane → act on every whole PDU
-//!                               → volumes complete at once or later → ONE send per lane
+//! receive from every ready lane → handle every complete PDU
+//!                               → volumes complete now or later → one send per lane
 //! ```
 //!
-//! [`Driver`] owns the lanes and knows which of them an event is for; [`Core`] owns everything else and acts
-//! on one lane at a time. The files beside this one are its verbs:
+//! [`Driver`] owns the lanes and finds the lane of an event; [`Core`] owns all other state and works on one
+//! lane at a time. Their methods are in these files:
 //!
-//! | file | what it does |
+//! | file | purpose |
 //! |---|---|
-//! | [`accept`] | takes connections in and spreads them over the cores |
-//! | [`receive`] | from bytes to events of the protocol's machine |
-//! | [`command`] | which way a command goes; commands of the control path |
+//! | [`accept`] | accepts connections and places them on cores |
+//! | [`receive`] | receives bytes and handles the events of the connection |
+//! | [`command`] | dispatches commands; commands of the control path |
 //! | [`connect`] | Fabrics Connect |
-//! | [`fence`] | the order between a host's new association and its older ones |
-//! | [`io`] | I/O commands: what they ask of which volume |
-//! | [`job`] | from a volume's start of a request to the answer |
+//! | [`fence`] | orders the new association of a host after its older ones |
+//! | [`io`] | I/O commands: from the command to the request of a volume |
+//! | [`job`] | runs a request on its volume, and completes the command |
 //! | [`waiting`] | commands that wait for memory or for their volume |
-//! | [`memory`] | who may take pages |
+//! | [`memory_budget`] | pages of the pool that commands can take |
 //! | [`nested`] | requests of nested volumes to their members |
-//! | [`share`] | how many of them one lane may keep |
+//! | [`fair_share`] | limits of one lane and one volume |
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
 //! | [`send`] | one vectored send per lane and turn |
-//! | [`close`] | the end of a lane |
-//! | [`load`] | what this core does, told to the first, and what moves therefore |
-//! | [`log_limiter`] | lines that others can cause, one a second |
-//! | [`mail`] | what other cores say |
+//! | [`close`] | closes lanes, and stops the core |
+//! //! | [`mailbox`] | messages from other cores |
 //! | [`timer`] | deadlines and keep-alive timers |
-//! | [`migration`] | lanes that move to another core |
+//! | [`migration`] | load reports, and moves of lanes between cores |
 //!
-//! Invariant: no lane of this core is touched by another thread, and nothing here waits but the reactor's
-//! turn.
+//! Invariant: only this thread accesses the lanes of this core, and it blocks only in the turn of the
+//! reactor.
 
 mod accept;
 mod close;
@@ -79,7 +77,7 @@ use crate::log_limiter::LogLimiter;
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
 
-/// Everything of one core but its lanes.
+/// State of one core, except its lanes.
 pub(crate) struct Core {
     index: usize,
     shared: Arc<Shared>,
@@ -87,43 +85,43 @@ pub(crate) struct Core {
     reactor: Reactor,
     memory: MemoryBudget,
     now: Instant,
-    /// What this turn receives from one lane at most.
+    /// Maximum number of bytes that this turn receives from one lane.
     max_receive_bytes: usize,
-    /// Sends of so many bytes copy nothing, if the kernel can do that.
+    /// Minimum size in bytes of a zero-copy send.
     zerocopy_threshold: usize,
-    /// For so long a host may leave bytes unacknowledged.
+    /// Time limit for unacknowledged bytes at a host.
     stall: Duration,
-    /// Emptied lists, for the next such sends.
+    /// Cleared lists, for later zero-copy sends.
     spare_zerocopy: Vec<ZeroCopySend>,
-    /// Operations that the reactor carries out, by the number it knows them by.
+    /// Operations in the reactor, by their tokens.
     files: Slab<FileWork>,
     /// Requests of nested volumes to their members.
     nested: Executor,
-    /// Commands that wait for memory, in the order of asking.
+    /// Commands that wait for memory, in the order of their requests.
     waiting: VecDeque<Waiting>,
-    /// Commands that wait for their volumes; those come first that a volume has begun.
+    /// Commands that wait for their volumes; started ones come first.
     blocked: VecDeque<Waiting>,
     /// Commands that wait for changes of older associations.
     fenced: VecDeque<Waiting>,
-    /// Lanes with commands beyond their share of memory.
+    /// Lanes with commands that would exceed a share of memory.
     limited: Vec<SlabKey>,
-    /// Lanes with something to send in this turn.
+    /// Lanes with data to send in this turn.
     dirty: Vec<SlabKey>,
-    /// Lanes that are not read from for want of memory.
+    /// Lanes that are not read until memory is available.
     stalled: VecDeque<SlabKey>,
-    /// No more commands are taken.
+    /// The core accepts no more commands.
     stopping: bool,
-    /// Lanes to look at because they may have ended.
+    /// Lanes that may have ended.
     ended: Vec<SlabKey>,
     flushes: Slab<FlushGroup>,
     flushed: Vec<Flushed>,
     pending_flushes: Vec<PendingFlush>,
-    /// What each volume holds of this core, by its position.
+    /// Resources of this core that each volume holds, by position.
     volumes: Vec<VolumeUse>,
     volume_log: VolumeLog,
     digest_log: LogLimiter,
     newcomer_log: LogLimiter,
-    /// Those whose deadline this tick may still enforce.
+    /// Newcomers that this tick can still close at their deadline.
     newcomers_to_end: usize,
 }
 
@@ -131,7 +129,7 @@ pub(crate) struct Core {
 pub(crate) struct Driver {
     core: Core,
     lanes: Slab<Lane>,
-    /// The lane of every socket, by the index of its token.
+    /// Lane of every socket, by the index of its token.
     by_token: Vec<Option<(Token, SlabKey)>>,
     overflow: Vec<u8>,
     limits: ConnectionConfig,
@@ -139,25 +137,25 @@ pub(crate) struct Driver {
     mailbox: Receiver<Message>,
     host_drains: Vec<HostDrain>,
     listeners: accept::Listeners,
-    /// Lanes that have come from other cores, by their names.
+    /// Lanes that have moved here from other cores.
     migrated_in: HashMap<LaneId, SlabKey>,
     migration: Option<migration::Migration>,
     next_tick: Instant,
     shutdown: Option<close::ShutdownState>,
 }
 
-/// How a core ended.
+/// Result of a core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CoreReport {
-    /// Commands still at volumes.
+    /// Commands still at volumes at the end.
     pub commands_aborted: usize,
     /// Volumes that could not be flushed.
     pub flushes_failed: usize,
-    /// The core's reactor broke.
+    /// The reactor failed.
     pub failed: bool,
 }
 
-/// What a core is made of.
+/// Arguments of [`Driver::new`].
 pub(crate) struct Parts {
     pub index: usize,
     /// The core that its thread is pinned to.
@@ -167,7 +165,7 @@ pub(crate) struct Parts {
     pub mailbox: Receiver<Message>,
     pub max_pool_pages: usize,
     pub zerocopy_threshold: Option<usize>,
-    /// How often lanes are moved by load, if at all.
+    /// Interval at which lanes move by load, if they do.
     pub rebalance_interval: Option<Duration>,
     pub limits: ConnectionConfig,
 }
@@ -229,7 +227,7 @@ impl Driver {
         }
     }
 
-    /// Turns until the target stops. Dropping it then waits for the operations that are still in flight.
+    /// Runs turns until the target stops. Dropping the driver then waits for the operations in flight.
     pub(crate) fn run(&mut self) -> CoreReport {
         while !self.is_finished() {
             if let Err(error) = self.turn() {
@@ -257,7 +255,7 @@ impl Driver {
             self.poll_slow_path();
         }
         self.tick_if_due();
-        // A host that sees the end of its connection may at once use its queue id again.
+        // A host can reuse a queue ID as soon as it sees the end of the connection.
         self.reap();
         self.send_dirty();
         self.poll_migrations();
@@ -265,7 +263,7 @@ impl Driver {
         turned
     }
 
-    /// Whether anything waits that no event brings on. Mostly not, and then a turn is short.
+    /// Returns `true` if work waits that no event reports. Mostly none does, which keeps a turn short.
     fn has_deferred_work(&self) -> bool {
         let Core { waiting, blocked, fenced, limited, stalled, pending_flushes, flushed, nested, .. } =
             &self.core;
@@ -313,7 +311,8 @@ impl Driver {
         }
     }
 
-    /// What each lane may bring in one turn, so that the others need not wait for long.
+    /// Returns the receive limit of each lane in this turn, in bytes, so that other lanes do not wait for
+    /// long.
     fn per_lane_budget(&self, events: &[Event]) -> usize {
         if events.len() < 2 || !self.core.shared.scheduling {
             return usize::MAX;
@@ -327,7 +326,7 @@ impl Driver {
         (known == token).then_some(key)
     }
 
-    /// When the next turn must begin, even if nothing happens.
+    /// Returns the latest start of the next turn.
     fn deadline(&self) -> Option<Instant> {
         [self.lane_deadline(), self.core.nested.deadline()].into_iter().flatten().min()
     }
@@ -357,14 +356,14 @@ impl Driver {
     }
 }
 
-/// What is read behind the known destinations in one receive.
+/// Size of the receive buffer after the known destinations.
 const OVERFLOW_BYTES: usize = 128 * 1024;
-/// What one turn receives from several lanes together, and what at least from each.
+/// Receive limit of one turn for several lanes together, and minimum for each, in bytes.
 const TURN_BYTES: usize = 1 << 20;
 const LANE_BYTES: usize = 64 << 10;
-/// How often deadlines of lanes and keep-alive timers are looked at.
+/// Interval at which deadlines and keep-alive timers are checked.
 const TICK: Duration = Duration::from_millis(250);
-/// How soon commands that wait for other cores' commands are tried again.
+/// Delay before commands that wait for volumes or memory are retried.
 const RETRY_DELAY: Duration = Duration::from_micros(100);
-/// How soon slower conditions are looked at again.
+/// Interval at which slower conditions are checked.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(1);

@@ -1,6 +1,7 @@
 //! Nested volumes: runs requests to their members on the core that received the command.
 //!
-//! Invariant: every operation of the executor is resumed once; see [`Executor`](isolane_volume::nested::Executor).
+//! Invariant: every operation of the executor is resumed once; see
+//! [`Executor`](isolane_volume::nested::Executor).
 
 use std::sync::Arc;
 

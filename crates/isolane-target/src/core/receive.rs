@@ -1,4 +1,4 @@
-//! From bytes to events: one `readv` straight to where the bytes belong, then every whole PDU is acted on.
+//! Receives from a lane: one `readv` into the final destinations, then handles every complete PDU.
 
 use std::io::IoSliceMut;
 
@@ -11,21 +11,21 @@ use super::lane::{Lane, Phase, Stalled};
 use super::{Core, Driver};
 use crate::slab::SlabKey;
 
-/// What a receive came to.
+/// Result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// There may be more.
+    /// More data may be available.
     More,
-    /// Nothing there now.
+    /// The socket is empty.
     Empty,
-    /// There is no room for more at the moment.
+    /// The lane waits for memory or for space for output.
     Paused,
     /// The lane has ended.
     Ended,
 }
 
 impl Driver {
-    /// Receives once from a lane and acts on what came.
+    /// Receives once from a lane and handles the data.
     pub(super) fn receive(&mut self, key: SlabKey) -> Progress {
         let (core, overflow) = (&mut self.core, &mut self.overflow[..]);
         let Some(lane) = self.lanes.get_mut(key) else { return Progress::Ended };
@@ -70,14 +70,14 @@ impl Core {
             }
             Err(error) => {
                 lane.conn.handle_eof();
-                log::info!("{}: receiving failed: {error}", lane.peer());
+                log::info!("{}: receive failed: {error}", lane.peer());
                 self.close(lane, "the connection is broken");
                 Progress::Ended
             }
         }
     }
 
-    /// Acts on everything that was received and not acted on.
+    /// Handles all received PDUs.
     pub(super) fn process_input(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
             let Some(event) = lane.conn.poll_event(overflow, self.now) else { break };
@@ -97,8 +97,7 @@ impl Core {
         Progress::More
     }
 
-    /// Tells volumes which blocks come after the next command, so that what they need of them is in the
-    /// cache by then.
+    /// Prefetches the blocks of later commands into the CPU cache.
     #[inline]
     fn prefetch_upcoming(&self, lane: &Lane, overflow: &[u8]) {
         for (ahead, soon) in [(COMMANDS_AHEAD_SOON, Soon::Next), (COMMANDS_AHEAD_LATER, Soon::AfterNext)] {
@@ -120,16 +119,16 @@ impl Core {
                 let entry = *lane.conn.entry(&permit);
                 self.on_data(lane, permit, &entry, buffer, digest_ok);
             }
-            Event::Connected(request) => log::debug!("{}: initialised with {request:?}", lane.peer()),
+            Event::Connected(request) => log::debug!("{}: initialized with {request:?}", lane.peer()),
             Event::Terminated(request) => {
-                log::warn!("{}: the host ended the connection with {request:?}", lane.peer());
-                self.close(lane, "the host reported an error of ours");
+                log::warn!("{}: the host closed the connection with {request:?}", lane.peer());
+                self.close(lane, "the host reported a protocol error");
             }
             Event::Fatal(error) => self.on_fatal(lane, &error),
         }
     }
 
-    /// Throws away what still comes on a lane that is on its way out.
+    /// Discards data on a closing lane.
     fn discard(&mut self, lane: &mut Lane, overflow: &mut [u8]) -> Progress {
         let Some(token) = lane.token else { return Progress::Ended };
         match self.reactor.receive(token, &mut [IoSliceMut::new(overflow)]) {
@@ -142,12 +141,12 @@ impl Core {
         }
     }
 
-    /// Reads no more from a lane until there is room.
+    /// Stops reading from a lane until memory or space for output is available.
     fn pause(&mut self, lane: &mut Lane) -> Progress {
         if let (false, Some(token)) = (lane.paused, lane.token) {
             lane.paused = true;
             self.reactor.pause(token);
-            // Who waits for output to leave is resumed by the send that makes room.
+            // A lane that waits for space for output is resumed by a send.
             if lane.stalled.is_some() {
                 self.stalled.push_back(lane.key);
             }
@@ -157,7 +156,7 @@ impl Core {
 }
 
 impl Driver {
-    /// Looks at every lane that waits for memory, in the order they began to.
+    /// Retries every lane that waits for memory, in order.
     pub(super) fn resume_stalled(&mut self) {
         if self.core.stopping {
             return;
@@ -175,14 +174,14 @@ impl Driver {
 }
 
 impl Core {
-    /// The host has taken some of the output that a paused lane waits for.
+    /// Resumes a paused lane whose output was sent.
     pub(super) fn resume_after_send(&mut self, lane: &mut Lane) {
         if lane.paused && lane.stalled.is_none() && !self.stopping {
             self.resume(lane);
         }
     }
 
-    /// Goes on with a paused lane if there is room; false if there is not.
+    /// Resumes a paused lane. Returns `false` if it must still wait.
     fn resume(&mut self, lane: &mut Lane) -> bool {
         if !lane.is_open() {
             lane.paused = false;
@@ -211,36 +210,35 @@ impl Core {
     }
 }
 
-/// As many slices of a plan as make `max` bytes.
+/// Returns the first slices of a plan, up to `max` bytes.
 fn truncate_plan<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut [IoSliceMut<'b>] {
     if max == usize::MAX {
         return plan;
     }
-    let mut left = max;
+    let mut remaining = max;
     let slices = plan.iter().take_while(|slice| {
-        let is_wanted = left > 0;
-        left = left.saturating_sub(slice.len());
-        is_wanted
+        let is_included = remaining > 0;
+        remaining = remaining.saturating_sub(slice.len());
+        is_included
     });
     let count = slices.count();
     &mut plan[..count]
 }
 
-/// Whether nothing more is to be answered before the host takes what waits for it. A queue that has ended has
-/// no more answers.
+/// Returns `true` if the lane must not be read until the host receives queued output. A closed connection
+/// sends nothing.
 fn is_full(lane: &Lane) -> bool {
     is_filled(lane, 1) && !lane.conn.is_closed()
 }
 
-/// Whether more than one part in `parts` of the room for output is taken.
+/// Returns `true` if more than one `parts`-th of the space for output is used.
 fn is_filled(lane: &Lane, parts: usize) -> bool {
     lane.conn.transmit_pending_bytes() > max_output_bytes(lane) / parts
         || lane.conn.transmit_pending_header_bytes() > MAX_CONTROL_OUTPUT_BYTES / parts
 }
 
-/// One receive can bring thousands of commands whose answers are of any size. What admin commands return is
-/// memory of its own; what I/O commands return is held in any case, but pages that were overwritten meanwhile
-/// live on.
+/// Returns the limit of queued output. One receive can contain thousands of commands with responses of any
+/// size. Responses of admin commands allocate memory; responses of I/O commands keep overwritten pages alive.
 fn max_output_bytes(lane: &Lane) -> usize {
     match &lane.association {
         Some(association) if association.qid != 0 => MAX_OUTPUT_BYTES,
@@ -248,11 +246,11 @@ fn max_output_bytes(lane: &Lane) -> usize {
     }
 }
 
-/// How many commands ahead a volume hears of a block: memory takes about as long as two commands do, and what
-/// leads to it must be there before.
+/// Distances of the prefetch in commands: a cache miss takes as long as about two commands, and the page
+/// table entry must be loaded before the page.
 const COMMANDS_AHEAD_SOON: usize = 1;
 const COMMANDS_AHEAD_LATER: usize = 4;
-/// An I/O queue is not read from while more output than this waits for its host.
+/// Limit of queued output at which an I/O queue is not read, in bytes.
 const MAX_OUTPUT_BYTES: usize = 8 << 20;
-/// The same for an admin queue, and before Connect; and for responses without data on every queue.
+/// The same for an admin queue, before Connect, and for responses without data on every queue.
 const MAX_CONTROL_OUTPUT_BYTES: usize = 64 << 10;

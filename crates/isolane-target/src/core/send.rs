@@ -1,6 +1,5 @@
-//! One vectored send a turn for every lane that has something to say: at once for a lane that was just read
-//! from, else at the end of the turn. A long one may copy nothing (S7): then what it is made of is lent to
-//! the kernel and comes back later.
+//! One vectored send per turn and lane: directly after a receive if the lane was idle, else at the end of the
+//! turn. A long send can use zero copy (S7): the kernel then reads the buffers until it releases them.
 
 use isolane_memory::ZeroCopySend;
 use isolane_proto::connection::TransmitPlan;
@@ -11,7 +10,7 @@ use super::{Core, Driver};
 use crate::slab::SlabKey;
 
 impl Core {
-    /// The lane is to be sent from at the end of this turn.
+    /// Lists the lane for a send at the end of this turn.
     pub(super) fn mark_dirty(&mut self, lane: &mut Lane) {
         if !lane.dirty {
             lane.dirty = true;
@@ -19,8 +18,8 @@ impl Core {
         }
     }
 
-    /// Sends once. What does not fit into one call goes with the next turn; what the socket does not take,
-    /// when it is writable again.
+    /// Sends once. Data beyond one call is sent in the next turn; data that the socket rejects, when it is
+    /// writable again.
     pub(super) fn send(&mut self, lane: &mut Lane) {
         let Some(token) = lane.token else { return };
         if lane.conn.wants_transmit() {
@@ -56,7 +55,7 @@ impl Core {
         self.resume_after_send(lane);
     }
 
-    /// The kernel still reads what it has taken: the reactor keeps that, and it counts as the lane's.
+    /// Tracks a zero-copy send, whose buffers the kernel still reads and which count for the lane.
     fn handle_zerocopy(&mut self, lane: &mut Lane, token: Token, count: usize, offered: usize) {
         let mut sent = self.spare_zerocopy.pop().unwrap_or_default();
         lane.conn.handle_zerocopy(count, &mut sent);
@@ -66,7 +65,7 @@ impl Core {
         self.handle_sent(lane, count, offered);
     }
 
-    /// The kernel is done with what was lent.
+    /// Recycles the buffers of a released zero-copy send.
     fn recycle_zerocopy(&mut self, mut sent: ZeroCopySend) {
         sent.headers.clear();
         sent.payloads.drain(..).for_each(|payload| self.memory.pool.recycle_payload(payload));
@@ -76,7 +75,8 @@ impl Core {
         }
     }
 
-    /// Tells how many closed sockets still have something out: they count against the limit of connections.
+    /// Updates the number of closed sockets with zero-copy sends in flight, which count against the
+    /// connection limit.
     pub(super) fn count_lingering(&self) {
         let lingering = self.reactor.lingering_count() as u64;
         if lingering != self.counters.connections_lingering.value() {
@@ -84,7 +84,7 @@ impl Core {
         }
     }
 
-    /// A lane on its way out has said everything: tell the host that nothing follows.
+    /// Shuts down writing of a closing lane once all its data is sent.
     fn shut_write_if_done(&mut self, lane: &mut Lane) {
         let Phase::Closing { until, write_shut: false } = lane.phase else { return };
         let Some(token) = lane.token.filter(|_| !lane.conn.wants_transmit()) else { return };
@@ -96,7 +96,7 @@ impl Core {
 }
 
 impl Driver {
-    /// Takes memory back that was lent to the kernel.
+    /// Reclaims the buffers of released zero-copy sends.
     pub(super) fn reap_zerocopy(&mut self) {
         while let Some((token, sent)) = self.core.reactor.poll_released() {
             if let Some(key) = self.lane_of(token)
@@ -109,8 +109,8 @@ impl Driver {
         self.core.count_lingering();
     }
 
-    /// Sends from a lane that had nothing to say before it was just read from: its host goes on while others
-    /// are served. What ends a lane is said at the end of the turn.
+    /// Sends directly after a receive if the lane had nothing queued before, so that its host continues while
+    /// others are served. A closing lane sends at the end of the turn.
     pub(super) fn send_if_was_idle(&mut self, key: SlabKey) {
         if self.core.ended.is_empty()
             && self.core.dirty.last() == Some(&key)
@@ -122,9 +122,9 @@ impl Driver {
         }
     }
 
-    /// Sends from every lane that has something to say.
+    /// Sends from every listed lane.
     pub(super) fn send_dirty(&mut self) {
-        // Lanes that could not send everything in one call enter themselves again, behind these.
+        // Lanes with more data than one call takes list themselves again, after these.
         let count = self.core.dirty.len();
         for index in 0..count {
             if let Some(lane) = self.lanes.get_mut(self.core.dirty[index]) {
@@ -136,5 +136,5 @@ impl Driver {
     }
 }
 
-/// Emptied lists of what was lent that are kept for the next sends.
+/// Maximum number of cleared lists kept for later zero-copy sends.
 const MAX_SPARE_ZEROCOPY: usize = 256;

@@ -1,10 +1,10 @@
-//! Deadlines: looked at four times a second, so that they cost nothing per command.
+//! Deadlines, checked four times per second so that commands pay nothing for them.
 
 use super::lane::{Lane, Phase};
 use super::{Core, Driver, TICK};
 
 impl Driver {
-    /// Looks at every deadline, if it is time.
+    /// Checks every deadline if a tick is due.
     pub(super) fn tick_if_due(&mut self) {
         if self.core.now < self.next_tick {
             return;
@@ -29,7 +29,7 @@ impl Core {
                 self.check_connect_deadline(lane);
                 self.check_idle_memory(lane);
                 let is_due = lane.conn.poll_timeout().is_some_and(|deadline| self.now >= deadline);
-                // A stalled lane waits for our memory, not for its host.
+                // A stalled lane waits for memory, not for its host.
                 if is_due && lane.stalled.is_none() && self.can_end(lane) {
                     lane.conn.handle_timeout(self.now);
                     self.process_input(lane, &[]);
@@ -42,8 +42,8 @@ impl Core {
         }
     }
 
-    /// Whether a lane's deadline is enforced now: newcomers that came together end over several ticks, so that
-    /// others need not wait for all of that.
+    /// Returns `true` if a lane can be closed now. Newcomers that arrived together are closed over several
+    /// ticks, so that other lanes do not wait for long.
     fn can_end(&mut self, lane: &Lane) -> bool {
         let is_now = lane.newcomer.is_none() || self.newcomers_to_end > 0;
         self.newcomers_to_end -= usize::from(is_now && lane.newcomer.is_some());
@@ -60,5 +60,5 @@ impl Core {
     }
 }
 
-/// Connections before Connect that one tick ends because their time is over.
+/// Maximum number of expired connections before Connect that one tick closes.
 const NEWCOMERS_PER_TICK: usize = 256;

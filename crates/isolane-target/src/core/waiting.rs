@@ -1,10 +1,9 @@
-//! Commands that cannot go on now: no memory is left, or another command works on the same blocks.
+//! Commands that cannot run now, for lack of memory or because another command uses the same blocks.
 //!
-//! They wait in two rows. Memory is served in the order of asking: a command that waits for it keeps later ones
-//! of its size from taking it. Commands that wait for their volumes are retried in rotation, because a volume
-//! that hangs may hold any number of them. Invariants: one turn retries a bounded number of each row, and all
-//! that their volumes have begun, for which others may wait; a command that waits for its volume keeps no
-//! memory from others.
+//! They wait in two queues. Memory is granted in the order of requests within a size class. Commands that
+//! wait for their volumes are retried in rotation, because a hung volume can hold any number of them.
+//! Invariants: one turn retries a bounded number of each queue, and all commands that their volumes have
+//! started, for which others may wait; a command that waits for its volume blocks no memory.
 
 use std::collections::VecDeque;
 
@@ -16,7 +15,7 @@ use super::{Core, Driver};
 use crate::slab::SlabKey;
 
 impl Core {
-    /// Tries a command again in a later turn.
+    /// Queues a command for a retry in a later turn.
     pub(super) fn wait(&mut self, waiting: Waiting) {
         if let Waiting::Data { .. } = waiting {
             return self.wait_for_memory(waiting);
@@ -28,14 +27,14 @@ impl Core {
         }
     }
 
-    /// Tries a command again when there is memory for it.
+    /// Queues a command for a retry when memory is available.
     pub(super) fn wait_for_memory(&mut self, waiting: Waiting) {
         self.counters.deferred_commands.add(1);
         self.memory.begin_wait(waiting.bytes_to_take());
         self.waiting.push_back(waiting);
     }
 
-    /// Gives up everything that waits for a lane which has ended: it will not be started any more.
+    /// Cancels all waiting commands of a closed lane.
     pub(super) fn cancel_waiting(&mut self, lane: &mut Lane) {
         lane.limited = 0;
         let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.over_share));
@@ -52,10 +51,10 @@ impl Core {
         }
     }
 
-    fn cancel(&mut self, lane: &mut Lane, waiting: Waiting, has_claimed: bool) {
+    fn cancel(&mut self, lane: &mut Lane, waiting: Waiting, has_reserved: bool) {
         let reserved = match &waiting {
-            Waiting::Data { len, .. } if has_claimed => *len,
-            Waiting::Start { job, .. } if has_claimed => job.reserved,
+            Waiting::Data { len, .. } if has_reserved => *len,
+            Waiting::Start { job, .. } if has_reserved => job.reserved,
             _ => 0,
         };
         lane.unreserve(waiting.position(), reserved);
@@ -74,7 +73,7 @@ impl Core {
         }
     }
 
-    /// Goes on with a command for which there is memory; gives it back if it must wait nevertheless.
+    /// Continues a command for which memory is available; returns it if it must still wait.
     pub(super) fn resume_command(&mut self, lane: &mut Lane, waiting: Waiting) -> Option<Waiting> {
         match waiting {
             Waiting::Data { lane: key, permit, position, len } => {
@@ -100,21 +99,21 @@ impl Core {
     }
 }
 
-/// Removes all that waits for one lane.
+/// Removes the waiting commands of one lane from a queue.
 fn extract_waiting_for(row: &mut VecDeque<Waiting>, key: SlabKey) -> VecDeque<Waiting> {
-    let is_its = |waiting: &Waiting| waiting.lane() == Some(key);
-    if !row.iter().any(is_its) {
+    let belongs = |waiting: &Waiting| waiting.lane() == Some(key);
+    if !row.iter().any(belongs) {
         return VecDeque::new();
     }
-    let (its, others) = std::mem::take(row).into_iter().partition(is_its);
+    let (removed, others) = std::mem::take(row).into_iter().partition(belongs);
     *row = others;
-    its
+    removed
 }
 
 impl Driver {
-    /// Tries the first commands that wait for memory again; those that still cannot go on keep their order.
+    /// Retries the first commands that wait for memory; the others keep their order.
     pub(super) fn retry_waiting(&mut self) {
-        let mut kept = VecDeque::new();
+        let mut skipped = VecDeque::new();
         let mut is_short = [false; 2];
         let mut retries_left = RETRIES_PER_TURN;
         for _ in 0..self.core.waiting.len() {
@@ -124,9 +123,9 @@ impl Driver {
             let Some(waiting) = self.core.waiting.pop_front() else { break };
             let len = waiting.bytes_to_take();
             let is_short = &mut is_short[Size::of(len) as usize];
-            if *is_short || !self.core.memory.has_room(len) {
+            if *is_short || !self.core.memory.has_available(len) {
                 *is_short = true;
-                kept.push_back(waiting);
+                skipped.push_back(waiting);
                 continue;
             }
             retries_left -= 1;
@@ -135,18 +134,18 @@ impl Driver {
                 self.core.wait(waiting);
             }
         }
-        while let Some(waiting) = kept.pop_back() {
+        while let Some(waiting) = skipped.pop_back() {
             self.core.waiting.push_front(waiting);
         }
     }
 
-    /// Tries commands again that wait for their volumes: all that have begun, and in turn a bounded number of
-    /// the others, so that those of a volume that hangs delay no other.
+    /// Retries commands that wait for their volumes: all started ones, and a bounded number of the others in
+    /// rotation, so that a hung volume delays no other.
     pub(super) fn retry_blocked(&mut self) {
-        let (mut begun, mut tried) = (Vec::new(), VecDeque::new());
+        let (mut started, mut retried) = (Vec::new(), VecDeque::new());
         let mut retries_left = RETRIES_PER_TURN;
         for _ in 0..self.core.blocked.len() {
-            // Those that have begun come first.
+            // Started commands come first.
             if retries_left == 0 {
                 break;
             }
@@ -157,18 +156,18 @@ impl Driver {
                 continue;
             }
             match self.retry(waiting) {
-                Some(waiting) if waiting.is_started() => begun.push(waiting),
-                Some(waiting) => tried.push_back(waiting),
+                Some(waiting) if waiting.is_started() => started.push(waiting),
+                Some(waiting) => retried.push_back(waiting),
                 None => {}
             }
         }
-        self.core.blocked.append(&mut tried);
-        while let Some(waiting) = begun.pop() {
+        self.core.blocked.append(&mut retried);
+        while let Some(waiting) = started.pop() {
             self.core.blocked.push_front(waiting);
         }
     }
 
-    /// Goes on with it, and counts the memory that it takes; gives it back if it must wait longer.
+    /// Continues it and counts the memory that it takes; returns it if it must wait longer.
     fn retry(&mut self, waiting: Waiting) -> Option<Waiting> {
         let Some(key) = waiting.lane() else { return self.core.retry_flush(waiting) };
         let Some(lane) = self.lanes.get_mut(key) else { unreachable!("{LANE_REMOVED_EARLY}") };
@@ -181,6 +180,6 @@ impl Driver {
     }
 }
 
-const LANE_REMOVED_EARLY: &str = "a lane went before its last command";
-/// How many commands of each row one turn tries.
+const LANE_REMOVED_EARLY: &str = "a lane was removed before its last command";
+/// Number of commands of each queue that one turn retries.
 const RETRIES_PER_TURN: usize = 64;

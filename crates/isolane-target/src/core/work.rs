@@ -1,6 +1,6 @@
-//! Work for volumes: a command on its way to its volume, and the reason why it waits.
+//! Work for volumes: commands at a volume, and commands that wait.
 //!
-//! Types only. `job` runs a command, `waiting` tries those again that could not run.
+//! Types only: `job` runs a command, `waiting` retries the commands that could not run.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::counters::IoKind;
 use crate::namespace::Namespace;
 use crate::slab::SlabKey;
 
-/// A command that has been given to a volume.
+/// A command at a volume.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub permit: Permit,
@@ -21,27 +21,27 @@ pub(crate) struct Job {
     pub position: usize,
     pub operation: IoKind,
     pub len: usize,
-    /// All blocks that it touches lie within.
+    /// The smallest range that contains all its blocks.
     pub blocks: BlockRange,
-    /// Present once the command is in a fence: lives until it ends.
+    /// Present once the command is in a fence; dropped when the command ends.
     mark: Option<Arc<()>>,
     pub started: Instant,
-    /// Its volume reads from a file, into memory of the pool.
+    /// Its volume reads into memory of the pool.
     pub reads_into_pool: bool,
-    /// Memory that it has claimed for that, in bytes.
+    /// Memory reserved for that, in bytes.
     pub reserved: usize,
-    /// Memory of the data that it writes, in bytes.
+    /// Memory of its write data, in bytes.
     pub data_bytes: usize,
-    /// What is to be done after the first request, if that succeeds.
+    /// Request to run after the first one, if that succeeds.
     pub then: Option<Request>,
-    /// It may leave something in a volatile cache.
+    /// It can leave data in a volatile cache.
     pub volatile: bool,
     /// Counted among the lane's commands at volumes.
     pub counted: bool,
 }
 
 impl Job {
-    /// The job of answering a command by this request.
+    /// Returns the job of a command that starts with this request.
     pub(super) fn new(
         permit: Permit,
         position: usize,
@@ -56,7 +56,7 @@ impl Job {
             Request::Flush => (IoKind::Flush, 0, true),
             Request::WriteZeroes { blocks, fua, .. } => (IoKind::WriteZeroes, in_bytes(*blocks), *fua),
             Request::Deallocate { fua, .. } => (IoKind::Deallocate, 0, *fua),
-            Request::Continue(_) => unreachable!("a job begins with its first request"),
+            Request::Continue(_) => unreachable!("a job starts with its first request"),
         };
         let data_bytes = if let Request::Write { data, .. } = request { data.len() } else { 0 };
         let volatile = !is_durable && namespace.volume.info().volatile_cache;
@@ -77,46 +77,46 @@ impl Job {
         }
     }
 
-    /// Whether it changes blocks.
+    /// Returns `true` if it changes blocks.
     pub(super) fn is_change(&self) -> bool {
         matches!(self.operation, IoKind::Write | IoKind::WriteZeroes | IoKind::Deallocate)
     }
 
-    /// Lives as long as the job.
+    /// Returns a mark that lives as long as the job.
     pub(super) fn mark(&mut self) -> &Arc<()> {
         self.mark.get_or_insert_default()
     }
 
-    /// Memory that a request will take from the pool: that for the data it reads.
+    /// Returns the memory that the request takes from the pool for its data, in bytes.
     pub(super) fn bytes_to_take(&self, request: &Request) -> usize {
         if self.reads_into_pool && matches!(request, Request::Read { .. }) { self.len } else { 0 }
     }
 }
 
-/// What the reactor carries out an operation for.
+/// Owner of an operation in the reactor.
 #[derive(Debug)]
 pub(crate) enum FileWork {
     /// A command of a lane.
     Command { lane: SlabKey, job: Job, task: Task },
-    /// One volume's part of a flush of all.
+    /// The part of one volume in a flush of all volumes.
     Flush { group: SlabKey, position: usize, task: Task },
     /// A member of a nested volume, on behalf of one of the others.
     Member(Member),
 }
 
-/// Something that waits.
+/// Work that waits for memory or for a volume.
 #[derive(Debug)]
 pub(crate) enum Waiting {
-    /// A command needs memory before its data can be asked for.
+    /// A command that needs memory for the data it requests.
     Data { lane: SlabKey, permit: Permit, position: usize, len: usize },
-    /// A command is to be given to its volume.
+    /// A command to start at its volume.
     Start { lane: SlabKey, job: Job, request: Request },
-    /// A volume is to be flushed.
+    /// A volume to flush.
     Flush { group: SlabKey, position: usize, request: Request },
 }
 
 impl Waiting {
-    /// Memory that it needs before it can go on.
+    /// Returns the memory that it needs to continue, in bytes.
     pub(super) fn bytes_to_take(&self) -> usize {
         match self {
             Waiting::Data { len, .. } => *len,
@@ -125,7 +125,7 @@ impl Waiting {
         }
     }
 
-    /// Position of its namespace.
+    /// Returns the position of its namespace.
     pub(super) fn position(&self) -> usize {
         match self {
             Waiting::Start { job, .. } => job.position,
@@ -133,7 +133,7 @@ impl Waiting {
         }
     }
 
-    /// Whether it moves little or much.
+    /// Returns its size class.
     pub(super) fn size(&self) -> Size {
         match self {
             Waiting::Data { len, .. } => Size::of(*len),
@@ -142,7 +142,8 @@ impl Waiting {
         }
     }
 
-    /// Whether its volume has begun it: others may wait for it, so it is tried again in every turn.
+    /// Returns `true` if its volume has started it. Other commands may wait for it, so it is retried in every
+    /// turn.
     pub(super) fn is_started(&self) -> bool {
         match self {
             Waiting::Start { request, .. } | Waiting::Flush { request, .. } => {
@@ -160,7 +161,8 @@ impl Waiting {
     }
 }
 
-/// Small and large commands do not wait for each other: a part of the pool serves small ones only.
+/// Size class. Small and large commands do not wait for each other: a part of the pool serves small ones
+/// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Small,
@@ -173,7 +175,7 @@ impl Size {
     }
 }
 
-/// The smallest range that has all blocks of a request.
+/// Returns the smallest range that contains all blocks of a request.
 fn blocks_of(request: &Request) -> BlockRange {
     match request {
         Request::Read { lba, blocks }
