@@ -62,7 +62,7 @@ const TARGET_IO_PATH: &[&str] = &[
 ];
 
 const LOCKS: &[&str] =
-    &["Mutex", "RwLock", "Condvar", "Barrier", "parking_lot", "Once", "LazyLock", ".lock()", "park("];
+    &["Mutex", "RwLock", "Condvar", "Barrier", "parking_lot", "Once", "LazyLock", ".lock()", "thread::park"];
 
 #[test]
 fn io_path_contains_no_lock() {
