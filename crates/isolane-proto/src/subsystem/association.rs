@@ -15,7 +15,7 @@ use isolane_wire::{Status, SubmissionEntry};
 
 use super::event::AsyncEvents;
 use super::keep_alive::{KeepAlive, TimerState};
-use super::namespace::{SubsystemKind, SubsystemProfile};
+use super::namespace::SubsystemProfile;
 use super::property::Registers;
 use super::{
     AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControlEvent, ControllerStatus, Host,
@@ -68,7 +68,11 @@ impl Association {
             registers: Registers::new(id.discovery),
             keep_alive: KeepAlive::new(kato_ms, id.discovery, now),
             events: AsyncEvents::new(profile.events_offered()),
-            features: Features::new(profile),
+            features: Features::new(
+                profile.has_volatile_cache(),
+                profile.events_offered(),
+                profile.max_io_queues(),
+            ),
             errors: ErrorLog::default(),
             changed_namespaces: BTreeSet::new(),
             ending: false,
@@ -213,7 +217,8 @@ impl Association {
 
     /// Applies a Controller Level Reset (Base 1.4 §7.3.2). KATO and identity stay.
     pub(super) fn reset(&mut self) {
-        self.features = self.features.at_reset();
+        let Features { has_volatile_cache, events_offered, max_queues, .. } = self.features;
+        self.features = Features::new(has_volatile_cache, events_offered, max_queues);
         self.status.set_write_cache(self.features.has_volatile_cache);
         self.events.reset(self.features.events_offered);
         self.changed_namespaces.clear();
@@ -254,14 +259,11 @@ pub(super) struct Features {
 }
 
 impl Features {
-    fn new(profile: &SubsystemProfile) -> Features {
-        let max_queues = match profile.kind {
-            SubsystemKind::Nvm => profile.config.max_io_queues,
-            SubsystemKind::Discovery => 0,
-        };
+    /// The values after a reset.
+    fn new(has_volatile_cache: bool, events_offered: AsyncEventConfiguration, max_queues: u16) -> Features {
         Features {
-            has_volatile_cache: profile.has_volatile_cache(),
-            events_offered: profile.events_offered(),
+            has_volatile_cache,
+            events_offered,
             max_queues,
             granted_queues: max_queues,
             arbitration: Arbitration(0).with_ab(NO_BURST_LIMIT),
@@ -269,19 +271,6 @@ impl Features {
             atomicity: WriteAtomicity(0),
             over_temperature_kelvin: WARNING_TEMPERATURE_KELVIN,
             under_temperature_kelvin: 0,
-        }
-    }
-
-    /// The values after a reset.
-    fn at_reset(&self) -> Features {
-        Features {
-            granted_queues: self.max_queues,
-            arbitration: Arbitration(0).with_ab(NO_BURST_LIMIT),
-            error_recovery: ErrorRecovery(0),
-            atomicity: WriteAtomicity(0),
-            over_temperature_kelvin: WARNING_TEMPERATURE_KELVIN,
-            under_temperature_kelvin: 0,
-            ..*self
         }
     }
 

@@ -59,11 +59,6 @@ fn host(data: &ConnectData) -> Option<Host> {
     Some(Host { nqn, hostid: data.hostid })
 }
 
-/// The refusal of an unknown SUBNQN.
-pub(super) fn unknown_subsystem() -> ConnectRefusal {
-    bad_data(ConnectData::SUBNQN)
-}
-
 impl Subsystem {
     /// Admits a queue. `is_full`: the port holds the maximum number of associations.
     pub(super) fn connect(
@@ -176,6 +171,7 @@ fn bad_command(offset: u16) -> ConnectRefusal {
     ConnectRefusal(ConnectRejection::Command(offset).completion().into())
 }
 
-fn bad_data(offset: u16) -> ConnectRefusal {
+/// The refusal of the field at `offset` of the data.
+pub(super) fn bad_data(offset: u16) -> ConnectRefusal {
     ConnectRefusal(ConnectRejection::Data(offset).completion().into())
 }

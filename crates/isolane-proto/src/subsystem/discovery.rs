@@ -47,13 +47,15 @@ fn resolve_wildcard(address: SocketAddr, local: IpAddr) -> SocketAddr {
 }
 
 fn entry(context: &CommandContext, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
+    // An IPv4 address of an IPv6 socket is reported as IPv4.
     let ip = address.ip().to_canonical();
+    let family = if ip.is_ipv4() { AddressFamily::Ipv4 } else { AddressFamily::Ipv6 };
     // The secure channel stays "not specified": libnvme before autumn 2025 reads "not required" as
     // a request for TLS, and then `nvme connect-all` fails without a key.
     let treq = TransportRequirements(0).with_disable_sq_flow_control(true);
     DiscoveryEntry {
         trtype: Transport::Tcp.code(),
-        adrfam: family(ip).code(),
+        adrfam: family.code(),
         subtype: SubsystemType::Nvm.code(),
         treq,
         portid: port_id,
@@ -64,13 +66,5 @@ fn entry(context: &CommandContext, port_id: u16, address: SocketAddr) -> Discove
         traddr: Ascii::lossy(&ip.to_string()),
         sectype: SecureChannel::None.code(),
         ..DiscoveryEntry::default()
-    }
-}
-
-/// An IPv4 address of an IPv6 socket is reported as IPv4.
-fn family(ip: IpAddr) -> AddressFamily {
-    match ip {
-        IpAddr::V4(_) => AddressFamily::Ipv4,
-        IpAddr::V6(_) => AddressFamily::Ipv6,
     }
 }

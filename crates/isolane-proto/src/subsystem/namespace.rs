@@ -64,6 +64,11 @@ impl SubsystemProfile {
         }
     }
 
+    /// Maximum number of I/O queues of one association.
+    pub(super) fn max_io_queues(&self) -> u16 {
+        if self.kind == SubsystemKind::Nvm { self.config.max_io_queues } else { 0 }
+    }
+
     /// Adds a namespace with a new identifier.
     pub(super) fn add(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
         namespace.check()?;

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use isolane_wire::fabrics::ConnectData;
 use isolane_wire::opcode::AdminOpcode;
 use isolane_wire::{Status, SubmissionEntry};
 
@@ -66,7 +67,7 @@ impl Port {
         let subsystem = match connect.subnqn {
             nqn if nqn.is_discovery() => &mut self.discovery,
             nqn if nqn == self.nvm.profile.config.nqn => &mut self.nvm,
-            _ => return Err(connect::unknown_subsystem()),
+            _ => return Err(connect::bad_data(ConnectData::SUBNQN)),
         };
         subsystem.connect(&connect, from, is_full, now)
     }

@@ -8,7 +8,7 @@ use super::*;
 fn assert_rejects(connect: &MockConnect, rejection: ConnectRejection) {
     let mut harness = Harness::new();
     assert_eq!(rejected(harness.connect(connect)), rejection.completion().into());
-    assert!(harness.port.associations().is_empty(), "a refused Connect leaves nothing behind");
+    assert!(harness.port.associations().is_empty(), "a rejected Connect leaves no state");
 }
 
 fn invalid(spoil: impl FnOnce(&mut MockConnect)) -> MockConnect {

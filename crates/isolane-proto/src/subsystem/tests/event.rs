@@ -126,7 +126,7 @@ fn rejects_requests_above_aerl_plus_one() {
     }
     harness.port.add_namespace(namespace(2)).unwrap();
     assert_eq!(harness.completions(), [namespace_changed(id, 0)]);
-    assert_eq!(harness.hold(id, 100), Action::HoldAsyncEvent, "there is room again");
+    assert_eq!(harness.hold(id, 100), Action::HoldAsyncEvent, "an entry is free again");
 }
 
 #[test]
