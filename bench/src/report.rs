@@ -50,7 +50,7 @@ impl Display for Report {
     }
 }
 
-// Without a doc comment, the help text starts with that of `O`.
+// Without a doc comment, the help text starts with the doc comment of `O`.
 #[derive(clap::Parser)]
 struct Arguments<O: clap::Args> {
     #[command(flatten)]
