@@ -23,7 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("attach", &["shm", "tcp", "engine-api"]),
     ("capi", &["shm", "engine-api", "attach"]),
     ("host", &["wire", "memory", "proto", "shm", "reactor", "engine-api", "attach", "observe"]),
-    ("volumes", &["memory", "reactor", "volume", "host", "observe"]),
+    ("volumes", &["wire", "memory", "reactor", "volume", "host", "observe"]),
     ("engine", &["memory", "shm", "tcp", "reactor", "engine-api", "host", "observe"]),
     ("verbs", &["memory", "shm", "reactor", "observe"]),
     ("sim", &["wire", "memory", "proto", "reactor", "volume"]),

@@ -6,7 +6,7 @@ use isolane_volume::spec::{self, Source, SpecError, VolumeSpec};
 use isolane_volume::{OpenError, Volume};
 
 use crate::parts::Parts;
-use crate::{delay, fault, log, read_only, stall, stripe};
+use crate::{delay, fault, log, mirror, read_only, stall, stripe};
 
 /// A kind of nested volume: `NAME:ARGUMENT:MEMBER;MEMBER…,OPTION=VALUE`. A filter has one member.
 struct Kind {
@@ -16,33 +16,62 @@ struct Kind {
     is_filter: bool,
     /// Options that it accepts besides `ro`, `nsid`, and `uuid`.
     options: &'static [&'static str],
-    open: fn(Parts) -> Result<Arc<dyn Volume>, OpenError>,
+    open: Open,
 }
 
+/// Opens a volume of a kind.
+enum Open {
+    /// From all of its members.
+    All(fn(Parts) -> Opened),
+    /// From the members that can be opened, and the errors of the others.
+    Any(fn(Parts, Vec<Opened>) -> Opened),
+}
+
+type Opened = Result<Arc<dyn Volume>, OpenError>;
+
 const KINDS: &[Kind] = &[
-    Kind { name: "delay", argument: Some("duration"), is_filter: true, options: &[], open: delay::open },
+    Kind {
+        name: "delay",
+        argument: Some("duration"),
+        is_filter: true,
+        options: &[],
+        open: Open::All(delay::open),
+    },
     Kind {
         name: "fault",
         argument: Some("number of requests"),
         is_filter: true,
         options: &["on"],
-        open: fault::open,
+        open: Open::All(fault::open),
     },
-    Kind { name: "log", argument: None, is_filter: true, options: &[], open: log::open },
-    Kind { name: "read-only", argument: None, is_filter: true, options: &[], open: read_only::open },
+    Kind { name: "log", argument: None, is_filter: true, options: &[], open: Open::All(log::open) },
+    Kind {
+        name: "mirror",
+        argument: None,
+        is_filter: false,
+        options: &["bitmap", "create", "degraded", "keep"],
+        open: Open::Any(mirror::open),
+    },
+    Kind {
+        name: "read-only",
+        argument: None,
+        is_filter: true,
+        options: &[],
+        open: Open::All(read_only::open),
+    },
     Kind {
         name: "stall",
         argument: Some("duration"),
         is_filter: true,
         options: &["every"],
-        open: stall::open,
+        open: Open::All(stall::open),
     },
     Kind {
         name: "stripe",
         argument: Some("size of a stripe"),
         is_filter: false,
         options: &[],
-        open: stripe::open,
+        open: Open::All(stripe::open),
     },
 ];
 
@@ -63,8 +92,15 @@ pub(crate) fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
     let (Source::Nested { options, .. }, uuid) = (spec.source.clone(), spec.uuid) else {
         unreachable!("a nested volume has a nested source")
     };
-    let members = nested.members.iter().map(open).collect::<Result<_, _>>()?;
-    let volume = (nested.kind.open)(Parts { name, argument: nested.argument, members, options, uuid })?;
+    let members = nested.members.iter().map(open);
+    let mut parts = Parts { name, argument: nested.argument, members: Vec::new(), options, uuid };
+    let volume = match nested.kind.open {
+        Open::All(open) => {
+            parts.members = members.collect::<Result<_, _>>()?;
+            open(parts)?
+        }
+        Open::Any(open) => open(parts, members.collect())?,
+    };
     if !spec.read_only || volume.info().read_only {
         return Ok(volume);
     }

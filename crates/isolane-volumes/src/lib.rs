@@ -2,6 +2,7 @@
 //!
 //! | specification | volume |
 //! |---|---|
+//! | `mirror:A;B,bitmap=FILE` | two members with the same data |
 //! | `stripe:SIZE:A;B;…` | members in turn, `SIZE` bytes each |
 //! | `read-only:A` | rejects changes |
 //! | `delay:5ms:A` | delays every request |
@@ -23,10 +24,12 @@
 #![forbid(unsafe_code)]
 
 mod delay;
+mod driver;
 mod fault;
 mod filter;
 mod kind;
 mod log;
+mod mirror;
 mod parts;
 mod read_only;
 mod stall;
@@ -41,6 +44,7 @@ use std::sync::Arc;
 use isolane_volume::spec::{SpecError, VolumeSpec};
 use isolane_volume::{OpenError, Volume};
 
+pub use mirror::MirrorVolume;
 pub use read_only::ReadOnly;
 pub use stripe::Stripe;
 

@@ -45,12 +45,20 @@ const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// or is made of other volumes, each in parentheses if it has options:
 ///
+///   mirror:A;B,bitmap=F    the same data on A and B, of the same size
 ///   stripe:64k:A;B;C       64 KiB from each volume in turn, all of the same size
 ///   read-only:A            rejects writes
 ///   delay:5ms:A            delays every request
 ///   fault:100:A,on=write   fails every 100th request (on=read, write, or flush)
 ///   stall:2s:A,every=60s   completes no request for 2 s in every 60 s
 ///   log:A                  logs every request at level info
+///
+/// Options of a mirror:
+///
+///   bitmap=FILE      regions in which the members can differ after a crash
+///   create=yes       make a new mirror: copies A to B, and creates FILE
+///   degraded=yes     start although one member is missing
+///   keep=GENERATION  overwrite the other member, after a split brain
 ///
 /// Options follow after commas, as in disk.img,size=10G,block-size=4096:
 ///

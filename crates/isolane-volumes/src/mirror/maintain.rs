@@ -1,0 +1,67 @@
+//! Background work of a mirror: copies regions in which members can differ, and clears the bits of idle regions.
+//!
+//! Invariant: a bit is cleared only after both members have been flushed with no later write in its region.
+
+use std::sync::Arc;
+
+use isolane_memory::Payload;
+use isolane_volume::{BlockRange, NestedIo, Outcome, Request, VolumeError};
+
+use super::requests::{Mirror, buffer};
+
+impl Mirror {
+    /// Copies all regions that are to be copied, and clears the bits of regions that were not written since the last
+    /// call. Ends early if the mirror is closed.
+    pub async fn maintain(self: Arc<Self>, io: NestedIo) -> Outcome {
+        while let Some((region, target)) = self.next_copy() {
+            self.copy_region(&io, region, target).await?;
+        }
+        let idle = self.state.lock().take_idle();
+        if idle.is_empty() && self.state.lock().incomplete().is_none() {
+            return Ok(Payload::default());
+        }
+        // Copies are durable before the record calls their member complete.
+        self.flush(&io).await?;
+        self.state.lock().complete();
+        self.state.lock().clear_idle(&idle);
+        self.commit(&io, |state| state.is_record_durable() && state.is_bitmap_saved()).await?;
+        Ok(Payload::default())
+    }
+
+    /// Returns the next region to copy, and the member to copy it to.
+    fn next_copy(&self) -> Option<(u64, usize)> {
+        let state = self.state.lock();
+        let target = state.incomplete().filter(|_| !state.is_closing && state.error.is_none())?;
+        Some((state.to_copy.iter().next()?, target))
+    }
+
+    /// Copies the blocks of a region that differ. Requests for its blocks wait.
+    async fn copy_region(
+        self: &Arc<Self>,
+        io: &NestedIo,
+        region: u64,
+        target: usize,
+    ) -> Result<(), VolumeError> {
+        let span = self.state.lock().blocks_of(region);
+        let _lock = self.lock(io, span, true).await;
+        let source = self.state.lock().source();
+        for lba in (span.lba..span.lba + span.blocks).step_by(COPY_BLOCKS as usize) {
+            let blocks = COPY_BLOCKS.min(span.lba + span.blocks - lba);
+            let read = || Request::Read { lba, blocks };
+            let bytes = self.start(io, source, read()).await?.to_vec();
+            let current = self.start(io, target, read()).await;
+            if current.is_ok_and(|current| current.to_vec() == bytes) {
+                continue;
+            }
+            let write = Request::Write { lba, blocks, data: buffer(&bytes, bytes.len()), fua: false };
+            let mut results = [Some(Ok(())), Some(Ok(()))];
+            results[target] = Some(self.start(io, target, write).await.map(drop));
+            self.settle(io, results, Some(BlockRange { lba, blocks })).await?;
+        }
+        self.state.lock().to_copy.clear(region);
+        Ok(())
+    }
+}
+
+/// Blocks that are copied at a time.
+const COPY_BLOCKS: u64 = 64;

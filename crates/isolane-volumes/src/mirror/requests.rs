@@ -1,0 +1,236 @@
+//! Requests to a mirror: runs them on the members and on the bitmap file.
+//!
+//! Invariants:
+//! * A write reaches members only after the bits of its regions are durable.
+//! * A change or flush that a live member did not get, or failed, completes only after the record without that member
+//!   is durable.
+
+use std::sync::Arc;
+
+use isolane_memory::{Buffer, Payload};
+use isolane_volume::{BlockRange, NestedIo, Outcome, Request, Volume, VolumeError};
+use parking_lot::Mutex;
+
+use super::bits::SECTOR_BYTES;
+use super::record::{BITMAP, Record};
+use super::state::{Commit, MemberResults, State};
+
+/// A mirror in service.
+pub(super) struct Mirror {
+    pub name: String,
+    /// A member that is missing gets no requests.
+    pub members: [Option<Arc<dyn Volume>>; 2],
+    pub bitmap: Arc<dyn Volume>,
+    pub state: Mutex<State>,
+}
+
+impl Mirror {
+    /// Runs a checked request.
+    pub async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
+        match request {
+            Request::Read { lba, blocks } => self.read(&io, BlockRange { lba, blocks }).await,
+            Request::Flush => self.flush(&io).await,
+            Request::Write { lba, blocks, data, fua } => {
+                let requests = two_buffers(data).map(|data| Request::Write { lba, blocks, data, fua });
+                self.change(&io, BlockRange { lba, blocks }, requests).await
+            }
+            Request::WriteZeroes { lba, blocks, fua, deallocate } => {
+                self.zero(&io, BlockRange { lba, blocks }, fua, deallocate).await
+            }
+            // Deallocated blocks can read differently on each member; zeroes cannot.
+            Request::Deallocate { ranges, fua } => {
+                for range in ranges {
+                    self.zero(&io, range, fua, true).await?;
+                }
+                Ok(Payload::default())
+            }
+            Request::Continue(_) => unreachable!("a mirror never returns the remainder of a request"),
+        }
+    }
+
+    async fn read(self: &Arc<Self>, io: &NestedIo, span: BlockRange) -> Outcome {
+        let _lock = self.lock(io, span, false).await;
+        let request = || Request::Read { lba: span.lba, blocks: span.blocks };
+        let (first, second) = self.state.lock().readers(span);
+        match (self.start(io, first, request()).await, second) {
+            (Err(error), Some(second)) => {
+                log::warn!("{}: reading member {} failed, reading the other: {error}", self.name, first + 1);
+                self.start(io, second, request()).await
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// Runs a request on a member.
+    pub async fn start(&self, io: &NestedIo, member: usize, request: Request) -> Outcome {
+        match &self.members[member] {
+            Some(volume) => io.start(volume, request).await,
+            None => Err(VolumeError::ReadFailed { raw_os_error: EIO }),
+        }
+    }
+
+    async fn zero(self: &Arc<Self>, io: &NestedIo, span: BlockRange, fua: bool, deallocate: bool) -> Outcome {
+        let BlockRange { lba, blocks } = span;
+        let request = || Request::WriteZeroes { lba, blocks, fua, deallocate };
+        self.change(io, span, [request(), request()]).await
+    }
+
+    /// Sends a change of `span` to all live members.
+    async fn change(self: &Arc<Self>, io: &NestedIo, span: BlockRange, requests: [Request; 2]) -> Outcome {
+        let _lock = self.lock(io, span, true).await;
+        let regions = self.state.lock().regions_of(span);
+        self.state.lock().mark_dirty(regions.clone());
+        self.commit(io, |state| state.are_durable(regions.clone())).await?;
+        self.state.lock().check()?;
+        let results = self.run_on_live(io, requests).await;
+        self.settle(io, results, Some(span)).await
+    }
+
+    /// Flushes all live members.
+    pub async fn flush(&self, io: &NestedIo) -> Outcome {
+        self.state.lock().check()?;
+        let results = self.run_on_live(io, [Request::Flush, Request::Flush]).await;
+        self.settle(io, results, None).await
+    }
+
+    /// Runs requests on the live members concurrently.
+    async fn run_on_live(&self, io: &NestedIo, requests: [Request; 2]) -> MemberResults {
+        let mut running = [None, None];
+        for (member, request) in requests.into_iter().enumerate() {
+            let volume = self.members[member].as_ref().filter(|_| self.state.lock().is_live(member));
+            running[member] = volume.map(|volume| io.start(volume, request));
+        }
+        let mut results = [None, None];
+        for (result, running) in results.iter_mut().zip(running) {
+            if let Some(running) = running {
+                *result = Some(running.await.map(drop));
+            }
+        }
+        results
+    }
+
+    /// Decides the outcome of a change of `span`, or of a flush, and makes the record durable if it has changed.
+    pub async fn settle(&self, io: &NestedIo, results: MemberResults, span: Option<BlockRange>) -> Outcome {
+        let outcome = {
+            let mut state = self.state.lock();
+            let regions = span.map(|span| state.regions_of(span));
+            let before = state.record.states;
+            let outcome = state.settle(&results, regions);
+            if state.record.states != before {
+                let states = state.record.states;
+                log::error!("{}: members are now {states:?} after {results:?}; restart to repair", self.name);
+            }
+            outcome
+        };
+        self.commit(io, State::is_record_durable).await?;
+        outcome.map(|()| Payload::default())
+    }
+
+    /// Makes bits and record durable until `is_done`. Concurrent requests share a commit.
+    pub async fn commit(&self, io: &NestedIo, is_done: impl Fn(&State) -> bool) -> Result<(), VolumeError> {
+        loop {
+            let commit = {
+                let mut state = self.state.lock();
+                if is_done(&state) {
+                    return Ok(());
+                }
+                state.check()?;
+                state.begin_commit()
+            };
+            match commit {
+                None => io.retry_later().await,
+                Some(commit) => {
+                    let turn = CommitTurn(self);
+                    let outcome = self.write_commit(io, &commit).await;
+                    if let Err(error) = &outcome {
+                        log::error!("{}: bitmap file: {error}; all changes fail until a restart", self.name);
+                    }
+                    self.state.lock().end_commit(commit, outcome);
+                    drop(turn);
+                }
+            }
+        }
+    }
+
+    /// Writes the bits, then the record: to the bitmap file first, so that it is never older than the members.
+    async fn write_commit(&self, io: &NestedIo, commit: &Commit) -> Result<MemberResults, VolumeError> {
+        let fua = commit.sectors.len() == 1;
+        let write_sector =
+            |sector: &u64| write(sector_lba(*sector), &commit.bits.encode(*sector), SECTOR_BYTES, fua);
+        io.run_all(commit.sectors.iter().map(|sector| (Arc::clone(&self.bitmap), write_sector(sector))))
+            .await?;
+        if commit.sectors.len() > 1 {
+            io.start(&self.bitmap, Request::Flush).await?;
+        }
+        let Some(record) = &commit.record else { return Ok([None, None]) };
+        io.start(&self.bitmap, write(0, &record.encode(BITMAP), SECTOR_BYTES, true)).await?;
+        Ok(self.run_on_live(io, [0, 1].map(|member| write_label(record, member))).await)
+    }
+
+    /// Waits until no earlier request excludes this one.
+    pub async fn lock(self: &Arc<Self>, io: &NestedIo, span: BlockRange, is_change: bool) -> RequestLock {
+        let id = self.state.lock().begin_request(span, is_change);
+        let lock = RequestLock { mirror: Arc::clone(self), id };
+        while self.state.lock().is_blocked(id) {
+            io.retry_later().await;
+        }
+        lock
+    }
+}
+
+/// Exclusive access to the blocks of a change, or shared access to those of a read.
+pub(super) struct RequestLock {
+    mirror: Arc<Mirror>,
+    id: u64,
+}
+
+impl Drop for RequestLock {
+    fn drop(&mut self) {
+        self.mirror.state.lock().end_request(self.id);
+    }
+}
+
+/// The only commit in progress.
+struct CommitTurn<'a>(&'a Mirror);
+
+impl Drop for CommitTurn<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_committing = false;
+    }
+}
+
+/// Returns the block of a sector of bits in the bitmap file.
+pub(super) fn sector_lba(sector: u64) -> u64 {
+    1 + sector
+}
+
+/// Returns the write of the label of a member.
+pub(super) fn write_label(record: &Record, member: usize) -> Request {
+    write(record.blocks, &record.encode(member), record.block_size as usize, true)
+}
+
+/// Returns a write of one block.
+fn write(lba: u64, bytes: &[u8], block_size: usize, fua: bool) -> Request {
+    Request::Write { lba, blocks: 1, data: buffer(bytes, block_size), fua }
+}
+
+/// Returns two buffers with the same data: the same pages, or copies.
+fn two_buffers(data: Buffer) -> [Buffer; 2] {
+    let len = data.len();
+    match data.into_pages() {
+        Ok(pages) => [Buffer::from_pages(pages.clone(), len), Buffer::from_pages(pages, len)],
+        Err(data) => {
+            let bytes = data.to_vec();
+            [buffer(&bytes, len), buffer(&bytes, len)]
+        }
+    }
+}
+
+/// Returns a buffer of `len` bytes that starts with `bytes`.
+pub(super) fn buffer(bytes: &[u8], len: usize) -> Buffer {
+    let mut data = Buffer::contiguous(len);
+    data.copy_in(0, bytes);
+    data
+}
+
+const EIO: i32 = 5;

@@ -1,0 +1,272 @@
+//! State of a mirror in memory: member states, bits, and the requests in progress. No I/O.
+//!
+//! Invariants:
+//! * At least one member is complete. Its data is the mirror's.
+//! * Regions are marked for copying only while the other member is incomplete, and only if their bits are durable.
+//! * Requests for the same blocks run one after another, in the order of their arrival, unless both read.
+
+use std::ops::Range;
+
+use isolane_volume::{BlockRange, VolumeError};
+
+use super::bits::Bits;
+use super::record::{MemberState, Record};
+
+/// State of a mirror.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Current record; it is durable if `committed` has reached its sequence.
+    pub record: Record,
+    committed: u64,
+    /// Regions in which members can differ.
+    pub dirty: Bits,
+    /// Regions whose bit is set in the bitmap file, and not about to be cleared.
+    durable: Bits,
+    /// Regions written since the last search for idle regions.
+    touched: Bits,
+    /// Regions that must be copied to the incomplete member.
+    pub to_copy: Bits,
+    /// A commit is in progress.
+    pub is_committing: bool,
+    requests: Vec<ActiveRequest>,
+    next_id: u64,
+    reads: usize,
+    /// First error that no member can compensate. All later changes and flushes fail.
+    pub error: Option<VolumeError>,
+    /// The volume is closed: maintenance ends.
+    pub is_closing: bool,
+}
+
+#[derive(Debug)]
+struct ActiveRequest {
+    id: u64,
+    span: BlockRange,
+    is_change: bool,
+}
+
+/// Changes to make durable: first the bits of the sectors, then the record.
+#[derive(Debug)]
+pub(super) struct Commit {
+    pub sectors: Vec<u64>,
+    pub bits: Bits,
+    pub record: Option<Record>,
+}
+
+/// Results of a request at the members; `None` if a member did not get it.
+pub(super) type MemberResults = [Option<Result<(), VolumeError>>; 2];
+
+impl State {
+    /// Creates the state; `saved` are the bits in the bitmap file.
+    pub fn new(mut record: Record, saved: Bits, all_dirty: bool) -> State {
+        let clear = Bits::new(record.regions());
+        let mut dirty = saved.clone();
+        if all_dirty {
+            dirty.set(0..record.regions());
+        }
+        if record.states == [MemberState::Complete; 2] && dirty != clear {
+            record.states[1] = MemberState::Incomplete;
+        }
+        let has_incomplete = record.states.contains(&MemberState::Incomplete);
+        let to_copy = if has_incomplete { dirty.clone() } else { clear.clone() };
+        let committed = record.sequence;
+        record.sequence += 1;
+        State {
+            record,
+            committed,
+            dirty,
+            durable: saved,
+            touched: clear,
+            to_copy,
+            is_committing: false,
+            requests: Vec::new(),
+            next_id: 0,
+            reads: 0,
+            error: None,
+            is_closing: false,
+        }
+    }
+
+    /// Returns the regions of blocks.
+    pub fn regions_of(&self, span: BlockRange) -> Range<u64> {
+        let region_blocks = self.record.region_blocks;
+        span.lba / region_blocks..(span.lba + span.blocks).div_ceil(region_blocks)
+    }
+
+    /// Returns the blocks of a region.
+    pub fn blocks_of(&self, region: u64) -> BlockRange {
+        let lba = region * self.record.region_blocks;
+        BlockRange { lba, blocks: self.record.region_blocks.min(self.record.blocks - lba) }
+    }
+
+    /// Whether a member gets writes.
+    pub fn is_live(&self, member: usize) -> bool {
+        self.record.states[member] != MemberState::Out
+    }
+
+    /// Returns the complete member with the lowest number.
+    pub fn source(&self) -> usize {
+        usize::from(self.record.states[0] != MemberState::Complete)
+    }
+
+    /// Returns the incomplete member.
+    pub fn incomplete(&self) -> Option<usize> {
+        self.record.states.iter().position(|state| *state == MemberState::Incomplete)
+    }
+
+    /// Returns the member to read, and the one to read if that fails.
+    pub fn readers(&mut self, span: BlockRange) -> (usize, Option<usize>) {
+        let source = self.source();
+        let must_copy = || self.regions_of(span).any(|region| self.to_copy.get(region));
+        if self.error.is_some() || !self.is_live(1 - source) || must_copy() {
+            return (source, None);
+        }
+        self.reads = self.reads.wrapping_add(1);
+        (self.reads % 2, Some(1 - self.reads % 2))
+    }
+
+    /// Returns the error of an earlier request that makes all changes fail.
+    pub fn check(&self) -> Result<(), VolumeError> {
+        self.error.clone().map_or(Ok(()), Err)
+    }
+
+    /// Marks regions dirty before a change.
+    pub fn mark_dirty(&mut self, regions: Range<u64>) {
+        self.touched.set(regions.clone());
+        self.dirty.set(regions);
+    }
+
+    /// Whether the bits of regions are durable.
+    pub fn are_durable(&self, mut regions: Range<u64>) -> bool {
+        regions.all(|region| self.durable.get(region))
+    }
+
+    /// Whether all bits are durable, also the cleared ones.
+    pub fn is_bitmap_saved(&self) -> bool {
+        self.dirty == self.durable
+    }
+
+    /// Whether the record is durable.
+    pub fn is_record_durable(&self) -> bool {
+        self.committed >= self.record.sequence
+    }
+
+    /// Decides the outcome of a change of `regions`, or of a flush. If the record changes, the caller makes it durable
+    /// before the request completes.
+    pub fn settle(
+        &mut self,
+        results: &MemberResults,
+        regions: Option<Range<u64>>,
+    ) -> Result<(), VolumeError> {
+        let has_failed = |member: usize| matches!(results[member], Some(Err(_)));
+        let source = self.source();
+        let Some(Err(error)) = [source, 1 - source]
+            .into_iter()
+            .find_map(|member| results[member].clone().filter(Result::is_err))
+        else {
+            return Ok(());
+        };
+        let is_complete = |member: usize| self.record.states[member] == MemberState::Complete;
+        if (0..2).any(|member| is_complete(member) && results[member] == Some(Ok(()))) {
+            for member in (0..2).filter(|member| has_failed(*member)) {
+                if self.is_live(member) {
+                    self.record.remove(member);
+                }
+            }
+            return Ok(());
+        }
+        match regions {
+            Some(regions) if !matches!(error, VolumeError::SyncFailed { .. }) => self.require_copy(regions),
+            _ => drop(self.error.get_or_insert(error.clone())),
+        }
+        Err(error)
+    }
+
+    /// Members can differ in regions in which a write has failed.
+    fn require_copy(&mut self, regions: Range<u64>) {
+        if self.record.states == [MemberState::Complete; 2] {
+            self.record.set_state(1, MemberState::Incomplete);
+        }
+        if self.incomplete().is_some() {
+            self.to_copy.set(regions);
+        }
+    }
+
+    /// Declares the incomplete member complete if nothing is left to copy.
+    pub fn complete(&mut self) {
+        let has_copies = self.to_copy.iter().next().is_some();
+        if let (Some(member), false, None) = (self.incomplete(), has_copies, &self.error) {
+            self.record.set_state(member, MemberState::Complete);
+        }
+    }
+
+    /// Returns the dirty regions without a write since the last call. A flush of both members covers them.
+    pub fn take_idle(&mut self) -> Vec<u64> {
+        if self.error.is_some() || self.record.states.contains(&MemberState::Out) {
+            return Vec::new();
+        }
+        let is_idle = |region: &u64| {
+            let span = self.blocks_of(*region);
+            let is_written = |request: &ActiveRequest| request.is_change && overlap(request.span, span);
+            !self.touched.get(*region) && !self.to_copy.get(*region) && !self.requests.iter().any(is_written)
+        };
+        let idle = self.dirty.iter().filter(is_idle).collect();
+        self.touched = Bits::new(self.record.regions());
+        idle
+    }
+
+    /// Clears the bits of idle regions after a flush of both members.
+    pub fn clear_idle(&mut self, idle: &[u64]) {
+        if self.error.is_none() && !self.record.states.contains(&MemberState::Out) {
+            let is_idle = |region: &&u64| !self.touched.get(**region) && !self.to_copy.get(**region);
+            idle.iter().filter(is_idle).for_each(|region| self.dirty.clear(*region));
+        }
+    }
+
+    /// Starts a commit unless one is in progress.
+    pub fn begin_commit(&mut self) -> Option<Commit> {
+        if std::mem::replace(&mut self.is_committing, true) {
+            return None;
+        }
+        let sectors = self.dirty.differences(&self.durable);
+        self.durable.intersect(&self.dirty);
+        let record = (!self.is_record_durable()).then(|| self.record.clone());
+        Some(Commit { sectors, bits: self.dirty.clone(), record })
+    }
+
+    /// Ends a commit with the results of writing the labels.
+    pub fn end_commit(&mut self, commit: Commit, outcome: Result<MemberResults, VolumeError>) {
+        let settled = outcome.and_then(|labels| {
+            self.durable = commit.bits;
+            self.committed = commit.record.map_or(self.committed, |record| record.sequence);
+            self.settle(&labels, None)
+        });
+        if let Err(error) = settled {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// Registers a request.
+    pub fn begin_request(&mut self, span: BlockRange, is_change: bool) -> u64 {
+        self.next_id += 1;
+        self.requests.push(ActiveRequest { id: self.next_id, span, is_change });
+        self.next_id
+    }
+
+    /// Whether an earlier request excludes this one.
+    pub fn is_blocked(&self, id: u64) -> bool {
+        let own = self.requests.iter().find(|request| request.id == id);
+        let excludes = |earlier: &ActiveRequest, own: &ActiveRequest| {
+            earlier.id < id && (earlier.is_change || own.is_change) && overlap(earlier.span, own.span)
+        };
+        own.is_some_and(|own| self.requests.iter().any(|earlier| excludes(earlier, own)))
+    }
+
+    /// Removes a request.
+    pub fn end_request(&mut self, id: u64) {
+        self.requests.retain(|request| request.id != id);
+    }
+}
+
+fn overlap(one: BlockRange, other: BlockRange) -> bool {
+    one.lba < other.lba + other.blocks && other.lba < one.lba + one.blocks
+}
