@@ -124,7 +124,7 @@ fn copies_new_member_and_survives_kills() {
 }
 
 #[test]
-fn starts_degraded_only_on_request_and_copies_returning_member() {
+fn starts_degraded_on_request_and_copies_returning_member() {
     let directory = tempfile::tempdir().unwrap();
     members(directory.path());
     Target::start(directory.path(), ",create=yes").stop();
@@ -155,7 +155,7 @@ fn refuses_split_brain_until_one_side_is_kept() {
     target.stop();
     let path = |name: &str| directory.path().join(name);
     fs::copy(path("m.bitmap"), path("old.bitmap")).unwrap();
-    // Each member continues alone, with a bitmap file of its own.
+    // Each member continues alone, with its own bitmap file.
     for (fill, missing) in [(7, "b.img"), (8, "a.img")] {
         fs::rename(path(missing), path("hidden.img")).unwrap();
         let target = Target::start(directory.path(), ",degraded=yes");

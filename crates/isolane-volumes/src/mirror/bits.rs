@@ -44,7 +44,7 @@ impl Bits {
         })
     }
 
-    /// Returns the sectors that differ from those of `other`.
+    /// Returns the sectors that differ from `other`.
     pub fn differences(&self, other: &Bits) -> Vec<u64> {
         let pairs = (0..).zip(self.0.iter().zip(&other.0));
         pairs.filter(|(_, (own, other))| own != other).map(|(sector, _)| sector).collect()
@@ -89,7 +89,7 @@ pub(super) fn sectors_for(len: u64) -> u64 {
     len.div_ceil(SECTOR_BITS)
 }
 
-/// Bytes of a sector of the bitmap file.
+/// Size of a sector of the bitmap file in bytes.
 pub(super) const SECTOR_BYTES: usize = 512;
 const WORDS: usize = 63;
 const SECTOR_BITS: u64 = WORDS as u64 * 64;

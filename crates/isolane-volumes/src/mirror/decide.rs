@@ -51,8 +51,8 @@ pub(super) fn decide(
         return refuse(&reason, "repair it, or add degraded=yes to start without it");
     }
     let sequence = known().map(|record| record.sequence).max().unwrap_or(0);
-    let kept = options.keep.and_then(|generation| keep(generation, labels));
-    match (combine(bitmap, labels), kept) {
+    let forced = options.keep.and_then(|generation| keep(generation, labels));
+    match (combine(bitmap, labels), forced) {
         (Ok(record), _) => Ok((Record { sequence, ..record }, false)),
         (Err(_), Some(record)) => Ok((Record { sequence, ..record }, true)),
         (Err(reason), None) => {
@@ -106,12 +106,12 @@ fn keep(generation: Uuid, labels: &[Label; 2]) -> Option<Record> {
     let has_generation = |member: &usize| label(*member).is_some_and(|own| own.generation == generation);
     let is_incomplete =
         |member: &usize| label(*member).map(|own| own.states[*member]) != Some(MemberState::Complete);
-    let kept = (0..2).filter(has_generation).min_by_key(is_incomplete)?;
-    let mut record = label(kept)?.clone();
-    record.states[kept] = MemberState::Complete;
-    record.remove(1 - kept);
-    if labels[1 - kept].is_ok() {
-        record.states[1 - kept] = MemberState::Incomplete;
+    let source = (0..2).filter(has_generation).min_by_key(is_incomplete)?;
+    let mut record = label(source)?.clone();
+    record.states[source] = MemberState::Complete;
+    record.remove(1 - source);
+    if labels[1 - source].is_ok() {
+        record.states[1 - source] = MemberState::Incomplete;
     }
     Some(record)
 }

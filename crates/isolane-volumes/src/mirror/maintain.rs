@@ -10,7 +10,7 @@ use isolane_volume::{BlockRange, NestedIo, Outcome, Request, VolumeError};
 use super::requests::{Mirror, buffer};
 
 impl Mirror {
-    /// Copies all regions that are to be copied, and clears the bits of regions that were not written since the last
+    /// Copies all regions marked for copying, and clears the bits of regions that were not written since the last
     /// call. Ends early if the mirror is closed.
     pub async fn maintain(self: Arc<Self>, io: NestedIo) -> Outcome {
         while let Some((region, target)) = self.next_copy() {

@@ -14,7 +14,7 @@ pub(super) struct Record {
     pub mirror: Uuid,
     /// Changes whenever one member continues without the other.
     pub generation: Uuid,
-    /// The previous generation; nil if there is none.
+    /// The previous generation; nil for the first one.
     pub parent: Uuid,
     /// Number of records written before.
     pub sequence: u64,
@@ -31,7 +31,7 @@ pub(super) struct Record {
 /// State of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemberState {
-    /// Has all blocks.
+    /// All blocks are current.
     Complete = 1,
     /// Gets all writes; other regions are still to be copied to it.
     Incomplete = 2,

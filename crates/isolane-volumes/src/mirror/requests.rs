@@ -178,7 +178,7 @@ impl Mirror {
     }
 }
 
-/// Exclusive access to the blocks of a change, or shared access to those of a read.
+/// Exclusive access to the blocks of a change, or shared access to the blocks of a read.
 pub(super) struct RequestLock {
     mirror: Arc<Mirror>,
     id: u64,

@@ -93,7 +93,7 @@ impl World {
         false
     }
 
-    /// Runs a nested request to its end, or to that of the power.
+    /// Runs a nested request to its end, or until the power is cut.
     fn run(&mut self, step: Step) -> Outcome {
         let Step::Pending(mut pending) = step else { panic!("{step:?}") };
         self.cores[0].0.start(pending.take_nested().unwrap());
