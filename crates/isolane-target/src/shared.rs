@@ -18,7 +18,8 @@ use isolane_volume::BlockRange;
 use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
-use crate::core::MigratingLane;
+use crate::config::TargetConfig;
+use crate::core::{MigratingLane, max_lanes};
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
 use crate::lane_quota::LaneQuota;
@@ -79,18 +80,6 @@ pub(crate) struct Shared {
     control: Mutex<ControlState>,
 }
 
-/// Limits of all cores, set before they run.
-pub(crate) struct CoreLimits {
-    pub max_connections: usize,
-    pub max_newcomers: usize,
-    /// Maximum number of connected lanes of one core.
-    pub max_lanes_per_core: usize,
-    /// Fair queueing: short commands pass long ones.
-    pub scheduling: bool,
-    /// Time limit for a volume.
-    pub stuck_after: Duration,
-}
-
 /// The port, and the lanes of its associations.
 struct ControlState {
     port: Port,
@@ -118,19 +107,20 @@ impl Shared {
         namespaces: Namespaces,
         counters: Vec<Arc<CoreCounters>>,
         mailboxes: Vec<Sender<Message>>,
-        bounds: CoreLimits,
+        (max_connections, max_newcomers): (usize, usize),
+        config: &TargetConfig,
     ) -> Shared {
         let (lanes, fences, unnamed_log) = Default::default();
         let control = ControlState { port, lanes, fences, unnamed_log };
         Shared {
             namespaces,
             counters,
-            lane_quota: LaneQuota::new(mailboxes.len(), bounds.max_lanes_per_core, bounds.max_connections),
-            newcomers: Newcomers::new(bounds.max_newcomers),
+            lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
+            newcomers: Newcomers::new(max_newcomers),
             refusal_log: Mutex::default(),
             mailboxes,
-            scheduling: bounds.scheduling,
-            stuck_after: bounds.stuck_after,
+            scheduling: config.scheduling,
+            stuck_after: config.stuck_after,
             cores_drained: AtomicUsize::new(0),
             control: Mutex::new(control),
         }

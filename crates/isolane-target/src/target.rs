@@ -10,21 +10,20 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
-use isolane_proto::target::ConnectionConfig;
 use isolane_reactor::mailbox::{self, Receiver as Mailbox};
 use isolane_reactor::topology::Topology;
 use isolane_reactor::{Reactor, ReactorConfig, ReactorError, SocketOptions, Waker};
 use parking_lot::Mutex;
 
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, TargetConfig};
-use crate::core::{Acceptor, CoreReport, Driver, Parts, max_lanes};
+use crate::core::{Acceptor, CoreReport, Driver};
 use crate::counters::{ConnectionStatus, CoreCounters, Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::error::StartError;
 use crate::listen::Listen;
 use crate::namespace::{Namespace, Namespaces};
 use crate::placement::Placer;
-use crate::shared::{CoreLimits, Message, Shared};
+use crate::shared::{Message, Shared};
 
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN_TIMEOUT`].
 pub struct Target {
@@ -263,14 +262,14 @@ fn spawn_cores(config: &TargetConfig) -> Result<Vec<Spawned>, StartError> {
 
 fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Result<Spawned, StartError> {
     let reactor = ReactorConfig { io: config.io, mode: config.mode, spin: config.spin, core };
-    let bounds =
-        (config.max_pool_pages, config.zerocopy_threshold, config.rebalance_interval, config.limits());
+    // Without volumes: a thread that never runs must not keep them.
+    let config = TargetConfig { volumes: Vec::new(), ..config.clone() };
     let (ready, made) = mpsc::channel();
     let (setup, later) = mpsc::channel();
     let (reports, report) = mpsc::channel();
     let thread = thread::Builder::new()
         .name(format!("isolane-core-{index}"))
-        .spawn(move || run_core(index, reactor, bounds, &ready, &later, &reports))
+        .spawn(move || run_core(index, reactor, &config, &ready, &later, &reports))
         .map_err(StartError::Thread)?;
     let made = made.recv().map_err(|_| StartError::Thread(std::io::ErrorKind::Other.into()))?;
     let (waker, io_description) = made?;
@@ -280,19 +279,14 @@ fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Resul
 
 fn run_core(
     index: usize,
-    config: ReactorConfig,
-    (max_pool_pages, zerocopy_threshold, rebalance_interval, limits): (
-        usize,
-        Option<usize>,
-        Option<Duration>,
-        ConnectionConfig,
-    ),
+    reactor: ReactorConfig,
+    config: &TargetConfig,
     ready: &Sender<Result<(Waker, String), ReactorError>>,
     later: &Receiver<Setup>,
     reports: &Sender<CoreReport>,
 ) {
-    let cpu = config.core;
-    let reactor = match Reactor::new(config) {
+    let cpu = reactor.core;
+    let reactor = match Reactor::new(reactor) {
         Ok(reactor) => reactor,
         Err(error) => {
             let _ = ready.send(Err(error));
@@ -302,18 +296,7 @@ fn run_core(
     let _ = ready.send(Ok((reactor.waker(), reactor.backend_description().to_owned())));
     // No setup arrives if another core could not start.
     let Ok(Setup { shared, mailbox, acceptor, start_result }) = later.recv() else { return };
-    let parts = Parts {
-        index,
-        cpu,
-        shared,
-        reactor,
-        mailbox,
-        max_pool_pages,
-        zerocopy_threshold,
-        rebalance_interval,
-        limits,
-    };
-    let mut driver = Driver::new(parts);
+    let mut driver = Driver::new((index, cpu), shared, reactor, mailbox, config);
     let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
     let is_listening = listening.is_ok();
     let _ = start_result.send(listening);
@@ -333,16 +316,8 @@ fn build_shared(
 ) -> (Arc<Shared>, Vec<Mailbox<Message>>) {
     let counters = cores.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len()))).collect();
     let (senders, mailboxes) = cores.iter().map(|core| mailbox::unbounded(core.waker.clone())).unzip();
-    let (max_connections, max_newcomers) =
-        descriptors::share(max_descriptors, config.max_connections, config.max_newcomers);
-    let bounds = CoreLimits {
-        max_connections,
-        max_newcomers,
-        max_lanes_per_core: max_lanes(config.max_pool_pages),
-        scheduling: config.scheduling,
-        stuck_after: config.stuck_after,
-    };
-    (Arc::new(Shared::new(port, namespaces, counters, senders, bounds)), mailboxes)
+    let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers);
+    (Arc::new(Shared::new(port, namespaces, counters, senders, limits, config)), mailboxes)
 }
 
 fn open_listeners(places: &[Listen]) -> Result<Vec<(TcpListener, SocketOptions)>, StartError> {

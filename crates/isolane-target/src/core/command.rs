@@ -10,6 +10,7 @@ use isolane_wire::opcode::{FabricsType, IoOpcode};
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::Core;
+use super::flush::AfterFlush;
 use super::lane::Lane;
 
 impl Core {
@@ -143,7 +144,8 @@ impl Core {
             Action::HoldAsyncEvent => lane.conn.hold(permit),
             Action::Flush(completion) => {
                 lane.begin(false);
-                self.plan_completion(id, lane.key, permit, completion);
+                let then = AfterFlush::Complete { lane: lane.key, permit, completion };
+                self.plan_flush(self.shared.in_flight_of(id), then);
             }
             Action::Disconnect(completion) => {
                 self.complete(lane, permit, completion);

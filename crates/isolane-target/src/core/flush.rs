@@ -40,15 +40,8 @@ pub(super) enum AfterFlush {
     Complete { lane: SlabKey, permit: Permit, completion: Completion },
     /// Notify the port that the controller can finish its shutdown.
     ReportShutdown(AssociationId),
-    /// Shutdown this core.
+    /// Finish the shutdown of this core.
     Shutdown,
-}
-
-/// A completed flush of all volumes.
-pub(super) struct Flushed {
-    failures: usize,
-    status: Option<Status>,
-    then: AfterFlush,
 }
 
 /// A flush of all volumes that waits for commands at volumes.
@@ -78,37 +71,17 @@ impl PendingFlush {
 }
 
 impl Core {
-    /// Flushes for a controller shutdown, once no command of its association is at a volume.
-    pub(super) fn plan_shutdown(&mut self, id: AssociationId, in_flight: Vec<Arc<InFlight>>) {
-        self.plan(in_flight, AfterFlush::ReportShutdown(id));
-    }
-
-    /// Flushes for a command that disables the volatile cache, once no earlier command can leave data in it;
-    /// then completes the command.
-    pub(super) fn plan_completion(
-        &mut self,
-        id: AssociationId,
-        lane: SlabKey,
-        permit: Permit,
-        completion: Completion,
-    ) {
-        self.plan(self.shared.in_flight_of(id), AfterFlush::Complete { lane, permit, completion });
-    }
-
-    fn plan(&mut self, in_flight: Vec<Arc<InFlight>>, then: AfterFlush) {
+    /// Flushes all volumes once `in_flight` allows it: for a controller shutdown when no command is at a volume,
+    /// for a command when no earlier one can leave data in a volatile cache.
+    pub(super) fn plan_flush(&mut self, in_flight: Vec<Arc<InFlight>>, then: AfterFlush) {
         let checkpoint = Arc::new(());
         self.shared.post_to_all(|| Message::Checkpoint(Arc::clone(&checkpoint)));
         let until = self.now + self.shared.stuck_after;
         self.pending_flushes.push(PendingFlush { in_flight, checkpoint, until, then });
     }
 
-    /// Flushes every volume.
-    pub(super) fn start_flush(&mut self, then: AfterFlush) {
-        self.start_flush_after(then, 0);
-    }
-
-    /// The same, with failures from before the flush.
-    fn start_flush_after(&mut self, then: AfterFlush, failures: usize) {
+    /// Flushes all volumes now, after `failures` earlier failures.
+    pub(super) fn start_flush(&mut self, then: AfterFlush, failures: usize) {
         let until = self.now + self.shared.stuck_after;
         let positions = self.positions_to_flush(&then);
         let remaining = positions.clone();
@@ -207,9 +180,9 @@ impl Core {
     fn finish_if_done(&mut self, key: SlabKey) {
         let is_done = |group: &FlushGroup| group.remaining.is_empty() && !group.starting;
         if self.flushes.get(key).is_some_and(is_done)
-            && let Some(FlushGroup { failures, status, then, .. }) = self.flushes.remove(key)
+            && let Some(group) = self.flushes.remove(key)
         {
-            self.flushed.push(Flushed { failures, status, then });
+            self.flushed.push(group);
         }
     }
 
@@ -242,17 +215,20 @@ impl Driver {
             if is_due || is_late {
                 let PendingFlush { then, .. } = core.pending_flushes.swap_remove(at);
                 match then {
-                    then if is_due => core.start_flush(then),
+                    then if is_due => core.start_flush(then, 0),
                     AfterFlush::Complete { .. } => {
                         log::error!("cannot disable a write cache: commands of its controller are stuck");
                         let status = Some(Status::NAMESPACE_NOT_READY);
-                        core.flushed.push(Flushed { failures: 1, status, then });
+                        let (remaining, until) = (Vec::new(), core.now);
+                        let failed =
+                            FlushGroup { remaining, starting: false, failures: 1, until, status, then };
+                        core.flushed.push(failed);
                     }
                     then => {
                         log::error!(
                             "a controller shuts down while commands of it are stuck at their volumes"
                         );
-                        core.start_flush_after(then, 1);
+                        core.start_flush(then, 1);
                     }
                 }
             }
@@ -262,7 +238,7 @@ impl Driver {
         }
     }
 
-    fn handle_flushed(&mut self, Flushed { failures, status, then }: Flushed) {
+    fn handle_flushed(&mut self, FlushGroup { failures, status, then, .. }: FlushGroup) {
         match then {
             AfterFlush::ReportShutdown(id) => {
                 self.core.shared.control(|port| port.handle_flushed(id, failures == 0));

@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 use isolane_reactor::socket;
 
 use super::Driver;
+use super::flush::AfterFlush;
 use super::lane::Lane;
 use crate::counters::ConnectionStatus;
 use crate::shared::Message;
@@ -32,7 +33,9 @@ impl Driver {
             }
             Message::Displace { lane } => self.displace(lane),
             Message::Checkpoint(checkpoint) => drop(checkpoint),
-            Message::Shutdown { id, in_flight } => self.core.plan_shutdown(id, in_flight),
+            Message::Shutdown { id, in_flight } => {
+                self.core.plan_flush(in_flight, AfterFlush::ReportShutdown(id));
+            }
             Message::DrainHost { host, fence, reply_to } => self.begin_host_drain(*host, fence, reply_to),
             Message::HostDrained { lane } => self.with_lane(lane, |core, lane| core.on_host_drained(lane)),
             Message::LoadReport { core, load } => self.record_load(core, load),

@@ -43,7 +43,14 @@ struct PendingMigration {
 }
 
 impl Migration {
-    pub(super) fn new(interval: Duration, mode: Mode, cores: usize, now: Instant) -> Migration {
+    /// Makes the clock of core `cpu`, if given, follow its load.
+    pub(super) fn new(
+        interval: Duration,
+        mode: Mode,
+        cores: usize,
+        cpu: Option<usize>,
+        now: Instant,
+    ) -> Migration {
         Migration {
             interval,
             mode,
@@ -53,24 +60,13 @@ impl Migration {
             pending: Vec::new(),
             scheduler: Scheduler::default(),
             core_loads: vec![(now, CoreLoad::default()); cores],
-            frequency: None,
+            frequency: cpu.and_then(open_frequency),
         }
     }
 
     /// Returns the time of the next turn that migrations need.
     pub(super) fn deadline(&self, now: Instant) -> Instant {
         if self.pending.is_empty() { self.next_report } else { now + RECHECK_INTERVAL }
-    }
-
-    /// Makes the clock of this core follow its load, if the system supports that.
-    pub(super) fn drive_frequency(&mut self, core: usize) {
-        match Frequency::open(core) {
-            Ok(frequency) => {
-                log::info!("core {core}: the clock follows the load");
-                self.frequency = Some(frequency);
-            }
-            Err(error) => log::info!("core {core}: the clock does not follow the load: {error}"),
-        }
     }
 
     /// Returns the share of time with work since the last report, if a report is due.
@@ -324,6 +320,20 @@ impl Lane {
         let conn = &self.conn;
         let has_io = self.dirty || conn.wants_transmit() || conn.receiving_bytes() > 0;
         is_connected && !waits && !holds_memory && !has_io && self.active == 0 && conn.in_flight() == 0
+    }
+}
+
+/// Takes control of the clock of a core, if the system supports that.
+fn open_frequency(core: usize) -> Option<Frequency> {
+    match Frequency::open(core) {
+        Ok(frequency) => {
+            log::info!("core {core}: the clock follows the load");
+            Some(frequency)
+        }
+        Err(error) => {
+            log::info!("core {core}: the clock does not follow the load: {error}");
+            None
+        }
     }
 }
 

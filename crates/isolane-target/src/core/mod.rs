@@ -65,13 +65,14 @@ use isolane_volume::nested::Executor;
 pub(crate) use self::accept::Acceptor;
 use self::fair_share::VolumeUse;
 use self::fence::HostDrain;
-use self::flush::{FlushGroup, Flushed, PendingFlush};
+use self::flush::{FlushGroup, PendingFlush};
 use self::job::VolumeLog;
 use self::lane::Lane;
 pub(crate) use self::lane::MigratingLane;
 use self::memory_budget::MemoryBudget;
 pub(crate) use self::memory_budget::max_lanes;
 use self::work::{FileWork, Waiting};
+use crate::config::TargetConfig;
 use crate::counters::CoreCounters;
 use crate::log_limiter::LogLimiter;
 use crate::shared::{Message, Shared};
@@ -114,7 +115,7 @@ pub(crate) struct Core {
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
     flushes: Slab<FlushGroup>,
-    flushed: Vec<Flushed>,
+    flushed: Vec<FlushGroup>,
     pending_flushes: Vec<PendingFlush>,
     /// Resources of this core that each volume holds, by position.
     volumes: Vec<VolumeUse>,
@@ -155,36 +156,28 @@ pub(crate) struct CoreReport {
     pub failed: bool,
 }
 
-/// Arguments of [`Driver::new`].
-pub(crate) struct Parts {
-    pub index: usize,
-    /// The core that its thread is pinned to.
-    pub cpu: Option<usize>,
-    pub shared: Arc<Shared>,
-    pub reactor: Reactor,
-    pub mailbox: Receiver<Message>,
-    pub max_pool_pages: usize,
-    pub zerocopy_threshold: Option<usize>,
-    /// Interval at which lanes move by load, if they do.
-    pub rebalance_interval: Option<Duration>,
-    pub limits: ConnectionConfig,
-}
-
 impl Driver {
-    pub(crate) fn new(parts: Parts) -> Driver {
-        let now = Instant::now();
+    /// `cpu` is the core that the thread is pinned to.
+    pub(crate) fn new(
+        (index, cpu): (usize, Option<usize>),
+        shared: Arc<Shared>,
+        reactor: Reactor,
+        mailbox: Receiver<Message>,
+        config: &TargetConfig,
+    ) -> Driver {
+        let (now, limits) = (Instant::now(), config.limits());
         let core = Core {
-            index: parts.index,
-            counters: Arc::clone(&parts.shared.counters[parts.index]),
-            memory: MemoryBudget::new(Pool::new(memory_budget::pool_pages(parts.max_pool_pages))),
-            volumes: std::iter::repeat_with(VolumeUse::default).take(parts.shared.namespaces.len()).collect(),
-            volume_log: VolumeLog::new(parts.shared.namespaces.len()),
-            shared: parts.shared,
-            reactor: parts.reactor,
+            index,
+            counters: Arc::clone(&shared.counters[index]),
+            memory: MemoryBudget::new(Pool::new(memory_budget::pool_pages(config.max_pool_pages))),
+            volumes: std::iter::repeat_with(VolumeUse::default).take(shared.namespaces.len()).collect(),
+            volume_log: VolumeLog::new(shared.namespaces.len()),
+            shared,
+            reactor,
             now,
             max_receive_bytes: usize::MAX,
-            zerocopy_threshold: parts.zerocopy_threshold.unwrap_or(usize::MAX),
-            stall: parts.limits.stall,
+            zerocopy_threshold: config.zerocopy_threshold.unwrap_or(usize::MAX),
+            stall: limits.stall,
             spare_zerocopy: Vec::new(),
             files: Slab::default(),
             nested: Executor::default(),
@@ -203,12 +196,9 @@ impl Driver {
             newcomer_log: LogLimiter::default(),
             newcomers_to_end: 0,
         };
-        let migration = parts.rebalance_interval.map(|interval| {
-            migration::Migration::new(interval, core.reactor.mode(), core.shared.counters.len(), now)
-        });
-        let migration = migration.map(|mut migration| {
-            parts.cpu.into_iter().filter(|_| core.index == 0).for_each(|cpu| migration.drive_frequency(cpu));
-            migration
+        let migration = config.rebalance_interval.map(|interval| {
+            let cpu = cpu.filter(|_| index == 0);
+            migration::Migration::new(interval, core.reactor.mode(), core.shared.counters.len(), cpu, now)
         });
         Driver {
             listeners: accept::Listeners::new(core.shared.counters.len()),
@@ -216,9 +206,9 @@ impl Driver {
             lanes: Slab::default(),
             by_token: Vec::new(),
             overflow: vec![0; OVERFLOW_BYTES],
-            limits: parts.limits,
+            limits,
             events: Vec::new(),
-            mailbox: parts.mailbox,
+            mailbox,
             host_drains: Vec::new(),
             migrated_in: HashMap::new(),
             migration,
