@@ -152,3 +152,51 @@ fn accepts_flush_choice_by_option_and_uri() {
     let output = isolane().args(["info", "--flush-after-loss", "fail", &uri]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+/// Returns the target that serves the volume of another.
+fn serve_remote(rear: &Target) -> Target {
+    Target::serve(&format!("nvme+tcp://{}/{NQN}?nsid=1", rear.address), "127.0.0.1:0")
+}
+
+#[test]
+fn serves_file_of_restarting_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk").display().to_string();
+    let mut rear = Target::serve(&format!("{path},size=16M"), "127.0.0.1:0");
+    let front = serve_remote(&rear);
+    let volume = front.connect("");
+    assert_eq!(volume.namespace(), rear.connect("").namespace());
+    let block = |number: u64| [number as u8 ^ (number >> 8) as u8; 4096];
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 0..4096 {
+                volume.write_at(&block(number), number * 4096).unwrap();
+            }
+            volume.flush().unwrap();
+        });
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            rear.restart(&path);
+        }
+        writer.join().unwrap();
+    });
+    let mut read = vec![0; 16 << 20];
+    volume.read_at(&mut read, 0).unwrap();
+    assert!(read.chunks(4096).zip(0..).all(|(bytes, number)| bytes == block(number)));
+    volume.write_zeroes(4096, 8192).unwrap();
+    volume.read_at(&mut read, 0).unwrap();
+    assert!(read[4096..12288] == [0; 8192] && read[12288..16384] == block(3));
+}
+
+#[test]
+fn fails_all_requests_after_remote_memory_is_lost() {
+    let mut rear = Target::serve(MEMORY, "127.0.0.1:0");
+    let front = serve_remote(&rear);
+    let volume = front.connect("");
+    volume.write_at(&[7; 4096], 0).unwrap();
+    rear.restart(MEMORY);
+    assert!(volume.flush().is_err());
+    assert!(volume.read_at(&mut [0; 4096], 0).is_err());
+    assert!(volume.write_at(&[8; 4096], 0).is_err());
+    assert!(volume.flush().is_err());
+}

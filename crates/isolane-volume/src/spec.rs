@@ -24,7 +24,7 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
-use crate::info::BLOCK_SIZES;
+pub use crate::info::BLOCK_SIZES;
 
 /// Specification of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]

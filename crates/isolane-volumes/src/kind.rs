@@ -6,14 +6,14 @@ use isolane_volume::spec::{self, Source, SpecError, VolumeSpec};
 use isolane_volume::{OpenError, Volume};
 
 use crate::parts::Parts;
-use crate::{delay, fault, log, mirror, read_only, stall, stripe};
+use crate::{delay, fault, log, mirror, read_only, remote, stall, stripe};
 
-/// A kind of nested volume: `NAME:ARGUMENT:MEMBER;MEMBER…,OPTION=VALUE`. A filter has one member.
+/// A kind of nested volume: `NAME:ARGUMENT:MEMBER;MEMBER…,OPTION=VALUE`. A filter has one member, a remote volume none.
 struct Kind {
     name: &'static str,
     /// Meaning of the argument; `None` if there is none.
     argument: Option<&'static str>,
-    is_filter: bool,
+    members: Members,
     /// Options that it accepts besides `ro`, `nsid`, and `uuid`.
     options: &'static [&'static str],
     open: Open,
@@ -29,47 +29,62 @@ enum Open {
 
 type Opened = Result<Arc<dyn Volume>, OpenError>;
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Members {
+    /// The text is an address.
+    None,
+    One,
+    Several,
+}
+
 const KINDS: &[Kind] = &[
     Kind {
         name: "delay",
         argument: Some("duration"),
-        is_filter: true,
+        members: Members::One,
         options: &[],
         open: Open::All(delay::open),
     },
     Kind {
         name: "fault",
         argument: Some("number of requests"),
-        is_filter: true,
+        members: Members::One,
         options: &["on"],
         open: Open::All(fault::open),
     },
-    Kind { name: "log", argument: None, is_filter: true, options: &[], open: Open::All(log::open) },
+    Kind { name: "log", argument: None, members: Members::One, options: &[], open: Open::All(log::open) },
     Kind {
         name: "mirror",
         argument: None,
-        is_filter: false,
+        members: Members::Several,
         options: &["bitmap", "create", "degraded", "keep"],
         open: Open::Any(mirror::open),
     },
     Kind {
+        name: "nvme+tcp",
+        argument: None,
+        members: Members::None,
+        options: &[],
+        open: Open::All(remote::open),
+    },
+    Kind {
         name: "read-only",
         argument: None,
-        is_filter: true,
+        members: Members::One,
         options: &[],
         open: Open::All(read_only::open),
     },
     Kind {
         name: "stall",
         argument: Some("duration"),
-        is_filter: true,
+        members: Members::One,
         options: &["every"],
         open: Open::All(stall::open),
     },
     Kind {
         name: "stripe",
         argument: Some("size of a stripe"),
-        is_filter: false,
+        members: Members::Several,
         options: &[],
         open: Open::All(stripe::open),
     },
@@ -136,7 +151,7 @@ impl Nested {
                 return fail(format!("no {meaning}"), "write it before the members, followed by a colon");
             }
         };
-        let Some(members) = split_members(text, !kind.is_filter) else {
+        let Some(members) = split_members(text, kind.members) else {
             return fail("unbalanced parentheses".to_owned(), "close each parenthesis");
         };
         let mut members: Vec<VolumeSpec> = members.into_iter().map(parse).collect::<Result<_, _>>()?;
@@ -166,15 +181,18 @@ impl Nested {
     }
 }
 
-/// Splits at semicolons outside of parentheses if there are several members, and removes the parentheses around a member. Returns `None` if the
+/// Splits at semicolons outside of parentheses, and removes the parentheses around a member. Returns `None` if the
 /// parentheses are unbalanced.
-fn split_members(text: &str, has_several: bool) -> Option<Vec<&str>> {
+fn split_members(text: &str, count: Members) -> Option<Vec<&str>> {
+    if count == Members::None {
+        return Some(Vec::new());
+    }
     let (mut members, mut start, mut depth) = (Vec::new(), 0, 0_usize);
     for (at, char) in text.char_indices() {
         match char {
             '(' => depth += 1,
             ')' => depth = depth.checked_sub(1)?,
-            ';' if depth == 0 && has_several => {
+            ';' if depth == 0 && count == Members::Several => {
                 members.push(&text[start..at]);
                 start = at + 1;
             }

@@ -1,4 +1,4 @@
-//! Volumes that are made of other volumes.
+//! Volumes that are made of other volumes, and volumes of other targets.
 //!
 //! | specification | volume |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | `delay:5ms:A` | delays every request |
 //! | `fault:100:A,on=write` | fails every 100th request: `on=read`, `on=write`, `on=flush`, or of any kind |
 //! | `stall:2s:A,every=60s` | completes no request for 2 s in every 60 s |
+//! | `nvme+tcp://HOST:PORT/NQN?nsid=N` | namespace of another target |
 //! | `log:A` | logs every request at level info |
 //!
 //! A member with options, or with members, is written in parentheses:
@@ -32,6 +33,7 @@ mod log;
 mod mirror;
 mod parts;
 mod read_only;
+mod remote;
 mod stall;
 mod stripe;
 #[cfg(test)]

@@ -244,48 +244,4 @@ impl Volume for Stripe {
 const NAMESPACE: Uuid = Uuid::from_u128(0x2f1d_90b6_7c53_4e0a_9b64_d08e_51c7_a3f2);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::Driver;
-
-    const THREE: &str = "stripe:4k:(mem:64k,uuid=00000000-0000-0000-0000-000000000001);\
-        (mem:64k,uuid=00000000-0000-0000-0000-000000000002);(mem:64k,uuid=00000000-0000-0000-0000-000000000003)";
-
-    #[test]
-    fn places_stripes_on_members_in_turn() {
-        let mut driver = Driver::open(THREE);
-        let bytes: Vec<u8> = (0..6 * 4096_usize).map(|at| (at / 4096) as u8 + 1).collect();
-        driver.write(0, &bytes, true).unwrap();
-        assert_eq!(driver.read(0, 48).unwrap(), bytes);
-        assert_eq!(driver.read(7, 10).unwrap(), bytes[7 * 512..17 * 512]);
-        driver.zero(7, 10).unwrap();
-        let expected = [&bytes[..7 * 512], &[0; 10 * 512], &bytes[17 * 512..]].concat();
-        assert_eq!(driver.read(0, 48).unwrap(), expected);
-        driver.deallocate(0, 384).unwrap();
-        assert_eq!(driver.read(0, 384).unwrap(), vec![0; 192 << 10]);
-        assert!(matches!(driver.read(383, 2), Err(VolumeError::OutOfRange { .. })));
-    }
-
-    #[test]
-    fn has_stable_identity_of_ordered_members() {
-        let identity = |text: &str| Driver::open(text).volume.identity().clone();
-        assert_eq!(identity(THREE), identity(THREE));
-        let swapped = THREE.replace("0003", "0009").replace("0001", "0003").replace("0009", "0001");
-        assert_ne!(identity(THREE), identity(&swapped));
-        assert_ne!(identity(THREE), identity(&THREE.replace("4k", "8k")));
-    }
-
-    #[test]
-    fn rejects_unequal_members_and_stripe_sizes() {
-        for (text, reason) in [
-            ("stripe:4k:mem:64k;mem:128k", "mem:64k has 128 blocks of 512 bytes, mem:128k has 256"),
-            ("stripe:4k:mem:64k;(mem:64k,block-size=4096)", "has 16 of 4096"),
-            ("stripe:1000:mem:64k;mem:64k", "multiple of the block size 512"),
-            ("stripe:128k:mem:64k;mem:64k", "at most the size of a member"),
-            ("stripe:x:mem:64k;mem:64k", "invalid size \"x\""),
-        ] {
-            let error = crate::open(&crate::parse(text).unwrap()).err().unwrap().to_string();
-            assert!(error.contains(reason), "{text}: {error}");
-        }
-    }
-}
+mod tests;

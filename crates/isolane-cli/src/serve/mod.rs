@@ -42,6 +42,7 @@ const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 ///   mem:1G      memory, lost when the program ends
 ///   null:1T     reads return zeros, writes are discarded
 ///   PATH        a regular file or a block device
+///   nvme+tcp:…  a volume of another target, nvme+tcp://HOST:PORT/NQN?nsid=N
 ///
 /// or is made of other volumes, each in parentheses if it has options:
 ///

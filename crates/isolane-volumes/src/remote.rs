@@ -1,0 +1,242 @@
+//! Remote volume: a namespace of another NVMe/TCP target, `nvme+tcp://HOST:PORT/NQN?nsid=N`.
+//!
+//! A thread drives the connection and completes requests. While the connection is down, requests wait.
+//!
+//! Invariant: once the target has lost acknowledged writes, or may have, every request fails until the volume is
+//! reopened, because the hosts of this volume would not notice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread;
+
+use isolane_host::{Client, Completion, Options, RequestError, Wait};
+use isolane_memory::{Buffer, Payload, Pool};
+use isolane_reactor::Waker;
+use isolane_volume::{
+    Completer, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume, VolumeError,
+    VolumeInfo,
+};
+
+use crate::parts::Parts;
+
+struct Remote {
+    name: String,
+    info: VolumeInfo,
+    identity: Identity,
+    generation: Option<Generation>,
+    commands: Sender<Command>,
+    waker: Waker,
+}
+
+/// A request of the target's cores to the thread.
+struct Command {
+    request: isolane_host::Request,
+    completer: Completer,
+    /// A deallocation that must be durable.
+    flush_after: bool,
+}
+
+pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
+    let uri = parts.name.parse().map_err(|error| parts.error(format!("{error}"), "correct the address"))?;
+    let connected = Client::connect(&uri, Options { depth: 128, ..Options::default() });
+    let client =
+        connected.map_err(|error| parts.error(error.to_string(), "check that the target serves it"))?;
+    let namespace = client.namespace().clone();
+    if !isolane_volume::spec::BLOCK_SIZES.contains(&namespace.block_bytes) {
+        let reason = format!("blocks of {} bytes", namespace.block_bytes);
+        return Err(parts.error(reason, "use a volume with blocks of 512 or 4,096 bytes"));
+    }
+    let controller = &client.info().controller;
+    let info = VolumeInfo {
+        block_size: namespace.block_bytes,
+        blocks: namespace.blocks,
+        read_only: namespace.read_only,
+        volatile_cache: controller.has_volatile_cache,
+        deallocate: controller.has_deallocate,
+        zeroes_after_deallocate: false,
+    };
+    let id = namespace.uuid.or(namespace.nguid.map(uuid::Uuid::from_bytes));
+    let identity = parts.identity(|| match id {
+        Some(uuid) => Identity { uuid },
+        None => Identity::derived(parts.name.as_bytes()),
+    });
+    let (waker, (commands, received)) = (client.waker(), mpsc::channel());
+    let driver = Driver { client, received, in_flight: HashMap::new(), next_tag: 0, lost: false };
+    let thread = thread::Builder::new().name("isolane-remote".to_owned());
+    thread
+        .spawn(move || driver.run())
+        .map_err(|error| parts.error(error.to_string(), "free some threads"))?;
+    let generation = namespace.generation.map(generation);
+    Ok(Arc::new(Remote { name: parts.name, info, identity, generation, commands, waker }))
+}
+
+fn generation(generation: isolane_host::Generation) -> Generation {
+    let loses = match generation.loses {
+        isolane_host::RestartLoss::Nothing => RestartLoss::Nothing,
+        isolane_host::RestartLoss::Cache => RestartLoss::Cache,
+        isolane_host::RestartLoss::Content => RestartLoss::Content,
+    };
+    Generation { id: generation.id, loses }
+}
+
+impl Volume for Remote {
+    fn info(&self) -> &VolumeInfo {
+        &self.info
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        self.generation
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn reads_into_pool(&self) -> bool {
+        true
+    }
+
+    fn start(&self, request: Request, pool: &mut Pool) -> Step {
+        if let Err(error) = request.check(&self.info) {
+            return request.fail(error, pool);
+        }
+        let buffer = match &request {
+            Request::Read { blocks, .. } => {
+                match pool.buffer(*blocks as usize * self.info.block_size as usize) {
+                    None => return Step::Retry(request),
+                    buffer => buffer,
+                }
+            }
+            _ => None,
+        };
+        let (completer, step) = Step::pending(&request);
+        let flush_after = matches!(request, Request::Deallocate { fua: true, .. });
+        // If the thread has ended, this drops the completer, which fails the request.
+        let _ = self.commands.send(Command { request: convert(request, buffer), completer, flush_after });
+        self.waker.wake();
+        step
+    }
+}
+
+impl Drop for Remote {
+    /// The thread sees the closed channel.
+    fn drop(&mut self) {
+        self.commands = mpsc::channel().0;
+        self.waker.wake();
+    }
+}
+
+fn convert(request: Request, buffer: Option<Buffer>) -> isolane_host::Request {
+    use isolane_host::{BlockRange, Request as HostRequest};
+    match request {
+        Request::Read { lba, .. } => HostRequest::Read { lba, buffer: buffer.unwrap_or_default() },
+        Request::Write { lba, data, fua, .. } => HostRequest::Write { lba, buffer: data, fua },
+        Request::Flush => HostRequest::Flush,
+        Request::WriteZeroes { lba, blocks, fua, deallocate } => {
+            HostRequest::WriteZeroes { range: BlockRange { lba, blocks }, fua, deallocate }
+        }
+        Request::Deallocate { ranges, .. } => {
+            let ranges = ranges.iter().map(|range| BlockRange { lba: range.lba, blocks: range.blocks });
+            HostRequest::Deallocate { ranges: ranges.collect() }
+        }
+        Request::Continue(_) => unreachable!("a remote volume never continues a request"),
+    }
+}
+
+/// The thread of a remote volume.
+struct Driver {
+    client: Client,
+    received: Receiver<Command>,
+    /// Requests by tag.
+    in_flight: HashMap<u64, InFlight>,
+    next_tag: u64,
+    lost: bool,
+}
+
+struct InFlight {
+    completer: Completer,
+    is_read: bool,
+    flush_after: bool,
+}
+
+impl Driver {
+    fn run(mut self) {
+        let generation = self.client.namespace().generation;
+        let mut completions = Vec::new();
+        while self.submit_received() || !self.in_flight.is_empty() {
+            self.client.turn(&mut completions, Wait::Forever);
+            if !self.lost && self.client.namespace().generation != generation {
+                log::error!("{}: the target lost writes; restart this one", self.client.info().address);
+                self.lost = true;
+            }
+            completions.drain(..).for_each(|completion| self.complete(completion));
+        }
+        self.client.close();
+    }
+
+    /// Submits new requests. Returns `false` once the volume is closed.
+    fn submit_received(&mut self) -> bool {
+        while self.in_flight.len() < MAX_REQUESTS {
+            match self.received.try_recv() {
+                Ok(Command { request, completer, flush_after }) => {
+                    let is_read = request.is_read();
+                    self.submit(request, InFlight { completer, is_read, flush_after });
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+        true
+    }
+
+    fn submit(&mut self, request: isolane_host::Request, in_flight: InFlight) {
+        if self.lost {
+            return in_flight.completer.complete(Err(lost(in_flight.is_read)));
+        }
+        self.next_tag += 1;
+        self.in_flight.insert(self.next_tag, in_flight);
+        self.client.submit(0, request, self.next_tag);
+    }
+
+    fn complete(&mut self, Completion { tag, result, buffer }: Completion) {
+        let Some(InFlight { completer, is_read, flush_after }) = self.in_flight.remove(&tag) else { return };
+        let data = if is_read { buffer.map(Buffer::into_payload) } else { None };
+        if result.is_ok() && flush_after {
+            let in_flight = InFlight { completer, is_read, flush_after: false };
+            return self.submit(isolane_host::Request::Flush, in_flight);
+        }
+        self.lost |= matches!(result, Err(RequestError::WritesLost { .. }));
+        completer.complete(self.outcome(result, data, is_read));
+    }
+
+    fn outcome(&self, result: Result<(), RequestError>, data: Option<Payload>, is_read: bool) -> Outcome {
+        match result {
+            _ if self.lost => Err(lost(is_read)),
+            Ok(()) => Ok(data.unwrap_or_default()),
+            Err(error) => {
+                log::error!("{}: {error}", self.client.info().address);
+                Err(match is_read {
+                    true => VolumeError::ReadFailed { raw_os_error: EIO },
+                    false => VolumeError::WriteFailed { raw_os_error: EIO },
+                })
+            }
+        }
+    }
+}
+
+fn lost(is_read: bool) -> VolumeError {
+    match is_read {
+        true => VolumeError::ReadFailed { raw_os_error: EIO },
+        false => VolumeError::SyncFailed { raw_os_error: EIO },
+    }
+}
+
+/// Requests at the client; more wait in the channel.
+const MAX_REQUESTS: usize = 1024;
+/// Error number of an I/O error.
+const EIO: i32 = 5;
