@@ -11,7 +11,7 @@ use crate::{delay, fault, log, mirror, read_only, remote, stall, stripe};
 /// A kind of nested volume: `NAME:ARGUMENT:MEMBER;MEMBER…,OPTION=VALUE`. A filter has one member, a remote volume none.
 struct Kind {
     name: &'static str,
-    /// Meaning of the argument; `None` if there is none.
+    /// Meaning of the argument, if the kind has one.
     argument: Option<&'static str>,
     members: Members,
     /// Options that it accepts besides `ro`, `nsid`, and `uuid`.

@@ -17,7 +17,7 @@
 //! [`parse`] and [`open`] accept these specifications and all of [`isolane_volume::spec`]. To add a kind of volume,
 //! write a file such as `delay.rs`, and add it to `KINDS` in `kind.rs`.
 //!
-//! Invariants, in addition to those of [`isolane_volume`]:
+//! Invariants, in addition to the invariants of [`isolane_volume`]:
 //! * An error of a member is an error of the request.
 //! * A flush, and a write with `fua`, reach every member that they concern before they complete.
 //! * The identity of a volume depends on its members and their order, and on nothing else.

@@ -75,13 +75,12 @@ fn rejects_likely_mistakes() {
         ("/dev/isolane-none", "check its name with lsblk"),
         ("/dev/isolane-none,size=1M", "check its name with lsblk"),
         (text(&empty), "truncate -s 10G"),
+        ("nvme+tcp://127.0.0.1:1/nqn.2014-08.org.example:disk", "check that the target serves it"),
     ] {
         let error = fail(&["serve", "--listen", "127.0.0.1:0", volume]);
         assert!(error.contains(remedy) && error.lines().count() == 1, "{volume}: {error}");
     }
-    for address in
-        ["127.0.0.1:4420", "localhost:4420", "nvme+tcp://127.0.0.1", "4420", "127.0.0.1:4420,size=1M"]
-    {
+    for address in ["127.0.0.1:4420", "localhost:4420", "4420", "127.0.0.1:4420,size=1M"] {
         let error = fail(&["serve", address]);
         assert!(error.contains("looks like an address; give an address with --listen"), "{error}");
     }
