@@ -117,7 +117,9 @@ impl ClientDriver {
     pub fn submit_all(&mut self, caller: &Arc<CallerQueue>) -> usize {
         let mut count = 0;
         while let Some(Submission { class, request, tag }) = caller.take_submission() {
-            self.submit(class, request, Reply::Caller(ReplyGuard::new(caller, tag)));
+            let (class, lane) = self.next_lane(class, request.is_read());
+            self.client.submit_with(class, lane, request, Reply::Caller(ReplyGuard::new(caller, tag)));
+            self.transmit_if_unbatched();
             count += 1;
         }
         count
@@ -150,7 +152,9 @@ impl ClientDriver {
         match message {
             Message::Request { class, request, reply } => {
                 self.serving_futures |= matches!(reply, Reply::Future(_));
-                self.submit(class, request, reply);
+                let (class, lane) = self.next_lane(class, request.is_read());
+                self.client.submit_with(class, lane, request, reply);
+                self.transmit_if_unbatched();
             }
             Message::Status(sender) => {
                 let (connections, engine) = (self.client.connections(), self.client.engine());
@@ -159,13 +163,16 @@ impl ClientDriver {
         }
     }
 
-    /// Submits a request to the lanes of its class in turn.
-    fn submit(&mut self, class: LaneClass, request: Request, reply: Reply) {
+    /// Returns the class that serves a request, and its lanes in turn.
+    fn next_lane(&mut self, class: LaneClass, is_read: bool) -> (LaneClass, usize) {
         let lanes = self.client.lanes();
-        let class = lanes.serving(class, request.is_read());
+        let class = lanes.serving(class, is_read);
         let lane = self.lanes_last.count_mut(class);
         *lane = if *lane + 1 < lanes.count(class) { *lane + 1 } else { 0 };
-        self.client.submit_with(class, *lane, request, reply);
+        (class, *lane)
+    }
+
+    fn transmit_if_unbatched(&mut self) {
         if self.unbatched {
             self.client.transmit();
         }

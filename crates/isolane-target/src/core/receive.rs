@@ -81,10 +81,23 @@ impl Core {
     pub(super) fn process_input(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
             let Some(event) = lane.conn.poll_event(overflow, self.now) else { break };
-            if let Event::Command { .. } = event {
-                self.prefetch_upcoming(lane, overflow);
+            match event {
+                Event::Command { permit, transfer } => {
+                    self.prefetch_upcoming(lane, overflow);
+                    let entry = *lane.conn.entry(&permit);
+                    self.on_command(lane, permit, &entry, transfer);
+                }
+                Event::Data { permit, buffer, digest_ok } => {
+                    let entry = *lane.conn.entry(&permit);
+                    self.on_data(lane, permit, &entry, buffer, digest_ok);
+                }
+                Event::Connected(request) => log::debug!("{}: initialized with {request:?}", lane.peer()),
+                Event::Terminated(request) => {
+                    log::warn!("{}: the host closed the connection with {request:?}", lane.peer());
+                    self.close(lane, "the host reported a protocol error");
+                }
+                Event::Fatal(error) => self.on_fatal(lane, &error),
             }
-            self.handle_queue_event(lane, event);
         }
         if !lane.is_open() {
             return Progress::Ended;
@@ -106,25 +119,6 @@ impl Core {
             {
                 self.shared.namespaces.at(position).volume.foresee(lba, soon);
             }
-        }
-    }
-
-    fn handle_queue_event(&mut self, lane: &mut Lane, event: Event) {
-        match event {
-            Event::Command { permit, transfer } => {
-                let entry = *lane.conn.entry(&permit);
-                self.on_command(lane, permit, &entry, transfer);
-            }
-            Event::Data { permit, buffer, digest_ok } => {
-                let entry = *lane.conn.entry(&permit);
-                self.on_data(lane, permit, &entry, buffer, digest_ok);
-            }
-            Event::Connected(request) => log::debug!("{}: initialized with {request:?}", lane.peer()),
-            Event::Terminated(request) => {
-                log::warn!("{}: the host closed the connection with {request:?}", lane.peer());
-                self.close(lane, "the host reported a protocol error");
-            }
-            Event::Fatal(error) => self.on_fatal(lane, &error),
         }
     }
 
