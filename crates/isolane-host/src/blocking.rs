@@ -89,16 +89,6 @@ impl BlockingVolume {
         self.volume.block_size()
     }
 
-    /// Size of a logical block in bytes. Offsets and lengths are multiples of it.
-    pub fn block_bytes(&self) -> u32 {
-        self.volume.block_bytes()
-    }
-
-    /// Size of the volume in bytes.
-    pub fn len_bytes(&self) -> u64 {
-        self.volume.len_bytes()
-    }
-
     /// Fills `bytes` from the volume.
     ///
     /// # Errors

@@ -92,16 +92,6 @@ impl Volume {
         self.namespace().block_bytes
     }
 
-    /// Size of a logical block in bytes. Offsets and lengths are multiples of it.
-    pub fn block_bytes(&self) -> u32 {
-        self.namespace().block_bytes
-    }
-
-    /// Size of the volume in bytes.
-    pub fn len_bytes(&self) -> u64 {
-        self.namespace().len_bytes()
-    }
-
     /// Reads `buffer.len()` bytes at `offset_bytes`.
     pub fn read(&self, offset_bytes: u64, buffer: Buffer) -> Transfer {
         match self.lba(offset_bytes) {
@@ -164,7 +154,7 @@ impl Volume {
     }
 
     pub(crate) fn lba(&self, bytes: u64) -> Result<u64, RequestError> {
-        let block_bytes = self.block_bytes();
+        let block_bytes = self.block_size();
         match bytes % u64::from(block_bytes) {
             0 => Ok(bytes / u64::from(block_bytes)),
             _ => Err(RequestError::Unaligned { bytes, block_bytes }),
@@ -281,7 +271,7 @@ mod tests {
     #[test]
     fn returns_buffer_with_result() {
         let (target, volume) = pair();
-        assert_eq!((volume.block_bytes(), volume.len_bytes()), (512, 4 << 20));
+        assert_eq!((volume.block_size(), volume.size()), (512, 4 << 20));
         let mut buffer = Buffer::contiguous(1024);
         buffer.as_mut_slice().unwrap().fill(6);
         let buffer = block_on(volume.write(512, buffer)).unwrap();
