@@ -1,4 +1,4 @@
-//! Seeded simulation of disks and clients for the state machines of volumes and connections.
+//! Seeded simulation of disks and clients for the state machines of volumes.
 //!
 //! * [`Disk`]: a disk that reorders, tears, fails, and loses unsynced writes when its power is cut.
 //! * [`History`]: the contents that a block may have after everything that was acknowledged.
