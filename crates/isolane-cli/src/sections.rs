@@ -102,6 +102,7 @@ fn of(command: &str) -> Sections {
             examples: &[
                 ("isolane serve", "Serve 1 GiB of memory at 127.0.0.1:4420."),
                 ("isolane serve disk.img,size=10G /dev/sdb,ro", "Serve a file, and a disk read-only."),
+                ("isolane serve 'stripe:64k:/dev/sdb;/dev/sdc'", "Serve two disks as one stripe."),
                 (
                     "isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G",
                     "Serve one host on a network.",

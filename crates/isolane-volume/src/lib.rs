@@ -1,8 +1,7 @@
-//! Volumes that a target serves: memory, null, file, and block device.
+//! Volumes that a target serves: memory, null, file, and block device; and the trait and executor for nested ones.
 //!
-//! A [`Volume`] does no I/O and knows no protocol. [`Volume::start`] either finishes a [`Request`] immediately
-//! or returns one file [`FileOp`](isolane_reactor::file::FileOp) for the reactor to carry out, whose
-//! result goes to [`Volume::resume`]. The same code therefore runs on a real file and on a simulated disk that
+//! A [`Volume`] does no I/O and knows no protocol. [`Volume::start`] returns a [`Step`]: done, a file
+//! operation for the reactor, whose result goes to [`Volume::resume`], pending, or a retry. The same code therefore runs on a real file and on a simulated disk that
 //! loses power (`isolane-sim`).
 //!
 //! Invariants, for every volume:

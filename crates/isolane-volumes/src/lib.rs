@@ -18,9 +18,9 @@
 //! write a file such as `delay.rs`, and add it to `KINDS` in `kind.rs`.
 //!
 //! Invariants, in addition to the invariants of [`isolane_volume`]:
-//! * An error of a member is an error of the request.
+//! * An error of a member is an error of the request, except that a mirror continues with its other member.
 //! * A flush, and a write with `fua`, reach every member that they concern before they complete.
-//! * The identity of a volume depends on its members and their order, and on nothing else.
+//! * The identity of a volume is the same after a restart if those of its members are.
 
 #![forbid(unsafe_code)]
 

@@ -44,7 +44,8 @@ const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 ///   PATH        a regular file or a block device
 ///   nvme+tcp:…  a volume of another target, nvme+tcp://HOST:PORT/NQN?nsid=N
 ///
-/// or is made of other volumes, each in parentheses if it has options:
+/// A volume can also be made of other volumes. Quote it, because ; and ( are special
+/// to the shell. A member that has options or members is written in parentheses:
 ///
 ///   mirror:A;B,bitmap=F    the same data on A and B, of the same size
 ///   stripe:64k:A;B;C       64 KiB from each volume in turn, all of the same size
@@ -57,11 +58,13 @@ const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// Options of a mirror:
 ///
 ///   bitmap=FILE      regions in which the members can differ after a crash
-///   create=yes       make a new mirror: copies A to B, and creates FILE
+///   create=yes       make a new mirror: OVERWRITES B with the data of A, and the
+///                    last 64 KiB of both; creates FILE
 ///   degraded=yes     start although one member is missing
 ///   keep=GENERATION  overwrite the other member, after a split brain
 ///
-/// Options follow after commas, as in disk.img,size=10G,block-size=4096:
+/// Options follow after commas, as in disk.img,size=10G,block-size=4096. Volumes made
+/// of others accept only ro, nsid, uuid, and their own options.
 ///
 ///   size=10G              create a sparse file of this size if it is missing
 ///   block-size=512|4096   size of a logical block in bytes (default: 512)

@@ -24,7 +24,7 @@
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
 //! | [`send`] | one vectored send per lane and turn |
 //! | [`close`] | closes lanes, and stops the core |
-//! //! | [`mailbox`] | messages from other cores |
+//! | [`mailbox`] | messages from other cores |
 //! | [`timer`] | deadlines and keep-alive timers |
 //! | [`migration`] | load reports, and moves of lanes between cores |
 //!

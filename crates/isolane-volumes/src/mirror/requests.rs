@@ -118,7 +118,9 @@ impl Mirror {
             let outcome = state.settle(&results, regions);
             if state.record.states != before {
                 let states = state.record.states;
-                log::error!("{}: members are now {states:?} after {results:?}; restart to repair", self.name);
+                let failed =
+                    results.iter().position(|result| matches!(result, Some(Err(_)))).unwrap_or_default();
+                log::error!("{}: member {} failed ({states:?}); restart to repair", self.name, failed + 1);
             }
             outcome
         };
