@@ -11,7 +11,9 @@ use isolane_memory::{Buffer, PAGE_SIZE, PageTable, Payload, Pool, pages_for};
 use isolane_reactor::file::FileOp;
 use smallvec::{SmallVec, smallvec};
 
-use crate::{BlockRange, Generation, Identity, Request, RestartLoss, Soon, Step, Task, Volume, VolumeInfo};
+use crate::{
+    BlockRange, Generation, Identity, PrefetchDistance, Request, RestartLoss, Step, Task, Volume, VolumeInfo,
+};
 
 /// A volume in memory.
 #[derive(Debug)]
@@ -180,11 +182,11 @@ impl Volume for MemoryVolume {
     }
 
     #[inline]
-    fn foresee(&self, lba: u64, soon: Soon) {
+    fn prefetch(&self, lba: u64, distance: PrefetchDistance) {
         let page = (lba as usize).wrapping_mul(self.info.block_size as usize) / PAGE_SIZE;
-        match soon {
-            Soon::Next => self.pages.prefetch_page(page),
-            Soon::AfterNext => self.pages.prefetch_entry(page),
+        match distance {
+            PrefetchDistance::Next => self.pages.prefetch_page(page),
+            PrefetchDistance::Later => self.pages.prefetch_entry(page),
         }
     }
 

@@ -62,9 +62,9 @@ pub trait Volume: Send + Sync {
         Err(data)
     }
 
-    /// A hint: a command on the block at `lba` follows soon. The volume may fetch into the processor's cache
-    /// what it will look at then. The block need not exist.
-    fn foresee(&self, _lba: u64, _soon: Soon) {}
+    /// Hints that a command on the block at `lba` follows soon, so that the volume can prefetch what the command
+    /// needs into the processor's cache. The block need not exist.
+    fn prefetch(&self, _lba: u64, _distance: PrefetchDistance) {}
 
     /// Starts a request. `pool` is the pool of the calling core.
     fn start(&self, request: Request, pool: &mut Pool) -> Step;
@@ -84,9 +84,9 @@ impl fmt::Debug for dyn Volume {
 
 /// How soon something is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Soon {
+pub enum PrefetchDistance {
     /// After one or two commands.
     Next,
     /// After a few more; what leads to the block's data should be fetched now, the data later.
-    AfterNext,
+    Later,
 }

@@ -20,7 +20,7 @@
 //! Invariants, in addition to the invariants of [`isolane_volume`]:
 //! * An error of a member is an error of the request, except that a mirror continues with its other member.
 //! * A flush, and a write with `fua`, reach every member that they concern before they complete.
-//! * The identity of a volume is the same after a restart if those of its members are.
+//! * The identity of a volume is the same after a restart if the identities of its members are.
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use isolane_proto::connection::ReceivePlan;
 use isolane_proto::target::Event;
 use isolane_reactor::{Received, Token};
-use isolane_volume::Soon;
+use isolane_volume::PrefetchDistance;
 
 use super::lane::{Lane, Phase, Stalled};
 use super::{Core, Driver};
@@ -113,11 +113,13 @@ impl Core {
     /// Prefetches the blocks of later commands into the CPU cache.
     #[inline]
     fn prefetch_upcoming(&self, lane: &Lane, overflow: &[u8]) {
-        for (ahead, soon) in [(COMMANDS_AHEAD_SOON, Soon::Next), (COMMANDS_AHEAD_LATER, Soon::AfterNext)] {
+        for (ahead, distance) in
+            [(COMMANDS_AHEAD_NEXT, PrefetchDistance::Next), (COMMANDS_AHEAD_LATER, PrefetchDistance::Later)]
+        {
             if let Some((nsid, lba)) = lane.conn.peek_block(overflow, ahead)
                 && let Some(position) = self.shared.namespaces.find(nsid)
             {
-                self.shared.namespaces.at(position).volume.foresee(lba, soon);
+                self.shared.namespaces.at(position).volume.prefetch(lba, distance);
             }
         }
     }
@@ -242,7 +244,7 @@ fn max_output_bytes(lane: &Lane) -> usize {
 
 /// Distances of the prefetch in commands: a cache miss takes as long as about two commands, and the page
 /// table entry must be loaded before the page.
-const COMMANDS_AHEAD_SOON: usize = 1;
+const COMMANDS_AHEAD_NEXT: usize = 1;
 const COMMANDS_AHEAD_LATER: usize = 4;
 /// Limit of queued output at which an I/O queue is not read, in bytes.
 const MAX_OUTPUT_BYTES: usize = 8 << 20;
