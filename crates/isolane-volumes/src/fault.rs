@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use isolane_volume::{NestedIo, OpenError, Outcome, Request, Volume, VolumeError};
 
+use crate::EIO;
 use crate::filter::{self, Filter};
 use crate::parts::Parts;
 
@@ -63,8 +64,6 @@ const READ: &str = "read";
 const WRITE: &str = "write";
 const FLUSH: &str = "flush";
 const KINDS: [&str; 3] = [READ, WRITE, FLUSH];
-/// Error number of an I/O error.
-const EIO: i32 = 5;
 
 #[cfg(test)]
 mod tests {

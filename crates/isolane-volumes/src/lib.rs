@@ -46,9 +46,10 @@ use std::sync::Arc;
 use isolane_volume::spec::{SpecError, VolumeSpec};
 use isolane_volume::{OpenError, Volume};
 
-pub use mirror::MirrorVolume;
 pub use read_only::ReadOnly;
-pub use stripe::Stripe;
+
+/// Error number of an I/O error.
+const EIO: i32 = 5;
 
 /// Parses a specification of any volume.
 ///

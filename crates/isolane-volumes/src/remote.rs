@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread;
 
-use isolane_host::{Client, Completion, Options, RequestError, Wait};
+use isolane_host::{Client, Completion, ControllerInfo, NamespaceInfo, Options, RequestError, Wait};
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::Waker;
 use isolane_volume::{
@@ -18,6 +18,7 @@ use isolane_volume::{
     VolumeInfo,
 };
 
+use crate::EIO;
 use crate::parts::Parts;
 
 struct Remote {
@@ -43,19 +44,7 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let client =
         connected.map_err(|error| parts.error(error.to_string(), "check that the target serves it"))?;
     let namespace = client.namespace().clone();
-    if !isolane_volume::spec::BLOCK_SIZES.contains(&namespace.block_bytes) {
-        let reason = format!("blocks of {} bytes", namespace.block_bytes);
-        return Err(parts.error(reason, "use a volume with blocks of 512 or 4,096 bytes"));
-    }
-    let controller = &client.info().controller;
-    let info = VolumeInfo {
-        block_size: namespace.block_bytes,
-        blocks: namespace.blocks,
-        read_only: namespace.read_only,
-        volatile_cache: controller.has_volatile_cache,
-        deallocate: controller.has_deallocate,
-        zeroes_after_deallocate: false,
-    };
+    let info = info(&parts, &namespace, &client.info().controller)?;
     let id = namespace.uuid.or(namespace.nguid.map(uuid::Uuid::from_bytes));
     let identity = parts.identity(|| match id {
         Some(uuid) => Identity { uuid },
@@ -69,6 +58,28 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
         .map_err(|error| parts.error(error.to_string(), "free some threads"))?;
     let generation = namespace.generation.map(generation);
     Ok(Arc::new(Remote { name: parts.name, info, identity, generation, commands, waker }))
+}
+
+fn info(
+    parts: &Parts,
+    namespace: &NamespaceInfo,
+    controller: &ControllerInfo,
+) -> Result<VolumeInfo, OpenError> {
+    if !isolane_volume::spec::BLOCK_SIZES.contains(&namespace.block_bytes) {
+        let reason = format!("blocks of {} bytes", namespace.block_bytes);
+        return Err(parts.error(reason, "use a volume with blocks of 512 or 4,096 bytes"));
+    }
+    if !namespace.read_only && !controller.has_write_zeroes {
+        return Err(parts.error("the target cannot write zeroes", "use a target with Write Zeroes"));
+    }
+    Ok(VolumeInfo {
+        block_size: namespace.block_bytes,
+        blocks: namespace.blocks,
+        read_only: namespace.read_only,
+        volatile_cache: controller.has_volatile_cache,
+        deallocate: controller.has_deallocate,
+        zeroes_after_deallocate: false,
+    })
 }
 
 fn generation(generation: isolane_host::Generation) -> Generation {
@@ -101,19 +112,29 @@ impl Volume for Remote {
         true
     }
 
-    fn start(&self, request: Request, pool: &mut Pool) -> Step {
+    fn start(&self, mut request: Request, pool: &mut Pool) -> Step {
         if let Err(error) = request.check(&self.info) {
             return request.fail(error, pool);
         }
-        let buffer = match &request {
+        let mut buffer = None;
+        match &mut request {
             Request::Read { blocks, .. } => {
-                match pool.buffer(*blocks as usize * self.info.block_size as usize) {
-                    None => return Step::Retry(request),
-                    buffer => buffer,
+                buffer = pool.buffer(*blocks as usize * self.info.block_size as usize);
+                if buffer.is_none() {
+                    return Step::Retry(request);
                 }
             }
-            _ => None,
-        };
+            Request::Write { data, .. } => make_exclusive(data, pool),
+            Request::Deallocate { ranges, fua } => {
+                ranges.retain(|range| range.blocks > 0);
+                match ranges.is_empty() || !self.info.deallocate {
+                    true if *fua => request = Request::Flush,
+                    true => return Step::Done(Ok(Payload::default())),
+                    false => {}
+                }
+            }
+            _ => {}
+        }
         let (completer, step) = Step::pending(&request);
         let flush_after = matches!(request, Request::Deallocate { fua: true, .. });
         // If the thread has ended, this drops the completer, which fails the request.
@@ -129,6 +150,21 @@ impl Drop for Remote {
         self.commands = mpsc::channel().0;
         self.waker.wake();
     }
+}
+
+/// Copies data that shares pages with another request, because the client requires exclusive buffers. The copy does not
+/// wait for pages of the pool, which can all belong to writes that wait for copies.
+fn make_exclusive(data: &mut Buffer, pool: &mut Pool) {
+    if data.is_exclusive() {
+        return;
+    }
+    let len = data.len();
+    let (mut copy, mut at) = (pool.buffer(len).unwrap_or_else(|| Buffer::contiguous(len)), 0);
+    data.for_each_slice(0, len, |slice| {
+        copy.copy_in(at, slice);
+        at += slice.len();
+    });
+    pool.recycle_buffer(std::mem::replace(data, copy));
 }
 
 fn convert(request: Request, buffer: Option<Buffer>) -> isolane_host::Request {
@@ -238,5 +274,6 @@ fn lost(is_read: bool) -> VolumeError {
 
 /// Requests at the client; more wait in the channel.
 const MAX_REQUESTS: usize = 1024;
-/// Error number of an I/O error.
-const EIO: i32 = 5;
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ pub(crate) struct Driver {
     pub volume: Arc<dyn Volume>,
     reactor: Reactor,
     executor: Executor,
-    pool: Pool,
+    pub pool: Pool,
     /// Operations of members by token.
     members: Vec<Option<Member>>,
 }

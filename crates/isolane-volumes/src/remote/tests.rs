@@ -1,0 +1,76 @@
+use isolane_reactor::Mode;
+use isolane_target::{Target, TargetConfig};
+use isolane_volume::BlockRange;
+
+use super::*;
+use crate::testing::Driver;
+
+const NQN: &str = "nqn.2024-01.org.example:remote";
+
+/// Serves a volume, and returns the address of the namespace.
+fn serve(text: &str) -> (Target, String) {
+    let mut config = TargetConfig::new(NQN.parse().unwrap());
+    config.volumes.push((1, crate::open(&crate::parse(text).unwrap()).unwrap()));
+    config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    config.mode = Mode::Sleep;
+    let target = Target::start(config).unwrap();
+    let text = format!("nvme+tcp://{}/{NQN}?nsid=1", target.local_addrs()[0]);
+    (target, text)
+}
+
+#[test]
+fn writes_shared_pages_even_if_pool_is_empty() {
+    let (_target, text) = serve("mem:4M");
+    let mut driver = Driver::open(&text);
+    for pages in [1024, 8] {
+        driver.pool = Pool::new(pages);
+        let mut data = driver.pool.buffer(32 << 10).unwrap();
+        data.copy_in(0, &[pages as u8 ^ 7; 32 << 10]);
+        let _shared = data.share(0, data.len());
+        driver.write_buffer(8, data, true).unwrap();
+        driver.pool = Pool::new(1024);
+        assert_eq!(driver.read(8, 64).unwrap(), [pages as u8 ^ 7; 32 << 10]);
+    }
+}
+
+#[test]
+fn mirror_keeps_remote_member() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (_target, remote) = serve("mem:4M");
+    let text = format!("mirror:{remote};({},size=4M),bitmap={},create=yes", path("a"), path("map"));
+    let mut mirror = Driver::open(&text);
+    mirror.write(0, &[5; 65_536], true).unwrap();
+    drop(mirror);
+    assert_eq!(Driver::open(&remote).read(0, 128).unwrap(), [5; 65_536]);
+}
+
+#[test]
+fn completes_deallocation_of_no_blocks() {
+    let (_target, text) = serve("mem:4M");
+    let mut driver = Driver::open(&text);
+    for fua in [false, true] {
+        for ranges in [&[][..], &[BlockRange { lba: 3, blocks: 0 }]] {
+            driver.run(Request::Deallocate { ranges: ranges.iter().copied().collect(), fua }).unwrap();
+        }
+    }
+    driver.write(0, &[1; 65_536], false).unwrap();
+    let mut stripe = Driver::open(&format!("stripe:64k:{text};mem:4M"));
+    stripe.deallocate(128, 1).unwrap();
+    assert_eq!(stripe.read(0, 128).unwrap(), [1; 65_536]);
+}
+
+#[test]
+fn refuses_target_that_cannot_write_zeroes() {
+    let (_target, text) = serve("mem:4M");
+    let client = Client::connect(&text.parse().unwrap(), Options::default()).unwrap();
+    let (mut namespace, mut controller) = (client.namespace().clone(), client.info().controller.clone());
+    let parts =
+        Parts { name: text, argument: String::new(), members: Vec::new(), options: Vec::new(), uuid: None };
+    assert!(info(&parts, &namespace, &controller).is_ok());
+    controller.has_write_zeroes = false;
+    let error = info(&parts, &namespace, &controller).unwrap_err().to_string();
+    assert!(error.contains("cannot write zeroes"), "{error}");
+    namespace.read_only = true;
+    assert!(info(&parts, &namespace, &controller).is_ok());
+}
