@@ -1,5 +1,6 @@
 //! Kinds of nested volumes: their syntax, and how they are opened.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use isolane_volume::spec::{self, Source, SpecError, VolumeSpec};
@@ -91,9 +92,32 @@ const KINDS: &[Kind] = &[
 ];
 
 pub(crate) fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
+    let spec = parse_at(text, 0)?;
+    let mut names = HashSet::new();
+    for leaf in leaves(&spec)? {
+        let has_blocks = matches!(leaf.source, Source::Path { .. } | Source::Nested { .. });
+        // The name has no options, which could hide that two leaves are the same.
+        if has_blocks && !names.insert(leaf.name()) {
+            let reason = format!("{} is in it twice", leaf.name());
+            return Err(SpecError::new(text, reason, "use different volumes"));
+        }
+    }
+    Ok(spec)
+}
+
+/// Parses the specification of a member at this depth.
+fn parse_at(text: &str, depth: usize) -> Result<VolumeSpec, SpecError> {
+    if depth > MAX_DEPTH {
+        let start: String = text.chars().take(SHOWN_CHARS).collect();
+        return Err(SpecError::new(
+            &format!("{start}…"),
+            format!("volumes are nested more than {MAX_DEPTH} deep"),
+            "use fewer levels",
+        ));
+    }
     let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
     let spec = spec::parse_with(text, &kinds)?;
-    if let Some(nested) = Nested::parse(&spec)? {
+    if let Some(nested) = Nested::parse(&spec, depth)? {
         nested.check_options(&spec, text)?;
     }
     Ok(spec)
@@ -102,7 +126,7 @@ pub(crate) fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
 pub(crate) fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
     let name = spec.name();
     let nested =
-        Nested::parse(spec).map_err(|error| OpenError::new(&name, error.to_string(), "correct it"))?;
+        Nested::parse(spec, 0).map_err(|error| OpenError::new(&name, error.to_string(), "correct it"))?;
     let Some(nested) = nested else { return isolane_volume::open(spec) };
     let (Source::Nested { options, .. }, uuid) = (spec.source.clone(), spec.uuid) else {
         unreachable!("a nested volume has a nested source")
@@ -124,7 +148,10 @@ pub(crate) fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
 }
 
 pub(crate) fn leaves(spec: &VolumeSpec) -> Result<Vec<VolumeSpec>, SpecError> {
-    let Some(nested) = Nested::parse(spec)? else { return Ok(vec![spec.clone()]) };
+    let Some(nested) = Nested::parse(spec, 0)? else { return Ok(vec![spec.clone()]) };
+    if nested.kind.members == Members::None {
+        return Ok(vec![spec.clone()]);
+    }
     let leaves: Result<Vec<_>, _> = nested.members.iter().map(leaves).collect();
     Ok(leaves?.concat())
 }
@@ -138,7 +165,7 @@ struct Nested {
 
 impl Nested {
     /// Returns `None` for a leaf volume.
-    fn parse(spec: &VolumeSpec) -> Result<Option<Nested>, SpecError> {
+    fn parse(spec: &VolumeSpec, depth: usize) -> Result<Option<Nested>, SpecError> {
         let Source::Nested { kind, text, .. } = &spec.source else { return Ok(None) };
         let fail = |reason: String, remedy| Err(SpecError::new(&spec.name(), reason, remedy));
         let Some(kind) = KINDS.iter().find(|known| known.name == kind) else {
@@ -154,7 +181,8 @@ impl Nested {
         let Some(members) = split_members(text, kind.members) else {
             return fail("unbalanced parentheses".to_owned(), "close each parenthesis");
         };
-        let mut members: Vec<VolumeSpec> = members.into_iter().map(parse).collect::<Result<_, _>>()?;
+        let members = members.into_iter().map(|text| parse_at(text, depth + 1));
+        let mut members: Vec<VolumeSpec> = members.collect::<Result<_, _>>()?;
         if members.iter().any(|member| member.nsid.is_some()) {
             return fail(
                 "a member has a namespace ID".to_owned(),
@@ -168,6 +196,11 @@ impl Nested {
     fn check_options(&self, spec: &VolumeSpec, text: &str) -> Result<(), SpecError> {
         let Source::Nested { options, .. } = &spec.source else { return Ok(()) };
         let unknown = options.iter().find(|(key, _)| !self.kind.options.contains(&key.as_str()));
+        for (position, (key, _)) in options.iter().enumerate() {
+            if options[..position].iter().any(|(other, _)| other == key) {
+                return Err(SpecError::new(text, format!("option {key} is there twice"), "write it once"));
+            }
+        }
         let flag = [(spec.write_through, "write-through"), (spec.buffered, "buffered")];
         let flag = flag.iter().find(|(is_set, _)| *is_set).map(|(_, name)| *name);
         match unknown.map(|(key, _)| key.as_str()).or(flag) {
@@ -205,9 +238,39 @@ fn split_members(text: &str, count: Members) -> Option<Vec<&str>> {
     (depth == 0).then(|| members.into_iter().map(strip).collect())
 }
 
+/// Maximum number of volumes around another.
+const MAX_DEPTH: usize = 16;
+/// Characters of a specification in the error about its depth.
+const SHOWN_CHARS: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_depth() {
+        let nest = |depth: usize| format!("{}./é.img", "read-only:".repeat(depth));
+        assert_eq!(leaves(&parse(&nest(16)).unwrap()).unwrap().len(), 1);
+        let groups = "stripe:4k:é;(".repeat(10_000) + &")".repeat(10_000);
+        for text in [nest(17), nest(10_000), groups] {
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains("more than 16 deep; use fewer levels") && error.len() < 300, "{error}");
+        }
+    }
+
+    #[test]
+    fn rejects_member_that_is_there_twice() {
+        let remote = "nvme+tcp://h/nqn.2014-08.org.example:disk";
+        for text in [
+            format!("stripe:64k:{remote};({remote},uuid=1b4e28ba-2fa1-4d2b-883f-0016d3cca427)"),
+            format!("stripe:64k:{remote};log:(delay:1ms:{remote})"),
+            "mirror:(a.img,size=1M);a.img,bitmap=c".to_owned(),
+        ] {
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains("is in it twice; use different volumes"), "{text}: {error}");
+        }
+        assert!(parse("stripe:64k:mem:1M;mem:1M").is_ok());
+    }
 
     #[test]
     fn parses_nested_members_with_options() {
@@ -231,6 +294,7 @@ mod tests {
             ("stripe:64k:mem:1M;mem:1M,size=1G", "no option \"size\""),
             ("stripe:64k:mem:1M;mem:1M,buffered", "no option \"buffered\""),
             ("stripe:64k:(mem:1M,nsid=3);mem:1M", "namespace ID"),
+            ("fault:2:mem:1M,on=read,on=write", "option on is there twice"),
             ("read-only:mem:1", "not a multiple"),
         ] {
             let error = parse(text).unwrap_err().to_string();

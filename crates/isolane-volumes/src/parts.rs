@@ -35,6 +35,24 @@ impl Parts {
         &self.members[0]
     }
 
+    /// Checks that no two members are the same volume.
+    pub fn check_distinct<'a>(
+        &self,
+        members: impl IntoIterator<Item = &'a Arc<dyn Volume>>,
+    ) -> Result<(), OpenError> {
+        let mut seen: Vec<&Arc<dyn Volume>> = Vec::new();
+        for member in members {
+            let uuid = member.identity().uuid;
+            if let Some(other) = seen.iter().find(|other| other.identity().uuid == uuid) {
+                let reason =
+                    format!("members {} and {} have the same UUID {uuid}", other.name(), member.name());
+                return Err(self.error(reason, "use different volumes; give a copy of a volume a new uuid="));
+            }
+            seen.push(member);
+        }
+        Ok(())
+    }
+
     /// Parses a duration in `us`, `ms`, or `s`.
     pub fn duration(&self, text: &str) -> Result<Duration, OpenError> {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -57,6 +57,7 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
 
 /// Returns the features that all members have, and the size of one.
 fn member_info(parts: &Parts) -> Result<VolumeInfo, OpenError> {
+    parts.check_distinct(&parts.members)?;
     let infos: Vec<_> = parts.members.iter().map(|member| member.info()).collect();
     let mut common = infos[0].clone();
     for (info, member) in infos.iter().zip(&parts.members) {
@@ -158,9 +159,11 @@ impl Members {
             }
             Request::Deallocate { ranges, fua } => {
                 let of = |index| ranges.iter().map(move |range| self.part(*range, index));
-                let of = |index| of(index).filter(|part| part.blocks > 0).collect();
-                let requests = self.volumes.iter().enumerate().map(|(index, volume)| {
-                    (Arc::clone(volume), Request::Deallocate { ranges: of(index), fua })
+                let of = |index| of(index).filter(|part| part.blocks > 0);
+                let members =
+                    self.volumes.iter().enumerate().filter(|(index, _)| of(*index).next().is_some());
+                let requests = members.map(|(index, volume)| {
+                    (Arc::clone(volume), Request::Deallocate { ranges: of(index).collect(), fua })
                 });
                 io.run_all(requests).await
             }

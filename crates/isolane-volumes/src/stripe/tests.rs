@@ -35,6 +35,11 @@ fn rejects_unequal_members_and_stripe_sizes() {
         ("stripe:4k:mem:64k;(mem:64k,block-size=4096)", "has 16 of 4096"),
         ("stripe:1000:mem:64k;mem:64k", "multiple of the block size 512"),
         ("stripe:128k:mem:64k;mem:64k", "at most the size of a member"),
+        (
+            "stripe:4k:(mem:64k,uuid=00000000-0000-0000-0000-000000000001);\
+             (log:mem:64k,uuid=00000000-0000-0000-0000-000000000001)",
+            "members mem:64k and log:mem:64k have the same UUID",
+        ),
         ("stripe:x:mem:64k;mem:64k", "invalid size \"x\""),
     ] {
         let error = crate::open(&crate::parse(text).unwrap()).err().unwrap().to_string();
