@@ -181,11 +181,15 @@ fn refuses_unlabeled_and_foreign_members() {
     assert!(error.contains("create=yes"), "{error}");
     Target::start(directory.path(), ",create=yes").stop();
     let path = |name: &str| directory.path().join(name);
-    fs::rename(path("a.img"), path("c.img")).unwrap();
-    fs::rename(path("b.img"), path("a.img")).unwrap();
-    fs::rename(path("c.img"), path("b.img")).unwrap();
+    let swap = || {
+        fs::rename(path("a.img"), path("c.img")).unwrap();
+        fs::rename(path("b.img"), path("a.img")).unwrap();
+        fs::rename(path("c.img"), path("b.img")).unwrap();
+    };
+    swap();
     let error = refusal(directory.path(), "");
-    assert!(error.contains("at its position"), "{error}");
+    assert!(error.contains("in the wrong order; swap them"), "{error}");
+    swap();
     fs::remove_file(path("m.bitmap")).unwrap();
     let error = refusal(directory.path(), "");
     assert!(error.contains("bitmap file"), "{error}");

@@ -35,7 +35,7 @@ pub(super) fn decide(
     let refuse = |reason: &str, remedy: &str| Err(OpenError::new(name, reason, remedy));
     let own = labels.each_ref().map(|label| label.as_ref().ok().and_then(Option::as_ref));
     let known = || own.into_iter().flatten().chain(bitmap);
-    if known().any(|record| known().any(|other| other.mirror != record.mirror)) {
+    if known().any(|record| known().any(|other| !other.is_same_mirror(record))) {
         return refuse("members and bitmap file belong to different mirrors", "check their paths");
     }
     if own == [None, None] {
@@ -58,9 +58,18 @@ pub(super) fn decide(
         (Err(reason), None) => {
             let choices = own.iter().flatten().map(|record| format!("keep={}", record.generation));
             let choices = choices.collect::<Vec<_>>().join(" or ");
+            let erase = match own {
+                [None, Some(_)] if missing.is_none() => {
+                    "; to overwrite member 2 with member 1, zero the last 64 KiB of member 2, and add create=yes \
+                     and a bitmap file that does not exist"
+                }
+                _ => "",
+            };
             refuse(
                 &reason,
-                &format!("correct it, or choose the data to keep, in the order of the members: {choices}"),
+                &format!(
+                    "correct it, or choose the data to keep, in the order of the members: {choices}{erase}"
+                ),
             )
         }
     }

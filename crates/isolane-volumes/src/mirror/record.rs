@@ -85,6 +85,18 @@ impl Record {
         bytes
     }
 
+    /// Whether both records are of the same mirror, with the same blocks and regions.
+    pub fn is_same_mirror(&self, other: &Record) -> bool {
+        let layout =
+            |record: &Record| (record.mirror, record.block_size, record.blocks, record.region_blocks);
+        layout(self) == layout(other)
+    }
+
+    /// Returns the holder of a copy.
+    pub fn holder(bytes: &[u8]) -> Option<usize> {
+        (0..=BITMAP).find(|holder| Record::decode(bytes, *holder).is_some())
+    }
+
     /// Decodes the copy of `holder`.
     pub fn decode(bytes: &[u8], holder: usize) -> Option<Record> {
         let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;

@@ -165,7 +165,7 @@ impl Mirror {
             io.start(&self.bitmap, Request::Flush).await?;
         }
         let Some(record) = &commit.record else { return Ok([None, None]) };
-        io.start(&self.bitmap, write(0, &record.encode(BITMAP), SECTOR_BYTES, true)).await?;
+        io.start(&self.bitmap, write_record(record)).await?;
         Ok(self.run_on_live(io, [0, 1].map(|member| write_label(record, member))).await)
     }
 
@@ -206,6 +206,11 @@ pub(super) fn sector_lba(sector: u64) -> u64 {
     1 + sector
 }
 
+/// Returns the write of the record in the bitmap file.
+pub(super) fn write_record(record: &Record) -> Request {
+    write(0, &record.encode(BITMAP), SECTOR_BYTES, true)
+}
+
 /// Returns the write of the label of a member.
 pub(super) fn write_label(record: &Record, member: usize) -> Request {
     write(record.blocks, &record.encode(member), record.block_size as usize, true)
@@ -235,4 +240,5 @@ pub(super) fn buffer(bytes: &[u8], len: usize) -> Buffer {
     data
 }
 
-const EIO: i32 = 5;
+/// Error number of an I/O error.
+pub(super) const EIO: i32 = 5;

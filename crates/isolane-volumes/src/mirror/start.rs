@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::bits::{Bits, SECTOR_BYTES, sectors_for};
 use super::decide::{Label, StartOptions, decide};
 use super::record::{BITMAP, LABEL_BYTES, MAX_REGIONS, MemberState, Record};
-use super::requests::{Mirror, sector_lba, write_label};
+use super::requests::{Mirror, sector_lba, write_label, write_record};
 use super::state::State;
 
 /// Result of opening a member.
@@ -35,7 +35,16 @@ pub(super) fn start(
     for (number, member) in members.iter().enumerate() {
         let label = member.as_ref().map_err(OpenError::to_string);
         let read = |volume| read_block(volume, new.blocks, run).map_err(|error| error.to_string());
-        labels[number] = label.and_then(read).map(|bytes| Record::decode(&bytes, number));
+        let bytes = label.and_then(read);
+        let holder = bytes.as_ref().ok().and_then(|bytes| Record::holder(bytes));
+        if let Some(holder) = holder.filter(|holder| *holder != number) {
+            let (number, holder) = (number + 1, holder + 1);
+            let reason = format!(
+                "member {number} has the label of member {holder}: the members are in the wrong order"
+            );
+            return Err(OpenError::new(name, reason, "swap them"));
+        }
+        labels[number] = bytes.map(|bytes| Record::decode(&bytes, number));
     }
     let layout = labels.iter().flatten().flatten().next().unwrap_or(&new);
     if (layout.block_size, layout.blocks) != (new.block_size, new.blocks) {
@@ -47,13 +56,23 @@ pub(super) fn start(
         return Err(OpenError::new(name, "the bitmap file has another size", "check its path"));
     }
     let record = Record::decode(&read_block(&bitmap, 0, run).map_err(error)?, BITMAP);
-    // An interrupted creation is repeated; the mirror was not in use before member 1 had its label.
-    let is_unused = |record: &Option<Record>| record.as_ref().is_none_or(|record| record.sequence <= 1);
-    let is_new = options.create && labels[0] == Ok(None) && labels[1].as_ref().is_ok_and(is_unused);
-    let (record, mut all_dirty) = match is_new && is_unused(&record) {
+    // An interrupted creation is repeated: its record reaches the bitmap file first, and its mirror was not in use
+    // before member 1 had its label. Any other label, or one without its bitmap file, can name the only data.
+    let is_of_creation = |label: &Record| {
+        let is_same = |record: &Record| record.is_same_mirror(label) && label.sequence <= record.sequence;
+        record.as_ref().is_some_and(is_same)
+    };
+    let is_new = options.create
+        && labels[0] == Ok(None)
+        && labels[1].as_ref().is_ok_and(|label| label.iter().all(is_of_creation))
+        && record.as_ref().is_none_or(|record| record.sequence <= 1);
+    let (record, mut all_dirty) = match is_new {
         true => (new, true),
         false => decide(name, record.as_ref(), &labels, options)?,
     };
+    if is_new {
+        request(&bitmap, write_record(&record), run).map_err(error)?;
+    }
     let mut saved = Bits::new(record.regions());
     for sector in 0..sectors_for(record.regions()) {
         let sector_bytes = read_block(&bitmap, sector_lba(sector), run).map_err(error)?;
@@ -61,6 +80,10 @@ pub(super) fn start(
             log::error!("{name}: the bitmap file is damaged, all regions can differ");
             all_dirty = true;
         }
+    }
+    if saved.iter().any(|region| region >= record.regions()) {
+        log::error!("{name}: the bitmap file has bits beyond the mirror, all regions can differ");
+        (saved, all_dirty) = (Bits::new(record.regions()), true);
     }
     for (number, member) in members.iter().enumerate() {
         let is_of_generation = |label: &Record| label.generation == record.generation;
@@ -137,3 +160,6 @@ fn request(volume: &Arc<dyn Volume>, request: Request, run: Run) -> Outcome {
     let volume = Arc::clone(volume);
     run(Step::nested(request, |io, request| async move { io.start(&volume, request).await }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use isolane_memory::{Buffer, Payload};
 use isolane_sim::{Disk, Faults, History};
 use isolane_volume::file::{Features, FileStateMachine};
 use isolane_volume::nested::{Executor, Member, Operation};
-use isolane_volume::{BlockRange, NestedIo, Outcome, Task, VolumeError};
+use isolane_volume::{BlockRange, NestedIo, Outcome, Task};
 use parking_lot::Mutex;
 
 use super::record::{LABEL_BYTES, MemberState};

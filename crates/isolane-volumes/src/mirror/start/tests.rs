@@ -1,0 +1,136 @@
+use isolane_volume::spec;
+
+use super::*;
+use crate::driver::Driver;
+use crate::mirror::{maintain, requests::buffer};
+use crate::testing;
+
+/// Members and a bitmap file in memory, which survive starts.
+struct Storage {
+    members: [Arc<dyn Volume>; 2],
+    bitmap: Arc<dyn Volume>,
+}
+
+const CREATE: StartOptions = StartOptions { create: true, degraded: false, keep: None };
+const DEGRADED: StartOptions = StartOptions { create: false, degraded: true, keep: None };
+
+fn memory(size: &str) -> Arc<dyn Volume> {
+    isolane_volume::open(&spec::parse(&format!("mem:{size}")).unwrap()).unwrap()
+}
+
+impl Storage {
+    fn new() -> Storage {
+        Storage { members: [memory("1M"), memory("1M")], bitmap: memory("1k") }
+    }
+
+    /// Starts a mirror of the members that are given by their numbers.
+    fn start(&self, members: [Option<usize>; 2], options: StartOptions) -> Result<Arc<Mirror>, String> {
+        let member = |number: Option<usize>| match number {
+            Some(number) => Ok(Arc::clone(&self.members[number])),
+            None => Err(OpenError::new("member", "missing", "find it")),
+        };
+        let mut driver = Driver::new().unwrap();
+        let bitmap = |_| Ok(Arc::clone(&self.bitmap));
+        let mut run = |step| driver.run(step);
+        let started = start("mirror", members.map(member), bitmap, options, 64 << 10, &mut run);
+        started.map(Arc::new).map_err(|error| error.to_string())
+    }
+
+    fn refusal(&self, members: [Option<usize>; 2], options: StartOptions) -> String {
+        self.start(members, options).err().expect("a refusal")
+    }
+
+    fn fill(&self, member: usize, lba: u64, bytes: &[u8]) {
+        fill(&self.members[member], lba, bytes);
+    }
+}
+
+fn fill(volume: &Arc<dyn Volume>, lba: u64, bytes: &[u8]) {
+    testing::Driver::new(Arc::clone(volume)).write(lba, bytes, true).unwrap();
+}
+
+fn run(mirror: &Arc<Mirror>, request: Request) -> Vec<u8> {
+    let mirror = Arc::clone(mirror);
+    let step = Step::nested(request, |io, request| mirror.run(io, request));
+    Driver::new().unwrap().run(step).unwrap().to_vec()
+}
+
+/// Writes block 0 of the mirror.
+fn write(mirror: &Arc<Mirror>, fill: u8) {
+    run(mirror, Request::Write { lba: 0, blocks: 1, data: buffer(&[fill; 512], 512), fua: true });
+}
+
+fn read(mirror: &Arc<Mirror>) -> u8 {
+    run(mirror, Request::Read { lba: 0, blocks: 1 })[0]
+}
+
+#[test]
+fn refuses_swapped_members_despite_create() {
+    let mut storage = Storage::new();
+    drop(storage.start([Some(0), Some(1)], CREATE).unwrap());
+    let error = storage.refusal([Some(1), Some(0)], CREATE);
+    assert!(error.contains("member 1 has the label of member 2"), "{error}");
+    write(&storage.start([Some(0), None], DEGRADED).unwrap(), 7);
+    storage.bitmap = memory("1k");
+    let error = storage.refusal([Some(1), Some(0)], CREATE);
+    assert!(error.contains("wrong order; swap them"), "{error}");
+    let error = storage.refusal([Some(1), None], StartOptions { create: true, ..DEGRADED });
+    assert!(error.contains("wrong order; swap them"), "{error}");
+}
+
+#[test]
+fn refuses_to_create_over_a_label_without_its_bitmap() {
+    let mut storage = Storage::new();
+    drop(storage.start([Some(0), Some(1)], CREATE).unwrap());
+    storage.members[0] = memory("1M");
+    storage.bitmap = memory("1k");
+    let error = storage.refusal([Some(0), Some(1)], CREATE);
+    assert!(error.contains("keep=") && error.contains("zero the last 64 KiB of member 2"), "{error}");
+    storage.fill(1, 1920, &[0; 64 << 10]);
+    storage.start([Some(0), Some(1)], CREATE).unwrap();
+}
+
+#[test]
+fn repeats_interrupted_creation() {
+    let storage = Storage::new();
+    storage.fill(0, 0, &[3; 512]);
+    drop(storage.start([Some(0), Some(1)], CREATE).unwrap());
+    storage.fill(0, 1920, &[0; 512]);
+    assert_eq!(read(&storage.start([Some(0), Some(1)], CREATE).unwrap()), 3);
+}
+
+#[test]
+fn copies_everything_after_bits_beyond_the_regions() {
+    let storage = Storage::new();
+    let regions = storage.start([Some(0), Some(1)], CREATE).unwrap().state.lock().record.regions();
+    let mut bits = Bits::new(regions);
+    bits.set(regions..regions + 1);
+    fill(&storage.bitmap, sector_lba(0), &bits.encode(0));
+    let mirror = storage.start([Some(0), Some(1)], StartOptions::default()).unwrap();
+    let state = mirror.state.lock();
+    assert!(state.to_copy.iter().eq(0..regions) && state.dirty.iter().eq(0..regions));
+}
+
+#[test]
+fn refuses_records_with_other_regions() {
+    let storage = Storage::new();
+    let mut record = storage.start([Some(0), Some(1)], CREATE).unwrap().state.lock().record.clone();
+    record.blocks -= 1;
+    fill(&storage.bitmap, 0, &record.encode(BITMAP).repeat(4));
+    let error = storage.refusal([Some(0), Some(1)], StartOptions::default());
+    assert!(error.contains("different mirrors"), "{error}");
+}
+
+#[test]
+fn fails_changes_after_a_panic_of_maintenance() {
+    let storage = Storage::new();
+    let mirror = storage.start([Some(0), Some(1)], CREATE).unwrap();
+    let regions = mirror.state.lock().record.regions();
+    mirror.state.lock().to_copy = Bits::new(regions);
+    mirror.state.lock().to_copy.set(regions + 1..regions + 2);
+    let maintained = Arc::clone(&mirror);
+    let (_open, closed) = std::sync::mpsc::channel();
+    let maintain = move || maintain(&maintained, Driver::new().unwrap(), &closed);
+    std::thread::spawn(maintain).join().unwrap_err();
+    mirror.state.lock().check().unwrap_err();
+}
