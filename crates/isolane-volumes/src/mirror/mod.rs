@@ -42,9 +42,7 @@ pub struct MirrorVolume {
 
 /// Opens a mirror of two members, of which one can be missing.
 pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>, OpenError> {
-    let is_yes = |name: &str| parts.option(name) == Some("yes");
-    let keep = parts.option("keep").and_then(|text| Uuid::parse_str(text).ok());
-    let options = StartOptions { create: is_yes("create"), degraded: is_yes("degraded"), keep };
+    let options = start_options(&parts)?;
     let Some(path) = parts.option("bitmap").map(Path::new) else {
         return Err(parts.error("no bitmap file", "add bitmap=FILE"));
     };
@@ -68,6 +66,24 @@ pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>
         mirror,
         maintenance: Some((sender, thread)),
     }))
+}
+
+/// Returns the options of a start.
+fn start_options(parts: &Parts) -> Result<StartOptions, OpenError> {
+    let invalid = |name: &str, value: &str, remedy: &str| {
+        parts.error(format!("invalid value {value:?} of {name}="), remedy)
+    };
+    let is_yes = |name: &str| match parts.option(name) {
+        None | Some("no") => Ok(false),
+        Some("yes") => Ok(true),
+        Some(value) => Err(invalid(name, value, "use yes or no")),
+    };
+    let keep = |text: &str| {
+        let remedy = "use a generation that the error of a refused start names";
+        Uuid::parse_str(text).map_err(|_| invalid("keep", text, remedy))
+    };
+    let keep = parts.option("keep").map(keep).transpose()?;
+    Ok(StartOptions { create: is_yes("create")?, degraded: is_yes("degraded")?, keep })
 }
 
 /// Opens the bitmap file, and creates it if that is requested.

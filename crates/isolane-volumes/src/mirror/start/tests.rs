@@ -134,3 +134,23 @@ fn fails_changes_after_a_panic_of_maintenance() {
     std::thread::spawn(maintain).join().unwrap_err();
     mirror.state.lock().check().unwrap_err();
 }
+
+#[test]
+fn refuses_same_member_twice() {
+    let storage = Storage::new();
+    let error = storage.refusal([Some(0), Some(0)], CREATE);
+    assert!(error.contains("mem:1M and mem:1M are the same volume"), "{error}");
+}
+
+#[test]
+fn refuses_invalid_values_of_options() {
+    for (option, remedy) in
+        [("create=true", "use yes or no"), ("degraded=on", "use yes or no"), ("keep=b", "use a generation")]
+    {
+        let spec = crate::parse(&format!("mirror:mem:1M;mem:1M,bitmap=f,{option}")).unwrap();
+        let error = crate::open(&spec).unwrap_err().to_string();
+        let (name, value) = option.split_once('=').unwrap();
+        assert!(error.contains(&format!("invalid value {value:?} of {name}=")), "{error}");
+        assert!(error.contains(remedy), "{error}");
+    }
+}
