@@ -1,12 +1,12 @@
 //! Stripe: consecutive pieces of equal size on the members in turn (RAID 0).
 //!
-//! A range of the volume is one consecutive range of each member, so a read sends one request to each.
+//! A range of the volume is one consecutive range of each member, so each request sends at most one to each.
 //!
 //! Invariant: a block belongs to one member, and its place depends on the stripe size and the order of the members.
 
 use std::sync::Arc;
 
-use isolane_memory::{Buffer, PAGE_SIZE, Payload, Pool};
+use isolane_memory::{Buffer, PAGE_SIZE, PageList, Payload, Pool};
 use isolane_volume::nested::NestedIo;
 use isolane_volume::spec::parse_size;
 use isolane_volume::{
@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::parts::Parts;
 
 /// A stripe over volumes of the same size.
-pub struct Stripe {
+struct Stripe {
     name: String,
     info: VolumeInfo,
     identity: Identity,
@@ -38,16 +38,22 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     })?;
     let info = member_info(&parts)?;
     let block_size = u64::from(info.block_size);
-    if stripe_bytes == 0 || !stripe_bytes.is_multiple_of(block_size) || stripe_bytes > info.bytes() {
+    let is_valid = stripe_bytes.is_multiple_of(block_size) && stripe_bytes >= PAGE_SIZE as u64;
+    if !is_valid || stripe_bytes > info.bytes() {
         let reason = format!("stripes of {stripe_bytes} bytes on members of {} bytes", info.bytes());
-        let remedy = format!("use a multiple of the block size {block_size}, at most the size of a member");
+        let remedy = format!(
+            "use a multiple of the block size {block_size}, at least 4 KiB, at most the size of a member"
+        );
         return Err(parts.error(reason, remedy));
     }
     let stripe = stripe_bytes / block_size;
-    let count = parts.members.len() as u64;
+    let blocks = (info.blocks / stripe * stripe).checked_mul(parts.members.len() as u64);
+    let Some(blocks) = blocks.filter(|blocks| blocks.checked_mul(block_size).is_some()) else {
+        return Err(parts.error("the stripe exceeds 16 EiB", "use fewer or smaller members"));
+    };
     let identity = parts.identity(|| identity(&parts.members, stripe_bytes));
     Ok(Arc::new(Stripe {
-        info: VolumeInfo { blocks: info.blocks / stripe * stripe * count, ..info },
+        info: VolumeInfo { blocks, ..info },
         identity,
         generation: generation(&parts.members),
         name: parts.name,
@@ -57,6 +63,9 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
 
 /// Returns the features that all members have, and the size of one.
 fn member_info(parts: &Parts) -> Result<VolumeInfo, OpenError> {
+    if parts.members.len() < 2 {
+        return Err(parts.error("one member", "name several volumes, separated by semicolons"));
+    }
     parts.check_distinct(&parts.members)?;
     let infos: Vec<_> = parts.members.iter().map(|member| member.info()).collect();
     let mut common = infos[0].clone();
@@ -133,11 +142,11 @@ impl Members {
         &self,
         io: &NestedIo,
         range: BlockRange,
-        request: impl Fn(BlockRange) -> Request,
+        mut request: impl FnMut(usize, BlockRange) -> Request,
     ) -> Result<Vec<Payload>, VolumeError> {
-        let parts = self.volumes.iter().enumerate().map(|(index, volume)| (volume, self.part(range, index)));
+        let parts = (0..self.volumes.len()).map(|index| (index, self.part(range, index)));
         let parts = parts.filter(|(_, part)| part.blocks > 0);
-        io.run_all(parts.map(|(volume, part)| (Arc::clone(volume), request(part)))).await
+        io.run_all(parts.map(|(index, part)| (Arc::clone(&self.volumes[index]), request(index, part)))).await
     }
 
     async fn run(&self, io: NestedIo, request: Request, block_size: usize) -> Outcome {
@@ -146,15 +155,17 @@ impl Members {
                 return self.read(&io, BlockRange { lba, blocks }, block_size).await;
             }
             Request::Write { lba, blocks, data, fua } => {
-                let pieces: Vec<_> = self.pieces(BlockRange { lba, blocks }).collect();
-                let data = split(data, pieces.iter().map(|(.., blocks)| *blocks as usize * block_size));
-                let writes = pieces.into_iter().zip(data).map(|((member, lba, blocks), data)| {
-                    (Arc::clone(&self.volumes[member]), Request::Write { lba, blocks, data, fua })
-                });
-                io.run_all(writes).await
+                let range = BlockRange { lba, blocks };
+                let mut buffers = self.split(range, data, block_size);
+                let write = |index: usize, BlockRange { lba, blocks }| {
+                    let data = std::mem::take(&mut buffers[index]);
+                    Request::Write { lba, blocks, data, fua }
+                };
+                self.for_each_part(&io, range, write).await
             }
             Request::WriteZeroes { lba, blocks, fua, deallocate } => {
-                let zero = |BlockRange { lba, blocks }| Request::WriteZeroes { lba, blocks, fua, deallocate };
+                let zero =
+                    |_, BlockRange { lba, blocks }| Request::WriteZeroes { lba, blocks, fua, deallocate };
                 self.for_each_part(&io, BlockRange { lba, blocks }, zero).await
             }
             Request::Deallocate { ranges, fua } => {
@@ -175,8 +186,45 @@ impl Members {
         all.map(|_| Payload::default())
     }
 
+    /// Splits data into the parts of the members, without a copy if every piece starts at a page.
+    fn split(&self, range: BlockRange, data: Buffer, block_size: usize) -> Vec<Buffer> {
+        let members = 0..self.volumes.len();
+        let lens = members.map(|member| self.part(range, member).blocks as usize * block_size);
+        let (mut at, mut pieces) = (0, Vec::new());
+        for (member, _, blocks) in self.pieces(range) {
+            let len = blocks as usize * block_size;
+            pieces.push((member, at, len));
+            at += len;
+        }
+        let is_at_pages = pieces.iter().all(|(_, start, _)| start.is_multiple_of(PAGE_SIZE));
+        let data = match data.into_pages() {
+            Ok(pages) if is_at_pages => {
+                let (mut pages, mut parts) = (pages.into_iter(), vec![PageList::new(); self.volumes.len()]);
+                for (member, _, len) in pieces {
+                    parts[member].extend(pages.by_ref().take(len.div_ceil(PAGE_SIZE)));
+                }
+                return parts
+                    .into_iter()
+                    .zip(lens)
+                    .map(|(pages, len)| Buffer::from_pages(pages, len))
+                    .collect();
+            }
+            Ok(pages) => Buffer::from_pages(pages, at),
+            Err(data) => data,
+        };
+        let mut parts: Vec<(Buffer, usize)> = lens.map(|len| (Buffer::contiguous(len), 0)).collect();
+        for (member, start, len) in pieces {
+            let (part, end) = &mut parts[member];
+            data.for_each_slice(start, len, |slice| {
+                part.copy_in(*end, slice);
+                *end += slice.len();
+            });
+        }
+        parts.into_iter().map(|(part, _)| part).collect()
+    }
+
     async fn read(&self, io: &NestedIo, range: BlockRange, block_size: usize) -> Outcome {
-        let read = |BlockRange { lba, blocks }| Request::Read { lba, blocks };
+        let read = |_, BlockRange { lba, blocks }| Request::Read { lba, blocks };
         let payloads = self.for_each_part(io, range, read).await?;
         let mut payloads = payloads.into_iter();
         // Members without a part have an empty payload.
@@ -190,27 +238,6 @@ impl Members {
         }
         Ok(data)
     }
-}
-
-/// Splits data into pieces of these lengths, without a copy if they start at pages.
-fn split(mut data: Buffer, lens: impl Iterator<Item = usize>) -> Vec<Buffer> {
-    let lens: Vec<usize> = lens.collect();
-    let starts: Vec<usize> =
-        lens.iter().scan(0, |start, len| Some(std::mem::replace(start, *start + len))).collect();
-    if starts.iter().all(|start| start.is_multiple_of(PAGE_SIZE)) {
-        let mut pieces: Vec<Buffer> = starts.iter().rev().map(|start| data.split_off(*start)).collect();
-        pieces.reverse();
-        return pieces;
-    }
-    let copy = |(start, len): (&usize, &usize)| {
-        let (mut piece, mut at) = (Buffer::contiguous(*len), 0);
-        data.for_each_slice(*start, *len, |slice| {
-            piece.copy_in(at, slice);
-            at += slice.len();
-        });
-        piece
-    };
-    starts.iter().zip(&lens).map(copy).collect()
 }
 
 impl Volume for Stripe {

@@ -61,7 +61,7 @@ proptest! {
 
     #[test]
     fn nested_memory_volumes_match_model(actions in actions()) {
-        for text in ["stripe:1k:mem:64k;mem:64k;mem:64k", "log:delay:1us:stripe:8k:(stripe:512:mem:48k;mem:48k);(stall:1us:mem:96k)"] {
+        for text in ["stripe:4k:mem:64k;mem:64k;mem:64k", "log:delay:1us:stripe:8k:(stripe:6k:mem:48k;mem:48k);(stall:1us:mem:96k)"] {
             check(&mut Driver::open(text), &actions);
         }
     }

@@ -40,9 +40,37 @@ fn rejects_unequal_members_and_stripe_sizes() {
              (log:mem:64k,uuid=00000000-0000-0000-0000-000000000001)",
             "members mem:64k and log:mem:64k have the same UUID",
         ),
+        ("stripe:512:mem:64k;mem:64k", "at least 4 KiB"),
+        ("stripe:0:mem:64k;mem:64k", "at least 4 KiB"),
+        ("stripe:4k:mem:64k", "one member; name several volumes"),
+        ("stripe:64k:null:16000000T;null:16000000T", "the stripe exceeds 16 EiB"),
         ("stripe:x:mem:64k;mem:64k", "invalid size \"x\""),
     ] {
         let error = crate::open(&crate::parse(text).unwrap()).err().unwrap().to_string();
         assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+#[test]
+fn writes_once_to_each_member() {
+    // The second write of a member would fail.
+    let mut driver = Driver::open("stripe:4k:(fault:2:mem:1M,on=write);(fault:2:mem:1M,on=write)");
+    let bytes: Vec<u8> = (0..256 << 10).map(|at: usize| (at / 512) as u8).collect();
+    assert_eq!(driver.write(8, &bytes, false), Ok(()));
+    assert_eq!(driver.read(8, 512).unwrap(), bytes);
+}
+
+#[test]
+fn splits_shared_pages_without_a_copy() {
+    let mem = Driver::open("mem:1M").volume;
+    let members = Members { volumes: vec![Arc::clone(&mem), mem], stripe: 16 };
+    for (lba, is_copy) in [(8, false), (3, true)] {
+        let mut data = Pool::new(8).buffer(32 << 10).unwrap();
+        data.copy_in(0, &[9; 32 << 10]);
+        let _shared = data.share(0, data.len());
+        let parts = members.split(BlockRange { lba, blocks: 64 }, data, 512);
+        for part in parts {
+            assert_eq!((part.is_exclusive(), part.to_vec()), (is_copy, vec![9; 16 << 10]));
+        }
     }
 }
