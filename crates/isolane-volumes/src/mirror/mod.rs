@@ -46,6 +46,7 @@ pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>
     let Some(path) = parts.option("bitmap").map(Path::new) else {
         return Err(parts.error("no bitmap file", "add bitmap=FILE"));
     };
+    parts.check_distinct(members.iter().flatten())?;
     let members = <[Member; 2]>::try_from(members)
         .map_err(|members| parts.error(format!("{} members", members.len()), "name two volumes"))?;
     let resources =

@@ -105,12 +105,6 @@ pub(super) fn start(
 /// Checks the members and returns the features of one.
 fn check_members(name: &str, members: &[Member; 2]) -> Result<VolumeInfo, OpenError> {
     let refuse = |reason: &str, remedy: &str| Err(OpenError::new(name, reason, remedy));
-    if let [Ok(one), Ok(other)] = members
-        && one.identity() == other.identity()
-    {
-        let reason = format!("members {} and {} are the same volume", one.name(), other.name());
-        return refuse(&reason, "name two volumes, or set uuid= of one if they are different");
-    }
     let infos: Vec<&VolumeInfo> = members.iter().flatten().map(|volume| volume.info()).collect();
     match infos[..] {
         [] => {

@@ -136,10 +136,11 @@ fn fails_changes_after_a_panic_of_maintenance() {
 }
 
 #[test]
-fn refuses_same_member_twice() {
-    let storage = Storage::new();
-    let error = storage.refusal([Some(0), Some(0)], CREATE);
-    assert!(error.contains("mem:1M and mem:1M are the same volume"), "{error}");
+fn refuses_equal_members() {
+    let member = "(mem:1M,uuid=00000000-0000-4000-8000-000000000001)";
+    let spec = crate::parse(&format!("mirror:{member};{member},bitmap=f")).unwrap();
+    let error = crate::open(&spec).unwrap_err().to_string();
+    assert!(error.contains("members mem:1M and mem:1M have the same UUID"), "{error}");
 }
 
 #[test]
