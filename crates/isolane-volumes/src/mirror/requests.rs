@@ -6,6 +6,7 @@
 //!   is durable.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use isolane_memory::{Buffer, Payload};
 use isolane_volume::{BlockRange, NestedIo, Outcome, Request, Volume, VolumeError};
@@ -171,9 +172,9 @@ impl Mirror {
 
     /// Waits until no earlier request excludes this one.
     pub async fn lock(self: &Arc<Self>, io: &NestedIo, span: BlockRange, is_change: bool) -> RequestLock {
-        let id = self.state.lock().begin_request(span, is_change);
+        let (id, blockers) = self.state.lock().begin_request(span, is_change);
         let lock = RequestLock { mirror: Arc::clone(self), id };
-        while self.state.lock().is_blocked(id) {
+        while blockers.load(Ordering::Acquire) > 0 {
             io.retry_later().await;
         }
         lock

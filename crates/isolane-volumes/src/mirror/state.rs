@@ -6,6 +6,8 @@
 //! * Requests for the same blocks run one after another, in the order of their arrival, unless both read.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use isolane_volume::{BlockRange, VolumeError};
 
@@ -42,6 +44,8 @@ struct ActiveRequest {
     id: u64,
     span: BlockRange,
     is_change: bool,
+    /// Number of earlier requests that exclude this one.
+    blockers: Arc<AtomicUsize>,
 }
 
 /// Changes to make durable: first the bits of the sectors, then the record.
@@ -245,26 +249,30 @@ impl State {
         }
     }
 
-    /// Registers a request.
-    pub fn begin_request(&mut self, span: BlockRange, is_change: bool) -> u64 {
+    /// Registers a request. Returns its ID, and the number of earlier requests that exclude it.
+    pub fn begin_request(&mut self, span: BlockRange, is_change: bool) -> (u64, Arc<AtomicUsize>) {
         self.next_id += 1;
-        self.requests.push(ActiveRequest { id: self.next_id, span, is_change });
-        self.next_id
+        let blockers = Arc::new(AtomicUsize::new(0));
+        let request = ActiveRequest { id: self.next_id, span, is_change, blockers: Arc::clone(&blockers) };
+        let count = self.requests.iter().filter(|earlier| exclude(earlier, &request)).count();
+        blockers.store(count, Ordering::Release);
+        self.requests.push(request);
+        (self.next_id, blockers)
     }
 
-    /// Whether an earlier request excludes this one.
-    pub fn is_blocked(&self, id: u64) -> bool {
-        let own = self.requests.iter().find(|request| request.id == id);
-        let excludes = |earlier: &ActiveRequest, own: &ActiveRequest| {
-            earlier.id < id && (earlier.is_change || own.is_change) && overlap(earlier.span, own.span)
-        };
-        own.is_some_and(|own| self.requests.iter().any(|earlier| excludes(earlier, own)))
-    }
-
-    /// Removes a request.
+    /// Removes a request, which no longer blocks later ones.
     pub fn end_request(&mut self, id: u64) {
-        self.requests.retain(|request| request.id != id);
+        // Requests are in the order of their IDs.
+        let Ok(at) = self.requests.binary_search_by_key(&id, |request| request.id) else { return };
+        let ended = self.requests.remove(at);
+        for later in self.requests[at..].iter().filter(|later| exclude(&ended, later)) {
+            later.blockers.fetch_sub(1, Ordering::AcqRel);
+        }
     }
+}
+
+fn exclude(one: &ActiveRequest, other: &ActiveRequest) -> bool {
+    (one.is_change || other.is_change) && overlap(one.span, other.span)
 }
 
 fn overlap(one: BlockRange, other: BlockRange) -> bool {
