@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use isolane_memory::Pool;
 use isolane_volume::spec;
-use isolane_volume::{Generation, Identity, OpenError, Request, Step, Volume, VolumeError, VolumeInfo};
+use isolane_volume::{Generation, Identity, OpenError, Request, Step, Volume, VolumeInfo};
 use uuid::Uuid;
 
 use self::decide::StartOptions;
-use self::requests::{EIO, Mirror};
+use self::requests::Mirror;
 use self::start::{Member, start};
 use crate::driver::Driver;
 use crate::parts::Parts;
@@ -120,7 +120,8 @@ fn generation(mirror: &Mirror) -> Option<Generation> {
 
 /// Maintains the mirror. Once it is closed, the second of two searches finds all regions idle.
 fn maintain(mirror: &Arc<Mirror>, mut driver: Driver, closed: &mpsc::Receiver<()>) {
-    let _guard = PanicGuard(mirror);
+    // After a panic, no region would be copied or cleared again.
+    let guard = mirror.guard("maintenance");
     let mut runs_after_close = 0;
     while runs_after_close < 3 {
         let maintained = Arc::clone(mirror);
@@ -130,18 +131,7 @@ fn maintain(mirror: &Arc<Mirror>, mut driver: Driver, closed: &mpsc::Receiver<()
         let is_closed = closed.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Disconnected);
         runs_after_close += u32::from(is_closed);
     }
-}
-
-/// Makes all changes fail if maintenance panics: it would never copy or clear regions again.
-struct PanicGuard<'a>(&'a Mirror);
-
-impl Drop for PanicGuard<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            log::error!("{}: maintenance panicked; all changes fail until a restart", self.0.name);
-            self.0.state.lock().error.get_or_insert(VolumeError::WriteFailed { raw_os_error: EIO });
-        }
-    }
+    guard.end();
 }
 
 impl Drop for MirrorVolume {

@@ -97,6 +97,11 @@ impl Record {
         (0..=BITMAP).find(|holder| Record::decode(bytes, *holder).is_some())
     }
 
+    /// Whether the bytes are a copy that is damaged, or of another version.
+    pub fn is_damaged(bytes: &[u8]) -> bool {
+        bytes.starts_with(&MAGIC.to_le_bytes()) && Record::holder(bytes).is_none()
+    }
+
     /// Decodes the copy of `holder`.
     pub fn decode(bytes: &[u8], holder: usize) -> Option<Record> {
         let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;
@@ -178,6 +183,7 @@ mod tests {
             let mut damaged = bytes;
             damaged[at] ^= 0x10;
             assert_eq!(Record::decode(&damaged, BITMAP), None, "byte {at}");
+            assert_eq!(Record::is_damaged(&damaged), at >= 8, "byte {at}");
         }
         assert_eq!(Record::decode(&bytes[..RECORD_BYTES - 1], BITMAP), None);
     }

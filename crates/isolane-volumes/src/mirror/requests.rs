@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::bits::SECTOR_BYTES;
 use super::record::{BITMAP, Record};
 use super::state::{Commit, MemberResults, State};
+use crate::EIO;
 
 /// A mirror in service.
 pub(super) struct Mirror {
@@ -83,7 +84,9 @@ impl Mirror {
         self.state.lock().mark_dirty(regions.clone());
         self.commit(io, |state| state.are_durable(regions.clone())).await?;
         self.state.lock().check()?;
+        let guard = self.guard("a change");
         let results = self.run_on_live(io, requests).await;
+        guard.end();
         self.settle(io, results, Some(span)).await
     }
 
@@ -143,13 +146,13 @@ impl Mirror {
             match commit {
                 None => io.retry_later().await,
                 Some(commit) => {
-                    let turn = CommitTurn(self);
+                    let guard = self.guard("a commit");
                     let outcome = self.write_commit(io, &commit).await;
                     if let Err(error) = &outcome {
                         log::error!("{}: bitmap file: {error}; all changes fail until a restart", self.name);
                     }
                     self.state.lock().end_commit(commit, outcome);
-                    drop(turn);
+                    guard.end();
                 }
             }
         }
@@ -168,6 +171,11 @@ impl Mirror {
         let Some(record) = &commit.record else { return Ok([None, None]) };
         io.start(&self.bitmap, write_record(record)).await?;
         Ok(self.run_on_live(io, [0, 1].map(|member| write_label(record, member))).await)
+    }
+
+    /// Guards work that must not be abandoned.
+    pub fn guard(&self, work: &'static str) -> WorkGuard<'_> {
+        WorkGuard { mirror: self, work }
     }
 
     /// Waits until no earlier request excludes this one.
@@ -193,12 +201,25 @@ impl Drop for RequestLock {
     }
 }
 
-/// The only commit in progress.
-struct CommitTurn<'a>(&'a Mirror);
+/// Makes all changes fail if work is abandoned, as by a core that stops: its writes are unknown, and can come late.
+#[must_use = "dropping it makes all changes fail"]
+pub(super) struct WorkGuard<'a> {
+    mirror: &'a Mirror,
+    work: &'static str,
+}
 
-impl Drop for CommitTurn<'_> {
+impl WorkGuard<'_> {
+    /// Records that the work is complete.
+    pub fn end(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for WorkGuard<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().is_committing = false;
+        log::error!("{}: {} was abandoned; all changes fail until a restart", self.mirror.name, self.work);
+        let mut state = self.mirror.state.lock();
+        state.error.get_or_insert(VolumeError::WriteFailed { raw_os_error: EIO });
     }
 }
 
@@ -240,6 +261,3 @@ pub(super) fn buffer(bytes: &[u8], len: usize) -> Buffer {
     data.copy_in(0, bytes);
     data
 }
-
-/// Error number of an I/O error.
-pub(super) const EIO: i32 = 5;

@@ -31,7 +31,7 @@ pub(super) fn start(
     let error = |error: VolumeError| OpenError::new(name, error.to_string(), "check the storage");
     let info = check_members(name, &members)?;
     let new = new_record(&info, min_region_bytes);
-    let mut labels: [Label; 2] = [Ok(None), Ok(None)];
+    let (mut labels, mut damaged): ([Label; 2], _) = ([Ok(None), Ok(None)], None);
     for (number, member) in members.iter().enumerate() {
         let label = member.as_ref().map_err(OpenError::to_string);
         let read = |volume| read_block(volume, new.blocks, run).map_err(|error| error.to_string());
@@ -43,6 +43,9 @@ pub(super) fn start(
                 "member {number} has the label of member {holder}: the members are in the wrong order"
             );
             return Err(OpenError::new(name, reason, "swap them"));
+        }
+        if bytes.as_ref().is_ok_and(|bytes| Record::is_damaged(bytes)) {
+            damaged.get_or_insert(number + 1);
         }
         labels[number] = bytes.map(|bytes| Record::decode(&bytes, number));
     }
@@ -63,12 +66,26 @@ pub(super) fn start(
         record.as_ref().is_some_and(is_same)
     };
     let is_new = options.create
+        && damaged.is_none()
         && labels[0] == Ok(None)
         && labels[1].as_ref().is_ok_and(|label| label.iter().all(is_of_creation))
         && record.as_ref().is_none_or(|record| record.sequence <= 1);
     let (record, mut all_dirty) = match is_new {
         true => (new, true),
-        false => decide(name, record.as_ref(), &labels, options)?,
+        false => decide(name, record.as_ref(), &labels, options).map_err(|error| match damaged {
+            Some(number) => OpenError {
+                reason: format!(
+                    "the label of member {number} is damaged or of another version: {}",
+                    error.reason
+                ),
+                remedy: format!(
+                    "{}; to discard that label, zero the last 64 KiB of member {number}",
+                    error.remedy
+                ),
+                ..error
+            },
+            None => error,
+        })?,
     };
     if is_new {
         request(&bitmap, write_record(&record), run).map_err(error)?;

@@ -29,7 +29,7 @@ pub(super) struct State {
     /// Regions that must be copied to the incomplete member.
     pub to_copy: Bits,
     /// A commit is in progress.
-    pub is_committing: bool,
+    is_committing: bool,
     requests: Vec<ActiveRequest>,
     next_id: u64,
     reads: usize,
@@ -239,6 +239,7 @@ impl State {
 
     /// Ends a commit with the results of writing the labels.
     pub fn end_commit(&mut self, commit: Commit, outcome: Result<MemberResults, VolumeError>) {
+        self.is_committing = false;
         let settled = outcome.and_then(|labels| {
             self.durable = commit.bits;
             self.committed = commit.record.map_or(self.committed, |record| record.sequence);

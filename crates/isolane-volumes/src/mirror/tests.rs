@@ -8,7 +8,7 @@ use isolane_memory::{Buffer, Payload};
 use isolane_sim::{Disk, Faults, History};
 use isolane_volume::file::{Features, FileStateMachine};
 use isolane_volume::nested::{Executor, Member, Operation};
-use isolane_volume::{BlockRange, NestedIo, Outcome, Task};
+use isolane_volume::{BlockRange, NestedIo, Outcome, Task, VolumeError};
 use parking_lot::Mutex;
 
 use super::record::{LABEL_BYTES, MemberState};
@@ -434,4 +434,29 @@ fn failing_members_lose_no_acknowledged_block() {
             _ => [failing, failing, Faults { write: 5, sync: 5, ..good }],
         }
     });
+}
+
+#[test]
+fn abandoned_changes_and_commits_fail_later_changes() {
+    let zero = || Request::WriteZeroes { lba: 0, blocks: 1, fua: false, deallocate: false };
+    for (request, at, is_fatal) in [
+        (Request::Read { lba: 0, blocks: 1 }, ["a", "b"], false),
+        (zero(), ["a", "b"], true),
+        (zero(), ["bitmap"; 2], true),
+    ] {
+        let mut scenario = Scenario::new(1, [Faults::default(); 3]);
+        let mut world = World::new(1, &scenario.contents, scenario.block_size, None, scenario.faults);
+        let mirror = scenario.start(&mut world, None).unwrap();
+        if at == ["bitmap"; 2] {
+            // No region is dirty, so that the change first commits a bit.
+            scenario.close(&mut world, &mirror);
+        }
+        let shared = Arc::clone(&mirror);
+        drop(world.spawn(0, |io| shared.run(io, request)));
+        assert!(world.submit_next());
+        assert!(world.running.values().all(|(_, member)| at.contains(&member.volume().name())));
+        mirror.state.lock().check().unwrap();
+        world.cores.clear();
+        assert_eq!(mirror.state.lock().check().is_err(), is_fatal, "at {at:?}");
+    }
 }

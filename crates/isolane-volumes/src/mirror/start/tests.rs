@@ -91,6 +91,28 @@ fn refuses_to_create_over_a_label_without_its_bitmap() {
 }
 
 #[test]
+fn refuses_to_create_over_a_damaged_label() {
+    for number in [0, 1] {
+        let mut storage = Storage::new();
+        drop(storage.start([Some(0), Some(1)], CREATE).unwrap());
+        storage.members[1 - number] = memory("1M");
+        storage.bitmap = memory("1k");
+        let label = testing::Driver::new(Arc::clone(&storage.members[number])).read(1920, 1).unwrap();
+        let mut damaged = label.clone();
+        damaged[40] ^= 1;
+        storage.fill(number, 1920, &damaged);
+        for options in [CREATE, StartOptions::default()] {
+            let error = storage.refusal([Some(0), Some(1)], options);
+            let number = number + 1;
+            assert!(error.contains(&format!("the label of member {number} is damaged")), "{error}");
+            assert!(error.contains(&format!("zero the last 64 KiB of member {number}")), "{error}");
+        }
+        storage.fill(number, 1920, &[0; 512]);
+        storage.start([Some(0), Some(1)], CREATE).unwrap();
+    }
+}
+
+#[test]
 fn repeats_interrupted_creation() {
     let storage = Storage::new();
     storage.fill(0, 0, &[3; 512]);
