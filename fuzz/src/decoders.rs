@@ -5,7 +5,7 @@
 
 use isolane_engine::stream::StreamRecord;
 use isolane_engine_api::stream::StreamLayout;
-use isolane_engine_api::{Object, OpenObject, Reply, Request, layout};
+use isolane_engine_api::{Object, OpenObject, Reply, Request, decode, encode, layout};
 use isolane_host::via_engine::wire::{
     OpenParams, Outcome, Submission, VolumeInfo, VolumeLayout, decode_range, encode_range,
 };
@@ -25,14 +25,14 @@ fn framing(input: &mut Input<'_>) -> Framing {
 }
 
 pub(crate) fn control_request(bytes: &[u8]) {
-    let Ok(asked) = Request::decode(bytes) else { return };
-    if let Request::OpenObject(OpenObject { object: Object { params, .. }, .. }) = &asked.request {
-        if let Ok(layout) = StreamLayout::decode(params) {
-            assert_eq!(layout.object().params, *params);
+    let Ok((serial, request)) = Request::decode(bytes) else { return };
+    if let Request::OpenObject(OpenObject { object: Object { params, .. }, .. }) = &request {
+        if let Ok(layout) = decode::<StreamLayout>(params) {
+            assert_eq!(decode(&layout.object().params), Ok(layout));
         }
         let _ = OpenParams::decode_object(params);
     }
-    assert_eq!(Request::decode(&asked.request.encode(asked.serial)), Ok(asked));
+    assert_eq!(Request::decode(&request.encode(serial)), Ok((serial, request)));
 }
 
 pub(crate) fn control_reply(bytes: &[u8]) {
@@ -59,8 +59,8 @@ pub(crate) fn engine_entry(bytes: &[u8]) {
     }
     let range = decode_range(&Input::new(bytes).array());
     assert_eq!(decode_range(&encode_range(&range)), range);
-    let record = StreamRecord::decode(&Input::new(bytes).array());
-    assert_eq!(StreamRecord::decode(&record.encode()), record);
+    let Ok(record) = decode::<StreamRecord>(bytes) else { return };
+    assert_eq!(decode(&encode(&record)), Ok(record));
 }
 
 /// Request to open a volume. Rings at its offsets are inside of the memory, or are rejected.

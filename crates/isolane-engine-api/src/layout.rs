@@ -5,11 +5,12 @@
 
 use isolane_shm::index::RingIndices;
 use isolane_shm::{PAGE_SIZE, WakeFlag, entries};
+use serde::{Deserialize, Serialize};
 
 /// Doorbells of one session on one core of the engine: a flag, ring indices, and entries ([`doorbell`]).
 ///
 /// The flag belongs to the engine, which arms it while the core sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoorbellLayout {
     /// Offset in bytes, a multiple of 128.
     pub offset: u64,
@@ -21,7 +22,7 @@ pub struct DoorbellLayout {
 /// ([`notification`]).
 ///
 /// The flag belongs to the application, which arms it while the thread sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotificationLayout {
     /// Offset in bytes, a multiple of 128.
     pub offset: u64,

@@ -3,7 +3,8 @@
 //! `isolane-attach` is the application side, `isolane-engine` the engine side.
 //!
 //! * [`Request`], [`Reply`]: the control protocol over a Unix socket ([`PacketSocket`]).
-//! * [`Object`], [`kind`]: objects of any kind, with the codec of their kind.
+//! * [`Object`], [`kind`]: objects of any kind, with the parameters of their kind.
+//! * [`encode`], [`decode`]: the encoding of messages, also for parameters.
 //! * [`layout`]: the layout of the shared memory.
 //! * [`stream`]: the control block of a stream, and the recovery of its positions after a restart.
 //!
@@ -18,11 +19,12 @@
 //! gets the same reply.
 //!
 //! The data path uses shared memory only. Invariant: a decoded message is within its bounds; anything else is a
-//! [`DecodeError`] that names the first invalid field.
+//! [`DecodeError`].
 
 #![forbid(unsafe_code)]
 
 mod codec;
+mod fields;
 pub mod kind;
 pub mod layout;
 mod packet_socket;
@@ -33,16 +35,15 @@ pub mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use codec::{DecodeError, Decoder, Encoder};
+pub use codec::{DecodeError, decode, encode};
+pub use fields::{Decoder, Encoder};
 pub use packet_socket::{Packet, PacketError, PacketSocket, hint};
 pub use reply::{Reply, SessionLimits, Welcome};
-pub use request::{
-    CloseMode, Envelope, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Request,
-};
+pub use request::{CloseMode, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Request};
 pub use socket_path::{default_path, start_command};
 
 /// Version of this protocol; both sides must use the same.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Maximum number of requests of a session without a reply.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 32;
 /// Maximum length of a message in bytes.

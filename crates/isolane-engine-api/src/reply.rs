@@ -1,10 +1,12 @@
 //! Replies of an engine.
 
-use super::codec::{DecodeError, Decoder, Encoder};
+use serde::{Deserialize, Serialize};
+
+use super::codec::{self, DecodeError};
 use super::{MAX_CORES, MAX_TEXT_BYTES};
 
 /// A reply, or an unsolicited event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// The session is open.
     Welcome(Welcome),
@@ -32,7 +34,7 @@ pub enum Reply {
 }
 
 /// Parameters of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// Protocol version of the engine.
     pub version: u32,
@@ -47,7 +49,7 @@ pub struct Welcome {
 }
 
 /// Limits of one session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionLimits {
     /// Size of its memory in bytes.
     pub memory_bytes: u64,
@@ -66,23 +68,15 @@ impl Default for SessionLimits {
 }
 
 impl Reply {
-    /// Encodes a packet.
+    /// Encodes a packet. The reason of a refusal is truncated between characters.
     pub fn encode(&self, serial: u32) -> Vec<u8> {
-        let mut encoder = Encoder::default();
-        encoder.u16(self.kind());
-        encoder.u32(serial);
         match self {
-            Reply::Welcome(welcome) => welcome.encode(&mut encoder),
-            Reply::Refused(reason) => encoder.text(reason, MAX_TEXT_BYTES),
-            Reply::Ack => {}
-            Reply::Opened { core, answer } => {
-                encoder.u32(*core);
-                encoder.bytes(answer, MAX_TEXT_BYTES);
+            Reply::Refused(reason) if reason.len() > MAX_TEXT_BYTES => {
+                let fits = (0..=MAX_TEXT_BYTES).rev().find(|end| reason.is_char_boundary(*end));
+                Reply::Refused(reason[..fits.unwrap_or(0)].to_owned()).encode(serial)
             }
-            Reply::ObjectClosed { id } => encoder.u32(*id),
-            Reply::EngineRestarted { epoch } => encoder.u64(*epoch),
+            reply => codec::encode(&(serial, reply)),
         }
-        encoder.into_bytes()
     }
 
     /// Decodes a packet into its serial number and reply.
@@ -90,73 +84,14 @@ impl Reply {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<(u32, Reply), DecodeError> {
-        let mut decoder = Decoder::new(bytes);
-        let kind = decoder.u16("message kind")?;
-        let serial = decoder.u32("serial number")?;
-        let reply = match kind {
-            WELCOME => Reply::Welcome(Welcome::decode(&mut decoder)?),
-            REFUSED => Reply::Refused(decoder.text("reason", MAX_TEXT_BYTES)?),
-            ACK => Reply::Ack,
-            OPENED => Reply::Opened {
-                core: decoder.u32("core of the object")?,
-                answer: decoder.bytes("result of the object", MAX_TEXT_BYTES)?,
-            },
-            OBJECT_CLOSED => Reply::ObjectClosed { id: decoder.u32("object ID")? },
-            ENGINE_RESTARTED => Reply::EngineRestarted { epoch: decoder.u64("epoch")? },
-            _ => return Err(DecodeError { what: "message kind", offset: 0 }),
-        };
-        decoder.end()?;
-        Ok((serial, reply))
-    }
-
-    fn kind(&self) -> u16 {
-        match self {
-            Reply::Welcome(_) => WELCOME,
-            Reply::Refused(_) => REFUSED,
-            Reply::Ack => ACK,
-            Reply::Opened { .. } => OPENED,
-            Reply::ObjectClosed { .. } => OBJECT_CLOSED,
-            Reply::EngineRestarted { .. } => ENGINE_RESTARTED,
+        match codec::decode(bytes)? {
+            (_, Reply::Welcome(welcome)) if !(1..=MAX_CORES).contains(&welcome.cores.len()) => {
+                Err(DecodeError::new(format!("an engine of {} cores", welcome.cores.len())))
+            }
+            (_, Reply::Refused(reason)) if reason.len() > MAX_TEXT_BYTES => {
+                Err(DecodeError::new(format!("a reason of {} bytes", reason.len())))
+            }
+            decoded => Ok(decoded),
         }
     }
 }
-
-impl Welcome {
-    fn encode(&self, encoder: &mut Encoder) {
-        encoder.u32(self.version);
-        encoder.u32(self.session);
-        encoder.u64(self.epoch);
-        encoder.u64(self.limits.memory_bytes);
-        encoder.u32(self.limits.streams);
-        encoder.u32(self.limits.volumes);
-        encoder.u32(self.limits.queues);
-        assert!(self.cores.len() <= MAX_CORES, "an engine of {} cores", self.cores.len());
-        encoder.u16(self.cores.len() as u16);
-        self.cores.iter().for_each(|core| encoder.u32(*core));
-    }
-
-    fn decode(decoder: &mut Decoder<'_>) -> Result<Welcome, DecodeError> {
-        let (version, session) = (decoder.u32("version")?, decoder.u32("session")?);
-        let epoch = decoder.u64("epoch")?;
-        let limits = SessionLimits {
-            memory_bytes: decoder.u64("memory limit")?,
-            streams: decoder.u32("stream limit")?,
-            volumes: decoder.u32("volume limit")?,
-            queues: decoder.u32("queue limit")?,
-        };
-        let malformed = decoder.malformed("number of cores");
-        let count = usize::from(decoder.u16("number of cores")?);
-        if count == 0 || count > MAX_CORES {
-            return Err(malformed);
-        }
-        let cores = (0..count).map(|_| decoder.u32("core")).collect::<Result<_, _>>()?;
-        Ok(Welcome { version, session, epoch, cores, limits })
-    }
-}
-
-const WELCOME: u16 = 0x81;
-const REFUSED: u16 = 0x82;
-const ACK: u16 = 0x83;
-const OPENED: u16 = 0x84;
-const OBJECT_CLOSED: u16 = 0x85;
-const ENGINE_RESTARTED: u16 = 0x86;

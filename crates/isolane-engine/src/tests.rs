@@ -14,7 +14,7 @@ use isolane_engine_api::layout::{DoorbellLayout, stream as at};
 use isolane_engine_api::stream::StreamLayout;
 use isolane_engine_api::{
     CloseMode, Hello, MAX_MESSAGE_BYTES, MAX_REQUESTS_IN_FLIGHT, OpenDoorbells, OpenObject, PacketError,
-    PacketSocket, Reply, Request, VERSION,
+    PacketSocket, Reply, Request, VERSION, decode, encode,
 };
 use isolane_reactor::Mode;
 use isolane_shm::{Bell, PAGE_SIZE, SharedMemory, WakeFlag};
@@ -230,7 +230,7 @@ fn ending_engine_sends_no_refusals() {
 }
 
 fn recv_message(wire: &PacketSocket) -> ToSupervisor {
-    ToSupervisor::decode(&wire.receive(true).unwrap().unwrap().bytes).unwrap()
+    decode(&wire.receive(true).unwrap().unwrap().bytes).unwrap()
 }
 
 #[test]
@@ -573,7 +573,7 @@ fn unresumable_stream_ends_alone() {
         let (rx, tx) = (block + page, block + 2 * page);
         let place = StreamLayout { block, rx, rx_capacity: page, tx, tx_capacity: page };
         let (socket, peer) = isolane_shm::testing::connection().unwrap();
-        let note = stream::StreamRecord::capture(socket.as_fd(), place).unwrap().encode().to_vec();
+        let note = encode(&stream::StreamRecord::capture(socket.as_fd(), place).unwrap());
         let request = Request::OpenObject(OpenObject { id, core: None, queue: None, object: place.object() });
         let record = Record::Granted { session: 1, core: 0, request, note };
         let duplicate: OwnedFd = socket.try_clone().unwrap().into();

@@ -14,7 +14,7 @@ use isolane_engine::object::{
 };
 use isolane_engine::{Engine, EngineConfig, SessionLimits, listen};
 use isolane_engine_api::{
-    CloseMode, Decoder, Encoder, MAX_DESCRIPTORS, Object, OpenObject, Reply, Request, kind,
+    CloseMode, MAX_DESCRIPTORS, Object, OpenObject, Reply, Request, decode, encode, kind,
 };
 use isolane_shm::{ShmRef, WakeFlag};
 
@@ -23,10 +23,7 @@ const INPUTS: usize = 2;
 
 /// Parameters of a merger: the offset of its wakeup flag, and a mask for all bytes.
 fn object(need_wakeup: u64, mask: u16) -> Object {
-    let mut encoder = Encoder::default();
-    encoder.u64(need_wakeup);
-    encoder.u16(mask);
-    Object { kind: MERGER, params: encoder.into_bytes() }
+    Object { kind: MERGER, params: encode(&(need_wakeup, mask)) }
 }
 
 struct MergerKind;
@@ -50,10 +47,8 @@ impl ObjectKind for MergerKind {
 
     fn open(&self, params: &[u8], mut descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
         let violation = |error: &dyn ToString| Rejection::Violation(error.to_string());
-        let mut decoder = Decoder::new(params);
-        let need_wakeup = decoder.u64("wakeup flag").map_err(|error| violation(&error))?;
-        let mask = decoder.u16("mask").map_err(|error| violation(&error))? as u8;
-        decoder.end().map_err(|error| violation(&error))?;
+        let (need_wakeup, mask) = decode::<(u64, u16)>(params).map_err(|error| violation(&error))?;
+        let mask = mask as u8;
         let output = descriptors.pop().ok_or_else(|| violation(&"a merger without output"))?.into();
         let inputs: [OwnedFd; INPUTS] =
             descriptors.try_into().map_err(|_| violation(&"a merger without inputs"))?;

@@ -13,6 +13,7 @@ use isolane_engine::object::Ready;
 use isolane_engine::stream::{StreamError, StreamMachine, StreamRecord};
 use isolane_engine_api::layout::stream as layout;
 use isolane_engine_api::stream::StreamLayout;
+use isolane_engine_api::{decode, encode};
 use isolane_shm::testing::{self, Corruptor};
 use isolane_shm::{MemoryError, PAGE_SIZE, SharedMemory};
 use rustix::net::sockopt;
@@ -75,7 +76,7 @@ impl Harness {
     fn take_up(&mut self) {
         drop(self.machine.take());
         let socket = self.socket.as_fd().try_clone_to_owned().expect("there are descriptors");
-        let record = StreamRecord::decode(&self.record.encode());
+        let record = decode(&encode(&self.record)).expect("encoded just now");
         self.machine =
             StreamMachine::resume(socket, &self.memory, record).map_err(|stop| assert_allowed(&stop)).ok();
     }

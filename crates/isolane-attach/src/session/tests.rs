@@ -124,8 +124,7 @@ pub(crate) fn with_timeout<T: Send + 'static>(what: &str, f: impl FnOnce() -> T 
 
 /// Receives the next request.
 fn recv_request(engine: &PacketSocket) -> (u32, Request) {
-    let envelope = Request::decode(&engine.receive(true).unwrap().unwrap().bytes).unwrap();
-    (envelope.serial, envelope.request)
+    Request::decode(&engine.receive(true).unwrap().unwrap().bytes).unwrap()
 }
 
 /// Replies to each close before it receives the next, as an engine does that stops reading from a client that does not
@@ -248,9 +247,9 @@ fn session_end_wakes_sleeper_although_engine_keeps_bell() {
     let (session, engine) = session();
     let opening = std::thread::spawn(move || session.open_queue(4).unwrap());
     let packet = engine.receive(true).unwrap().unwrap();
-    let envelope = Request::decode(&packet.bytes).unwrap();
-    assert!(matches!(envelope.request, Request::OpenNotificationQueue(_)), "{envelope:?}");
-    engine.send(&Reply::Ack.encode(envelope.serial), &[], true).unwrap();
+    let (serial, request) = Request::decode(&packet.bytes).unwrap();
+    assert!(matches!(request, Request::OpenNotificationQueue(_)), "{request:?}");
+    engine.send(&Reply::Ack.encode(serial), &[], true).unwrap();
     let mut queue = opening.join().unwrap();
     let waiting = std::thread::spawn(move || {
         let error = std::iter::repeat_with(|| queue.wait(None)).find_map(Result::err).unwrap();

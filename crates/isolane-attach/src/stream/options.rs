@@ -21,7 +21,7 @@ use super::{RxRing, Stream, TxRing, open_rings};
 use crate::AttachError;
 use crate::session::{Allocation, Session, Watcher};
 use isolane_engine_api::layout::stream as block_layout;
-use isolane_engine_api::{OpenObject, Reply, Request};
+use isolane_engine_api::{OpenObject, Reply, Request, decode};
 
 /// Options of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,7 +240,7 @@ impl PendingOpen {
         let reply = session.wait_reply("a stream", serial)?;
         let opened = match &reply {
             Reply::Opened { core, answer } if (*core as usize) < session.cores().len() => {
-                Origin::decode(answer).map(|origin| (*core, origin))
+                decode(answer).ok().map(|origin| (*core, origin))
             }
             _ => None,
         };

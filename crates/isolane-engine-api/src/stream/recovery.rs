@@ -7,32 +7,15 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use isolane_tcp::{TcpCounters, TcpState};
+use serde::{Deserialize, Serialize};
 
-/// State of a socket before its adoption, reported by the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// State of a socket before its adoption, reported by the engine in [`Reply::Opened`](crate::Reply::Opened).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The kernel's counter of written bytes.
     pub written: u64,
     /// SO_OOBINLINE was set.
     pub oob_inline: bool,
-}
-
-impl Origin {
-    /// Encodes the state for [`Reply::Opened`](crate::Reply::Opened).
-    pub fn encode(&self) -> Vec<u8> {
-        [self.written, self.oob_inline.into()].map(u64::to_le_bytes).concat()
-    }
-
-    /// Decodes the state; `None` if malformed.
-    pub fn decode(bytes: &[u8]) -> Option<Origin> {
-        let (written, oob_inline) = bytes.split_first_chunk()?;
-        let oob_inline = match u64::from_le_bytes(oob_inline.try_into().ok()?) {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        Some(Origin { written: u64::from_le_bytes(*written), oob_inline })
-    }
 }
 
 /// Returns how many bytes of the ring the kernel has accepted; the application has sent `bypassed` bytes directly. The
@@ -66,21 +49,4 @@ pub fn recover_discarded(
     let ahead = u64::try_from(isolane_tcp::peek_offset(socket)?).ok();
     let discarded = ahead.and_then(|ahead| produced.checked_sub(ahead));
     Ok(discarded.filter(|discarded| (from..=to).contains(discarded)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn round_trips_origin() {
-        for oob_inline in [false, true] {
-            let origin = Origin { written: u64::MAX - 1, oob_inline };
-            assert_eq!(Origin::decode(&origin.encode()), Some(origin));
-        }
-        let bytes = Origin { written: 7, oob_inline: true }.encode();
-        assert!((0..bytes.len()).all(|len| Origin::decode(&bytes[..len]).is_none()));
-        assert_eq!(Origin::decode(&[&bytes[..], &[0]].concat()), None);
-        assert_eq!(Origin::decode(&[[2; 8], [2; 8]].concat()), None);
-    }
 }

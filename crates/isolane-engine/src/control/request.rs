@@ -41,9 +41,7 @@ impl Control {
         let duplicates = packet.descriptors.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
         let Ok(duplicates) = duplicates else { return self.on_truncated_packet(session, packet) };
         let (serial, result) = match Request::decode(&packet.bytes) {
-            Ok(asked) => {
-                (asked.serial, self.on_request(session, asked.serial, asked.request, packet.descriptors))
-            }
+            Ok((serial, request)) => (serial, self.on_request(session, serial, request, packet.descriptors)),
             Err(malformed) => (0, Err(Rejection::violation(malformed))),
         };
         self.finish_request(session, serial, result);
@@ -54,9 +52,9 @@ impl Control {
     pub(super) fn on_truncated_packet(&mut self, session: u32, packet: Packet) {
         packet.descriptors.into_iter().for_each(close_threads::close);
         let (serial, rejection) = match Request::decode(&packet.bytes) {
-            Ok(asked) => {
+            Ok((serial, _)) => {
                 let reason = format!("the engine has no descriptor left for it{NO_DESCRIPTORS}");
-                (asked.serial, Rejection::Exhausted(reason))
+                (serial, Rejection::Exhausted(reason))
             }
             Err(malformed) => (0, Rejection::violation(malformed)),
         };

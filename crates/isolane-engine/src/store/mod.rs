@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_engine_api::{PacketError, PacketSocket};
+use isolane_engine_api::{PacketError, PacketSocket, encode};
 use parking_lot::{Condvar, Mutex};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
@@ -205,8 +205,8 @@ impl StoreClient {
         record: &Record,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), StoreError> {
-        let message = ToSupervisor::Put { key, record: record.encode() };
-        link.send(&message.encode(), descriptors, true).map_err(|error| match error {
+        let message = ToSupervisor::Put { key, record: record.clone() };
+        link.send(&encode(&message), descriptors, true).map_err(|error| match error {
             PacketError::Closed => {
                 self.close();
                 StoreError::SupervisorGone(error)
@@ -252,7 +252,7 @@ impl StoreClient {
         let Some(link) = &self.link else { return };
         let mut state = self.state.lock();
         while let Some(message) = state.unsent.front() {
-            match link.send(&message.encode(), &[], false) {
+            match link.send(&encode(message), &[], false) {
                 Ok(()) => drop(state.unsent.pop_front()),
                 Err(PacketError::Closed) => return state.unsent.clear(),
                 Err(_) => return,

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use isolane_engine_api::stream::{Origin, StreamLayout};
-use isolane_engine_api::{CloseMode, SessionLimits, kind};
+use isolane_engine_api::{CloseMode, SessionLimits, decode, encode, kind};
 use isolane_shm::WakeFlag;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
@@ -52,7 +52,7 @@ impl ObjectKind for StreamKind {
     }
 
     fn open(&self, params: &[u8], descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
-        let place = StreamLayout::decode(params).map_err(Rejection::violation)?;
+        let place = decode(params).map_err(Rejection::violation)?;
         let socket = descriptors.into_iter().next();
         let socket = socket.ok_or_else(|| Rejection::violation("a stream without its socket"))?;
         adopt(socket, place, &self.config).map_err(|refusal| match refusal {
@@ -96,7 +96,7 @@ pub(super) fn adopt(
             .and_then(|cpu| config.cores.iter().position(|core| *core == cpu as usize))
             .map(|index| index as u32),
         build: Box::new(build),
-        recovery: RecoveryState { note: record.encode().to_vec(), descriptors: vec![duplicate] },
+        recovery: RecoveryState { note: encode(&record), descriptors: vec![duplicate] },
     })
 }
 
@@ -110,8 +110,8 @@ pub(super) fn resume(
     note: &[u8],
     config: &EngineConfig,
 ) -> Result<ObjectBuilder, String> {
-    let note = note.try_into().map_err(|_| format!("its note has {} bytes", note.len()))?;
-    let (record, locks) = (StreamRecord::decode(note), config.needless_lock);
+    let record: StreamRecord = decode(note).map_err(|error| error.to_string())?;
+    let locks = config.needless_lock;
     let build = move |context: ObjectContext| {
         let (session, id) = (context.session, context.id);
         let notification = PendingNotification::new(id, context.queue);
@@ -133,7 +133,7 @@ pub(super) fn resume(
 
 fn built(record: &StreamRecord, object: impl PolledObject + 'static) -> BuiltObject {
     let origin = Origin { written: record.written, oob_inline: record.oob_inline };
-    BuiltObject { object: Box::new(object), answer: Some(origin.encode()) }
+    BuiltObject { object: Box::new(object), answer: Some(encode(&origin)) }
 }
 
 /// Stream on its core.

@@ -7,9 +7,10 @@ use isolane_engine_api::layout::stream::MAX_RING_BYTES;
 use isolane_engine_api::stream::StreamLayout;
 use isolane_tcp::TcpState;
 use rustix::net::{SocketType, sockopt};
+use serde::{Deserialize, Serialize};
 
 /// State of a stream, in addition to its socket and shared memory, that the supervisor stores. Never changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamRecord {
     /// Layout of the stream in the session's memory.
     pub place: StreamLayout,
@@ -69,34 +70,6 @@ impl StreamRecord {
         }
         Err(SocketRefusal::Unsupported("data arrives faster than the socket can be inspected"))
     }
-
-    /// Encodes the record for the supervisor.
-    pub fn encode(&self) -> [u8; StreamRecord::BYTES] {
-        let StreamLayout { block, rx, rx_capacity, tx, tx_capacity } = self.place;
-        let inline = u64::from(self.oob_inline);
-        let words = [block, rx, rx_capacity, tx, tx_capacity, self.written, self.received, inline];
-        let mut bytes = [0; StreamRecord::BYTES];
-        for (target, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
-            target.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// Decodes a record of an engine of this version.
-    pub fn decode(bytes: &[u8; StreamRecord::BYTES]) -> StreamRecord {
-        let word = |index: usize| u64::from_le_bytes(std::array::from_fn(|at| bytes[8 * index + at]));
-        let place = StreamLayout {
-            block: word(0),
-            rx: word(1),
-            rx_capacity: word(2),
-            tx: word(3),
-            tx_capacity: word(4),
-        };
-        StreamRecord { place, written: word(5), received: word(6), oob_inline: word(7) != 0 }
-    }
-
-    /// Length of an encoded record, in bytes.
-    pub const BYTES: usize = 64;
 }
 
 /// Checks the type and options of a socket.
@@ -120,17 +93,3 @@ fn check_socket(socket: BorrowedFd<'_>) -> Result<(), SocketRefusal> {
 }
 
 const MAX_RETRIES: usize = 64;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn round_trips_record() {
-        let place = StreamLayout { block: 1, rx: 2, rx_capacity: 3, tx: 4, tx_capacity: 5 };
-        for oob_inline in [false, true] {
-            let record = StreamRecord { place, written: 6, received: u64::MAX, oob_inline };
-            assert_eq!(StreamRecord::decode(&record.encode()), record);
-        }
-    }
-}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_engine_api::{PacketError, PacketSocket};
+use isolane_engine_api::{PacketError, PacketSocket, decode, encode};
 use isolane_shm::SharedMemory;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::fd_reserve::FdReserve;
 use crate::object::ObjectKind;
-use crate::store::{LINK_VERSION, Record, StoreClient, StoredRecord, ToEngine, ToSupervisor};
+use crate::store::{LINK_VERSION, StoreClient, StoredRecord, ToEngine, ToSupervisor};
 use crate::watch::{self, Stuck};
 use crate::{Engine, EngineConfig, EngineError};
 
@@ -42,7 +42,7 @@ pub fn run_engine(
         link.try_clone().map_err(|error| EngineError::system("cannot duplicate the link", error))?;
     let wire = PacketSocket::new(duplicate);
     // The next call notices a supervisor that has ended.
-    let _ = wire.send(&ToSupervisor::Hello { version: LINK_VERSION }.encode(), &[], true);
+    let _ = wire.send(&encode(&ToSupervisor::Hello { version: LINK_VERSION }), &[], true);
     let reserve = FdReserve::for_engine(config.cores.len());
     let HandOff { records, listener, watch_record, epoch } = receive_hand_off(&wire)?;
     drop(reserve);
@@ -113,9 +113,8 @@ fn receive_hand_off(wire: &PacketSocket) -> Result<HandOff, EngineError> {
             Err(PacketError::NoDescriptors(packet)) => packet,
             Err(error) => return Err(orphaned(error)),
         };
-        match ToEngine::decode(&packet.bytes).map_err(orphaned)? {
+        match decode(&packet.bytes).map_err(orphaned)? {
             ToEngine::Restore { key, record } => {
-                let record = Record::decode(&record).map_err(orphaned)?;
                 records.push(StoredRecord { key, record, descriptors: packet.descriptors });
             }
             ToEngine::Start { version: LINK_VERSION, epoch } => {
@@ -163,7 +162,7 @@ fn serve(
             log::info!("ignoring signal; send it to the supervisor (pid {})", Pid::as_raw(getppid()));
         }
         match wire.receive(false) {
-            Ok(Some(packet)) => match ToEngine::decode(&packet.bytes).map_err(orphaned)? {
+            Ok(Some(packet)) => match decode(&packet.bytes).map_err(orphaned)? {
                 ToEngine::Stored { key } => store.on_stored(key, true),
                 ToEngine::StoreFailed { key } => store.on_stored(key, false),
                 ToEngine::PrintStatus => engine.print_status(),

@@ -6,7 +6,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use isolane_engine_api::{Packet, PacketError, PacketSocket};
+use isolane_engine_api::{Packet, PacketError, PacketSocket, decode, encode};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -180,14 +180,14 @@ impl EngineProcess {
                     Some(entry) => {
                         let descriptors: Vec<_> = entry.descriptors.iter().map(AsFd::as_fd).collect();
                         let message = ToEngine::Restore { key: *key, record: entry.record.clone() };
-                        self.link.send(&message.encode(), &descriptors, false)
+                        self.link.send(&encode(&message), &descriptors, false)
                     }
                     None => Ok(()),
                 },
                 OutboxItem::Message(message) => {
                     let all = [socket.as_fd(), quarantine.memory()];
                     let descriptors = if matches!(message, ToEngine::Start { .. }) { &all[..] } else { &[] };
-                    self.link.send(&message.encode(), descriptors, false)
+                    self.link.send(&encode(&message), descriptors, false)
                 }
             };
             match sent {
@@ -224,7 +224,7 @@ impl EngineProcess {
                 }
             }
         };
-        match ToSupervisor::decode(&packet.bytes) {
+        match decode(&packet.bytes) {
             Ok(message) => Some((message, packet.descriptors)),
             Err(error) => {
                 self.close(&PacketError::Malformed(error));
@@ -236,7 +236,7 @@ impl EngineProcess {
     /// Called when the supervisor has too few descriptors to receive a packet completely.
     fn on_truncated_packet(&mut self, packet: Packet) {
         packet.descriptors.into_iter().for_each(close_threads::close);
-        match ToSupervisor::decode(&packet.bytes) {
+        match decode(&packet.bytes) {
             Ok(ToSupervisor::Put { key, .. }) => self.send(ToEngine::StoreFailed { key }),
             // Other messages have no descriptors.
             Ok(_) => {}

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::{Shutdown, shutdown};
 
-use super::record_store::RecordStore;
+use super::record_store::{RecordEntry, RecordStore};
 use crate::store::Record;
 use crate::{EngineError, close_threads, watch};
 
@@ -50,7 +50,7 @@ impl Quarantine {
             return;
         }
         self.deaths.remove(&session);
-        for (record, descriptors) in records.take_session(session) {
+        for RecordEntry { record, descriptors } in records.take_session(session) {
             if let Record::Session { pid, uid, .. } = record {
                 log::error!(
                     "session {session} of process {pid} of user {uid}: quarantined, {MAX_DEATHS} engines died at work \
@@ -88,8 +88,8 @@ mod tests {
             request: Request::CloseObject { id: 1, how: CloseMode::Close },
             note: Vec::new(),
         };
-        records.put(key, Record::Session { session, pid: 1, uid: 2 }.encode(), vec![peer_end]);
-        records.put(key + 1, granted.encode(), Vec::<OwnedFd>::new());
+        records.put(key, Record::Session { session, pid: 1, uid: 2 }, vec![peer_end]);
+        records.put(key + 1, granted, Vec::<OwnedFd>::new());
         PacketSocket::new(ours)
     }
 
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn quarantines_session_that_ends_two_engines() {
         let (mut quarantine, mut records) = (Quarantine::new().unwrap(), RecordStore::default());
-        records.put(1, Record::Note(vec![1]).encode(), Vec::new());
+        records.put(1, Record::Note(vec![1]), Vec::new());
         let (culprit, bystander) = (put(&mut records, 3), put(&mut records, 4));
         let all: Vec<u64> = records.keys().collect();
         die(&mut quarantine, &mut records, 3);

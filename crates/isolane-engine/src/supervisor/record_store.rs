@@ -10,15 +10,15 @@ use crate::store::Record;
 #[derive(Debug, Default)]
 pub(super) struct RecordStore(BTreeMap<u64, RecordEntry>);
 
-/// Encoded record with its descriptors.
+/// Record with its descriptors.
 #[derive(Debug)]
 pub(super) struct RecordEntry {
-    pub record: Vec<u8>,
+    pub record: Record,
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl RecordStore {
-    pub fn put(&mut self, key: u64, record: Vec<u8>, descriptors: Vec<OwnedFd>) {
+    pub fn put(&mut self, key: u64, record: Record, descriptors: Vec<OwnedFd>) {
         self.0.insert(key, RecordEntry { record, descriptors });
     }
 
@@ -28,16 +28,10 @@ impl RecordStore {
     }
 
     /// Removes and returns the records of a session.
-    pub fn take_session(&mut self, session: u32) -> Vec<(Record, Vec<OwnedFd>)> {
-        let mut taken = Vec::new();
-        self.0.retain(|_, entry| match Record::decode(&entry.record) {
-            Ok(record) if record.session() == Some(session) => {
-                taken.push((record, std::mem::take(&mut entry.descriptors)));
-                false
-            }
-            _ => true,
-        });
-        taken
+    pub fn take_session(&mut self, session: u32) -> Vec<RecordEntry> {
+        let of_session = self.0.iter().filter(|(_, entry)| entry.record.session() == Some(session));
+        let keys: Vec<u64> = of_session.map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| self.0.remove(key)).collect()
     }
 
     pub fn at(&self, key: u64) -> Option<&RecordEntry> {
@@ -74,7 +68,7 @@ mod tests {
         sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
         while send(&socket, &[0; 65536], SendFlags::DONTWAIT).is_ok() {}
         let mut records = RecordStore::default();
-        records.put(1, Vec::new(), vec![socket.into()]);
+        records.put(1, Record::Note(Vec::new()), vec![socket.into()]);
         let (done, is_done) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             drop(records);

@@ -91,7 +91,7 @@ fn next_engine_sends_stream_of_ended_application() {
         descriptors: vec![wire, memory.memfd().try_clone_to_owned().unwrap(), some_fd()],
     };
     let (socket, mut peer) = isolane_shm::testing::connection().unwrap();
-    let note = stream::StreamRecord::capture(socket.as_fd(), place).unwrap().encode().to_vec();
+    let note = encode(&stream::StreamRecord::capture(socket.as_fd(), place).unwrap());
     let request = Request::OpenObject(OpenObject { id: 1, core: None, queue: None, object: place.object() });
     let stream = StoredRecord {
         key: 2,

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use isolane_engine_api::encode;
 use isolane_engine_api::layout::stream as at;
 use isolane_engine_api::stream::{ControlBlock, StreamEnd, StreamLayout};
 use isolane_shm::PAGE_SIZE;
@@ -87,7 +88,7 @@ fn adopted_by(config: &EngineConfig) -> (Rig, Box<dyn PolledObject>) {
     let mut rig = Rig::new(4096, None);
     rig.engine = None;
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
-    let builder = resume(Ok(socket), &rig.record.encode(), config).unwrap();
+    let builder = resume(Ok(socket), &encode(&rig.record), config).unwrap();
     let stream = build(&rig, builder.build).unwrap();
     (rig, stream)
 }
@@ -155,7 +156,7 @@ fn unresumable_stream_reports_its_error() {
         drop(stream);
         rig.scribble(at::RX_DISCARDED, 5);
         let socket = socket.map(|()| rig.socket.as_fd().try_clone_to_owned().unwrap());
-        let builder = resume(socket, &rig.record.encode(), &EngineConfig::new(vec![])).unwrap();
+        let builder = resume(socket, &encode(&rig.record), &EngineConfig::new(vec![])).unwrap();
         let mut stream = build(&rig, builder.build).unwrap();
         for outcome in [rig.app_read(1), rig.app_write(1, false)] {
             assert_eq!(outcome.unwrap_err().kind(), ErrorKind::ConnectionAborted);
@@ -188,7 +189,7 @@ fn next_engine_resets_failed_stream_with_unsent_data() {
     assert!(stream.on_watch_failed("no descriptor"));
     drop(stream);
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
-    let builder = resume(Ok(socket), &rig.record.encode(), &EngineConfig::new(vec![])).unwrap();
+    let builder = resume(Ok(socket), &encode(&rig.record), &EngineConfig::new(vec![])).unwrap();
     let mut stream = build(&rig, builder.build).unwrap();
     stream.on_close(CloseReason::Requested(isolane_engine_api::CloseMode::Close));
     let is_closed = |stream: &mut _| matches!(poll(stream), Ok(PollStatus::Closed(Ok(()))));

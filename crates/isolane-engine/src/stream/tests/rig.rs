@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use isolane_attach::stream::{RxRing, Transferred, TxRing, open_rings};
 use isolane_engine_api::stream::{Origin, StreamLayout};
+use isolane_engine_api::{decode, encode};
 use isolane_shm::{PAGE_SIZE, SharedMemory};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::net::sockopt;
@@ -135,7 +136,7 @@ impl Rig {
         while self.engine.is_none() {
             let failpoint = Failpoint::new(self.failpoint_after.take());
             let socket = self.stored.as_ref().expect("adopted").try_clone().unwrap();
-            let record = StreamRecord::decode(&self.record.encode());
+            let record = decode(&encode(&self.record)).unwrap();
             let machine = match StreamMachine::resume_with(socket, &self.memory, record, failpoint) {
                 Ok(machine) => machine,
                 Err(StreamError::Failpoint) => {
