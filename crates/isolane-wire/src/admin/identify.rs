@@ -1,6 +1,6 @@
 //! Identify (Base 1.4 §5.15; CNS values 05h and above: Base 2.0); the structures are in [`crate::identify`].
 
-use crate::{SubmissionEntry, opcode::AdminOpcode};
+use crate::opcode::AdminOpcode;
 
 codes! {
     /// CNS: requested structure.
@@ -26,48 +26,21 @@ codes! {
     }
 }
 
-/// Identify.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct IdentifyCommand {
-    /// Namespace, or the one before the first of a list.
-    pub nsid: u32,
-    /// CNS, see [`Cns`].
-    pub cns: u8,
-    /// CNTID: controller, or the first of a controller list.
-    pub cntid: u16,
-    /// CNS specific identifier.
-    pub cnssid: u16,
-    /// CSI: command set; 0 is NVM.
-    pub csi: u8,
-    /// UUID index.
-    pub uuid_index: u8,
-}
-
-bits! {
-    /// Dword 10.
-    pub struct Dword10(u32) {
-        /// CNS.
-        cns / with_cns: u8 = [7:0],
-        /// CNTID.
-        cntid / with_cntid: u16 = [31:16],
-    }
-}
-
-bits! {
-    /// Dword 11.
-    pub struct Dword11(u32) {
+command! {
+    /// Identify.
+    pub struct IdentifyCommand: AdminOpcode::Identify => {
+        /// Namespace, or the one before the first of a list.
+        nsid[31:0] => nsid: u32,
+        /// CNS, see [`Cns`].
+        cdw10[7:0] => cns: u8,
+        /// CNTID: controller, or the first of a controller list.
+        cdw10[31:16] => cntid: u16,
         /// CNS specific identifier.
-        cnssid / with_cnssid: u16 = [15:0],
-        /// CSI.
-        csi / with_csi: u8 = [31:24],
-    }
-}
-
-bits! {
-    /// Dword 14.
-    pub struct Dword14(u32) {
+        cdw11[15:0] => cnssid: u16,
+        /// CSI: command set; 0 is NVM.
+        cdw11[31:24] => csi: u8,
         /// UUID index.
-        uuid_index / with_uuid_index: u8 = [6:0],
+        cdw14[6:0] => uuid_index: u8,
     }
 }
 
@@ -78,27 +51,5 @@ impl IdentifyCommand {
     /// The command for this structure of this namespace, everything else 0.
     pub fn new(cns: Cns, nsid: u32) -> Self {
         Self { nsid, cns: cns.code(), ..Self::default() }
-    }
-
-    /// Encodes the command.
-    pub fn entry(&self) -> SubmissionEntry {
-        SubmissionEntry {
-            cdw10: Dword10(0).with_cns(self.cns).with_cntid(self.cntid).0,
-            cdw11: Dword11(0).with_cnssid(self.cnssid).with_csi(self.csi).0,
-            cdw14: Dword14(0).with_uuid_index(self.uuid_index).0,
-            ..SubmissionEntry::new(AdminOpcode::Identify.code(), self.nsid)
-        }
-    }
-
-    /// Decodes the command.
-    pub fn parse(entry: &SubmissionEntry) -> Self {
-        Self {
-            nsid: entry.nsid,
-            cns: Dword10(entry.cdw10).cns(),
-            cntid: Dword10(entry.cdw10).cntid(),
-            cnssid: Dword11(entry.cdw11).cnssid(),
-            csi: Dword11(entry.cdw11).csi(),
-            uuid_index: Dword14(entry.cdw14).uuid_index(),
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Get Log Page (Base 1.4 §5.14); the pages are in [`crate::log`].
 
-use crate::{SubmissionEntry, opcode::AdminOpcode};
+use crate::opcode::AdminOpcode;
 
 codes! {
     /// LID: log page identifier.
@@ -22,65 +22,30 @@ codes! {
     }
 }
 
-/// Get Log Page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct GetLogPageCommand {
-    /// Namespace, 0 or FFFFFFFFh for a page of the controller.
-    pub nsid: u32,
-    /// LID, see [`LogPage`].
-    pub lid: u8,
-    /// LSP: log specific parameter.
-    pub lsp: u8,
-    /// RAE: retain the asynchronous event.
-    pub rae: bool,
-    /// NUMD: requested dwords, 0's based (NUMDU and NUMDL).
-    pub numd: u32,
-    /// LSI: log specific identifier.
-    pub lsi: u16,
-    /// LPO: start offset (LPOU and LPOL), in bytes and a multiple of 4; an entry number if
-    /// `is_index`.
-    pub offset: u64,
-    /// OT: the offset counts entries.
-    pub is_index: bool,
-    /// UUID index.
-    pub uuid_index: u8,
-    /// CSI: command set.
-    pub csi: u8,
-}
-
-bits! {
-    /// Dword 10.
-    pub struct Dword10(u32) {
-        /// LID.
-        lid / with_lid: u8 = [7:0],
-        /// LSP.
-        lsp / with_lsp: u8 = [14:8],
-        /// RAE.
-        rae / with_rae: bool = [15:15],
-        /// NUMDL.
-        numdl / with_numdl: u16 = [31:16],
-    }
-}
-
-bits! {
-    /// Dword 11.
-    pub struct Dword11(u32) {
-        /// NUMDU.
-        numdu / with_numdu: u16 = [15:0],
-        /// LSI.
-        lsi / with_lsi: u16 = [31:16],
-    }
-}
-
-bits! {
-    /// Dword 14.
-    pub struct Dword14(u32) {
+command! {
+    /// Get Log Page.
+    pub struct GetLogPageCommand: AdminOpcode::GetLogPage => {
+        /// Namespace, 0 or FFFFFFFFh for a page of the controller.
+        nsid[31:0] => nsid: u32,
+        /// LID, see [`LogPage`].
+        cdw10[7:0] => lid: u8,
+        /// LSP: log specific parameter.
+        cdw10[14:8] => lsp: u8,
+        /// RAE: retain the asynchronous event.
+        cdw10[15:15] => rae: bool,
+        /// NUMD: requested dwords, 0's based (NUMDL and NUMDU).
+        cdw10[31:16] cdw11[15:0] => numd: u32,
+        /// LSI: log specific identifier.
+        cdw11[31:16] => lsi: u16,
+        /// LPO: start offset (LPOL and LPOU), in bytes and a multiple of 4; an entry number if
+        /// `is_index`.
+        cdw12[31:0] cdw13[31:0] => offset: u64,
+        /// OT: the offset counts entries.
+        cdw14[23:23] => is_index: bool,
         /// UUID index.
-        uuid_index / with_uuid_index: u8 = [6:0],
-        /// OT.
-        ot / with_ot: bool = [23:23],
-        /// CSI.
-        csi / with_csi: u8 = [31:24],
+        cdw14[6:0] => uuid_index: u8,
+        /// CSI: command set.
+        cdw14[31:24] => csi: u8,
     }
 }
 
@@ -98,36 +63,5 @@ impl GetLogPageCommand {
     /// Always `false`: NUMD is 0's based.
     pub fn is_empty(&self) -> bool {
         false
-    }
-
-    /// Encodes the command.
-    pub fn entry(&self) -> SubmissionEntry {
-        let [numdl, numdu] = [self.numd as u16, (self.numd >> 16) as u16];
-        SubmissionEntry {
-            cdw10: Dword10(0).with_lid(self.lid).with_lsp(self.lsp).with_rae(self.rae).with_numdl(numdl).0,
-            cdw11: Dword11(0).with_numdu(numdu).with_lsi(self.lsi).0,
-            cdw12: self.offset as u32,
-            cdw13: (self.offset >> 32) as u32,
-            cdw14: Dword14(0).with_uuid_index(self.uuid_index).with_ot(self.is_index).with_csi(self.csi).0,
-            ..SubmissionEntry::new(AdminOpcode::GetLogPage.code(), self.nsid)
-        }
-    }
-
-    /// Decodes the command.
-    pub fn parse(entry: &SubmissionEntry) -> Self {
-        let (dword10, dword11) = (Dword10(entry.cdw10), Dword11(entry.cdw11));
-        let dword14 = Dword14(entry.cdw14);
-        Self {
-            nsid: entry.nsid,
-            lid: dword10.lid(),
-            lsp: dword10.lsp(),
-            rae: dword10.rae(),
-            numd: u32::from(dword11.numdu()) << 16 | u32::from(dword10.numdl()),
-            lsi: dword11.lsi(),
-            offset: u64::from(entry.cdw13) << 32 | u64::from(entry.cdw12),
-            is_index: dword14.ot(),
-            uuid_index: dword14.uuid_index(),
-            csi: dword14.csi(),
-        }
     }
 }

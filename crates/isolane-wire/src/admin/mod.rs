@@ -25,10 +25,10 @@ pub const NSID_ALL: u32 = 0xffff_ffff;
 
 /// Keep Alive has no fields.
 pub fn keep_alive() -> SubmissionEntry {
-    SubmissionEntry::new(AdminOpcode::KeepAlive.code(), 0)
+    AdminOpcode::KeepAlive.into()
 }
 
 /// Asynchronous Event Request has no fields; its completion carries an [`AsyncEvent`].
 pub fn async_event_request() -> SubmissionEntry {
-    SubmissionEntry::new(AdminOpcode::AsyncEventRequest.code(), 0)
+    AdminOpcode::AsyncEventRequest.into()
 }

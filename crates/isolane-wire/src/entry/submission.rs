@@ -1,6 +1,7 @@
 //! The submission queue entry, 64 bytes (Base 1.4 §4.2).
 
 use super::Sgl;
+use crate::opcode::{AdminOpcode, FabricsType, IoOpcode};
 
 bits! {
     /// Byte 1 of a command: fused operation and data pointer type.
@@ -88,6 +89,26 @@ impl SubmissionEntry {
     #[inline]
     pub fn fctype(&self) -> u8 {
         self.nsid.to_le_bytes()[0]
+    }
+}
+
+impl From<AdminOpcode> for SubmissionEntry {
+    #[inline]
+    fn from(opcode: AdminOpcode) -> Self {
+        Self::new(opcode.code(), 0)
+    }
+}
+
+impl From<IoOpcode> for SubmissionEntry {
+    #[inline]
+    fn from(opcode: IoOpcode) -> Self {
+        Self::new(opcode.code(), 0)
+    }
+}
+
+impl From<FabricsType> for SubmissionEntry {
+    fn from(fctype: FabricsType) -> Self {
+        Self::new(AdminOpcode::Fabrics.code(), fctype.code().into())
     }
 }
 

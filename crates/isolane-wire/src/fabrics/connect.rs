@@ -1,7 +1,6 @@
 //! Connect: assigns a connection to a queue of a controller (Fabrics 1.1 §3.3).
 
-use super::{Halves, fabrics_entry};
-use crate::{CompletionEntry, NqnField, Status, SubmissionEntry, opcode::FabricsType};
+use crate::{CompletionEntry, NqnField, Status, opcode::FabricsType};
 
 /// CNTLID of Connect for an admin queue in the dynamic controller model: the subsystem chooses.
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
@@ -21,28 +20,19 @@ bits! {
     }
 }
 
-/// Connect command; [`ConnectData`] is in its capsule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ConnectCommand {
-    /// RECFMT: 0 is the only record format.
-    pub recfmt: u16,
-    /// QID: 0 is the admin queue.
-    pub qid: u16,
-    /// SQSIZE: entries of the submission queue, 0's based.
-    pub sqsize: u16,
-    /// CATTR.
-    pub attributes: ConnectAttributes,
-    /// KATO: keep alive timeout in milliseconds; 0 disables it. Admin queue only.
-    pub kato_ms: u32,
-}
-
-bits! {
-    /// Dword 11 of Connect.
-    pub struct SizeAndAttributes(u32) {
-        /// SQSIZE.
-        sqsize / with_sqsize: u16 = [15:0],
+command! {
+    /// Connect command; [`ConnectData`] is in its capsule.
+    pub struct ConnectCommand: FabricsType::Connect => {
+        /// RECFMT: 0 is the only record format.
+        cdw10[15:0] => recfmt: u16,
+        /// QID: 0 is the admin queue.
+        cdw10[31:16] => qid: u16,
+        /// SQSIZE: entries of the submission queue, 0's based.
+        cdw11[15:0] => sqsize: u16,
         /// CATTR.
-        cattr / with_cattr: u8 = [23:16],
+        cdw11[23:16] => attributes: ConnectAttributes,
+        /// KATO: keep alive timeout in milliseconds; 0 disables it. Admin queue only.
+        cdw12[31:0] => kato_ms: u32,
     }
 }
 
@@ -57,29 +47,6 @@ impl ConnectCommand {
     pub const CATTR: u16 = 46;
     /// Offset of KATO in the command.
     pub const KATO: u16 = 48;
-
-    /// Encodes the command without its data pointer.
-    pub fn entry(&self) -> SubmissionEntry {
-        SubmissionEntry {
-            cdw10: Halves(0).with_low(self.recfmt).with_high(self.qid).0,
-            cdw11: SizeAndAttributes(0).with_sqsize(self.sqsize).with_cattr(self.attributes.0).0,
-            cdw12: self.kato_ms,
-            ..fabrics_entry(FabricsType::Connect)
-        }
-    }
-
-    /// Decodes the command.
-    pub fn parse(entry: &SubmissionEntry) -> Self {
-        let ids = Halves(entry.cdw10);
-        let size = SizeAndAttributes(entry.cdw11);
-        Self {
-            recfmt: ids.low(),
-            qid: ids.high(),
-            sqsize: size.sqsize(),
-            attributes: ConnectAttributes(size.cattr()),
-            kato_ms: entry.cdw12,
-        }
-    }
 }
 
 layout! {

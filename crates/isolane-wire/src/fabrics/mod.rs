@@ -15,20 +15,3 @@ pub use connect::{
 };
 pub use disconnect::DisconnectCommand;
 pub use property::{PropertyGetCommand, PropertySetCommand, PropertySize};
-
-use crate::SubmissionEntry;
-use crate::opcode::{AdminOpcode, FabricsType};
-
-fn fabrics_entry(fctype: FabricsType) -> SubmissionEntry {
-    SubmissionEntry::new(AdminOpcode::Fabrics.code(), u32::from(fctype.code()))
-}
-
-bits! {
-    /// Two 16-bit fields of one dword.
-    pub struct Halves(u32) {
-        /// Bits 15:0.
-        low / with_low: u16 = [15:0],
-        /// Bits 31:16.
-        high / with_high: u16 = [31:16],
-    }
-}

@@ -1,7 +1,7 @@
 //! Golden vectors of the Fabrics commands (Fabrics 1.1 figures 19 to 27).
 
 use super::*;
-use crate::{CompletionEntry, Nqn, NqnField, Status, golden};
+use crate::{CompletionEntry, Nqn, NqnField, Status, SubmissionEntry, golden};
 
 #[test]
 fn connect_has_each_field_in_its_place() {

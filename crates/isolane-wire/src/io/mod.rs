@@ -19,34 +19,5 @@ use crate::opcode::IoOpcode;
 
 /// Flush of one namespace, or of all ([`crate::admin::NSID_ALL`]).
 pub fn flush(nsid: u32) -> SubmissionEntry {
-    SubmissionEntry::new(IoOpcode::Flush.code(), nsid)
-}
-
-bits! {
-    /// Dword 12 of Read, Write and Write Zeroes.
-    pub struct BlocksAndFlags(u32) {
-        /// NLB: logical blocks, 0's based.
-        nlb / with_nlb: u16 = [15:0],
-        /// DTYPE: directive type (Write).
-        dtype / with_dtype: u8 = [23:20],
-        /// DEAC: deallocate if possible (Write Zeroes).
-        deac / with_deac: bool = [25:25],
-        /// PRINFO: protection information.
-        prinfo / with_prinfo: u8 = [29:26],
-        /// FUA: force unit access.
-        fua / with_fua: bool = [30:30],
-        /// LR: limited retry.
-        lr / with_lr: bool = [31:31],
-    }
-}
-
-/// Encodes an entry with SLBA in dwords 10 and 11 and these flags in dword 12.
-#[inline]
-fn block_entry(opcode: IoOpcode, nsid: u32, slba: u64, cdw12: BlocksAndFlags) -> SubmissionEntry {
-    SubmissionEntry {
-        cdw10: slba as u32,
-        cdw11: (slba >> 32) as u32,
-        cdw12: cdw12.0,
-        ..SubmissionEntry::new(opcode.code(), nsid)
-    }
+    SubmissionEntry { nsid, ..IoOpcode::Flush.into() }
 }
