@@ -138,10 +138,7 @@ pub(crate) fn identify() -> Vec<Vec<u8>> {
     let mut namespace = identities::Namespace { nsze: 1 << 21, ncap: 1 << 21, ..Default::default() };
     namespace.lbaf[0] = identities::LbaFormat(0).with_lbads(9);
     let namespaces = identities::NamespaceList::new([1, 7]);
-    let controllers = identities::ControllerList::new([1, 2]);
-    [controller.encode(), namespace.encode(), namespaces.encode(), controllers.encode()]
-        .map(Vec::from)
-        .to_vec()
+    [controller.encode(), namespace.encode(), namespaces.encode()].map(Vec::from).to_vec()
 }
 
 pub(crate) fn descriptors() -> Vec<Vec<u8>> {

@@ -171,7 +171,7 @@ pub(crate) fn command(bytes: &[u8]) {
 pub(crate) fn completion(bytes: &[u8]) {
     let entry = CompletionEntry::decode(&Input::new(bytes).array());
     assert_eq!(CompletionEntry::decode(&entry.encode()), entry);
-    let _ = format!("{entry:?} {} {:?}", entry.status, entry.status.io_name());
+    let _ = format!("{entry:?} {}", entry.status);
     let _ = fabrics::ConnectRejection::parse(&entry).map(|rejection| rejection.field());
     let _ = admin::AsyncEvent(entry.dw0).as_notice();
 }
@@ -208,8 +208,6 @@ pub(crate) fn identify(bytes: &[u8]) {
     let _ = identify::Namespace::decode(&Input::new(bytes).array()).block_len();
     let namespaces = identify::NamespaceList::decode(&Input::new(bytes).array());
     assert_eq!(identify::NamespaceList::decode(&namespaces.encode()), namespaces);
-    let controllers = identify::ControllerList::decode(&Input::new(bytes).array());
-    assert_eq!(identify::ControllerList::decode(&controllers.encode()), controllers);
 }
 
 pub(crate) fn descriptors(bytes: &[u8]) {
@@ -234,5 +232,8 @@ pub(crate) fn log_page(bytes: &[u8]) {
 pub(crate) fn digest(bytes: &[u8]) {
     let cut = bytes.first().map_or(0, |&byte| usize::from(byte) % bytes.len());
     let (front, back) = bytes.split_at(cut);
-    assert_eq!(crc::crc32c_slices([front, back]), crc::crc32c(bytes));
+    let mut digest = crc::Digest::new();
+    digest.update(front);
+    digest.update(back);
+    assert_eq!(digest.finish(), crc::crc32c(bytes));
 }

@@ -311,20 +311,20 @@ impl Shared {
 
     fn deliver(&self, control: &mut ControlState, event: ControlEvent) {
         match event {
-            ControlEvent::AsyncEvents { id } => {
+            ControlEvent::AsyncEvents(id) => {
                 for lane in control.lanes_of(id).filter(|lane| lane.qid == 0) {
                     self.post(lane.core, Message::AsyncEvents { lane: lane.id });
                 }
             }
-            ControlEvent::CloseIoQueues { id } => {
+            ControlEvent::CloseIoQueues(id) => {
                 let lanes = control.lanes_of(id).filter(|lane| lane.qid != 0);
                 lanes.for_each(|lane| self.post_close(lane, "the host disabled the controller"));
             }
             ControlEvent::Close { id, reason } => {
                 control.lanes_of(id).for_each(|lane| self.post_close(lane, reason_text(reason)));
             }
-            ControlEvent::Shutdown { id } => self.post_shutdown(control, id),
-            ControlEvent::Ended { id } => {
+            ControlEvent::Shutdown(id) => self.post_shutdown(control, id),
+            ControlEvent::Ended(id) => {
                 control.lanes.remove(&id);
                 control.fences.remove(&id);
             }

@@ -30,18 +30,6 @@ codes! {
 }
 
 bits! {
-    /// Response of Get Features with SEL supported capabilities.
-    pub struct FeatureCapabilities(u32) {
-        /// The value can be saved.
-        saveable / with_saveable: bool = [0:0],
-        /// The value belongs to a namespace.
-        namespace_specific / with_namespace_specific: bool = [1:1],
-        /// The value can be changed.
-        changeable / with_changeable: bool = [2:2],
-    }
-}
-
-bits! {
     /// Arbitration.
     pub struct Arbitration(u32) {
         /// AB: arbitration burst of 2^n commands; 111b is no limit.

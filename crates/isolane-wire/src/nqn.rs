@@ -1,8 +1,6 @@
 //! NVMe qualified names (Base 1.4 §7.9).
 
-use core::cmp::Ordering;
 use core::fmt;
-use core::hash::{Hash, Hasher};
 
 use crate::Field;
 
@@ -10,8 +8,9 @@ use crate::Field;
 ///
 /// The form `nqn.yyyy-mm.domain:…` is not required, because real peers use other names (the
 /// kernel's target accepts any); see [`Self::has_standard_format`].
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nqn {
+    /// The name, padded with NULs.
     bytes: [u8; Self::MAX_LEN],
     len: u8,
 }
@@ -105,32 +104,6 @@ fn is_year_and_month(date: &str) -> bool {
     is_number(year, 4) && is_number(month, 2) && ("01"..="12").contains(&month)
 }
 
-impl PartialEq for Nqn {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
-    }
-}
-
-impl Eq for Nqn {}
-
-impl PartialOrd for Nqn {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Nqn {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.as_str().cmp(other.as_str())
-    }
-}
-
-impl Hash for Nqn {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
-    }
-}
-
 impl fmt::Display for Nqn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -178,12 +151,6 @@ impl NqnField {
     }
 }
 
-impl From<&Nqn> for NqnField {
-    fn from(nqn: &Nqn) -> Self {
-        Self(nqn.encode())
-    }
-}
-
 impl From<Nqn> for NqnField {
     fn from(nqn: Nqn) -> Self {
         Self(nqn.encode())
@@ -223,7 +190,7 @@ mod tests {
         assert_eq!(&field[..4], b"nqn.");
         assert!(field[28..].iter().all(|&byte| byte == 0));
         assert_eq!(Nqn::decode(&field), Ok(nqn));
-        assert_eq!(NqnField::from(&nqn).parse(), Ok(nqn));
+        assert_eq!(NqnField::from(nqn).parse(), Ok(nqn));
         assert_eq!(nqn.to_string(), "nqn.2014-08.org.example:disk");
     }
 

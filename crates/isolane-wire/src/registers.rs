@@ -56,12 +56,8 @@ bits! {
 }
 
 impl Vs {
-    /// NVMe 1.3, claimed by hosts and targets without technical proposals.
-    pub const V1_3: Self = Self(0x0001_0300);
     /// NVMe 1.4, claimed by Isolane.
     pub const V1_4: Self = Self(0x0001_0400);
-    /// NVMe 2.0.
-    pub const V2_0: Self = Self(0x0002_0000);
 }
 
 impl core::fmt::Display for Vs {
@@ -98,8 +94,6 @@ impl Cc {
     pub const SHN_NONE: u8 = 0b00;
     /// SHN: normal shutdown.
     pub const SHN_NORMAL: u8 = 0b01;
-    /// SHN: abrupt shutdown.
-    pub const SHN_ABRUPT: u8 = 0b10;
     /// IOSQES: 64 bytes.
     pub const IOSQES_64: u8 = 6;
     /// IOCQES: 16 bytes.
@@ -129,22 +123,10 @@ bits! {
 }
 
 impl Csts {
-    /// SHST: normal operation.
-    pub const SHST_NORMAL: u8 = 0b00;
     /// SHST: shutdown in progress.
     pub const SHST_OCCURRING: u8 = 0b01;
     /// SHST: shutdown complete.
     pub const SHST_COMPLETE: u8 = 0b10;
-}
-
-bits! {
-    /// CRTO: controller ready timeouts (Base 2.0), in units of 500 ms.
-    pub struct Crto(u32) {
-        /// CRWMT: ready with media.
-        crwmt / with_crwmt: u16 = [15:0],
-        /// CRIMT: ready independent of media.
-        crimt / with_crimt: u16 = [31:16],
-    }
 }
 
 #[cfg(test)]
@@ -188,10 +170,5 @@ mod tests {
     fn versions_read_as_people_write_them() {
         assert_eq!(format!("{} {}", Vs::V1_4, Vs(0).with_mjr(1).with_mnr(2).with_ter(1)), "1.4 1.2.1");
         assert_eq!(Vs::V1_4, Vs(0).with_mjr(1).with_mnr(4));
-    }
-
-    #[test]
-    fn crto_has_two_times() {
-        assert_eq!(Crto(0).with_crwmt(0x1234).with_crimt(0x5678).0, 0x5678_1234);
     }
 }

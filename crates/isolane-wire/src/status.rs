@@ -22,15 +22,6 @@ bits! {
 }
 
 impl Status {
-    /// Generic Command Status, SCT 0h.
-    pub const SCT_GENERIC: u8 = 0x0;
-    /// Command Specific Status, SCT 1h.
-    pub const SCT_COMMAND_SPECIFIC: u8 = 0x1;
-    /// Media and Data Integrity Errors, SCT 2h.
-    pub const SCT_MEDIA: u8 = 0x2;
-    /// Path Related Status, SCT 3h.
-    pub const SCT_PATH: u8 = 0x3;
-
     /// Returns the status of this type and code, without retry hints and More.
     pub const fn new(sct: u8, sc: u8) -> Self {
         Self(u16::from_le_bytes([sc, sct & 0x7]))
@@ -187,33 +178,12 @@ statuses! {
 }
 
 /// Formats as `LBA out of range (0/80h, do not retry)`. The Read and Write codes 1/80h to 1/82h
-/// share their numbers with codes of Connect (see [`Status::io_name`]).
+/// share their numbers with codes of Connect, whose names are used (Base 1.4 figure 128).
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name().unwrap_or("status without a name");
         write!(f, "{name} ({:x}/{:02x}h", self.sct(), self.sc())?;
         f.write_str(if self.dnr() { ", do not retry)" } else { ")" })
-    }
-}
-
-/// Codes with another meaning on an I/O queue than in the response to Connect (Base 1.4 figure
-/// 128).
-impl Status {
-    /// Conflicting Attributes: Read, Write, or Dataset Management with contradicting attributes.
-    pub const IO_CONFLICTING_ATTRIBUTES: Self = Self::new(0x1, 0x80);
-    /// Invalid Protection Information: PRINFO does not match the namespace's format.
-    pub const IO_INVALID_PROTECTION_INFORMATION: Self = Self::new(0x1, 0x81);
-    /// Attempted Write to Read Only Range.
-    pub const IO_WRITE_TO_READ_ONLY_RANGE: Self = Self::new(0x1, 0x82);
-
-    /// Returns [`Self::name`] for the completion of an I/O command.
-    pub fn io_name(self) -> Option<&'static str> {
-        match self.kind() {
-            Self::IO_CONFLICTING_ATTRIBUTES => Some("conflicting attributes"),
-            Self::IO_INVALID_PROTECTION_INFORMATION => Some("invalid protection information"),
-            Self::IO_WRITE_TO_READ_ONLY_RANGE => Some("attempted write to read only range"),
-            _ => self.name(),
-        }
     }
 }
 
@@ -243,8 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn connect_and_io_share_numbers() {
+    fn names_shared_numbers_for_connect() {
         assert_eq!(Status::new(1, 0x82).name(), Some("connect invalid parameters"));
-        assert_eq!(Status::new(1, 0x82).io_name(), Some("attempted write to read only range"));
     }
 }

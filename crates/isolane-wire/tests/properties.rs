@@ -188,8 +188,6 @@ proptest! {
         let bytes = core::array::from_fn(|index| seed[index % 63]);
         let namespaces = identify::NamespaceList::decode(&bytes);
         prop_assert_eq!(identify::NamespaceList::decode(&namespaces.encode()), namespaces);
-        let controllers = identify::ControllerList::decode(&bytes);
-        prop_assert_eq!(identify::ControllerList::decode(&controllers.encode()), controllers);
         let descriptors: Vec<_> = identify::DescriptorList::decode(&bytes).collect();
         let again = identify::DescriptorList::encode(&descriptors);
         prop_assert!(identify::DescriptorList::decode(&again).eq(descriptors));

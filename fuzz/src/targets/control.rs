@@ -206,20 +206,20 @@ impl Harness {
     fn drain_events(&mut self) {
         while let Some(event) = self.port.poll_event() {
             match event {
-                ControlEvent::CloseIoQueues { id } => self.close_all(id, 1),
+                ControlEvent::CloseIoQueues(id) => self.close_all(id, 1),
                 ControlEvent::Close {
                     id,
                     reason: CloseReason::AdminQueueLost | CloseReason::KeepAliveExpired,
                 } => {
                     self.close_all(id, 0);
                 }
-                ControlEvent::Shutdown { id } => self.flushes.push(id),
-                ControlEvent::Ended { id } => {
+                ControlEvent::Shutdown(id) => self.flushes.push(id),
+                ControlEvent::Ended(id) => {
                     assert!(!self.queues.iter().any(|queue| queue.0 == id), "drained before it ended");
                     assert!(!self.ended.contains(&id), "an association ends once");
                     self.ended.push(id);
                 }
-                ControlEvent::AsyncEvents { id } => {
+                ControlEvent::AsyncEvents(id) => {
                     assert!(!self.ended.contains(&id));
                     while self.port.poll_async_event(id).is_some() {}
                 }

@@ -292,7 +292,7 @@ impl Connection {
         let mut got = 0;
         while got < len {
             let (header, data_len) = self.receive_header()?;
-            H2cData::decode(header.first_chunk()?, &PLAIN).ok()?;
+            H2cData::decode(header.first_chunk()?, data_len as u32).ok()?;
             self.receive(data_len)?;
             got += data_len as u32;
         }

@@ -37,7 +37,7 @@ impl Header {
         let common = CommonHeader::decode(common).map_err(error)?;
         let checked = common.check(from, framing);
         let (pdu_type, hlen) = (common.pdu_type, common.pdu_type.hlen());
-        if is_term_req(pdu_type) {
+        if pdu_type.is_term_req() {
             // A TermReq of invalid length ends the connection without a reply (TCP 1.0 §3.5).
             checked.map_err(|_| FatalError::without_term_req(Violation::TermReq))?;
             return Ok(Header { pdu_type, hlen, len: common.plen as usize, layout: PduLayout::default() });
@@ -74,7 +74,7 @@ impl Header {
     /// Checks the digest of the collected header, if it has one (TCP 1.0 §3.3.1.1).
     #[inline]
     pub(crate) fn verify(&self, bytes: &[u8]) -> Result<(), FatalError> {
-        if self.len == self.hlen || is_term_req(self.pdu_type) {
+        if self.len == self.hlen || self.pdu_type.is_term_req() {
             return Ok(());
         }
         self.verify_digest(bytes)
@@ -88,8 +88,4 @@ impl Header {
         }
         Err(FatalError::new(Violation::HeaderDigest, HeaderFault::header_digest(received)))
     }
-}
-
-fn is_term_req(pdu_type: PduType) -> bool {
-    matches!(pdu_type, PduType::H2cTermReq | PduType::C2hTermReq)
 }

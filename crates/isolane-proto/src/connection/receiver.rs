@@ -214,10 +214,10 @@ impl Receiver {
     pub(crate) fn decode<const LEN: usize, T>(
         &self,
         overflow: &[u8],
-        decode: impl FnOnce(&[u8; LEN], &Framing) -> Result<T, HeaderFault>,
+        decode: impl FnOnce(&[u8; LEN]) -> Result<T, HeaderFault>,
     ) -> Result<T, FatalError> {
         let bytes = self.checked(overflow)?;
-        decode(bytes, &self.framing).map_err(|fault| FatalError::header(bytes[0], fault))
+        decode(bytes).map_err(|fault| FatalError::header(bytes[0], fault))
     }
 
     /// The received header as the `LEN` bytes that its checked common header promises.

@@ -33,59 +33,35 @@ pub enum Violation {
     #[error("wrong header digest: data was corrupted in the network or in memory")]
     HeaderDigest,
     /// Data for a tag or command without a pending transfer.
-    #[error("unexpected data for command {cid:#06x}")]
-    UnknownTransfer {
-        /// The CID in the PDU.
-        cid: u16,
-    },
+    #[error("unexpected data for command {0:#06x}")]
+    UnknownTransfer(u16),
     /// Data that does not continue at the end of the last PDU, or a wrong LAST flag.
-    #[error("data of command {cid:#06x} out of order")]
-    DataOrder {
-        /// The command.
-        cid: u16,
-    },
+    #[error("data of command {0:#06x} out of order")]
+    DataOrder(u16),
     /// Data outside of the requested range.
-    #[error("data outside the range of command {cid:#06x}")]
-    DataRange {
-        /// The command.
-        cid: u16,
-    },
+    #[error("data outside the range of command {0:#06x}")]
+    DataRange(u16),
     /// More data in one PDU than MAXH2CDATA.
     #[error("H2CData PDU of {0} bytes exceeds MAXH2CDATA")]
     DataLimit(u32),
     /// An R2T outside of the command's data, or an overlapping one.
-    #[error("R2T outside the range of command {cid:#06x}")]
-    R2tRange {
-        /// The command.
-        cid: u16,
-    },
+    #[error("R2T outside the range of command {0:#06x}")]
+    R2tRange(u16),
     /// More R2Ts for one command than MAXR2T.
-    #[error("R2Ts for command {cid:#06x} exceed MAXR2T")]
-    R2tLimit {
-        /// The command.
-        cid: u16,
-    },
+    #[error("R2Ts for command {0:#06x} exceed MAXR2T")]
+    R2tLimit(u16),
     /// More commands than the queue has entries.
     #[error("more commands than the {0} entries of the queue")]
     QueueOverrun(usize),
     /// A response to a command that is not in flight.
-    #[error("response to command {cid:#06x}, which is not in flight")]
-    UnknownCommand {
-        /// The CID.
-        cid: u16,
-    },
+    #[error("response to command {0:#06x}, which is not in flight")]
+    UnknownCommand(u16),
     /// A command completed successfully although not all of its data was transferred.
-    #[error("command {cid:#06x} succeeded before all of its data was transferred")]
-    ShortTransfer {
-        /// The command.
-        cid: u16,
-    },
+    #[error("command {0:#06x} succeeded before all of its data was transferred")]
+    ShortTransfer(u16),
     /// A SUCCESS flag that was not negotiated.
-    #[error("SUCCESS flag for command {cid:#06x} although flow control is in use")]
-    SuccessFlag {
-        /// The command.
-        cid: u16,
-    },
+    #[error("SUCCESS flag for command {0:#06x} although flow control is in use")]
+    SuccessFlag(u16),
     /// A digest that was not requested.
     #[error("digests enabled that were not requested")]
     Digests,

@@ -218,7 +218,7 @@ impl Connection {
 
     /// Applies the parameters of ICResp.
     fn handle_ic_resp(&mut self, header: &Header, overflow: &[u8]) -> Result<Event, FatalError> {
-        let response = self.receiver.decode(overflow, |bytes, _| IcResp::decode(bytes))?;
+        let response = self.receiver.decode(overflow, IcResp::decode)?;
         let digests = response.digests;
         if (digests.header() && !self.options.header_digest) || (digests.data() && !self.options.data_digest)
         {

@@ -186,16 +186,16 @@ impl Connection {
     /// CapsuleResp: completes a command.
     #[inline(always)]
     fn handle_response(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
-        let entry = CapsuleResp::decode_checked(self.receiver.checked(overflow)?).entry;
+        let entry = CapsuleResp::decode(self.receiver.checked(overflow)?).entry;
         let cid = entry.cid;
         if self.receiver.has_unverified() && self.receiver.is_predicted(cid) {
             self.rollback_predictions(overflow);
         }
         let sent_bytes = self.output.sent_bytes();
-        let unknown = FatalError::new(Violation::UnknownCommand { cid }, HeaderFault::invalid(CID));
+        let unknown = FatalError::new(Violation::UnknownCommand(cid), HeaderFault::invalid(CID));
         let command = self.commands.find(cid).ok_or(unknown)?;
         if entry.status.is_success() && !is_transferred(command, sent_bytes) {
-            return Err(FatalError::sequence(Violation::ShortTransfer { cid }));
+            return Err(FatalError::sequence(Violation::ShortTransfer(cid)));
         }
         self.receiver.consume_header(header);
         if command.output_end > sent_bytes {

@@ -64,8 +64,7 @@ fn respond(stream: &mut VecDeque<u8>, cid: u16, response: ResponseKind) {
         stream.extend([cid as u8; 512]);
     }
     if let Some(status) = status {
-        let entry =
-            CompletionEntry { cid, status: Status::new(Status::SCT_GENERIC, status), ..Default::default() };
+        let entry = CompletionEntry { cid, status: Status::new(0, status), ..Default::default() };
         stream.extend(&*CapsuleResp { entry }.encode(&framing));
     }
 }

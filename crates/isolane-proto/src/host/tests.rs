@@ -335,7 +335,7 @@ fn rejects_success_before_data_was_sent() {
     target.r2t(cid, 0, 16384);
     target.respond(cid, Status::SUCCESS);
     let Some(Event::Fatal(error)) = target.events.pop() else { panic!("it was believed") };
-    assert_eq!(error.violation, Violation::ShortTransfer { cid });
+    assert_eq!(error.violation, Violation::ShortTransfer(cid));
 }
 
 #[test]

@@ -16,8 +16,8 @@ impl Connection {
     /// C2HData: receives the next part of a read into its buffer.
     #[inline(always)]
     pub(super) fn handle_c2h_data(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
-        let data = C2hData::decode_checked(self.receiver.checked(overflow)?, header.layout.data_len as u32)
-            .map_err(|fault| FatalError::header(header.pdu_type.code(), fault))?;
+        let data_len = header.layout.data_len as u32;
+        let data = self.receiver.decode(overflow, |bytes| C2hData::decode(bytes, data_len))?;
         let cid = data.cccid;
         let is_predicted = self.receiver.has_unverified()
             && data.datao == 0
@@ -25,23 +25,22 @@ impl Connection {
         if self.receiver.has_unverified() && !is_predicted {
             self.rollback_predictions(overflow);
         }
-        let unknown =
-            FatalError::new(Violation::UnknownTransfer { cid }, HeaderFault::invalid(C2hData::CCCID));
+        let unknown = FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(C2hData::CCCID));
         let flow_control_disabled = self.flow_control_disabled;
         let command = self.commands.find(cid).filter(|command| matches!(command.data, Data::Read(_)));
         let command = command.ok_or(unknown)?;
         let end = u64::from(data.datao) + u64::from(data.datal);
         if end > command.data.len() as u64 {
-            return Err(FatalError::new(Violation::DataRange { cid }, HeaderFault::out_of_range()));
+            return Err(FatalError::new(Violation::DataRange(cid), HeaderFault::out_of_range()));
         }
         if data.datao as usize != command.transferred || command.last_seen {
-            return Err(FatalError::sequence(Violation::DataOrder { cid }));
+            return Err(FatalError::sequence(Violation::DataOrder(cid)));
         }
         if data.success && end < command.data.len() as u64 {
-            return Err(FatalError::sequence(Violation::ShortTransfer { cid }));
+            return Err(FatalError::sequence(Violation::ShortTransfer(cid)));
         }
         if data.success && !flow_control_disabled {
-            return Err(FatalError::new(Violation::SuccessFlag { cid }, HeaderFault::invalid(FLAGS)));
+            return Err(FatalError::new(Violation::SuccessFlag(cid), HeaderFault::invalid(FLAGS)));
         }
         command.transferred = end as usize;
         command.last_seen = data.last;
@@ -68,19 +67,19 @@ impl Connection {
     pub(super) fn handle_r2t(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
         let r2t = self.receiver.decode(overflow, R2t::decode)?;
         let cid = r2t.cccid;
-        let unknown = FatalError::new(Violation::UnknownTransfer { cid }, HeaderFault::invalid(R2t::CCCID));
+        let unknown = FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(R2t::CCCID));
         let command = self.commands.find(cid).filter(|command| command.by_r2t).ok_or(unknown)?;
         let end = u64::from(r2t.r2to) + u64::from(r2t.r2tl);
         if end > command.data.len() as u64 {
-            return Err(FatalError::new(Violation::R2tRange { cid }, HeaderFault::out_of_range()));
+            return Err(FatalError::new(Violation::R2tRange(cid), HeaderFault::out_of_range()));
         }
         if r2t.r2to as usize != command.transferred {
-            return Err(FatalError::sequence(Violation::DataOrder { cid }));
+            return Err(FatalError::sequence(Violation::DataOrder(cid)));
         }
         let sent_bytes = self.output.sent_bytes();
         command.r2t_ends.retain(|end| *end > sent_bytes);
         if command.r2t_ends.len() > self.options.maxr2t as usize {
-            return Err(FatalError::new(Violation::R2tLimit { cid }, HeaderFault::limit_exceeded()));
+            return Err(FatalError::new(Violation::R2tLimit(cid), HeaderFault::limit_exceeded()));
         }
         command.transferred = end as usize;
         self.receiver.consume_header(header);

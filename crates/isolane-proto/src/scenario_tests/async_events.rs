@@ -1,6 +1,6 @@
 //! Hosts that reuse the CIDs of their Async Event Requests.
 
-use isolane_wire::pdu::{CapsuleCmd, CapsuleResp};
+use isolane_wire::pdu::{CapsuleCmd, CapsuleResp, ControllerPdu};
 use isolane_wire::{CompletionEntry, Framing, Status, SubmissionEntry, admin};
 
 use crate::Completion;
@@ -33,8 +33,11 @@ fn send_as(pair: &mut Pair, cid: u16) {
 fn responses(pair: &mut Pair) -> Vec<CompletionEntry> {
     while pair.transmit_target() > 0 {}
     let bytes: Vec<u8> = pair.to_host.drain(..).collect();
-    let decode = |bytes: &[u8]| CapsuleResp::decode(bytes.first_chunk().unwrap(), &Framing::PLAIN);
-    bytes.chunks(CapsuleResp::LEN).map(|bytes| decode(bytes).expect("a response").entry).collect()
+    let decode = |bytes: &[u8]| match ControllerPdu::decode(bytes, &Framing::PLAIN) {
+        Ok(ControllerPdu::CapsuleResp(response)) => response.entry,
+        other => panic!("no response: {other:?}"),
+    };
+    bytes.chunks(CapsuleResp::LEN).map(decode).collect()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Scenarios of bulk transfers and short commands on one connection.
 
 use isolane_wire::Framing;
-use isolane_wire::pdu::{C2hData, R2t};
+use isolane_wire::pdu::{C2hData, ControllerPdu, R2t};
 
 use super::*;
 use crate::target::Scheduling;
@@ -33,17 +33,19 @@ fn pdus(stream: impl IntoIterator<Item = u8>) -> Vec<(PduType, Vec<u8>)> {
     pdus
 }
 
+fn decoded(stream: impl IntoIterator<Item = u8>) -> impl Iterator<Item = ControllerPdu> {
+    let decode = |bytes: Vec<u8>| ControllerPdu::decode(&bytes, &Framing::default());
+    pdus(stream).into_iter().map(move |(_, bytes)| decode(bytes).expect("a valid PDU"))
+}
+
 fn data_of(stream: impl IntoIterator<Item = u8>) -> Vec<C2hData> {
-    let data = pdus(stream).into_iter().filter(|(pdu_type, _)| *pdu_type == PduType::C2hData);
-    let decode =
-        |bytes: Vec<u8>| C2hData::decode(bytes.first_chunk().expect("a header"), &Framing::default());
-    data.map(|(_, bytes)| decode(bytes).expect("a valid PDU")).collect()
+    let data = |pdu| if let ControllerPdu::C2hData(data) = pdu { Some(data) } else { None };
+    decoded(stream).filter_map(data).collect()
 }
 
 fn r2ts(stream: impl IntoIterator<Item = u8>) -> Vec<R2t> {
-    let grants = pdus(stream).into_iter().filter(|(pdu_type, _)| *pdu_type == PduType::R2t);
-    let decode = |bytes: Vec<u8>| R2t::decode(bytes.first_chunk().expect("a header"), &Framing::default());
-    grants.map(|(_, bytes)| decode(bytes).expect("a valid PDU")).collect()
+    let r2t = |pdu| if let ControllerPdu::R2t(r2t) = pdu { Some(r2t) } else { None };
+    decoded(stream).filter_map(r2t).collect()
 }
 
 impl Pair {

@@ -112,10 +112,10 @@ fn set_property(context: &mut CommandContext) -> Result<Action, Status> {
     association.keep_alive.restart(context.now);
     match transition {
         Transition::None => {}
-        Transition::Shutdown => events.push_back(ControlEvent::Shutdown { id }),
+        Transition::Shutdown => events.push_back(ControlEvent::Shutdown(id)),
         Transition::CloseIoQueues => {
             association.abort_async_events(events);
-            events.push_back(ControlEvent::CloseIoQueues { id });
+            events.push_back(ControlEvent::CloseIoQueues(id));
         }
         Transition::Reset => {
             association.abort_async_events(events);

@@ -211,7 +211,7 @@ impl Association {
 
     fn announce_completions(&self, events: &mut VecDeque<ControlEvent>) {
         if self.events.has_completions() {
-            events.push_back(ControlEvent::AsyncEvents { id: self.id });
+            events.push_back(ControlEvent::AsyncEvents(self.id));
         }
     }
 

@@ -48,7 +48,7 @@ impl Subsystem {
     pub(super) fn remove_if_drained(&mut self, id: AssociationId, events: &mut VecDeque<ControlEvent>) {
         if self.association(id).is_some_and(|association| association.ending && association.is_drained()) {
             self.associations.remove(&id.cntlid);
-            events.push_back(ControlEvent::Ended { id });
+            events.push_back(ControlEvent::Ended(id));
         }
     }
 

@@ -4,11 +4,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use isolane_wire::Ascii;
 use isolane_wire::log::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, SecureChannel, SubsystemType, Transport,
     TransportRequirements,
 };
-use isolane_wire::{Ascii, NqnField};
 
 use super::MAX_ADMIN_ENTRIES;
 use super::command::CommandContext;
@@ -62,7 +62,7 @@ fn entry(context: &CommandContext, port_id: u16, address: SocketAddr) -> Discove
         cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
         asqsz: MAX_ADMIN_ENTRIES,
         trsvcid: Ascii::lossy(&address.port().to_string()),
-        subnqn: NqnField::from(&context.nvm.config.nqn),
+        subnqn: context.nvm.config.nqn.into(),
         traddr: Ascii::lossy(&ip.to_string()),
         sectype: SecureChannel::None.code(),
         ..DiscoveryEntry::default()

@@ -12,7 +12,7 @@ use isolane_wire::identify::{
     VolatileCache, firmware_updates,
 };
 use isolane_wire::log::SIGNATURE;
-use isolane_wire::{Ascii, NqnField, Status};
+use isolane_wire::{Ascii, Status};
 
 use super::association::{Association, MAX_ERRORS, WARNING_TEMPERATURE_KELVIN};
 use super::command::{CommandContext, with_dnr};
@@ -114,7 +114,7 @@ fn controller(association: &Association, profile: &SubsystemProfile) -> Controll
         elpe: MAX_ERRORS as u8 - 1,
         kas: keep_alive::KAS,
         sgls: SglSupport(0).with_support(1).with_offset(true).with_transport(true),
-        subnqn: NqnField::from(&config.nqn),
+        subnqn: config.nqn.into(),
         ..Controller::default()
     };
     match profile.kind {

@@ -156,22 +156,13 @@ pub enum Action {
 pub enum ControlEvent {
     /// Held Async Event Requests have completions: take them with [`Port::poll_async_event`] on the
     /// core of the admin queue.
-    AsyncEvents {
-        /// The association.
-        id: AssociationId,
-    },
+    AsyncEvents(AssociationId),
     /// CC.EN became 0: close the I/O connections, keep the admin connection. RDY drops once all are
     /// drained.
-    CloseIoQueues {
-        /// The association.
-        id: AssociationId,
-    },
+    CloseIoQueues(AssociationId),
     /// CC.SHN was set: when the I/O of the association has ended or takes too long, flush every
     /// volume and call [`Port::handle_flushed`]. Connections stay open.
-    Shutdown {
-        /// The association.
-        id: AssociationId,
-    },
+    Shutdown(AssociationId),
     /// Close every connection of the association and cancel the commands that have not reached a
     /// volume.
     Close {
@@ -181,10 +172,7 @@ pub enum ControlEvent {
         reason: CloseReason,
     },
     /// The association has ended, with all of its I/O.
-    Ended {
-        /// The association.
-        id: AssociationId,
-    },
+    Ended(AssociationId),
 }
 
 /// Reason for the end of an association.

@@ -3,28 +3,31 @@
 //! Uses only the direction bits of the opcode and the SGL; the command checks the length. An error
 //! here fails the command, not the connection.
 
+use isolane_wire::opcode::DataDirection;
 use isolane_wire::{Sgl, Status, SubmissionEntry};
 
 use super::event::{DataLocation, Transfer};
 
 /// Classifies the data of a command whose capsule carries `in_capsule_len` bytes.
 pub(super) fn transfer(entry: &SubmissionEntry, in_capsule_len: u32) -> Transfer {
-    let direction = Direction::from_entry(entry);
-    if direction == Direction::None {
+    let direction = DataDirection::of(entry.opcode, entry.fctype());
+    if direction == DataDirection::None {
         return Transfer::None;
     }
     if !matches!(entry.flags.psdt(), PSDT_SGL_MPTR_BUFFER | PSDT_SGL_MPTR_SGL) {
         return Transfer::Invalid(Status::INVALID_FIELD);
     }
     match (direction, &entry.sgl) {
-        (Direction::Both, _) => Transfer::Invalid(Status::INVALID_OPCODE),
-        (Direction::FromHost, Sgl::InCapsule { offset, len }) => in_capsule(*offset, *len, in_capsule_len),
+        (DataDirection::Bidirectional, _) => Transfer::Invalid(Status::INVALID_OPCODE),
+        (DataDirection::HostToController, Sgl::InCapsule { offset, len }) => {
+            in_capsule(*offset, *len, in_capsule_len)
+        }
         (_, Sgl::Transport { .. }) if in_capsule_len > 0 => Transfer::Invalid(Status::INVALID_FIELD),
         (_, Sgl::Transport { len: 0 }) => Transfer::None,
-        (Direction::FromHost, Sgl::Transport { len }) => {
+        (DataDirection::HostToController, Sgl::Transport { len }) => {
             Transfer::FromHost { len: *len, place: DataLocation::Transport }
         }
-        (Direction::ToHost, Sgl::Transport { len }) => Transfer::ToHost { len: *len },
+        (DataDirection::ControllerToHost, Sgl::Transport { len }) => Transfer::ToHost { len: *len },
         _ => Transfer::Invalid(Status::SGL_TYPE_INVALID),
     }
 }
@@ -41,28 +44,5 @@ fn in_capsule(offset: u64, len: u32, in_capsule_len: u32) -> Transfer {
     }
 }
 
-/// Bits 1:0 of an opcode, or of the command type of a fabrics command.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    None,
-    FromHost,
-    ToHost,
-    Both,
-}
-
-impl Direction {
-    fn from_entry(entry: &SubmissionEntry) -> Direction {
-        let code = if entry.opcode == FABRICS { entry.fctype() } else { entry.opcode };
-        match code & 0b11 {
-            0b00 => Direction::None,
-            0b01 => Direction::FromHost,
-            0b10 => Direction::ToHost,
-            _ => Direction::Both,
-        }
-    }
-}
-
-/// The opcode of all fabrics commands.
-const FABRICS: u8 = 0x7f;
 const PSDT_SGL_MPTR_BUFFER: u8 = 0b01;
 const PSDT_SGL_MPTR_SGL: u8 = 0b10;

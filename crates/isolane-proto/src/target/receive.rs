@@ -121,7 +121,7 @@ impl Connection {
     pub fn peek_block(&self, overflow: &[u8], ahead: usize) -> Option<(u32, u64)> {
         let unread = self.receiver.unread(overflow).get(ahead * self.receiver.capsule_len()..)?;
         let capsule: &[u8; CapsuleCmd::LEN] = unread.first_chunk()?;
-        let entry = CapsuleCmd::decode_checked(capsule, 0).entry;
+        let entry = CapsuleCmd::decode(capsule, 0).entry;
         Some((entry.nsid, entry.cdw10_11()))
     }
 
@@ -178,7 +178,7 @@ impl Connection {
         }
         let capsule = self.receiver.checked(overflow)?;
         let cid = CapsuleCmd::cid(capsule);
-        let opened = self.slots.open(cid, || CapsuleCmd::decode_checked(capsule, data_len as u32).entry);
+        let opened = self.slots.open(cid, || CapsuleCmd::decode(capsule, data_len as u32).entry);
         let opened = opened.map(|(permit, entry)| (permit, transfer(entry, data_len as u32)));
         if let Err(RejectReason::Full) = opened {
             return Err(FatalError::sequence(Violation::QueueOverrun(self.slots.limit())));
@@ -197,7 +197,7 @@ impl Connection {
 
     /// ICReq: queues ICResp and applies the negotiated parameters (TCP 1.0 §3.1).
     fn handle_ic_req(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
-        let request = self.receiver.decode(overflow, |bytes, _| IcReq::decode(bytes))?;
+        let request = self.receiver.decode(overflow, IcReq::decode)?;
         self.receiver.consume_header(header);
         let digests = Digests::default()
             .with_header(request.digests.header() && self.limits.header_digest)

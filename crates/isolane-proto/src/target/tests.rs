@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use isolane_memory::{Buffer, Pool};
 use isolane_wire::digest::crc32c;
 use isolane_wire::pdu::{CapsuleCmd, Digests, FatalErrorStatus as Fes, H2cData, IcReq, R2t, TermReq};
-use isolane_wire::pdu::{CapsuleResp, HeaderFault};
+use isolane_wire::pdu::{CapsuleResp, ControllerPdu, HeaderFault};
 use isolane_wire::{CompletionEntry, Direction, Framing, Sgl, Status, SubmissionEntry};
 use proptest::prelude::*;
 
@@ -108,9 +108,10 @@ impl BadHost {
         let permit = host.permit();
         host.target.request_data(permit, Buffer::contiguous(8192));
         let output = host.output();
-        let r2t =
-            R2t::decode(output.first_chunk().expect("an R2T"), &Framing::default()).expect("a valid PDU");
-        (host, r2t)
+        match ControllerPdu::decode(&output, &Framing::default()) {
+            Ok(ControllerPdu::R2t(r2t)) => (host, r2t),
+            other => panic!("no R2T: {other:?}"),
+        }
     }
 
     fn permit(&mut self) -> Permit {
@@ -400,8 +401,11 @@ fn duplicate_cid_fails_second_command() {
     host.command(transport(READ, 9, 512), &[]);
     host.command(transport(READ, 9, 512), &[]);
     let output = host.output();
-    let response = CapsuleResp::decode(output.first_chunk().expect("a response"), &Framing::default());
-    let entry = response.expect("a valid PDU").entry;
+    let Ok(ControllerPdu::CapsuleResp(CapsuleResp { entry })) =
+        ControllerPdu::decode(&output, &Framing::default())
+    else {
+        panic!("no response");
+    };
     assert_eq!((entry.cid, entry.status), (9, Status::COMMAND_ID_CONFLICT));
     assert_eq!(host.target.in_flight(), 1);
     host.expect_alive();

@@ -150,9 +150,10 @@ impl Connection {
 
     /// H2CData: checks that it matches an R2T, and starts its data.
     pub(super) fn handle_h2c_data(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
-        let data = self.receiver.decode(overflow, H2cData::decode)?;
+        let data =
+            self.receiver.decode(overflow, |bytes| H2cData::decode(bytes, header.layout.data_len as u32))?;
         let cid = data.cccid;
-        let unknown = |at| Err(FatalError::new(Violation::UnknownTransfer { cid }, HeaderFault::invalid(at)));
+        let unknown = |at| Err(FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(at)));
         let Some((at, slot, grant)) = self.slots.grant(data.ttag) else { return unknown(H2cData::TTAG) };
         if slot.cid() != cid {
             return unknown(H2cData::CCCID);
@@ -163,10 +164,10 @@ impl Connection {
         let grant = slot.grants[grant];
         let (start, end) = (u64::from(data.datao), u64::from(data.datao) + u64::from(data.datal));
         if start < u64::from(grant.start) || end > u64::from(grant.end) {
-            return Err(FatalError::new(Violation::DataRange { cid }, HeaderFault::out_of_range()));
+            return Err(FatalError::new(Violation::DataRange(cid), HeaderFault::out_of_range()));
         }
         if data.datao != grant.next || data.last != (end == u64::from(grant.end)) {
-            return Err(FatalError::sequence(Violation::DataOrder { cid }));
+            return Err(FatalError::sequence(Violation::DataOrder(cid)));
         }
         self.receiver.consume_header(header);
         let receiving = Receiving::H2cData { slot: at, ttag: data.ttag, len: data.datal };

@@ -341,12 +341,8 @@ pub fn connect_entry(qid: u16, sqsize: u16) -> SubmissionEntry {
 
 pub fn connect_data(cntlid: u16, subnqn: &str, hostnqn: &str) -> Vec<u8> {
     let nqn = |text: &str| text.parse::<Nqn>().unwrap();
-    let data = ConnectData {
-        hostid: [7; 16],
-        cntlid,
-        subnqn: (&nqn(subnqn)).into(),
-        hostnqn: (&nqn(hostnqn)).into(),
-    };
+    let data =
+        ConnectData { hostid: [7; 16], cntlid, subnqn: nqn(subnqn).into(), hostnqn: nqn(hostnqn).into() };
     data.encode().to_vec()
 }
 

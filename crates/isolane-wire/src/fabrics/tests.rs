@@ -30,7 +30,7 @@ fn connect_data_has_each_field_in_its_place() {
     let data = ConnectData {
         hostid: core::array::from_fn(|index| index as u8 + 1),
         cntlid: 0x1211,
-        subnqn: (&subnqn).into(),
+        subnqn: subnqn.into(),
         hostnqn: hostnqn.into(),
     };
     let bytes = golden::bytes::<1024>(&[

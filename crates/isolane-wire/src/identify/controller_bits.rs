@@ -16,8 +16,6 @@ bits! {
         ports / with_ports: bool = [0:0],
         /// The subsystem may have several controllers.
         controllers / with_controllers: bool = [1:1],
-        /// The controller is an SR-IOV virtual function.
-        virtual_function / with_virtual_function: bool = [2:2],
         /// Asymmetric namespace access is reported.
         ana / with_ana: bool = [3:3],
     }
@@ -42,22 +40,8 @@ bits! {
     pub struct Ctratt(u32) {
         /// 128-bit host identifier.
         host_id_128 / with_host_id_128: bool = [0:0],
-        /// Non-operational power state permissive mode.
-        nopspm / with_nopspm: bool = [1:1],
-        /// NVM sets.
-        nvm_sets / with_nvm_sets: bool = [2:2],
-        /// Read recovery levels.
-        read_recovery_levels / with_read_recovery_levels: bool = [3:3],
-        /// Endurance groups.
-        endurance_groups / with_endurance_groups: bool = [4:4],
-        /// Predictable latency mode.
-        predictable_latency / with_predictable_latency: bool = [5:5],
         /// TBKAS: traffic based keep alive.
         tbkas / with_tbkas: bool = [6:6],
-        /// Namespace granularity.
-        namespace_granularity / with_namespace_granularity: bool = [7:7],
-        /// SQ associations.
-        sq_associations / with_sq_associations: bool = [8:8],
         /// UUID list.
         uuid_list / with_uuid_list: bool = [9:9],
     }
@@ -66,24 +50,10 @@ bits! {
 bits! {
     /// OACS.
     pub struct Oacs(u16) {
-        /// Security Send and Receive.
-        security / with_security: bool = [0:0],
         /// Format NVM.
         format / with_format: bool = [1:1],
-        /// Firmware Commit and Image Download.
-        firmware / with_firmware: bool = [2:2],
         /// Namespace Management and Attachment.
         namespace_management / with_namespace_management: bool = [3:3],
-        /// Device Self-test.
-        self_test / with_self_test: bool = [4:4],
-        /// Directives.
-        directives / with_directives: bool = [5:5],
-        /// NVMe-MI Send and Receive.
-        management_interface / with_management_interface: bool = [6:6],
-        /// Virtualization Management.
-        virtualization / with_virtualization: bool = [7:7],
-        /// Doorbell Buffer Config.
-        doorbell_buffer / with_doorbell_buffer: bool = [8:8],
         /// Get LBA Status.
         lba_status / with_lba_status: bool = [9:9],
     }
@@ -107,38 +77,22 @@ bits! {
 bits! {
     /// LPA.
     pub struct LogPageAttributes(u8) {
-        /// SMART per namespace.
-        smart_per_namespace / with_smart_per_namespace: bool = [0:0],
         /// Commands supported and effects.
         command_effects / with_command_effects: bool = [1:1],
         /// Extended data: 32-bit NUMD and log page offsets.
         extended_data / with_extended_data: bool = [2:2],
         /// Telemetry.
         telemetry / with_telemetry: bool = [3:3],
-        /// Persistent event log.
-        persistent_event / with_persistent_event: bool = [4:4],
     }
 }
 
 bits! {
     /// ONCS.
     pub struct Oncs(u16) {
-        /// Compare.
-        compare / with_compare: bool = [0:0],
-        /// Write Uncorrectable.
-        write_uncorrectable / with_write_uncorrectable: bool = [1:1],
         /// Dataset Management.
         dataset_management / with_dataset_management: bool = [2:2],
         /// Write Zeroes.
         write_zeroes / with_write_zeroes: bool = [3:3],
-        /// Save and Select of features.
-        save_and_select / with_save_and_select: bool = [4:4],
-        /// Reservations.
-        reservations / with_reservations: bool = [5:5],
-        /// Timestamp.
-        timestamp / with_timestamp: bool = [6:6],
-        /// Verify.
-        verify / with_verify: bool = [7:7],
         /// Copy.
         copy / with_copy: bool = [8:8],
     }
@@ -147,12 +101,8 @@ bits! {
 bits! {
     /// FNA.
     pub struct Fna(u8) {
-        /// Format applies to all namespaces.
-        format_all / with_format_all: bool = [0:0],
         /// Secure erase applies to all namespaces.
         erase_all / with_erase_all: bool = [1:1],
-        /// Cryptographic erase is supported.
-        crypto_erase / with_crypto_erase: bool = [2:2],
     }
 }
 
@@ -169,8 +119,6 @@ bits! {
 impl VolatileCache {
     /// Flush of all namespaces is refused.
     pub const FLUSH_ALL_REFUSED: u8 = 0b10;
-    /// Flush of all namespaces is supported.
-    pub const FLUSH_ALL_SUPPORTED: u8 = 0b11;
 }
 
 bits! {
@@ -178,12 +126,6 @@ bits! {
     pub struct SglSupport(u32) {
         /// 00b none, 01b any alignment, 10b dwords only.
         support / with_support: u8 = [1:0],
-        /// Keyed SGL data blocks (RDMA).
-        keyed / with_keyed: bool = [2:2],
-        /// Bit buckets.
-        bit_bucket / with_bit_bucket: bool = [16:16],
-        /// Data longer than the SGL is allowed.
-        larger_than_data / with_larger_than_data: bool = [18:18],
         /// An SGL address may be an offset: what in-capsule data needs.
         offset / with_offset: bool = [20:20],
         /// Transport SGL data blocks.

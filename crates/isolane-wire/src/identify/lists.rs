@@ -1,4 +1,4 @@
-//! Lists of identifiers: active and changed namespaces, controllers (Base 1.4 §4.9, §4.10).
+//! Lists of namespace identifiers: active and changed namespaces (Base 1.4 §4.10).
 
 use super::DATA_LEN;
 
@@ -41,49 +41,6 @@ impl NamespaceList {
     }
 }
 
-/// Controller identifiers in rising order, up to 2,047: CNS 12h and 13h.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControllerList {
-    cntlids: [u16; Self::CAPACITY],
-    len: usize,
-}
-
-impl ControllerList {
-    /// The most identifiers.
-    pub const CAPACITY: usize = 2047;
-
-    /// The first 2,047 of these identifiers.
-    pub fn new(cntlids: impl IntoIterator<Item = u16>) -> Self {
-        let mut this = Self { cntlids: [0; Self::CAPACITY], len: 0 };
-        for (place, cntlid) in this.cntlids.iter_mut().zip(cntlids) {
-            *place = cntlid;
-            this.len += 1;
-        }
-        this
-    }
-
-    /// The identifiers.
-    pub fn cntlids(&self) -> &[u16] {
-        &self.cntlids[..self.len]
-    }
-
-    /// The data: their number, then they.
-    pub fn encode(&self) -> [u8; DATA_LEN] {
-        let mut bytes = [0; DATA_LEN];
-        let (number, list) = bytes.split_at_mut(2);
-        crate::Field::write(&(self.len as u16), number);
-        crate::Field::write(&self.cntlids, list);
-        bytes
-    }
-
-    /// Reads the data; a count beyond the capacity is limited to it.
-    pub fn decode(bytes: &[u8; DATA_LEN]) -> Self {
-        let (number, list) = bytes.split_at(2);
-        let number = usize::from(<u16 as crate::Field>::read(number));
-        Self::new(<[u16; Self::CAPACITY] as crate::Field>::read(list).into_iter().take(number))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,13 +59,5 @@ mod tests {
         let list = NamespaceList::new(1..=5000);
         assert_eq!(list.nsids().len(), 1024);
         assert_eq!(NamespaceList::decode(&list.encode()), list);
-    }
-
-    #[test]
-    fn controller_list_starts_with_its_count() {
-        let list = ControllerList::new([0x0201, 0x0403]);
-        assert_eq!(list.encode()[..8], [2, 0, 1, 2, 3, 4, 0, 0]);
-        assert_eq!(ControllerList::decode(&list.encode()), list);
-        assert_eq!(ControllerList::decode(&[0xff; DATA_LEN]).cntlids().len(), 2047);
     }
 }

@@ -15,7 +15,7 @@ pub use controller_bits::{
     VendorPages, VolatileCache, firmware_updates,
 };
 pub use descriptors::{Descriptor, DescriptorList, Descriptors};
-pub use lists::{ControllerList, NamespaceList};
+pub use lists::NamespaceList;
 pub use namespace::{IndependentNamespace, Namespace, NvmController, NvmNamespace};
 pub use namespace_bits::{Dlfeat, Flbas, LbaFormat, NamespaceAttributes, NamespaceStatus, Nmic, Nsfeat};
 

@@ -3,12 +3,8 @@
 bits! {
     /// NSFEAT.
     pub struct Nsfeat(u8) {
-        /// THINP: NCAP may be less than NSZE, and NUSE is reported.
-        thin / with_thin: bool = [0:0],
         /// NSABP: NAWUN, NAWUPF and NACWU apply instead of the controller's.
         atomics / with_atomics: bool = [1:1],
-        /// DAE: the deallocated or unwritten block error is supported.
-        deallocated_error / with_deallocated_error: bool = [2:2],
         /// UIDREUSE: NGUID and EUI64 are never used again.
         unique_ids / with_unique_ids: bool = [3:3],
         /// OPTPERF: NPWG, NPWA, NPDG, NPDA and NOWS are defined.
@@ -21,8 +17,6 @@ bits! {
     pub struct Flbas(u8) {
         /// Low bits of the format's number.
         index_low / with_index_low: u8 = [3:0],
-        /// Metadata follows the data of each block.
-        extended / with_extended: bool = [4:4],
         /// High bits of the format's number.
         index_high / with_index_high: u8 = [6:5],
     }

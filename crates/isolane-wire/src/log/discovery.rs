@@ -99,8 +99,6 @@ bits! {
 }
 
 impl TransportRequirements {
-    /// Secure channel: required.
-    pub const REQUIRED: u8 = 0b01;
     /// Secure channel: not required.
     pub const NOT_REQUIRED: u8 = 0b10;
 }

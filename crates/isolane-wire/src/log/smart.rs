@@ -5,14 +5,10 @@ bits! {
     pub struct CriticalWarning(u8) {
         /// Spare capacity is below its threshold.
         spare / with_spare: bool = [0:0],
-        /// Temperature is beyond a threshold.
-        temperature / with_temperature: bool = [1:1],
         /// Reliability is degraded.
         reliability / with_reliability: bool = [2:2],
         /// The media are read only.
         read_only / with_read_only: bool = [3:3],
-        /// The backup of volatile memory failed.
-        backup / with_backup: bool = [4:4],
     }
 }
 

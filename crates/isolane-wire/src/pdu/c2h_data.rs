@@ -2,9 +2,8 @@
 
 use super::{
     CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, field, h2c_data::check_datal,
-    whole,
 };
-use crate::{Direction, Framing};
+use crate::Framing;
 
 /// Controller to host data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,18 +42,10 @@ impl C2hData {
         bytes
     }
 
-    /// Decodes and checks the header; PLEN must match PDO and DATAL.
-    #[inline]
-    pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
-        let header = CommonHeader::decode(whole(bytes)?)?;
-        header.check(Direction::ControllerToHost, framing)?;
-        Self::decode_checked(bytes, header.data_len(framing))
-    }
-
     /// Decodes and checks the fields after a checked common header with `data_len` bytes of
     /// data.
     #[inline]
-    pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
+    pub fn decode(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
         let flags: PduFlags = field(bytes, CommonHeader::FLAGS);
         let this = Self {
             cccid: field(bytes, Self::CCCID),

@@ -1,7 +1,7 @@
 //! CapsuleCmd: a command, optionally with data (TCP 1.0 §3.6.2.6).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, field, whole};
-use crate::{Direction, Framing, SubmissionEntry};
+use super::{HeaderBytes, MAX_PREFIX_LEN, PduFlags, PduType, field};
+use crate::{Framing, SubmissionEntry};
 
 /// Command capsule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,17 +34,9 @@ impl CapsuleCmd {
         bytes.finish(self.data_len != 0, framing);
     }
 
-    /// Decodes and checks the header.
-    #[inline]
-    pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
-        let header = CommonHeader::decode(whole(bytes)?)?;
-        header.check(Direction::HostToController, framing)?;
-        Ok(Self::decode_checked(bytes, header.data_len(framing)))
-    }
-
     /// Decodes the fields after a checked common header with `data_len` bytes of data.
     #[inline]
-    pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Self {
+    pub fn decode(bytes: &[u8; Self::LEN], data_len: u32) -> Self {
         Self { entry: field(bytes, Self::ENTRY), data_len }
     }
 

@@ -1,7 +1,7 @@
 //! CapsuleResp: the result of a command (TCP 1.0 §3.6.2.7).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, PduFlags, PduType, field, whole};
-use crate::{CompletionEntry, Direction, Framing};
+use super::{HeaderBytes, PduFlags, PduType, field};
+use crate::{CompletionEntry, Framing};
 
 /// Response capsule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,16 +25,9 @@ impl CapsuleResp {
         bytes
     }
 
-    /// Decodes and checks the header.
-    #[inline]
-    pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
-        CommonHeader::decode(whole(bytes)?)?.check(Direction::ControllerToHost, framing)?;
-        Ok(Self::decode_checked(bytes))
-    }
-
     /// Decodes the fields after a checked common header.
     #[inline]
-    pub fn decode_checked(bytes: &[u8; Self::LEN]) -> Self {
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         Self { entry: field(bytes, Self::ENTRY) }
     }
 }

@@ -1,6 +1,6 @@
 //! The first 8 bytes of every PDU (TCP 1.0 §3.6.2.1).
 
-use super::HeaderFault;
+use super::{HeaderFault, TermReq};
 use crate::{Direction, Field, Framing};
 
 codes! {
@@ -54,7 +54,9 @@ impl PduType {
         matches!(self, Self::H2cData | Self::C2hData)
     }
 
-    const fn is_term_req(self) -> bool {
+    /// Whether this PDU terminates the connection.
+    #[inline]
+    pub const fn is_term_req(self) -> bool {
         matches!(self, Self::H2cTermReq | Self::C2hTermReq)
     }
 }
@@ -101,9 +103,6 @@ impl CommonHeader {
     pub const PDO: usize = 3;
     /// Offset of PLEN.
     pub const PLEN: usize = 4;
-
-    /// Maximum PLEN of a TermReq (TCP 1.0 §3.5: outside 24 to 152 bytes it is ignored).
-    pub const MAX_TERM_REQ_PLEN: u32 = 152;
 
     /// Encodes the header.
     #[inline]
@@ -217,7 +216,8 @@ impl CommonHeader {
     fn is_plen_right(&self, framing: &Framing) -> bool {
         let plen = u64::from(self.plen);
         if self.pdu_type.is_term_req() {
-            return (24..=Self::MAX_TERM_REQ_PLEN).contains(&self.plen);
+            // Outside of this range, a TermReq is ignored (TCP 1.0 §3.5).
+            return (TermReq::LEN as u64..=TermReq::MAX_PLEN as u64).contains(&plen);
         }
         if self.pdu_type.must_have_data() || self.has_data(framing) {
             return plen > u64::from(self.pdo) + framing.data_digest_len() as u64;

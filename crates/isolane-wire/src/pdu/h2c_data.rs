@@ -1,7 +1,7 @@
 //! H2CData: data of a command from the host, as requested by an R2T (TCP 1.0 §3.6.2.8).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, field, whole};
-use crate::{Direction, Framing};
+use super::{CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, field};
+use crate::Framing;
 
 /// Host to controller data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,18 +43,10 @@ impl H2cData {
         bytes
     }
 
-    /// Decodes and checks the header; PLEN must match PDO and DATAL.
-    #[inline]
-    pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
-        let header = CommonHeader::decode(whole(bytes)?)?;
-        header.check(Direction::HostToController, framing)?;
-        Self::decode_checked(bytes, header.data_len(framing))
-    }
-
     /// Decodes and checks the fields after a checked common header with `data_len` bytes of
     /// data.
     #[inline]
-    pub fn decode_checked(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
+    pub fn decode(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
         let flags: PduFlags = field(bytes, CommonHeader::FLAGS);
         let this = Self {
             cccid: field(bytes, Self::CCCID),

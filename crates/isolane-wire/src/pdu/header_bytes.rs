@@ -7,7 +7,7 @@ use crate::{Field, Framing, digest};
 
 /// Header, header digest, and pad of one PDU, everything before its data. The capacity is the
 /// maximum of its kind of PDU.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HeaderBytes<const CAPACITY: usize> {
     bytes: [u8; CAPACITY],
     len: u8,
@@ -85,11 +85,3 @@ impl<const CAPACITY: usize> core::fmt::Debug for HeaderBytes<CAPACITY> {
         write!(f, "{:02x?}", &**self)
     }
 }
-
-impl<const CAPACITY: usize> PartialEq for HeaderBytes<CAPACITY> {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl<const CAPACITY: usize> Eq for HeaderBytes<CAPACITY> {}

@@ -38,40 +38,35 @@ impl IcReq {
 
     /// Encodes the PDU.
     pub fn encode(&self) -> HeaderBytes<{ Self::LEN }> {
-        let mut bytes = HeaderBytes::new(PduType::IcReq, PduFlags(0), 0, &Framing::default());
-        bytes.write(Self::HPDA, self.hpda);
-        bytes.write(Self::DGST, self.digests);
-        bytes.write(Self::MAXR2T, self.maxr2t);
-        bytes
+        encode(PduType::IcReq, self.hpda, self.digests, self.maxr2t)
     }
 
     /// Decodes the fields after a checked common header. TCP 1.0 §3.1: an unknown format is an
     /// unsupported parameter, an alignment above 31 an invalid field.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
-        let this = Self {
-            hpda: bytes[Self::HPDA],
-            digests: field::<Digests>(bytes, Self::DGST).known(),
-            maxr2t: field(bytes, Self::MAXR2T),
-        };
-        check_format(bytes, this.hpda)?;
-        Ok(this)
+        let (hpda, digests, maxr2t) = decode(bytes)?;
+        Ok(Self { hpda, digests, maxr2t })
     }
 }
 
-impl Digests {
-    /// Clears reserved bits.
-    pub(super) fn known(self) -> Self {
-        Self(0).with_header(self.header()).with_data(self.data())
-    }
+/// Encodes ICReq or ICResp, which have the same fields; the last one is MAXR2T or MAXH2CDATA.
+pub(super) fn encode(pdu_type: PduType, pda: u8, digests: Digests, max: u32) -> HeaderBytes<{ IcReq::LEN }> {
+    let mut bytes = HeaderBytes::new(pdu_type, PduFlags(0), 0, &Framing::default());
+    bytes.write(IcReq::HPDA, pda);
+    bytes.write(IcReq::DGST, digests);
+    bytes.write(IcReq::MAXR2T, max);
+    bytes
 }
 
-/// Checks the fields shared by ICReq and ICResp: format 0 and a valid alignment.
-pub(super) fn check_format(bytes: &[u8; IcReq::LEN], pda: u8) -> Result<(), HeaderFault> {
+/// Decodes the fields of ICReq or ICResp; clears reserved bits of the digests.
+pub(super) fn decode(bytes: &[u8; IcReq::LEN]) -> Result<(u8, Digests, u32), HeaderFault> {
+    let (pda, digests): (u8, Digests) = (bytes[IcReq::HPDA], field(bytes, IcReq::DGST));
     if field::<u16>(bytes, IcReq::PFV) != 0 {
         return Err(HeaderFault::unsupported(IcReq::PFV));
     }
     if pda > Framing::MAX_PDA {
         return Err(HeaderFault::invalid(IcReq::HPDA));
     }
-    Ok(())
+    let known = Digests(0).with_header(digests.header()).with_data(digests.data());
+    Ok((pda, known, field(bytes, IcReq::MAXR2T)))
 }

@@ -1,7 +1,6 @@
 //! ICResp: the controller's response to ICReq (TCP 1.0 §3.6.2.3).
 
-use super::{Digests, HeaderBytes, HeaderFault, IcReq, PduFlags, PduType, field, ic_req::check_format};
-use crate::Framing;
+use super::{Digests, HeaderBytes, HeaderFault, IcReq, PduType, ic_req};
 
 /// Initialize connection response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,35 +16,24 @@ pub struct IcResp {
 impl IcResp {
     /// Length of the header and of the PDU in bytes.
     pub const LEN: usize = 128;
-    /// Offset of CPDA.
-    pub const CPDA: usize = IcReq::HPDA;
     /// Offset of DGST.
     pub const DGST: usize = IcReq::DGST;
     /// Offset of MAXH2CDATA.
-    pub const MAXH2CDATA: usize = 12;
+    pub const MAXH2CDATA: usize = IcReq::MAXR2T;
     /// Minimum of MAXH2CDATA in bytes.
     pub const MIN_MAXH2CDATA: u32 = 4096;
 
     /// Encodes the PDU.
     pub fn encode(&self) -> HeaderBytes<{ Self::LEN }> {
-        let mut bytes = HeaderBytes::new(PduType::IcResp, PduFlags(0), 0, &Framing::default());
-        bytes.write(Self::CPDA, self.cpda);
-        bytes.write(Self::DGST, self.digests);
-        bytes.write(Self::MAXH2CDATA, self.maxh2cdata);
-        bytes
+        ic_req::encode(PduType::IcResp, self.cpda, self.digests, self.maxh2cdata)
     }
 
     /// Decodes the fields after a checked common header.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
-        let this = Self {
-            cpda: bytes[Self::CPDA],
-            digests: field::<Digests>(bytes, Self::DGST).known(),
-            maxh2cdata: field(bytes, Self::MAXH2CDATA),
-        };
-        check_format(bytes, this.cpda)?;
-        if this.maxh2cdata < Self::MIN_MAXH2CDATA || !this.maxh2cdata.is_multiple_of(4) {
+        let (cpda, digests, maxh2cdata) = ic_req::decode(bytes)?;
+        if maxh2cdata < Self::MIN_MAXH2CDATA || !maxh2cdata.is_multiple_of(4) {
             return Err(HeaderFault::invalid(Self::MAXH2CDATA));
         }
-        Ok(this)
+        Ok(Self { cpda, digests, maxh2cdata })
     }
 }

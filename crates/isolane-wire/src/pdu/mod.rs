@@ -60,8 +60,10 @@ impl HostPdu {
         match header.pdu_type {
             PduType::IcReq => IcReq::decode(whole(bytes)?).map(Self::IcReq),
             PduType::H2cTermReq => TermReq::decode(bytes).map(Self::TermReq),
-            PduType::CapsuleCmd => CapsuleCmd::decode(whole(bytes)?, framing).map(Self::CapsuleCmd),
-            PduType::H2cData => H2cData::decode(whole(bytes)?, framing).map(Self::H2cData),
+            PduType::CapsuleCmd => {
+                Ok(Self::CapsuleCmd(CapsuleCmd::decode(whole(bytes)?, header.data_len(framing))))
+            }
+            PduType::H2cData => H2cData::decode(whole(bytes)?, header.data_len(framing)).map(Self::H2cData),
             _ => Err(HeaderFault::invalid(CommonHeader::TYPE)),
         }
     }
@@ -89,9 +91,9 @@ impl ControllerPdu {
         match header.pdu_type {
             PduType::IcResp => IcResp::decode(whole(bytes)?).map(Self::IcResp),
             PduType::C2hTermReq => TermReq::decode(bytes).map(Self::TermReq),
-            PduType::CapsuleResp => CapsuleResp::decode(whole(bytes)?, framing).map(Self::CapsuleResp),
-            PduType::C2hData => C2hData::decode(whole(bytes)?, framing).map(Self::C2hData),
-            PduType::R2t => R2t::decode(whole(bytes)?, framing).map(Self::R2t),
+            PduType::CapsuleResp => Ok(Self::CapsuleResp(CapsuleResp::decode(whole(bytes)?))),
+            PduType::C2hData => C2hData::decode(whole(bytes)?, header.data_len(framing)).map(Self::C2hData),
+            PduType::R2t => R2t::decode(whole(bytes)?).map(Self::R2t),
             _ => Err(HeaderFault::invalid(CommonHeader::TYPE)),
         }
     }

@@ -1,7 +1,7 @@
 //! R2T: the controller is ready for a part of a command's data (TCP 1.0 §3.6.2.10).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, PduFlags, PduType, field, whole};
-use crate::{Direction, Framing};
+use super::{HeaderBytes, HeaderFault, PduFlags, PduType, field};
+use crate::Framing;
 
 /// Ready to transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -40,16 +40,9 @@ impl R2t {
         bytes
     }
 
-    /// Decodes and checks the header.
-    #[inline]
-    pub fn decode(bytes: &[u8; Self::LEN], framing: &Framing) -> Result<Self, HeaderFault> {
-        CommonHeader::decode(whole(bytes)?)?.check(Direction::ControllerToHost, framing)?;
-        Self::decode_checked(bytes)
-    }
-
     /// Decodes and checks the fields after a checked common header.
     #[inline]
-    pub fn decode_checked(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
         let this = Self {
             cccid: field(bytes, Self::CCCID),
             ttag: field(bytes, Self::TTAG),

@@ -63,7 +63,7 @@ impl TermReq {
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderFault> {
         let header = CommonHeader::decode(whole(bytes)?)?;
         header.check(header.pdu_type.direction(), &Framing::default())?;
-        if !matches!(header.pdu_type, PduType::H2cTermReq | PduType::C2hTermReq) {
+        if !header.pdu_type.is_term_req() {
             return Err(HeaderFault::invalid(CommonHeader::TYPE));
         }
         let fixed: &[u8; Self::LEN] = whole(bytes)?;

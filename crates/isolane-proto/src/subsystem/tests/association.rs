@@ -20,7 +20,7 @@ fn silent_host_loses_association() {
     assert_eq!(completion(action).status, Status::ABORTED_SQ_DELETION, "too late");
 
     harness.drop_queue(id, 0);
-    assert_eq!(harness.events(), [ControlEvent::Ended { id }]);
+    assert_eq!(harness.events(), [ControlEvent::Ended(id)]);
     assert_eq!(harness.port.poll_timeout(), None);
 }
 
@@ -79,7 +79,7 @@ fn admin_loss_ends_association_after_io() {
     harness.port.handle_disconnected(id, 1);
     assert_eq!(harness.events(), []);
     harness.port.handle_drained(id, 1);
-    assert_eq!(harness.events(), [ControlEvent::Ended { id }]);
+    assert_eq!(harness.events(), [ControlEvent::Ended(id)]);
     assert!(harness.port.associations().is_empty());
 }
 
@@ -97,10 +97,10 @@ fn orphaned_queue_holds_cntlid_until_io_ends() {
     harness.drop_queue(id, 1);
     harness.drop_queue(id, 0);
     let reason = CloseReason::AdminQueueLost;
-    assert_eq!(harness.events(), [ControlEvent::CloseIoQueues { id }, ControlEvent::Close { id, reason }]);
+    assert_eq!(harness.events(), [ControlEvent::CloseIoQueues(id), ControlEvent::Close { id, reason }]);
     assert_eq!(rejected(harness.io_queue(id, 1)).status, Status::CONNECT_CONTROLLER_BUSY);
     harness.port.handle_unstuck(id);
-    assert_eq!(harness.events(), [ControlEvent::Ended { id }]);
+    assert_eq!(harness.events(), [ControlEvent::Ended(id)]);
 }
 
 #[test]

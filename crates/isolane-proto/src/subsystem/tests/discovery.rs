@@ -114,7 +114,7 @@ fn changes_raise_generation_and_notify() {
     harness.port.set_advertised(vec!["198.51.100.1:4420".parse().unwrap()]);
     let event = AsyncEvent::notice(admin::Notice::DiscoveryLogPageChange, LogPage::Discovery);
     let completion = Completion::with_dw0(event.0);
-    assert_eq!(harness.events(), [ControlEvent::AsyncEvents { id }]);
+    assert_eq!(harness.events(), [ControlEvent::AsyncEvents(id)]);
     assert_eq!(harness.port.poll_async_event(id), Some((3, completion)));
     assert_eq!(harness.header(id).genctr, 101);
     assert_eq!(address(&harness.records(id)[0]).1, "198.51.100.1");

@@ -17,7 +17,7 @@ impl Harness {
             .events()
             .into_iter()
             .map(|event| match event {
-                ControlEvent::AsyncEvents { id } => id,
+                ControlEvent::AsyncEvents(id) => id,
                 other => panic!("{other:?}"),
             })
             .collect();

@@ -108,7 +108,7 @@ fn shutdown_completes_after_flush() {
     let id = connected.id;
     harness.set_cc(id, Cc::enabled());
     assert_eq!(harness.set_cc(id, shutdown()), Completion::success());
-    assert_eq!(harness.events(), [ControlEvent::Shutdown { id }]);
+    assert_eq!(harness.events(), [ControlEvent::Shutdown(id)]);
     assert_eq!(harness.csts(id), Csts(0).with_rdy(true).with_shst(Csts::SHST_OCCURRING));
     assert!(!connected.status.is_ready(), "no I/O is taken any more");
 
@@ -148,7 +148,7 @@ fn ready_drops_after_all_io_ends() {
     harness.io_queue(id, 1).unwrap();
     harness.io_queue(id, 2).unwrap();
     harness.set_cc(id, Cc(0));
-    assert_eq!(harness.events(), [ControlEvent::CloseIoQueues { id }]);
+    assert_eq!(harness.events(), [ControlEvent::CloseIoQueues(id)]);
     harness.drop_queue(id, 1);
     harness.port.handle_disconnected(id, 2);
     assert!(harness.csts(id).rdy());
@@ -190,5 +190,5 @@ fn handles_enable_with_shutdown() {
     let id = harness.admin();
     harness.set_cc(id, shutdown());
     assert_eq!(harness.csts(id).shst(), Csts::SHST_OCCURRING);
-    assert_eq!(harness.events(), [ControlEvent::Shutdown { id }]);
+    assert_eq!(harness.events(), [ControlEvent::Shutdown(id)]);
 }
