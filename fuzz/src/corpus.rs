@@ -1,12 +1,17 @@
 //! Inputs to start from: one of every PDU, command and structure, and whole dialogues.
 
+use std::time::Duration;
+
 use isolane_engine_api::layout::{DoorbellLayout, NotificationLayout};
 use isolane_engine_api::stream::StreamLayout;
 use isolane_engine_api::{
-    CloseMode, Hello, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request,
+    CloseMode, Hello, OpenDoorbells, OpenNotificationQueue, OpenObject, Reply, Request, encode,
 };
 use isolane_host::via_engine::wire::{OpenParams, Operation, Outcome, Submission, VolumeLayout};
-use isolane_host::{BlockRange, Era, LaneClass, Options, RequestError};
+use isolane_host::{
+    BlockRange, ControllerInfo, Era, Generation, Info, LaneClass, LaneCounts, NamespaceInfo, Negotiated,
+    Options, RequestError, RestartLoss, Version,
+};
 use isolane_wire::pdu::{
     C2hData, CapsuleCmd, CapsuleResp, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu, IcReq, IcResp,
     R2t, TermReq,
@@ -17,6 +22,8 @@ use isolane_wire::{
 };
 
 use crate::decoders::{encode_controller, encode_host};
+
+const VOLUME: &str = "nvme+tcp://127.0.0.1:4420";
 
 const PLAIN: Framing = Framing { header_digest: false, data_digest: false, pda: 0 };
 const FULL: Framing = Framing { header_digest: true, data_digest: true, pda: 3 };
@@ -94,8 +101,8 @@ pub(crate) fn connect_data() -> Vec<Vec<u8>> {
 pub(crate) fn control_requests() -> Vec<Vec<u8>> {
     let place = StreamLayout { block: 4096, rx: 8192, rx_capacity: 4096, tx: 16384, tx_capacity: 4096 };
     let layout = VolumeLayout { offset: 4096, flag: 2048, submissions: 32, outcomes: 64 };
-    let params = OpenParams { layout, options: Options::default() };
-    let volume = params.object("nvme+tcp://127.0.0.1:4420").expect("it has room");
+    let params = OpenParams { uri: VOLUME.to_owned(), layout, options: Options::default() };
+    let volume = params.object().expect("it has room");
     let open = |object| Request::OpenObject(OpenObject { id: 7, core: None, queue: Some(3), object });
     let port = OpenDoorbells { core: 1, layout: DoorbellLayout { offset: 4096, entries: 64 } };
     let queue = OpenNotificationQueue {
@@ -329,36 +336,55 @@ pub(crate) fn volume_details() -> Vec<Vec<u8>> {
     let socket = "priority=5,tos=0x68,congestion=cubic".parse().expect("they are options");
     let chosen = Options { lanes: 3, read_lanes: 2, depth: 9, data_digest: true, socket, ..plain.clone() };
     let place = VolumeLayout { offset: 4096, flag: 2048, submissions: 32, outcomes: 64 };
-    let of = |options| OpenParams { layout: place, options }.encode().expect("it has room");
+    let params = |options| OpenParams { uri: VOLUME.to_owned(), layout: place, options };
+    let of = |options| params(options).object().expect("it has room").params;
     vec![of(plain), of(chosen)]
 }
 
-/// Properties of an open volume: IPv6 address and port, texts, numbers.
+/// Descriptions of an open volume.
 pub(crate) fn volume_answers() -> Vec<Vec<u8>> {
-    let mut bytes = [&[0; 10][..], &[0xff, 0xff, 127, 0, 0, 1]].concat();
-    let number = |bytes: &mut Vec<u8>, value: u64| bytes.extend(value.to_le_bytes());
-    let text = |bytes: &mut Vec<u8>, text: &str| {
-        bytes.extend((text.len() as u16).to_le_bytes());
-        bytes.extend(text.as_bytes());
+    let controller = ControllerInfo {
+        cntlid: 1,
+        serial: "serial".into(),
+        model: "model".into(),
+        firmware: "firmware".into(),
+        version: Version::V1_4,
+        max_transfer_bytes: Some(1 << 20),
+        max_queue_entries: 128,
+        has_volatile_cache: true,
+        has_write_zeroes: true,
+        has_deallocate: true,
+        traffic_based_keep_alive: true,
+        command_quiesce_time: Duration::from_millis(100),
     };
-    number(&mut bytes, 4420);
-    text(&mut bytes, "nqn.2024-01.org.example:fuzz");
-    number(&mut bytes, 1);
-    ["serial", "model", "firmware"].into_iter().for_each(|it| text(&mut bytes, it));
-    number(&mut bytes, 0x1_0400);
-    bytes.push(1);
-    [1 << 20, 128].into_iter().for_each(|it| number(&mut bytes, it));
-    bytes.push(0xf);
-    number(&mut bytes, 100);
-    bytes.push(0x5);
-    [4, 1, 2, 0, 1 << 20, 64, 1 << 20, 8192, 15_000].into_iter().for_each(|it| number(&mut bytes, it));
-    [1, 4096, 1 << 20, 0].into_iter().for_each(|it| number(&mut bytes, it));
-    bytes.push(0x1);
-    bytes.extend([7; 16 + 16 + 8]);
-    number(&mut bytes, 2);
-    bytes.extend([9; 16]);
-    assert!(isolane_host::via_engine::wire::VolumeInfo::decode(&bytes).is_ok(), "an answer to start from");
-    vec![bytes]
+    let namespace = NamespaceInfo {
+        nsid: 1,
+        block_bytes: 4096,
+        blocks: 1 << 20,
+        metadata_bytes: 0,
+        uuid: Some(Default::default()),
+        nguid: Some([7; 16]),
+        eui64: Some([7; 8]),
+        read_only: true,
+        generation: Some(Generation { id: Default::default(), loses: RestartLoss::Cache }),
+    };
+    let negotiated = Negotiated {
+        header_digest: true,
+        data_digest: false,
+        data_alignment_bytes: 4,
+        max_h2c_data_bytes: 1 << 20,
+        max_in_capsule_bytes: 8192,
+        flow_control_disabled: true,
+        keep_alive: Duration::from_secs(15),
+        lanes: LaneCounts { default: 1, read: 2, poll: 0 },
+        depth: 64,
+        max_transfer_bytes: 1 << 20,
+    };
+    let nqn = "nqn.2024-01.org.example:fuzz".parse().expect("it is one");
+    let address = ([127, 0, 0, 1], 4420).into();
+    let info = Info { address, nqn, controller, namespaces: vec![namespace], negotiated };
+    let bare = Info { namespaces: Vec::new(), ..info.clone() };
+    vec![encode(&info), encode(&bare)]
 }
 
 /// Both sides in turn, and a corruptor of the memory that they share.

@@ -185,8 +185,8 @@ impl Rogue<'_> {
         // Some with a digest of their data, others on the lanes of the honest.
         let options = Options { data_digest: self.random.u8(..4) == 0, ..options() };
         let (memory, id) = (self.session.memory().clone(), self.session.next_id());
-        let params = OpenParams { layout: place, options };
-        let object = params.object(&self.world.place().to_string()).unwrap();
+        let params = OpenParams { uri: self.world.place().to_string(), layout: place, options };
+        let object = params.object().unwrap();
         let result = self.session.request(
             "it",
             &Ask::OpenObject(OpenObject { id, core: None, queue: None, object }),
@@ -310,8 +310,9 @@ impl Rogue<'_> {
                 (Ask::OpenObject(open), Some(socket()))
             }
             3 => {
-                let params = OpenParams { layout: place, options: options() };
-                let object = params.object(&self.world.place().to_string()).unwrap();
+                let params =
+                    OpenParams { uri: self.world.place().to_string(), layout: place, options: options() };
+                let object = params.object().unwrap();
                 (Ask::OpenObject(OpenObject { id, core: Some(0), queue: None, object }), None)
             }
             _ => (

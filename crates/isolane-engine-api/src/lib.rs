@@ -24,7 +24,6 @@
 #![forbid(unsafe_code)]
 
 mod codec;
-mod fields;
 pub mod kind;
 pub mod layout;
 mod packet_socket;
@@ -36,14 +35,13 @@ pub mod stream;
 mod tests;
 
 pub use codec::{DecodeError, decode, encode};
-pub use fields::{Decoder, Encoder};
 pub use packet_socket::{Packet, PacketError, PacketSocket, hint};
 pub use reply::{Reply, SessionLimits, Welcome};
 pub use request::{CloseMode, Hello, Object, OpenDoorbells, OpenNotificationQueue, OpenObject, Request};
 pub use socket_path::{default_path, start_command};
 
 /// Version of this protocol; both sides must use the same.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Maximum number of requests of a session without a reply.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 32;
 /// Maximum length of a message in bytes.

@@ -4,13 +4,14 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::info::{Info, NamespaceInfo};
 
 /// One reason why a namespace cannot be the volume that it was. All but one of the variants hold the value before
 /// and the value now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Difference {
     /// UUID.
     Uuid(Option<Uuid>, Option<Uuid>),

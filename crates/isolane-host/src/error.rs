@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_wire::Status;
+use serde::{Deserialize, Serialize};
 
+use crate::codec::EncodedStatus;
 use crate::difference::Difference;
 
 /// A step of connecting, as named in errors.
@@ -229,12 +231,12 @@ impl ConnectError {
     }
 }
 
-/// Reason why a request failed.
-#[derive(Clone, thiserror::Error)]
+/// Reason why a request failed. An engine encodes it for the application.
+#[derive(Clone, Deserialize, Serialize, thiserror::Error)]
 pub enum RequestError {
     /// The controller completed the command with an error.
     #[error("the target refused the command: {0}{remedy}", remedy = remedy_of_command(*.0))]
-    Status(Status),
+    Status(#[serde(with = "EncodedStatus")] Status),
     /// The data digest was wrong, also after retries.
     #[error("data digest error: the data was damaged in transit; check the network")]
     DataDigest,
@@ -258,7 +260,7 @@ pub enum RequestError {
     },
     /// The buffer is empty, or shared.
     #[error("{0}")]
-    Buffer(&'static str),
+    Buffer(#[serde(skip, default = "rejected_payload")] &'static str),
     /// Too many ranges, or a range that is too long.
     #[error("at most 256 ranges of less than 2^32 blocks each can be deallocated in one request")]
     InvalidRanges,
@@ -294,14 +296,14 @@ pub enum RequestError {
     },
     /// The connection was lost and not restored.
     #[error("{0}")]
-    Lost(Arc<ConnectError>),
+    Lost(#[serde(with = "lost")] Arc<ConnectError>),
     /// The client was closed before the request completed.
     #[error("the volume was closed")]
     Closed,
 }
 
 /// Cause of the loss of acknowledged writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum LossCause {
     /// The target's machine restarted, and its caches were lost.
     Cache,
@@ -368,6 +370,38 @@ fn remedy_of_command(status: Status) -> &'static str {
 
 fn nsids(list: &[u32]) -> String {
     list.iter().map(|nsid| format!("nsid={nsid}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Codec of [`RequestError::Lost`]: the difference, if the volume has changed. The engine logs other reasons.
+mod lost {
+    use serde::{Deserializer, Serializer};
+
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(
+        error: &Arc<ConnectError>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let difference = match **error {
+            ConnectError::VolumeChanged(difference) => Some(difference),
+            _ => None,
+        };
+        difference.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<ConnectError>, D::Error> {
+        let lost = "the engine has lost its connection to the target; see its log";
+        let difference = Option::<Difference>::deserialize(deserializer)?;
+        let other = || ConnectError::Engine(lost.to_owned());
+        Ok(Arc::new(difference.map_or_else(other, ConnectError::VolumeChanged)))
+    }
+}
+
+/// Returns the text of a decoded [`RequestError::Buffer`].
+fn rejected_payload() -> &'static str {
+    "the engine rejects the offset of the payload"
 }
 
 #[cfg(test)]

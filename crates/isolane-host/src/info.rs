@@ -9,16 +9,20 @@ use std::time::Duration;
 use isolane_wire::Nqn;
 use isolane_wire::log::RestartLoss;
 use isolane_wire::registers::Vs;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::codec::{EncodedRestartLoss, EncodedVersion, text};
 use crate::lane_class::{LaneClass, LaneCounts};
 
 /// A subsystem, its controller, its namespaces, and the negotiated parameters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Info {
     /// Address of the target.
+    #[serde(with = "text")]
     pub address: SocketAddr,
     /// The subsystem.
+    #[serde(with = "text")]
     pub nqn: Nqn,
     /// The controller of this association.
     pub controller: ControllerInfo,
@@ -29,7 +33,7 @@ pub struct Info {
 }
 
 /// Contents of Identify Controller and the registers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ControllerInfo {
     /// Controller id, chosen by the target for this association.
     pub cntlid: u16,
@@ -40,6 +44,7 @@ pub struct ControllerInfo {
     /// Firmware revision.
     pub firmware: String,
     /// Version of the NVMe specification: VS.
+    #[serde(with = "EncodedVersion")]
     pub version: Vs,
     /// Maximum data of one command in bytes, from MDTS. `None`: no limit reported.
     pub max_transfer_bytes: Option<u64>,
@@ -58,7 +63,7 @@ pub struct ControllerInfo {
 }
 
 /// Contents of Identify Namespace and the descriptor list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NamespaceInfo {
     /// Namespace id.
     pub nsid: u32,
@@ -81,11 +86,12 @@ pub struct NamespaceInfo {
 }
 
 /// The time during which a target loses no acknowledged write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Generation {
     /// Another one after every restart that loses acknowledged writes.
     pub id: Uuid,
     /// Acknowledged writes that such a restart loses.
+    #[serde(with = "EncodedRestartLoss")]
     pub loses: RestartLoss,
 }
 
@@ -97,7 +103,7 @@ impl NamespaceInfo {
 }
 
 /// Negotiated parameters of an association.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Negotiated {
     /// Every header carries a CRC32C.
     pub header_digest: bool,

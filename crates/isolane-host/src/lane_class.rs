@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A class of lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LaneClass {
@@ -22,7 +24,7 @@ pub enum LaneClass {
 }
 
 /// Number of lanes of each class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LaneCounts {
     /// Lanes of the default class, at least one.
     pub default: usize,

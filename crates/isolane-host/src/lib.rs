@@ -40,6 +40,7 @@ mod borrowed;
 mod caller_queue;
 mod client;
 mod client_state;
+mod codec;
 mod connect;
 mod cores;
 mod difference;

@@ -9,16 +9,21 @@ use std::time::Duration;
 
 pub use isolane_reactor::{IoChoice, Mode, SocketOptions};
 use isolane_wire::Nqn;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::codec::text;
 use crate::cores::Cores;
 use crate::identity;
 use crate::lane_class::LaneCounts;
 
-/// Options of a connection.
-#[derive(Clone, Debug)]
+/// Options of a connection. Encoded for an engine, it has only the options that the engine applies; the others have
+/// their defaults when it is decoded.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Options {
     /// NQN of this host, by which targets allow hosts.
+    #[serde(with = "text")]
     pub host_nqn: Nqn,
     /// Identity of this machine.
     pub host_id: Uuid,
@@ -35,11 +40,13 @@ pub struct Options {
     /// Cores for a volume's lanes (H3). Empty: the URI decides. Each core has a thread of the volume, pinned
     /// to it, with a separate association. The lanes of each class are distributed from the first core
     /// upward; a core without a lane is not used. See [`Volume::connect`](crate::Volume::connect).
+    #[serde(skip)]
     pub cores: Cores,
     /// The isolated engine that requests go through. `None`: as the URI requests. The engine owns the lanes and
     /// shares them with all clients that open the same volume with the same options. Options about threads and
     /// waiting apply to this process only; requests are not coalesced ([`Options::coalesce`]), and cores cannot be
     /// chosen.
+    #[serde(skip)]
     pub via: Option<Via>,
     /// Maximum number of commands in flight on a lane. The target's queue needs one more entry.
     pub depth: u16,
@@ -48,10 +55,13 @@ pub struct Options {
     /// CRC32C over all data.
     pub data_digest: bool,
     /// How a turn waits.
+    #[serde(skip)]
     pub mode: Mode,
     /// How long an adaptive turn spins before it sleeps.
+    #[serde(skip)]
     pub spin: Duration,
     /// The system interface that a sleeping turn waits in.
+    #[serde(skip)]
     pub io: IoChoice,
     /// Keep-alive timeout sent to the target, in whole milliseconds. Zero: none.
     pub keep_alive: Duration,
@@ -62,6 +72,7 @@ pub struct Options {
     /// Maximum data of one command, in bytes; the target's MDTS may lower it. A power of two, at least 4 KiB.
     pub max_transfer_bytes: usize,
     /// Maximum number of outstanding requests of the client, over all lanes; with cores, on each core.
+    #[serde(skip)]
     pub max_requests: usize,
     /// Behavior after the connection is lost.
     pub reconnect: Reconnect,
@@ -69,14 +80,18 @@ pub struct Options {
     /// report whether it lost them. `None`: as the URI requests, or [`FlushAfterLoss::Trust`].
     pub flush_after_loss: Option<FlushAfterLoss>,
     /// Options of every connection's socket.
+    #[serde(with = "text")]
     pub socket: SocketOptions,
     /// Lets waiting callers of a volume drive the client in their own threads while no other thread does. Such a
     /// volume sleeps in epoll. With [`IoChoice::Uring`], or without this option, the volume's thread does all work.
+    #[serde(skip)]
     pub inline_submit: bool,
     /// Sends a volume's requests together. Otherwise each request wakes the volume's thread and is sent
     /// separately, for comparison.
+    #[serde(skip)]
     pub batching: bool,
     /// Delays requests while others are in flight, so that more are sent together. `None`: every turn sends.
+    #[serde(skip)]
     pub coalesce: Option<Coalesce>,
 }
 
@@ -98,7 +113,7 @@ impl Default for Coalesce {
 }
 
 /// Behavior after the connection is lost.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Reconnect {
     /// How long to keep trying. `None`: forever; zero: not at all.
     pub timeout: Option<Duration>,
@@ -116,7 +131,7 @@ pub struct Reconnect {
 }
 
 /// Handling of writes whose fate is unknown after a connection was lost. See [`fence`](crate::fence) for the rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum WriteReplay {
     /// Repeats them as soon as the old association is known dead: the target reports that its controller is gone,
     /// or the keep-alive timeout has passed and the target does not report that its controller is alive.
@@ -132,7 +147,7 @@ pub enum WriteReplay {
 /// Result of the first flush after the loss of an association that had acknowledged, unflushed writes. Applies only
 /// if the target does not report a [`Generation`](crate::Generation); with one, the flush fails exactly if the
 /// writes are lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum FlushAfterLoss {
     /// The target's result, as with Linux. If the target lost its cache, a success is wrong.
     #[default]

@@ -40,8 +40,8 @@ impl Rogue {
         let (flag, offset) = (allocation.offset(), allocation.offset() + WakeFlag::BYTES as u64);
         let place = VolumeLayout { offset, flag, submissions: ENTRIES, outcomes: ENTRIES };
         let (memory, id) = (session.memory().clone(), session.next_id());
-        let params = OpenParams { layout: place, options };
-        let object = params.object(&harness.place().to_string()).unwrap();
+        let params = OpenParams { uri: harness.place().to_string(), layout: place, options };
+        let object = params.object().unwrap();
         let result =
             session.request("it", &Ask::OpenObject(OpenObject { id, core: None, queue: None, object }), &[]);
         let Reply::Opened { core, .. } = result.unwrap() else { panic!("not opened") };

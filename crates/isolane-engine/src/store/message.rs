@@ -41,4 +41,4 @@ pub(crate) enum ToEngine {
 }
 
 /// Protocol version. A supervisor starts only engines of the same version.
-pub(crate) const LINK_VERSION: u32 = 8;
+pub(crate) const LINK_VERSION: u32 = 9;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_engine_api::{SessionLimits, kind};
-use isolane_host::via_engine::wire::OpenParams;
+use isolane_host::via_engine::wire::{OpenParams, OpenParamsError};
 use isolane_host::{IoChoice, Options, Uri};
 use isolane_reactor::Mode;
 
@@ -54,19 +54,18 @@ impl VolumeKind {
         VolumeKind { mode, spin, registry: Arc::new(AssociationRegistry::new(journal, notes)) }
     }
 
-    fn builder(&self, uri: &str, details: &[u8]) -> Result<ObjectBuilder, String> {
-        let uri: Uri = uri.parse().map_err(|error: isolane_host::UriError| error.to_string())?;
+    fn builder(&self, params: OpenParams) -> Result<ObjectBuilder, String> {
+        let uri: Uri = params.uri.parse().map_err(|error: isolane_host::UriError| error.to_string())?;
         if uri.via.is_some() || !uri.cores.is_empty() {
             return Err("the URI of a volume in an engine must not have via or cores".into());
         }
-        let (details, key) = OpenParams::decode(details).map_err(|error| error.to_string())?;
+        let place = params.layout;
         let params = ClientParams {
-            key: (uri.to_string(), key.to_vec()),
+            key: (uri.to_string(), params.client_key()),
             uri,
-            options: self.options(details.options),
+            options: self.options(params.options),
             registry: Arc::clone(&self.registry),
         };
-        let place = details.layout;
         let build = Box::new(move |context| {
             let queue = VolumeQueue::new(context, place, |waker| SharedClient::open(params, waker))?;
             Ok(BuiltObject { object: Box::new(queue), answer: None })
@@ -106,13 +105,16 @@ impl ObjectKind for VolumeKind {
     }
 
     fn open(&self, params: &[u8], _: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
-        let (uri, details) = OpenParams::decode_object(params).map_err(Rejection::violation)?;
-        self.builder(&uri, &details).map_err(Rejection::Refused)
+        match OpenParams::decode(params) {
+            Ok(params) => self.builder(params).map_err(Rejection::Refused),
+            Err(error @ OpenParamsError::Malformed(_)) => Err(Rejection::violation(error)),
+            Err(error) => Err(Rejection::Refused(error.to_string())),
+        }
     }
 
     fn describe(&self, params: &[u8]) -> Option<String> {
         // Escaped, because the client chooses the text.
-        OpenParams::decode_object(params).ok().map(|(uri, _)| format!("{uri:?}"))
+        OpenParams::decode(params).ok().map(|OpenParams { uri, .. }| format!("{uri:?}"))
     }
 
     fn on_timer(&self, now: Instant) {

@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use isolane_host::via_engine::wire::VolumeInfo;
-use isolane_host::{Client, Completion, ConnectError, Era, LaneClass, Options, Request, Uri, Wait};
+use isolane_host::{Client, Completion, ConnectError, Era, Info, LaneClass, Options, Request, Uri, Wait};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -175,8 +174,8 @@ impl SharedClient {
         self.dequeue(member);
     }
 
-    /// Returns the properties of the volume, or the error of the connect, once known.
-    pub fn poll_connected(&mut self) -> Option<Result<VolumeInfo, String>> {
+    /// Returns the description of the volume, with only its namespace, or the error of the connect, once known.
+    pub fn poll_connected(&mut self) -> Option<Result<Info, String>> {
         if let State::Connecting { result, .. } = &self.state {
             let result = match result.try_recv() {
                 Err(mpsc::TryRecvError::Empty) => return None,
@@ -187,9 +186,9 @@ impl SharedClient {
         }
         match &self.state {
             State::Up(client) => {
-                let mut answer = VolumeInfo::of(client.info(), client.namespace());
-                answer.0.negotiated.depth = self.depth;
-                Some(Ok(answer))
+                let mut info = Info { namespaces: vec![client.namespace().clone()], ..client.info().clone() };
+                info.negotiated.depth = self.depth;
+                Some(Ok(info))
             }
             State::Failed(reason) => Some(Err(reason.clone())),
             State::Connecting { .. } | State::Closed => None,

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
+use isolane_engine_api::encode;
 use isolane_host::via_engine::wire::{
     Operation, Outcome, RANGE_BYTES, Submission, VolumeLayout, decode_range,
 };
@@ -108,21 +109,21 @@ impl VolumeQueue {
     /// Polls the connect of the client.
     fn poll_open(&mut self) -> PollStatus {
         let Some(connected) = self.client.borrow_mut().poll_connected() else { return PollStatus::Idle };
-        let answer = match connected {
-            Ok(answer) => answer,
+        let info = match connected {
+            Ok(info) => info,
             Err(reason) => return PollStatus::Closed(Err(reason)),
         };
         if let Err(error) = self.client.borrow().watch(&self.waker) {
             return PollStatus::Closed(Err(format!("the engine cannot watch the volume's client: {error}")));
         }
-        let (info, block_bytes) = (&answer.0, answer.0.namespaces.first().map_or(0, |it| it.block_bytes));
+        let block_bytes = info.namespaces.first().map_or(0, |namespace| namespace.block_bytes);
         let max_transfer_bytes = info.negotiated.max_transfer_bytes as u64;
         self.limits = CommandLimits { block_bytes: block_bytes.into(), max_transfer_bytes };
         if info.negotiated.data_digest {
             self.payloads.set_private();
         }
         self.open = true;
-        PollStatus::Opened(answer.encode())
+        PollStatus::Opened(encode(&info))
     }
 
     /// Submits pending commands, as far as there is space for their completions, and in turn with other queues.

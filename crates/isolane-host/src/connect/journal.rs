@@ -10,27 +10,33 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use isolane_engine_api::{decode, encode};
 use isolane_wire::Nqn;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::expiry::OldAssociation;
+use crate::codec::text;
 use crate::info::Info;
 use crate::options::Options;
 
 /// Facts about an association that tell when it is dead.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct StaleAssociation {
     /// The target's address.
+    #[serde(with = "text")]
     pub address: SocketAddr,
     /// The subsystem.
+    #[serde(with = "text")]
     pub nqn: Nqn,
     /// The controller of the association.
     pub cntlid: u16,
     /// NQN of its host.
+    #[serde(with = "text")]
     pub host_nqn: Nqn,
     /// Host ID of its host.
     pub host_id: Uuid,
@@ -123,51 +129,15 @@ impl StaleAssociation {
 
     /// Encodes it for storage.
     pub fn encode(&self) -> Vec<u8> {
-        let flags = [self.traffic_based_keep_alive, self.command_quiesce_time.is_some()];
-        let mut bytes = vec![FORMAT, u8::from(flags[0]) | u8::from(flags[1]) << 1];
-        let ip = match self.address.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            IpAddr::V6(ip) => ip,
-        };
-        let scope = if let SocketAddr::V6(address) = self.address { address.scope_id() } else { 0 };
-        bytes.extend(ip.octets());
-        bytes.extend(scope.to_le_bytes());
-        bytes.extend(self.address.port().to_le_bytes());
-        bytes.extend(self.cntlid.to_le_bytes());
-        bytes.extend(self.host_id.as_bytes());
-        for time in [self.keep_alive, self.command_quiesce_time.unwrap_or_default()] {
-            bytes.extend(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).to_le_bytes());
-        }
-        for nqn in [&self.nqn, &self.host_nqn] {
-            bytes.push(nqn.as_str().len() as u8);
-            bytes.extend(nqn.as_str().as_bytes());
-        }
+        let bytes = encode(&(FORMAT, self));
         debug_assert!(bytes.len() <= StaleAssociation::MAX_BYTES);
         bytes
     }
 
     /// Decodes [`StaleAssociation::encode`]. Returns `None` for other data.
     pub fn decode(bytes: &[u8]) -> Option<StaleAssociation> {
-        let mut input = bytes;
-        let [format, flags] = take(&mut input)?;
-        let ip = IpAddr::from(take::<16>(&mut input)?).to_canonical();
-        let scope = u32::from_le_bytes(take(&mut input)?);
-        let mut address = SocketAddr::new(ip, u16::from_le_bytes(take(&mut input)?));
-        if let SocketAddr::V6(address) = &mut address {
-            address.set_scope_id(scope);
-        }
-        let stale = StaleAssociation {
-            address,
-            cntlid: u16::from_le_bytes(take(&mut input)?),
-            host_id: Uuid::from_bytes(take(&mut input)?),
-            keep_alive: Duration::from_millis(u64::from_le_bytes(take(&mut input)?)),
-            command_quiesce_time: Some(Duration::from_millis(u64::from_le_bytes(take(&mut input)?)))
-                .filter(|_| flags & 2 != 0),
-            traffic_based_keep_alive: flags & 1 != 0,
-            nqn: take_nqn(&mut input)?,
-            host_nqn: take_nqn(&mut input)?,
-        };
-        (format == FORMAT && flags <= 3 && input.is_empty()).then_some(stale)
+        let (format, association) = decode::<(u8, StaleAssociation)>(bytes).ok()?;
+        (format == FORMAT).then_some(association)
     }
 
     /// Returns when it is certainly dead, if its process ended at `died`: rule 3 of [`fence`](crate::fence).
@@ -189,20 +159,7 @@ impl StaleAssociation {
     }
 }
 
-fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
-    let (taken, tail) = input.split_first_chunk::<N>()?;
-    *input = tail;
-    Some(*taken)
-}
-
-fn take_nqn(input: &mut &[u8]) -> Option<Nqn> {
-    let [len] = take(input)?;
-    let (name, tail) = input.split_at_checked(usize::from(len))?;
-    *input = tail;
-    Nqn::new(std::str::from_utf8(name).ok()?).ok()
-}
-
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 #[cfg(test)]
 mod tests {

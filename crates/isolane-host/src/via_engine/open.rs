@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use isolane_attach::{Allocation, AttachError, Session};
-use isolane_engine_api::{MAX_TEXT_BYTES, OpenObject, Reply, Request};
+use isolane_engine_api::{MAX_TEXT_BYTES, OpenObject, Reply, Request, decode};
 use isolane_shm::entries::{Receiver, Sender};
 use isolane_shm::{InvalidIndex, ShmRef, WakeFlag};
 
 use super::engine_error;
 use super::slots::Slots;
-use super::wire::{OpenParams, VolumeInfo, VolumeLayout};
+use super::wire::{OpenParams, VolumeLayout};
 use crate::cores::Cores;
 use crate::error::ConnectError;
 use crate::info::{EngineStatus, Info};
@@ -99,8 +99,8 @@ impl VolumeOpener {
             return Err(ConnectError::Unsupported(long));
         }
         let layout = VolumeLayout { offset: allocation.offset(), flag, submissions: count, outcomes: count };
-        let params = OpenParams { layout, options: self.options.clone() };
-        let object = params.object(&uri).map_err(|error| ConnectError::Unsupported(error.to_string()))?;
+        let params = OpenParams { uri, layout, options: self.options.clone() };
+        let object = params.object().map_err(|error| ConnectError::Unsupported(error.to_string()))?;
         let (memory, id) = (session.memory(), session.next_id());
         let valid = "the layout is valid";
         let at_memory = |error: isolane_shm::MemoryError| engine_error(error.into());
@@ -112,12 +112,11 @@ impl VolumeOpener {
         let Reply::Opened { core, answer } = reply else {
             return Err(ConnectError::Engine("unexpected reply".to_owned()));
         };
-        let reply_data =
-            VolumeInfo::decode(&answer).map_err(|error| ConnectError::Engine(error.to_string()))?;
+        let info = decode::<Info>(&answer).map_err(|error| ConnectError::Engine(error.to_string()))?;
         if core as usize >= session.cores().len() {
             return Err(ConnectError::Engine(format!("core {core} does not exist at the engine")));
         }
-        Ok(OpenVolume { id, core, submissions, outcomes, need_wakeup, info: reply_data.0, allocation })
+        Ok(OpenVolume { id, core, submissions, outcomes, need_wakeup, info, allocation })
     }
 }
 

@@ -1,10 +1,11 @@
 //! Layout of the rings and flags of a volume in the session's memory.
 
 use isolane_shm::{WakeFlag, entries};
+use serde::{Deserialize, Serialize};
 
 /// The engine's flag followed by two rings of entries, and, elsewhere, the application's flag. The
 /// application chooses the offsets. The memory of the first part must be zeroes when the volume is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct VolumeLayout {
     /// Offset in bytes, a multiple of 128.
     pub offset: u64,

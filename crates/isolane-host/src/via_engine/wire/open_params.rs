@@ -1,17 +1,18 @@
-//! Parameters of opening a volume, in addition to its URI.
+//! Parameters of opening a volume.
 
 use std::time::Duration;
 
-use isolane_engine_api::{DecodeError, Decoder, Encoder, MAX_TEXT_BYTES, Object, kind};
-use isolane_wire::Nqn;
-use uuid::Uuid;
+use isolane_engine_api::{DecodeError, Object, decode, encode, kind};
+use serde::{Deserialize, Serialize};
 
 use super::VolumeLayout;
-use crate::options::{FlushAfterLoss, Options, Reconnect, WriteReplay};
+use crate::options::Options;
 
-/// Layout of a volume in the session's memory, and the options of the connection.
-#[derive(Clone, Debug)]
+/// URI of a volume, its layout in the session's memory, and the options of the connection.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct OpenParams {
+    /// URI of the volume, without an engine or cores.
+    pub uri: String,
     /// Layout of the rings and flags.
     pub layout: VolumeLayout,
     /// Options of the connection. The engine applies the options about lanes, digests, timeouts,
@@ -38,185 +39,65 @@ pub enum OpenParamsError {
 }
 
 impl OpenParams {
-    /// Encodes the layout and the options that distinguish shared clients.
+    /// Returns the object to open.
     ///
     /// # Errors
     /// [`OpenParamsError::TooLong`], [`OpenParamsError::TooMuch`].
-    pub fn encode(&self) -> Result<Vec<u8>, OpenParamsError> {
+    pub fn object(&self) -> Result<Object, OpenParamsError> {
         if !is_bounded(&self.options) {
             return Err(OpenParamsError::TooMuch);
         }
-        let mut sink = Encoder::default();
-        sink.u64(self.layout.offset);
-        sink.u64(self.layout.flag);
-        sink.u64(u64::from(self.layout.submissions) << 32 | u64::from(self.layout.outcomes));
-        encode_options(&self.options, &mut sink);
-        let socket = self.options.socket.to_string();
-        if socket.len() > MAX_DETAILS_BYTES {
-            return Err(OpenParamsError::TooLong);
-        }
-        sink.text(&socket, MAX_DETAILS_BYTES);
-        let bytes = sink.into_bytes();
-        match bytes.len() <= MAX_DETAILS_BYTES {
-            true => Ok(bytes),
+        let params = encode(self);
+        match params.len() <= Object::MAX_PARAMS_BYTES {
+            true => Ok(Object { kind: kind::VOLUME, params }),
             false => Err(OpenParamsError::TooLong),
         }
     }
 
-    /// Returns the object to open.
-    ///
-    /// # Errors
-    /// As [`OpenParams::encode`].
-    ///
-    /// # Panics
-    /// If the URI is longer than [`MAX_TEXT_BYTES`].
-    pub fn object(&self, uri: &str) -> Result<Object, OpenParamsError> {
-        let mut sink = Encoder::default();
-        sink.bytes(uri.as_bytes(), MAX_TEXT_BYTES);
-        sink.bytes(&self.encode()?, MAX_DETAILS_BYTES);
-        Ok(Object { kind: kind::VOLUME, params: sink.into_bytes() })
-    }
-
-    /// Decodes the parameters of an object: the URI, and the bytes for [`OpenParams::decode`].
-    ///
-    /// # Errors
-    /// [`DecodeError`].
-    pub fn decode_object(params: &[u8]) -> Result<(String, Vec<u8>), DecodeError> {
-        let mut source = Decoder::new(params);
-        let uri = source.text("URI of the volume", MAX_TEXT_BYTES)?;
-        let details = source.bytes("details of the volume", MAX_DETAILS_BYTES)?;
-        source.end()?;
-        Ok((uri, details))
-    }
-
-    /// Decodes parameters. Also returns the bytes of the options that distinguish shared clients.
+    /// Decodes the parameters of an object.
     ///
     /// # Errors
     /// [`OpenParamsError::Malformed`], [`OpenParamsError::TooMuch`].
-    pub fn decode(bytes: &[u8]) -> Result<(OpenParams, &[u8]), OpenParamsError> {
-        let mut source = Decoder::new(bytes);
-        let (offset, flag, counts) = (source.u64(PLACE)?, source.u64(PLACE)?, source.u64(PLACE)?);
-        let layout =
-            VolumeLayout { offset, flag, submissions: (counts >> 32) as u32, outcomes: counts as u32 };
-        let options = decode_options(&mut source)?;
-        source.end()?;
-        match is_bounded(&options) {
-            true => Ok((OpenParams { layout, options }, &bytes[PLACE_BYTES..])),
+    pub fn decode(bytes: &[u8]) -> Result<OpenParams, OpenParamsError> {
+        let params: OpenParams = decode(bytes)?;
+        match is_bounded(&params.options) {
+            true => Ok(params),
             false => Err(OpenParamsError::TooMuch),
         }
     }
-}
 
-fn encode_options(options: &Options, sink: &mut Encoder) {
-    let Reconnect { timeout, min_delay, max_delay, writes, quiesce } = &options.reconnect;
-    for count in [options.lanes, options.read_lanes, options.poll_lanes, options.max_transfer_bytes] {
-        sink.u64(count as u64);
+    /// Encodes the options, which distinguish shared clients.
+    pub fn client_key(&self) -> Vec<u8> {
+        encode(&self.options)
     }
-    sink.u64(options.depth.into());
-    sink.flags([options.header_digest, options.data_digest]);
-    let times =
-        [options.keep_alive, options.connect_timeout, options.command_timeout, *min_delay, *max_delay];
-    times.into_iter().for_each(|time| sink.u64(milliseconds(time)));
-    sink.optional_number(timeout.map(milliseconds));
-    sink.optional_number(quiesce.map(milliseconds));
-    sink.u64(match writes {
-        WriteReplay::WhenGone => 0,
-        WriteReplay::AfterTimeout => 1,
-        WriteReplay::Never => 2,
-    });
-    sink.u64(match options.flush_after_loss {
-        None => 0,
-        Some(FlushAfterLoss::Trust) => 1,
-        Some(FlushAfterLoss::Fail) => 2,
-    });
-    sink.array(options.host_id.as_bytes());
-    sink.text(options.host_nqn.as_str(), MAX_TEXT_BYTES);
 }
 
-fn decode_options(source: &mut Decoder<'_>) -> Result<Options, DecodeError> {
-    let (lanes, read_lanes, poll_lanes) =
-        (source.number(LANES)?, source.number(LANES)?, source.number(LANES)?);
-    let (max_transfer_bytes, depth) = (source.number(LANES)?, source.number(LANES)?);
-    let [header_digest, data_digest] = source.flags(DIGESTS)?;
-    let mut time = || source.u64(TIMES).map(Duration::from_millis);
-    let (keep_alive, connect_timeout, command_timeout) = (time()?, time()?, time()?);
-    let (min_delay, max_delay) = (time()?, time()?);
-    let timeout = source.optional_number(TIMES)?.map(Duration::from_millis);
-    let quiesce = source.optional_number(TIMES)?.map(Duration::from_millis);
-    let writes = match source.u64(WRITES)? {
-        0 => WriteReplay::WhenGone,
-        1 => WriteReplay::AfterTimeout,
-        2 => WriteReplay::Never,
-        _ => return Err(source.malformed(WRITES)),
-    };
-    let flush_after_loss = match source.u64(WRITES)? {
-        0 => None,
-        1 => Some(FlushAfterLoss::Trust),
-        2 => Some(FlushAfterLoss::Fail),
-        _ => return Err(source.malformed(WRITES)),
-    };
-    let host_id = Uuid::from_bytes(source.array(HOST)?);
-    let host_nqn = source.text(HOST, MAX_TEXT_BYTES)?;
-    let host_nqn = Nqn::new(&host_nqn).map_err(|_| source.malformed(HOST))?;
-    let socket = source.text(SOCKET, MAX_DETAILS_BYTES)?;
-    let socket = socket.parse().map_err(|_| source.malformed(SOCKET))?;
-    Ok(Options {
-        host_nqn,
-        host_id,
-        lanes,
-        read_lanes,
-        poll_lanes,
-        depth,
-        header_digest,
-        data_digest,
-        keep_alive,
-        connect_timeout,
-        command_timeout,
-        max_transfer_bytes,
-        reconnect: Reconnect { timeout, min_delay, max_delay, writes, quiesce },
-        flush_after_loss,
-        socket,
-        ..Options::default()
-    })
-}
-
-/// Maximum number of lanes, which cost memory and which no controller exceeds, and maximum of a timeout.
+/// Returns whether the lanes, which cost memory and which no controller exceeds, and all times are within limits.
 fn is_bounded(options: &Options) -> bool {
     let Options { lanes, read_lanes, poll_lanes, max_transfer_bytes, .. } = options;
     let Options { connect_timeout, command_timeout, reconnect, .. } = options;
-    let times = [*connect_timeout, *command_timeout, reconnect.min_delay, reconnect.max_delay];
+    let waits = [*connect_timeout, *command_timeout, reconnect.min_delay, reconnect.max_delay];
+    let limits = [Some(options.keep_alive), reconnect.timeout, reconnect.quiesce];
     [lanes, read_lanes, poll_lanes].iter().all(|count| **count <= MAX_LANES)
-        && times.iter().all(|time| *time <= MAX_TIME)
+        && waits.iter().all(|time| *time <= MAX_TIME)
+        && limits.iter().flatten().all(|time| *time <= FOREVER)
         && *connect_timeout <= MAX_CONNECT_TIME
         && *max_transfer_bytes <= MAX_TRANSFER_BYTES
 }
 
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Maximum length of encoded parameters.
-const MAX_DETAILS_BYTES: usize = 512;
-const _: () = assert!(MAX_TEXT_BYTES + MAX_DETAILS_BYTES + 4 <= Object::MAX_PARAMS_BYTES);
-/// Length of an encoded [`VolumeLayout`].
-const PLACE_BYTES: usize = 24;
-const PLACE: &str = "its layout";
-const LANES: &str = "its lanes";
-const DIGESTS: &str = "its digests";
-const TIMES: &str = "its times";
-const WRITES: &str = "what becomes of writes";
-const HOST: &str = "the host";
-const SOCKET: &str = "its socket options";
 const MAX_LANES: usize = 128;
 /// Maximum data of one command through an engine.
 pub(crate) const MAX_TRANSFER_BYTES: usize = 4 << 20;
 const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
 /// Maximum timeout: a thread of the engine waits for it, even if the client has gone.
 const MAX_CONNECT_TIME: Duration = Duration::from_secs(300);
+/// Maximum of the other times, which can be added to any time of a clock.
+const FOREVER: Duration = Duration::from_millis(u64::MAX);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{FlushAfterLoss, Reconnect, WriteReplay};
 
     fn details() -> OpenParams {
         let options = Options {
@@ -237,27 +118,24 @@ mod tests {
             socket: "priority=5,tos=0x68".parse().unwrap(),
             ..Options::default()
         };
-        OpenParams {
-            layout: VolumeLayout { offset: 4096, flag: 256, submissions: 64, outcomes: 128 },
-            options,
-        }
+        let layout = VolumeLayout { offset: 4096, flag: 256, submissions: 64, outcomes: 128 };
+        OpenParams { uri: "nvme+tcp://127.0.0.1:4420".to_owned(), layout, options }
     }
 
     #[test]
     fn they_read_back_as_they_were_written() {
-        let bytes = details().encode().unwrap();
-        let (decoded, key) = OpenParams::decode(&bytes).unwrap();
-        assert_eq!((decoded.layout, key), (details().layout, &bytes[24..]));
-        assert_eq!(format!("{:?}", decoded.options), format!("{:?}", details().options));
+        let decoded = OpenParams::decode(&details().object().unwrap().params).unwrap();
+        assert_eq!(format!("{decoded:?}"), format!("{:?}", details()));
+        assert_eq!(decoded.client_key(), details().client_key());
     }
 
     #[test]
     fn malformed_ones_are_refused() {
-        let bytes = details().encode().unwrap();
+        let bytes = details().object().unwrap().params;
         assert!((0..bytes.len()).all(|len| OpenParams::decode(&bytes[..len]).is_err()));
         assert!(OpenParams::decode(&[&bytes[..], &[0]].concat()).is_err());
-        let mut many = bytes;
-        many[24..32].copy_from_slice(&100_000_u64.to_le_bytes());
+        let options = Options { lanes: 100_000, ..Options::default() };
+        let many = encode(&OpenParams { options, ..details() });
         assert_eq!(OpenParams::decode(&many).unwrap_err(), OpenParamsError::TooMuch);
     }
 
@@ -270,18 +148,21 @@ mod tests {
             Options { max_transfer_bytes: 8 << 20, ..Options::default() },
             Options { command_timeout: 2 * day, ..Options::default() },
             Options { connect_timeout: day, ..Options::default() },
+            Options { keep_alive: Duration::MAX, ..Options::default() },
+            Options {
+                reconnect: Reconnect { timeout: Some(Duration::MAX), ..Reconnect::default() },
+                ..Options::default()
+            },
         ] {
-            assert_eq!(OpenParams { options, ..details() }.encode().unwrap_err(), OpenParamsError::TooMuch);
+            assert_eq!(OpenParams { options, ..details() }.object().unwrap_err(), OpenParamsError::TooMuch);
         }
         let options = Options { lanes: 128, command_timeout: day, ..Options::default() };
-        assert!(OpenParams::decode(&OpenParams { options, ..details() }.encode().unwrap()).is_ok());
+        assert!(OpenParams::decode(&OpenParams { options, ..details() }.object().unwrap().params).is_ok());
     }
 
     #[test]
-    fn options_that_fit_no_message_are_an_error() {
-        let socket = format!("congestion={}", "x".repeat(500)).parse();
-        let Ok(socket) = socket else { return };
-        let details = OpenParams { options: Options { socket, ..Options::default() }, ..details() };
-        assert_eq!(details.encode().unwrap_err(), OpenParamsError::TooLong);
+    fn parameters_that_fit_no_message_are_an_error() {
+        let uri = format!("nvme+tcp://{}", "x".repeat(Object::MAX_PARAMS_BYTES));
+        assert_eq!(OpenParams { uri, ..details() }.object().unwrap_err(), OpenParamsError::TooLong);
     }
 }
