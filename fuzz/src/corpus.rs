@@ -191,7 +191,7 @@ pub(crate) fn port_dialogues() -> Vec<Vec<u8>> {
     let identify: Vec<u8> = (0..18).flat_map(|cns| [5, 0, 1, cns, 1, 0, 0]).collect();
     let pages: Vec<u8> = (0..13).flat_map(|page| [6, 0, 1, page, 0, 0, 0, 5]).collect();
     let features: Vec<u8> = (0..17).flat_map(|fid| [7, 0, 1, 0, fid, 0, 0, 0, 0, 0, 0]).collect();
-    let events = [10, 0, 1, 0, 1, 0, 10, 0, 1, 0, 2, 0, 15, 0, 9, 15, 3, 1];
+    let events = [10, 0, 1, 0, 1, 0, 10, 0, 1, 0, 2, 0];
     let shutdown = [8, 0, 1, 0, 0, 0, 0, 4, 14, 0, 11, 0xff, 0x7f];
     let end = [12, 0, 13, 1, 12, 0, 13, 1];
     vec![

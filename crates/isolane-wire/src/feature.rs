@@ -5,7 +5,6 @@ codes! {
     pub enum FeatureId: u8 {
         Arbitration = 0x01, "arbitration";
         PowerManagement = 0x02, "power management";
-        LbaRangeType = 0x03, "LBA range type";
         TemperatureThreshold = 0x04, "temperature threshold";
         ErrorRecovery = 0x05, "error recovery";
         VolatileWriteCache = 0x06, "volatile write cache";
@@ -14,18 +13,9 @@ codes! {
         InterruptVector = 0x09, "interrupt vector configuration";
         WriteAtomicity = 0x0a, "write atomicity normal";
         AsyncEventConfiguration = 0x0b, "asynchronous event configuration";
-        AutonomousPowerState = 0x0c, "autonomous power state transition";
-        HostMemoryBuffer = 0x0d, "host memory buffer";
-        Timestamp = 0x0e, "timestamp";
         KeepAliveTimer = 0x0f, "keep alive timer";
-        ThermalManagement = 0x10, "host controlled thermal management";
-        NonOperationalPowerState = 0x11, "non-operational power state";
         HostBehaviorSupport = 0x16, "host behavior support";
-        SoftwareProgressMarker = 0x80, "software progress marker";
         HostIdentifier = 0x81, "host identifier";
-        ReservationNotificationMask = 0x82, "reservation notification mask";
-        ReservationPersistence = 0x83, "reservation persistence";
-        NamespaceWriteProtection = 0x84, "namespace write protection";
     }
 }
 

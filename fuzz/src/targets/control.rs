@@ -84,8 +84,7 @@ impl Harness {
             11 => self.pass_time(input),
             12 => self.disconnect(input),
             13 => self.drain(input),
-            14 => self.flushed(input),
-            _ => self.change_namespaces(input),
+            _ => self.flushed(input),
         }
     }
 
@@ -187,20 +186,6 @@ impl Harness {
         if let Some(id) = self.flushes.pop() {
             self.port.handle_flushed(id, is_durable);
         }
-    }
-
-    fn change_namespaces(&mut self, input: &mut Input<'_>) {
-        let [choice, nsid] = input.array();
-        let namespace = namespace(u32::from(nsid), if choice & 4 != 0 { 9 } else { 12 });
-        let _ = match choice % 4 {
-            0 => self.port.add_namespace(namespace),
-            1 => self.port.remove_namespace(u32::from(nsid)),
-            2 => self.port.change_namespace(namespace),
-            _ => {
-                self.port.set_advertised(vec![([192, 0, 2, nsid], 4420).into()]);
-                Ok(())
-            }
-        };
     }
 
     fn drain_events(&mut self) {

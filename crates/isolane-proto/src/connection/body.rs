@@ -86,7 +86,7 @@ impl Body {
         let (mut planned, len) = (0, self.data_left.min(MAX_DESTINATION_BYTES));
         for (slice, len) in destination.io_slices_mut(self.offset, len).take(MAX_DESTINATION_SLICES) {
             planned += len;
-            plan.slices.push(slice);
+            plan.push(slice);
         }
         (planned, planned == self.data_left)
     }
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(body.take(&[&b"d"[..], &data[..30]].concat(), Some(&mut buffer)), 31);
         let mut plan = ReceivePlan::new();
         assert_eq!(body.plan(&mut buffer, &mut plan), (70, true));
-        plan.slices[0].copy_from_slice(&data[30..]);
+        plan[0].copy_from_slice(&data[30..]);
         drop(plan);
         body.on_placed(70, Some(&buffer));
         assert!(!body.is_whole());
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(body.take(&data[..30], Some(&mut buffer)), 30);
         let mut plan = ReceivePlan::new();
         assert_eq!(body.plan(&mut buffer, &mut plan), (3970, true));
-        plan.slices[0].copy_from_slice(&data[30..]);
+        plan[0].copy_from_slice(&data[30..]);
         drop(plan);
         body.on_placed(3970, Some(&buffer));
         body.take(&crc32c(&data).to_le_bytes(), Some(&mut buffer));

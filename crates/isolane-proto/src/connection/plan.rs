@@ -4,7 +4,7 @@
 //! and large; callers that need one in every turn fill it in place.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 use arrayvec::ArrayVec;
 
@@ -21,32 +21,7 @@ pub(crate) const MAX_DESTINATION_BYTES: usize = 256 * 1024;
 ///
 /// Empty if the connection cannot receive now, because input was
 /// [deferred](crate::target::Connection::defer_input).
-#[derive(Default)]
-pub struct ReceivePlan<'a> {
-    pub(crate) slices: ArrayVec<IoSliceMut<'a>, MAX_RECEIVE_SLICES>,
-}
-
-impl ReceivePlan<'_> {
-    /// An empty plan.
-    #[inline]
-    pub fn new() -> Self {
-        ReceivePlan { slices: ArrayVec::new_const() }
-    }
-}
-
-impl<'a> Deref for ReceivePlan<'a> {
-    type Target = [IoSliceMut<'a>];
-
-    fn deref(&self) -> &Self::Target {
-        &self.slices
-    }
-}
-
-impl DerefMut for ReceivePlan<'_> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.slices
-    }
-}
+pub type ReceivePlan<'a> = ArrayVec<IoSliceMut<'a>, MAX_RECEIVE_SLICES>;
 
 /// Bytes to send next, in order: headers and references to payload.
 #[derive(Default)]

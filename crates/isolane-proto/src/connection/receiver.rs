@@ -346,13 +346,13 @@ impl Receiver {
                 return Err(PlanEnd::WindowFull);
             }
             let gap = self.predictor.gap_before_next();
-            let fits = plan.slices.len() + slices.len() + 2 <= MAX_RECEIVE_SLICES;
+            let fits = plan.len() + slices.len() + 2 <= MAX_RECEIVE_SLICES;
             if !fits || remaining.len() < gap + MIN_OVERFLOW_BYTES {
                 return Err(PlanEnd::NoSpace);
             }
             let (header, tail) = std::mem::take(&mut remaining).split_at_mut(gap);
-            plan.slices.push(IoSliceMut::new(header));
-            slices.for_each(|slice| plan.slices.push(IoSliceMut::new(slice)));
+            plan.push(IoSliceMut::new(header));
+            slices.for_each(|slice| plan.push(IoSliceMut::new(slice)));
             self.predictor.push(prediction);
             remaining = tail;
             Ok(())
@@ -364,7 +364,7 @@ impl Receiver {
 
     fn plan_overflow<'a>(&self, plan: &mut ReceivePlan<'a>, overflow: &'a mut [u8]) {
         let len = if self.long_expected > 0 { overflow.len().min(HEADERS_BYTES) } else { overflow.len() };
-        plan.slices.push(IoSliceMut::new(&mut overflow[..len]));
+        plan.push(IoSliceMut::new(&mut overflow[..len]));
     }
 }
 

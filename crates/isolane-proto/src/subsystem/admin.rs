@@ -53,7 +53,6 @@ fn admin(opcode: AdminOpcode, context: &mut CommandContext) -> Result<Action, St
         AdminOpcode::SetFeatures => feature::set(context),
         AdminOpcode::AsyncEventRequest => {
             context.association.events.hold(context.entry.cid)?;
-            context.association.poll_events(context.events);
             Ok(Action::HoldAsyncEvent)
         }
         AdminOpcode::KeepAlive => {

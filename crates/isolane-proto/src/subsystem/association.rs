@@ -3,7 +3,7 @@
 //! Invariant: a queue stays in the table until its I/O has ended or the queue is abandoned. An
 //! association stays until the I/O of all of its queues has ended.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use isolane_wire::log::{ErrorEntry, Transport};
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::event::AsyncEvents;
-use super::keep_alive::{KeepAlive, TimerState};
+use super::keep_alive::KeepAlive;
 use super::namespace::SubsystemProfile;
 use super::property::Registers;
 use super::{
@@ -35,8 +35,6 @@ pub(super) struct Association {
     pub(super) events: AsyncEvents,
     pub(super) features: Features,
     pub(super) errors: ErrorLog,
-    /// Namespaces that changed since the host last read log page 04h.
-    pub(super) changed_namespaces: BTreeSet<u32>,
     /// Whether its connections are being closed and it waits for its last I/O.
     pub(super) ending: bool,
     queues: BTreeMap<u16, QueueState>,
@@ -51,7 +49,7 @@ struct QueueState {
 }
 
 impl Association {
-    /// A disabled controller with a connected admin queue.
+    /// A disabled controller without queues.
     pub(super) fn new(
         id: AssociationId,
         host: Host,
@@ -60,7 +58,7 @@ impl Association {
         kato_ms: u32,
         now: Instant,
     ) -> Association {
-        let mut association = Association {
+        Association {
             id,
             host,
             connection,
@@ -74,18 +72,10 @@ impl Association {
                 profile.max_io_queues(),
             ),
             errors: ErrorLog::default(),
-            changed_namespaces: BTreeSet::new(),
             ending: false,
             queues: BTreeMap::new(),
             stuck_queues: 0,
-        };
-        association.add_queue(0);
-        association
-    }
-
-    /// The counters of the admin queue; they stay 0, because no I/O passes through it.
-    pub(super) fn admin_counters(&self) -> Arc<IoCounters> {
-        self.queues.get(&0).map(|queue| queue.counters.clone()).unwrap_or_default()
+        }
     }
 
     /// Adds a queue; the caller has checked that the QID is free.
@@ -153,10 +143,6 @@ impl Association {
         totals
     }
 
-    fn timer_state(&self) -> TimerState {
-        if self.registers.is_ready() { TimerState::Ready } else { TimerState::NotReady }
-    }
-
     /// Publishes to the cores whether the controller accepts I/O.
     pub(super) fn publish_ready(&self) {
         if self.ending {
@@ -167,13 +153,13 @@ impl Association {
 
     /// Deadline of the keep-alive timer.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        if self.ending { None } else { self.keep_alive.deadline(self.timer_state()) }
+        if self.ending { None } else { self.keep_alive.deadline(self.registers.is_ready()) }
     }
 
     /// Ends the association if its host has been silent for too long.
     pub(super) fn handle_timeout(&mut self, now: Instant, events: &mut VecDeque<ControlEvent>) {
-        let (state, status) = (self.timer_state(), &self.status);
-        if !self.ending && self.keep_alive.is_expired(state, now, || status.take_traffic()) {
+        let (is_ready, status) = (self.registers.is_ready(), &self.status);
+        if !self.ending && self.keep_alive.is_expired(is_ready, now, || status.take_traffic()) {
             self.registers.fail();
             self.end(CloseReason::KeepAliveExpired, events);
         }
@@ -188,12 +174,6 @@ impl Association {
         self.events.clear_requests();
         self.publish_ready();
         events.push_back(ControlEvent::Close { id: self.id, reason });
-    }
-
-    /// Completes held Async Event Requests with the pending notices.
-    pub(super) fn poll_events(&mut self, events: &mut VecDeque<ControlEvent>) {
-        self.events.report();
-        self.announce_completions(events);
     }
 
     /// Aborts all held Async Event Requests, as a reset does.
@@ -220,8 +200,7 @@ impl Association {
         let Features { has_volatile_cache, events_offered, max_queues, .. } = self.features;
         self.features = Features::new(has_volatile_cache, events_offered, max_queues);
         self.status.set_write_cache(self.features.has_volatile_cache);
-        self.events.reset(self.features.events_offered);
-        self.changed_namespaces.clear();
+        self.events.set_config(self.features.events_offered);
     }
 
     /// Rejects admin commands before CC.EN, when only fabrics commands are allowed (Fabrics 1.1

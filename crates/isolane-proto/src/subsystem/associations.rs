@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use super::association::Association;
-use super::event::Notice;
 use super::namespace::SubsystemProfile;
 use super::{AssociationId, ControlEvent, IoTotals};
 
@@ -61,15 +60,6 @@ impl Subsystem {
     pub(super) fn handle_timeout(&mut self, now: Instant, events: &mut VecDeque<ControlEvent>) {
         for association in self.associations.values_mut() {
             association.handle_timeout(now, events);
-        }
-    }
-
-    /// Notifies every host of this subsystem.
-    pub(super) fn raise(&mut self, notice: Notice, nsid: Option<u32>, events: &mut VecDeque<ControlEvent>) {
-        for association in self.associations.values_mut() {
-            association.changed_namespaces.extend(nsid);
-            association.events.raise(notice);
-            association.poll_events(events);
         }
     }
 }

@@ -148,9 +148,6 @@ pub enum ConfigError {
     /// A duplicate identifier.
     #[error("namespace ID {0} is given twice: choose another for one of them")]
     NsidTwice(u32),
-    /// A namespace that does not exist.
-    #[error("namespace {0} does not exist: choose another")]
-    NoNamespace(u32),
     /// A block size that is not offered.
     #[error("namespace {nsid} has blocks of 2^{shift} bytes: use 512 or 4096 bytes")]
     BlockSize {

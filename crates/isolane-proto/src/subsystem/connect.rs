@@ -94,8 +94,9 @@ impl Subsystem {
         let discovery = self.profile.kind == SubsystemKind::Discovery;
         let id = AssociationId { cntlid, discovery, serial: self.serial };
         let kato_ms = connect.command.kato_ms;
-        let association = Association::new(id, connect.host, from, &self.profile, kato_ms, now);
-        let connected = connected(&association, connect, association.admin_counters());
+        let mut association = Association::new(id, connect.host, from, &self.profile, kato_ms, now);
+        let counters = association.add_queue(0);
+        let connected = connected(&association, connect, counters);
         self.associations.insert(cntlid, association);
         Ok(connected)
     }

@@ -1,50 +1,16 @@
-//! Asynchronous events of one controller: held requests, pending notices, and reported notices
-//! (Base 1.4 §5.2).
+//! Asynchronous events of one controller: its held requests (Base 1.4 §5.2).
 //!
-//! Tracks Async Event Requests by CID. A request is held until it completes, and its completion
-//! stays here until the driver of the admin queue takes it.
+//! Tracks Async Event Requests by CID. A request is held until it is aborted, because no event
+//! occurs. Its completion stays here until the driver of the admin queue takes it.
 //!
-//! Invariant: a kind of event that was reported is not reported again before the host has read its
-//! log page without Retain Asynchronous Event.
-
-use std::collections::BTreeSet;
+//! Invariant: every request completes once, unless its host reuses the CID.
 
 use arrayvec::ArrayVec;
 use isolane_wire::Status;
-use isolane_wire::admin::{self, AsyncEvent, LogPage};
 use isolane_wire::feature::AsyncEventConfiguration;
 
 use crate::completion::Completion;
 use crate::target::MAX_ASYNC_EVENTS;
-
-/// A kind of event that this controller can report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Notice {
-    /// Namespaces were added, removed, or changed; log page 04h lists them.
-    NamespaceChanged,
-    /// The discovery log (70h) has a new generation.
-    DiscoveryChanged,
-}
-
-impl Notice {
-    fn result(self) -> AsyncEvent {
-        match self {
-            Notice::NamespaceChanged => {
-                AsyncEvent::notice(admin::Notice::NamespaceAttributeChanged, LogPage::ChangedNamespaces)
-            }
-            Notice::DiscoveryChanged => {
-                AsyncEvent::notice(admin::Notice::DiscoveryLogPageChange, LogPage::Discovery)
-            }
-        }
-    }
-
-    fn is_enabled(self, config: AsyncEventConfiguration) -> bool {
-        match self {
-            Notice::NamespaceChanged => config.namespace_attribute(),
-            Notice::DiscoveryChanged => config.discovery_log(),
-        }
-    }
-}
 
 /// The async events of one controller.
 #[derive(Debug)]
@@ -52,21 +18,13 @@ pub(super) struct AsyncEvents {
     held: ArrayVec<u16, MAX_ASYNC_EVENTS>,
     /// Completions that the driver has not taken, oldest first.
     completions: ArrayVec<(u16, Completion), MAX_ASYNC_EVENTS>,
-    pending: BTreeSet<Notice>,
-    reported: BTreeSet<Notice>,
     config: AsyncEventConfiguration,
 }
 
 impl AsyncEvents {
     /// Nothing held; every kind in `config` is enabled.
     pub(super) fn new(config: AsyncEventConfiguration) -> AsyncEvents {
-        AsyncEvents {
-            held: ArrayVec::new(),
-            completions: ArrayVec::new(),
-            pending: BTreeSet::new(),
-            reported: BTreeSet::new(),
-            config,
-        }
+        AsyncEvents { held: ArrayVec::new(), completions: ArrayVec::new(), config }
     }
 
     /// Holds a request. Rejects it if AERL + 1 requests are held (Base 1.4 §5.2).
@@ -112,41 +70,10 @@ impl AsyncEvents {
         !self.completions.is_empty()
     }
 
-    /// Clears all notices, and keeps all requests.
-    pub(super) fn reset(&mut self, config: AsyncEventConfiguration) {
-        self.pending.clear();
-        self.reported.clear();
-        self.config = config;
-    }
-
     /// Clears all requests.
     pub(super) fn clear_requests(&mut self) {
         self.held.clear();
         self.completions.clear();
-    }
-
-    /// Makes a notice pending, unless it is disabled or was reported already.
-    pub(super) fn raise(&mut self, notice: Notice) {
-        if notice.is_enabled(self.config) && !self.reported.contains(&notice) {
-            self.pending.insert(notice);
-        }
-    }
-
-    /// Re-enables a notice whose log page the host has read.
-    pub(super) fn clear(&mut self, notice: Notice) {
-        self.pending.remove(&notice);
-        self.reported.remove(&notice);
-    }
-
-    /// Completes held requests with the pending notices.
-    pub(super) fn report(&mut self) {
-        while let Some(notice) = self.pending.first().copied()
-            && let Some(cid) = self.held.pop_at(0)
-        {
-            self.pending.remove(&notice);
-            self.reported.insert(notice);
-            self.completions.push((cid, Completion::with_dw0(notice.result().0)));
-        }
     }
 
     /// Feature 0Bh.
@@ -154,10 +81,9 @@ impl AsyncEvents {
         self.config
     }
 
-    /// Sets feature 0Bh, and drops the pending notices that it disables.
+    /// Sets feature 0Bh.
     pub(super) fn set_config(&mut self, config: AsyncEventConfiguration) {
         self.config = config;
-        self.pending.retain(|notice| notice.is_enabled(config));
     }
 
     fn release(&mut self, cid: u16) -> bool {

@@ -22,22 +22,7 @@ use crate::completion::Completion;
 fn offered(fid: u8, kind: SubsystemKind) -> Result<FeatureId, Status> {
     let feature = FeatureId::decode(fid).ok_or(with_dnr(Status::INVALID_FIELD))?;
     let is_common = matches!(feature, FeatureId::AsyncEventConfiguration | FeatureId::KeepAliveTimer);
-    let is_nvm = matches!(
-        feature,
-        FeatureId::Arbitration
-            | FeatureId::PowerManagement
-            | FeatureId::TemperatureThreshold
-            | FeatureId::ErrorRecovery
-            | FeatureId::VolatileWriteCache
-            | FeatureId::NumberOfQueues
-            | FeatureId::InterruptCoalescing
-            | FeatureId::InterruptVector
-            | FeatureId::WriteAtomicity
-            | FeatureId::HostBehaviorSupport
-            | FeatureId::HostIdentifier
-    );
-    let is_offered = is_common || (is_nvm && kind == SubsystemKind::Nvm);
-    if is_offered { Ok(feature) } else { Err(with_dnr(Status::INVALID_FIELD)) }
+    if is_common || kind == SubsystemKind::Nvm { Ok(feature) } else { Err(with_dnr(Status::INVALID_FIELD)) }
 }
 
 /// Executes Get Features.
@@ -159,6 +144,5 @@ fn set_events(context: &mut CommandContext, config: AsyncEventConfiguration) -> 
         return Err(with_dnr(Status::INVALID_FIELD));
     }
     context.association.events.set_config(config);
-    context.association.poll_events(context.events);
     Ok(())
 }

@@ -47,30 +47,21 @@ pub(super) fn execute(context: &CommandContext) -> Result<Action, Status> {
 
 fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Result<[u8; 4096], Status> {
     let nsid = command.nsid;
+    let is_of_command_set =
+        matches!(cns, Cns::CommandSetNamespace | Cns::CommandSetController | Cns::CommandSetActiveNamespaces);
+    if is_of_command_set && command.csi != CSI_NVM {
+        return Err(with_dnr(Status::INVALID_FIELD));
+    }
     Ok(match cns {
         Cns::Namespace => namespace_or_zeroes(profile, nsid, |found| namespace(found).encode())?,
-        Cns::ActiveNamespaces => active_namespaces(profile, nsid)?.encode(),
+        Cns::ActiveNamespaces | Cns::CommandSetActiveNamespaces => active_namespaces(profile, nsid)?.encode(),
         Cns::NamespaceDescriptors => descriptors(active(profile, nsid)?),
         Cns::IndependentNamespace => namespace_or_zeroes(profile, nsid, |found| independent(found).encode())?,
-        Cns::CommandSetNamespace => {
-            check_command_set(command)?;
-            namespace_or_zeroes(profile, nsid, |_| NvmNamespace::default().encode())?
-        }
+        Cns::CommandSetNamespace => namespace_or_zeroes(profile, nsid, |_| NvmNamespace::default().encode())?,
         // All fields are 0: no limits other than MDTS.
-        Cns::CommandSetController => {
-            check_command_set(command)?;
-            NvmController::default().encode()
-        }
-        Cns::CommandSetActiveNamespaces => {
-            check_command_set(command)?;
-            active_namespaces(profile, nsid)?.encode()
-        }
+        Cns::CommandSetController => NvmController::default().encode(),
         _ => return Err(with_dnr(Status::INVALID_FIELD)),
     })
-}
-
-fn check_command_set(command: &IdentifyCommand) -> Result<(), Status> {
-    if command.csi == CSI_NVM { Ok(()) } else { Err(with_dnr(Status::INVALID_FIELD)) }
 }
 
 /// Identifiers above `nsid` in rising order; FFFFFFFEh and FFFFFFFFh are invalid (Base 1.4
@@ -108,7 +99,8 @@ fn controller(association: &Association, profile: &SubsystemProfile) -> Controll
         mdts: config.mdts(),
         cntlid: association.id.cntlid,
         ver: property::VERSION,
-        oaes: oaes(association),
+        // OAES has the bits of feature 0Bh.
+        oaes: Oaes(association.features.events_offered.0),
         ctratt: Ctratt(0).with_host_id_128(true).with_tbkas(true),
         aerl: MAX_ASYNC_EVENTS as u8 - 1,
         elpe: MAX_ERRORS as u8 - 1,
@@ -121,13 +113,6 @@ fn controller(association: &Association, profile: &SubsystemProfile) -> Controll
         SubsystemKind::Nvm => io_controller(common, profile),
         SubsystemKind::Discovery => discovery_controller(common),
     }
-}
-
-fn oaes(association: &Association) -> Oaes {
-    let offered = association.features.events_offered;
-    Oaes(0)
-        .with_namespace_attribute(offered.namespace_attribute())
-        .with_discovery_log(offered.discovery_log())
 }
 
 fn discovery_controller(common: Controller) -> Controller {

@@ -22,15 +22,6 @@ pub(super) struct KeepAlive {
     discovery: bool,
 }
 
-/// State of the controller, as the timer uses it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TimerState {
-    /// CSTS.RDY is 1 and no shutdown was requested: KATO applies.
-    Ready,
-    /// Not enabled yet, shut down, or failed: KATO is stopped, and a default timeout applies.
-    NotReady,
-}
-
 impl KeepAlive {
     /// A timer that starts now; `kato_ms` is the value that the host requested.
     pub(super) fn new(kato_ms: u32, discovery: bool, now: Instant) -> KeepAlive {
@@ -53,19 +44,19 @@ impl KeepAlive {
         self.since = now;
     }
 
-    /// When the timer must be checked.
-    pub(super) fn deadline(&self, state: TimerState) -> Option<Instant> {
-        self.window(state).map(|window| self.since + window)
+    /// When the timer must be checked; `is_ready`: CSTS.RDY is 1 and no shutdown was requested.
+    pub(super) fn deadline(&self, is_ready: bool) -> Option<Instant> {
+        self.window(is_ready).map(|window| self.since + window)
     }
 
     /// Whether the host has been silent until the deadline. Traffic restarts the timer.
     pub(super) fn is_expired(
         &mut self,
-        state: TimerState,
+        is_ready: bool,
         now: Instant,
         had_traffic: impl FnOnce() -> bool,
     ) -> bool {
-        if self.deadline(state).is_none_or(|deadline| now < deadline) {
+        if self.deadline(is_ready).is_none_or(|deadline| now < deadline) {
             return false;
         }
         if had_traffic() {
@@ -75,12 +66,12 @@ impl KeepAlive {
         true
     }
 
-    fn window(&self, state: TimerState) -> Option<Duration> {
-        match state {
-            TimerState::NotReady => Some(self.kato.max(DEFAULT)),
-            TimerState::Ready if !self.kato.is_zero() => Some(self.kato),
-            TimerState::Ready => self.discovery.then_some(DEFAULT),
+    /// KATO, which is stopped while the controller is not ready: then the default applies.
+    fn window(&self, is_ready: bool) -> Option<Duration> {
+        if !is_ready {
+            return Some(self.kato.max(DEFAULT));
         }
+        if self.kato.is_zero() { self.discovery.then_some(DEFAULT) } else { Some(self.kato) }
     }
 }
 
@@ -109,32 +100,32 @@ mod tests {
     fn detects_silent_host_after_timeout() {
         let now = Instant::now();
         let mut timer = KeepAlive::new(5000, false, now);
-        assert!(!timer.is_expired(TimerState::Ready, now + 4 * S, || false));
-        assert!(timer.is_expired(TimerState::Ready, now + 5 * S, || false));
+        assert!(!timer.is_expired(true, now + 4 * S, || false));
+        assert!(timer.is_expired(true, now + 5 * S, || false));
     }
 
     #[test]
     fn traffic_restarts_timer() {
         let now = Instant::now();
         let mut timer = KeepAlive::new(5000, false, now);
-        assert!(!timer.is_expired(TimerState::Ready, now + 5 * S, || true));
-        assert_eq!(timer.deadline(TimerState::Ready), Some(now + 10 * S));
+        assert!(!timer.is_expired(true, now + 5 * S, || true));
+        assert_eq!(timer.deadline(true), Some(now + 10 * S));
         timer.restart(now + 7 * S);
-        assert_eq!(timer.deadline(TimerState::Ready), Some(now + 12 * S));
+        assert_eq!(timer.deadline(true), Some(now + 12 * S));
     }
 
     #[test]
     fn kato_zero_disables_io_timer() {
         let now = Instant::now();
-        assert_eq!(KeepAlive::new(0, false, now).deadline(TimerState::Ready), None);
-        assert_eq!(KeepAlive::new(0, true, now).deadline(TimerState::Ready), Some(now + 120 * S));
+        assert_eq!(KeepAlive::new(0, false, now).deadline(true), None);
+        assert_eq!(KeepAlive::new(0, true, now).deadline(true), Some(now + 120 * S));
     }
 
     #[test]
     fn expires_controller_never_enabled() {
         let now = Instant::now();
-        assert_eq!(KeepAlive::new(0, false, now).deadline(TimerState::NotReady), Some(now + 120 * S));
-        assert_eq!(KeepAlive::new(5000, false, now).deadline(TimerState::NotReady), Some(now + 120 * S));
-        assert_eq!(KeepAlive::new(600_000, false, now).deadline(TimerState::NotReady), Some(now + 600 * S));
+        assert_eq!(KeepAlive::new(0, false, now).deadline(false), Some(now + 120 * S));
+        assert_eq!(KeepAlive::new(5000, false, now).deadline(false), Some(now + 120 * S));
+        assert_eq!(KeepAlive::new(600_000, false, now).deadline(false), Some(now + 600 * S));
     }
 }

@@ -4,8 +4,6 @@
 //!
 //! Invariant: for any offset and length, a host receives bytes of the page or zeroes after its end.
 
-use std::collections::BTreeSet;
-
 use isolane_wire::admin::{GetLogPageCommand, LogPage, NSID_ALL};
 use isolane_wire::identify::NamespaceList;
 use isolane_wire::log::{
@@ -15,9 +13,7 @@ use isolane_wire::log::{
 use isolane_wire::opcode::{AdminOpcode, IoOpcode};
 use isolane_wire::{Ascii, Status};
 
-use super::association::Association;
 use super::command::{CommandContext, is_offered, with_dnr};
-use super::event::Notice;
 use super::namespace::{SubsystemKind, SubsystemProfile};
 use super::{Action, Generation, IoTotals, discovery};
 use crate::completion::Completion;
@@ -26,24 +22,25 @@ use crate::completion::Completion;
 const DATA_UNIT_BYTES: u64 = 512_000;
 
 /// Executes Get Log Page.
-pub(super) fn execute(context: &mut CommandContext) -> Result<Action, Status> {
+pub(super) fn execute(context: &CommandContext) -> Result<Action, Status> {
     let command = GetLogPageCommand::parse(context.entry);
     let page = LogPage::decode(command.lid).ok_or(with_dnr(Status::INVALID_LOG_PAGE))?;
-    let slice = LogSlice::parse(&command, context.profile)?;
-    let data = slice.cut(&content(page, context, &command)?)?;
-    if !command.rae {
-        on_read(page, context.association);
+    // The offset is in bytes and a multiple of 4; MDTS bounds the length.
+    let is_too_long = command.len() > u64::from(context.profile.config.max_transfer_bytes);
+    if command.is_index || !command.offset.is_multiple_of(4) || is_too_long {
+        return Err(with_dnr(Status::INVALID_FIELD));
     }
+    let data = cut(&content(page, context, &command)?, &command)?;
     Ok(Action::CompleteWithData(data, Completion::success()))
 }
 
 fn content(page: LogPage, context: &CommandContext, command: &GetLogPageCommand) -> Result<Vec<u8>, Status> {
-    let (association, profile) = (&*context.association, context.profile);
+    let profile = context.profile;
     match (page, profile.kind) {
-        (LogPage::Error, _) => Ok(association.errors.encode()),
+        (LogPage::Error, _) => Ok(context.association.errors.encode()),
         (LogPage::Smart, SubsystemKind::Nvm) => smart(context, command),
         (LogPage::FirmwareSlot, SubsystemKind::Nvm) => Ok(firmware(profile).encode().to_vec()),
-        (LogPage::ChangedNamespaces, SubsystemKind::Nvm) => Ok(changed(&association.changed_namespaces)),
+        (LogPage::ChangedNamespaces, SubsystemKind::Nvm) => Ok(NamespaceList::new([]).encode().to_vec()),
         (LogPage::CommandEffects, SubsystemKind::Nvm) if command.csi == 0 => Ok(effects().encode().to_vec()),
         (LogPage::Generation, SubsystemKind::Nvm) => generation(profile, command.nsid),
         (LogPage::Discovery, SubsystemKind::Discovery) => Ok(discovery::log(context)),
@@ -51,46 +48,15 @@ fn content(page: LogPage, context: &CommandContext, command: &GetLogPageCommand)
     }
 }
 
-/// Reading a page without Retain Asynchronous Event re-enables its event (Base 1.4 §5.2).
-fn on_read(page: LogPage, association: &mut Association) {
-    match page {
-        LogPage::ChangedNamespaces => {
-            association.changed_namespaces.clear();
-            association.events.clear(Notice::NamespaceChanged);
-        }
-        LogPage::Discovery => association.events.clear(Notice::DiscoveryChanged),
-        _ => {}
-    }
-}
-
-/// The requested part of a page.
-struct LogSlice {
-    offset: u64,
-    bytes: usize,
-}
-
-impl LogSlice {
-    /// The offset is in bytes and a multiple of 4; the length is bounded by MDTS.
-    fn parse(command: &GetLogPageCommand, profile: &SubsystemProfile) -> Result<LogSlice, Status> {
-        if command.is_index || !command.offset.is_multiple_of(4) {
-            return Err(with_dnr(Status::INVALID_FIELD));
-        }
-        if command.len() > u64::from(profile.config.max_transfer_bytes) {
-            return Err(with_dnr(Status::INVALID_FIELD));
-        }
-        Ok(LogSlice { offset: command.offset, bytes: command.len() as usize })
-    }
-
-    /// An offset after the end of the page is an error; bytes after the end are zeroes (Base 1.4
-    /// §5.14).
-    fn cut(&self, content: &[u8]) -> Result<Vec<u8>, Status> {
-        let start = usize::try_from(self.offset).ok().filter(|&start| start <= content.len());
-        let start = start.ok_or(with_dnr(Status::INVALID_FIELD))?;
-        let tail = &content[start..];
-        let mut data = tail[..tail.len().min(self.bytes)].to_vec();
-        data.resize(self.bytes, 0);
-        Ok(data)
-    }
+/// The requested part of a page. An offset after the end of the page is an error; bytes after the
+/// end are zeroes (Base 1.4 §5.14).
+fn cut(content: &[u8], command: &GetLogPageCommand) -> Result<Vec<u8>, Status> {
+    let start = usize::try_from(command.offset).ok();
+    let tail = start.and_then(|start| content.get(start..)).ok_or(with_dnr(Status::INVALID_FIELD))?;
+    let len = command.len() as usize;
+    let mut data = tail[..tail.len().min(len)].to_vec();
+    data.resize(len, 0);
+    Ok(data)
 }
 
 /// SMART of the controller, the only scope (LPA bit 0 is clear).
@@ -132,10 +98,6 @@ fn generation(profile: &SubsystemProfile, nsid: u32) -> Result<Vec<u8>, Status> 
         generation: id,
     };
     Ok(page.encode().to_vec())
-}
-
-fn changed(nsids: &BTreeSet<u32>) -> Vec<u8> {
-    NamespaceList::new(nsids.iter().copied()).encode().to_vec()
 }
 
 fn effects() -> CommandEffectsLog {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use isolane_wire::Nqn;
 use isolane_wire::feature::AsyncEventConfiguration;
 
-use super::{ConfigError, Host, NamespaceConfig, SubsystemConfig};
+use super::{Host, NamespaceConfig, SubsystemConfig};
 
 /// Kind of a subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,8 @@ impl SubsystemProfile {
         self.namespaces.values().any(|namespace| namespace.volatile_cache)
     }
 
-    /// The async events that its controllers can report; all are enabled initially.
+    /// The async events of OAES; all are enabled initially. None occurs, because namespaces and
+    /// advertised addresses do not change while the port exists.
     pub(super) fn events_offered(&self) -> AsyncEventConfiguration {
         match self.kind {
             SubsystemKind::Nvm => AsyncEventConfiguration(0).with_namespace_attribute(true),
@@ -67,28 +68,5 @@ impl SubsystemProfile {
     /// Maximum number of I/O queues of one association.
     pub(super) fn max_io_queues(&self) -> u16 {
         if self.kind == SubsystemKind::Nvm { self.config.max_io_queues } else { 0 }
-    }
-
-    /// Adds a namespace with a new identifier.
-    pub(super) fn add(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
-        namespace.check()?;
-        if self.namespaces.contains_key(&namespace.nsid) {
-            return Err(ConfigError::NsidTwice(namespace.nsid));
-        }
-        self.namespaces.insert(namespace.nsid, namespace);
-        Ok(())
-    }
-
-    /// Removes a namespace.
-    pub(super) fn remove(&mut self, nsid: u32) -> Result<(), ConfigError> {
-        self.namespaces.remove(&nsid).map(drop).ok_or(ConfigError::NoNamespace(nsid))
-    }
-
-    /// Replaces a namespace.
-    pub(super) fn change(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
-        namespace.check()?;
-        let nsid = namespace.nsid;
-        *self.namespaces.get_mut(&nsid).ok_or(ConfigError::NoNamespace(nsid))? = namespace;
-        Ok(())
     }
 }

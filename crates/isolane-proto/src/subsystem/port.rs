@@ -12,11 +12,10 @@ use isolane_wire::{Status, SubmissionEntry};
 
 use super::associations::Subsystem;
 use super::command::CommandContext;
-use super::event::Notice;
 use super::namespace::SubsystemProfile;
 use super::{
     Action, AssociationId, AssociationInfo, CloseReason, ConfigError, ConnectRefusal, Connected,
-    ConnectionInfo, ControlEvent, Host, IoTotals, NamespaceConfig, PortConfig, admin, connect,
+    ConnectionInfo, ControlEvent, Host, IoTotals, PortConfig, admin, connect,
 };
 use crate::completion::Completion;
 
@@ -197,45 +196,10 @@ impl Port {
         self.discovery.handle_timeout(now, &mut self.events);
     }
 
-    /// Adds a namespace and notifies every host.
-    pub fn add_namespace(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
-        let nsid = namespace.nsid;
-        self.nvm.profile.add(namespace)?;
-        self.notify_namespace_changed(nsid);
-        Ok(())
-    }
-
-    /// Removes a namespace and notifies every host. I/O to it must already be rejected.
-    pub fn remove_namespace(&mut self, nsid: u32) -> Result<(), ConfigError> {
-        self.nvm.profile.remove(nsid)?;
-        self.notify_namespace_changed(nsid);
-        Ok(())
-    }
-
-    /// Changes the geometry of a namespace and notifies every host.
-    pub fn change_namespace(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
-        let nsid = namespace.nsid;
-        self.nvm.profile.change(namespace)?;
-        self.notify_namespace_changed(nsid);
-        Ok(())
-    }
-
-    /// Changes the advertised addresses and notifies discovery hosts (Fabrics 1.1 §5.3); the
-    /// generation rises.
-    pub fn set_advertised(&mut self, advertise: Vec<SocketAddr>) {
-        self.advertise = advertise;
-        self.generation = self.generation.wrapping_add(1);
-        self.discovery.raise(Notice::DiscoveryChanged, None, &mut self.events);
-    }
-
     /// All associations that hold a CNTLID.
     pub fn associations(&self) -> Vec<AssociationInfo> {
         let all = self.nvm.associations.values().chain(self.discovery.associations.values());
         all.map(|association| association.info()).collect()
-    }
-
-    fn notify_namespace_changed(&mut self, nsid: u32) {
-        self.nvm.raise(Notice::NamespaceChanged, Some(nsid), &mut self.events);
     }
 
     fn subsystem(&mut self, id: AssociationId) -> (&mut Subsystem, &mut VecDeque<ControlEvent>) {

@@ -4,10 +4,7 @@ codes! {
     /// Asynchronous event type.
     pub enum AsyncEventType: u8 {
         Error = 0x0, "error status";
-        SmartHealth = 0x1, "SMART / health status";
         Notice = 0x2, "notice";
-        IoCommandSet = 0x6, "I/O command set specific status";
-        Vendor = 0x7, "vendor specific";
     }
 }
 
@@ -15,9 +12,6 @@ codes! {
     /// Asynchronous event information of a notice.
     pub enum Notice: u8 {
         NamespaceAttributeChanged = 0x00, "namespace attribute changed";
-        FirmwareActivationStarting = 0x01, "firmware activation starting";
-        TelemetryLogChanged = 0x02, "telemetry log changed";
-        AsymmetricNamespaceAccessChange = 0x03, "asymmetric namespace access change";
         DiscoveryLogPageChange = 0xf0, "discovery log page change";
     }
 }

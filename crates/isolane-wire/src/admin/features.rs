@@ -7,7 +7,6 @@ codes! {
     pub enum Select: u8 {
         Current = 0b000, "current";
         Default = 0b001, "default";
-        Saved = 0b010, "saved";
         SupportedCapabilities = 0b011, "supported capabilities";
     }
 }

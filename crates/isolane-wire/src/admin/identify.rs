@@ -15,12 +15,7 @@ codes! {
         CommandSetActiveNamespaces = 0x07, "I/O command set specific active namespace ID list";
         IndependentNamespace = 0x08, "I/O command set independent Identify Namespace";
         AllocatedNamespaces = 0x10, "allocated namespace ID list";
-        AllocatedNamespace = 0x11, "Identify Namespace of an allocated namespace";
-        AttachedControllers = 0x12, "controllers attached to a namespace";
         Controllers = 0x13, "controller list";
-        PrimaryController = 0x14, "primary controller capabilities";
-        SecondaryControllers = 0x15, "secondary controller list";
-        NamespaceGranularity = 0x16, "namespace granularity list";
         UuidList = 0x17, "UUID list";
         CommandSets = 0x1c, "I/O command set";
     }

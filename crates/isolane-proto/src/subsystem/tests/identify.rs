@@ -97,10 +97,9 @@ fn identifies_namespace() {
 
 #[test]
 fn reports_read_only_namespace() {
-    let mut harness = Harness::new();
-    let mut changed = namespace(1);
-    changed.geometry.read_only = true;
-    harness.port.change_namespace(changed).unwrap();
+    let mut config = config();
+    config.subsystem.namespaces[0].geometry.read_only = true;
+    let mut harness = Harness::with(config);
     let id = harness.ready();
     assert!(harness.namespace(id, 1).nsattr.write_protected());
     let data = harness.identify(id, Cns::IndependentNamespace, 1).unwrap();
