@@ -104,6 +104,19 @@ pub struct SizeError {
 }
 
 impl VolumeSpec {
+    /// Returns the specification of a volume without options.
+    pub fn new(source: Source) -> VolumeSpec {
+        VolumeSpec {
+            source,
+            block_size: BLOCK_SIZES[0],
+            read_only: false,
+            nsid: None,
+            uuid: None,
+            write_through: false,
+            buffered: false,
+        }
+    }
+
     /// Returns the name of the volume for log lines.
     pub fn name(&self) -> String {
         match &self.source {
@@ -134,15 +147,7 @@ pub fn parse_with(text: &str, kinds: &[&str]) -> Result<VolumeSpec, SpecError> {
     let kind = kinds.iter().find(|kind| text.strip_prefix(**kind).is_some_and(|rest| rest.starts_with(':')));
     let mut fields = split_fields(text, kind.is_some()).into_iter();
     let source = parse_source(&fields.next().unwrap_or_default(), kind);
-    let mut spec = VolumeSpec {
-        source: source.map_err(|error| error.into_spec_error(text))?,
-        block_size: BLOCK_SIZES[0],
-        read_only: false,
-        nsid: None,
-        uuid: None,
-        write_through: false,
-        buffered: false,
-    };
+    let mut spec = VolumeSpec::new(source.map_err(|error| error.into_spec_error(text))?);
     for option in fields {
         parse_option(&mut spec, &option).map_err(|error| error.into_spec_error(text))?;
     }

@@ -5,22 +5,24 @@ use std::time::Duration;
 
 use isolane_volume::{NestedIo, OpenError, Outcome, Request, Volume};
 
-use crate::filter::{self, Filter};
+use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
 
 struct Delay {
+    inner: Arc<dyn Volume>,
     duration: Duration,
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let duration = parts.duration(&parts.argument)?;
-    filter::open(parts, Delay { duration })
+    let inner = Arc::clone(parts.first());
+    Ok(NestedVolume::filter(parts, Delay { inner, duration }))
 }
 
-impl Filter for Delay {
-    async fn run(self: Arc<Self>, io: NestedIo, inner: Arc<dyn Volume>, request: Request) -> Outcome {
+impl Runner for Delay {
+    async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
         io.sleep(self.duration).await;
-        io.start(&inner, request).await
+        io.start(&self.inner, request).await
     }
 }
 

@@ -1,15 +1,19 @@
-//! Driver of nested requests outside of a target, on the calling thread.
+//! Driver of requests to volumes outside of a target, on the calling thread.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::io;
+use std::sync::mpsc;
 use std::time::Instant;
 
-use isolane_memory::Pool;
+use isolane_memory::{Payload, Pool};
 use isolane_reactor::{Event, Mode, Reactor, ReactorConfig};
 use isolane_volume::nested::{Executor, Member, Operation};
-use isolane_volume::{Outcome, Step, Task, VolumeError};
+use isolane_volume::{NestedIo, Request, Step, Task, VolumeError};
 
-/// Runs one nested request at a time.
+use crate::EIO;
+
+/// Runs one future at a time.
 pub(crate) struct Driver {
     reactor: Reactor,
     executor: Executor,
@@ -28,8 +32,21 @@ impl Driver {
         Ok(Driver { reactor, executor, pool, members: HashMap::new(), next_token: OUTER + 1 })
     }
 
-    /// Runs a nested request to its end.
-    pub fn run(&mut self, step: Step) -> Outcome {
+    /// Runs requests to volumes, and returns their result.
+    pub fn run<T, F>(&mut self, run: impl FnOnce(NestedIo) -> F) -> Result<T, VolumeError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (sender, result) = mpsc::channel();
+        let step = Step::nested(Request::Flush, |io, _| {
+            let future = run(io);
+            async move {
+                // The receiver waits for it.
+                let _ = sender.send(future.await);
+                Ok(Payload::default())
+            }
+        });
         let Step::Pending(mut pending) = step else { unreachable!("a nested request is pending") };
         let task = Task::from(&pending);
         pending.take_nested().into_iter().for_each(|nested| self.executor.start(nested));
@@ -50,7 +67,8 @@ impl Driver {
                 }
             }
         }
-        task.into_outcome()
+        task.into_outcome()?;
+        result.recv().map_err(|_| VolumeError::ReadFailed { raw_os_error: EIO })
     }
 
     fn submit_operations(&mut self) {

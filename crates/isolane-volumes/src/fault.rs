@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use isolane_volume::{NestedIo, OpenError, Outcome, Request, Volume, VolumeError};
 
 use crate::EIO;
-use crate::filter::{self, Filter};
+use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
 
 struct Fault {
+    inner: Arc<dyn Volume>,
     every: u64,
     /// Kind of the requests that fail; `None` for all.
     on: Option<&'static str>,
@@ -28,7 +29,9 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let on = kind.transpose().map_err(|on| {
         parts.error(format!("unknown kind {on:?} of requests"), "use on=read, on=write, or on=flush")
     })?;
-    filter::open(parts, Fault { every, on, count: AtomicU64::new(0), sync_failed: AtomicBool::new(false) })
+    let inner = Arc::clone(parts.first());
+    let fault = Fault { inner, every, on, count: AtomicU64::new(0), sync_failed: AtomicBool::new(false) };
+    Ok(NestedVolume::filter(parts, fault))
 }
 
 impl Fault {
@@ -51,11 +54,11 @@ impl Fault {
     }
 }
 
-impl Filter for Fault {
-    async fn run(self: Arc<Self>, io: NestedIo, inner: Arc<dyn Volume>, request: Request) -> Outcome {
+impl Runner for Fault {
+    async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
         match self.error(&request) {
             Some(error) => Err(error),
-            None => io.start(&inner, request).await,
+            None => io.start(&self.inner, request).await,
         }
     }
 }

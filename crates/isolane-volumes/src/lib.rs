@@ -27,10 +27,10 @@
 mod delay;
 mod driver;
 mod fault;
-mod filter;
 mod kind;
 mod log;
 mod mirror;
+mod nested_volume;
 mod parts;
 mod read_only;
 mod remote;

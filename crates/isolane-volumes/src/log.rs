@@ -5,23 +5,23 @@ use std::time::Instant;
 
 use isolane_volume::{NestedIo, OpenError, Outcome, Request, Volume};
 
-use crate::filter::{self, Filter};
+use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
 
 struct Log {
-    name: String,
+    inner: Arc<dyn Volume>,
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
-    let name = parts.first().name().to_owned();
-    filter::open(parts, Log { name })
+    let inner = Arc::clone(parts.first());
+    Ok(NestedVolume::filter(parts, Log { inner }))
 }
 
-impl Filter for Log {
-    async fn run(self: Arc<Self>, io: NestedIo, inner: Arc<dyn Volume>, request: Request) -> Outcome {
+impl Runner for Log {
+    async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
         let (description, start) = (describe(&request), Instant::now());
-        let outcome = io.start(&inner, request).await;
-        let (name, duration) = (&self.name, start.elapsed());
+        let outcome = io.start(&self.inner, request).await;
+        let (name, duration) = (self.inner.name(), start.elapsed());
         match &outcome {
             Ok(_) => log::info!("{name}: {description} completed in {duration:?}"),
             Err(error) => log::info!("{name}: {description} failed in {duration:?}: {error}"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolane_volume::{Identity, OpenError, Volume};
+use isolane_volume::{Identity, OpenError, Volume, VolumeInfo};
 use uuid::Uuid;
 
 /// Members and arguments of a nested volume.
@@ -35,22 +35,39 @@ impl Parts {
         &self.members[0]
     }
 
-    /// Checks that no two members are the same volume.
-    pub fn check_distinct<'a>(
+    /// Returns the features that all of these members have, and the size of one. They must be different volumes.
+    pub fn common_info<'a>(
         &self,
         members: impl IntoIterator<Item = &'a Arc<dyn Volume>>,
-    ) -> Result<(), OpenError> {
-        let mut seen: Vec<&Arc<dyn Volume>> = Vec::new();
+    ) -> Result<VolumeInfo, OpenError> {
+        let (mut seen, mut common): (Vec<&Arc<dyn Volume>>, Option<VolumeInfo>) = (Vec::new(), None);
         for member in members {
-            let uuid = member.identity().uuid;
+            let (uuid, info) = (member.identity().uuid, member.info());
             if let Some(other) = seen.iter().find(|other| other.identity().uuid == uuid) {
                 let reason =
                     format!("members {} and {} have the same UUID {uuid}", other.name(), member.name());
                 return Err(self.error(reason, "use different volumes; give a copy of a volume a new uuid="));
             }
+            let common = common.get_or_insert_with(|| info.clone());
+            if (info.block_size, info.blocks) != (common.block_size, common.blocks) {
+                let reason = format!(
+                    "{} has {} blocks of {} bytes, {} has {} of {}",
+                    seen[0].name(),
+                    common.blocks,
+                    common.block_size,
+                    member.name(),
+                    info.blocks,
+                    info.block_size
+                );
+                return Err(self.error(reason, "use members of the same size and block size"));
+            }
+            common.read_only |= info.read_only;
+            common.volatile_cache |= info.volatile_cache;
+            common.deallocate &= info.deallocate;
+            common.zeroes_after_deallocate &= info.zeroes_after_deallocate;
             seen.push(member);
         }
-        Ok(())
+        common.ok_or_else(|| self.error("no members", "name several volumes, separated by semicolons"))
     }
 
     /// Parses a duration in `us`, `ms`, or `s`.

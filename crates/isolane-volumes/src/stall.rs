@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use isolane_volume::{NestedIo, OpenError, Outcome, Request, Volume};
 
-use crate::filter::{self, Filter};
+use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
 
 struct Stall {
+    inner: Arc<dyn Volume>,
     duration: Duration,
     every: Duration,
     start: Instant,
@@ -23,7 +24,8 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
             parts.error("the stalls leave no time", "use an interval longer than a stall, as in every=60s")
         );
     }
-    filter::open(parts, Stall { duration, every, start: Instant::now() })
+    let inner = Arc::clone(parts.first());
+    Ok(NestedVolume::filter(parts, Stall { inner, duration, every, start: Instant::now() }))
 }
 
 impl Stall {
@@ -41,10 +43,10 @@ impl Stall {
     }
 }
 
-impl Filter for Stall {
-    async fn run(self: Arc<Self>, io: NestedIo, inner: Arc<dyn Volume>, request: Request) -> Outcome {
+impl Runner for Stall {
+    async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
         self.wait(&io).await;
-        let outcome = io.start(&inner, request).await;
+        let outcome = io.start(&self.inner, request).await;
         self.wait(&io).await;
         outcome
     }
@@ -58,7 +60,8 @@ mod tests {
     #[test]
     fn stalls_at_end_of_interval() {
         let seconds = Duration::from_secs;
-        let stall = Stall { duration: seconds(2), every: seconds(60), start: Instant::now() };
+        let inner = isolane_volume::open(&isolane_volume::spec::parse("mem:1M").unwrap()).unwrap();
+        let stall = Stall { inner, duration: seconds(2), every: seconds(60), start: Instant::now() };
         assert_eq!(stall.remaining(seconds(57)), Duration::ZERO);
         assert_eq!(stall.remaining(seconds(59)), seconds(1));
         assert_eq!(stall.remaining(seconds(60)), Duration::ZERO);

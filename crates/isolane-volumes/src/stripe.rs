@@ -6,37 +6,34 @@
 
 use std::sync::Arc;
 
-use isolane_memory::{Buffer, PAGE_SIZE, PageList, Payload, Pool};
+use isolane_memory::{Buffer, PAGE_SIZE, PageList, Payload};
 use isolane_volume::nested::NestedIo;
 use isolane_volume::spec::parse_size;
 use isolane_volume::{
-    BlockRange, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume, VolumeError,
+    BlockRange, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Volume, VolumeError,
     VolumeInfo,
 };
 use uuid::Uuid;
 
+use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
 
-/// A stripe over volumes of the same size.
-struct Stripe {
-    name: String,
-    info: VolumeInfo,
-    identity: Identity,
-    generation: Option<Generation>,
-    members: Arc<Members>,
-}
-
+/// Members of the same size.
 struct Members {
     volumes: Vec<Arc<dyn Volume>>,
     /// Size of a stripe in blocks.
     stripe: u64,
+    block_size: usize,
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let stripe_bytes = parse_size(&parts.argument).map_err(|error| {
         parts.error(error.to_string(), "write the stripe size first, as in stripe:64k:A;B")
     })?;
-    let info = member_info(&parts)?;
+    if parts.members.len() < 2 {
+        return Err(parts.error("one member", "name several volumes, separated by semicolons"));
+    }
+    let info = parts.common_info(&parts.members)?;
     let block_size = u64::from(info.block_size);
     let is_valid = stripe_bytes.is_multiple_of(block_size) && stripe_bytes >= PAGE_SIZE as u64;
     if !is_valid || stripe_bytes > info.bytes() {
@@ -52,42 +49,15 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
         return Err(parts.error("the stripe exceeds 16 EiB", "use fewer or smaller members"));
     };
     let identity = parts.identity(|| identity(&parts.members, stripe_bytes));
-    Ok(Arc::new(Stripe {
+    let block_size = info.block_size as usize;
+    Ok(Arc::new(NestedVolume {
         info: VolumeInfo { blocks, ..info },
         identity,
         generation: generation(&parts.members),
+        reads_into_pool: parts.members.iter().any(|member| member.reads_into_pool()),
         name: parts.name,
-        members: Arc::new(Members { volumes: parts.members, stripe }),
+        runner: Arc::new(Members { volumes: parts.members, stripe, block_size }),
     }))
-}
-
-/// Returns the features that all members have, and the size of one.
-fn member_info(parts: &Parts) -> Result<VolumeInfo, OpenError> {
-    if parts.members.len() < 2 {
-        return Err(parts.error("one member", "name several volumes, separated by semicolons"));
-    }
-    parts.check_distinct(&parts.members)?;
-    let infos: Vec<_> = parts.members.iter().map(|member| member.info()).collect();
-    let mut common = infos[0].clone();
-    for (info, member) in infos.iter().zip(&parts.members) {
-        if (info.block_size, info.blocks) != (common.block_size, common.blocks) {
-            let reason = format!(
-                "{} has {} blocks of {} bytes, {} has {} of {}",
-                parts.members[0].name(),
-                common.blocks,
-                common.block_size,
-                member.name(),
-                info.blocks,
-                info.block_size
-            );
-            return Err(parts.error(reason, "use members of the same size and block size"));
-        }
-        common.read_only |= info.read_only;
-        common.volatile_cache |= info.volatile_cache;
-        common.deallocate &= info.deallocate;
-        common.zeroes_after_deallocate &= info.zeroes_after_deallocate;
-    }
-    Ok(common)
 }
 
 fn identity(members: &[Arc<dyn Volume>], stripe_bytes: u64) -> Identity {
@@ -103,6 +73,46 @@ fn generation(members: &[Arc<dyn Volume>]) -> Option<Generation> {
     let has = |loss| generations.iter().any(|generation| generation.loses == loss);
     let loses = [RestartLoss::Content, RestartLoss::Cache].into_iter().find(|loss| has(*loss));
     Some(Generation { id: Uuid::new_v5(&NAMESPACE, &ids), loses: loses.unwrap_or(RestartLoss::Nothing) })
+}
+
+impl Runner for Members {
+    async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
+        let all = match request {
+            Request::Read { lba, blocks } => {
+                return self.read(&io, BlockRange { lba, blocks }).await;
+            }
+            Request::Write { lba, blocks, data, fua } => {
+                let range = BlockRange { lba, blocks };
+                let mut buffers = self.split(range, data);
+                let write = |index: usize, BlockRange { lba, blocks }| {
+                    let data = std::mem::take(&mut buffers[index]);
+                    Request::Write { lba, blocks, data, fua }
+                };
+                self.for_each_part(&io, range, write).await
+            }
+            Request::WriteZeroes { lba, blocks, fua, deallocate } => {
+                let zero =
+                    |_, BlockRange { lba, blocks }| Request::WriteZeroes { lba, blocks, fua, deallocate };
+                self.for_each_part(&io, BlockRange { lba, blocks }, zero).await
+            }
+            Request::Deallocate { ranges, fua } => {
+                let this = &self;
+                let of = |index| ranges.iter().map(move |range| this.part(*range, index));
+                let of = |index| of(index).filter(|part| part.blocks > 0);
+                let members =
+                    self.volumes.iter().enumerate().filter(|(index, _)| of(*index).next().is_some());
+                let requests = members.map(|(index, volume)| {
+                    (Arc::clone(volume), Request::Deallocate { ranges: of(index).collect(), fua })
+                });
+                io.run_all(requests).await
+            }
+            Request::Flush => {
+                io.run_all(self.volumes.iter().map(|volume| (Arc::clone(volume), Request::Flush))).await
+            }
+            Request::Continue(_) => unreachable!("a nested request is never repeated"),
+        };
+        all.map(|_| Payload::default())
+    }
 }
 
 impl Members {
@@ -149,45 +159,9 @@ impl Members {
         io.run_all(parts.map(|(index, part)| (Arc::clone(&self.volumes[index]), request(index, part)))).await
     }
 
-    async fn run(&self, io: NestedIo, request: Request, block_size: usize) -> Outcome {
-        let all = match request {
-            Request::Read { lba, blocks } => {
-                return self.read(&io, BlockRange { lba, blocks }, block_size).await;
-            }
-            Request::Write { lba, blocks, data, fua } => {
-                let range = BlockRange { lba, blocks };
-                let mut buffers = self.split(range, data, block_size);
-                let write = |index: usize, BlockRange { lba, blocks }| {
-                    let data = std::mem::take(&mut buffers[index]);
-                    Request::Write { lba, blocks, data, fua }
-                };
-                self.for_each_part(&io, range, write).await
-            }
-            Request::WriteZeroes { lba, blocks, fua, deallocate } => {
-                let zero =
-                    |_, BlockRange { lba, blocks }| Request::WriteZeroes { lba, blocks, fua, deallocate };
-                self.for_each_part(&io, BlockRange { lba, blocks }, zero).await
-            }
-            Request::Deallocate { ranges, fua } => {
-                let of = |index| ranges.iter().map(move |range| self.part(*range, index));
-                let of = |index| of(index).filter(|part| part.blocks > 0);
-                let members =
-                    self.volumes.iter().enumerate().filter(|(index, _)| of(*index).next().is_some());
-                let requests = members.map(|(index, volume)| {
-                    (Arc::clone(volume), Request::Deallocate { ranges: of(index).collect(), fua })
-                });
-                io.run_all(requests).await
-            }
-            Request::Flush => {
-                io.run_all(self.volumes.iter().map(|volume| (Arc::clone(volume), Request::Flush))).await
-            }
-            Request::Continue(_) => unreachable!("a nested request is never repeated"),
-        };
-        all.map(|_| Payload::default())
-    }
-
     /// Splits data into the parts of the members, without a copy if every piece starts at a page.
-    fn split(&self, range: BlockRange, data: Buffer, block_size: usize) -> Vec<Buffer> {
+    fn split(&self, range: BlockRange, data: Buffer) -> Vec<Buffer> {
+        let block_size = self.block_size;
         let members = 0..self.volumes.len();
         let lens = members.map(|member| self.part(range, member).blocks as usize * block_size);
         let (mut at, mut pieces) = (0, Vec::new());
@@ -223,7 +197,7 @@ impl Members {
         parts.into_iter().map(|(part, _)| part).collect()
     }
 
-    async fn read(&self, io: &NestedIo, range: BlockRange, block_size: usize) -> Outcome {
+    async fn read(&self, io: &NestedIo, range: BlockRange) -> Outcome {
         let read = |_, BlockRange { lba, blocks }| Request::Read { lba, blocks };
         let payloads = self.for_each_part(io, range, read).await?;
         let mut payloads = payloads.into_iter();
@@ -234,39 +208,9 @@ impl Members {
             .collect();
         let mut data = Payload::default();
         for (member, _, blocks) in self.pieces(range) {
-            data.append(of_members[member].split_to(blocks as usize * block_size));
+            data.append(of_members[member].split_to(blocks as usize * self.block_size));
         }
         Ok(data)
-    }
-}
-
-impl Volume for Stripe {
-    fn info(&self) -> &VolumeInfo {
-        &self.info
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    fn generation(&self) -> Option<Generation> {
-        self.generation
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn reads_into_pool(&self) -> bool {
-        self.members.volumes.iter().any(|member| member.reads_into_pool())
-    }
-
-    fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        if let Err(error) = request.check(&self.info) {
-            return request.fail(error, pool);
-        }
-        let (members, block_size) = (Arc::clone(&self.members), self.info.block_size as usize);
-        Step::nested(request, |io, request| async move { members.run(io, request, block_size).await })
     }
 }
 

@@ -57,28 +57,23 @@ impl Bits {
     }
 
     /// Encodes a sector.
-    pub fn encode(&self, sector: u64) -> [u8; SECTOR_BYTES] {
-        let mut bytes = [0; SECTOR_BYTES];
-        let (words, _) = bytes.as_chunks_mut::<8>();
-        words.iter_mut().zip(&self.0[sector as usize]).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
-        bytes[INDEX..CHECKSUM].copy_from_slice(&(sector as u32).to_le_bytes());
-        let checksum = crc32c(&bytes[..CHECKSUM]);
-        bytes[CHECKSUM..].copy_from_slice(&checksum.to_le_bytes());
+    pub fn encode(&self, sector: u64) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.0[sector as usize].iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.extend((sector as u32).to_le_bytes());
+        bytes.extend(crc32c(&bytes).to_le_bytes());
         bytes
     }
 
     /// Replaces a sector by its encoded form. Returns `false` if that is damaged.
     #[must_use]
     pub fn decode(&mut self, sector: u64, bytes: &[u8]) -> bool {
-        let Some(bytes) = bytes.first_chunk::<SECTOR_BYTES>() else { return false };
-        let is_valid = bytes[CHECKSUM..] == crc32c(&bytes[..CHECKSUM]).to_le_bytes()
-            && bytes[INDEX..CHECKSUM] == (sector as u32).to_le_bytes();
-        let (words, _) = bytes.as_chunks::<8>();
-        if is_valid {
-            self.0[sector as usize]
-                .iter_mut()
-                .zip(words)
-                .for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+        let before = self.0[sector as usize];
+        let (words, _) = bytes.as_chunks();
+        let pairs = self.0[sector as usize].iter_mut().zip(words);
+        pairs.for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+        let is_valid = bytes.starts_with(&self.encode(sector));
+        if !is_valid {
+            self.0[sector as usize] = before;
         }
         is_valid
     }
@@ -93,8 +88,6 @@ pub(super) fn sectors_for(len: u64) -> u64 {
 pub(super) const SECTOR_BYTES: usize = 512;
 const WORDS: usize = 63;
 const SECTOR_BITS: u64 = WORDS as u64 * 64;
-const INDEX: usize = WORDS * 8;
-const CHECKSUM: usize = INDEX + 4;
 
 #[cfg(test)]
 mod tests {
@@ -125,7 +118,7 @@ mod tests {
         assert!(bits.decode(1, &good));
         assert!(!bits.decode(0, &good), "another index");
         for at in 0..good.len() {
-            let mut damaged = good;
+            let mut damaged = good.clone();
             damaged[at] ^= 1;
             assert!(!bits.decode(1, &damaged), "byte {at}");
         }

@@ -19,22 +19,21 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use isolane_memory::Pool;
-use isolane_volume::spec;
-use isolane_volume::{Generation, Identity, OpenError, Request, Step, Volume, VolumeInfo};
+use isolane_volume::file::FileVolume;
+use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volume::{Generation, Identity, NestedIo, OpenError, Outcome, Request, Volume, VolumeInfo};
 use uuid::Uuid;
 
 use self::decide::StartOptions;
-use self::requests::Mirror;
+use self::record::{LABEL_BYTES, Record};
+use self::requests::{Mirror, WorkGuard};
 use self::start::{Member, start};
 use crate::driver::Driver;
+use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
 
-/// A mirror of two volumes.
-pub struct MirrorVolume {
-    info: VolumeInfo,
-    identity: Identity,
-    generation: Option<Generation>,
+/// A mirror and its maintenance.
+struct Maintained {
     mirror: Arc<Mirror>,
     /// Maintenance ends when its channel is closed.
     maintenance: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
@@ -43,30 +42,52 @@ pub struct MirrorVolume {
 /// Opens a mirror of two members, of which one can be missing.
 pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>, OpenError> {
     let options = start_options(&parts)?;
-    let Some(path) = parts.option("bitmap").map(Path::new) else {
+    let Some(path) = parts.option("bitmap").map(str::to_owned) else {
         return Err(parts.error("no bitmap file", "add bitmap=FILE"));
     };
-    parts.check_distinct(members.iter().flatten())?;
+    let info = member_info(&parts, &members)?;
+    let generation = generation(&members);
+    let reads_into_pool = members.iter().flatten().any(|member| member.reads_into_pool());
+    let deallocate = members.iter().flatten().any(|member| member.info().deallocate);
     let members = <[Member; 2]>::try_from(members)
         .map_err(|members| parts.error(format!("{} members", members.len()), "name two volumes"))?;
     let resources =
         |error: std::io::Error| parts.error(error.to_string(), "free descriptors, threads, or memory");
     let mut driver = Driver::new().map_err(resources)?;
-    let bitmap = |bytes| open_bitmap(&parts.name, path, bytes, options.create);
-    let mut run = |step| driver.run(step);
-    let mirror = Arc::new(start(&parts.name, members, bitmap, options, MIN_REGION_BYTES, &mut run)?);
+    let (name, new) = (parts.name.clone(), Record::new(&info, MIN_REGION_BYTES));
+    let blocks = new.blocks;
+    let bitmap = move |bytes| open_bitmap(&path, options.create.then_some(bytes));
+    let started = driver.run(|io| start(io, name, members, new, bitmap, options));
+    let mirror = started.map_err(|error| parts.error(error.to_string(), "check the system"))??;
     let (sender, receiver) = mpsc::channel();
     let maintained = Arc::clone(&mirror);
     let maintain = move || maintain(&maintained, driver, &receiver);
     let thread =
         std::thread::Builder::new().name("isolane-mirror".to_owned()).spawn(maintain).map_err(resources)?;
-    Ok(Arc::new(MirrorVolume {
-        info: info(&mirror),
+    Ok(Arc::new(NestedVolume {
+        info: VolumeInfo { blocks, deallocate, zeroes_after_deallocate: true, ..info },
         identity: parts.identity(|| Identity { uuid: mirror.state.lock().record.mirror }),
-        generation: generation(&mirror),
-        mirror,
-        maintenance: Some((sender, thread)),
+        generation,
+        reads_into_pool,
+        name: parts.name,
+        runner: Arc::new(Maintained { mirror, maintenance: Some((sender, thread)) }),
     }))
+}
+
+/// Returns the features that the members have, and the size of one.
+fn member_info(parts: &Parts, members: &[Member]) -> Result<VolumeInfo, OpenError> {
+    if members.iter().all(Result::is_err) {
+        let errors = members.iter().flat_map(|member| member.as_ref().err()).map(OpenError::to_string);
+        return Err(parts.error(errors.collect::<Vec<_>>().join("; "), "repair one of them"));
+    }
+    let info = parts.common_info(members.iter().flatten())?;
+    if info.read_only {
+        return Err(parts.error("a member is read-only", "omit ro; read-only:(mirror:…) rejects writes"));
+    }
+    if info.bytes() <= LABEL_BYTES {
+        return Err(parts.error("the members are too small", "use members of more than 64 KiB"));
+    }
+    Ok(info)
 }
 
 /// Returns the options of a start.
@@ -87,33 +108,22 @@ fn start_options(parts: &Parts) -> Result<StartOptions, OpenError> {
     Ok(StartOptions { create: is_yes("create")?, degraded: is_yes("degraded")?, keep })
 }
 
-/// Opens the bitmap file, and creates it if that is requested.
-fn open_bitmap(mirror: &str, path: &Path, bytes: u64, create: bool) -> Member {
-    let size = if create { format!(",size={bytes}") } else { String::new() };
-    // Relative paths start with a dot, so that none is a volume of another kind.
-    let path = Path::new(".").join(path).display().to_string().replace(',', ",,");
-    let spec = spec::parse(&format!("{path}{size}")).map_err(|error| error.to_string());
-    let opened = spec.and_then(|spec| isolane_volume::open(&spec).map_err(|error| error.reason));
+/// Opens the bitmap file; creates it with this size if it does not exist.
+fn open_bitmap(path: &str, size: Option<u64>) -> Member {
+    let source = Source::Path { path: path.into(), size };
+    let opened = FileVolume::open(&VolumeSpec::new(source), Path::new(path), size);
     let remedy = "check its path; for a new mirror, or to copy one member with keep=, add create=yes";
-    opened.map_err(|reason| OpenError::new(mirror, format!("bitmap file {path}: {reason}"), remedy))
-}
-
-fn info(mirror: &Mirror) -> VolumeInfo {
-    let record = &mirror.state.lock().record;
-    let any = |has: fn(&VolumeInfo) -> bool| mirror.members.iter().flatten().any(|member| has(member.info()));
-    VolumeInfo {
-        block_size: record.block_size,
-        blocks: record.blocks,
-        read_only: false,
-        volatile_cache: any(|info| info.volatile_cache),
-        deallocate: any(|info| info.deallocate),
-        zeroes_after_deallocate: true,
+    match opened {
+        Ok(volume) => Ok(Arc::new(volume)),
+        Err(OpenError { name, reason, .. }) => {
+            Err(OpenError::new(&format!("bitmap file {name}"), reason, remedy))
+        }
     }
 }
 
 /// Returns the generation if all members have the same, such as files on one machine.
-fn generation(mirror: &Mirror) -> Option<Generation> {
-    let mut generations = mirror.members.iter().flatten().map(|member| member.generation());
+fn generation(members: &[Member]) -> Option<Generation> {
+    let mut generations = members.iter().flatten().map(|member| member.generation());
     let first = generations.next()?;
     generations.all(|other| other == first).then_some(first)?
 }
@@ -121,11 +131,11 @@ fn generation(mirror: &Mirror) -> Option<Generation> {
 /// Maintains the mirror. Once it is closed, the second of two searches finds all regions idle.
 fn maintain(mirror: &Arc<Mirror>, mut driver: Driver, closed: &mpsc::Receiver<()>) {
     // After a panic, no region would be copied or cleared again.
-    let guard = mirror.guard("maintenance");
+    let guard = WorkGuard(mirror, "maintenance");
     let mut runs_after_close = 0;
     while runs_after_close < 3 {
         let maintained = Arc::clone(mirror);
-        if let Err(error) = driver.run(Step::nested(Request::Flush, |io, _| maintained.maintain(io))) {
+        if let Err(error) = driver.run(|io| maintained.maintain(io)).flatten() {
             log::error!("{}: maintenance: {error}", mirror.name);
         }
         let is_closed = closed.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Disconnected);
@@ -134,42 +144,20 @@ fn maintain(mirror: &Arc<Mirror>, mut driver: Driver, closed: &mpsc::Receiver<()
     guard.end();
 }
 
-impl Drop for MirrorVolume {
+impl Runner for Maintained {
+    fn run(self: Arc<Self>, io: NestedIo, request: Request) -> impl Future<Output = Outcome> + Send {
+        // A request does not keep the maintenance, whose end no core may wait for.
+        Arc::clone(&self.mirror).run(io, request)
+    }
+}
+
+impl Drop for Maintained {
     fn drop(&mut self) {
         self.mirror.state.lock().is_closing = true;
         if let Some((sender, thread)) = self.maintenance.take() {
             drop(sender);
             // A panic was reported by its thread.
             let _ = thread.join();
-        }
-    }
-}
-
-impl Volume for MirrorVolume {
-    fn info(&self) -> &VolumeInfo {
-        &self.info
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    fn generation(&self) -> Option<Generation> {
-        self.generation
-    }
-
-    fn name(&self) -> &str {
-        &self.mirror.name
-    }
-
-    fn reads_into_pool(&self) -> bool {
-        self.mirror.members.iter().flatten().any(|member| member.reads_into_pool())
-    }
-
-    fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        match request.check(&self.info) {
-            Ok(()) => Step::nested(request, |io, request| Arc::clone(&self.mirror).run(io, request)),
-            Err(error) => request.fail(error, pool),
         }
     }
 }

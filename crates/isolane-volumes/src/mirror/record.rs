@@ -4,6 +4,7 @@
 //!
 //! Invariant: bytes that are damaged, foreign, or of another version never decode to a record.
 
+use isolane_volume::VolumeInfo;
 use isolane_wire::digest::crc32c;
 use uuid::Uuid;
 
@@ -40,6 +41,25 @@ pub(super) enum MemberState {
 }
 
 impl Record {
+    /// Returns the record of a new mirror of members with these features.
+    pub fn new(member: &VolumeInfo, min_region_bytes: u64) -> Record {
+        let block_size = u64::from(member.block_size);
+        let blocks = member.blocks - LABEL_BYTES / block_size;
+        Record {
+            mirror: Uuid::new_v4(),
+            generation: Uuid::new_v4(),
+            parent: Uuid::nil(),
+            sequence: 0,
+            block_size: member.block_size,
+            blocks,
+            region_blocks: blocks
+                .div_ceil(MAX_REGIONS)
+                .next_power_of_two()
+                .max(min_region_bytes / block_size),
+            states: [MemberState::Complete, MemberState::Incomplete],
+        }
+    }
+
     /// Returns the number of regions.
     pub fn regions(&self) -> u64 {
         self.blocks.div_ceil(self.region_blocks)
@@ -59,9 +79,7 @@ impl Record {
     }
 
     /// Encodes the copy for `holder`: the number of a member, or [`BITMAP`].
-    pub fn encode(&self, holder: usize) -> [u8; RECORD_BYTES] {
-        let [mirror, generation, parent] =
-            [self.mirror, self.generation, self.parent].map(|uuid| uuid.as_u64_pair());
+    pub fn encode(&self, holder: usize) -> Vec<u8> {
         let words = [
             MAGIC,
             VERSION,
@@ -73,15 +91,10 @@ impl Record {
             self.blocks,
             self.region_blocks,
         ];
-        let uuids = [mirror, generation, parent].into_iter().flat_map(|(high, low)| [high, low]);
-        let mut bytes = [0; RECORD_BYTES];
-        let (fields, _) = bytes.as_chunks_mut::<8>();
-        fields
-            .iter_mut()
-            .zip(words.into_iter().chain(uuids))
-            .for_each(|(field, word)| *field = word.to_le_bytes());
-        let checksum = crc32c(&bytes[..CHECKED_BYTES]);
-        bytes[CHECKED_BYTES..].copy_from_slice(&u64::from(checksum).to_le_bytes());
+        let uuids = [self.mirror, self.generation, self.parent].map(|uuid| uuid.as_u64_pair());
+        let uuids = uuids.into_iter().flat_map(|(high, low)| [high, low]);
+        let mut bytes: Vec<u8> = words.into_iter().chain(uuids).flat_map(u64::to_le_bytes).collect();
+        bytes.extend(u64::from(crc32c(&bytes)).to_le_bytes());
         bytes
     }
 
@@ -92,26 +105,16 @@ impl Record {
         layout(self) == layout(other)
     }
 
-    /// Returns the holder of a copy.
-    pub fn holder(bytes: &[u8]) -> Option<usize> {
-        (0..=BITMAP).find(|holder| Record::decode(bytes, *holder).is_some())
-    }
-
     /// Whether the bytes are a copy that is damaged, or of another version.
     pub fn is_damaged(bytes: &[u8]) -> bool {
-        bytes.starts_with(&MAGIC.to_le_bytes()) && Record::holder(bytes).is_none()
+        bytes.starts_with(&MAGIC.to_le_bytes()) && Record::decode(bytes).is_none()
     }
 
-    /// Decodes the copy of `holder`.
-    pub fn decode(bytes: &[u8], holder: usize) -> Option<Record> {
-        let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;
-        let (fields, _) = bytes.as_chunks::<8>();
+    /// Decodes a copy, and returns its holder.
+    pub fn decode(bytes: &[u8]) -> Option<(usize, Record)> {
+        let (fields, _) = bytes.first_chunk::<RECORD_BYTES>()?.as_chunks();
         let word = |at: usize| u64::from_le_bytes(fields[at]);
         let uuid = |at: usize| Uuid::from_u64_pair(word(at), word(at + 1));
-        let checksum = u64::from(crc32c(&bytes[..CHECKED_BYTES]));
-        if [word(0), word(1), word(2), word(15)] != [MAGIC, VERSION, holder as u64, checksum] {
-            return None;
-        }
         let record = Record {
             states: [MemberState::decode(word(3))?, MemberState::decode(word(4))?],
             sequence: word(5),
@@ -122,12 +125,15 @@ impl Record {
             generation: uuid(11),
             parent: uuid(13),
         };
-        let is_valid = [512, 4096].contains(&record.block_size)
+        let holder = usize::try_from(word(2)).ok().filter(|holder| *holder <= BITMAP)?;
+        // Magic number, version, and checksum are part of the encoding.
+        let is_valid = bytes.starts_with(&record.encode(holder))
+            && [512, 4096].contains(&record.block_size)
             && (1..1 << 48).contains(&record.blocks)
             && (1..1 << 48).contains(&record.region_blocks)
             && record.regions() <= MAX_REGIONS
             && record.sequence < 1 << 48;
-        is_valid.then_some(record)
+        is_valid.then_some((holder, record))
     }
 }
 
@@ -145,7 +151,6 @@ pub(super) const MAX_REGIONS: u64 = 1 << 20;
 /// Bytes at the end of each member that are reserved for its label, which is at their start.
 pub(super) const LABEL_BYTES: u64 = 64 << 10;
 const RECORD_BYTES: usize = 128;
-const CHECKED_BYTES: usize = RECORD_BYTES - 8;
 const MAGIC: u64 = u64::from_le_bytes(*b"ISOLMIRR");
 const VERSION: u64 = 1;
 
@@ -172,20 +177,20 @@ mod tests {
         assert_eq!(&bytes[..24], b"ISOLMIRR\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0");
         let words: Vec<u8> = bytes[24..120].chunks(8).flat_map(|word| [word[0], word[1]]).collect();
         assert_eq!(words, [1, 0, 3, 0, 5, 4, 0, 16, 7, 6, 8, 0, 0, 0, 1, 1, 0, 0, 2, 2, 0, 0, 3, 3]);
-        assert_eq!(Record::decode(&bytes, 1), Some(record()));
-        assert_eq!(Record::decode(&bytes, 0), None, "another holder");
+        assert_eq!(Record::decode(&bytes), Some((1, record())));
+        assert_eq!(Record::decode(&record().encode(3)), None, "another holder");
     }
 
     #[test]
     fn rejects_every_damaged_byte() {
         let bytes = record().encode(BITMAP);
         for at in 0..bytes.len() {
-            let mut damaged = bytes;
+            let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
-            assert_eq!(Record::decode(&damaged, BITMAP), None, "byte {at}");
+            assert_eq!(Record::decode(&damaged), None, "byte {at}");
             assert_eq!(Record::is_damaged(&damaged), at >= 8, "byte {at}");
         }
-        assert_eq!(Record::decode(&bytes[..RECORD_BYTES - 1], BITMAP), None);
+        assert_eq!(Record::decode(&bytes[..RECORD_BYTES - 1]), None);
     }
 
     #[test]
@@ -201,7 +206,7 @@ mod tests {
         for change in change {
             let mut record = record();
             change(&mut record);
-            assert_eq!(Record::decode(&record.encode(BITMAP), BITMAP), None, "{record:?}");
+            assert_eq!(Record::decode(&record.encode(BITMAP)), None, "{record:?}");
         }
     }
 }

@@ -84,7 +84,7 @@ impl Mirror {
         self.state.lock().mark_dirty(regions.clone());
         self.commit(io, |state| state.are_durable(regions.clone())).await?;
         self.state.lock().check()?;
-        let guard = self.guard("a change");
+        let guard = WorkGuard(self, "a change");
         let results = self.run_on_live(io, requests).await;
         guard.end();
         self.settle(io, results, Some(span)).await
@@ -146,7 +146,7 @@ impl Mirror {
             match commit {
                 None => io.retry_later().await,
                 Some(commit) => {
-                    let guard = self.guard("a commit");
+                    let guard = WorkGuard(self, "a commit");
                     let outcome = self.write_commit(io, &commit).await;
                     if let Err(error) = &outcome {
                         log::error!("{}: bitmap file: {error}; all changes fail until a restart", self.name);
@@ -171,11 +171,6 @@ impl Mirror {
         let Some(record) = &commit.record else { return Ok([None, None]) };
         io.start(&self.bitmap, write_record(record)).await?;
         Ok(self.run_on_live(io, [0, 1].map(|member| write_label(record, member))).await)
-    }
-
-    /// Guards work that must not be abandoned.
-    pub fn guard(&self, work: &'static str) -> WorkGuard<'_> {
-        WorkGuard { mirror: self, work }
     }
 
     /// Waits until no earlier request excludes this one.
@@ -203,10 +198,7 @@ impl Drop for RequestLock {
 
 /// Makes all changes fail if work is abandoned, as by a core that stops: its writes are unknown, and can come late.
 #[must_use = "dropping it makes all changes fail"]
-pub(super) struct WorkGuard<'a> {
-    mirror: &'a Mirror,
-    work: &'static str,
-}
+pub(super) struct WorkGuard<'a>(pub &'a Mirror, pub &'static str);
 
 impl WorkGuard<'_> {
     /// Records that the work is complete.
@@ -217,9 +209,9 @@ impl WorkGuard<'_> {
 
 impl Drop for WorkGuard<'_> {
     fn drop(&mut self) {
-        log::error!("{}: {} was abandoned; all changes fail until a restart", self.mirror.name, self.work);
-        let mut state = self.mirror.state.lock();
-        state.error.get_or_insert(VolumeError::WriteFailed { raw_os_error: EIO });
+        let WorkGuard(mirror, work) = self;
+        log::error!("{}: {work} was abandoned; all changes fail until a restart", mirror.name);
+        mirror.state.lock().error.get_or_insert(VolumeError::WriteFailed { raw_os_error: EIO });
     }
 }
 
@@ -248,10 +240,7 @@ fn two_buffers(data: Buffer) -> [Buffer; 2] {
     let len = data.len();
     match data.into_pages() {
         Ok(pages) => [Buffer::from_pages(pages.clone(), len), Buffer::from_pages(pages, len)],
-        Err(data) => {
-            let bytes = data.to_vec();
-            [buffer(&bytes, len), buffer(&bytes, len)]
-        }
+        Err(data) => [buffer(&data.to_vec(), len), data],
     }
 }
 

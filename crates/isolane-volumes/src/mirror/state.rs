@@ -205,25 +205,27 @@ impl State {
 
     /// Returns the dirty regions without a write since the last call. A flush of both members covers them.
     pub fn take_idle(&mut self) -> Vec<u64> {
-        if self.error.is_some() || self.record.states.contains(&MemberState::Out) {
-            return Vec::new();
-        }
-        let is_idle = |region: &u64| {
-            let span = self.blocks_of(*region);
-            let is_written = |request: &ActiveRequest| request.is_change && overlap(request.span, span);
-            !self.touched.get(*region) && !self.to_copy.get(*region) && !self.requests.iter().any(is_written)
-        };
-        let idle = self.dirty.iter().filter(is_idle).collect();
+        let idle = self.dirty.iter().filter(|region| self.is_idle(*region)).collect();
         self.touched = Bits::new(self.record.regions());
         idle
     }
 
     /// Clears the bits of idle regions after a flush of both members.
     pub fn clear_idle(&mut self, idle: &[u64]) {
-        if self.error.is_none() && !self.record.states.contains(&MemberState::Out) {
-            let is_idle = |region: &&u64| !self.touched.get(**region) && !self.to_copy.get(**region);
-            idle.iter().filter(is_idle).for_each(|region| self.dirty.clear(*region));
+        for region in idle.iter().copied() {
+            if self.is_idle(region) {
+                self.dirty.clear(region);
+            }
         }
+    }
+
+    /// Whether the members are the same in a region after a flush of both.
+    fn is_idle(&self, region: u64) -> bool {
+        let span = self.blocks_of(region);
+        let is_written = |request: &ActiveRequest| request.is_change && overlap(request.span, span);
+        let has_both = self.error.is_none() && !self.record.states.contains(&MemberState::Out);
+        let is_marked = self.touched.get(region) || self.to_copy.get(region);
+        has_both && !is_marked && !self.requests.iter().any(is_written)
     }
 
     /// Starts a commit unless one is in progress.

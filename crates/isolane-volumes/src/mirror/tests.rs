@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use isolane_memory::{Buffer, Payload};
+use isolane_memory::{Buffer, Payload, Pool};
 use isolane_sim::{Disk, Faults, History};
 use isolane_volume::file::{Features, FileStateMachine};
 use isolane_volume::nested::{Executor, Member, Operation};
-use isolane_volume::{BlockRange, NestedIo, Outcome, Task, VolumeError};
+use isolane_volume::{BlockRange, Step};
 use parking_lot::Mutex;
 
 use super::record::{LABEL_BYTES, MemberState};
@@ -93,21 +93,22 @@ impl World {
         false
     }
 
-    /// Runs a nested request to its end, or until the power is cut.
-    fn run(&mut self, step: Step) -> Outcome {
-        let Step::Pending(mut pending) = step else { panic!("{step:?}") };
-        self.cores[0].0.start(pending.take_nested().unwrap());
+    /// Runs requests to their end. Returns `None` if the power is cut before.
+    fn run<T, F>(&mut self, run: impl FnOnce(NestedIo) -> F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let slot = self.spawn(0, run);
         while self.step() {}
-        match self.power {
-            0 => Err(VolumeError::ReadFailed { raw_os_error: 5 }),
-            _ => Task::from(&pending).into_outcome(),
-        }
+        slot.lock().take().filter(|_| self.power > 0)
     }
 
-    /// Starts a nested request on a core.
-    fn spawn<F>(&mut self, core: usize, run: impl FnOnce(NestedIo) -> F) -> Slot<Outcome>
+    /// Starts requests on a core.
+    fn spawn<T, F>(&mut self, core: usize, run: impl FnOnce(NestedIo) -> F) -> Slot<T>
     where
-        F: Future<Output = Outcome> + Send + 'static,
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
     {
         let slot = Slot::default();
         let result = Arc::clone(&slot);
@@ -210,14 +211,15 @@ impl Scenario {
         let members = [member(0, "a"), member(1, "b")];
         let region_bytes = u64::from(self.block_size) * 8;
         let options = StartOptions { create: !self.is_created, degraded: missing.is_some(), keep: None };
-        let bitmap = |_| Ok(volume("bitmap", 512, bytes[BITMAP]));
-        let started = start("mirror", members, bitmap, options, region_bytes, &mut |step| world.run(step));
-        match started {
+        let bitmap = volume("bitmap", 512, bytes[BITMAP]);
+        let new = Record::new(volume("new", self.block_size, bytes[0]).info(), region_bytes);
+        let started = world.run(|io| start(io, "mirror".to_owned(), members, new, |_| Ok(bitmap), options));
+        match started.unwrap_or_else(|| Err(OpenError::new("mirror", "no power", "restore it"))) {
             Ok(mirror) => {
                 self.is_created = true;
                 self.started += 1;
                 self.degraded += usize::from(missing.is_some());
-                Some(Arc::new(mirror))
+                Some(mirror)
             }
             Err(error) => {
                 let has_faults = self.faults.iter().any(|faults| faults.write + faults.sync > 0);
@@ -237,8 +239,7 @@ impl Scenario {
             for lba in (0..BLOCKS).step_by(8) {
                 let mirror = Arc::clone(mirror);
                 let request = Request::Read { lba, blocks: 8 };
-                let outcome = world.run(Step::nested(request, |io, request| mirror.run(io, request)));
-                let Ok(payload) = outcome else {
+                let Some(Ok(payload)) = world.run(|io| mirror.run(io, request)) else {
                     assert_eq!(world.power, 0, "seed {}: a read failed", self.seed);
                     return None;
                 };
@@ -374,7 +375,7 @@ impl Scenario {
         let mut is_ok = true;
         for _ in 0..2 {
             let mirror = Arc::clone(mirror);
-            is_ok &= world.run(Step::nested(Request::Flush, |io, _| mirror.maintain(io))).is_ok();
+            is_ok &= world.run(|io| mirror.maintain(io)).is_some_and(|outcome| outcome.is_ok());
         }
         let state = mirror.state.lock();
         if is_ok && state.error.is_none() && !state.record.states.contains(&MemberState::Out) {

@@ -1,3 +1,5 @@
+use isolane_memory::Pool;
+
 use super::*;
 use crate::testing::Driver;
 
@@ -63,12 +65,12 @@ fn writes_once_to_each_member() {
 #[test]
 fn splits_shared_pages_without_a_copy() {
     let mem = Driver::open("mem:1M").volume;
-    let members = Members { volumes: vec![Arc::clone(&mem), mem], stripe: 16 };
+    let members = Members { volumes: vec![Arc::clone(&mem), mem], stripe: 16, block_size: 512 };
     for (lba, is_copy) in [(8, false), (3, true)] {
         let mut data = Pool::new(8).buffer(32 << 10).unwrap();
         data.copy_in(0, &[9; 32 << 10]);
         let _shared = data.share(0, data.len());
-        let parts = members.split(BlockRange { lba, blocks: 64 }, data, 512);
+        let parts = members.split(BlockRange { lba, blocks: 64 }, data);
         for part in parts {
             assert_eq!((part.is_exclusive(), part.to_vec()), (is_copy, vec![9; 16 << 10]));
         }

@@ -29,11 +29,10 @@ impl Storage {
             Some(number) => Ok(Arc::clone(&self.members[number])),
             None => Err(OpenError::new("member", "missing", "find it")),
         };
-        let mut driver = Driver::new().unwrap();
-        let bitmap = |_| Ok(Arc::clone(&self.bitmap));
-        let mut run = |step| driver.run(step);
-        let started = start("mirror", members.map(member), bitmap, options, 64 << 10, &mut run);
-        started.map(Arc::new).map_err(|error| error.to_string())
+        let (bitmap, members) = (Arc::clone(&self.bitmap), members.map(member));
+        let new = Record::new(self.members[0].info(), 64 << 10);
+        let run = |io| start(io, "mirror".to_owned(), members, new, |_| Ok(bitmap), options);
+        Driver::new().unwrap().run(run).unwrap().map_err(|error| error.to_string())
     }
 
     fn refusal(&self, members: [Option<usize>; 2], options: StartOptions) -> String {
@@ -51,8 +50,7 @@ fn fill(volume: &Arc<dyn Volume>, lba: u64, bytes: &[u8]) {
 
 fn run(mirror: &Arc<Mirror>, request: Request) -> Vec<u8> {
     let mirror = Arc::clone(mirror);
-    let step = Step::nested(request, |io, request| mirror.run(io, request));
-    Driver::new().unwrap().run(step).unwrap().to_vec()
+    Driver::new().unwrap().run(|io| mirror.run(io, request)).unwrap().unwrap().to_vec()
 }
 
 /// Writes block 0 of the mirror.

@@ -1,0 +1,70 @@
+//! A volume that executes each request with requests to other volumes.
+//!
+//! Its behavior implements [`Runner`]; `delay.rs` is the smallest one.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use isolane_memory::Pool;
+use isolane_volume::{Generation, Identity, NestedIo, Outcome, Request, Step, Volume, VolumeInfo};
+
+use crate::parts::Parts;
+
+/// Behavior of a nested volume.
+pub(crate) trait Runner: Send + Sync + 'static {
+    /// Executes a valid request, as a rule with `io.start(&self.inner, request).await`.
+    fn run(self: Arc<Self>, io: NestedIo, request: Request) -> impl Future<Output = Outcome> + Send;
+}
+
+pub(crate) struct NestedVolume<R> {
+    pub name: String,
+    pub info: VolumeInfo,
+    pub identity: Identity,
+    pub generation: Option<Generation>,
+    pub reads_into_pool: bool,
+    pub runner: Arc<R>,
+}
+
+impl<R: Runner> NestedVolume<R> {
+    /// Returns a filter over the only member.
+    pub fn filter(parts: Parts, runner: R) -> Arc<dyn Volume> {
+        let inner = parts.first();
+        Arc::new(NestedVolume {
+            info: inner.info().clone(),
+            identity: parts.identity(|| inner.identity().clone()),
+            generation: inner.generation(),
+            reads_into_pool: inner.reads_into_pool(),
+            name: parts.name,
+            runner: Arc::new(runner),
+        })
+    }
+}
+
+impl<R: Runner> Volume for NestedVolume<R> {
+    fn info(&self) -> &VolumeInfo {
+        &self.info
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        self.generation
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn reads_into_pool(&self) -> bool {
+        self.reads_into_pool
+    }
+
+    fn start(&self, request: Request, pool: &mut Pool) -> Step {
+        match request.check(&self.info) {
+            Ok(()) => Step::nested(request, |io, request| Arc::clone(&self.runner).run(io, request)),
+            Err(error) => request.fail(error, pool),
+        }
+    }
+}
