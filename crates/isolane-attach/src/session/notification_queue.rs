@@ -104,12 +104,13 @@ impl NotificationQueue {
     /// # Errors
     /// [`AttachError::SessionClosed`], [`AttachError::InvalidIndex`].
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, AttachError> {
-        let NotificationQueue { bell, rings, session, .. } = self;
-        session.check()?;
-        bell.0
-            .wait(timeout, || has_entries(rings).map_err(WaitError))
-            .map_err(|WaitError(error)| closed_or(session, error))?;
-        has_entries(rings)
+        self.session.check()?;
+        let ready = self.arm();
+        let slept = if matches!(ready, Ok(false)) { self.bell.0.sleep(timeout) } else { Ok(true) };
+        self.bell.0.flag().disarm();
+        ready?;
+        slept.map_err(|error| self.bell_error(error))?;
+        has_entries(&mut self.rings)
     }
 
     /// Arms the bell, so that [`NotificationQueue::as_fd`] becomes readable when an entry arrives. Returns `true` if one
@@ -131,27 +132,18 @@ impl NotificationQueue {
     pub fn disarm(&mut self) -> Result<(), AttachError> {
         self.session.check_process()?;
         self.bell.0.flag().disarm();
-        self.bell.0.clear().map_err(|error| closed_or(&self.session, AttachError::from_bell_error(error)))
+        self.bell.0.clear().map_err(|error| self.bell_error(error))
+    }
+
+    /// Returns the reason why the session is closed, or `error` if it is open.
+    fn bell_error(&self, error: std::io::Error) -> AttachError {
+        self.session.check().err().unwrap_or_else(|| AttachError::from_bell_error(error))
     }
 
     /// Returns the descriptor to poll; it also becomes readable when the session closes.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.0.as_fd()
     }
-}
-
-/// Error of a wait on the bell.
-struct WaitError(AttachError);
-
-impl From<std::io::Error> for WaitError {
-    fn from(source: std::io::Error) -> WaitError {
-        WaitError(AttachError::from_bell_error(source))
-    }
-}
-
-/// Returns the reason why the session is closed, or `error` if it is open.
-fn closed_or(session: &Session, error: AttachError) -> AttachError {
-    session.check().err().unwrap_or(error)
 }
 
 fn has_entries(rings: &mut [Receiver]) -> Result<bool, AttachError> {

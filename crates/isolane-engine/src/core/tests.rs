@@ -1,6 +1,5 @@
 //! Core with scripted objects, turn by turn.
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -265,17 +264,15 @@ fn handles_doorbell_flood_over_many_turns() {
 
 #[test]
 fn publishes_entries_and_wakes_thread() {
-    let fixture = Fixture::new();
-    let (ours, receiver) = fixture.queue();
+    let mut fixture = Fixture::new();
+    let (ours, mut receiver) = fixture.queue();
     fixture.seen.work.store(1, Ordering::Relaxed);
-    let (receiver, fixture) = (RefCell::new(receiver), RefCell::new(fixture));
-    let has_rung = ours.wait::<io::Error>(Some(Duration::from_secs(60)), || {
-        fixture.borrow_mut().open(7, Behavior::Normal);
-        Ok(false)
-    });
+    ours.flag().arm();
+    fixture.open(7, Behavior::Normal);
+    let has_rung = ours.sleep(Some(Duration::from_secs(60)));
     assert!(has_rung.unwrap(), "the flag was armed, but not rung");
-    assert_eq!(receiver.borrow_mut().refresh(), Ok(1));
-    assert_eq!(receiver.borrow_mut().pop(), Some(notification::entry(7)));
+    assert_eq!(receiver.refresh(), Ok(1));
+    assert_eq!(receiver.pop(), Some(notification::entry(7)));
 }
 
 #[test]
