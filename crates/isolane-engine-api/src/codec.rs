@@ -23,7 +23,7 @@ pub fn encode(value: &impl Serialize) -> Vec<u8> {
     postcard::to_allocvec(value).expect("a value of known length")
 }
 
-/// Decodes a value that takes up all of `bytes`. The memory that this allocates is in proportion to them.
+/// Decodes a value that occupies all of `bytes`. The memory that this allocates is in proportion to them.
 ///
 /// # Errors
 /// [`DecodeError`].

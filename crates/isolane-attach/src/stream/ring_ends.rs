@@ -127,7 +127,7 @@ impl RxRing {
         }
         self.bypass += 1;
         self.bypassing = false;
-        self.block.set_rx_bypass(self.bypass);
+        self.block.rx_bypass.set(self.bypass);
         self.block.need_wakeup.take()
     }
 
@@ -144,7 +144,7 @@ impl RxRing {
     /// `InvalidData` if the engine violates the protocol.
     #[inline]
     pub fn is_bypassing(&mut self) -> io::Result<bool> {
-        if !self.bypassing && self.bypass_requested() && self.block.rx_bypass_ack() == self.bypass {
+        if !self.bypassing && self.bypass_requested() && self.block.rx_bypass_ack.get() == self.bypass {
             self.bypassing = self.ring.refresh().map_err(invalid_index_error)? == 0;
         }
         // The engine reports the end through the ring only.
@@ -171,7 +171,7 @@ impl RxRing {
             }
         };
         self.bypassed += count as u64;
-        self.block.set_rx_bypassed(self.bypassed);
+        self.block.rx_bypassed.set(self.bypassed);
         Ok(count)
     }
 
@@ -197,7 +197,7 @@ impl RxRing {
         }
         let consumed = self.ring.position();
         let produced = consumed + self.ring.refresh().map_err(invalid_index_error)?;
-        let discarded = recover_discarded(socket, produced, self.block.rx_discarded())?;
+        let discarded = recover_discarded(socket, produced, &self.block)?;
         let mut discarded = discarded.filter(|discarded| *discarded <= consumed).ok_or_else(desync_error)?;
         // Repeats only at an urgent mark.
         while discarded < consumed {
@@ -239,7 +239,7 @@ impl TxRing {
         assert!(self.ring.unread() == 0, "the ring has bytes to send first");
         let count = send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         self.bypassed += count as u64;
-        self.block.set_tx_bypassed(self.bypassed);
+        self.block.tx_bypassed.set(self.bypassed);
         Ok(count)
     }
 

@@ -24,13 +24,39 @@ pub struct ControlBlock {
     tx_end: ShmRef<AtomicU64>,
     tx_draining: ShmRef<AtomicU64>,
     tx_end_pos: ShmRef<AtomicU64>,
-    tx_bypassed: ShmRef<AtomicU64>,
     rx_wake_at: ShmRef<AtomicU64>,
-    rx_discarded: ShmRef<AtomicU64>,
-    rx_discarding: ShmRef<AtomicU64>,
-    rx_bypass: ShmRef<AtomicU64>,
-    rx_bypass_ack: ShmRef<AtomicU64>,
-    rx_bypassed: ShmRef<AtomicU64>,
+    /// Bytes that the application sent directly. Set before data that follows them is published.
+    pub tx_bypassed: Word,
+    /// Bytes that the engine has discarded from the kernel's buffer.
+    pub rx_discarded: Word,
+    /// Position up to which the engine is about to discard. A successor of its process sees all its stores.
+    pub rx_discarding: Word,
+    /// Latest request of the application: to receive directly ([`requests_bypass`]), or through the ring. After an even
+    /// one, it must not receive directly until the engine acknowledges an odd one.
+    pub rx_bypass: Word,
+    /// Value of `rx_bypass` that the engine has applied. If it is odd, the application has read all data of the ring, and
+    /// the engine no longer receives.
+    pub rx_bypass_ack: Word,
+    /// Bytes that the application received directly. Set before it requests the ring again.
+    pub rx_bypassed: Word,
+}
+
+/// Word of a control block.
+#[derive(Debug)]
+pub struct Word(ShmRef<AtomicU64>);
+
+impl Word {
+    /// Returns the value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Sets the value. A system call that follows is not reordered before this, because it is opaque to the compiler.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
 }
 
 /// How one direction of a stream ended.
@@ -60,13 +86,13 @@ impl ControlBlock {
             tx_end: memory.atomic_u64(offset(at::TX_END))?,
             tx_draining: memory.atomic_u64(offset(at::TX_DRAINING))?,
             tx_end_pos: memory.atomic_u64(offset(at::TX_END_POS))?,
-            tx_bypassed: memory.atomic_u64(offset(at::TX_BYPASSED))?,
+            tx_bypassed: Word(memory.atomic_u64(offset(at::TX_BYPASSED))?),
             rx_wake_at: memory.atomic_u64(offset(at::RX_WAKE_AT))?,
-            rx_discarded: memory.atomic_u64(offset(at::RX_DISCARDED))?,
-            rx_discarding: memory.atomic_u64(offset(at::RX_DISCARDING))?,
-            rx_bypass: memory.atomic_u64(offset(at::RX_BYPASS))?,
-            rx_bypass_ack: memory.atomic_u64(offset(at::RX_BYPASS_ACK))?,
-            rx_bypassed: memory.atomic_u64(offset(at::RX_BYPASSED))?,
+            rx_discarded: Word(memory.atomic_u64(offset(at::RX_DISCARDED))?),
+            rx_discarding: Word(memory.atomic_u64(offset(at::RX_DISCARDING))?),
+            rx_bypass: Word(memory.atomic_u64(offset(at::RX_BYPASS))?),
+            rx_bypass_ack: Word(memory.atomic_u64(offset(at::RX_BYPASS_ACK))?),
+            rx_bypassed: Word(memory.atomic_u64(offset(at::RX_BYPASSED))?),
         })
     }
 
@@ -118,17 +144,6 @@ impl ControlBlock {
         self.tx_end_pos.store(position.saturating_add(1), Ordering::Release);
     }
 
-    /// Returns the bytes that the application sent directly.
-    #[inline]
-    pub fn tx_bypassed(&self) -> u64 {
-        self.tx_bypassed.load(Ordering::Acquire)
-    }
-
-    /// Application: records bytes sent directly. Call it before publishing data that follows them.
-    pub fn set_tx_bypassed(&self, count: u64) {
-        self.tx_bypassed.store(count, Ordering::Release);
-    }
-
     /// Returns the position from which on a reader takes the `need_wakeup` flag. It only grows: a reader that sees an
     /// old value takes the flag too often.
     #[inline]
@@ -139,59 +154,6 @@ impl ControlBlock {
     /// Engine: sets that position, before it arms the `need_wakeup` flag.
     pub fn set_rx_wake_at(&self, position: u64) {
         self.rx_wake_at.store(position, Ordering::Relaxed);
-    }
-
-    /// Returns how many bytes the engine has discarded from the kernel's buffer, and how many it was about to have
-    /// discarded.
-    pub fn rx_discarded(&self) -> (u64, u64) {
-        (self.rx_discarded.load(Ordering::Acquire), self.rx_discarding.load(Ordering::Acquire))
-    }
-
-    /// Engine: announces that it discards up to `position`.
-    pub fn set_rx_discarding(&self, position: u64) {
-        // Not reordered after the system call, which is opaque to the compiler. A successor of this process sees all its
-        // stores.
-        self.rx_discarding.store(position, Ordering::Release);
-    }
-
-    /// Engine: records that it has discarded up to `position`.
-    pub fn set_rx_discarded(&self, position: u64) {
-        self.rx_discarded.store(position, Ordering::Release);
-    }
-
-    /// Returns the application's latest request: to receive directly ([`requests_bypass`]), or through the ring.
-    #[inline]
-    pub fn rx_bypass(&self) -> u64 {
-        self.rx_bypass.load(Ordering::Acquire)
-    }
-
-    /// Application: sets a request. After an even one, it must not receive directly until the engine acknowledges an odd
-    /// one.
-    pub fn set_rx_bypass(&self, request: u64) {
-        self.rx_bypass.store(request, Ordering::Release);
-    }
-
-    /// Returns the value of [`ControlBlock::rx_bypass`] that the engine has applied.
-    #[inline]
-    pub fn rx_bypass_ack(&self) -> u64 {
-        self.rx_bypass_ack.load(Ordering::Acquire)
-    }
-
-    /// Engine: acknowledges a request. If it is odd, the application has read all data of the ring, and the engine
-    /// no longer receives.
-    pub fn set_rx_bypass_ack(&self, request: u64) {
-        self.rx_bypass_ack.store(request, Ordering::Release);
-    }
-
-    /// Returns the bytes that the application received directly.
-    pub fn rx_bypassed(&self) -> u64 {
-        self.rx_bypassed.load(Ordering::Acquire)
-    }
-
-    /// Application: records bytes received directly, before it requests the ring again.
-    #[inline]
-    pub fn set_rx_bypassed(&self, count: u64) {
-        self.rx_bypassed.store(count, Ordering::Release);
     }
 }
 

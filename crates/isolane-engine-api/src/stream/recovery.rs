@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use super::ControlBlock;
 use isolane_tcp::{TcpCounters, TcpState};
 use serde::{Deserialize, Serialize};
 
@@ -31,16 +32,17 @@ pub fn recover_sent(now: &TcpCounters, written: u64, bypassed: u64, tx_end_pos: 
 }
 
 /// Returns how many bytes were discarded from the kernel's buffer, of a stream of which `produced` bytes were published.
-/// `range`: bytes that were certainly discarded, and bytes that were about to be. `None` if the result is out of range.
+/// The control block has the bytes that were certainly discarded, and those that were about to be. `None` if the result is
+/// not between them.
 ///
 /// # Errors
 /// The kernel's.
 pub fn recover_discarded(
     socket: BorrowedFd<'_>,
     produced: u64,
-    range: (u64, u64),
+    block: &ControlBlock,
 ) -> io::Result<Option<u64>> {
-    let (from, to) = range;
+    let (from, to) = (block.rx_discarded.get(), block.rx_discarding.get());
     if from == to {
         return Ok(Some(from));
     }

@@ -44,13 +44,13 @@ impl RxPath {
         let socket = common.socket.as_fd();
         let ring = bytes::Writer::resume(memory, record.place.rx_ring())?;
         let (produced, consumed) = (ring.position(), ring.position() - ring.unread());
-        let discarded = recover_discarded(socket, produced, block.rx_discarded()).map_err(system(PEEK))?;
+        let discarded = recover_discarded(socket, produced, block).map_err(system(PEEK))?;
         let discarded = discarded.ok_or(TAMPERED)?;
         let ahead = produced.checked_sub(discarded).and_then(|ahead| i32::try_from(ahead).ok());
         let ahead = ahead.filter(|_| discarded <= consumed).ok_or(TAMPERED)?;
-        block.set_rx_discarded(discarded);
+        block.rx_discarded.set(discarded);
         failpoint.hit()?;
-        block.set_rx_discarding(discarded);
+        block.rx_discarding.set(discarded);
         failpoint.hit()?;
         isolane_tcp::set_peek_offset(socket, ahead).map_err(system(PEEK))?;
         failpoint.hit()?;
@@ -66,14 +66,14 @@ impl RxPath {
             finished: block.rx_end().is_some(),
             error,
             idle_polls: 0,
-            bypass_ack: block.rx_bypass_ack(),
+            bypass_ack: block.rx_bypass_ack.get(),
             ring,
         })
     }
 
     #[inline]
     pub fn poll(&mut self, common: &Common) -> Result<PathProgress, StreamError> {
-        let bypass = common.block.rx_bypass();
+        let bypass = common.block.rx_bypass.get();
         if bypass != self.bypass_ack && self.apply_bypass(bypass, common)? {
             return Ok(PathProgress { busy: true, publishes: false });
         }
@@ -111,7 +111,7 @@ impl RxPath {
         // Events during the bypass were not reported here.
         (self.readable, self.peek_may_stop) = (true, true);
         self.bypass_ack = bypass;
-        common.block.set_rx_bypass_ack(bypass);
+        common.block.rx_bypass_ack.set(bypass);
         common.failpoint.hit()?;
         common.block.rx_flag.wake();
         Ok(true)
@@ -165,7 +165,7 @@ impl RxPath {
         let call = "cannot get the final state of a stream";
         let now = isolane_tcp::counters(socket).map_err(system(call))?;
         let unread = isolane_tcp::unread_bytes(socket).map_err(system(call))?;
-        let data = self.discarded.wrapping_add(block.rx_bypassed()).wrapping_add(unread);
+        let data = self.discarded.wrapping_add(block.rx_bypassed.get()).wrapping_add(unread);
         let has_fin = now.received.wrapping_sub(record.received) == data.wrapping_add(1);
         Ok(match now.state {
             TcpState::Closed if !has_fin => {
@@ -197,7 +197,7 @@ impl RxPath {
         let space = self.ring.refresh()?;
         let consumed = self.consumed();
         let has_read = consumed > self.discarded && consumed >= common.block.rx_wake_at();
-        let bypass = common.block.rx_bypass();
+        let bypass = common.block.rx_bypass.get();
         let has_request = bypass != self.bypass_ack && (!requests_bypass(bypass) || self.ring.unread() == 0);
         let can_peek = space > 0 && self.readable && !self.finished && !requests_bypass(bypass);
         Ok(has_read || has_request || can_peek)
@@ -209,7 +209,7 @@ impl RxPath {
         if consumed == self.discarded {
             return Ok(());
         }
-        block.set_rx_discarding(consumed);
+        block.rx_discarding.set(consumed);
         // Takes several calls only at an urgent mark.
         while self.discarded < consumed {
             failpoint.hit()?;
@@ -219,7 +219,7 @@ impl RxPath {
                 Ok(count) if count > 0 => self.discarded += count as u64,
                 _ => return Err(READ_DIRECTLY),
             }
-            block.set_rx_discarded(self.discarded);
+            block.rx_discarded.set(self.discarded);
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ impl TxPath {
         // the ring holds data. So with data in the ring, the counts of application and kernel agree. With an
         // empty ring, a direct send may be in progress, and the kernel may have counted more.
         ring.refresh()?;
-        let native = block.tx_bypassed();
+        let native = block.tx_bypassed.get();
         let now =
             isolane_tcp::counters(socket.as_fd()).map_err(system("cannot get the count of sent bytes"))?;
         let is_shut = now.state == TcpState::Closing && block.tx_end_pos().is_some();

@@ -72,7 +72,7 @@ fn resume_tolerates_changing_counts() {
             counts.for_each(|count| memory.copy_in(place, &count.to_ne_bytes()).unwrap());
         });
         let block = ControlBlock::open(&rig.memory, &rig.record.place).unwrap();
-        while block.tx_bypassed() == 0 {
+        while block.tx_bypassed.get() == 0 {
             std::thread::yield_now();
         }
         let refused = (0..50).find_map(|_| {
