@@ -246,7 +246,11 @@ fn concurrent_adoptions_survive_engine_kills() {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(4) {
             let (sockets, peers): (Vec<_>, Vec<_>) = (0..100).map(|_| testing::connection().unwrap()).unzip();
-            let adopted = StreamOptions::default().adopt_all(&session, sockets);
+            let adopted: Vec<_> = std::thread::scope(|scope| {
+                let adopt = |socket| scope.spawn(|| Stream::adopt(&session, socket));
+                let threads: Vec<_> = sockets.into_iter().map(adopt).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
             for (seed, (stream, peer)) in (0..).zip(adopted.into_iter().zip(peers)) {
                 let seen = reader(peer, seed);
                 let mut pattern = Pattern::new(seed);

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use isolane_shm::{SharedMemory, process_id};
@@ -25,7 +25,8 @@ pub(super) struct ControlChannel {
     state: Mutex<State>,
     changed: Condvar,
     epoch: AtomicU64,
-    closed: AtomicBool,
+    /// Reason why the channel is closed. Set under the lock of `state`, so that no wait misses it.
+    closed: OnceLock<String>,
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
     closing: Mutex<PendingCloses>,
     object_closed: Condvar,
@@ -41,8 +42,6 @@ struct State {
     /// Requests without a reply, by serial number.
     requests: BTreeMap<u32, SentRequest>,
     replies: HashMap<u32, Reply>,
-    /// Reason why the channel is closed.
-    closed: Option<String>,
 }
 
 /// Wait for a reply, in two halves: a process that was itself stopped receives pending replies in the second.
@@ -106,13 +105,8 @@ fn send_hello(socket: &PacketSocket, memory: &SharedMemory, life: BorrowedFd<'_>
 }
 
 impl ControlChannel {
-    /// Starts the receiver thread on a connection whose handshake is complete.
-    pub fn start(socket: PacketSocket, epoch: u64) -> Result<Arc<ControlChannel>, AttachError> {
-        ControlChannel::with_timeout(socket, epoch, REPLY_TIMEOUT)
-    }
-
-    /// Like [`ControlChannel::start`], with a limit on the time until a reply.
-    pub(super) fn with_timeout(
+    /// Starts the receiver thread on a connection whose handshake is complete. `timeout` limits the time until a reply.
+    pub fn start(
         socket: PacketSocket,
         epoch: u64,
         timeout: Duration,
@@ -122,7 +116,7 @@ impl ControlChannel {
             state: Mutex::new(State { serial: FIRST, ..State::default() }),
             changed: Condvar::new(),
             epoch: AtomicU64::new(epoch),
-            closed: AtomicBool::new(false),
+            closed: OnceLock::new(),
             watchers: Mutex::default(),
             closing: Mutex::default(),
             object_closed: Condvar::new(),
@@ -144,7 +138,10 @@ impl ControlChannel {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Reply, AttachError> {
         let serial = self.start_request(request, descriptors)?;
-        self.wait_reply(what, serial)
+        match self.wait_reply(serial)? {
+            Reply::Refused(reason) => Err(AttachError::Refused { what, reason }),
+            reply => Ok(reply),
+        }
     }
 
     /// Sends a request without waiting for the reply, unless too many are in flight. Returns the serial number for
@@ -171,17 +168,12 @@ impl ControlChannel {
         state.serial = serial;
         let bytes = request.encode(serial);
         // Under the lock, so that no repetition after a restart overtakes it.
-        self.socket.send(&bytes, descriptors, true).map_err(|error| self.send_error(&state, error))?;
+        self.socket.send(&bytes, descriptors, true).map_err(|error| match error {
+            PacketError::Closed => self.closed_error(),
+            error => error.into(),
+        })?;
         state.requests.insert(serial, SentRequest { bytes, descriptors: clones, timeout });
         Ok(serial)
-    }
-
-    /// Waits for the reply to a started request.
-    pub fn wait_reply(&self, what: &'static str, serial: u32) -> Result<Reply, AttachError> {
-        match self.take_reply(serial)? {
-            Reply::Refused(reason) => Err(AttachError::Refused { what, reason }),
-            reply => Ok(reply),
-        }
     }
 
     /// See [`Session::close`](super::Session::close).
@@ -218,7 +210,8 @@ impl ControlChannel {
         while closing.contains(id) && !self.object_closed.wait_until(&mut closing, deadline).timed_out() {}
     }
 
-    fn take_reply(&self, serial: u32) -> Result<Reply, AttachError> {
+    /// Waits for the reply to a started request.
+    fn wait_reply(&self, serial: u32) -> Result<Reply, AttachError> {
         let mut state = self.state.lock();
         let timeout = state.requests.get(&serial).map_or(self.timeout, |sent| sent.timeout);
         let mut waiting = Waiting { halves: 0, epoch: self.epoch() };
@@ -238,9 +231,7 @@ impl ControlChannel {
         timeout: Duration,
         waiting: &mut Waiting,
     ) -> Result<(), AttachError> {
-        if let Some(reason) = &state.closed {
-            return Err(AttachError::SessionClosed(reason.clone()));
-        }
+        self.check()?;
         if !self.changed.wait_for(state, timeout / 2).timed_out() {
             return Ok(());
         }
@@ -254,10 +245,8 @@ impl ControlChannel {
         }
         state.requests.clear();
         let reason = format!("no reply within {timeout:?}; check whether the engine's processes are stopped");
-        // Before the receiver thread detects the end.
-        state.closed.get_or_insert_with(|| reason.clone());
-        MutexGuard::unlocked(state, || self.on_closed(reason.clone()));
-        Err(AttachError::SessionClosed(reason))
+        MutexGuard::unlocked(state, || self.on_closed(reason));
+        Err(self.closed_error())
     }
 
     /// Returns the limit on the time until a reply, including a restart of the engine.
@@ -269,12 +258,8 @@ impl ControlChannel {
         }
     }
 
-    fn send_error(&self, state: &State, error: PacketError) -> AttachError {
-        match (&state.closed, error) {
-            (Some(reason), _) => AttachError::SessionClosed(reason.clone()),
-            (None, PacketError::Closed) => AttachError::SessionClosed(CLOSED.into()),
-            (None, error) => AttachError::Socket(error),
-        }
+    fn closed_error(&self) -> AttachError {
+        AttachError::SessionClosed(self.closed.get().map_or_else(|| CLOSED.into(), String::clone))
     }
 
     /// Main loop of the receiver thread.
@@ -337,9 +322,10 @@ impl ControlChannel {
     }
 
     fn on_closed(&self, reason: String) {
+        let state = self.state.lock();
         // Before the receiver thread finds the connection closed, for which it has no better reason.
-        self.state.lock().closed.get_or_insert(reason);
-        self.closed.store(true, Ordering::Release);
+        let _ = self.closed.set(reason);
+        drop(state);
         self.close();
         self.changed.notify_all();
         let closing = self.closing.lock().take_all();
@@ -365,7 +351,7 @@ impl ControlChannel {
         }
         watchers.push(watcher.clone());
         drop(watchers);
-        if self.closed.load(Ordering::Acquire)
+        if self.closed.get().is_some()
             && let Some(watcher) = watcher.upgrade()
         {
             watcher.on_close();
@@ -389,12 +375,9 @@ impl ControlChannel {
     #[inline]
     pub fn check(&self) -> Result<(), AttachError> {
         self.check_process()?;
-        match self.closed.load(Ordering::Acquire) {
-            false => Ok(()),
-            true => {
-                let reason = self.state.lock().closed.clone();
-                Err(AttachError::SessionClosed(reason.unwrap_or_else(|| CLOSED.into())))
-            }
+        match self.closed.get() {
+            None => Ok(()),
+            Some(_) => Err(self.closed_error()),
         }
     }
 
@@ -428,6 +411,6 @@ impl fmt::Debug for ControlChannel {
 const FIRST: u32 = 1;
 const CLOSED: &str = "the engine closed the connection, or exited with its supervisor";
 /// The engine detects a hanging thread after 20 s.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The engine retries for five minutes to connect to a target.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5 * 60);

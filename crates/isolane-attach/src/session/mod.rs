@@ -36,9 +36,10 @@ use isolane_engine_api::default_path;
 use isolane_engine_api::{PacketError, PacketSocket, Reply, Request, SessionLimits, Welcome};
 
 pub use allocation::Allocation;
-use control_channel::ControlChannel;
+use control_channel::{ControlChannel, REPLY_TIMEOUT};
 pub use doorbells::Doorbells;
 pub use notification_queue::NotificationQueue;
+use spawn::SpawnError;
 
 /// Session with an engine. Clones refer to the same session.
 #[derive(Clone, Debug)]
@@ -115,30 +116,51 @@ impl Session {
         Session::open(&SessionOptions { path: path.to_owned(), ..SessionOptions::default() })
     }
 
-    /// Attaches to an engine.
+    /// Attaches to an engine. Retries, because an engine may have to be started first, or may exit during the setup.
     ///
     /// # Errors
     /// [`AttachError`].
     pub fn open(options: &SessionOptions) -> Result<Session, AttachError> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
+        let mut attempts = 0;
         loop {
-            match Session::open_once(options, deadline) {
-                // The engine exited during setup; another one may be available.
-                Err(AttachError::SessionClosed(_)) if Instant::now() < deadline => {
-                    std::thread::sleep(RETRY_DELAY);
+            let error = match Session::open_once(options) {
+                Err(AttachError::NoEngine { path, .. }) if options.spawn_engine => {
+                    attempts += 1;
+                    let SpawnError { reason, permanent } = spawn::spawn_engine(&path, attempts);
+                    let error = AttachError::NotStarted { path, reason };
+                    if permanent {
+                        return Err(error);
+                    }
+                    error
+                }
+                // The engine was killed, or had just decided to exit; another one may be available.
+                Err(error @ (AttachError::SessionClosed(_) | AttachError::Socket(PacketError::Closed))) => {
+                    error
                 }
                 result => return result,
+            };
+            if Instant::now() >= deadline {
+                return Err(error);
             }
+            std::thread::sleep(RETRY_DELAY);
         }
     }
 
-    fn open_once(options: &SessionOptions, deadline: Instant) -> Result<Session, AttachError> {
+    fn open_once(options: &SessionOptions) -> Result<Session, AttachError> {
         let memory = SharedMemory::create("isolane-session", options.memory_bytes)?;
         let (life, engine_life) = pipe_with(PipeFlags::CLOEXEC)
             .map_err(|error| AttachError::system("cannot create a pipe", error))?;
-        let (socket, welcome) = connect_with_retry(options, &memory, engine_life.as_fd(), deadline)?;
+        let socket = PacketSocket::new(connect_once(options)?);
+        let welcome = control_channel::handshake(
+            &socket,
+            &memory,
+            engine_life.as_fd(),
+            &options.path,
+            HANDSHAKE_TIMEOUT,
+        )?;
         drop(engine_life);
-        let channel = ControlChannel::start(socket, welcome.epoch)?;
+        let channel = ControlChannel::start(socket, welcome.epoch, REPLY_TIMEOUT)?;
         let mut arena = Arena::new(memory.bytes());
         let cores = 0..welcome.cores.len() as u32;
         let doorbells = cores.map(|core| Doorbells::open(&channel, &memory, &mut arena, core));
@@ -191,20 +213,6 @@ impl Session {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Reply, AttachError> {
         self.0.channel.request(what, request, descriptors)
-    }
-
-    /// Sends a request. Returns its serial number for [`Session::wait_reply`].
-    pub(crate) fn start_request(
-        &self,
-        request: &Request,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<u32, AttachError> {
-        self.0.channel.start_request(request, descriptors)
-    }
-
-    /// Waits for the reply to a started request.
-    pub(crate) fn wait_reply(&self, what: &'static str, serial: u32) -> Result<Reply, AttachError> {
-        self.0.channel.wait_reply(what, serial)
     }
 
     /// Returns the memory shared with the engine.
@@ -346,42 +354,6 @@ impl Session {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.channel.close();
-    }
-}
-
-/// Connects and completes the handshake. Retries, because an engine may have to be started first, or may be killed
-/// during the handshake.
-fn connect_with_retry(
-    options: &SessionOptions,
-    memory: &SharedMemory,
-    life: BorrowedFd<'_>,
-    deadline: Instant,
-) -> Result<(PacketSocket, Welcome), AttachError> {
-    let path = &options.path;
-    let mut attempts = 0;
-    loop {
-        let result = connect_once(options).map(PacketSocket::new).and_then(|socket| {
-            let welcome = control_channel::handshake(&socket, memory, life, path, HANDSHAKE_TIMEOUT)?;
-            Ok((socket, welcome))
-        });
-        let error = match result {
-            Err(AttachError::NoEngine { .. }) if options.spawn_engine => {
-                attempts += 1;
-                let failure = spawn::spawn_engine(path, attempts);
-                let error = AttachError::NotStarted { path: path.clone(), reason: failure.reason };
-                if failure.permanent {
-                    return Err(error);
-                }
-                error
-            }
-            // The engine was killed, or had just decided to exit.
-            Err(error @ AttachError::Socket(PacketError::Closed)) => error,
-            result => return result,
-        };
-        if Instant::now() >= deadline {
-            return Err(error);
-        }
-        std::thread::sleep(RETRY_DELAY);
     }
 }
 

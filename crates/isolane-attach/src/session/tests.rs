@@ -111,7 +111,7 @@ fn listener_of(uid: u32, path: &Path) -> OwnedFd {
 pub(crate) fn session() -> (Session, PacketSocket) {
     let (ours, engine) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let channel = ControlChannel::start(PacketSocket::new(ours), 1).unwrap();
+    let channel = ControlChannel::start(PacketSocket::new(ours), 1, REPLY_TIMEOUT).unwrap();
     (Session::on_channel(&channel, 32 << 20), PacketSocket::new(engine))
 }
 
@@ -276,8 +276,7 @@ fn release() -> Request {
 fn request_fails_if_engine_does_not_reply() {
     let (ours, _engine) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let channel =
-        ControlChannel::with_timeout(PacketSocket::new(ours), 1, Duration::from_millis(20)).unwrap();
+    let channel = ControlChannel::start(PacketSocket::new(ours), 1, Duration::from_millis(20)).unwrap();
     let session = Session::on_channel(&channel, 1 << 20);
     let callers: Vec<_> = (0..3)
         .map(|_| {
@@ -297,8 +296,7 @@ fn request_fails_if_engine_does_not_reply() {
 fn slow_volume_opens_extend_request_timeout() {
     let (ours, engine) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let channel =
-        ControlChannel::with_timeout(PacketSocket::new(ours), 1, Duration::from_millis(20)).unwrap();
+    let channel = ControlChannel::start(PacketSocket::new(ours), 1, Duration::from_millis(20)).unwrap();
     let session = Session::on_channel(&channel, 1 << 20);
     let volume = Object { kind: kind::VOLUME, params: Vec::new() };
     for id in 0..MAX_REQUESTS_IN_FLIGHT as u32 {

@@ -1,8 +1,8 @@
-//! Wakes the tasks that wait for the streams of a session.
+//! Wakes the tasks that wait for the streams and listeners of a session.
 //!
 //! One thread per session, started with its first stream. It sleeps until an engine notifies it, which happens only
-//! while a task waits, because only then a stream's `notify` flag is armed. It polls the sockets of plain streams itself.
-//! It exits after the last stream is dropped, unless another one is opened in the meantime.
+//! while a task waits, because only then a stream's `notify` flag is armed. It polls the sockets of plain streams and
+//! listeners itself. It exits after the last handle is dropped, unless another one is requested in the meantime.
 //!
 //! Invariant: a task is woken without any lock, and no thread waits for the driver: a waker can do anything, including
 //! dropping the last stream.
@@ -10,7 +10,6 @@
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use isolane_shm::process_id;
@@ -19,31 +18,38 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::wait::ZERO;
-use super::wakers::StreamWakers;
 use crate::AttachError;
 use crate::session::{NotificationQueue, Session};
 use isolane_engine_api::layout::notification;
 
+/// Tasks that wait for events of a stream or a listener.
+pub(super) trait WakeTasks: Send + Sync {
+    /// Wakes the tasks without any lock: an executor may poll a task in this call.
+    fn wake_tasks(&self);
+}
+
 /// Handle to a session's driver thread, which exits when the last handle is dropped.
+#[derive(Debug)]
 pub(super) struct DriverHandle(Arc<Driver>);
 
 /// State shared with the thread.
+#[derive(Debug)]
 struct Driver {
     /// ID of the queue that the streams use.
     queue: u32,
     registrations: Mutex<Registrations>,
     /// Readable when the last handle may have been dropped.
     empty: OwnedFd,
-    /// Polls the sockets of plain streams.
+    /// Polls the sockets of plain streams and listeners.
     plain: OwnedFd,
     /// Process that has the thread.
     process: u64,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Registrations {
-    /// By stream ID.
-    wakers: HashMap<u32, Weak<StreamWakers>>,
+    /// By the ID of the stream or the listener.
+    tasks: HashMap<u32, Weak<dyn WakeTasks>>,
     handles: usize,
     /// The thread has exited, or is about to.
     closed: bool,
@@ -79,20 +85,21 @@ impl DriverHandle {
         self.0.queue
     }
 
-    /// Registers the wakers of a stream; `plain` is the socket of a plain one.
-    pub fn register(&self, id: u32, wakers: &Arc<StreamWakers>, plain: Option<BorrowedFd<'_>>) {
-        self.0.registrations.lock().wakers.insert(id, Arc::downgrade(wakers));
-        if let Some(socket) = plain {
-            let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-            let result = epoll::add(&self.0.plain, socket, EventData::new_u64(id.into()), flags);
-            wakers.watched.store(result.is_ok(), Ordering::Release);
-        }
-        // A notification may have arrived before the registration.
-        wakers.wake_tasks();
+    /// Registers the tasks of a stream or a listener; `plain` is its socket, unless an engine has the stream. Returns
+    /// `false` if they will not be woken.
+    pub fn register(&self, id: u32, tasks: Weak<dyn WakeTasks>, plain: Option<BorrowedFd<'_>>) -> bool {
+        self.0.registrations.lock().tasks.insert(id, tasks);
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        plain.is_none_or(|socket| {
+            epoll::add(&self.0.plain, socket, EventData::new_u64(id.into()), flags).is_ok()
+        })
     }
 
     pub fn deregister(&self, id: u32, plain: Option<BorrowedFd<'_>>) {
-        self.0.registrations.lock().wakers.remove(&id);
+        if self.0.process != process_id() {
+            return;
+        }
+        self.0.registrations.lock().tasks.remove(&id);
         if let Some(socket) = plain {
             // Fails only if the socket is not polled.
             let _ = epoll::delete(&self.0.plain, socket);
@@ -164,8 +171,7 @@ impl Driver {
 
     fn turn(&self, queue: &mut NotificationQueue) -> Result<bool, AttachError> {
         while let Some(entry) = queue.try_pop()? {
-            let wakers = notification::object(&entry).and_then(|id| self.find(id));
-            wakers.into_iter().for_each(|wakers| wakers.wake_tasks());
+            notification::object(&entry).into_iter().for_each(|id| self.wake_tasks(id));
         }
         let may_be_empty = !queue.arm()? && self.sleep(Some(queue.as_fd()));
         queue.disarm()?;
@@ -183,14 +189,14 @@ impl Driver {
         if watched[1].revents().contains(PollFlags::IN)
             && let Ok((events, _)) = epoll::wait(&self.plain, &mut events, Some(&ZERO))
         {
-            let wakers = events.iter().filter_map(|event| self.find(event.data.u64() as u32));
-            wakers.for_each(|wakers| wakers.wake_tasks());
+            events.iter().for_each(|event| self.wake_tasks(event.data.u64() as u32));
         }
         watched[0].revents().contains(PollFlags::IN)
     }
 
-    fn find(&self, id: u32) -> Option<Arc<StreamWakers>> {
-        self.registrations.lock().wakers.get(&id).and_then(Weak::upgrade)
+    fn wake_tasks(&self, id: u32) {
+        let tasks = self.registrations.lock().tasks.get(&id).and_then(Weak::upgrade);
+        tasks.into_iter().for_each(|tasks| tasks.wake_tasks());
     }
 }
 

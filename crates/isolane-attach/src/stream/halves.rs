@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::ring_ends::{RxRing, Transferred, TxRing};
 use super::shared::Shared;
-use super::wait::{deadline, is_ready_plain, to_poll, wait, wait_for_bytes, wait_for_space, wait_plain};
+use super::wait::{deadline, is_socket_ready, to_poll, wait, wait_for_bytes, wait_for_socket};
 
 /// Reading half.
 pub struct ReadHalf {
@@ -63,8 +63,7 @@ impl ReadHalf {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             result => return Poll::Ready(result),
         }
-        self.shared.wakers.register(&self.shared.wakers.reader, context);
-        self.shared.wakers.block.notify.arm();
+        self.shared.register(&self.shared.wakers.reader, context);
         to_poll(self.try_read(bytes))
     }
 
@@ -98,7 +97,7 @@ impl ReadHalf {
     pub fn arm(&mut self) -> io::Result<bool> {
         self.shared.check()?;
         if self.shared.plain {
-            return is_ready_plain(self.shared.as_fd(), PollFlags::IN);
+            return Ok(is_socket_ready(self.shared.as_fd(), PollFlags::IN)?);
         }
         self.shared.wakers.block.notify.arm();
         self.shared.check()?;
@@ -156,7 +155,7 @@ impl ReadHalf {
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
         let ReadHalf { rx, shared, spin, .. } = self;
         if shared.plain {
-            return wait_plain(shared.as_fd(), PollFlags::IN, until);
+            return wait_for_socket(None, shared.as_fd(), PollFlags::IN, until);
         }
         if rx.is_bypassing()? {
             return wait_for_bytes(&shared.session, shared.as_fd(), *spin, until);
@@ -216,8 +215,7 @@ impl WriteHalf {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             result => return Poll::Ready(result),
         }
-        self.shared.wakers.register(&self.shared.wakers.writer, context);
-        self.shared.wakers.block.notify.arm();
+        self.shared.register(&self.shared.wakers.writer, context);
         to_poll(self.try_write(bytes))
     }
 
@@ -270,7 +268,7 @@ impl WriteHalf {
     pub fn arm(&mut self) -> io::Result<bool> {
         self.shared.check()?;
         if self.shared.plain {
-            return is_ready_plain(self.shared.as_fd(), PollFlags::OUT);
+            return Ok(is_socket_ready(self.shared.as_fd(), PollFlags::OUT)?);
         }
         self.shared.wakers.block.notify.arm();
         self.shared.check()?;
@@ -281,7 +279,7 @@ impl WriteHalf {
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
         let WriteHalf { tx, shared, spin, .. } = self;
         if shared.plain {
-            return wait_plain(shared.as_fd(), PollFlags::OUT, until);
+            return wait_for_socket(None, shared.as_fd(), PollFlags::OUT, until);
         }
         wait(&shared.session, &shared.wakers.block.tx_flag, *spin, until, || tx.is_ready())
     }
@@ -301,7 +299,7 @@ impl WriteHalf {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
             }
-            wait_for_space(Some(&shared.session), shared.as_fd(), until)?;
+            wait_for_socket(Some(&shared.session), shared.as_fd(), PollFlags::OUT, until)?;
         }
     }
 }

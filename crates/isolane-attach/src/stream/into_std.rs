@@ -5,10 +5,11 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send, sockopt};
 
-use super::wait::{deadline, wait_for_space};
+use super::wait::{deadline, wait_for_socket};
 
 /// A connection released by the engine, and the operations that it has not completed.
 #[derive(Debug)]
@@ -49,7 +50,9 @@ impl Parts {
         while result.is_ok() && sent < self.unsent.len() {
             match send(&self.socket, &self.unsent[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
-                Err(Errno::AGAIN) => result = wait_for_space(None, self.socket.as_fd(), deadline(timeout)),
+                Err(Errno::AGAIN) => {
+                    result = wait_for_socket(None, self.socket.as_fd(), PollFlags::OUT, deadline(timeout))
+                }
                 Err(Errno::INTR) => {}
                 Err(error) => result = Err(error.into()),
             }

@@ -3,14 +3,15 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::task::{Context, Poll};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::io::Errno;
 
-use super::accept_waker::AcceptWaker;
+use super::driver::{DriverHandle, WakeTasks};
+use super::wait::{to_poll, wait_for_socket};
 use super::{Stream, StreamOptions};
 use crate::Session;
 
@@ -24,7 +25,17 @@ pub struct Listener {
     blocking: bool,
     session: Session,
     options: StreamOptions,
-    accept_waker: Mutex<Option<AcceptWaker>>,
+    /// Set by the first task that waits; `None` if the session has no driver.
+    wakers: OnceLock<Option<AcceptWakers>>,
+}
+
+/// Tasks that wait for the connections of a listener. The session's driver wakes them.
+#[derive(Debug)]
+struct AcceptWakers {
+    id: u32,
+    listener: TcpListener,
+    tasks: Arc<Mutex<Vec<Waker>>>,
+    driver: DriverHandle,
 }
 
 impl Listener {
@@ -61,7 +72,7 @@ impl Listener {
         let blocking = !fcntl_getfl(&listener)?.contains(OFlags::NONBLOCK);
         listener.set_nonblocking(true)?;
         let session = session.clone();
-        Ok(Listener { listener, blocking, session, options, accept_waker: Mutex::default() })
+        Ok(Listener { listener, blocking, session, options, wakers: OnceLock::new() })
     }
 
     /// Waits for the next connection.
@@ -74,10 +85,7 @@ impl Listener {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
             }
-            match poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            wait_for_socket(None, self.listener.as_fd(), PollFlags::IN, None)?;
         }
     }
 
@@ -97,19 +105,19 @@ impl Listener {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             result => return Poll::Ready(result),
         }
-        let mut accept_waker = self.accept_waker.lock();
-        if accept_waker.is_none() {
-            *accept_waker = Some(AcceptWaker::start(&self.listener)?);
+        match self.wakers.get_or_init(|| AcceptWakers::new(&self.session, &self.listener)) {
+            Some(wakers) => wakers.register(context.waker()),
+            // Nothing else would wake the task: poll again.
+            None => context.waker().wake_by_ref(),
         }
-        // The thread polls after the registration, so no connection is missed.
-        accept_waker.iter().for_each(|accept_waker| accept_waker.register(context.waker()));
-        Poll::Pending
+        to_poll(self.try_accept())
     }
 
-    /// Waits for the next connection in a task of any executor. Uses a thread, started on the first wait.
+    /// Waits for the next connection in a task of any executor. The thread that wakes the tasks of the session's streams
+    /// wakes it.
     ///
     /// # Errors
-    /// As [`Listener::accept`]; that no thread can be started.
+    /// As [`Listener::accept`].
     pub async fn accept_async(&self) -> io::Result<(Stream, SocketAddr)> {
         std::future::poll_fn(|context| self.poll_accept(context)).await
     }
@@ -136,6 +144,37 @@ impl Listener {
         self.session.check_process()?;
         self.listener.set_nonblocking(!self.blocking)?;
         Ok(self.listener)
+    }
+}
+
+impl AcceptWakers {
+    fn new(session: &Session, listener: &TcpListener) -> Option<AcceptWakers> {
+        let driver = DriverHandle::for_session(session).ok()?;
+        let (id, listener, tasks) = (session.next_id(), listener.try_clone().ok()?, Arc::default());
+        let registered: Weak<Mutex<Vec<Waker>>> = Arc::downgrade(&tasks);
+        let is_watched = driver.register(id, registered, Some(listener.as_fd()));
+        is_watched.then_some(AcceptWakers { id, listener, tasks, driver })
+    }
+
+    /// Registers a task to wake at the next connection. Check for a connection again afterwards.
+    fn register(&self, waker: &Waker) {
+        let mut tasks = self.tasks.lock();
+        if !tasks.iter().any(|known| known.will_wake(waker)) {
+            tasks.push(waker.clone());
+        }
+    }
+}
+
+impl WakeTasks for Mutex<Vec<Waker>> {
+    fn wake_tasks(&self) {
+        let tasks = std::mem::take(&mut *self.lock());
+        tasks.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for AcceptWakers {
+    fn drop(&mut self) {
+        self.driver.deregister(self.id, Some(self.listener.as_fd()));
     }
 }
 

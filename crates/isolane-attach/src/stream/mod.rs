@@ -11,7 +11,6 @@
 //!
 //! While a stream is adopted, do not read or write its socket directly. Urgent data is received inline.
 
-mod accept_waker;
 mod driver;
 mod halves;
 mod into_std;

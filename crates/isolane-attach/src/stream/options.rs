@@ -3,8 +3,7 @@
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use isolane_shm::PAGE_SIZE;
@@ -19,7 +18,7 @@ use isolane_engine_api::stream::{ControlBlock, Origin, StreamLayout};
 
 use super::{RxRing, Stream, TxRing, open_rings};
 use crate::AttachError;
-use crate::session::{Allocation, Session, Watcher};
+use crate::session::{Allocation, Session};
 use isolane_engine_api::layout::stream as block_layout;
 use isolane_engine_api::{OpenObject, Reply, Request, decode};
 
@@ -70,26 +69,6 @@ impl StreamOptions {
         }
     }
 
-    /// Moves many connections to the engine, pipelined. Returns the results in the order of `sockets`.
-    pub fn adopt_all(
-        self,
-        session: &Session,
-        sockets: impl IntoIterator<Item = TcpStream>,
-    ) -> Vec<Result<Stream, AdoptError>> {
-        let start = |socket: TcpStream| match DriverHandle::for_session(session) {
-            Ok(driver) => (self.start_open(session, &socket, driver.queue()), Some(driver), socket),
-            Err(error) => (Err(error), None, socket),
-        };
-        let pending: Vec<_> = sockets.into_iter().map(start).collect();
-        let finish = |(pending, driver, socket): (Result<PendingOpen, AttachError>, _, _)| match pending
-            .and_then(|pending| pending.finish(session))
-        {
-            Ok(opened) => Ok(self.stream(session, socket, driver, opened)),
-            Err(error) => Err(AdoptError { error, socket }),
-        };
-        pending.into_iter().map(finish).collect()
-    }
-
     /// Like [`StreamOptions::adopt`], but falls back to a plain stream, which works on the socket directly
     /// ([`Stream::is_adopted`]), for example if the session has its maximum number of streams.
     ///
@@ -97,30 +76,17 @@ impl StreamOptions {
     /// [`AttachError::Forked`].
     pub fn adopt_if_possible(self, session: &Session, socket: TcpStream) -> Result<Stream, AttachError> {
         session.check_process()?;
-        let (socket, driver) = match DriverHandle::for_session(session) {
-            Ok(driver) => match self.request(session, &socket, driver.queue()) {
-                Ok(opened) => return Ok(self.stream(session, socket, Some(driver), opened)),
-                Err(error) => {
-                    log::debug!("connection not adopted, using its socket directly: {error}");
-                    (socket, Some(driver))
-                }
-            },
-            Err(error) => {
-                log::debug!("connection not adopted, using its socket directly: {error}");
-                (socket, None)
+        let (driver, opened) = match DriverHandle::for_session(session) {
+            Ok(driver) => {
+                let opened = self.request(session, &socket, driver.queue());
+                (Some(driver), opened)
             }
+            Err(error) => (None, Err(error)),
         };
-        let page = session.unused();
-        let capacity = PAGE_SIZE as u64;
-        let layout =
-            StreamLayout { block: page, rx: page, rx_capacity: capacity, tx: page, tx_capacity: capacity };
-        let opened = Opened {
-            id: session.next_id(),
-            core: 0,
-            origin: Origin { written: 0, oob_inline: false },
-            allocation: None,
-            rings: open_rings(session.memory(), &layout)?,
-        };
+        let opened = opened.or_else(|error| {
+            log::debug!("connection not adopted, using its socket directly: {error}");
+            Opened::plain(session)
+        })?;
         Ok(self.stream(session, socket, driver, opened))
     }
 
@@ -138,15 +104,6 @@ impl StreamOptions {
     }
 
     fn request(self, session: &Session, socket: &TcpStream, queue: u32) -> Result<Opened, AttachError> {
-        self.start_open(session, socket, queue)?.finish(session)
-    }
-
-    fn start_open(
-        self,
-        session: &Session,
-        socket: &TcpStream,
-        queue: u32,
-    ) -> Result<PendingOpen, AttachError> {
         session.check_process()?;
         // The engine disconnects a client that requests an invalid core.
         let cores = session.cores().len();
@@ -174,8 +131,16 @@ impl StreamOptions {
         let rings = open_rings(session.memory(), &layout)?;
         let id = session.next_id();
         let open = OpenObject { id, core: self.core, queue: Some(queue), object: layout.object() };
-        let serial = session.start_request(&Request::OpenObject(open), &[socket.as_fd()])?;
-        Ok(PendingOpen { serial, id, allocation, rings })
+        let reply = session.request("a stream", &Request::OpenObject(open), &[socket.as_fd()])?;
+        let opened = match &reply {
+            Reply::Opened { core, answer } if (*core as usize) < cores => {
+                decode(answer).ok().map(|origin| (*core, origin))
+            }
+            _ => None,
+        };
+        let unexpected = || AttachError::SessionClosed(format!("unexpected reply of the engine: {reply:?}"));
+        let (core, origin) = opened.ok_or_else(unexpected)?;
+        Ok(Opened { id, core, origin, allocation: Some(allocation), rings })
     }
 
     fn stream(
@@ -189,29 +154,27 @@ impl StreamOptions {
         let plain = allocation.is_none();
         let socket = Arc::new(socket);
         let last_close = LastClose::new(&socket);
+        let (reader, writer) = (Mutex::default(), Mutex::default());
+        let wakers = Arc::new(StreamWakers { block, last_close, reader, writer });
+        let watcher: Weak<StreamWakers> = Arc::downgrade(&wakers);
+        session.watch(watcher.clone());
+        let watched = match &driver {
+            Some(driver) => driver.register(id, watcher, plain.then(|| socket.as_fd())),
+            None => !plain,
+        };
         let shared = Arc::new(Shared {
             session: session.clone(),
             plain,
             id,
             core,
             socket,
-            wakers: Arc::new(StreamWakers {
-                block,
-                last_close,
-                reader: Mutex::default(),
-                writer: Mutex::default(),
-                watched: AtomicBool::new(!plain),
-            }),
+            wakers,
             allocation: allocation.into(),
             driver,
+            watched,
             origin,
             released: plain.into(),
         });
-        if let Some(driver) = &shared.driver {
-            driver.register(id, &shared.wakers, plain.then(|| shared.as_fd()));
-        }
-        let watcher: Arc<dyn Watcher> = Arc::clone(&shared.wakers) as _;
-        session.watch(Arc::downgrade(&watcher));
         let read = ReadHalf {
             rx,
             shared: Arc::clone(&shared),
@@ -226,30 +189,6 @@ impl StreamOptions {
     }
 }
 
-/// A stream whose reply is pending.
-struct PendingOpen {
-    serial: u32,
-    id: u32,
-    allocation: Allocation,
-    rings: (RxRing, TxRing, Arc<ControlBlock>),
-}
-
-impl PendingOpen {
-    fn finish(self, session: &Session) -> Result<Opened, AttachError> {
-        let PendingOpen { serial, id, allocation, rings } = self;
-        let reply = session.wait_reply("a stream", serial)?;
-        let opened = match &reply {
-            Reply::Opened { core, answer } if (*core as usize) < session.cores().len() => {
-                decode(answer).ok().map(|origin| (*core, origin))
-            }
-            _ => None,
-        };
-        let unexpected = || AttachError::SessionClosed(format!("unexpected reply of the engine: {reply:?}"));
-        let (core, origin) = opened.ok_or_else(unexpected)?;
-        Ok(Opened { id, core, origin, allocation: Some(allocation), rings })
-    }
-}
-
 /// An open stream, adopted or plain.
 struct Opened {
     id: u32,
@@ -258,6 +197,16 @@ struct Opened {
     /// `None` for a plain stream.
     allocation: Option<Allocation>,
     rings: (RxRing, TxRing, Arc<ControlBlock>),
+}
+
+impl Opened {
+    fn plain(session: &Session) -> Result<Opened, AttachError> {
+        let (page, bytes) = (session.unused(), PAGE_SIZE as u64);
+        let layout = StreamLayout { block: page, rx: page, rx_capacity: bytes, tx: page, tx_capacity: bytes };
+        let rings = open_rings(session.memory(), &layout)?;
+        let origin = Origin { written: 0, oob_inline: false };
+        Ok(Opened { id: session.next_id(), core: 0, origin, allocation: None, rings })
+    }
 }
 
 /// Failure to adopt a connection, which is returned unchanged.

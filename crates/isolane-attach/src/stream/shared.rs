@@ -5,12 +5,14 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 
 use super::driver::DriverHandle;
+use super::wait::register;
 use super::wakers::StreamWakers;
 use crate::AttachError;
 use crate::session::{Allocation, Session};
@@ -29,6 +31,8 @@ pub(super) struct Shared {
     pub allocation: Mutex<Option<Allocation>>,
     /// Wakes the tasks, unless the stream belongs to a poller.
     pub driver: Option<DriverHandle>,
+    /// The tasks are woken: by the engine, or by a driver that polls the socket of a plain stream.
+    pub watched: bool,
     pub origin: Origin,
     pub released: AtomicBool,
 }
@@ -38,6 +42,16 @@ impl Shared {
     #[inline]
     pub fn check(&self) -> io::Result<()> {
         Ok(if self.plain { self.session.check_process() } else { self.session.check() }?)
+    }
+
+    /// Registers the task of `context`, and requests a notification. Check for readiness again afterwards.
+    pub fn register(&self, slot: &Mutex<Option<Waker>>, context: &Context<'_>) {
+        register(slot, context);
+        if !self.watched {
+            // Nothing else would wake the task: poll again.
+            context.waker().wake_by_ref();
+        }
+        self.wakers.block.notify.arm();
     }
 
     #[cold]

@@ -52,19 +52,29 @@ pub(super) fn wait(
     Ok(())
 }
 
-/// Sleeps until the socket has send space, or the session, if any, closes.
+/// Sleeps until the socket is ready, or the session, if any, closes.
 ///
 /// # Errors
 /// `WouldBlock` on timeout; the system's.
-pub(super) fn wait_for_space(
+pub(super) fn wait_for_socket(
     session: Option<&Session>,
     socket: BorrowedFd<'_>,
+    events: PollFlags,
     deadline: Option<Instant>,
 ) -> io::Result<()> {
-    let socket = PollFd::from_borrowed_fd(socket, PollFlags::OUT);
-    match session {
-        Some(session) => sleep(&mut [socket, hangup_fd(session)], deadline),
-        None => sleep(&mut [socket], deadline),
+    let socket = PollFd::from_borrowed_fd(socket, events);
+    // Watches the session for a hangup only: `poll` always reports it, and packets belong to the receiver thread.
+    let connection =
+        session.map(|session| PollFd::from_borrowed_fd(session.connection(), PollFlags::empty()));
+    let remaining = deadline.map(|deadline| timespec(deadline.saturating_duration_since(Instant::now())));
+    let ready = match connection {
+        Some(connection) => poll(&mut [socket, connection], remaining.as_ref()),
+        None => poll(&mut [socket], remaining.as_ref()),
+    };
+    match ready {
+        Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -78,50 +88,23 @@ pub(super) fn wait_for_bytes(
     spin: Duration,
     deadline: Option<Instant>,
 ) -> io::Result<()> {
-    let socket = PollFd::from_borrowed_fd(socket, PollFlags::IN);
     let start = Instant::now();
     while start.elapsed() < spin {
         session.check()?;
-        if poll(&mut [socket.clone()], Some(&ZERO)) != Ok(0) {
+        if is_socket_ready(socket, PollFlags::IN) != Ok(false) {
             return Ok(());
         }
     }
     session.check()?;
-    sleep(&mut [socket, hangup_fd(session)], deadline)
+    wait_for_socket(Some(session), socket, PollFlags::IN, deadline)
 }
 
-/// Sleeps until the socket of a plain stream is ready.
-///
-/// # Errors
-/// As [`wait`].
-pub(super) fn wait_plain(
-    socket: BorrowedFd<'_>,
-    events: PollFlags,
-    deadline: Option<Instant>,
-) -> io::Result<()> {
-    sleep(&mut [PollFd::from_borrowed_fd(socket, events)], deadline)
-}
-
-/// Returns `true` if the socket of a plain stream is ready.
+/// Returns `true` if the socket is ready.
 ///
 /// # Errors
 /// The system's.
-pub(super) fn is_ready_plain(socket: BorrowedFd<'_>, events: PollFlags) -> io::Result<bool> {
+pub(super) fn is_socket_ready(socket: BorrowedFd<'_>, events: PollFlags) -> Result<bool, Errno> {
     Ok(poll(&mut [PollFd::from_borrowed_fd(socket, events)], Some(&ZERO))? > 0)
-}
-
-/// Watches for a hangup only: `poll` always reports it, and packets belong to the receiver thread.
-fn hangup_fd(session: &Session) -> PollFd<'_> {
-    PollFd::from_borrowed_fd(session.connection(), PollFlags::empty())
-}
-
-fn sleep(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
-    let remaining = deadline.map(|deadline| timespec(deadline.saturating_duration_since(Instant::now())));
-    match poll(fds, remaining.as_ref()) {
-        Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Registers the task of `context`. Check for readiness again afterwards.
@@ -136,7 +119,7 @@ pub(super) fn register(slot: &Mutex<Option<Waker>>, context: &Context<'_>) {
     drop(old);
 }
 
-pub(super) fn to_poll(result: io::Result<usize>) -> Poll<io::Result<usize>> {
+pub(super) fn to_poll<T>(result: io::Result<T>) -> Poll<io::Result<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
         result => Poll::Ready(result),
@@ -176,8 +159,8 @@ mod tests {
         assert!(!flag.take(), "the flag is still armed");
         assert!(has_timed_out(wait_for_bytes(&session, near.as_fd(), SPIN, soon())));
         while send(&near, &[0; 65536], SendFlags::DONTWAIT).is_ok() {}
-        assert!(has_timed_out(wait_for_space(Some(&session), near.as_fd(), soon())));
-        assert!(has_timed_out(wait_for_space(None, near.as_fd(), soon())));
+        assert!(has_timed_out(wait_for_socket(Some(&session), near.as_fd(), PollFlags::OUT, soon())));
+        assert!(has_timed_out(wait_for_socket(None, near.as_fd(), PollFlags::OUT, soon())));
         assert!(deadline(Some(Duration::MAX)).is_none(), "not unlimited");
     }
 
@@ -197,7 +180,7 @@ mod tests {
                 wait(&session, &flag, SPIN, None, || Ok(false)).unwrap();
                 wait(&session, &flag, SPIN, None, || Ok(true)).unwrap();
                 wait_for_bytes(&session, near.as_fd(), SPIN, None).unwrap();
-                wait_for_space(Some(&session), near.as_fd(), None).unwrap();
+                wait_for_socket(Some(&session), near.as_fd(), PollFlags::OUT, None).unwrap();
             });
         });
     }
@@ -212,7 +195,7 @@ mod tests {
             drop(engine);
         });
         with_timeout("the wait does not end", move || {
-            wait_for_space(Some(&session), near.as_fd(), None).unwrap();
+            wait_for_socket(Some(&session), near.as_fd(), PollFlags::OUT, None).unwrap();
             while session.check().is_ok() {
                 std::thread::yield_now();
             }

@@ -1,13 +1,12 @@
 //! Waiters of a stream. Separate from the stream, so that the threads that wake them do not keep it open.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Waker};
+use std::task::Waker;
 
 use parking_lot::Mutex;
 
+use super::driver::WakeTasks;
 use super::last_close::LastClose;
-use super::wait::register;
 use crate::session::Watcher;
 use isolane_engine_api::stream::ControlBlock;
 
@@ -16,23 +15,11 @@ pub(super) struct StreamWakers {
     pub last_close: LastClose,
     pub reader: Mutex<Option<Waker>>,
     pub writer: Mutex<Option<Waker>>,
-    /// The tasks are woken: by the engine, or by a driver that polls the socket of a plain stream.
-    pub watched: AtomicBool,
 }
 
-impl StreamWakers {
-    /// Registers the task of `context`. Check for readiness again afterwards.
-    pub fn register(&self, slot: &Mutex<Option<Waker>>, context: &Context<'_>) {
-        register(slot, context);
-        if !self.watched.load(Ordering::Acquire) {
-            // Nothing else would wake the task: poll again.
-            context.waker().wake_by_ref();
-        }
-    }
-
-    pub fn wake_tasks(&self) {
+impl WakeTasks for StreamWakers {
+    fn wake_tasks(&self) {
         for slot in [&self.reader, &self.writer] {
-            // Without the lock: an executor may poll the task in this call.
             let waker = slot.lock().take();
             waker.into_iter().for_each(Waker::wake);
         }
