@@ -12,15 +12,13 @@ Examples:
   isolane bench nvme+tcp://127.0.0.1 --rw randread    measure a volume
   isolane engine --cores 1                            process traffic of other programs on core 1";
 
-/// A term and its description.
-type Item = (&'static str, &'static str);
-
-/// The sections for one command.
+/// The sections for one command. Items are lines of a term and its description.
+#[derive(Default)]
 struct Sections {
-    status: &'static [Item],
-    environment: &'static [Item],
-    files: &'static [Item],
-    examples: &'static [Item],
+    status: &'static str,
+    environment: &'static str,
+    files: &'static str,
+    examples: &'static str,
     see_also: &'static str,
 }
 
@@ -28,15 +26,15 @@ struct Sections {
 pub fn write(command: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
     let Sections { status, environment, files, examples, see_also } = of(command);
     let mut roff = Roff::new();
-    let status = [&STATUS, status].concat();
-    for (title, items) in
-        [("EXIT STATUS", &status[..]), ("ENVIRONMENT", environment), ("FILES", files), ("EXAMPLES", examples)]
+    let status = format!("{STATUS}{status}");
+    for (title, text) in
+        [("EXIT STATUS", &*status), ("ENVIRONMENT", environment), ("FILES", files), ("EXAMPLES", examples)]
     {
         roff.control("SH", [title]);
-        for (term, description) in items {
-            roff.control("TP", []).text([bold(*term)]).text([roman(*description)]);
+        for (term, description) in items(text) {
+            roff.control("TP", []).text([bold(term)]).text([roman(description)]);
         }
-        if items.is_empty() {
+        if text.is_empty() {
             roff.text([roman("None.")]);
         }
     }
@@ -44,219 +42,141 @@ pub fn write(command: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
     roff.to_writer(page)
 }
 
+/// Returns the terms of a section and their descriptions.
+fn items(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| line.split_once(": "))
+}
+
 /// Exit status of every command.
-const STATUS: [Item; 3] = [
-    ("0", "Success."),
-    ("1", "Failure; one line on standard error names the cause and the remedy."),
-    ("2", "Wrong usage."),
-];
+const STATUS: &str = "\
+0: Success.
+1: Failure; one line on standard error names the cause and the remedy.
+2: Wrong usage.
+";
 
 /// Identity of a host.
-const HOST_FILES: &[Item] = &[
-    (
-        "/etc/nvme/hostnqn, /etc/nvme/hostid",
-        "Name and ID of this host, unless --host-nqn and --host-id are given.",
-    ),
-    ("/etc/machine-id, /var/lib/dbus/machine-id", "Source of name and ID of this host otherwise."),
-];
+const HOST_FILES: &str = "\
+/etc/nvme/hostnqn, /etc/nvme/hostid: Name and ID of this host, unless --host-nqn and --host-id are given.
+/etc/machine-id, /var/lib/dbus/machine-id: Source of name and ID of this host otherwise.";
 
 /// Socket and program of an engine.
-const ENGINE_ENVIRONMENT: &[Item] = &[
-    (
-        "XDG_RUNTIME_DIR",
-        "With via=engine, directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).",
-    ),
-    ("ISOLANE_BIN", "Program to start as an engine if none is running."),
-    ("ISOLANE_TRUSTED_UIDS", "IDs of other users whose engines may be used, separated by commas."),
-];
+const ENGINE_ENVIRONMENT: &str = "\
+XDG_RUNTIME_DIR: With via=engine, directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).
+ISOLANE_BIN: Program to start as an engine if none is running.
+ISOLANE_TRUSTED_UIDS: IDs of other users whose engines may be used, separated by commas.";
 
 fn of(command: &str) -> Sections {
     match command {
         "isolane" => Sections {
-            status: &[],
             environment: ENGINE_ENVIRONMENT,
             files: HOST_FILES,
-            examples: &[
-                ("isolane serve disk.img,size=10G", "Export a disk image, created sparse if it is missing."),
-                ("isolane info nvme+tcp://127.0.0.1", "Show a target, its volumes, and limits."),
-                (
-                    "isolane copy disk.img nvme+tcp://10.0.0.1 --verify",
-                    "Copy a file to a volume and check it.",
-                ),
-                ("isolane bench nvme+tcp://127.0.0.1 --rw randread", "Measure a volume."),
-                ("isolane engine --cores 1", "Process traffic of other programs on core 1."),
-            ],
+            examples: "\
+isolane serve disk.img,size=10G: Export a disk image, created sparse if it is missing.
+isolane info nvme+tcp://127.0.0.1: Show a target, its volumes, and limits.
+isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and check it.
+isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
+isolane engine --cores 1: Process traffic of other programs on core 1.",
             see_also: "isolane-serve(1), isolane-discover(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
                        isolane-engine(1), isolane-man(1), isolane-completions(1), nvme(1)",
+            ..Sections::default()
         },
         "serve" => Sections {
-            status: &[(
-                "1",
-                "Also if a shutdown could not make everything durable; the log names the volume.",
-            )],
-            environment: &[],
-            files: &[(
-                "/etc/machine-id, /etc/hostname",
-                "Source of the default NQN, with the first --listen.",
-            )],
-            examples: &[
-                ("isolane serve", "Serve 1 GiB of memory at 127.0.0.1:4420."),
-                ("isolane serve disk.img,size=10G /dev/sdb,ro", "Serve a file, and a disk read-only."),
-                ("isolane serve 'stripe:64k:/dev/sdb;/dev/sdc'", "Serve two disks as one stripe."),
-                (
-                    "isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G",
-                    "Serve one host on a network.",
-                ),
-                (
-                    "isolane serve --cores 2-3 --mode poll null:1T",
-                    "Spin on two cores for the lowest latency.",
-                ),
-            ],
+            status: "1: Also if a shutdown could not make everything durable; the log names the volume.",
+            files: "/etc/machine-id, /etc/hostname: Source of the default NQN, with the first --listen.",
+            examples: "\
+isolane serve: Serve 1 GiB of memory at 127.0.0.1:4420.
+isolane serve disk.img,size=10G /dev/sdb,ro: Serve a file, and a disk read-only.
+isolane serve 'stripe:64k:/dev/sdb;/dev/sdc': Serve two disks as one stripe.
+isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G: Serve one host on a network.
+isolane serve --cores 2-3 --mode poll null:1T: Spin on two cores for the lowest latency.",
             see_also: "isolane(1), isolane-info(1), isolane-bench(1), nvme-connect(1)",
+            ..Sections::default()
         },
         "discover" => Sections {
-            status: &[],
-            environment: &[],
             files: HOST_FILES,
-            examples: &[
-                ("isolane discover nvme+tcp://10.0.0.1", "List the subsystems of a target."),
-                (
-                    "isolane discover nvme+tcp://10.0.0.1:8009 --json",
-                    "List the subsystems of another port, as JSON.",
-                ),
-            ],
+            examples: "\
+isolane discover nvme+tcp://10.0.0.1: List the subsystems of a target.
+isolane discover nvme+tcp://10.0.0.1:8009 --json: List the subsystems of another port, as JSON.",
             see_also: "isolane(1), isolane-info(1), nvme-discover(1)",
+            ..Sections::default()
         },
         "info" => Sections {
-            status: &[],
-            environment: &[],
             files: HOST_FILES,
-            examples: &[
-                ("isolane info nvme+tcp://127.0.0.1", "Show the only subsystem of a target."),
-                (
-                    "isolane info 'nvme+tcp://10.0.0.1/nqn.2014-08.org.example:disk?nsid=2' --json",
-                    "Show one namespace, as JSON.",
-                ),
-            ],
+            examples: "\
+isolane info nvme+tcp://127.0.0.1: Show the only subsystem of a target.
+isolane info 'nvme+tcp://10.0.0.1/nqn.2014-08.org.example:disk?nsid=2' --json: Show one namespace, as JSON.",
             see_also: "isolane(1), isolane-discover(1), nvme-id-ctrl(1), nvme-id-ns(1)",
+            ..Sections::default()
         },
         "copy" => Sections {
-            status: &[(
-                "129, 130, 143",
-                "Ended by SIGHUP, SIGINT, or SIGTERM; an existing regular file is unchanged, a volume has part of the source.",
-            )],
+            status: "129, 130, 143: Ended by SIGHUP, SIGINT, or SIGTERM; an existing regular file is unchanged, a \
+                     volume has part of the source.",
             environment: ENGINE_ENVIRONMENT,
-            files: &[(
-                ".NAME.copying-PID",
-                "Incomplete regular file in the directory of the destination; kill -9 leaves it.",
-            )],
-            examples: &[
-                (
-                    "isolane copy disk.img nvme+tcp://10.0.0.1 --verify",
-                    "Copy an image to a volume and check it.",
-                ),
-                (
-                    "isolane copy 'nvme+tcp://10.0.0.1?nsid=2' backup.img",
-                    "Back up a volume; zeros become holes.",
-                ),
-                (
-                    "zcat disk.img.gz | isolane copy - nvme+tcp://10.0.0.1 --pad",
-                    "Copy a pipe, and pad its last block with zeros.",
-                ),
-            ],
+            files: ".NAME.copying-PID: Incomplete regular file in the directory of the destination; kill -9 leaves it.",
+            examples: "\
+isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy an image to a volume and check it.
+isolane copy 'nvme+tcp://10.0.0.1?nsid=2' backup.img: Back up a volume; zeros become holes.
+zcat disk.img.gz | isolane copy - nvme+tcp://10.0.0.1 --pad: Copy a pipe, and pad its last block with zeros.",
             see_also: "isolane(1), isolane-serve(1), dd(1)",
         },
         "bench" => Sections {
-            status: &[
-                ("0", "Also after SIGINT or SIGTERM, with the results so far."),
-                ("130, 143", "Ended by SIGINT or SIGTERM with --verify, before all data was read back."),
-                ("1", "Also if an operation failed, or with --verify if a block was wrong."),
-            ],
+            status: "\
+0: Also after SIGINT or SIGTERM, with the results so far.
+130, 143: Ended by SIGINT or SIGTERM with --verify, before all data was read back.
+1: Also if an operation failed, or with --verify if a block was wrong.",
             environment: ENGINE_ENVIRONMENT,
             files: HOST_FILES,
-            examples: &[
-                (
-                    "isolane bench nvme+tcp://127.0.0.1 --rw write --bs 1m",
-                    "Fill the volume, because unwritten memory reads too fast. Destroys its data.",
-                ),
-                (
-                    "isolane bench nvme+tcp://127.0.0.1 --rw randrw --mix 70 --warm-up 2s --time 30s",
-                    "Measure reads and writes, together and separately. Destroys its data.",
-                ),
-                (
-                    "isolane bench nvme+tcp://127.0.0.1 --depth 1 --mode poll --core 1",
-                    "Measure latency without sleeping.",
-                ),
-                (
-                    "isolane bench nvme+tcp://127.0.0.1 --rate 10000 --json result.json",
-                    "Measure latency at 10,000 operations per second.",
-                ),
-                (
-                    "isolane bench nvme+tcp://127.0.0.1 --rw randrw --verify --time 10m",
-                    "Check every block. Destroys its data.",
-                ),
-            ],
+            examples: "\
+isolane bench nvme+tcp://127.0.0.1 --rw write --bs 1m: Fill the volume, because unwritten memory reads too fast. \
+Destroys its data.
+isolane bench nvme+tcp://127.0.0.1 --rw randrw --mix 70 --warm-up 2s --time 30s: Measure reads and writes, \
+together and separately. Destroys its data.
+isolane bench nvme+tcp://127.0.0.1 --depth 1 --mode poll --core 1: Measure latency without sleeping.
+isolane bench nvme+tcp://127.0.0.1 --rate 10000 --json result.json: Measure latency at 10,000 operations per second.
+isolane bench nvme+tcp://127.0.0.1 --rw randrw --verify --time 10m: Check every block. Destroys its data.",
             see_also: "isolane(1), isolane-serve(1), fio(1)",
         },
         "engine" => Sections {
-            status: &[],
             environment: ENGINE_ENVIRONMENT,
-            files: &[
-                (
-                    "$XDG_RUNTIME_DIR/isolane/engine.sock, /tmp/isolane-UID/engine.sock",
-                    "Socket for applications, PATH below.",
-                ),
-                ("PATH.lock", "PID of the supervisor, which locks the file."),
-                ("PATH.log", "Log of an engine with --daemon."),
-            ],
-            examples: &[
-                ("isolane engine --cores 2-3", "Run on two cores until a signal."),
-                (
-                    "isolane engine --daemon --idle-timeout 30s",
-                    "Run in the background until 30 s without clients.",
-                ),
-                ("isolane engine upgrade", "Upgrade the engine to a newer program; sessions continue."),
-                ("isolane engine stop", "Stop the engine, and wait for its end."),
-                ("isolane bench 'nvme+tcp://127.0.0.1?via=engine'", "Measure a volume through the engine."),
-            ],
+            files: "\
+$XDG_RUNTIME_DIR/isolane/engine.sock, /tmp/isolane-UID/engine.sock: Socket for applications, PATH below.
+PATH.lock: PID of the supervisor, which locks the file.
+PATH.log: Log of an engine with --daemon.",
+            examples: "\
+isolane engine --cores 2-3: Run on two cores until a signal.
+isolane engine --daemon --idle-timeout 30s: Run in the background until 30 s without clients.
+isolane engine upgrade: Upgrade the engine to a newer program; sessions continue.
+isolane engine stop: Stop the engine, and wait for its end.
+isolane bench 'nvme+tcp://127.0.0.1?via=engine': Measure a volume through the engine.",
             see_also: "isolane(1), isolane-bench(1), isolane-engine-status(1), isolane-engine-stop(1), \
                        isolane-engine-upgrade(1), isolane-engine-logs(1)",
+            ..Sections::default()
         },
         "status" | "stop" | "upgrade" | "logs" => Sections {
-            status: &[],
-            environment: &[(
-                "XDG_RUNTIME_DIR",
-                "Directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).",
-            )],
-            files: &[
-                ("PATH.lock", "PID of the supervisor, which locks the file."),
-                ("PATH.log", "Log of an engine with --daemon."),
-            ],
-            examples: &[
-                ("isolane engine status", "Show the engine of this user."),
-                ("isolane engine logs --follow", "Print its log, and follow it."),
-            ],
+            environment: "XDG_RUNTIME_DIR: Directory of the socket isolane/engine.sock (default: \
+                          /tmp/isolane-UID/engine.sock).",
+            files: "\
+PATH.lock: PID of the supervisor, which locks the file.
+PATH.log: Log of an engine with --daemon.",
+            examples: "\
+isolane engine status: Show the engine of this user.
+isolane engine logs --follow: Print its log, and follow it.",
             see_also: "isolane-engine(1)",
+            ..Sections::default()
         },
         "man" => Sections {
-            status: &[],
-            environment: &[],
-            files: &[],
-            examples: &[
-                ("isolane man | man -l -", "Read the page of the program."),
-                ("isolane man /usr/local/share/man/man1", "Install all pages."),
-            ],
+            examples: "\
+isolane man | man -l -: Read the page of the program.
+isolane man /usr/local/share/man/man1: Install all pages.",
             see_also: "isolane(1), man(1)",
+            ..Sections::default()
         },
         _ => Sections {
-            status: &[],
-            environment: &[],
-            files: &[("~/.local/share/bash-completion/completions/isolane", "Default location for bash.")],
-            examples: &[(
-                "isolane completions bash > ~/.local/share/bash-completion/completions/isolane",
-                "Install completions for bash.",
-            )],
+            files: "~/.local/share/bash-completion/completions/isolane: Default location for bash.",
+            examples: "isolane completions bash > ~/.local/share/bash-completion/completions/isolane: Install \
+                       completions for bash.",
             see_also: "isolane(1)",
+            ..Sections::default()
         },
     }
 }
@@ -284,7 +204,7 @@ mod tests {
         for command in names.iter().map(String::as_str).chain(["isolane"]) {
             let examples = of(command).examples;
             assert!(!examples.is_empty(), "{command}");
-            for (line, _) in examples {
+            for (line, _) in items(examples) {
                 Cli::try_parse_from(words(line)).unwrap_or_else(|error| panic!("{line}: {error}"));
             }
         }
@@ -294,7 +214,7 @@ mod tests {
     fn help_starts_with_examples() {
         let help = Cli::command().render_long_help().to_string();
         assert!(help.starts_with("Examples:\n"), "{help}");
-        let examples = of("isolane").examples;
+        let examples: Vec<_> = items(of("isolane").examples).collect();
         assert_eq!(examples.len(), 5);
         for (example, line) in examples.iter().zip(help.lines().skip(1)) {
             assert!(line.trim().starts_with(example.0), "{line}");
