@@ -1,7 +1,9 @@
 //! Definition of the command line, the source of help, manual pages, and completions.
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
+use log::LevelFilter;
 
+use crate::choice::{Choice, one_of};
 use crate::sections;
 
 /// NVMe/TCP target and host in user space
@@ -9,8 +11,8 @@ use crate::sections;
 #[command(name = "isolane", version, before_help = sections::BEFORE_HELP, long_about = LONG_ABOUT, propagate_version = true)]
 pub struct Cli {
     /// Log to stderr: off, error, warn, info, debug, or trace (default: info for serve and engine, else warn)
-    #[arg(long, global = true, value_enum, value_name = "LEVEL", hide_possible_values = true)]
-    pub log_level: Option<LogLevel>,
+    #[arg(long, global = true, value_parser = one_of(&LOG_LEVELS), value_name = "LEVEL", hide_possible_values = true)]
+    pub log_level: Option<LevelFilter>,
     /// Subcommand
     #[command(subcommand)]
     pub command: Command,
@@ -31,42 +33,27 @@ pub enum Command {
 
 impl Command {
     /// Returns the default log level.
-    pub fn log_level(&self) -> LogLevel {
+    pub fn log_level(&self) -> LevelFilter {
         match self {
-            Command::Serve(_) | Command::Engine(_) => LogLevel::Info,
-            _ => LogLevel::Warn,
+            Command::Serve(_) | Command::Engine(_) => LevelFilter::Info,
+            _ => LevelFilter::Warn,
         }
     }
 }
 
-/// Amount of logging.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogLevel {
-    /// No messages
-    Off,
-    /// Lost data and rejected requests
-    Error,
-    /// Warnings and errors
-    Warn,
-    /// Connections and state changes also
-    Info,
-    /// Decisions of the control path also
-    Debug,
-    /// All messages
-    Trace,
-}
+/// Amounts of logging.
+const LOG_LEVELS: [Choice<LevelFilter>; 6] = [
+    ("off", "No messages", LevelFilter::Off),
+    ("error", "Lost data and rejected requests", LevelFilter::Error),
+    ("warn", "Warnings and errors", LevelFilter::Warn),
+    ("info", "Connections and state changes also", LevelFilter::Info),
+    ("debug", "Decisions of the control path also", LevelFilter::Debug),
+    ("trace", "All messages", LevelFilter::Trace),
+];
 
 /// Sends log lines of `level` and above to stderr.
-pub fn start_logging(level: LogLevel) {
-    let filter = match level {
-        LogLevel::Off => log::LevelFilter::Off,
-        LogLevel::Error => log::LevelFilter::Error,
-        LogLevel::Warn => log::LevelFilter::Warn,
-        LogLevel::Info => log::LevelFilter::Info,
-        LogLevel::Debug => log::LevelFilter::Debug,
-        LogLevel::Trace => log::LevelFilter::Trace,
-    };
-    env_logger::Builder::new().filter_level(filter).format_target(false).init();
+pub fn start_logging(level: LevelFilter) {
+    env_logger::Builder::new().filter_level(level).format_target(false).init();
 }
 
 const LONG_ABOUT: &str = "\

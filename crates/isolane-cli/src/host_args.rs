@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use isolane_host::{
     Client, FlushAfterLoss, IoChoice, Mode, Options, Reconnect, SocketOptions, Uri, WriteReplay,
 };
 use isolane_wire::Nqn;
 use uuid::Uuid;
 
+use crate::choice::{Choice, one_of};
 use crate::failure::{Context, Failure};
 use crate::units::parse_time;
 
@@ -36,89 +36,60 @@ pub struct HostArgs {
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
     pub reconnect: Duration,
     /// Handling of writes whose result was lost with a connection
-    #[arg(long, value_enum, default_value_t = ReplayArg::WhenGone)]
-    pub replay: ReplayArg,
+    #[arg(long, value_parser = one_of(&REPLAYS), default_value = "when-gone")]
+    pub replay: WriteReplay,
     /// Time that the target needs, after the keep-alive timeout, to end the commands of a lost connection, if its
     /// controller reports none (CQT 0); required by `--replay after-timeout` in that case
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub quiesce: Option<Duration>,
     /// Handling of the first flush after a connection is lost with unflushed writes, if the target does not report
     /// whether it kept them (default: from the URI, else trust)
-    #[arg(long, value_enum, value_name = "CHOICE")]
-    pub flush_after_loss: Option<FlushAfterLossArg>,
+    #[arg(long, value_parser = one_of(&FLUSHES_AFTER_LOSS), value_name = "CHOICE")]
+    pub flush_after_loss: Option<FlushAfterLoss>,
     /// Socket options, as priority=5,tos=0x68,congestion=bbr and busy-poll=US (microseconds),
     /// prefer-busy-poll=on, send-buffer=BYTES (128 KiB to a target on this machine), receive-buffer=BYTES,
     /// max-unsent=BYTES
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub socket: SocketOptions,
     /// Kernel interface for waiting
-    #[arg(long, value_enum, default_value_t = IoArg::Auto)]
-    pub io: IoArg,
+    #[arg(long, value_parser = one_of(&IO_CHOICES), default_value = "auto")]
+    pub io: IoChoice,
 }
 
-/// Kernel interface for files, readiness, and sleep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum IoArg {
-    /// Use io_uring if available, else epoll
-    Auto,
-    /// Require io_uring
-    Uring,
-    /// Use epoll
-    Epoll,
-}
+/// Kernel interfaces for files, readiness, and sleep.
+pub const IO_CHOICES: [Choice<IoChoice>; 3] = [
+    ("auto", "Use io_uring if available, else epoll", IoChoice::Auto),
+    ("uring", "Require io_uring", IoChoice::Uring),
+    ("epoll", "Use epoll", IoChoice::Epoll),
+];
 
-/// Idle behavior of a core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ModeArg {
-    /// Spin: lowest latency, one core always busy
-    Poll,
-    /// Spin briefly after work, then sleep
-    Adaptive,
-    /// Sleep immediately
-    Sleep,
-}
+/// Idle behaviors of a core.
+pub const MODES: [Choice<Mode>; 3] = [
+    ("poll", "Spin: lowest latency, one core always busy", Mode::Poll),
+    ("adaptive", "Spin briefly after work, then sleep", Mode::Adaptive),
+    ("sleep", "Sleep immediately", Mode::Sleep),
+];
 
 /// Handling of writes with an unknown result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ReplayArg {
-    /// Repeat them once the target reports that the old association is gone
-    WhenGone,
-    /// Repeat them only after the keep-alive timeout, regardless of reports
-    AfterTimeout,
-    /// Fail them
-    Never,
-}
+const REPLAYS: [Choice<WriteReplay>; 3] = [
+    (
+        "when-gone",
+        "Repeat them once the target reports that the old association is gone",
+        WriteReplay::WhenGone,
+    ),
+    (
+        "after-timeout",
+        "Repeat them only after the keep-alive timeout, regardless of reports",
+        WriteReplay::AfterTimeout,
+    ),
+    ("never", "Fail them", WriteReplay::Never),
+];
 
 /// Handling of the first flush after a loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FlushAfterLossArg {
-    /// Trust the target's response, as Linux does
-    Trust,
-    /// Fail it
-    Fail,
-}
-
-impl IoArg {
-    /// Returns the choice of the library.
-    pub fn choice(self) -> IoChoice {
-        match self {
-            IoArg::Auto => IoChoice::Auto,
-            IoArg::Uring => IoChoice::Uring,
-            IoArg::Epoll => IoChoice::Epoll,
-        }
-    }
-}
-
-impl ModeArg {
-    /// Returns the choice of the library.
-    pub fn mode(self) -> Mode {
-        match self {
-            ModeArg::Poll => Mode::Poll,
-            ModeArg::Adaptive => Mode::Adaptive,
-            ModeArg::Sleep => Mode::Sleep,
-        }
-    }
-}
+const FLUSHES_AFTER_LOSS: [Choice<FlushAfterLoss>; 2] = [
+    ("trust", "Trust the target's response, as Linux does", FlushAfterLoss::Trust),
+    ("fail", "Fail it", FlushAfterLoss::Fail),
+];
 
 impl HostArgs {
     /// Returns the options of the library, with defaults for the others.
@@ -127,8 +98,15 @@ impl HostArgs {
             header_digest: self.hdr_digest,
             data_digest: self.data_digest,
             keep_alive: self.keep_alive,
-            io: self.io.choice(),
+            io: self.io,
             socket: self.socket.clone(),
+            flush_after_loss: self.flush_after_loss,
+            reconnect: Reconnect {
+                timeout: Some(self.reconnect),
+                writes: self.replay,
+                quiesce: self.quiesce,
+                ..Reconnect::default()
+            },
             ..Options::default()
         };
         if let Some(nqn) = &self.host_nqn {
@@ -137,20 +115,6 @@ impl HostArgs {
         if let Some(host_id) = self.host_id {
             options.host_id = host_id;
         }
-        options.flush_after_loss = self.flush_after_loss.map(|choice| match choice {
-            FlushAfterLossArg::Trust => FlushAfterLoss::Trust,
-            FlushAfterLossArg::Fail => FlushAfterLoss::Fail,
-        });
-        options.reconnect = Reconnect {
-            timeout: Some(self.reconnect),
-            writes: match self.replay {
-                ReplayArg::WhenGone => WriteReplay::WhenGone,
-                ReplayArg::AfterTimeout => WriteReplay::AfterTimeout,
-                ReplayArg::Never => WriteReplay::Never,
-            },
-            quiesce: self.quiesce,
-            ..Reconnect::default()
-        };
         Ok(options)
     }
 }

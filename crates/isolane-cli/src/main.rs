@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod choice;
 mod completions;
 mod copy;
 mod cores;

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use isolane_host::{Coalesce, Cores, LaneClass, Options, Via};
+use clap::{ArgAction, ValueEnum};
+use isolane_host::{Coalesce, Cores, LaneClass, Mode, Options, Via};
 
 use super::background::BackgroundLoad;
 use super::coalesce::parse_coalesce;
-use crate::host_args::{HostArgs, ModeArg};
+use crate::choice::{Choice, one_of};
+use crate::host_args::{HostArgs, MODES};
 use crate::units::{parse_bytes, parse_time, parse_time_above_zero};
 
 /// Measure a volume, or verify it with patterns
@@ -67,14 +68,14 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub poll_lanes: u16,
     /// Class of the measured operations (default: read for reads, default for writes)
-    #[arg(long, value_enum)]
-    pub class: Option<LaneClassArg>,
+    #[arg(long, value_parser = one_of(&LANE_CLASSES))]
+    pub class: Option<LaneClass>,
     /// Share --depth and the depth of --background between all lanes; each operation uses the next lane of its class
     #[arg(long)]
     pub share_depth: bool,
     /// Idle behavior of the host
-    #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
-    pub mode: ModeArg,
+    #[arg(long, value_parser = one_of(&MODES), default_value = "adaptive")]
+    pub mode: Mode,
     /// Duration of the measurement, as 500ms, 10s, or 2m. With --verify, wait for a lost target as long as --reconnect
     /// allows
     #[arg(long, visible_alias = "runtime", value_name = "TIME", default_value = "10s", value_parser = parse_time_above_zero)]
@@ -133,27 +134,12 @@ impl Args {
     }
 }
 
-/// A class of lanes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LaneClassArg {
-    /// All operations
-    Default,
-    /// Only reads
-    Read,
-    /// Urgent operations
-    Poll,
-}
-
-impl LaneClassArg {
-    /// Returns the class of the library.
-    pub fn class(self) -> LaneClass {
-        match self {
-            LaneClassArg::Default => LaneClass::Default,
-            LaneClassArg::Read => LaneClass::Read,
-            LaneClassArg::Poll => LaneClass::Poll,
-        }
-    }
-}
+/// Classes of lanes.
+const LANE_CLASSES: [Choice<LaneClass>; 3] = [
+    ("default", "All operations", LaneClass::Default),
+    ("read", "Only reads", LaneClass::Read),
+    ("poll", "Urgent operations", LaneClass::Poll),
+];
 
 /// Kind of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -186,11 +172,11 @@ pub struct ThreadArgs {
     #[arg(long, visible_alias = "numjobs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with_all = ["verify", "background", "share_depth"])]
     pub threads: Option<u16>,
     /// Let a waiting thread drive the connections while no other thread does
-    #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
-    pub inline: Switch,
+    #[arg(long, value_parser = one_of(&SWITCH), default_value = "on", action = ArgAction::Set, requires = "threads")]
+    pub inline: bool,
     /// Submit and send operations together
-    #[arg(long, value_enum, default_value_t = Switch::On, requires = "threads")]
-    pub batching: Switch,
+    #[arg(long, value_parser = one_of(&SWITCH), default_value = "on", action = ArgAction::Set, requires = "threads")]
+    pub batching: bool,
     /// Place the lanes on these cores, as 0,1 or 0-3: one association per core, driven only there, with the lanes of
     /// each class dealt out from the first core upward. An operation goes to the core of its thread, if there is a
     /// lane of its class. The URI may set this also: ?cores=LIST
@@ -201,27 +187,14 @@ pub struct ThreadArgs {
     thread_cores: Option<Cores>,
 }
 
-/// A feature that can be disabled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
-    /// Enable
-    On,
-    /// Disable
-    Off,
-}
-
-impl Switch {
-    /// Returns `true` for on.
-    pub fn is_on(self) -> bool {
-        self == Switch::On
-    }
-}
+/// States of a feature that can be disabled.
+const SWITCH: [Choice<bool>; 2] = [("on", "Enable", true), ("off", "Disable", false)];
 
 impl ThreadArgs {
     /// Sets the options of a volume with `total` operations in flight.
     pub fn apply(&self, options: &mut Options, total: u32) {
-        options.inline_submit = self.inline.is_on();
-        options.batching = self.batching.is_on();
+        options.inline_submit = self.inline;
+        options.batching = self.batching;
         options.cores = self.cores.clone().unwrap_or_default();
         options.max_requests = options.max_requests.max(total as usize);
         let per_lane = (total as usize).div_ceil(options.lanes);

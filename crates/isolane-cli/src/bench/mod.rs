@@ -36,7 +36,7 @@ use crate::signals;
 
 use access_pattern::{AccessPattern, Kind};
 pub use args::Args;
-use args::{LaneClassArg, Rw};
+use args::Rw;
 use driver::{Driver, Measured, Port};
 use lane_selector::LaneSelector;
 use pace::Pace;
@@ -82,7 +82,7 @@ fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
     let granted = client.lanes();
     let lanes = |class: Option<LaneClass>| Some(LaneSelector::new(&granted, class, args.share_depth));
     let pattern = measured_pattern(args, client.namespace(), args.seed)?;
-    let mut streams = vec![(pattern, lanes(args.class.map(LaneClassArg::class)))];
+    let mut streams = vec![(pattern, lanes(args.class))];
     if let Some(load) = &args.background {
         let shape = (load.kind, load.bytes, load.depth);
         let pattern = checked_pattern(args, client.namespace(), "--background", shape, args.seed)?;
@@ -110,7 +110,7 @@ fn run_threads(args: &Args, uri: &Uri, threads: u16) -> Result<Run, Failure> {
     let cores = options.cores.clone();
     let mut volume = BlockingVolume::connect(uri, options).context(format!("cannot connect to {uri}"))?;
     if let Some(class) = args.class {
-        volume = volume.with_class(class.class());
+        volume = volume.with_class(class);
     }
     let seeds = (0..u64::from(threads)).map(|thread| args.seed.wrapping_add(thread));
     let patterns = seeds.map(|seed| measured_pattern(args, volume.namespace(), seed));
@@ -174,12 +174,10 @@ fn pin(core: usize) -> Result<(), Failure> {
 }
 
 fn options(args: &Args) -> Result<Options, Failure> {
-    for (class, lanes, name) in
-        [(LaneClassArg::Read, args.read_lanes, "read"), (LaneClassArg::Poll, args.poll_lanes, "poll")]
-    {
+    for (class, lanes) in [(LaneClass::Read, args.read_lanes), (LaneClass::Poll, args.poll_lanes)] {
         if args.class == Some(class) && lanes == 0 {
             log::warn!(
-                "the {name} class has no lanes, so --class {name} uses other lanes; add some with --{name}-lanes"
+                "the {class} class has no lanes, so --class {class} uses other lanes; add some with --{class}-lanes"
             );
         }
     }
@@ -188,7 +186,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
     options.read_lanes = usize::from(args.read_lanes);
     options.poll_lanes = usize::from(args.poll_lanes);
     options.depth = args.depth.saturating_add(args.background.map_or(0, |load| load.depth));
-    options.mode = args.mode.mode();
+    options.mode = args.mode;
     options.coalesce = args.coalesce;
     options.via = args.via.clone();
     options.max_requests = options.max_requests.max(options.classes().total() * usize::from(options.depth));

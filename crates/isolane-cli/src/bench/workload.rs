@@ -6,6 +6,8 @@ use serde::Serialize;
 
 use super::Args;
 use super::coalesce::show_coalesce;
+use crate::choice::name_of;
+use crate::host_args::MODES;
 
 /// The settings of a run.
 #[derive(Debug, Clone, Serialize)]
@@ -95,8 +97,8 @@ impl Workload {
             poll_lanes: granted.poll as u32,
             lanes_requested,
             share_depth: args.share_depth,
-            class: args.class.as_ref().map(name),
-            mode: name(&args.mode),
+            class: args.class.map(|class| class.to_string()),
+            mode: name_of(&MODES, &args.mode).into(),
             hdr_digest: args.host.hdr_digest,
             data_digest: args.host.data_digest,
             coalesce: args.coalesce.as_ref().map(show_coalesce),
@@ -105,8 +107,8 @@ impl Workload {
             fua: args.fua,
             background: args.background.as_ref().map(ToString::to_string),
             threads: threads.threads,
-            inline: threads.threads.map(|_| threads.inline.is_on()),
-            batching: threads.threads.map(|_| threads.batching.is_on()),
+            inline: threads.threads.map(|_| threads.inline),
+            batching: threads.threads.map(|_| threads.batching),
             cores: (!cores.is_empty()).then(|| cores.join(",")),
         }
     }

@@ -18,12 +18,13 @@ use std::time::Duration;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use isolane_engine::supervisor::{self, Binary, SignalFds, SupervisorConfig, run_engine};
 use isolane_engine::{EngineConfig, SessionLimits};
-use isolane_host::Cores;
+use isolane_host::{Cores, Mode};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
+use crate::choice::one_of;
 use crate::cores::{self, parse_cores};
 use crate::failure::{Context, Failure};
-use crate::host_args::{ModeArg, is_like_address};
+use crate::host_args::{MODES, is_like_address};
 use crate::output;
 use crate::units::{parse_bytes, parse_time, parse_time_with_unit};
 
@@ -70,8 +71,8 @@ pub struct Args {
     #[arg(long, value_name = "PATH", value_parser = socket_parser())]
     socket: Option<PathBuf>,
     /// Idle behavior of a core
-    #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
-    mode: ModeArg,
+    #[arg(long, value_parser = one_of(&MODES), default_value = "adaptive")]
+    mode: Mode,
     /// Spin time of an adaptive core before it sleeps
     #[arg(long, value_name = "TIME", default_value = "50us", value_parser = parse_time_with_unit)]
     spin: Duration,
@@ -179,7 +180,7 @@ fn configure(args: &Args) -> Result<EngineConfig, Failure> {
         Some(requested) => cores::checked(requested.as_slice())?,
     };
     let mut config = EngineConfig::new(cores);
-    config.mode = args.mode.mode();
+    config.mode = args.mode;
     config.spin = args.spin;
     config.limits = SessionLimits {
         memory_bytes: args.max_memory,

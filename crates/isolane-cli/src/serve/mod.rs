@@ -12,18 +12,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use clap::builder::UnknownArgumentValueParser;
-use isolane_host::Cores;
+use isolane_host::{Cores, IoChoice, Mode};
 use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
 
 use banner::Banner;
 
+use crate::choice::{Choice, one_of};
 use crate::cores::{self, parse_cores};
 use crate::failure::{Context, Failure};
-use crate::host_args::{IoArg, ModeArg, is_like_address, parse_host_nqn};
+use crate::host_args::{IO_CHOICES, MODES, is_like_address, parse_host_nqn};
 use crate::invocation;
 use crate::output;
 use crate::signals::{self, Signal, Signals};
@@ -31,9 +31,6 @@ use crate::units::{parse_bytes, show_bytes};
 
 /// Limit for commands in flight at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Interval of the dynamic scheduler.
-const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serve files, block devices, or memory as NVMe/TCP namespaces
 ///
@@ -141,17 +138,17 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     cores: Option<Cores>,
     /// Reactor of a new connection; SIGUSR1 shows the reactor of each
-    #[arg(long, value_enum, default_value_t = PlacementArg::IncomingCpu)]
-    placement: PlacementArg,
+    #[arg(long, value_parser = one_of(&PLACEMENTS), default_value = "incoming-cpu")]
+    placement: Placement,
     /// Migration of connections between reactors
-    #[arg(long, value_enum, default_value_t = SchedulerArg::Static)]
-    scheduler: SchedulerArg,
+    #[arg(long, value_parser = one_of(&SCHEDULERS), default_value = "static")]
+    scheduler: RebalanceInterval,
     /// Idle behavior of a reactor
-    #[arg(long, value_enum, default_value_t = ModeArg::Adaptive)]
-    mode: ModeArg,
+    #[arg(long, value_parser = one_of(&MODES), default_value = "adaptive")]
+    mode: Mode,
     /// Kernel interface for files, readiness, and sleep
-    #[arg(long, value_enum, default_value_t = IoArg::Auto)]
-    io: IoArg,
+    #[arg(long, value_parser = one_of(&IO_CHOICES), default_value = "auto")]
+    io: IoChoice,
     /// Maximum I/O queues of one host
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     io_queues: u16,
@@ -159,8 +156,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(2..=4096))]
     queue_depth: u16,
     /// Let short commands overtake long ones on their connection
-    #[arg(long, value_enum, default_value_t = FairQueueingArg::On)]
-    fair_queueing: FairQueueingArg,
+    #[arg(long, value_parser = one_of(&FAIR_QUEUEING), default_value = "on", action = clap::ArgAction::Set)]
+    fair_queueing: bool,
     /// Minimum size of a send without a copy, if the network card supports it; 0 for every send. A copy is cheaper for
     /// small sends, and over loopback the kernel always copies
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
@@ -170,50 +167,40 @@ pub struct Args {
     json: bool,
 }
 
-/// Order of commands on a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FairQueueingArg {
-    /// Send long reads in chunks and request write data in bounded amounts
-    On,
-    /// First come, first served
-    Off,
-}
+/// Orders of commands on a connection.
+const FAIR_QUEUEING: [Choice<bool>; 2] = [
+    ("on", "Send long reads in chunks and request write data in bounded amounts", true),
+    ("off", "First come, first served", false),
+];
 
 /// Minimum size, if enabled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Threshold(Option<usize>);
+type Threshold = Option<usize>;
 
 /// Reactor of a new connection. No reactor gets more than four connections and twice as many as another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PlacementArg {
-    /// The reactor on the core where its packets arrive, or next to it; in turn for hosts on this machine
-    IncomingCpu,
-    /// Each reactor in turn
-    RoundRobin,
-    /// The reactor with the fewest connections
-    LeastLoaded,
-}
+const PLACEMENTS: [Choice<Placement>; 3] = [
+    (
+        "incoming-cpu",
+        "The reactor on the core where its packets arrive, or next to it; in turn for hosts on this machine",
+        Placement::IncomingCpu,
+    ),
+    ("round-robin", "Each reactor in turn", Placement::RoundRobin),
+    ("least-loaded", "The reactor with the fewest connections", Placement::LeastLoaded),
+];
+
+/// Interval of migrations of connections between reactors, if enabled.
+type RebalanceInterval = Option<Duration>;
 
 /// Migration of connections between reactors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SchedulerArg {
-    /// Keep each connection on its initial core
-    Static,
-    /// Collect idle connections and light loads on the first core, so that the others sleep, and move busy connections
-    /// away from an overloaded core. With access to cpufreq, adapt the clock of the first core to its load until a
-    /// clean shutdown
-    Dynamic,
-}
-
-impl PlacementArg {
-    fn placement(self) -> Placement {
-        match self {
-            PlacementArg::IncomingCpu => Placement::IncomingCpu,
-            PlacementArg::RoundRobin => Placement::RoundRobin,
-            PlacementArg::LeastLoaded => Placement::LeastLoaded,
-        }
-    }
-}
+const SCHEDULERS: [Choice<RebalanceInterval>; 2] = [
+    ("static", "Keep each connection on its initial core", None),
+    (
+        "dynamic",
+        "Collect idle connections and light loads on the first core, so that the others sleep, and move busy \
+         connections away from an overloaded core. With access to cpufreq, adapt the clock of the first core to its \
+         load until a clean shutdown",
+        Some(Duration::from_secs(1)),
+    ),
+];
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -262,14 +249,14 @@ fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure>
     config.advertise = args.advertise.clone();
     config.allowed_hosts = allowed_hosts(&args.allow_host)?;
     config.cores = cores(args.cores.as_ref())?;
-    config.placement = args.placement.placement();
-    config.mode = args.mode.mode();
-    config.io = args.io.choice();
+    config.placement = args.placement;
+    config.mode = args.mode;
+    config.io = args.io;
     config.io_queues = args.io_queues;
     config.queue_depth = args.queue_depth;
-    config.rebalance_interval = (args.scheduler == SchedulerArg::Dynamic).then_some(REBALANCE_INTERVAL);
-    config.zerocopy_threshold = args.zerocopy_threshold.0;
-    config.scheduling = args.fair_queueing == FairQueueingArg::On;
+    config.rebalance_interval = args.scheduler;
+    config.zerocopy_threshold = args.zerocopy_threshold;
+    config.scheduling = args.fair_queueing;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
             .with_hint("name an address that hosts can reach"));
@@ -279,8 +266,8 @@ fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure>
 
 fn parse_threshold(text: &str) -> Result<Threshold, String> {
     match text {
-        "off" => Ok(Threshold(None)),
-        text => Ok(Threshold(Some(parse_bytes(text)? as usize))),
+        "off" => Ok(None),
+        text => Ok(Some(parse_bytes(text)? as usize)),
     }
 }
 
