@@ -80,6 +80,18 @@ impl<T, E: fmt::Display> Context<T> for Result<T, E> {
     }
 }
 
+/// Adds the failed action to an error of the system.
+pub trait IoContext<T> {
+    /// Converts the error to a [`Failure`] of `what`, with its common hint.
+    fn io_context(self, what: impl fmt::Display) -> Result<T, Failure>;
+}
+
+impl<T> IoContext<T> for io::Result<T> {
+    fn io_context(self, what: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::from_io(what, &error))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,7 +29,7 @@ use std::time::Duration;
 use isolane_host::{BlockingVolume, Cores, LaneClass, LaneCounts, NamespaceInfo, Options, Uri};
 
 use crate::cores;
-use crate::failure::{Context, Failure};
+use crate::failure::{Context, Failure, IoContext};
 use crate::host_args;
 use crate::output;
 use crate::signals;
@@ -281,14 +281,10 @@ fn check_json(path: Option<&Path>) -> Result<(), Failure> {
     match path {
         Some(path) if path.as_os_str() != "-" => {
             let opened = OpenOptions::new().append(true).create(true).open(path);
-            opened.map(drop).map_err(|error| json_failure(path, &error))
+            opened.map(drop).io_context(format_args!("cannot write {}", path.display()))
         }
         _ => Ok(()),
     }
-}
-
-fn json_failure(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::from_io(format!("cannot write {}", path.display()), error)
 }
 
 fn show(args: &Args, report: &Report) -> Result<(), Failure> {
@@ -300,7 +296,8 @@ fn show(args: &Args, report: &Report) -> Result<(), Failure> {
     output::write_stdout((report.to_text() + &placement).as_bytes())?;
     match &args.json {
         Some(path) => {
-            std::fs::write(path, output::to_json(report)?).map_err(|error| json_failure(path, &error))
+            let written = std::fs::write(path, output::to_json(report)?);
+            written.io_context(format_args!("cannot write {}", path.display()))
         }
         None => Ok(()),
     }

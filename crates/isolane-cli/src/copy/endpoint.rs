@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use isolane_host::{Client, NamespaceInfo, Options, Uri};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, IoContext};
 use crate::host_args::{self, is_like_address};
 
 /// Source or destination of a copy.
@@ -120,9 +120,9 @@ pub fn is_same_volume(a: &Client, b: &Client) -> bool {
 fn inspect_file(path: &Path) -> Result<EndpointInfo, Failure> {
     let mut capacity = None;
     if is_block_device(path) {
-        let what = || format!("cannot read the size of {}", path.display());
-        let mut device = File::open(path).map_err(|error| Failure::from_io(what(), &error))?;
-        capacity = Some(device.seek(SeekFrom::End(0)).map_err(|error| Failure::new(what(), error))?);
+        let what = format!("cannot read the size of {}", path.display());
+        capacity =
+            Some(File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0))).io_context(what)?);
     }
     Ok(EndpointInfo { block_bytes: None, capacity, client: None })
 }

@@ -24,7 +24,7 @@ use fingerprint::Fingerprint;
 use partial::Partial;
 use progress::Progress;
 use sink::Sink;
-use source::Source;
+use source::{Chunk, Source};
 
 /// Copy between files and volumes
 ///
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     check_sizes(&from, source.length().map(|length| length.next_multiple_of(pad_to)), &to, &target)?;
     let started = Instant::now();
     let mut sink = Sink::open(&to, target, source.length())?;
-    let copied = transfer(&mut source, &mut sink, pad_to, args.quiet)?;
+    let copied = transfer(&mut source, "copying", pad_to, args.quiet, |chunk| sink.put(chunk))?;
     let partial = sink.finish(copied.length())?;
     let elapsed = started.elapsed();
     if args.verify {
@@ -161,9 +161,15 @@ fn check_sizes(
     }
 }
 
-/// Copies every chunk. Returns the fingerprint of the source data.
-fn transfer(source: &mut Source, sink: &mut Sink, pad_to: u64, quiet: bool) -> Result<Fingerprint, Failure> {
-    let mut progress = Progress::new("copying", source.length(), quiet);
+/// Passes every chunk to `put`, the last one padded with zeros. Returns the fingerprint of the data.
+fn transfer(
+    source: &mut Source,
+    what: &'static str,
+    pad_to: u64,
+    quiet: bool,
+    mut put: impl FnMut(Chunk) -> Result<(), Failure>,
+) -> Result<Fingerprint, Failure> {
+    let mut progress = Progress::new(what, source.length(), quiet);
     let mut fingerprint = Fingerprint::default();
     let mut next = source.next()?;
     while let Some(mut chunk) = next {
@@ -173,7 +179,7 @@ fn transfer(source: &mut Source, sink: &mut Sink, pad_to: u64, quiet: bool) -> R
         }
         fingerprint.add(&chunk);
         let length = chunk.length();
-        sink.put(chunk)?;
+        put(chunk)?;
         progress.advance(length);
     }
     progress.finish();
@@ -191,14 +197,7 @@ fn verify(
 ) -> Result<(), Failure> {
     let mut source = Source::open(written, options)?;
     source.limit(copied.length());
-    let mut progress = Progress::new("verifying", Some(copied.length()), quiet);
-    let mut read_back = Fingerprint::default();
-    while let Some(chunk) = source.next()? {
-        progress.advance(chunk.length());
-        read_back.add(&chunk);
-    }
-    progress.finish();
-    read_back.close();
+    let read_back = transfer(&mut source, "verifying", 1, quiet, |_| Ok(()))?;
     match copied.first_difference(&read_back) {
         None => Ok(()),
         Some(offset) => Err(Failure::new(
@@ -232,7 +231,8 @@ mod tests {
             let destination = Endpoint::File(to.clone());
             let info = destination.inspect(Options::default()).unwrap();
             let mut sink = Sink::open(&destination, info, source.length()).unwrap();
-            let copied = transfer(&mut source, &mut sink, block_bytes, true).unwrap();
+            let copied =
+                transfer(&mut source, "copying", block_bytes, true, |chunk| sink.put(chunk)).unwrap();
             sink.finish(copied.length()).unwrap().unwrap().publish().unwrap();
             let mut expected = fs::read(&from).unwrap();
             expected.resize(1_500_001_usize.next_multiple_of(block_bytes as usize), 0);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, IoContext};
 use crate::signals;
 
 /// A file that will replace the one at `path`.
@@ -61,9 +61,7 @@ impl Partial {
         // Other users cannot read the replacement before it has the mode of the old file.
         let mode = if replaced.is_some() { 0o600 } else { 0o666 };
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
-        let file = file.map_err(|error| {
-            Failure::from_io(format!("{}: cannot create {}", what(&path), temporary.display()), &error)
-        })?;
+        let file = file.io_context(format_args!("{}: cannot create {}", what(&path), temporary.display()))?;
         let for_sink = file.try_clone().map_err(failure)?;
         Ok((Partial { temporary, path, file, replaced }, for_sink))
     }
@@ -71,12 +69,16 @@ impl Partial {
     /// Renames the file durably, with the owner and mode of the one that it replaces.
     pub fn publish(self) -> Result<(), Failure> {
         if let Some(replaced) = &self.replaced {
-            let result = keep_owner_and_mode(&self.path, replaced, &self.file);
-            result.map_err(|error| Failure::from_io(what(&self.path), &error))?;
+            keep_owner_and_mode(&self.path, replaced, &self.file).io_context(what(&self.path))?;
         }
-        let rename = || format!("cannot rename {} to {}", self.temporary.display(), self.path.display());
-        let renamed = fs::rename(&self.temporary, &self.path).and_then(|()| sync_directory(&self.path));
-        renamed.map_err(|error| Failure::from_io(rename(), &error))
+        let renamed = fs::rename(&self.temporary, &self.path)
+            // Makes the name of the file durable.
+            .and_then(|()| File::open(directory(&self.path))?.sync_all());
+        renamed.io_context(format_args!(
+            "cannot rename {} to {}",
+            self.temporary.display(),
+            self.path.display()
+        ))
     }
 }
 
@@ -131,11 +133,6 @@ fn lock(path: &Path, file: &File) -> Result<(), Failure> {
         .with_hint("stop that first, or copy to the volume's URI")),
         _ => Ok(()),
     }
-}
-
-/// Makes the name of a file durable.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(directory(path))?.sync_all()
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,7 +15,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use super::endpoint::{Endpoint, EndpointInfo, is_block_device, is_stream};
 use super::partial::{Partial, open_failure};
 use super::source::{Chunk, WINDOW, is_zero};
-use crate::failure::Failure;
+use crate::failure::{Context, Failure, IoContext};
 use crate::signals;
 
 /// Minimum size of a hole in a file.
@@ -25,9 +26,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Destination of a copy.
 pub enum Sink {
-    /// Standard output, or another pipe or character device.
-    Pipe(PipeSink),
-    /// A file or block device.
+    /// A file, a device, or a pipe.
     File(FileSink),
     /// A volume.
     Volume(Box<VolumeSink>),
@@ -37,7 +36,6 @@ impl Sink {
     /// Opens an endpoint for writing. A regular file stays unchanged until the new one is published.
     pub fn open(endpoint: &Endpoint, info: EndpointInfo, length: Option<u64>) -> Result<Sink, Failure> {
         match (endpoint, info.client) {
-            (Endpoint::File(path), _) if is_stream(path) => PipeSink::open(path).map(Sink::Pipe),
             (Endpoint::File(path), _) => FileSink::open(path, info.capacity, length).map(Sink::File),
             (Endpoint::Volume(_), Some(client)) => {
                 let sink = VolumeSink::new(client);
@@ -45,17 +43,14 @@ impl Sink {
                 signals::report_on_signal(move || Some(written.describe(&name)))?;
                 Ok(Sink::Volume(Box::new(sink)))
             }
-            _ => Ok(Sink::Pipe(PipeSink { output: Box::new(io::stdout()), name: "standard output".into() })),
+            _ => FileSink::standard_output().map(Sink::File),
         }
     }
 
     /// Writes the next chunk.
     pub fn put(&mut self, chunk: Chunk) -> Result<(), Failure> {
         match self {
-            Sink::Pipe(pipe) => pipe.put(&chunk).map_err(|error| pipe.failure(&error)),
-            Sink::File(file) => file
-                .put(&chunk)
-                .map_err(|error| Failure::from_io(format!("cannot write {}", file.path.display()), &error)),
+            Sink::File(file) => file.put(&chunk).io_context(format_args!("cannot write {}", file.name)),
             Sink::Volume(volume) => volume.put(chunk),
         }
     }
@@ -63,76 +58,56 @@ impl Sink {
     /// Makes all data durable. Returns a regular file for publication.
     pub fn finish(self, length: u64) -> Result<Option<Partial>, Failure> {
         match self {
-            Sink::Pipe(mut pipe) => pipe.output.flush().map_err(|error| pipe.failure(&error))?,
             Sink::File(file) => {
-                let what = format!("cannot make {} durable", file.path.display());
-                return file.finish(length).map_err(|error| Failure::from_io(what, &error));
+                let what = format!("cannot make {} durable", file.name);
+                file.finish(length).io_context(what)
             }
-            Sink::Volume(volume) => volume.finish()?,
-        }
-        Ok(None)
-    }
-}
-
-/// Standard output, or another pipe or character device.
-pub struct PipeSink {
-    output: Box<dyn Write>,
-    name: String,
-}
-
-impl PipeSink {
-    fn open(path: &Path) -> Result<PipeSink, Failure> {
-        let file = OpenOptions::new().write(true).open(path);
-        let file = file.map_err(|error| open_failure(path, &error))?;
-        Ok(PipeSink { output: Box::new(file), name: path.display().to_string() })
-    }
-
-    fn put(&mut self, chunk: &Chunk) -> io::Result<()> {
-        match chunk {
-            Chunk::Data(buffer) => self.output.write_all(buffer.as_slice().unwrap_or_default()),
-            Chunk::Zeros(length) => for_zeros(*length, |zeros| self.output.write_all(zeros)),
+            Sink::Volume(volume) => volume.finish().map(|()| None),
         }
     }
-
-    fn failure(&self, error: &io::Error) -> Failure {
-        Failure::from_io(format!("cannot write to {}", self.name), error)
-    }
 }
 
-fn for_zeros(mut length: u64, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-    while length > 0 {
-        let now = length.min(ZEROS.len() as u64);
-        write(&ZEROS[..now as usize])?;
-        length -= now;
-    }
-    Ok(())
-}
-
-/// A regular file, in which zeros become holes, or a block device.
+/// A regular file, in which zeros become holes, a block device, or a stream.
 pub struct FileSink {
     file: File,
-    path: PathBuf,
+    kind: FileKind,
+    name: String,
     offset: u64,
     capacity: Option<u64>,
-    /// `None` for a block device.
-    partial: Option<Partial>,
+}
+
+enum FileKind {
+    /// Standard output, or another pipe or character device.
+    Stream,
+    Device,
+    Regular(Partial),
 }
 
 impl FileSink {
+    fn standard_output() -> Result<FileSink, Failure> {
+        let name = "to standard output".to_owned();
+        let file = io::stdout().as_fd().try_clone_to_owned().context(format_args!("cannot write {name}"))?;
+        Ok(FileSink { file: file.into(), kind: FileKind::Stream, name, offset: 0, capacity: None })
+    }
+
     fn open(path: &Path, capacity: Option<u64>, length: Option<u64>) -> Result<FileSink, Failure> {
-        let (partial, file) = match is_block_device(path) {
-            true => {
-                let exclusive = OFlags::EXCL.bits().cast_signed();
-                let opened = OpenOptions::new().write(true).custom_flags(exclusive).open(path);
-                (None, opened.map_err(|error| open_failure(path, &error))?)
-            }
-            false => {
-                let (partial, file) = Partial::create(path)?;
-                file.set_len(length.unwrap_or(0)).map_err(|error| open_failure(path, &error))?;
-                (Some(partial), file)
-            }
+        let mut name = path.display().to_string();
+        let opened = |flags: OFlags| {
+            let flags = flags.bits().cast_signed();
+            let file = OpenOptions::new().write(true).custom_flags(flags).open(path);
+            file.map_err(|error| open_failure(path, &error))
         };
-        Ok(FileSink { file, path: path.to_owned(), offset: 0, capacity, partial })
+        let (kind, file) = if is_stream(path) {
+            name = format!("to {name}");
+            (FileKind::Stream, opened(OFlags::empty())?)
+        } else if is_block_device(path) {
+            (FileKind::Device, opened(OFlags::EXCL)?)
+        } else {
+            let (partial, file) = Partial::create(path)?;
+            file.set_len(length.unwrap_or(0)).map_err(|error| open_failure(path, &error))?;
+            (FileKind::Regular(partial), file)
+        };
+        Ok(FileSink { file, kind, name, offset: 0, capacity })
     }
 
     fn put(&mut self, chunk: &Chunk) -> io::Result<()> {
@@ -140,26 +115,33 @@ impl FileSink {
         if self.capacity.is_some_and(|capacity| end > capacity) {
             return Err(io::Error::other("the device is too small for the source"));
         }
-        match chunk {
-            Chunk::Data(buffer) => self.put_data(buffer.as_slice().unwrap_or_default())?,
-            Chunk::Zeros(length) if self.partial.is_none() => self.put_zeros(*length)?,
-            Chunk::Zeros(_) => {}
+        match (chunk, &self.kind) {
+            (Chunk::Data(buffer), FileKind::Regular(_)) => {
+                self.put_around_holes(buffer.as_slice().unwrap_or_default())?;
+            }
+            (Chunk::Data(buffer), _) => self.write(buffer.as_slice().unwrap_or_default(), self.offset)?,
+            (Chunk::Zeros(_), FileKind::Regular(_)) => {}
+            (Chunk::Zeros(length), _) => self.put_zeros(*length)?,
         }
         self.offset = end;
         Ok(())
     }
 
-    /// Writes data outside of holes.
-    fn put_data(&self, bytes: &[u8]) -> io::Result<()> {
-        if self.partial.is_none() {
-            return self.file.write_all_at(bytes, self.offset);
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        match self.kind {
+            FileKind::Stream => (&self.file).write_all(bytes),
+            _ => self.file.write_all_at(bytes, offset),
         }
+    }
+
+    /// Writes data outside of holes.
+    fn put_around_holes(&self, bytes: &[u8]) -> io::Result<()> {
         let mut offset = self.offset;
         for run in bytes.chunks(HOLE_BYTES).collect::<Vec<_>>().chunk_by(|a, b| is_zero(a) == is_zero(b)) {
             let length: usize = run.iter().map(|chunk| chunk.len()).sum();
             if !is_zero(run[0]) {
                 let start = (offset - self.offset) as usize;
-                self.file.write_all_at(&bytes[start..start + length], offset)?;
+                self.write(&bytes[start..start + length], offset)?;
             }
             offset += length as u64;
         }
@@ -168,23 +150,26 @@ impl FileSink {
 
     fn put_zeros(&self, length: u64) -> io::Result<()> {
         let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-        if fallocate(&self.file, flags, self.offset, length).is_ok() {
+        if matches!(self.kind, FileKind::Device) && fallocate(&self.file, flags, self.offset, length).is_ok()
+        {
             return Ok(());
         }
-        let mut offset = self.offset;
-        for_zeros(length, |zeros| {
-            self.file.write_all_at(zeros, offset)?;
-            offset += zeros.len() as u64;
-            Ok(())
-        })
+        for at in (0..length).step_by(ZEROS.len()) {
+            let now = (length - at).min(ZEROS.len() as u64);
+            self.write(&ZEROS[..now as usize], self.offset + at)?;
+        }
+        Ok(())
     }
 
     fn finish(self, length: u64) -> io::Result<Option<Partial>> {
-        if self.partial.is_some() {
-            self.file.set_len(length)?;
+        match self.kind {
+            FileKind::Stream => Ok(None),
+            FileKind::Device => self.file.sync_all().map(|()| None),
+            FileKind::Regular(partial) => {
+                self.file.set_len(length)?;
+                self.file.sync_all().map(|()| Some(partial))
+            }
         }
-        self.file.sync_all()?;
-        Ok(self.partial)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use rustix::fs::{SeekFrom as HoleSeek, seek};
 use rustix::io::Errno;
 
 use super::endpoint::{Endpoint, is_stream};
-use crate::failure::{Context, Failure};
+use crate::failure::{Context, Failure, IoContext};
 use crate::host_args;
 
 /// Maximum size of a chunk of data.
@@ -70,9 +71,7 @@ pub fn is_zero(bytes: &[u8]) -> bool {
 
 /// Source of a copy.
 pub enum Source {
-    /// A pipe of unknown length.
-    Pipe(PipeSource),
-    /// A file or block device.
+    /// A file, a device, or a pipe.
     File(FileSource),
     /// A volume.
     Volume(Box<VolumeSource>),
@@ -82,8 +81,7 @@ impl Source {
     /// Opens an endpoint for reading.
     pub fn open(endpoint: &Endpoint, options: Options) -> Result<Source, Failure> {
         match endpoint {
-            Endpoint::Pipe => Ok(Source::Pipe(PipeSource::standard_input())),
-            Endpoint::File(path) if is_stream(path) => PipeSource::open(path).map(Source::Pipe),
+            Endpoint::Pipe => FileSource::standard_input().map(Source::File),
             Endpoint::File(path) => FileSource::open(path).map(Source::File),
             Endpoint::Volume(uri) => {
                 Ok(Source::Volume(Box::new(VolumeSource::new(host_args::connect(uri, options)?))))
@@ -94,8 +92,7 @@ impl Source {
     /// Returns the size of the complete stream, if known.
     pub fn length(&self) -> Option<u64> {
         match self {
-            Source::Pipe(_) => None,
-            Source::File(file) => Some(file.length),
+            Source::File(file) => (!file.is_stream).then_some(file.length),
             Source::Volume(volume) => Some(volume.length),
         }
     }
@@ -109,62 +106,32 @@ impl Source {
 
     /// Limits the stream to its first `bytes`.
     pub fn limit(&mut self, bytes: u64) {
-        match self {
-            Source::Pipe(pipe) => pipe.remaining = bytes,
-            Source::File(file) => file.length = file.length.min(bytes),
-            Source::Volume(volume) => volume.length = volume.length.min(bytes),
-        }
+        let length = match self {
+            Source::File(file) => &mut file.length,
+            Source::Volume(volume) => &mut volume.length,
+        };
+        *length = bytes.min(*length);
     }
 
     /// Returns the next chunk, or `None` at the end.
     pub fn next(&mut self) -> Result<Option<Chunk>, Failure> {
         match self {
-            Source::Pipe(pipe) => pipe.next().context(format_args!("cannot read {}", pipe.name)),
+            Source::File(file) if file.is_stream => {
+                file.next_of_stream().context(format_args!("cannot read {}", file.name))
+            }
             Source::File(file) => file.next(),
             Source::Volume(volume) => volume.next(),
         }
     }
 }
 
-/// Standard input, or another pipe or character device.
-pub struct PipeSource {
-    input: Box<dyn Read>,
-    name: String,
-    remaining: u64,
-}
-
-impl PipeSource {
-    fn standard_input() -> PipeSource {
-        PipeSource { input: Box::new(io::stdin()), name: "standard input".into(), remaining: u64::MAX }
-    }
-
-    fn open(path: &Path) -> Result<PipeSource, Failure> {
-        let name = path.display().to_string();
-        let file =
-            File::open(path).map_err(|error| Failure::from_io(format!("cannot open {name}"), &error))?;
-        Ok(PipeSource { input: Box::new(file), name, remaining: u64::MAX })
-    }
-
-    fn next(&mut self) -> io::Result<Option<Chunk>> {
-        let mut bytes = Vec::new();
-        let requested = CHUNK_BYTES.min(self.remaining);
-        self.input.as_mut().take(requested).read_to_end(&mut bytes)?;
-        // A terminal may continue after its end of file.
-        self.remaining = if bytes.len() as u64 == requested { self.remaining - requested } else { 0 };
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        let mut buffer = Buffer::contiguous(bytes.len());
-        buffer.copy_in(0, &bytes);
-        Ok(Some(Chunk::new(buffer)))
-    }
-}
-
-/// A file or block device; its holes are found if it reports them.
+/// A file or block device, whose holes are found if it reports them, or a stream: a pipe or character device.
 pub struct FileSource {
     file: File,
     name: String,
+    is_stream: bool,
     offset: u64,
+    /// For a stream, the maximum until its end.
     length: u64,
     data_until: u64,
     /// Alignment of holes, so that no chunk splits a logical block.
@@ -172,15 +139,40 @@ pub struct FileSource {
 }
 
 impl FileSource {
+    fn standard_input() -> Result<FileSource, Failure> {
+        let name = "standard input";
+        let file = io::stdin().as_fd().try_clone_to_owned().context(format_args!("cannot read {name}"))?;
+        Ok(FileSource::new(file.into(), name.into(), true, u64::MAX))
+    }
+
     fn open(path: &Path) -> Result<FileSource, Failure> {
         let what = || format!("cannot open {}", path.display());
-        let mut file = File::open(path).map_err(|error| Failure::from_io(what(), &error))?;
+        let name = path.display().to_string();
+        let mut file = File::open(path).io_context(what())?;
+        if is_stream(path) {
+            return Ok(FileSource::new(file, name, true, u64::MAX));
+        }
         if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
             return Err(Failure::new(what(), "it is a directory").with_hint("name a file"));
         }
-        let length = file.seek(SeekFrom::End(0)).map_err(|error| Failure::new(what(), error))?;
-        let name = path.display().to_string();
-        Ok(FileSource { file, name, offset: 0, length, data_until: 0, hole_alignment: HOLE_ALIGNMENT })
+        let length = file.seek(SeekFrom::End(0)).context(what())?;
+        Ok(FileSource::new(file, name, false, length))
+    }
+
+    fn new(file: File, name: String, is_stream: bool, length: u64) -> FileSource {
+        FileSource { file, name, is_stream, offset: 0, length, data_until: 0, hole_alignment: HOLE_ALIGNMENT }
+    }
+
+    fn next_of_stream(&mut self) -> io::Result<Option<Chunk>> {
+        let mut bytes = Vec::new();
+        let requested = CHUNK_BYTES.min(self.length - self.offset);
+        (&self.file).take(requested).read_to_end(&mut bytes)?;
+        self.offset += bytes.len() as u64;
+        if (bytes.len() as u64) < requested {
+            // A terminal may continue after its end of file.
+            self.length = self.offset;
+        }
+        Ok((!bytes.is_empty()).then(|| Chunk::new(Buffer::from(bytes))))
     }
 
     fn next(&mut self) -> Result<Option<Chunk>, Failure> {
@@ -197,7 +189,13 @@ impl FileSource {
         let length = CHUNK_BYTES.min(self.data_until - self.offset);
         let mut buffer = Buffer::contiguous(length as usize);
         let bytes = buffer.as_mut_slice().unwrap_or_default();
-        self.file.read_exact_at(bytes, self.offset).map_err(|error| self.read_failure(error))?;
+        let what = || format!("cannot read {} at offset {}", self.name, self.offset);
+        match self.file.read_exact_at(bytes, self.offset) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Err(Failure::new(what(), "the file was truncated during the copy"));
+            }
+            result => result.context(what())?,
+        }
         self.offset += length;
         Ok(Some(Chunk::new(buffer)))
     }
@@ -222,14 +220,6 @@ impl FileSource {
             self.data_until = hole.next_multiple_of(self.hole_alignment).min(self.length);
         }
         Ok(data - self.offset)
-    }
-
-    fn read_failure(&self, error: io::Error) -> Failure {
-        let what = format!("cannot read {} at offset {}", self.name, self.offset);
-        match error.kind() {
-            ErrorKind::UnexpectedEof => Failure::new(what, "the file was truncated during the copy"),
-            _ => Failure::new(what, error),
-        }
     }
 }
 
