@@ -19,9 +19,6 @@ def of_report(report):
 
 
 class Host:
-    def needs(self, bed):
-        return []
-
     def can_carry(self, load):
         return True
 
@@ -31,9 +28,7 @@ class Floor(Host):
     """Both sides of the floor, which pins its threads itself."""
 
     arguments: str = ""
-
-    def needs(self, bed):
-        return [bed.floor]
+    programs = ("floor",)
 
     def can_carry(self, load):
         return (load.rw, load.block_bytes) in FLOOR_WORK
@@ -41,26 +36,25 @@ class Floor(Host):
     def measure(self, bed, target, port, load, seconds):
         options = f"""--json --seconds {seconds} --work {FLOOR_WORK[load.rw, load.block_bytes]} --depth {load.depth}
             --connections {load.connections} --target-core {bed.target_core} --host-core {bed.host_core} {self.arguments}"""
-        return of_report(json.loads(run([bed.floor, *options.split()], None, seconds)))
+        return of_report(json.loads(run([bed.program("floor"), *options.split()], None, seconds)))
 
 
 def bench_arguments(bed, load, arguments, seconds):
     lanes = "" if "--lanes" in arguments else f"--lanes {load.connections}"
     shape = f"--rw {load.pattern} --bs {load.block_bytes} --depth {load.depth} {lanes} --time {int(seconds * 1e3)}ms"
-    return " ".join([shape, arguments, *bed.bench_arguments])
+    return " ".join([shape, arguments.format(bed=bed), *bed.bench_arguments])
 
 
 @dataclass(frozen=True)
 class Bench(Host):
-    """`isolane bench` on the host's core."""
+    """`isolane bench` on the host's core, unless it places its threads itself."""
 
     arguments: str
-
-    def needs(self, bed):
-        return [bed.isolane]
+    pinned: bool = True
+    programs = ("isolane",)
 
     def measure(self, bed, target, port, load, seconds):
-        return of_report(bench(bed, port, bench_arguments(bed, load, self.arguments, seconds), seconds))
+        return of_report(bench(bed, port, bench_arguments(bed, load, self.arguments, seconds), seconds, self.pinned))
 
 
 @dataclass(frozen=True)
@@ -78,21 +72,6 @@ class SettledBench(Bench):
 
 
 @dataclass(frozen=True)
-class BothCores(Host):
-    """`isolane bench` with a thread on each core that share a volume, whose lanes are on no core, on one, or on each."""
-
-    lanes: str | None
-
-    def needs(self, bed):
-        return [bed.isolane]
-
-    def measure(self, bed, target, port, load, seconds):
-        cores = {None: "", "one": f"--cores {bed.target_core}", "each": f"--cores {bed.both_cores}"}[self.lanes]
-        arguments = f"--mode adaptive --threads 2 --thread-cores {bed.both_cores} {cores}"
-        return of_report(bench(bed, port, bench_arguments(bed, load, arguments, seconds), seconds, pinned=False))
-
-
-@dataclass(frozen=True)
 class SpdkPerf(Host):
     """spdk_nvme_perf. It is given the queue depth of all connections together, which it deals out in turn."""
 
@@ -100,16 +79,14 @@ class SpdkPerf(Host):
 
     sockets: str
     arguments: str = ""
-
-    def needs(self, bed):
-        return [bed.spdk("spdk_nvme_perf")]
+    programs = ("spdk_nvme_perf",)
 
     def measure(self, bed, target, port, load, seconds):
         whole_seconds = -int(-seconds // 1)
         options = f"""-c [{bed.host_core}] -q {load.in_flight} -P {load.connections} -o {load.block_bytes} -w {load.pattern}
             -a 1 -t {whole_seconds} {spdk_memory(512)} -S {self.sockets} -z {self.sockets} {self.arguments}"""
         address = f"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN} hostnqn:{self.HOST_NQN}"
-        output = run([bed.spdk("spdk_nvme_perf"), *options.split(), "-r", address], None, whole_seconds + 0.5)
+        output = run([bed.program("spdk_nvme_perf"), *options.split(), "-r", address], None, whole_seconds + 0.5)
         return of_spdk_perf(output)
 
 
@@ -124,7 +101,7 @@ def of_spdk_perf(output):
 
 def minimal_host(bed, port, load, depth, *more):
     options = f"127.0.0.1:{port} {NQN} --depth {depth} --connections {load.connections} --block-bytes {load.block_bytes}"
-    return [bed.minimal_host, *options.split(), *more]
+    return [bed.program("minimal-host"), *options.split(), *more]
 
 
 @dataclass(frozen=True)
@@ -132,9 +109,7 @@ class MinimalHost(Host):
     """The plain host of this directory."""
 
     arguments: str = ""
-
-    def needs(self, bed):
-        return [bed.minimal_host]
+    programs = ("minimal-host",)
 
     def can_carry(self, load):
         return load.rw == "read"
@@ -149,9 +124,7 @@ class Idle(Host):
     """Connections that read once and then do nothing: processor time and memory of the target, after `settle_s`."""
 
     settle_s: int
-
-    def needs(self, bed):
-        return [bed.minimal_host]
+    programs = ("minimal-host",)
 
     def measure(self, bed, target, port, load, seconds):
         time.sleep(2)  # the memory of the fill is released
@@ -184,9 +157,7 @@ class Fio(Host):
     """fio's NBD engine."""
 
     export: str
-
-    def needs(self, bed):
-        return ["fio"]
+    programs = ("fio",)
 
     def measure(self, bed, target, port, load, seconds):
         engine = f"--ioengine=nbd --uri=nbd://127.0.0.1:{port}/{self.export}"
@@ -201,21 +172,17 @@ class FioFile(Host):
     """fio on the file itself: on the target's core, and on a ring without fixed buffers and registered files."""
 
     direct: bool
-
-    def needs(self, bed):
-        return ["fio"]
+    programs = ("fio",)
 
     def measure(self, bed, target, port, load, seconds):
         path = shared_file(bed, self.direct)
         return fio(bed.target_core, f"--ioengine=io_uring --direct={int(self.direct)} --filename={path}", load, seconds)
 
 
-@dataclass(frozen=True)
 class IscsiPerf(Host):
     """iscsi-perf of libiscsi: random reads over one connection. It reports no round trips; Little's law gives their mean."""
 
-    def needs(self, bed):
-        return ["iscsi-perf"]
+    programs = ("iscsi-perf",)
 
     def can_carry(self, load):
         return load.rw == "read" and load.connections == 1

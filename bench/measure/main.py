@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import report as reports
@@ -111,10 +112,16 @@ def bench(options):
     commands = [command for command in report["command"].split("; ") if command]
     report |= reports.here() | {"command": "; ".join(dict.fromkeys([*commands, command_line()]))}
     reports.write(report, options.json)  # fails before anything is measured
-    with tempfile.TemporaryDirectory(prefix="isolane-bench-", dir=options.scratch) as scratch:
-        options.scratch = scratch
-        measure(Testbed(options), rows, peers, options, report)
+    with testbed(options) as bed:
+        measure(bed, rows, peers, options, report)
     print(reports.tables(report))
+
+
+@contextmanager
+def testbed(options):
+    """A testbed with a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="isolane-bench-", dir=options.scratch) as options.scratch:
+        yield Testbed(options)
 
 
 def measure(bed, rows, peers, options, report):
@@ -157,11 +164,11 @@ def measure_streams(options):
     if not options.print:
         if not options.no_build:
             build()
-        bed = Testbed(options)
-        try:
-            reports.write(streams.measure(bed, options.samples, options.seconds, command_line()), options.json)
-        except Failure as error:
-            raise SystemExit(f"xtask: {error}")
+        with testbed(options) as bed:
+            try:
+                reports.write(streams.measure(bed, options.samples, options.seconds, command_line()), options.json)
+            except Failure as error:
+                raise SystemExit(f"xtask: {error}")
     show(streams.tables(reports.read(options.json)), options.insert_into)
 
 

@@ -103,43 +103,39 @@ class Testbed:
     """Where the programs are, and the cores that they run on."""
 
     def __init__(self, options):
-        built = Path(os.environ.get("XTASK_PROGRAMS", "target/release"))
-        self.isolane = options.isolane or built / "isolane"
-        self.floor = options.floor or built / "floor"
-        self.minimal_host = options.minimal_host or built / "minimal-host"
-        self.streams = built / "streams"
-        self.spdk_directory = options.spdk or os.environ.get("SPDK_DIR")
+        self.options = options
+        self.built = Path(os.environ.get("XTASK_PROGRAMS", "target/release"))
+        self.spdk = options.spdk or os.environ.get("SPDK_DIR")
         self.target_core, self.host_core = options.target_core, options.host_core
         self.both_cores = f"{self.target_core},{self.host_core}"
         self.scratch = Path(options.scratch)
         self.serve_arguments, self.bench_arguments = options.serve_arguments.split(), options.bench_arguments.split()
 
-    def spdk(self, program):
-        return Path(self.spdk_directory) / "build/bin" / program if self.spdk_directory else find(program) or program
+    def program(self, name):
+        """Returns the path of a program: given, built here, in the tree of SPDK, or installed."""
+        if name in BUILT:
+            return vars(self.options).get(name.replace("-", "_")) or self.built / name
+        if name in SPDK and self.spdk:
+            return Path(self.spdk) / "build/bin" / name
+        return find(name) or name
 
     def missing(self, contender):
         """Returns what a contender lacks on this machine and how to get it, or None."""
-        needed = ["setpriv", "taskset", *contender.target.needs(self), *contender.host.needs(self)]
-        for program in map(str, needed):
-            if not find(program):
-                return f"{program} is missing: {REMEDIES.get(Path(program).name, 'install the package of that name')}"
+        for name in ["setpriv", "taskset", *contender.target.programs, *contender.host.programs]:
+            if not find(program := str(self.program(name))):
+                return f"{program} is missing: {REMEDIES.get(name, 'install the package of that name')}"
         return None
 
 
-BUILD = "cargo build --release -p isolane-cli -p isolane-bench"
-BUILD_SPDK = "build SPDK (./configure --with-uring && make) and name its directory with --spdk or SPDK_DIR"
+BUILT = ["isolane", "floor", "minimal-host", "streams"]
+SPDK = ["nvmf_tgt", "spdk_nvme_perf"]
 REMEDIES = {
-    "isolane": BUILD,
-    "floor": BUILD,
-    "minimal-host": BUILD,
-    "nvmf_tgt": BUILD_SPDK,
-    "spdk_nvme_perf": BUILD_SPDK,
-    "tgtd": "install the package tgt",
-    "tgtadm": "install the package tgt",
+    **dict.fromkeys(BUILT, "cargo build --release -p isolane-cli -p isolane-bench"),
+    **dict.fromkeys(SPDK, "build SPDK (./configure --with-uring && make) and name its directory with --spdk or SPDK_DIR"),
+    **dict.fromkeys(["tgtd", "tgtadm"], "install the package tgt"),
     "iscsi-perf": "install the package libiscsi-bin",
     "qemu-storage-daemon": "install the package qemu-utils or qemu-system-common",
-    "setpriv": "install the package util-linux",
-    "taskset": "install the package util-linux",
+    **dict.fromkeys(["setpriv", "taskset"], "install the package util-linux"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from hosts import Bench, BothCores, Fio, FioFile, Floor, Idle, IscsiPerf, MinimalHost, SettledBench, SpdkPerf
+from hosts import Bench, Fio, FioFile, Floor, Idle, IscsiPerf, MinimalHost, SettledBench, SpdkPerf
 from targets import Isolane, IsolaneFile, Nbdkit, NoTarget, QemuNbd, Spdk, Tgt
 
 
@@ -157,7 +157,11 @@ def batching(threads):
 
 
 # Without goals: threads, lanes, and the target share two cores, so that only the handoff between them changes.
-CORES = tuple(on_both(name, ADAPTIVE, BothCores(place)) for name, place in [("anywhere", None), ("one", "one"), ("each", "each")])
+TWO_THREADS = f"{ADAPTIVE} --threads 2 --thread-cores {{bed.both_cores}}"
+CORES = tuple(
+    on_both(name, ADAPTIVE, Bench(f"{TWO_THREADS} {lanes}", pinned=False))
+    for name, lanes in [("anywhere", ""), ("one", "--cores {bed.target_core}"), ("each", "--cores {bed.both_cores}")]
+)
 
 ROWS = (
     round_trip("r4k-qd1", "4 KiB random read, QD1", reads(1)),

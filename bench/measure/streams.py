@@ -4,7 +4,7 @@ import json
 import statistics
 import sys
 
-from programs import run
+from programs import Process, run
 from report import head, here, table
 
 SIZES = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10]
@@ -39,8 +39,7 @@ def measure(bed, samples, seconds, command):
     runs += [case for pair, kept in zip(locks, suite["engine_locks"]) for case in zip(pair, kept)]
     for round in range(1, samples + 1):
         for options, kept in runs:
-            options = [*options, "--seconds", seconds, "--isolane", bed.isolane, "--json"]
-            report = json.loads(run([bed.streams, *options], None, seconds))
+            report = run_case(bed, [*options, "--seconds", seconds, "--json"], seconds)
             kept.append(report)
             print(
                 f"{round}/{samples} {report['work']} {report['via']} {report['size']} B, {report['connections']} connections: "
@@ -48,6 +47,18 @@ def measure(bed, samples, seconds, command):
                 file=sys.stderr,
             )
     return suite
+
+
+def run_case(bed, options, seconds):
+    """Runs one case, with an engine of its own on the peer's core if it needs one."""
+    if "engine" not in options:
+        return json.loads(run([bed.program("streams"), *options], None, seconds))
+    socket = bed.scratch / "engine.sock"
+    lock = ["--needless-lock"] if "--engine-lock" in options else []
+    with Process([bed.program("isolane"), "--log-level", "warn", "engine", "--cores", 1, "--socket", socket, *lock]) as engine:
+        engine.wait_for(lambda: "listening on " in engine.stdout())
+        more = ["--socket", socket, "--supervisor", engine.pid]
+        return json.loads(run([bed.program("streams"), *options, *more], None, seconds))
 
 
 def median(case, key):

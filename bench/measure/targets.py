@@ -9,10 +9,8 @@ from pathlib import Path
 from programs import MEMORY_FILE, NQN, VOLUME_BYTES, Failure, Process, free_port, random_file, run, shared_file
 
 
-@dataclass(frozen=True)
 class NoTarget:
-    def needs(self, bed):
-        return []
+    programs = ()
 
     @contextmanager
     def start(self, bed, load):
@@ -25,9 +23,7 @@ class Isolane:
 
     arguments: str
     both_cores: bool = False
-
-    def needs(self, bed):
-        return [bed.isolane]
+    programs = ("isolane",)
 
     @contextmanager
     def start(self, bed, load):
@@ -40,23 +36,19 @@ class Isolane:
 @dataclass(frozen=True)
 class IsolaneFile:
     direct: bool
+    programs = ("isolane",)
 
-    def needs(self, bed):
-        return [bed.isolane]
-
-    @contextmanager
     def start(self, bed, load):
         path = str(shared_file(bed, self.direct)).replace(",", ",,")
         volume = f"{path}{'' if self.direct else ',buffered'},block-size=4096"
-        with serve(bed, volume, bed.target_core, "--mode poll") as started:
-            yield started
+        return serve(bed, volume, bed.target_core, "--mode poll")
 
 
 @contextmanager
 def serve(bed, volume, cores, arguments):
     options = f"--listen 127.0.0.1:0 --log-level warn --nqn {NQN} --cores {cores} {arguments}".split()
     pin = bed.target_core if cores == bed.target_core else None
-    with Process([bed.isolane, "serve", volume, *options, *bed.serve_arguments], pin) as process:
+    with Process([bed.program("isolane"), "serve", volume, *options, *bed.serve_arguments], pin) as process:
         listening = process.wait_for(lambda: re.search(r"^listening on \S*:(\d+)$", process.stdout(), re.M))
         yield process, int(listening[1])
 
@@ -81,7 +73,7 @@ def bench(bed, port, arguments, seconds, pinned=True):
 
 def bench_command(bed, port, arguments):
     uri = f"nvme+tcp://127.0.0.1:{port}/{NQN}"
-    return [bed.isolane, "bench", uri, "--log-level", "warn", "--json", "-", *arguments.split()]
+    return [bed.program("isolane"), "bench", uri, "--log-level", "warn", "--json", "-", *arguments.split()]
 
 
 @dataclass(frozen=True)
@@ -93,9 +85,7 @@ class Spdk:
     """
 
     sockets: str
-
-    def needs(self, bed):
-        return [bed.spdk("nvmf_tgt"), bed.isolane]
+    programs = ("nvmf_tgt", "isolane")
 
     @contextmanager
     def start(self, bed, load):
@@ -103,7 +93,7 @@ class Spdk:
         config = bed.scratch / f"spdk-{port}.json"
         config.write_text(json.dumps(spdk_config(self.sockets, port)))
         options = f"-m [{bed.target_core}] --no-pci --disable-cpumask-locks {spdk_memory(spdk_target_mib(load.connections))}"
-        command = [bed.spdk("nvmf_tgt"), *options.split(), "-r", bed.scratch / f"spdk-{port}.sock", "-c", config]
+        command = [bed.program("nvmf_tgt"), *options.split(), "-r", bed.scratch / f"spdk-{port}.sock", "-c", config]
         with Process(command) as process:
             process.wait_for_port(port)
             config.unlink()  # the listener is its last entry
@@ -142,10 +132,8 @@ def spdk_config(sockets, port):
     return {"subsystems": systems}
 
 
-@dataclass(frozen=True)
 class Nbdkit:
-    def needs(self, bed):
-        return ["nbdkit"]
+    programs = ("nbdkit",)
 
     @contextmanager
     def start(self, bed, load):
@@ -155,12 +143,10 @@ class Nbdkit:
             yield process, process.wait_for_port(port)
 
 
-@dataclass(frozen=True)
 class QemuNbd:
     """An export of a file in memory: QEMU has no memory of its own to export that holds data."""
 
-    def needs(self, bed):
-        return ["qemu-storage-daemon"]
+    programs = ("qemu-storage-daemon",)
 
     @contextmanager
     def start(self, bed, load):
@@ -175,24 +161,22 @@ class QemuNbd:
 ISCSI_NAME = "iqn.2026-01.org.isolane:bench"
 
 
-@dataclass(frozen=True)
 class Tgt:
     """The iSCSI target tgtd with one disk, a file in memory."""
 
-    def needs(self, bed):
-        return ["tgtd", "tgtadm"]
+    programs = ("tgtd", "tgtadm")
 
     @contextmanager
     def start(self, bed, load):
         port = free_port()
         control = port % 32_000 + 1  # each daemon needs its own
         options = f"-f -C {control} --iscsi portal=127.0.0.1:{port}".split()
-        with Process(["/usr/sbin/tgtd", *options], bed.target_core) as process:
+        with Process([bed.program("tgtd"), *options], bed.target_core) as process:
             process.wait_for_port(port)
             for command in [
                 f"--mode target --op new --tid 1 --targetname {ISCSI_NAME}",
                 f"--mode logicalunit --op new --tid 1 --lun 1 --backing-store {random_file(MEMORY_FILE)}",
                 "--mode target --op bind --tid 1 --initiator-address ALL",
             ]:
-                run(["/usr/sbin/tgtadm", "-C", control, "--lld", "iscsi", *command.split()])
+                run([bed.program("tgtadm"), "-C", control, "--lld", "iscsi", *command.split()])
             yield process, port

@@ -34,8 +34,12 @@ pub fn process_time(process: u32) -> io::Result<Duration> {
     Ok(total)
 }
 
-/// Returns the running children of a process.
-pub fn children(process: u32) -> io::Result<Vec<u32>> {
+/// Returns the processor time of a process and its running children.
+pub fn family_time(process: u32) -> io::Result<Duration> {
+    children(process)?.into_iter().chain([process]).map(process_time).sum()
+}
+
+fn children(process: u32) -> io::Result<Vec<u32>> {
     let names = fs::read_dir("/proc")?.flatten().map(|entry| entry.file_name());
     let all = names.filter_map(|name| name.to_str()?.parse().ok());
     Ok(all.filter(|child| parent(*child) == Some(process)).collect())

@@ -9,7 +9,6 @@
 //! needs, and nothing is checked that a protocol would have to check.
 
 mod host;
-mod iovec;
 mod memory;
 mod r2t_write;
 mod run;

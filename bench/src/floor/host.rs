@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::iovec::Gather;
 use super::memory::{Block, blocks};
-use super::units::{Headers, Units};
+use super::units::{Gather, Headers, Units};
 use super::work::{H2C_DATA_PDU, R2T_PDU, Work, encode_command, header};
 use crate::round_robin::run_round_robin;
 use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
@@ -59,24 +58,20 @@ fn complete_one_each(conns: &mut [Conn]) -> io::Result<()> {
 
 struct Conn {
     socket: Socket,
-    workload: Workload,
+    workload: Box<dyn Workload>,
     clock: Clock,
 }
 
 impl Conn {
     fn start(mut socket: Socket, work: Work, depth: usize, seed: u64) -> io::Result<Conn> {
-        let mut workload = Workload::new(work, depth, seed)?;
+        let mut workload = workload(work, depth, seed)?;
         workload.start(&mut socket, depth)?;
         Ok(Conn { socket, workload, clock: Clock::new(depth) })
     }
 
     /// Receives once, submits an operation for each that completed, and returns their number.
     fn turn(&mut self) -> io::Result<u64> {
-        let completed = match &mut self.workload {
-            Workload::Read(read) => read.turn(&mut self.socket),
-            Workload::Capsule(write) => write.turn(&mut self.socket),
-            Workload::R2tWrite(write) => write.turn(&mut self.socket),
-        }?;
+        let completed = self.workload.turn(&mut self.socket)?;
         self.clock.on_completed(completed);
         Ok(completed as u64)
     }
@@ -107,35 +102,25 @@ pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(10_000_000_000, 3).expect("valid bounds")
 }
 
-enum Workload {
-    Read(ReadClient),
-    Capsule(CapsuleClient),
-    R2tWrite(R2tWriteClient),
+/// The host's end of one kind of traffic.
+trait Workload {
+    /// Submits the first `depth` operations.
+    fn start(&mut self, socket: &mut Socket, depth: usize) -> io::Result<()>;
+    /// Receives once, submits an operation for each that completed, and returns their number.
+    fn turn(&mut self, socket: &mut Socket) -> io::Result<usize>;
 }
 
-impl Workload {
-    fn new(work: Work, depth: usize, seed: u64) -> io::Result<Workload> {
-        let commands = Commands::new(work, depth, seed);
-        let ring = blocks(depth, work.block_bytes())?;
-        let (replies, gather) = (Headers::new(HEADER_BYTES, 2 * depth), Gather::default());
-        Ok(match work {
-            Work::Read4k | Work::Read128k => {
-                Workload::Read(ReadClient { commands, units: Units::new(HEADER_BYTES, depth), ring })
-            }
-            Work::Write4k => Workload::Capsule(CapsuleClient { commands, replies, ring, gather }),
-            Work::Write128k => {
-                Workload::R2tWrite(R2tWriteClient { commands, replies, ring, front: 0, gather })
-            }
-        })
-    }
-
-    fn start(&mut self, socket: &mut Socket, depth: usize) -> io::Result<()> {
-        match self {
-            Workload::Read(read) => socket.send_commands(read.commands.next(depth)),
-            Workload::Capsule(write) => write.submit(socket, depth),
-            Workload::R2tWrite(write) => socket.send_commands(write.commands.next(depth)),
+fn workload(work: Work, depth: usize, seed: u64) -> io::Result<Box<dyn Workload>> {
+    let commands = Commands::new(work, depth, seed);
+    let ring = blocks(depth, work.block_bytes())?;
+    let replies = Headers::new(HEADER_BYTES, 2 * depth);
+    Ok(match work {
+        Work::Read4k | Work::Read128k => {
+            Box::new(ReadClient { commands, units: Units::new(HEADER_BYTES, depth), ring })
         }
-    }
+        Work::Write4k => Box::new(CapsuleClient { commands, replies, ring }),
+        Work::Write128k => Box::new(R2tWriteClient { commands, replies, ring, front: 0 }),
+    })
 }
 
 /// Adjacent commands for random blocks. Each connection has its own sequence, because blocks that one has just read
@@ -167,7 +152,11 @@ struct ReadClient {
     ring: Vec<Block>,
 }
 
-impl ReadClient {
+impl Workload for ReadClient {
+    fn start(&mut self, socket: &mut Socket, depth: usize) -> io::Result<()> {
+        socket.send_commands(self.commands.next(depth))
+    }
+
     fn turn(&mut self, socket: &mut Socket) -> io::Result<usize> {
         let completed = self.units.receive(socket, &mut self.ring)?;
         if completed > 0 {
@@ -182,28 +171,25 @@ struct CapsuleClient {
     commands: Commands,
     replies: Headers,
     ring: Vec<Block>,
-    gather: Gather,
 }
 
-impl CapsuleClient {
-    fn turn(&mut self, socket: &mut Socket) -> io::Result<usize> {
-        let completed = self.replies.receive(socket)?;
-        if completed > 0 {
-            self.replies.advance(completed);
-            self.submit(socket, completed)?;
-        }
-        Ok(completed)
-    }
-
-    fn submit(&mut self, socket: &mut Socket, count: usize) -> io::Result<()> {
-        let mut batch = self.gather.take();
+impl Workload for CapsuleClient {
+    fn start(&mut self, socket: &mut Socket, count: usize) -> io::Result<()> {
+        let mut batch = Gather::new();
         for (command, block) in self.commands.next(count).chunks_exact(COMMAND_BYTES).zip(&self.ring) {
             batch.push(IoSlice::new(command));
             batch.push(IoSlice::new(block));
         }
-        let sent = socket.send_blocks(&mut batch);
-        self.gather.put(batch);
-        sent
+        socket.send_blocks(&mut batch)
+    }
+
+    fn turn(&mut self, socket: &mut Socket) -> io::Result<usize> {
+        let completed = self.replies.receive(socket)?;
+        if completed > 0 {
+            self.replies.advance(completed);
+            self.start(socket, completed)?;
+        }
+        Ok(completed)
     }
 }
 
@@ -212,10 +198,13 @@ struct R2tWriteClient {
     replies: Headers,
     ring: Vec<Block>,
     front: usize,
-    gather: Gather,
 }
 
-impl R2tWriteClient {
+impl Workload for R2tWriteClient {
+    fn start(&mut self, socket: &mut Socket, depth: usize) -> io::Result<()> {
+        socket.send_commands(self.commands.next(depth))
+    }
+
     fn turn(&mut self, socket: &mut Socket) -> io::Result<usize> {
         let replies = self.replies.receive(socket)?;
         let r2ts = self.replies.first(replies).filter(|reply| reply[0] == R2T_PDU).count();
@@ -226,11 +215,13 @@ impl R2tWriteClient {
         }
         Ok(completed)
     }
+}
 
+impl R2tWriteClient {
     /// Sends new commands first, so that their R2Ts travel with the data.
     fn submit(&mut self, socket: &mut Socket, r2ts: usize, completed: usize) -> io::Result<()> {
         let commands = self.commands.next(completed);
-        let mut batch = self.gather.take();
+        let mut batch = Gather::new();
         if socket.unbatched {
             socket.send_commands(commands)?;
         } else if completed > 0 {
@@ -240,10 +231,9 @@ impl R2tWriteClient {
             batch.push(IoSlice::new(&DATA_HEADER));
             batch.push(IoSlice::new(&*self.ring[position % self.ring.len()]));
         }
-        let sent = socket.send_blocks(&mut batch);
-        self.gather.put(batch);
+        socket.send_blocks(&mut batch)?;
         self.front = (self.front + r2ts) % self.ring.len();
-        sent
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 
 use super::memory::{Block, blocks};
-use super::work::{COMMAND_PDU, R2T_PDU, RESPONSE_PDU, Work, decode_block, header};
+use super::work::{COMMAND_PDU, R2T_PDU, RESPONSE_PDU, TargetConn, Work, decode_block, header};
 use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
 
 /// One connection of large writes.
@@ -21,9 +21,10 @@ impl R2tWriteConn {
     pub fn new(socket: Socket, work: Work, depth: usize) -> io::Result<R2tWriteConn> {
         Ok(R2tWriteConn { socket, stream: Stream::new(blocks(depth + 1, work.block_bytes())?) })
     }
+}
 
-    /// Receives once, publishes complete blocks, and sends all replies together.
-    pub fn turn(&mut self, served: &mut [Block]) -> io::Result<()> {
+impl TargetConn for R2tWriteConn {
+    fn turn(&mut self, served: &mut [Block]) -> io::Result<()> {
         let received = self.socket.receive(&mut self.stream.buffers())?;
         if received == 0 {
             return Ok(());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::host::{Outcome, drive};
 use super::memory::{Block, blocks};
 use super::target::serve;
+use super::units::MAX_DEPTH;
 use super::work::Work;
 use crate::cpu::pin;
 use crate::socket::Socket;
@@ -20,7 +21,7 @@ pub struct Options {
     #[arg(long, default_value = "read4k")]
     pub work: Work,
     /// Operations in flight on each connection
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=MAX_DEPTH as i64))]
     pub depth: u16,
     /// Number of connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]

@@ -2,79 +2,59 @@
 
 use std::io::{self, IoSlice};
 
-use super::iovec::Gather;
 use super::memory::{Block, blocks, touch};
 use super::r2t_write::R2tWriteConn;
-use super::units::{Headers, Units};
-use super::work::{C2H_DATA_PDU, RESPONSE_PDU, Work, decode_block, header};
+use super::units::{Gather, Headers, Units};
+use super::work::{C2H_DATA_PDU, RESPONSE_PDU, TargetConn, Work, decode_block, header};
 use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
 
 /// Serves all connections until the host has closed each of them.
 pub fn serve(sockets: Vec<Socket>, work: Work, depth: usize, served: &mut [Block]) -> io::Result<()> {
-    let conn = |socket| Conn::new(socket, work, depth);
-    let mut conns = sockets.into_iter().map(conn).collect::<io::Result<Vec<Conn>>>()?;
+    let conns = sockets.into_iter().map(|socket| conn(socket, work, depth));
+    let mut conns = conns.collect::<io::Result<Vec<_>>>()?;
     while !conns.is_empty() {
         conns.retain_mut(|conn| conn.turn(served).is_ok());
     }
     Ok(())
 }
 
-enum Conn {
-    Read(ReadConn),
-    Capsule(CapsuleConn),
-    R2tWrite(R2tWriteConn),
-}
-
-impl Conn {
-    fn new(socket: Socket, work: Work, depth: usize) -> io::Result<Conn> {
-        Ok(match work {
-            Work::Read4k | Work::Read128k => {
-                let commands = Headers::new(COMMAND_BYTES, depth);
-                Conn::Read(ReadConn { socket, commands, gather: Gather::default() })
-            }
-            Work::Write4k => Conn::Capsule(CapsuleConn {
-                socket,
-                units: Units::new(COMMAND_BYTES, depth),
-                spare: blocks(depth, work.block_bytes())?,
-                responses: header(RESPONSE_PDU).repeat(depth),
-            }),
-            Work::Write128k => Conn::R2tWrite(R2tWriteConn::new(socket, work, depth)?),
-        })
-    }
-
-    fn turn(&mut self, served: &mut [Block]) -> io::Result<()> {
-        match self {
-            Conn::Read(conn) => conn.turn(served),
-            Conn::Capsule(conn) => conn.turn(served),
-            Conn::R2tWrite(conn) => conn.turn(served),
+fn conn(socket: Socket, work: Work, depth: usize) -> io::Result<Box<dyn TargetConn>> {
+    Ok(match work {
+        Work::Read4k | Work::Read128k => {
+            Box::new(ReadConn { socket, commands: Headers::new(COMMAND_BYTES, depth) })
         }
-    }
+        Work::Write4k => Box::new(CapsuleConn {
+            socket,
+            units: Units::new(COMMAND_BYTES, depth),
+            spare: blocks(depth, work.block_bytes())?,
+            responses: header(RESPONSE_PDU).repeat(depth),
+        }),
+        Work::Write128k => Box::new(R2tWriteConn::new(socket, work, depth)?),
+    })
 }
 
 /// Receives commands, and sends a header and a block for each.
 struct ReadConn {
     socket: Socket,
     commands: Headers,
-    gather: Gather,
 }
 
-impl ReadConn {
-    fn turn(&mut self, served: &[Block]) -> io::Result<()> {
+impl TargetConn for ReadConn {
+    fn turn(&mut self, served: &mut [Block]) -> io::Result<()> {
         let count = self.commands.receive(&mut self.socket)?;
         if count == 0 {
             return Ok(());
         }
-        let mut batch = self.gather.take();
+        let mut batch = Gather::new();
         for command in self.commands.first(count) {
             let block = &*served[decode_block(command)];
             touch(block);
             batch.push(IoSlice::new(&DATA_HEADER));
             batch.push(IoSlice::new(block));
         }
-        let sent = self.socket.send(&mut batch);
-        self.gather.put(batch);
+        self.socket.send(&mut batch)?;
         self.commands.advance(count);
-        sent
+        Ok(())
     }
 }
 
@@ -89,7 +69,7 @@ struct CapsuleConn {
     responses: Vec<u8>,
 }
 
-impl CapsuleConn {
+impl TargetConn for CapsuleConn {
     fn turn(&mut self, served: &mut [Block]) -> io::Result<()> {
         let count = self.units.receive(&mut self.socket, &mut self.spare)?;
         if count == 0 {

@@ -1,10 +1,17 @@
 //! Receive of consecutive equal units: headers, or headers with a block that is received in place.
 
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 
-use super::iovec::Scatter;
+use arrayvec::ArrayVec;
+
 use super::memory::Block;
 use crate::socket::{COMMAND_BYTES, MAX_IOVECS, Socket};
+
+/// Maximum depth of a connection.
+pub const MAX_DEPTH: usize = 1024;
+
+/// Commands, and a header and a block for each operation. On the stack: an allocation per turn would lower the floor.
+pub type Gather<'a> = ArrayVec<IoSlice<'a>, { 2 * MAX_DEPTH + 1 }>;
 
 /// Consecutive headers of one size.
 pub struct Headers {
@@ -44,20 +51,19 @@ pub struct Units {
     front: usize,
     filled: usize,
     predicted: usize,
-    scatter: Scatter,
 }
 
 impl Units {
     /// Returns space for `depth` units with headers of `header_bytes`.
     pub fn new(header_bytes: usize, depth: usize) -> Units {
         let headers = vec![[0; COMMAND_BYTES]; depth];
-        Units { header_bytes, headers, front: 0, filled: 0, predicted: 1, scatter: Scatter::default() }
+        Units { header_bytes, headers, front: 0, filled: 0, predicted: 1 }
     }
 
     /// Calls `readv` once. Returns the number of complete units. `ring` must have `depth` blocks.
     pub fn receive(&mut self, socket: &mut Socket, ring: &mut [Block]) -> io::Result<usize> {
         let unit_bytes = self.header_bytes + ring[0].len();
-        let mut buffers = self.scatter.take();
+        let mut buffers = ArrayVec::<_, MAX_IOVECS>::new();
         let (wrapped, first) = ring.split_at_mut(self.front);
         let blocks = first.iter_mut().chain(wrapped);
         let mut skip = self.filled;
@@ -70,9 +76,7 @@ impl Units {
             buffers.push(IoSliceMut::new(&mut block[skip..]));
             skip = 0;
         }
-        let received = socket.receive(&mut buffers);
-        self.scatter.put(buffers);
-        self.filled += received?;
+        self.filled += socket.receive(&mut buffers)?;
         Ok(self.filled / unit_bytes)
     }
 

@@ -1,5 +1,8 @@
 //! The four kinds of traffic and the bytes of their headers.
 
+use std::io;
+
+use super::memory::Block;
 use crate::socket::HEADER_BYTES;
 
 /// Payload and direction of one operation.
@@ -28,6 +31,12 @@ impl Work {
     pub fn blocks(self) -> usize {
         super::WORKING_SET_BYTES / self.block_bytes()
     }
+}
+
+/// The target's end of a connection of one kind of traffic.
+pub trait TargetConn {
+    /// Receives once, and sends all replies together.
+    fn turn(&mut self, served: &mut [Block]) -> io::Result<()>;
 }
 
 /// Encodes the fields that the floor needs: type in byte 0, and block index where an NVMe read has its SLBA.

@@ -5,7 +5,6 @@
 
 mod app;
 mod compute;
-mod engine;
 mod options;
 mod peer;
 mod run;

@@ -26,24 +26,21 @@ pub struct Options {
     /// Core of the peer
     #[arg(long, default_value_t = 1)]
     pub peer_core: usize,
-    /// Core of the engine
-    #[arg(long, default_value_t = 1)]
-    pub engine_core: usize,
-    /// Idle behavior of the engine: poll, adaptive, or sleep
-    #[arg(long, default_value = "adaptive")]
-    pub engine_mode: String,
+    /// Socket of the engine
+    #[arg(long, required_if_eq("via", "engine"))]
+    pub socket: Option<PathBuf>,
+    /// Process of the engine's supervisor; the processor time of both is counted
+    #[arg(long, required_if_eq("via", "engine"))]
+    pub supervisor: Option<u32>,
     /// Take an uncontended lock for every message
     #[arg(long)]
     pub lock: bool,
-    /// Make the engine take an uncontended lock at each poll of a stream
+    /// The engine takes an uncontended lock at each poll of a stream
     #[arg(long)]
     pub engine_lock: bool,
     /// Connections to transmit on in turn; other work uses one
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub connections: u16,
-    /// Program that runs the engine
-    #[arg(long, default_value = "isolane")]
-    pub isolane: PathBuf,
 }
 
 /// Work of the application.

@@ -4,8 +4,6 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use rustix::event::{PollFd, PollFlags, poll};
-
 use super::options::Work;
 use super::transport::{spin, write_all};
 use crate::cpu::pin;
@@ -28,15 +26,10 @@ pub fn start(
     }
     let run = move || {
         pin(core)?;
-        let result = match (work, peer_ends.pop()) {
-            (_, None) => Ok(()),
-            (Work::Transmit, Some(last)) if !peer_ends.is_empty() => {
-                peer_ends.push(last);
-                drain_all(peer_ends)
-            }
-            (Work::Transmit | Work::Compute, Some(socket)) => drain(socket),
-            (Work::Receive, Some(socket)) => send(socket),
-            (Work::Echo, Some(socket)) => echo(socket, size),
+        let result = match work {
+            Work::Transmit | Work::Compute => drain_all(peer_ends),
+            Work::Receive => send(peer_ends.remove(0)),
+            Work::Echo => echo(peer_ends.remove(0), size),
         };
         // The application may close or reset the connection.
         result.or_else(|error| if is_end(&error) { Ok(()) } else { Err(error) })
@@ -54,31 +47,12 @@ fn drain(mut socket: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads available bytes of all sockets, and sleeps while all are empty.
-fn drain_all(mut sockets: Vec<TcpStream>) -> io::Result<()> {
-    let mut bytes = vec![0; BULK_BYTES];
-    while !sockets.is_empty() {
-        let mut watched: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
-        match poll(&mut watched, None) {
-            Err(rustix::io::Errno::INTR) => continue,
-            result => result?,
-        };
-        let mut ended: Vec<_> = watched.iter().map(|watched| !watched.revents().is_empty()).collect();
-        for (socket, ended) in sockets.iter_mut().zip(&mut ended) {
-            *ended = *ended && has_ended(socket.read(&mut bytes))?;
-        }
-        let mut ended = ended.into_iter();
-        sockets.retain(|_| ended.next() == Some(false));
-    }
-    Ok(())
-}
-
-fn has_ended(read: io::Result<usize>) -> io::Result<bool> {
-    match read {
-        Ok(count) => Ok(count == 0),
-        Err(error) if is_end(&error) => Ok(true),
-        Err(error) => Err(error),
-    }
+/// Reads each socket until its end, on a thread of its own on the same core.
+fn drain_all(sockets: Vec<TcpStream>) -> io::Result<()> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = sockets.into_iter().map(|socket| scope.spawn(|| drain(socket))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("the thread does not panic"))
+    })
 }
 
 /// Sends long writes, so that the reader is the busy side.

@@ -1,15 +1,16 @@
 //! One measurement, from the connection to the report.
 
 use std::fmt::{self, Display};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{io, process};
 
+use isolane_attach::{Session, SessionOptions};
 use serde::Serialize;
 
 use super::app::App;
 use super::compute::ComputeThread;
-use super::engine::Engine;
 use super::options::{Options, Via, Work};
 use super::peer;
 use super::transport::Transport;
@@ -76,19 +77,18 @@ fn run_pinned(options: &Options) -> io::Result<Report> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
     }
     let time = Duration::from_secs_f64(options.seconds);
-    let engine = (via == Via::Engine).then(|| Engine::start(options)).transpose()?;
+    let session = options.socket.as_deref().map(attach).transpose()?;
     let alone = (work == Work::Compute).then(|| ComputeThread::alone(app_core, time)).transpose()?;
     let (sockets, peer) = peer::start(work, size as usize, options.peer_core, connections)?;
     cpu::pin(app_core)?;
-    let session = engine.as_ref().map(|engine| &engine.session);
-    let transports = sockets.into_iter().map(|socket| Transport::new(work, via, socket, session));
+    let transports = sockets.into_iter().map(|socket| Transport::new(work, via, socket, session.as_ref()));
     let mut app = App::new(transports.collect::<io::Result<_>>()?, size as usize, lock);
     let compute = alone.map(|_| ComputeThread::start(app_core)).transpose()?;
     app.work(work, time / 10)?;
     app.round_trips_ns.reset();
 
     let times = || -> io::Result<[Duration; 3]> {
-        let engine = engine.as_ref().map_or(Ok(Duration::ZERO), Engine::processor_time)?;
+        let engine = options.supervisor.map_or(Ok(Duration::ZERO), cpu::family_time)?;
         Ok([cpu::thread_time(), engine, cpu::process_time(process::id())?])
     };
     let rounds = || compute.as_ref().map_or(0, ComputeThread::rounds);
@@ -117,7 +117,13 @@ fn run_pinned(options: &Options) -> io::Result<Report> {
         round_trip_us: (work == Work::Echo).then_some(round_trip_us),
         compute_share: alone.map(|alone| rounds as f64 / elapsed / alone),
     };
-    drop((app, compute, engine));
+    drop((app, compute, session));
     peer.join().unwrap_or_else(|_| Err(io::Error::other("the peer's thread panicked")))?;
     Ok(report)
+}
+
+/// Attaches to the engine, and never starts another one, which would not be measured.
+fn attach(path: &Path) -> io::Result<Session> {
+    let options = SessionOptions { path: path.into(), spawn_engine: false, ..SessionOptions::default() };
+    Session::open(&options).map_err(io::Error::other)
 }
