@@ -1,13 +1,6 @@
 //! Lists of cores.
 
-use isolane_host::Cores;
-
 use crate::failure::{Context, Failure};
-
-/// Parses numbers and ranges: `0,1` or `0-3,8`.
-pub fn parse_cores(text: &str) -> Result<Cores, String> {
-    text.parse::<Cores>().map_err(|error| error.to_string())
-}
 
 /// Returns the cores of this process.
 pub fn usable() -> Result<Vec<usize>, Failure> {
@@ -31,6 +24,8 @@ pub fn checked(requested: &[usize]) -> Result<Vec<usize>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use isolane_host::Cores;
+
     use super::*;
 
     #[test]
@@ -41,6 +36,7 @@ mod tests {
 
     #[test]
     fn parses_numbers_and_ranges() {
+        let parse_cores = |text: &str| text.parse::<Cores>().map_err(|error| error.to_string());
         assert_eq!(parse_cores("0-2,8").unwrap().as_slice(), [0, 1, 2, 8]);
         assert!(parse_cores("0,1-3,2").unwrap_err().contains("core 2 is given twice"));
         assert!(parse_cores("first").unwrap_err().contains("write a list as 0,1 or 0-3,8"));

@@ -9,34 +9,9 @@ use signal_hook::iterator;
 
 use crate::failure::{Context, Failure};
 
-/// A request by signal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signal {
-    /// SIGINT or SIGTERM.
-    Stop,
-    /// SIGUSR1.
-    ShowCounters,
-}
-
-/// Receiver of the signals of this process.
-pub struct Signals(iterator::Signals);
-
-impl Signals {
-    /// Replaces the default actions of the signals.
-    pub fn listen() -> Result<Self, Failure> {
-        iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]).map(Signals).context("cannot listen for signals")
-    }
-
-    /// Waits for a signal.
-    pub fn wait(&mut self) -> Signal {
-        loop {
-            match self.0.forever().next() {
-                Some(SIGUSR1) => return Signal::ShowCounters,
-                Some(_) => return Signal::Stop,
-                None => continue,
-            }
-        }
-    }
+/// Replaces the default actions of SIGINT, SIGTERM, and SIGUSR1.
+pub fn listen() -> Result<iterator::Signals, Failure> {
+    iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot listen for signals")
 }
 
 /// Makes SIGINT, SIGTERM, and SIGHUP remove a file, print the result, and end the process.

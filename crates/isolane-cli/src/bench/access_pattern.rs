@@ -2,6 +2,7 @@
 //!
 //! The region consists of slots of one operation each.
 
+use clap::ValueEnum;
 use fastrand::Rng;
 
 /// Order and direction of the operations.
@@ -11,6 +12,35 @@ pub struct Kind {
     pub random: bool,
     /// Share of reads in percent.
     pub reads_percent: u8,
+}
+
+/// Kind of operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Rw {
+    /// Reads at ascending addresses
+    Read,
+    /// Writes at ascending addresses
+    Write,
+    /// Reads at random addresses
+    Randread,
+    /// Writes at random addresses
+    Randwrite,
+    /// Reads and writes at random addresses
+    Randrw,
+}
+
+impl Rw {
+    /// Returns order and direction, for this share of reads in randrw.
+    pub fn kind(self, mix: u8) -> Kind {
+        let (random, reads_percent) = match self {
+            Rw::Read => (false, 100),
+            Rw::Write => (false, 0),
+            Rw::Randread => (true, 100),
+            Rw::Randwrite => (true, 0),
+            Rw::Randrw => (true, mix),
+        };
+        Kind { random, reads_percent }
+    }
 }
 
 /// Read or write.

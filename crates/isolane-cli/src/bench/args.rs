@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, ValueEnum};
+use clap::ArgAction;
 use isolane_host::{Coalesce, Cores, LaneClass, Mode, Options, Via};
 
+use super::access_pattern::Rw;
 use super::background::BackgroundLoad;
 use super::coalesce::parse_coalesce;
 use crate::choice::{Choice, one_of};
@@ -140,21 +141,6 @@ const LANE_CLASSES: [Choice<LaneClass>; 3] = [
     ("read", "Only reads", LaneClass::Read),
     ("poll", "Urgent operations", LaneClass::Poll),
 ];
-
-/// Kind of operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Rw {
-    /// Reads at ascending addresses
-    Read,
-    /// Writes at ascending addresses
-    Write,
-    /// Reads at random addresses
-    Randread,
-    /// Writes at random addresses
-    Randwrite,
-    /// Reads and writes at random addresses
-    Randrw,
-}
 
 /// Parses a value as in a URI, or a relative path.
 fn parse_via(text: &str) -> Result<Via, String> {

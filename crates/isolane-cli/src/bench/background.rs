@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use clap::ValueEnum;
 use isolane_volume::spec::format_size;
 
-use super::access_pattern::Kind;
+use super::access_pattern::{Kind, Rw};
 use crate::units::parse_bytes;
 
 /// Operations that are kept in flight on the same lanes as the measured ones.
@@ -26,16 +27,11 @@ impl FromStr for BackgroundLoad {
         let [rw, bytes, depth] = text.split(':').collect::<Vec<_>>()[..] else {
             return Err("not KIND:SIZE:DEPTH; write for example write:1m:32".into());
         };
-        let (random, reads_percent) = match rw {
-            "read" => (false, 100),
-            "write" => (false, 0),
-            "randread" => (true, 100),
-            "randwrite" => (true, 0),
-            _ => return Err(format!("unknown kind `{rw}`; write read, write, randread, or randwrite")),
-        };
+        let kind = Rw::from_str(rw, false).ok().filter(|rw| *rw != Rw::Randrw).map(|rw| rw.kind(0));
         let depth = depth.parse().ok().filter(|depth| *depth > 0);
         Ok(BackgroundLoad {
-            kind: Kind { random, reads_percent },
+            kind: kind
+                .ok_or_else(|| format!("unknown kind `{rw}`; write read, write, randread, or randwrite"))?,
             bytes: parse_bytes(bytes)?,
             depth: depth.ok_or("invalid depth; write a number from 1 to 65535")?,
         })

@@ -3,11 +3,12 @@
 //! Each operation in flight has an index (its tag) and, while idle, a buffer. The operations of a stream follow one
 //! access pattern: the first stream is measured, the second is the background load.
 
-use std::io::Write;
+use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use isolane_host::{BlockingVolume, Client, Completion, Request, RequestError, Submitter, Wait};
 use isolane_memory::Buffer;
 
@@ -43,17 +44,16 @@ pub struct Driver<'a> {
     fua: bool,
     verifier: Option<Verifier>,
     epoch: Instant,
-    elapsed: Duration,
     operations: Vec<Operation>,
     completions: Vec<Completion>,
     /// Set by a signal; no operation starts after it.
-    stopped: Arc<AtomicBool>,
+    stopped: Arc<AtomicI32>,
 }
 
 /// Operations of one kind.
 struct Stream {
     pattern: AccessPattern,
-    lanes: Option<LaneSelector>,
+    lanes: LaneSelector,
     stats: Stats,
     idle: Vec<usize>,
 }
@@ -93,21 +93,12 @@ enum Source<'s> {
     Slots { direction: Direction, slots: &'s mut dyn Iterator<Item = u64> },
 }
 
-impl Default for Measured {
-    fn default() -> Self {
-        let (stats, elapsed, verify) = (Stats::new(), Duration::ZERO, VerifyReport::default());
-        Measured { stats, background: None, elapsed, verify, read_back: Ok(()), unread: None }
-    }
-}
-
 impl Port<'_> {
     #[inline]
     fn submit(&mut self, stream: &mut Stream, operation: &Operation, request: Request, tag: u64) {
         match self {
             Port::Client(client) => {
-                if let Some(lanes) = &mut stream.lanes {
-                    lanes.submit(client, operation.lanes, operation.direction, request, tag);
-                }
+                stream.lanes.submit(client, operation.lanes, operation.direction, request, tag);
             }
             Port::Submitter { submitter, .. } => {
                 // Never full: there are as many operations as its depth.
@@ -163,13 +154,13 @@ impl Port<'_> {
 }
 
 impl<'a> Driver<'a> {
-    /// Returns a driver with idle operations. Streams for a client have lanes.
+    /// Returns a driver with idle operations.
     pub fn new(
         port: Port<'a>,
-        streams: Vec<(AccessPattern, Option<LaneSelector>)>,
+        streams: Vec<(AccessPattern, LaneSelector)>,
         verify: bool,
         fua: bool,
-        stopped: &Arc<AtomicBool>,
+        stopped: &Arc<AtomicI32>,
     ) -> Self {
         let mut driver = Driver {
             port,
@@ -177,7 +168,6 @@ impl<'a> Driver<'a> {
             fua,
             verifier: verify.then(|| Verifier::new(&streams[0].0, fastrand::u64(1..))),
             epoch: Instant::now(),
-            elapsed: Duration::ZERO,
             operations: Vec::new(),
             completions: Vec::new(),
             stopped: Arc::clone(stopped),
@@ -189,20 +179,18 @@ impl<'a> Driver<'a> {
         driver
     }
 
-    fn add_stream(&mut self, pattern: AccessPattern, lanes: Option<LaneSelector>) {
+    fn add_stream(&mut self, pattern: AccessPattern, lanes: LaneSelector) {
         let (stream, first) = (self.streams.len(), self.operations.len());
-        let depth = pattern.depth;
-        let count = lanes.as_ref().map_or(depth as usize, |lanes| lanes.operations(pattern.kind, depth));
-        self.operations.extend((0..count).map(|index| Operation {
+        self.operations.extend((0..lanes.operations(pattern.kind, pattern.depth)).map(|index| Operation {
             stream,
-            lanes: lanes.as_ref().map_or([0; 2], |lanes| lanes.own(index)),
+            lanes: lanes.own(index),
             started_ns: 0,
             direction: Direction::Read,
             slot: 0,
             sequence: 0,
             buffer: Some(Buffer::contiguous(pattern.slot_bytes as usize)),
         }));
-        let idle = (first..first + count).rev().collect();
+        let idle = (first..self.operations.len()).rev().collect();
         self.streams.push(Stream { pattern, lanes, stats: Stats::new(), idle });
     }
 
@@ -222,34 +210,31 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Runs the patterns at this pace, after its warm-up.
-    pub fn measure(&mut self, pace: &mut Pace, show_progress: bool) {
+    /// Runs the patterns at this pace, after its warm-up, and with `--verify`, except after a signal, reads all written
+    /// data. Returns the result of the measured phase.
+    pub fn measure(mut self, pace: &mut Pace, show_progress: bool) -> Measured {
         let (from, started) = (pace.from, Instant::now());
         self.run(&mut Source::Pattern(pace), show_progress);
-        self.elapsed = elapsed_since(from, started);
-    }
-
-    /// Reads all written data with `--verify`, except after a signal, and returns the result of the measured phase.
-    pub fn finish(mut self) -> Result<Measured, Failure> {
+        let elapsed = elapsed_since(from, started);
         let stats = std::mem::replace(&mut self.streams[0].stats, Stats::new());
         let (mut read_back, mut unread) = (Ok(()), None);
         if self.verifier.is_some() && self.is_stopped() {
             unread = Some("nothing was read back");
         } else if let Some(verifier) = &self.verifier {
-            let slots: Vec<u64> = verifier.history.checked_slots().map(u64::from).collect();
-            let mut slots = slots.into_iter();
+            let mut slots = verifier.history.checked_slots().into_iter();
             self.run(&mut Source::Slots { direction: Direction::Read, slots: &mut slots }, false);
             read_back = self.reject_failures("cannot read back the written data");
             unread = (slots.len() > 0).then_some("not all written data was read back");
         }
-        let verify = self.verifier.map(Verifier::into_report).unwrap_or_default();
+        let verify = self.verifier.map(|verifier| verifier.report).unwrap_or_default();
         let background = self.streams.into_iter().nth(1).map(|stream| stream.stats);
-        Ok(Measured { stats, background, elapsed: self.elapsed, verify, read_back, unread })
+        Measured { stats, background, elapsed, verify, read_back, unread }
     }
 
     /// Runs one phase, until the source has ended or a signal has arrived, and nothing is in flight.
     fn run(&mut self, source: &mut Source<'_>, show_progress: bool) {
-        let mut progress = show_progress.then(Progress::new);
+        let progress = show_progress.then(|| progress(self.streams[0].pattern.slot_bytes));
+        let mut shown_at = Instant::now();
         let mut warm = false;
         let mut now = Instant::now();
         let mut stopped_at = None;
@@ -282,16 +267,19 @@ impl<'a> Driver<'a> {
                 self.streams.iter_mut().for_each(|stream| stream.stats = Stats::new());
             }
             self.process_completions(now);
-            if let Some(progress) = &mut progress {
-                progress.show(now, &self.streams[0].stats);
+            if let Some(progress) = &progress
+                && now - shown_at >= PROGRESS_INTERVAL
+            {
+                shown_at = now;
+                let stats = &self.streams[0].stats;
+                progress.set_message(stats.errors().to_string());
+                progress.set_position(stats.operations());
             }
         }
         if let Some(reason) = self.port.end_reason() {
             self.streams.iter_mut().for_each(|stream| stream.stats.replace_error(&reason));
         }
-        if progress.is_some() {
-            Progress::clear();
-        }
+        progress.iter().for_each(ProgressBar::finish_and_clear);
     }
 
     fn submit_idle(&mut self, source: &mut Source<'_>, now: Instant) {
@@ -395,7 +383,7 @@ impl<'a> Driver<'a> {
     }
 
     fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
+        self.stopped.load(Ordering::Relaxed) != 0
     }
 
     /// Counts the operations in flight as errors.
@@ -439,34 +427,12 @@ impl Source<'_> {
     }
 }
 
-/// The line with the current rate.
-struct Progress {
-    started: Instant,
-    shown: Instant,
-    counts: [u64; 3],
-}
-
-impl Progress {
-    fn new() -> Self {
-        let now = Instant::now();
-        Progress { started: now, shown: now, counts: [0; 3] }
-    }
-
-    fn show(&mut self, now: Instant, stats: &Stats) {
-        let since = now - self.shown;
-        if since < PROGRESS_INTERVAL {
-            return;
-        }
-        let counts = stats.counts();
-        let rate = |at: usize| counts[at].saturating_sub(self.counts[at]) as f64 / since.as_secs_f64();
-        let seconds = (now - self.started).as_secs_f64();
-        let (iops, bytes, errors) = (rate(0), show_bytes(rate(1)), counts[2]);
-        let _ =
-            write!(std::io::stderr(), "\r{seconds:6.1} s  {iops:10.0} IOPS  {bytes:>12}/s  {errors} errors ");
-        (self.shown, self.counts) = (now, counts);
-    }
-
-    fn clear() {
-        let _ = write!(std::io::stderr(), "\r{:70}\r", "");
-    }
+/// Returns the line with the current rate of operations of `slot_bytes` each.
+fn progress(slot_bytes: u64) -> ProgressBar {
+    let rate = move |state: &ProgressState, line: &mut dyn Write| {
+        let bytes = show_bytes(state.per_sec() * slot_bytes as f64);
+        let _ = write!(line, "{:10.0} IOPS  {bytes:>12}/s", state.per_sec());
+    };
+    let style = ProgressStyle::with_template("{elapsed:>6}  {rate}  {msg} errors").expect("a valid template");
+    ProgressBar::new_spinner().with_style(style.with_key("rate", rate)).with_message("0")
 }

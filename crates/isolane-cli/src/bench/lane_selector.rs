@@ -24,6 +24,11 @@ impl LaneSelector {
         LaneSelector { class, counts, latest: share_depth.then_some([0; 2]) }
     }
 
+    /// Returns the only lane of a thread's submitter.
+    pub fn single() -> LaneSelector {
+        LaneSelector { class: None, counts: [1; 2], latest: None }
+    }
+
     /// Returns the operations in flight for a depth, which counts per lane, or for all lanes if it is shared.
     pub fn operations(&self, kind: Kind, depth: u32) -> usize {
         let [reads, writes] = self.counts;

@@ -23,7 +23,7 @@ use std::fs::OpenOptions;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use isolane_host::{BlockingVolume, Cores, LaneClass, LaneCounts, NamespaceInfo, Options, Uri};
@@ -34,9 +34,8 @@ use crate::host_args;
 use crate::output;
 use crate::signals;
 
-use access_pattern::{AccessPattern, Kind};
+use access_pattern::{AccessPattern, Kind, Rw};
 pub use args::Args;
-use args::Rw;
 use driver::{Driver, Measured, Port};
 use lane_selector::LaneSelector;
 use pace::Pace;
@@ -80,7 +79,7 @@ fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
     let waker = client.waker();
     let stop = stop_at_signal(move || waker.wake())?;
     let granted = client.lanes();
-    let lanes = |class: Option<LaneClass>| Some(LaneSelector::new(&granted, class, args.share_depth));
+    let lanes = |class: Option<LaneClass>| LaneSelector::new(&granted, class, args.share_depth);
     let pattern = measured_pattern(args, client.namespace(), args.seed)?;
     let mut streams = vec![(pattern, lanes(args.class))];
     if let Some(load) = &args.background {
@@ -89,15 +88,14 @@ fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
         streams.push((pattern, lanes(None)));
     }
     check_json(args.json.as_deref())?;
-    let mut driver = Driver::new(Port::Client(&mut client), streams, args.verify, args.fua, &stop.stopped);
+    let mut driver = Driver::new(Port::Client(&mut client), streams, args.verify, args.fua, &stop);
     driver.prepare()?;
     let show_progress = std::io::stderr().is_terminal() && args.time > Duration::from_secs(1);
-    driver.measure(&mut Pace::new(args, 1, &stop.stopped)?, show_progress);
-    let measured = driver.finish()?;
+    let measured = driver.measure(&mut Pace::new(args, 1, &stop)?, show_progress);
     let workload = Workload::new(args, granted, &Cores::default());
     let threads = vec![ThreadPlacement::current()];
     let placement = Placement::new(threads, &client.connections(), client.engine());
-    Ok(Run { measured, workload, placement, signal: stop.signal.load(Ordering::Relaxed) })
+    Ok(Run { measured, workload, placement, signal: stop.load(Ordering::Relaxed) })
 }
 
 /// Measures a volume that threads share.
@@ -121,29 +119,22 @@ fn run_threads(args: &Args, uri: &Uri, threads: u16) -> Result<Run, Failure> {
     warn_about_cores_without_lanes(&cores, granted);
     let patterns = patterns.into_iter().zip(args.threads.thread_cores()).collect();
     let stop = stop_at_signal(|| {})?;
-    let pace = Pace::new(args, threads, &stop.stopped)?;
+    let pace = Pace::new(args, threads, &stop)?;
     let (measured, threads) = threads::measure(&volume, patterns, &pace, args.fua)?;
     let workload = Workload::new(args, granted, &cores);
     let placement = Placement::new(threads, &volume.connections(), volume.engine());
     volume.close();
-    Ok(Run { measured, workload, placement, signal: stop.signal.load(Ordering::Relaxed) })
+    Ok(Run { measured, workload, placement, signal: stop.load(Ordering::Relaxed) })
 }
 
-/// Set by the first signal that ends a process.
-struct Stop {
-    stopped: Arc<AtomicBool>,
-    signal: Arc<AtomicI32>,
-}
-
-/// Stops at the first signal; the next one ends the process.
-fn stop_at_signal(wake: impl Fn() + Send + 'static) -> Result<Stop, Failure> {
-    let stop = Stop { stopped: Arc::default(), signal: Arc::default() };
-    let (stopped, number) = (Arc::clone(&stop.stopped), Arc::clone(&stop.signal));
+/// Returns a number that is set to the first signal that ends a process; the next one ends it.
+fn stop_at_signal(wake: impl Fn() + Send + 'static) -> Result<Arc<AtomicI32>, Failure> {
+    let stop = Arc::<AtomicI32>::default();
+    let stopped = Arc::clone(&stop);
     signals::at_signal(move |signal| {
         // The measurement ends even if this fails.
         let _ = signals::exit_on_next_signal();
-        number.store(signal, Ordering::Relaxed);
-        stopped.store(true, Ordering::Relaxed);
+        stopped.store(signal, Ordering::Relaxed);
         wake();
     })?;
     Ok(stop)
@@ -212,14 +203,7 @@ fn check_options(args: &Args, uri: &Uri) -> Result<(), Failure> {
 
 /// Returns the measured operations.
 fn measured_pattern(args: &Args, namespace: &NamespaceInfo, seed: u64) -> Result<AccessPattern, Failure> {
-    let (random, reads_percent) = match args.rw {
-        Rw::Read => (false, 100),
-        Rw::Write => (false, 0),
-        Rw::Randread => (true, 100),
-        Rw::Randwrite => (true, 0),
-        Rw::Randrw => (true, args.mix()),
-    };
-    let shape = (Kind { random, reads_percent }, args.bs, args.depth);
+    let shape = (args.rw.kind(args.mix()), args.bs, args.depth);
     let pattern = checked_pattern(args, namespace, "--bs", shape, seed)?;
     if args.verify && namespace.read_only {
         return Err(read_only("--verify"));

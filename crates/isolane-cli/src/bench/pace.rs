@@ -1,7 +1,7 @@
 //! Start, end, and rate of a measurement.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Args;
@@ -17,13 +17,13 @@ pub struct Pace {
     /// Time between two operations, if the rate is limited.
     interval: Option<Duration>,
     next: Instant,
-    stopped: Arc<AtomicBool>,
+    stopped: Arc<AtomicI32>,
 }
 
 impl Pace {
-    /// Returns a measurement that starts now, for one of `threads` that share the rate. It ends early once `stopped`
-    /// is set.
-    pub fn new(args: &Args, threads: u16, stopped: &Arc<AtomicBool>) -> Result<Pace, Failure> {
+    /// Returns a measurement that starts now, for one of `threads` that share the rate. It ends early once
+    /// `stopped` is a signal.
+    pub fn new(args: &Args, threads: u16, stopped: &Arc<AtomicI32>) -> Result<Pace, Failure> {
         let now = Instant::now();
         let too_long = || Failure::new("--time", "too long for the clock");
         let from = now.checked_add(args.warm_up).ok_or_else(too_long)?;
@@ -42,14 +42,14 @@ impl Pace {
         (0..threads).map(move |index| Pace { next: self.next + between * index, ..self.clone() })
     }
 
-    /// Returns the flag that ends the measurement.
-    pub fn stopped(&self) -> &Arc<AtomicBool> {
+    /// Returns the signal that ends the measurement, or 0.
+    pub fn stopped(&self) -> &Arc<AtomicI32> {
         &self.stopped
     }
 
     /// Returns `true` once the time has passed or a signal has arrived.
     pub fn is_finished(&self, now: Instant) -> bool {
-        now >= self.until || self.stopped.load(Ordering::Relaxed)
+        now >= self.until || self.stopped.load(Ordering::Relaxed) != 0
     }
 
     /// Returns `true` if an operation may start, and counts it.
@@ -86,7 +86,7 @@ mod tests {
     fn limits_the_rate_and_catches_up_little() {
         let now = Instant::now();
         let second = Duration::from_secs(1);
-        let stopped = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::default();
         let mut pace =
             Pace { from: now, until: now + second, interval: Some(second / 1000), next: now, stopped };
         assert!(pace.start(now) && !pace.start(now));
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(started(now + 10 * second), 102);
         let next: Vec<_> = pace.for_threads(2).map(|pace| pace.next - now).collect();
         assert_eq!(next[1] - next[0], second / 2000);
-        pace.stopped.store(true, Ordering::Relaxed);
+        pace.stopped.store(2, Ordering::Relaxed);
         assert!(pace.is_finished(now));
     }
 }

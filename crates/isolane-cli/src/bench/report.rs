@@ -78,7 +78,7 @@ impl Summary {
         let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1000.0;
         Summary {
             iops: stats.operations() as f64 / seconds,
-            mib_per_s: stats.bytes() as f64 / f64::from(1 << 20) / seconds,
+            mib_per_s: stats.bytes as f64 / f64::from(1 << 20) / seconds,
             latency_us: LatencyUs {
                 mean: latencies.mean() / 1000.0,
                 p50: at(0.5),
@@ -88,7 +88,7 @@ impl Summary {
                 p99_99: at(0.9999),
                 max: latencies.max() as f64 / 1000.0,
             },
-            errors: stats.errors(),
+            errors: stats.errors,
         }
     }
 
@@ -114,13 +114,12 @@ impl Report {
     ) -> Report {
         let seconds = elapsed.as_secs_f64().max(f64::EPSILON);
         let total = stats.total();
-        let mixed = stats.directions().iter().all(|stats| stats.operations() + stats.errors() > 0);
-        let [read, write] =
-            stats.directions().each_ref().map(|stats| mixed.then(|| Summary::new(stats, seconds)));
+        let mixed = stats.0.iter().all(|stats| stats.operations() + stats.errors > 0);
+        let [read, write] = stats.0.each_ref().map(|stats| mixed.then(|| Summary::new(stats, seconds)));
         Report {
             total: Summary::new(&total, seconds),
-            verified_blocks: verify.blocks_checked(),
-            verify_errors: verify.errors(),
+            verified_blocks: verify.blocks_checked,
+            verify_errors: verify.errors,
             operations: total.operations(),
             seconds,
             workload,

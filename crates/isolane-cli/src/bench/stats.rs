@@ -14,8 +14,10 @@ pub struct DirectionStats {
     /// The latest latency and its number of occurrences, for operations that start and end together. Not yet in the
     /// histogram.
     latest: (u64, u64),
-    bytes: u64,
-    errors: u64,
+    /// Number of moved bytes.
+    pub bytes: u64,
+    /// Number of failed operations.
+    pub errors: u64,
     first_error: Option<String>,
 }
 
@@ -42,7 +44,7 @@ impl DirectionStats {
         self.first_error.get_or_insert_with(|| error.to_string());
     }
 
-    /// Returns the histogram of all latencies.
+    /// Returns the histogram of all latencies in nanoseconds.
     pub fn latencies(&self) -> Histogram<u64> {
         let mut histogram = self.histogram.clone();
         record(&mut histogram, self.latest);
@@ -54,16 +56,6 @@ impl DirectionStats {
         self.histogram.len() + self.latest.1
     }
 
-    /// Returns the number of moved bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Returns the number of failed operations.
-    pub fn errors(&self) -> u64 {
-        self.errors
-    }
-
     fn add(&mut self, other: &DirectionStats) {
         self.bytes += other.bytes;
         self.errors += other.errors;
@@ -72,8 +64,8 @@ impl DirectionStats {
     }
 }
 
-/// Counters of one run, by direction.
-pub struct Stats([DirectionStats; 2]);
+/// Counters of one run: reads, then writes.
+pub struct Stats(pub [DirectionStats; 2]);
 
 impl Stats {
     /// Returns empty counters.
@@ -85,11 +77,6 @@ impl Stats {
     #[inline]
     pub fn direction(&mut self, direction: Direction) -> &mut DirectionStats {
         &mut self.0[usize::from(direction == Direction::Write)]
-    }
-
-    /// Returns reads and writes.
-    pub fn directions(&self) -> &[DirectionStats; 2] {
-        &self.0
     }
 
     /// Replaces the first error, which may be less specific.
@@ -111,15 +98,14 @@ impl Stats {
         total
     }
 
-    /// Returns the numbers of successful operations, moved bytes, and errors.
-    pub fn counts(&self) -> [u64; 3] {
-        let [read, write] = &self.0;
-        [read.operations() + write.operations(), read.bytes + write.bytes, read.errors + write.errors]
+    /// Returns the number of successful operations.
+    pub fn operations(&self) -> u64 {
+        self.0.iter().map(DirectionStats::operations).sum()
     }
 
     /// Returns the number of failed operations.
     pub fn errors(&self) -> u64 {
-        self.counts()[2]
+        self.0.iter().map(|stats| stats.errors).sum()
     }
 
     /// Returns the reason of the first failure.
@@ -148,14 +134,14 @@ mod tests {
             [5000, 7000, 7000].into_iter().for_each(|ns| one.on_success(ns, 512));
             sum.add(&one);
         }
-        assert_eq!((sum.operations(), sum.bytes()), (6, 6 * 512));
+        assert_eq!((sum.operations(), sum.bytes), (6, 6 * 512));
     }
 
     #[test]
     fn counts_repeated_latencies() {
         let mut stats = DirectionStats::new();
         [5000, 5000, 7000, 5000, 5000].into_iter().for_each(|ns| stats.on_success(ns, 512));
-        assert_eq!((stats.operations(), stats.bytes()), (5, 5 * 512));
+        assert_eq!((stats.operations(), stats.bytes), (5, 5 * 512));
         let latencies = stats.latencies();
         assert_eq!((latencies.len(), latencies.count_at(5000), latencies.count_at(7000)), (5, 4, 1));
     }

@@ -1,12 +1,11 @@
 //! `--threads`: several threads that share one volume, each with its own submitter. Their counters are added.
 
-use std::time::Instant;
-
 use isolane_host::BlockingVolume;
 
 use super::access_pattern::AccessPattern;
 use super::driver::{Driver, Measured, Port};
-use super::pace::{Pace, elapsed_since};
+use super::lane_selector::LaneSelector;
+use super::pace::Pace;
 use super::placement::ThreadPlacement;
 use crate::failure::Failure;
 
@@ -17,7 +16,6 @@ pub fn measure(
     pace: &Pace,
     fua: bool,
 ) -> Result<(Measured, Vec<ThreadPlacement>), Failure> {
-    let started = Instant::now();
     let paces = pace.for_threads(patterns.len() as u32);
     let results: Vec<_> = std::thread::scope(|scope| {
         let thread = |((pattern, core), mut pace): ((AccessPattern, Option<usize>), Pace)| {
@@ -25,22 +23,21 @@ pub fn measure(
             scope.spawn(move || {
                 core.map_or(Ok(()), super::pin)?;
                 let port = Port::Submitter { submitter, volume, closed: false };
-                let mut driver = Driver::new(port, vec![(pattern, None)], false, fua, pace.stopped());
+                let streams = vec![(pattern, LaneSelector::single())];
+                let mut driver = Driver::new(port, streams, false, fua, pace.stopped());
                 driver.prepare()?;
-                driver.measure(&mut pace, false);
-                Ok((driver.finish()?, ThreadPlacement::current()))
+                Ok((driver.measure(&mut pace, false), ThreadPlacement::current()))
             })
         };
         let threads: Vec<_> = patterns.into_iter().zip(paces).map(thread).collect();
         let panicked = || Failure::new("a thread of the measurement ended early", "it panicked");
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
     });
-    let mut sum = Measured { elapsed: elapsed_since(pace.from, started), ..Measured::default() };
-    let mut placements = Vec::new();
-    for result in results {
-        let (measured, placement) = result?;
-        sum.stats.add(&measured.stats);
-        placements.push(placement);
-    }
-    Ok((sum, placements))
+    let results = results.into_iter().collect::<Result<Vec<_>, Failure>>()?;
+    let (measured, placements): (Vec<_>, Vec<_>) = results.into_iter().unzip();
+    let sum = measured.into_iter().reduce(|mut sum, one| {
+        sum.stats.add(&one.stats);
+        Measured { elapsed: sum.elapsed.max(one.elapsed), ..sum }
+    });
+    Ok((sum.expect("at least one thread"), placements))
 }

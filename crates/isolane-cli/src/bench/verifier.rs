@@ -13,8 +13,10 @@ const MAX_DESCRIBED: usize = 8;
 /// The result of verification.
 #[derive(Debug, Default)]
 pub struct VerifyReport {
-    errors: u64,
-    blocks_checked: u64,
+    /// Number of wrong blocks.
+    pub errors: u64,
+    /// Number of checked blocks.
+    pub blocks_checked: u64,
     described: Vec<String>,
 }
 
@@ -22,7 +24,8 @@ pub struct VerifyReport {
 pub struct Verifier {
     /// Possible contents of each slot.
     pub history: SlotHistory,
-    report: VerifyReport,
+    /// The result.
+    pub report: VerifyReport,
     run: u64,
     slot_blocks: u64,
     block_bytes: usize,
@@ -64,11 +67,6 @@ impl Verifier {
         }
     }
 
-    /// Returns the result.
-    pub fn into_report(self) -> VerifyReport {
-        self.report
-    }
-
     fn check_block(&self, slot: u32, lba: u64, block: &[u8]) -> Result<(), String> {
         match pattern::check(block, lba, self.run) {
             Ok(stamp) if self.history.can_hold(slot, stamp.sequence) => Ok(()),
@@ -89,16 +87,6 @@ impl Verifier {
 }
 
 impl VerifyReport {
-    /// Returns the number of wrong blocks.
-    pub fn errors(&self) -> u64 {
-        self.errors
-    }
-
-    /// Returns the number of checked blocks.
-    pub fn blocks_checked(&self) -> u64 {
-        self.blocks_checked
-    }
-
     /// Returns an error if any block was wrong.
     pub fn into_result(self) -> Result<(), Failure> {
         if self.errors == 0 {
@@ -138,8 +126,8 @@ mod tests {
         let mut verifier = verifier();
         let buffer = written(&mut verifier, 2);
         verifier.check(2, &buffer);
-        let report = verifier.into_report();
-        assert_eq!((report.errors(), report.blocks_checked()), (0, 2));
+        let report = verifier.report;
+        assert_eq!((report.errors, report.blocks_checked), (0, 2));
         assert!(report.into_result().is_ok());
     }
 
@@ -149,7 +137,7 @@ mod tests {
         let old = written(&mut verifier, 2);
         written(&mut verifier, 2);
         verifier.check(2, &old);
-        let failure = verifier.into_report().into_result().unwrap_err().to_string();
+        let failure = verifier.report.into_result().unwrap_err().to_string();
         assert!(failure.contains("2 of 2 blocks") && failure.contains("but 2 was acknowledged"), "{failure}");
     }
 
@@ -157,6 +145,6 @@ mod tests {
     fn skips_slots_without_writes() {
         let mut verifier = verifier();
         verifier.check(1, &Buffer::contiguous(1024));
-        assert_eq!(verifier.into_report().blocks_checked(), 0);
+        assert_eq!(verifier.report.blocks_checked, 0);
     }
 }

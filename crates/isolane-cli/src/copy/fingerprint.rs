@@ -5,6 +5,7 @@
 //! Invariant: the fingerprint does not depend on the sizes of the chunks.
 
 use std::hash::{DefaultHasher, Hasher};
+use std::sync::LazyLock;
 
 use super::source::Chunk;
 
@@ -13,14 +14,19 @@ pub const GRANULE_BYTES: u64 = 1 << 20;
 
 static ZEROS: [u8; 4096] = [0; 4096];
 
+/// Hash of a granule of zeros.
+static ZERO_GRANULE: LazyLock<u64> = LazyLock::new(|| {
+    let mut hasher = DefaultHasher::new();
+    (0..GRANULE_BYTES / ZEROS.len() as u64).for_each(|_| hasher.write(&ZEROS));
+    hasher.finish()
+});
+
 /// Hashes of a stream.
 #[derive(Default)]
 pub struct Fingerprint {
     granules: Vec<u64>,
     running: DefaultHasher,
-    running_bytes: u64,
     length: u64,
-    zero_granule: Option<u64>,
 }
 
 impl Fingerprint {
@@ -34,7 +40,7 @@ impl Fingerprint {
 
     /// Ends the stream.
     pub fn close(&mut self) {
-        if self.running_bytes > 0 {
+        if !self.length.is_multiple_of(GRANULE_BYTES) {
             self.end_granule();
         }
     }
@@ -54,12 +60,11 @@ impl Fingerprint {
 
     fn add_bytes(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let space = (GRANULE_BYTES - self.running_bytes).min(bytes.len() as u64);
+            let space = self.space().min(bytes.len() as u64);
             let (now, later) = bytes.split_at(space as usize);
             self.running.write(now);
-            self.running_bytes += space;
             self.length += space;
-            if self.running_bytes == GRANULE_BYTES {
+            if self.space() == GRANULE_BYTES {
                 self.end_granule();
             }
             bytes = later;
@@ -68,31 +73,26 @@ impl Fingerprint {
 
     fn add_zeros(&mut self, mut length: u64) {
         while length > 0 {
-            if self.running_bytes == 0 && length >= GRANULE_BYTES {
-                let granule = *self.zero_granule.get_or_insert_with(hash_of_zero_granule);
-                self.granules.push(granule);
-                self.length += GRANULE_BYTES;
-                length -= GRANULE_BYTES;
-                continue;
+            let mut part = self.space().min(length);
+            if part == GRANULE_BYTES {
+                self.granules.push(*ZERO_GRANULE);
+                self.length += part;
+            } else {
+                part = part.min(ZEROS.len() as u64);
+                self.add_bytes(&ZEROS[..part as usize]);
             }
-            let part = (GRANULE_BYTES - self.running_bytes).min(length).min(ZEROS.len() as u64);
-            self.add_bytes(&ZEROS[..part as usize]);
             length -= part;
         }
     }
 
+    /// Returns the missing bytes of the running granule.
+    fn space(&self) -> u64 {
+        GRANULE_BYTES - self.length % GRANULE_BYTES
+    }
+
     fn end_granule(&mut self) {
         self.granules.push(std::mem::take(&mut self.running).finish());
-        self.running_bytes = 0;
     }
-}
-
-fn hash_of_zero_granule() -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for _ in 0..GRANULE_BYTES / ZEROS.len() as u64 {
-        hasher.write(&ZEROS);
-    }
-    hasher.finish()
 }
 
 #[cfg(test)]

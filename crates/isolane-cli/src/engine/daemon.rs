@@ -1,12 +1,12 @@
 //! `--daemon`: an engine that outlives the command that starts it.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use isolane_engine::files;
 
+use super::manage::{log_bytes, tail};
 use crate::failure::{Context, Failure};
 use crate::output;
 
@@ -16,7 +16,7 @@ pub fn start(path: &Path) -> Result<(), Failure> {
     let log = files::log_path(path);
     // Not truncated: an engine that already listens there may write to it.
     let file = files::open_next_to_socket(&log, 0o600).map_err(Failure::from_error)?;
-    let before = file.metadata().context("cannot read the size of the log")?.len();
+    let before = log_bytes(&log).unwrap_or_default();
     let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--daemon");
     let program = std::env::current_exe().context("cannot find this program's file")?;
     let mut command = Command::new(program);
@@ -29,23 +29,16 @@ pub fn start(path: &Path) -> Result<(), Failure> {
     }
     if line.is_empty() {
         let _ = child.wait();
-        return Err(Failure::from_error(new_log_lines(&log, before)));
+        return Err(Failure::from_error(new_log_line(&log, before)));
     }
     output::write_stdout(line.as_bytes())
 }
 
 /// Returns the last new line of the log, without the name of the program.
-fn new_log_lines(log: &Path, before: u64) -> String {
-    let mut text = String::new();
-    let read = File::open(log).and_then(|mut file| {
-        file.seek(SeekFrom::Start(before))?;
-        file.take(MAX_LOG_BYTES).read_to_string(&mut text)
-    });
-    let last = text.lines().next_back().unwrap_or_default();
-    match read {
-        Ok(_) if !last.is_empty() => last.strip_prefix("isolane: ").unwrap_or(last).to_owned(),
+fn new_log_line(log: &Path, before: u64) -> String {
+    let text = tail(log, before).unwrap_or_default();
+    match text.lines().next_back() {
+        Some(last) if !last.is_empty() => last.strip_prefix("isolane: ").unwrap_or(last).to_owned(),
         _ => format!("the engine ended without a message; see {}", log.display()),
     }
 }
-
-const MAX_LOG_BYTES: u64 = 64 << 10;

@@ -246,12 +246,13 @@ fn logs(socket: &Path, follow: bool) -> Result<(), Failure> {
     }
 }
 
-fn log_bytes(log: &Path) -> Option<u64> {
+/// Returns the size of a log.
+pub fn log_bytes(log: &Path) -> Option<u64> {
     Some(files::read_next_to_socket(log).ok()?.metadata().ok()?.len())
 }
 
 /// Returns the part of a log after its first `before` bytes.
-fn tail(log: &Path, before: u64) -> Option<String> {
+pub fn tail(log: &Path, before: u64) -> Option<String> {
     let mut file: File = files::read_next_to_socket(log).ok()?;
     file.seek(SeekFrom::Start(before)).ok()?;
     let mut bytes = Vec::new();

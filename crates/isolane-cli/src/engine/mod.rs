@@ -22,7 +22,7 @@ use isolane_host::{Cores, Mode};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::choice::one_of;
-use crate::cores::{self, parse_cores};
+use crate::cores;
 use crate::failure::{Context, Failure};
 use crate::host_args::{MODES, is_like_address};
 use crate::output;
@@ -64,7 +64,7 @@ pub struct Args {
     #[command(subcommand)]
     action: Option<manage::Action>,
     /// Run on these cores, one thread each, as 1 or 2,4-6 (default: the last core of this process)
-    #[arg(long, value_name = "LIST", value_parser = parse_cores)]
+    #[arg(long, value_name = "LIST")]
     cores: Option<Cores>,
     /// Socket for applications (default: isolane/engine.sock in $XDG_RUNTIME_DIR, else
     /// /tmp/isolane-UID/engine.sock)

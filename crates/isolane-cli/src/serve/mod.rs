@@ -17,16 +17,17 @@ use isolane_host::{Cores, IoChoice, Mode};
 use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
+use signal_hook::consts::SIGUSR1;
 
 use banner::Banner;
 
 use crate::choice::{Choice, one_of};
-use crate::cores::{self, parse_cores};
+use crate::cores;
 use crate::failure::{Context, Failure};
 use crate::host_args::{IO_CHOICES, MODES, is_like_address, parse_host_nqn};
 use crate::invocation;
 use crate::output;
-use crate::signals::{self, Signal, Signals};
+use crate::signals;
 use crate::units::{parse_bytes, show_bytes};
 
 /// Limit for commands in flight at shutdown.
@@ -135,7 +136,7 @@ pub struct Args {
     #[arg(long, value_name = "NQN")]
     allow_host: Vec<String>,
     /// Run one reactor on each of these cores, as 0,1 or 0-3 (default: all cores of this process)
-    #[arg(long, value_name = "LIST", value_parser = parse_cores)]
+    #[arg(long, value_name = "LIST")]
     cores: Option<Cores>,
     /// Reactor of a new connection; SIGUSR1 shows the reactor of each
     #[arg(long, value_parser = one_of(&PLACEMENTS), default_value = "incoming-cpu")]
@@ -204,7 +205,7 @@ const SCHEDULERS: [Choice<RebalanceInterval>; 2] = [
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let mut signals = Signals::listen()?;
+    let mut signals = signals::listen()?;
     let (config, volumes) = configure(&args)?;
     let nqn = config.nqn;
     let target = Target::start(config).context("cannot start the target")?;
@@ -216,7 +217,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
     output::write_stdout(banner.to_text().as_bytes())?;
-    while signals.wait() == Signal::ShowCounters {
+    for _ in signals.forever().take_while(|signal| *signal == SIGUSR1) {
         eprint!("{}", counters::show(&target.counters(), &target.connections(), args.json)?);
     }
     signals::exit_on_next_signal()?;
