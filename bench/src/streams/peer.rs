@@ -47,7 +47,7 @@ fn drain(mut socket: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads each socket until its end, on a thread of its own on the same core.
+/// Reads all sockets until their ends, with one thread each, all on the same core.
 fn drain_all(sockets: Vec<TcpStream>) -> io::Result<()> {
     thread::scope(|scope| {
         let threads: Vec<_> = sockets.into_iter().map(|socket| scope.spawn(|| drain(socket))).collect();
