@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn success_keeps_the_last_error() {
-        let _: isize = call("isolane_first", || Err(Failure::argument("a is wrong: pass another")));
+        let _: isize = call("isolane_first", || Err(Failure::Argument("a is wrong: pass another")));
         assert_eq!(call("isolane_second", || Ok(7 as c_int)), 7);
         assert_eq!(error_text(), "isolane_first: a is wrong: pass another");
     }

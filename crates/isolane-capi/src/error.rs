@@ -2,6 +2,7 @@
 //!
 //! Invariant: each thread has its own last error.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::io::{self, ErrorKind};
@@ -23,10 +24,6 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    pub(crate) fn argument(message: &'static str) -> Failure {
-        Failure::Argument(message)
-    }
-
     pub(crate) fn bug(message: &str) -> Failure {
         Failure::WithErrno(libc::EIO, format!("bug in libisolane, please report: {message}"))
     }
@@ -35,10 +32,12 @@ impl Failure {
     pub(crate) fn store(&self, name: &'static str) {
         let (number, text) = match self {
             // Does not allocate: nonblocking calls fail often.
-            Failure::Io(error) if error.kind() == ErrorKind::WouldBlock => (libc::EAGAIN, Text::Fixed(AGAIN)),
-            Failure::Argument(message) => (libc::EINVAL, Text::new(name, message)),
-            Failure::WithErrno(number, message) => (*number, Text::new(name, message)),
-            Failure::Io(error) => (errno_of(error), Text::new(name, &error.to_string())),
+            Failure::Io(error) if error.kind() == ErrorKind::WouldBlock => {
+                (libc::EAGAIN, Cow::Borrowed(AGAIN))
+            }
+            Failure::Argument(message) => (libc::EINVAL, text(name, message)),
+            Failure::WithErrno(number, message) => (*number, text(name, message)),
+            Failure::Io(error) => (errno_of(error), text(name, &error.to_string())),
         };
         // The value is gone while its thread exits.
         let _ = LAST.try_with(|last| *last.borrow_mut() = text);
@@ -93,26 +92,12 @@ fn errno_of(error: &io::Error) -> i32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn isolane_error_text() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_c_str().as_ptr()).unwrap_or(EMPTY.as_ptr())
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(EMPTY.as_ptr())
 }
 
-enum Text {
-    Fixed(&'static CStr),
-    Owned(CString),
-}
-
-impl Text {
-    fn new(name: &str, message: &str) -> Text {
-        let text = format!("{name}: {message}").replace('\0', "?");
-        CString::new(text).map_or(Text::Fixed(EMPTY), Text::Owned)
-    }
-
-    fn as_c_str(&self) -> &CStr {
-        match self {
-            Text::Fixed(text) => text,
-            Text::Owned(text) => text,
-        }
-    }
+fn text(name: &str, message: &str) -> Cow<'static, CStr> {
+    let text = format!("{name}: {message}").replace('\0', "?");
+    CString::new(text).map_or(Cow::Borrowed(EMPTY), Cow::Owned)
 }
 
 fn set_error_number(number: i32) {
@@ -127,11 +112,11 @@ pub(crate) fn error_number() -> i32 {
 
 #[cfg(test)]
 pub(crate) fn error_text() -> String {
-    LAST.with(|last| last.borrow().as_c_str().to_str().unwrap().to_owned())
+    LAST.with(|last| last.borrow().to_str().unwrap().to_owned())
 }
 
 thread_local! {
-    static LAST: RefCell<Text> = const { RefCell::new(Text::Fixed(EMPTY)) };
+    static LAST: RefCell<Cow<'static, CStr>> = const { RefCell::new(Cow::Borrowed(EMPTY)) };
 }
 
 const EMPTY: &CStr = c"";
@@ -165,7 +150,7 @@ mod tests {
             (io::Error::from(ErrorKind::WouldBlock).into(), libc::EAGAIN, "try again later"),
             (io::Error::new(ErrorKind::InvalidData, "garbage").into(), libc::EPROTO, "garbage"),
             (io::Error::other("x\0y").into(), libc::EIO, "x?y"),
-            (Failure::argument("buffer is NULL"), libc::EINVAL, "isolane_example: buffer is NULL"),
+            (Failure::Argument("buffer is NULL"), libc::EINVAL, "isolane_example: buffer is NULL"),
         ] {
             let (errno, text) = stored(failure);
             assert!(errno == number && text.contains(part), "{errno} {number} {text}");
@@ -174,10 +159,10 @@ mod tests {
 
     #[test]
     fn each_thread_has_its_own_error() {
-        let (_, before) = stored(Failure::argument("mine"));
+        let (_, before) = stored(Failure::Argument("mine"));
         std::thread::spawn(|| {
             assert_eq!(error_text(), "");
-            stored(Failure::argument("of another thread"));
+            stored(Failure::Argument("of another thread"));
         })
         .join()
         .unwrap();

@@ -71,7 +71,7 @@ pub(crate) unsafe fn slice_mut<'a, T>(values: *mut c_void, count: usize) -> Resu
 /// Returns `false` if there are no values.
 fn check(start: *const c_void, count: usize, size: usize) -> Result<bool, Failure> {
     if count > isize::MAX as usize / size {
-        return Err(Failure::argument("length exceeds SSIZE_MAX: pass a smaller one"));
+        return Err(Failure::Argument("length exceeds SSIZE_MAX: pass a smaller one"));
     }
     match (start.is_null(), count) {
         (_, 0) => Ok(false),

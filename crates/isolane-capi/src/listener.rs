@@ -48,7 +48,7 @@ pub unsafe extern "C" fn isolane_listener_from_fd(
         // SAFETY: the header states the requirements.
         let (session, options, fd) = unsafe { (as_ref(session)?, or_default(options), borrowed(fd)?) };
         if !sockopt::socket_acceptconn(fd).map_err(std::io::Error::from)? {
-            return Err(Failure::argument("socket is not listening: call listen() first"));
+            return Err(Failure::Argument("socket is not listening: call listen() first"));
         }
         // SAFETY: the descriptor is open, and the caller transfers it.
         let listener = unsafe { owned(fd) }.into();

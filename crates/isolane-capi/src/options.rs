@@ -60,7 +60,7 @@ fn set(options: &mut StreamOptions, option: c_int, value: u64) -> Result<(), Fai
         ISOLANE_BYPASS_READ_MIN => options.bypass_read_min = bytes()?,
         ISOLANE_SPIN_NS => options.spin = Duration::from_nanos(value),
         ISOLANE_CORE => options.core = Some(u32::try_from(value).map_err(|_| TOO_LARGE)?),
-        _ => return Err(Failure::argument("unknown option: pass ISOLANE_RX_BYTES or another of isolane.h")),
+        _ => return Err(Failure::Argument("unknown option: pass ISOLANE_RX_BYTES or another of isolane.h")),
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ pub unsafe extern "C" fn isolane_session_open(
 ) -> *mut Session {
     call("isolane_session_open", || {
         if flags & !ISOLANE_NO_SPAWN != 0 {
-            return Err(Failure::argument("unknown flag: pass 0 or ISOLANE_NO_SPAWN"));
+            return Err(Failure::Argument("unknown flag: pass 0 or ISOLANE_NO_SPAWN"));
         }
         let mut options =
             SessionOptions { spawn_engine: flags & ISOLANE_NO_SPAWN == 0, ..SessionOptions::default() };

@@ -162,7 +162,7 @@ pub unsafe extern "C" fn isolane_stream_shutdown(stream: *mut Stream, how: c_int
             libc::SHUT_RD => Shutdown::Read,
             libc::SHUT_WR => Shutdown::Write,
             libc::SHUT_RDWR => Shutdown::Both,
-            _ => return Err(Failure::argument("unknown direction: pass SHUT_RD, SHUT_WR, or SHUT_RDWR")),
+            _ => return Err(Failure::Argument("unknown direction: pass SHUT_RD, SHUT_WR, or SHUT_RDWR")),
         };
         if how != Shutdown::Write {
             // SAFETY: the header states the requirements.
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn isolane_stream_shutdown(stream: *mut Stream, how: c_int
 pub unsafe extern "C" fn isolane_stream_arm(stream: *mut Stream, interest: c_int) -> c_int {
     call("isolane_stream_arm", || {
         if interest == 0 || interest & !(ISOLANE_READ | ISOLANE_WRITE) != 0 {
-            return Err(Failure::argument("unknown interest: pass ISOLANE_READ, ISOLANE_WRITE, or both"));
+            return Err(Failure::Argument("unknown interest: pass ISOLANE_READ, ISOLANE_WRITE, or both"));
         }
         // SAFETY: the header states the requirements.
         unsafe { meta(stream)? }.members.as_ref().ok_or(NO_POLLER)?;
