@@ -34,7 +34,7 @@ class Floor(Host):
         return (load.rw, load.block_bytes) in FLOOR_WORK
 
     def measure(self, bed, target, port, load, seconds):
-        options = f"""--json --seconds {seconds} --work {FLOOR_WORK[load.rw, load.block_bytes]} --depth {load.depth}
+        options = f"""--seconds {seconds} --work {FLOOR_WORK[load.rw, load.block_bytes]} --depth {load.depth}
             --connections {load.connections} --target-core {bed.target_core} --host-core {bed.host_core} {self.arguments}"""
         return of_report(json.loads(run([bed.program("floor"), *options.split()], None, seconds)))
 
@@ -115,7 +115,7 @@ class MinimalHost(Host):
         return load.rw == "read"
 
     def measure(self, bed, target, port, load, seconds):
-        command = minimal_host(bed, port, load, load.depth, "--seconds", seconds, "--json", *self.arguments.split())
+        command = minimal_host(bed, port, load, load.depth, "--seconds", seconds, *self.arguments.split())
         return of_report(json.loads(run(command, bed.host_core, seconds)))
 
 

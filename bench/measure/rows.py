@@ -102,17 +102,18 @@ PEERS = (
 )
 
 
+def core(name, title, load, figure, to_floor, to_spdk, mixed):
+    """A row with goals to the floor and to SPDK, and for pairs of our programs and SPDK's to SPDK's own."""
+    limits = [("isolane", "floor", to_floor), ("isolane", ALL_SPDK, to_spdk), ("spdk-host", ALL_SPDK, mixed), ("spdk-target", ALL_SPDK, mixed)]
+    return Row(name, title, load, PEERS, sum((goals(of, to, **{figure: limit}) for of, to, limit in limits), ()), figure, core=True)
+
+
 def rate(name, title, load, to_floor, to_spdk):
-    """A row of rates, with goals to the floor and to SPDK, and for pairs of our programs and SPDK's to SPDK's own."""
-    own = goals("isolane", "floor", iops=f"≥ {to_floor:.2f}") + goals("isolane", ALL_SPDK, iops=f"≥ {to_spdk:.2f}")
-    mixed = goals("spdk-host", ALL_SPDK, iops="≥ 1.00") + goals("spdk-target", ALL_SPDK, iops="≥ 1.00")
-    return Row(name, title, load, PEERS, own + mixed, core=True)
+    return core(name, title, load, "iops", f"≥ {to_floor:.2f}", f"≥ {to_spdk:.2f}", "≥ 1.00")
 
 
 def round_trip(name, title, load):
-    own = goals("isolane", "floor", mean_us="≤ 1.08") + goals("isolane", ALL_SPDK, mean_us="≤ 0.83")
-    mixed = goals("spdk-host", ALL_SPDK, mean_us="≤ 1.00") + goals("spdk-target", ALL_SPDK, mean_us="≤ 1.00")
-    return Row(name, title, load, PEERS, own + mixed, "mean_us", core=True)
+    return core(name, title, load, "mean_us", "≤ 1.08", "≤ 0.83", "≤ 1.00")
 
 
 DIGESTS = (

@@ -39,7 +39,7 @@ def measure(bed, samples, seconds, command):
     runs += [case for pair, kept in zip(locks, suite["engine_locks"]) for case in zip(pair, kept)]
     for round in range(1, samples + 1):
         for options, kept in runs:
-            report = run_case(bed, [*options, "--seconds", seconds, "--json"], seconds)
+            report = run_case(bed, [*options, "--seconds", seconds], seconds)
             kept.append(report)
             print(
                 f"{round}/{samples} {report['work']} {report['via']} {report['size']} B, {report['connections']} connections: "

@@ -21,7 +21,7 @@ use crate::round_robin::run_round_robin;
 ///
 /// Spins over its connections, ignores the data, and sends all commands that became possible in one batch, or each
 /// alone, as hosts do whose applications submit one at a time.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Parser)]
 pub struct Options {
     /// Address and port of the target
     pub address: SocketAddr,

@@ -1,6 +1,5 @@
-//! Rates and round trips, as text and in the JSON shape of `isolane bench`.
+//! Rates and round trips, in the JSON shape of `isolane bench`.
 
-use std::fmt::{self, Display};
 use std::io;
 use std::process::ExitCode;
 
@@ -43,33 +42,16 @@ impl Report {
     }
 }
 
-impl Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { iops, mib_per_s, latency_us, .. } = self;
-        write!(f, "{iops:.0} IOPS, {mib_per_s:.1} MiB/s, mean round trip {:.2} µs", latency_us.mean)
-    }
-}
-
-// Without a doc comment, the help text starts with the doc comment of `O`.
-#[derive(clap::Parser)]
-struct Arguments<O: clap::Args> {
-    #[command(flatten)]
-    options: O,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Runs a program: parses its options, measures, and prints the report or the error.
-pub fn main<O: clap::Args, R: Serialize + Display>(run: impl FnOnce(&O) -> io::Result<R>) -> ExitCode {
-    let Arguments { options, json } = Arguments::parse();
-    match run(&options) {
-        Ok(report) if json => println!("{}", serde_json::to_string(&report).expect("plain numbers")),
-        Ok(report) => println!("{report}"),
+/// Runs a program: parses its options, measures, and prints the report as JSON, or the error.
+pub fn main<O: Parser, R: Serialize>(run: impl FnOnce(&O) -> io::Result<R>) -> ExitCode {
+    match run(&O::parse()) {
+        Ok(report) => {
+            println!("{}", serde_json::to_string(&report).expect("plain numbers"));
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("cannot measure: {error}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
 }

@@ -15,7 +15,7 @@ use crate::socket::Socket;
 use crate::{Latency, Report};
 
 /// Measure plain loopback TCP with exactly the bytes of NVMe/TCP
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Parser)]
 pub struct Options {
     /// Kind of traffic
     #[arg(long, default_value = "read4k")]

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 /// Measure a stream of messages over loopback, natively or through an isolated engine
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Parser)]
 pub struct Options {
     /// Work of the application
     #[arg(long, value_enum, default_value_t = Work::Transmit)]

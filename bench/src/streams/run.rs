@@ -1,6 +1,5 @@
 //! One measurement, from the connection to the report.
 
-use std::fmt::{self, Display};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,23 +44,6 @@ pub struct Report {
     pub round_trip_us: Option<[f64; 3]>,
     /// Speed of a computing thread on the application's core, relative to its speed without messages.
     pub compute_share: Option<f64>,
-}
-
-impl Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { mb_per_s, app_ns, total_ns, .. } = self;
-        write!(
-            f,
-            "{mb_per_s:.1} MB/s, {app_ns:.0} ns per message in the application, {total_ns:.0} in total"
-        )?;
-        if let Some([mean, median, p99]) = self.round_trip_us {
-            write!(f, "\nround trips: mean {mean:.2} µs, median {median:.2}, p99 {p99:.2}")?;
-        }
-        if let Some(share) = self.compute_share {
-            write!(f, "\ncomputing thread: {:.1} % of its speed without messages", share * 100.0)?;
-        }
-        Ok(())
-    }
 }
 
 /// Measures on a new thread, because pinning does not end with the measurement.
