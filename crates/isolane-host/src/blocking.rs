@@ -5,13 +5,14 @@
 //!
 //! Invariant: no call returns while the client still refers to its memory.
 
+use pollster::block_on;
+
 use crate::borrowed;
 use crate::error::{ConnectError, RequestError};
 use crate::info::ConnectionStatus;
 use crate::info::EngineStatus;
 use crate::info::{Info, NamespaceInfo};
 use crate::lane_class::LaneClass;
-use crate::oneshot::block_on;
 use crate::options::Options;
 use crate::request::Request;
 use crate::submitter::Submitter;

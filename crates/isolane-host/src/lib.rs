@@ -53,7 +53,6 @@ mod io_limits;
 mod lane_class;
 #[cfg(test)]
 mod mock;
-mod oneshot;
 mod options;
 mod reply;
 mod request;

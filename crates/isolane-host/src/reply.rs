@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use oneshot::Sender;
 use parking_lot::Mutex;
 
 use crate::caller_queue::{CallerQueue, ReplyGuard};
 use crate::error::RequestError;
-use crate::oneshot::Sender;
 use crate::request::Completion;
 
 /// Recipient of a completion.
@@ -29,7 +29,8 @@ impl Reply {
         match self {
             Reply::Tag(_) => None,
             Reply::Future(sender) => {
-                sender.send(completion);
+                // A dropped future does not receive its buffer.
+                let _ = sender.send(completion);
                 None
             }
             Reply::Caller(guard) => guard.complete(completion),
@@ -91,8 +92,9 @@ impl JoinedReply {
 
 #[cfg(test)]
 mod tests {
+    use pollster::block_on;
+
     use super::*;
-    use crate::oneshot::{block_on, oneshot};
 
     fn completion(result: Result<(), RequestError>) -> Completion {
         Completion { tag: 0, result, buffer: None }
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn succeeds_if_all_parts_do() {
-        let (sender, receiver) = oneshot();
+        let (sender, receiver) = oneshot::async_channel();
         Reply::Future(sender).split(2).for_each(|part| drop(part.deliver(completion(Ok(())))));
         assert!(block_on(receiver).unwrap().result.is_ok());
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use isolane_memory::Buffer;
+use oneshot::AsyncReceiver;
 
 use crate::driver::Services;
 use crate::error::{ConnectError, RequestError};
@@ -20,7 +21,6 @@ use crate::info::ConnectionStatus;
 use crate::info::EngineStatus;
 use crate::info::{Info, NamespaceInfo};
 use crate::lane_class::LaneClass;
-use crate::oneshot::{Receiver, oneshot};
 use crate::options::Options;
 use crate::request::{BlockRange, Completion, Request};
 use crate::submitter::Submitter;
@@ -184,7 +184,7 @@ impl Volume {
         result
     }
 
-    fn send(&self, request: Request) -> Receiver<Completion> {
+    fn send(&self, request: Request) -> AsyncReceiver<Completion> {
         let class = self.class.unwrap_or_else(|| request.lane_class());
         self.services.send(class, request)
     }
@@ -201,7 +201,7 @@ impl fmt::Debug for Volume {
 
 /// A read or a write in progress; its output is the buffer.
 #[must_use = "it yields the result and the buffer"]
-pub struct Transfer(Receiver<Completion>);
+pub struct Transfer(AsyncReceiver<Completion>);
 
 impl Transfer {
     fn failed(error: RequestError, buffer: Buffer) -> Transfer {
@@ -214,18 +214,18 @@ impl Future for Transfer {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context).map(|completion| match completion {
-            Some(Completion { result: Ok(()), buffer: Some(buffer), .. }) => Ok(buffer),
-            Some(Completion { result, buffer, .. }) => {
+            Ok(Completion { result: Ok(()), buffer: Some(buffer), .. }) => Ok(buffer),
+            Ok(Completion { result, buffer, .. }) => {
                 Err(TransferError { error: result.err().unwrap_or(RequestError::Closed), buffer })
             }
-            None => Err(TransferError { error: RequestError::Closed, buffer: None }),
+            Err(_) => Err(TransferError { error: RequestError::Closed, buffer: None }),
         })
     }
 }
 
 /// A flush, zeroing, or deallocation in progress.
 #[must_use = "it yields the result"]
-pub struct Action(Receiver<Completion>);
+pub struct Action(AsyncReceiver<Completion>);
 
 impl Future for Action {
     type Output = Result<(), RequestError>;
@@ -248,17 +248,19 @@ pub struct TransferError {
     pub buffer: Option<Buffer>,
 }
 
-fn ready(completion: Completion) -> Receiver<Completion> {
-    let (sender, receiver) = oneshot();
-    sender.send(completion);
+fn ready(completion: Completion) -> AsyncReceiver<Completion> {
+    let (sender, receiver) = oneshot::async_channel();
+    let sent = sender.send(completion);
+    debug_assert!(sent.is_ok(), "the receiver exists");
     receiver
 }
 
 #[cfg(test)]
 mod tests {
+    use pollster::block_on;
+
     use super::*;
     use crate::mock::{Fault, Script, Target};
-    use crate::oneshot::block_on;
     use crate::options::Reconnect;
 
     fn pair() -> (Target, Volume) {

@@ -11,7 +11,6 @@ use crate::error::RequestError;
 use crate::info::ConnectionStatus;
 use crate::info::EngineStatus;
 use crate::lane_class::{LaneClass, LaneCounts};
-use crate::oneshot::Sender;
 use crate::reply::Reply;
 use crate::request::Wait;
 use crate::request::{Completion, Request};
@@ -59,7 +58,7 @@ pub(super) enum Message {
     /// A request. Its fields drop in order: the buffer before the reply.
     Request { class: LaneClass, request: Request, reply: Reply },
     /// Requests the status of the client.
-    Status(Sender<ClientStatus>),
+    Status(oneshot::Sender<ClientStatus>),
 }
 
 impl Message {
@@ -158,7 +157,8 @@ impl ClientDriver {
             }
             Message::Status(sender) => {
                 let (connections, engine) = (self.client.connections(), self.client.engine());
-                sender.send(ClientStatus { connections, engine });
+                // A dropped receiver needs no status.
+                let _ = sender.send(ClientStatus { connections, engine });
             }
         }
     }

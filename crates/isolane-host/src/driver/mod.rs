@@ -16,6 +16,9 @@ mod tests;
 
 use std::sync::Arc;
 
+use oneshot::AsyncReceiver;
+use pollster::block_on;
+
 pub(crate) use self::service::WaitLimit;
 use self::service::{Service, ServiceOwner, ServiceSpec, Started, on_core};
 pub(crate) use self::service_map::CallerCore;
@@ -28,7 +31,6 @@ use crate::info::ConnectionStatus;
 use crate::info::EngineStatus;
 use crate::info::{Info, NamespaceInfo};
 use crate::lane_class::{LaneClass, LaneCounts};
-use crate::oneshot::{Receiver, block_on, oneshot};
 use crate::options::Options;
 use crate::reply::Reply;
 use crate::request::{Completion, Request};
@@ -105,8 +107,8 @@ impl Services {
     }
 
     /// Queues a request for the leader.
-    pub(crate) fn send(&self, class: LaneClass, request: Request) -> Receiver<Completion> {
-        let (sender, receiver) = oneshot();
+    pub(crate) fn send(&self, class: LaneClass, request: Request) -> AsyncReceiver<Completion> {
+        let (sender, receiver) = oneshot::async_channel();
         if self.is_broadcast(&request) {
             self.flush(class, Reply::Future(sender));
         } else {
@@ -153,14 +155,15 @@ impl Services {
 
     /// Requests the engine that has the volume from the leader. A volume at an engine has one service.
     pub(crate) async fn engine(&self) -> Option<EngineStatus> {
-        self.services.first()?.request_status().await?.engine
+        self.services.first()?.request_status().await.ok()?.engine
     }
 
     /// Closes the clients and waits for their threads.
     pub(crate) async fn close(&self) {
         let exits: Vec<_> = self.all().map(Service::close).collect();
         for exit in exits {
-            let _: Option<()> = exit.await;
+            // Fails once the thread has ended.
+            let _ = exit.await;
         }
     }
 }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use isolane_reactor::cpu;
+use oneshot::{AsyncReceiver, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::client_driver::{ClientDriver, ClientStatus, MAX_MESSAGES, Message, SubmissionQueue};
@@ -30,7 +31,6 @@ use crate::connect::fence::Fences;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::lane_class::{LaneClass, LaneCounts};
-use crate::oneshot::{Receiver, Sender, oneshot};
 use crate::options::{IoChoice, Mode, Options};
 use crate::reply::Reply;
 use crate::request::Wait;
@@ -123,21 +123,22 @@ impl Service {
     pub(super) fn start(
         spec: ServiceSpec,
     ) -> Result<impl Future<Output = Result<Started, ConnectError>>, ConnectError> {
-        let ((sender, receiver), core) = (oneshot(), spec.core);
+        let ((sender, receiver), core) = (oneshot::async_channel(), spec.core);
         let thread = thread::Builder::new().name("isolane-volume".to_owned());
         let spawned = thread.spawn(move || match Service::connect(spec) {
             Ok(started) => {
                 let service = Arc::clone(&started.service.0);
                 let _notifier = ExitNotifier(&service);
-                sender.send(Ok(started));
+                // Without a receiver, this stops the service.
+                drop(sender.send(Ok(started)));
                 service.run_thread();
             }
-            Err(error) => sender.send(Err(on_core(core, error))),
+            Err(error) => drop(sender.send(Err(on_core(core, error)))),
         });
         spawned.map_err(|source| ConnectError::System { what: "a thread", source: Arc::new(source) })?;
         Ok(async {
             let ended = "the volume's thread ended while connecting";
-            receiver.await.unwrap_or_else(|| Err(ConnectError::Unsupported(ended.to_owned())))
+            receiver.await.unwrap_or_else(|_| Err(ConnectError::Unsupported(ended.to_owned())))
         })
     }
 
@@ -213,8 +214,8 @@ impl Service {
     }
 
     /// Requests the status of the client from the leader.
-    pub(super) fn request_status(&self) -> Receiver<ClientStatus> {
-        let (sender, receiver) = oneshot();
+    pub(super) fn request_status(&self) -> AsyncReceiver<ClientStatus> {
+        let (sender, receiver) = oneshot::async_channel();
         self.post_message(Message::Status(sender));
         receiver
     }
@@ -282,8 +283,8 @@ impl Service {
     }
 
     /// Begins to close the client. The result is ready when the thread has ended.
-    pub(super) fn close(&self) -> Receiver<()> {
-        let (sender, receiver) = oneshot();
+    pub(super) fn close(&self) -> AsyncReceiver<()> {
+        let (sender, receiver) = oneshot::async_channel();
         match &mut *self.on_exit.lock() {
             Some(waiting) => waiting.push(sender),
             None => drop(sender),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use isolane_reactor::cpu;
 use isolane_wire::log::{GenerationLog, RestartLoss, SIGNATURE};
 use isolane_wire::opcode::IoOpcode;
+use pollster::block_on;
 
 use super::{filled, options, volume, wait_until, write_and_read_back};
 use crate::blocking::BlockingVolume;
@@ -14,7 +15,6 @@ use crate::error::{ConnectError, RequestError};
 use crate::info::ConnectionStatus;
 use crate::lane_class::LaneClass;
 use crate::mock::{Fault, Script, Target};
-use crate::oneshot::block_on;
 use crate::options::{Mode, Options, Reconnect, WriteReplay};
 use crate::request::Request;
 use crate::volume::Volume;

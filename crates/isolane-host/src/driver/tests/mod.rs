@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
+use pollster::block_on;
 
 use crate::error::RequestError;
 use crate::lane_class::LaneClass;
 use crate::mock::{Fault, Script, TEST_TIMEOUT, Target};
-use crate::oneshot::block_on;
 use crate::options::{Mode, Options, Reconnect};
 use crate::request::Request;
 use crate::volume::Volume;
