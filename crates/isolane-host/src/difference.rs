@@ -2,8 +2,6 @@
 //!
 //! Invariant: two namespaces with a difference never share requests.
 
-use std::fmt::{self, Display, Formatter};
-
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -11,23 +9,31 @@ use crate::info::{Info, NamespaceInfo};
 
 /// One reason why a namespace cannot be the volume that it was. All but one of the variants hold the value before
 /// and the value now.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
 pub enum Difference {
     /// UUID.
+    #[error("UUID {} instead of {}", uuid(.1), uuid(.0))]
     Uuid(Option<Uuid>, Option<Uuid>),
     /// NGUID.
+    #[error("NGUID {} instead of {}", hexadecimal(.1), hexadecimal(.0))]
     Nguid(Option<[u8; 16]>, Option<[u8; 16]>),
     /// EUI64.
+    #[error("EUI64 {} instead of {}", hexadecimal(.1), hexadecimal(.0))]
     Eui64(Option<[u8; 8]>, Option<[u8; 8]>),
     /// Size of a logical block in bytes.
+    #[error("blocks of {1} bytes instead of {0}")]
     BlockBytes(u32, u32),
     /// Metadata of a block in bytes.
+    #[error("{1} bytes of metadata with each block instead of {0}")]
     MetadataBytes(u16, u16),
     /// Size in blocks, which may grow but not shrink.
+    #[error("{1} blocks instead of {0}")]
     Blocks(u64, u64),
     /// Maximum command size in blocks; a client of an engine cannot split its requests again.
+    #[error("commands of at most {1} blocks instead of {0}")]
     CommandBlocks(u32, u32),
     /// Name, serial number or model of the subsystem of a namespace that has no identifier.
+    #[error("another subsystem, and a namespace without an identifier")]
     Subsystem,
 }
 
@@ -63,34 +69,8 @@ impl Difference {
     }
 }
 
-impl Display for Difference {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Difference::Uuid(before, now) => {
-                let uuid = |id: &Option<Uuid>| id.map_or(NONE.to_owned(), |id| id.to_string());
-                write!(formatter, "UUID {} instead of {}", uuid(now), uuid(before))
-            }
-            Difference::Nguid(before, now) => {
-                write!(formatter, "NGUID {} instead of {}", hexadecimal(now), hexadecimal(before))
-            }
-            Difference::Eui64(before, now) => {
-                write!(formatter, "EUI64 {} instead of {}", hexadecimal(now), hexadecimal(before))
-            }
-            Difference::BlockBytes(before, now) => {
-                write!(formatter, "blocks of {now} bytes instead of {before}")
-            }
-            Difference::MetadataBytes(before, now) => {
-                write!(formatter, "{now} bytes of metadata with each block instead of {before}")
-            }
-            Difference::Blocks(before, now) => write!(formatter, "{now} blocks instead of {before}"),
-            Difference::CommandBlocks(before, now) => {
-                write!(formatter, "commands of at most {now} blocks instead of {before}")
-            }
-            Difference::Subsystem => {
-                formatter.write_str("another subsystem, and a namespace without an identifier")
-            }
-        }
-    }
+fn uuid(id: &Option<Uuid>) -> String {
+    id.map_or(NONE.to_owned(), |id| id.to_string())
 }
 
 fn hexadecimal<const N: usize>(id: &Option<[u8; N]>) -> String {

@@ -303,24 +303,17 @@ pub enum RequestError {
 }
 
 /// Cause of the loss of acknowledged writes.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
 pub enum LossCause {
     /// The target's machine restarted, and its caches were lost.
+    #[error("the target's machine restarted and lost its cache")]
     Cache,
     /// The target restarted, and the volume was in its memory.
+    #[error("the target restarted and lost its memory volume")]
     Content,
     /// The association was lost, and the target does not report whether it kept its cache.
+    #[error("the connection was lost and the target may have lost its cache")]
     Unknown,
-}
-
-impl std::fmt::Display for LossCause {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            LossCause::Cache => "the target's machine restarted and lost its cache",
-            LossCause::Content => "the target restarted and lost its memory volume",
-            LossCause::Unknown => "the connection was lost and the target may have lost its cache",
-        })
-    }
 }
 
 impl LossCause {
