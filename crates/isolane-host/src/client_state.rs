@@ -53,13 +53,19 @@ impl ClientState {
 
     /// Adds a request of which no part is in flight.
     #[inline(never)]
-    pub(crate) fn insert(&mut self, reply: Reply, lane: usize, request: Request, range: BlockRange) -> u32 {
+    pub(crate) fn insert(
+        &mut self,
+        reply: Reply,
+        lane: usize,
+        request: Request,
+        range: BlockRange,
+    ) -> (u32, &RequestSlot) {
         let limits = &self.limits;
         let (slot, request) = self.requests.insert(|| RequestSlot::new(reply, lane, request, range, limits));
         if let Operation::Flush(mark) = &mut request.operation {
             *mark = self.unflushed.mark();
         }
-        slot
+        (slot, request)
     }
 
     /// Takes the blocks and the buffer of a part whose command is sent now.

@@ -210,15 +210,6 @@ impl RequestSlot {
         }
     }
 
-    /// Returns whether it may change a block of `range`.
-    pub(crate) fn overlaps(&self, range: &BlockRange) -> bool {
-        match &self.operation {
-            Operation::Read | Operation::Flush(_) => false,
-            Operation::Deallocate(ranges) => ranges.iter().any(|own| overlaps(own, range)),
-            Operation::Write { .. } | Operation::WriteZeroes { .. } => overlaps(&self.range, range),
-        }
-    }
-
     /// Takes the buffer of a part.
     #[inline]
     pub(crate) fn take_buffer(&mut self, index: u32) -> Option<Buffer> {
@@ -506,10 +497,11 @@ pub(crate) mod tests {
     #[test]
     fn write_overlaps_exactly_its_blocks() {
         let write = slot(Request::Write { lba: 10, buffer: Buffer::contiguous(5 * 512), fua: false });
-        let overlaps = |lba, blocks| write.overlaps(&BlockRange { lba, blocks });
+        let changes = write.part_changes(0);
+        let overlaps = |lba, blocks| overlaps(&changes[0], &BlockRange { lba, blocks });
         assert!(overlaps(14, 1) && overlaps(0, 11) && overlaps(0, 100));
         assert!(!overlaps(15, 1) && !overlaps(0, 10));
-        assert!(!read(10, 5).overlaps(&BlockRange { lba: 10, blocks: 5 }));
+        assert!(changes.len() == 1 && read(10, 5).part_changes(0).is_empty());
     }
 
     #[test]

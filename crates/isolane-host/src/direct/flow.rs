@@ -68,8 +68,9 @@ impl Client {
                 _ => {}
             }
         }
-        let slot = self.state.insert(reply, lane, request, range);
-        self.enqueue(slot);
+        let (slot, request) = self.state.insert(reply, lane, request, range);
+        self.backlogs[lane].push_back(PartRange::all(slot, request));
+        self.pump(lane);
     }
 
     /// Returns the index of a class's lane. A lane of the first association always exists: if its class has fewer
@@ -85,23 +86,6 @@ impl Client {
             Some(index) => Ok(self.lanes.remap(first, index, is_read)),
             None => Err(RequestError::Lane { lane, lanes: first.count(serving) }),
         }
-    }
-
-    /// Queues the parts of a request on its lane, unless a fence delays or fails it.
-    pub(super) fn enqueue(&mut self, slot: u32) {
-        let Some(request) = self.state.requests.get_mut(slot) else { return };
-        match self.replay.holds_back(request) {
-            None => {}
-            Some(FenceEffect::Wait) => return self.replay.hold(slot),
-            Some(FenceEffect::Fail) => {
-                request.fail(RequestError::Fenced);
-                request.remaining = 0;
-                return self.state.requests.finish_if_done(slot);
-            }
-        }
-        let lane = request.lane;
-        self.backlogs[lane].push_back(PartRange::all(slot, request));
-        self.pump(lane);
     }
 
     /// Queues a part after the waiting ones.
@@ -146,8 +130,8 @@ impl Client {
         let (Link::Up(live), Some(request)) = (&mut self.link, self.state.requests.get_mut(part.slot)) else {
             return;
         };
-        match self.replay.holds_back_part(request, part.index) {
-            Some(FenceEffect::Wait) if !request.has_failed() => return self.replay.hold_part(part),
+        match self.replay.holds_back(request, part.index) {
+            Some(FenceEffect::Wait) if !request.has_failed() => return self.replay.hold(part),
             Some(FenceEffect::Fail) => request.fail(RequestError::Fenced),
             _ => {}
         }

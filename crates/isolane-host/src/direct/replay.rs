@@ -27,10 +27,8 @@ pub(super) struct Replay {
     /// Parts in flight on the association that is being lost, and their blocks.
     uncertain: Vec<Part>,
     ranges: Vec<BlockRange>,
-    /// Slots of new writes that overlap.
-    held: Vec<u32>,
-    /// Parts of earlier writes that overlap and were not sent yet, or must be sent again.
-    held_parts: Vec<Part>,
+    /// Parts of other writes that overlap.
+    held: Vec<Part>,
     /// Parts released by a verdict, until the client has processed them.
     settled: Vec<(Part, Resolution)>,
 }
@@ -58,7 +56,6 @@ impl Replay {
             uncertain: Vec::new(),
             ranges: Vec::new(),
             held: Vec::new(),
-            held_parts: Vec::new(),
             settled: Vec::new(),
         }
     }
@@ -74,13 +71,8 @@ impl Replay {
         self.fences.is_empty()
     }
 
-    /// Returns whether a request must wait or fail.
-    pub(super) fn holds_back(&self, request: &RequestSlot) -> Option<FenceEffect> {
-        self.fences.blocks(|range| request.overlaps(range))
-    }
-
     /// Returns whether a part must wait or fail.
-    pub(super) fn holds_back_part(&self, request: &RequestSlot, part: u32) -> Option<FenceEffect> {
+    pub(super) fn holds_back(&self, request: &RequestSlot, part: u32) -> Option<FenceEffect> {
         if self.is_clear() {
             return None;
         }
@@ -88,12 +80,8 @@ impl Replay {
         self.fences.blocks(|range| changes.iter().any(|own| overlaps(own, range)))
     }
 
-    pub(super) fn hold(&mut self, slot: u32) {
-        self.held.push(slot);
-    }
-
-    pub(super) fn hold_part(&mut self, part: Part) {
-        self.held_parts.push(part);
+    pub(super) fn hold(&mut self, part: Part) {
+        self.held.push(part);
     }
 
     /// Records a part of a write that was sent and did not complete.
@@ -111,7 +99,7 @@ impl Replay {
         if plan.options.reconnect.writes == WriteReplay::Never {
             self.settled.extend(parts.drain(..).map(|part| (part, Resolution::Fail)));
         }
-        let cntlid = old.cntlid;
+        let cntlid = old.association.cntlid;
         log::info!("{} writes wait until controller {cntlid} is known dead", parts.len());
         let id = self.fences.raise(old, std::mem::take(&mut self.ranges), entry, plan);
         self.raised.push(ActiveFence { id, cntlid, parts });
@@ -144,7 +132,6 @@ impl Replay {
         }
         self.fences.on_client_closed();
         self.held.clear();
-        self.held_parts.clear();
         self.ranges.clear();
         self.settled.clear();
     }
@@ -159,10 +146,7 @@ impl Client {
                 Resolution::Fail => self.state.complete_part(part, Err(RequestError::FateUnknown)),
             }
         }
-        for slot in std::mem::take(&mut self.replay.held) {
-            self.enqueue(slot);
-        }
-        for part in std::mem::take(&mut self.replay.held_parts) {
+        for part in std::mem::take(&mut self.replay.held) {
             self.requeue(part);
         }
     }

@@ -188,8 +188,7 @@ impl EngineClient {
     }
 
     fn enqueue(&mut self, route: usize, range: BlockRange, request: Request, reply: Reply) {
-        let slot = self.state.insert(reply, route, request, range);
-        let Some(request) = self.state.requests.get(slot) else { return };
+        let (slot, request) = self.state.insert(reply, route, request, range);
         self.backlog.push_back(PartRange::all(slot, request));
         self.pump();
     }
